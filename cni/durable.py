@@ -1,0 +1,128 @@
+"""A state file is whole or absent: JSON with a checksum, replaced by rename, synced before it is believed.
+
+    {"schema": 1, "sha256": "<of body, canonical>", "body": {...}}
+
+A writer holds the lock of the file's directory or attachment, so one fixed temporary name per file is
+enough and a crash leaves at most "<name>.tmp", which the next write replaces and ``remove`` removes.
+Out of scope: locking, and what a body means.
+"""
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cni.errors import IoFailure, RecordUnreadable
+
+SCHEMA = 1
+
+
+@cache
+def boot_id() -> str:
+    """This boot's identity (man 4 random): what an older boot recorded says nothing about today's devices."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def directory(path: Path) -> Path:
+    """The directory, made with its parents if need be, each for root alone and on disk.  Raises IoFailure."""
+    try:
+        if not path.is_dir():
+            directory(path.parent)
+            path.mkdir(mode=0o700, exist_ok=True)
+            _sync_directory(path.parent)
+    except OSError as e:
+        raise IoFailure(f"state directory {path}: {e.strerror}; it must be a writable directory") from e
+    return path
+
+
+def probe(path: Path) -> None:
+    """Write to the directory and take it back, as an ADD would.  Raises IoFailure."""
+    file = directory(path) / f"probe-{os.getpid()}"
+    write(file, {})
+    remove(file)
+
+
+def write(path: Path, body: dict[str, Any]) -> None:
+    """Replace the file; it is on disk when this returns.  Raises IoFailure, and then the old file stands."""
+    temporary = path.with_name(path.name + ".tmp")
+    document = {"schema": SCHEMA, "sha256": _digest(body), "body": body}
+    try:
+        with open(temporary, "w", opener=_private) as f:
+            json.dump(document, f, indent=1)
+            f.write("\n")
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+        _sync_directory(path.parent)
+    except OSError as e:
+        # Not the file itself: if only the directory's sync failed, what it holds may be the new state or
+        # the old, and either is whole.
+        with suppress(OSError):
+            temporary.unlink()
+        raise IoFailure(f"writing {path}: {e.strerror}; the state directory must be writable and have room") from e
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """The file's body, None if there is no file.  Raises RecordUnreadable, IoFailure."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise IoFailure(f"reading {path}: {e.strerror}") from e
+    try:
+        document = json.loads(text)
+        schema, body = document["schema"], document["body"]
+        whole = document["sha256"] == _digest(body)
+    except (ValueError, TypeError, KeyError, RecursionError) as e:
+        raise RecordUnreadable(f"{path} is not a state file of ours ({len(text)} bytes: {type(e).__name__})") from e
+    if schema != SCHEMA:
+        raise RecordUnreadable(f"{path} has schema {schema!r}, this version reads {SCHEMA}; a newer version wrote it")
+    if not whole or not isinstance(body, dict):
+        raise RecordUnreadable(f"{path} was altered: its checksum does not match")
+    return body
+
+
+def remove(path: Path) -> None:
+    """Remove the file and what an interrupted write left beside it; absent is fine.  Raises IoFailure."""
+    try:
+        path.with_name(path.name + ".tmp").unlink(missing_ok=True)
+        path.unlink()
+        _sync_directory(path.parent)
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise IoFailure(f"removing {path}: {e.strerror}; the state directory must be writable") from e
+
+
+def set_aside(path: Path, to: Path) -> Path:
+    """Move an unreadable file into directory ``to``, beside earlier ones of its name.  Raises IoFailure."""
+    directory(to)
+    target = next(t for n in range(1_000_000) if not (t := to / f"{path.name}.{n}").exists())
+    try:
+        os.replace(path, target)
+        _sync_directory(to)
+        _sync_directory(path.parent)
+    except OSError as e:
+        raise IoFailure(f"moving unreadable {path} to {target}: {e.strerror}") from e
+    return target
+
+
+def _digest(body: object) -> str:
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,46 @@
+"""Where an attachment's state is and who hands out its addresses: the part of a configuration that DEL and GC need.
+
+It is read from a configuration of any quality: a pod must be deletable after its network's was broken.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cni import spec
+from cni.errors import InvalidConfig
+from cni.spec import Json
+
+STATE_DIR: Final = "/var/lib/cni/hpn"
+
+
+@dataclass(frozen=True)
+class Location:
+    """``ipam`` is the plugin's name, empty for none."""
+
+    network: str
+    state_dir: Path
+    ipam: str
+
+
+def location(conf: Json) -> Location:
+    """Raises InvalidConfig."""
+    state_dir = conf.get("stateDir", STATE_DIR)
+    if not isinstance(state_dir, str) or not is_absolute(state_dir):
+        raise InvalidConfig(f"stateDir {state_dir!r} must be an absolute path")
+    ipam = conf.get("ipam") or {}
+    if not isinstance(ipam, dict):
+        raise InvalidConfig(f"ipam {ipam!r} is not an object")
+    plugin = ipam.get("type", "")
+    if not isinstance(plugin, str) or (ipam and not plugin):
+        raise InvalidConfig(f"ipam.type {plugin!r} names no plugin; set hpn-ipam, host-local, ... or remove ipam")
+    return Location(spec.network_of(conf), Path(state_dir), plugin)
+
+
+def is_absolute(path: str) -> bool:
+    """Whether it is an absolute path that the kernel could take."""
+    try:
+        return path.startswith("/") and b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False

@@ -1,0 +1,40 @@
+"""One process answering one request: the only reader of environment and stdin, the only writer of stdout."""
+
+import os
+import sys
+from typing import NoReturn
+
+from cni.dispatch import error_json
+from cni.errors import IoFailure
+from cni.spec import NEWEST, Program, Reply, Request
+
+
+def environment() -> dict[str, str]:
+    """This process's environment as another program should see it.
+
+    A frozen program's loader points LD_LIBRARY_PATH at the libraries it carries and leaves notes to its own
+    children; a delegate must get neither (PyInstaller manual, "LD_LIBRARY_PATH / LIBPATH considerations").
+    """
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("_PYI_", "_MEIPASS"))}
+    if getattr(sys, "frozen", False):
+        environ.pop("LD_LIBRARY_PATH", None)
+        original = environ.pop("LD_LIBRARY_PATH_ORIG", None)
+        if original is not None:
+            environ["LD_LIBRARY_PATH"] = original
+    return environ
+
+
+def serve(program: Program) -> NoReturn:
+    """Answer the request this process was started with, and exit with its code."""
+    environ = environment()
+    try:
+        # VERSION may come with no stdin at all, and a person at a terminal gives none.
+        stdin = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
+        reply = program(Request(environ, stdin))
+    except OSError as e:
+        reply = Reply(error_json(NEWEST, IoFailure(f"stdin cannot be read: {e.strerror}")), exit_code=1)
+    for line in reply.log:
+        sys.stderr.write(f"{line}\n")
+    sys.stdout.write(reply.stdout)
+    sys.stdout.flush()
+    sys.exit(reply.exit_code)

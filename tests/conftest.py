@@ -1,0 +1,53 @@
+"""What every tier shares: which tiers must run, and that no test leaves anything behind."""
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def require(tier: str, missing: str) -> None:
+    """Give up the test because of what is missing: a skip at home, a failure where the tier has to run (CI)."""
+    if tier in os.environ.get("HPN_REQUIRE", "").split(","):
+        pytest.fail(f"tier {tier} must run here and cannot: {missing}", pytrace=False)
+    pytest.skip(missing)
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported out of the collector's sight: it runs after every test, and looks at all it sees."""
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """After every test: no file descriptor, thread, child process or namespace more than before."""
+    before = _belongings()
+    yield
+    gc.collect()
+    after = _belongings()
+    left = {what: after[what] - before[what] for what in after if after[what] - before[what]}
+    assert not left, f"left behind: {left}"
+
+
+def _belongings() -> dict[str, set[str]]:
+    # Theirs who test, or attach, on this machine at the same time have another number in their names.
+    namespaces = Path("/run/netns")
+    return {
+        "file descriptors": {f"{fd} -> {target}" for fd, target in _descriptors()},
+        "threads": {thread.name for thread in threading.enumerate()},
+        "children": set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
+        "namespaces": {p.name for p in namespaces.glob(f"hpn-test-{os.getpid()}*")},
+    }
+
+
+def _descriptors() -> Iterator[tuple[str, str]]:
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(fd.readlink())
+        except FileNotFoundError:  # the one that listed this directory
+            continue
+        if not target.startswith(("/dev/pts", "pipe:")):  # pytest's own capturing
+            yield fd.name, target
