@@ -1,0 +1,257 @@
+"""rtnetlink for what every ADD and DEL needs (man 7 rtnetlink), packed by hand.
+
+pyroute2 takes longer to import than all the rest of an ADD takes to run; what is needed rarely goes
+through it (dump.py), and the tests hold every byte made here against its encoder and decoder.
+
+Functions that make bytes are pure.  Failure is OSError with the kernel's errno and, where it gave one, its
+own sentence (NETLINK_EXT_ACK).
+"""
+
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Interface
+from typing import Final
+
+from cni.kernel.netns import run_in
+from cni.result import Route
+
+RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
+RTM_NEWADDR, RTM_NEWROUTE = 20, 24
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE, NLM_F_ACK_TLVS = 0x1, 0x4, 0x200, 0x400, 0x200
+NLMSG_ERROR: Final = 2
+NLMSGERR_ATTR_MSG: Final = 1
+SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
+
+IFF_UP, IFF_LOWER_UP = 0x1, 0x10000
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_LINKINFO = 1, 3, 4, 5, 18
+IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID = 28, 29, 37
+IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
+RTEXT_FILTER_SKIP_STATS: Final = 8
+IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_FLAGS = 1, 2, 4, 8
+IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_DADFAILED, IFA_F_TENTATIVE = 0x02, 0x04, 0x08, 0x40
+RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_METRICS, RTA_TABLE = 1, 4, 5, 6, 8, 15
+RTAX_MTU, RTAX_ADVMSS = 2, 8
+RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST = 254, 4, 1
+RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
+NLA_TYPE_MASK: Final = 0x3FFF
+
+_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+_LINK = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
+_ADDR = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
+_ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg: family, dst_len, src_len, tos, table, proto, scope, type, flags
+_ATTR = struct.Struct("=HH")
+
+
+@dataclass(frozen=True)
+class Link:
+    """One RTM_NEWLINK answer.  ``kind`` is empty for hardware; ``parent`` is an ifindex in namespace
+    ``parent_nsid``, or in the link's own if that is None; ``data`` is IFLA_INFO_DATA undecoded."""
+
+    index: int
+    name: str
+    flags: int
+    mac: str
+    mtu: int
+    kind: str = ""
+    parent: int = 0
+    parent_nsid: int | None = None
+    data: bytes = b""
+
+    @property
+    def up(self) -> bool:
+        return bool(self.flags & IFF_UP)
+
+    @property
+    def carrier(self) -> bool:
+        return bool(self.flags & IFF_LOWER_UP)
+
+
+class Rtnl:
+    """A NETLINK_ROUTE socket in one namespace: one request, its answer, at a time."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._sequence = 0
+
+    def call(self, kind: int, flags: int, body: bytes) -> bytes:
+        """Send one message; the body of the answer, empty for an acknowledgement.  Raises OSError."""
+        self._sequence += 1
+        header = _HEADER.pack(_HEADER.size + len(body), kind, flags | NLM_F_REQUEST, self._sequence, 0)
+        self.sock.sendto(header + body, (0, 0))
+        while True:
+            answer = self.sock.recv(65536)
+            length, kind, flags, sequence, _ = _HEADER.unpack_from(answer)
+            if sequence != self._sequence:
+                continue  # what is left of a request that was interrupted by a signal's exception
+            if kind != NLMSG_ERROR:
+                return answer[_HEADER.size : length]
+            _raise_error(answer[_HEADER.size : length], has_message=bool(flags & NLM_F_ACK_TLVS))
+            return b""
+
+    def link(self, name: str = "", *, index: int = 0) -> Link | None:
+        """Equivalent to: ip link show NAME.  A name matches altnames too.  None if there is none."""
+        try:
+            return parse_link(self.call(RTM_GETLINK, 0, get_link(name, index)))
+        except OSError as e:
+            if e.errno == 19:  # ENODEV
+                return None
+            raise
+
+    def change(self, kind: int, flags: int, body: bytes) -> None:
+        """Send one message that changes something, and wait until the kernel has done it."""
+        self.call(kind, flags | NLM_F_ACK, body)
+
+    def delete_link(self, index: int) -> None:
+        """Equivalent to: ip link delete."""
+        self.change(RTM_DELLINK, 0, _LINK.pack(0, 0, index, 0, 0))
+
+    def rename(self, index: int, name: str) -> None:
+        """Equivalent to: ip link set DEV name NAME."""
+        self.change(RTM_NEWLINK, 0, _LINK.pack(0, 0, index, 0, 0) + attr(IFLA_IFNAME, text(name)))
+
+    def set_up(self, index: int) -> None:
+        """Equivalent to: ip link set DEV up."""
+        self.change(RTM_NEWLINK, 0, _LINK.pack(0, 0, index, IFF_UP, IFF_UP))
+
+    def add_address(self, index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> None:
+        """Equivalent to: ip address add ADDRESS dev DEV; ``flags`` are IFA_F_*."""
+        self.change(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, new_address(index, address, flags))
+
+    def add_route(self, index: int, route: Route) -> None:
+        """Equivalent to: ip route prepend ... dev DEV.  Not "add": that refuses a default route beside
+        another interface's, and a pod that asked for one has to get it (the reference plugins do the same)."""
+        self.change(RTM_NEWROUTE, NLM_F_CREATE, new_route(index, route))
+
+
+@contextmanager
+def opened(ns_fd: int | None = None) -> Iterator[Rtnl]:
+    """A socket in that namespace, or in ours; it keeps its namespace, whatever thread uses it."""
+    sock = _socket() if ns_fd is None else run_in(ns_fd, _socket)
+    with sock:
+        yield Rtnl(sock)
+
+
+def attr(kind: int, payload: bytes) -> bytes:
+    """struct nlattr and its payload, padded to four bytes."""
+    return _ATTR.pack(_ATTR.size + len(payload), kind) + payload + bytes(-len(payload) % 4)
+
+
+def u32(value: int) -> bytes:
+    return struct.pack("=I", value)
+
+
+def text(value: str) -> bytes:
+    return value.encode() + b"\0"
+
+
+def get_link(name: str = "", index: int = 0) -> bytes:
+    """RTM_GETLINK's body: one link by index or name, without its counters."""
+    by_name = attr(IFLA_IFNAME, text(name)) if name else b""
+    return _LINK.pack(0, 0, index, 0, 0) + by_name + attr(IFLA_EXT_MASK, u32(RTEXT_FILTER_SKIP_STATS))
+
+
+def new_link(  # noqa: PLR0913  # they are the message's attributes
+    *, kind: str, data: bytes, parent: int, name: str, mac: str = "", mtu: int = 0, ns_fd: int | None = None
+) -> bytes:
+    """RTM_NEWLINK's body: a link of ``kind`` over ifindex ``parent``, born in ``ns_fd`` with all it is to have."""
+    body = _LINK.pack(0, 0, 0, 0, 0) + attr(IFLA_IFNAME, text(name)) + attr(IFLA_LINK, u32(parent))
+    if mac:
+        body += attr(IFLA_ADDRESS, bytes.fromhex(mac.replace(":", "")))
+    if mtu:
+        body += attr(IFLA_MTU, u32(mtu))
+    if ns_fd is not None:
+        body += attr(IFLA_NET_NS_FD, u32(ns_fd))
+    return body + attr(IFLA_LINKINFO, attr(IFLA_INFO_KIND, text(kind)) + attr(IFLA_INFO_DATA, data))
+
+
+def new_address(index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> bytes:
+    """RTM_NEWADDR's body.  IPv4 gets its broadcast address, as ``ip address add ... brd +`` gives it."""
+    packed, length = address.ip.packed, address.network.prefixlen
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    body = _ADDR.pack(family, length, flags & 0xFF, 0, index) + attr(IFA_LOCAL, packed) + attr(IFA_ADDRESS, packed)
+    if address.version == 4 and length < 31:
+        body += attr(IFA_BROADCAST, address.network.broadcast_address.packed)
+    return body + attr(IFA_FLAGS, u32(flags)) if flags else body
+
+
+def new_route(index: int, route: Route) -> bytes:
+    """RTM_NEWROUTE's body.  A route with no gateway is on-link, hence link scope, unless it says otherwise."""
+    family = socket.AF_INET if route.dst.version == 4 else socket.AF_INET6
+    table = RT_TABLE_MAIN if route.table is None else route.table
+    scope = route.scope
+    if scope is None:
+        scope = RT_SCOPE_LINK if route.gw is None and route.dst.version == 4 else RT_SCOPE_UNIVERSE
+    length = route.dst.prefixlen
+    # A table above 255 does not fit the header; the attribute always does.
+    body = _ROUTE.pack(family, length, 0, 0, table if table < 256 else 0, RTPROT_STATIC, scope, RTN_UNICAST, 0)
+    if length:
+        body += attr(RTA_DST, route.dst.network_address.packed)
+    body += attr(RTA_OIF, u32(index)) + attr(RTA_TABLE, u32(table))
+    if route.gw is not None:
+        body += attr(RTA_GATEWAY, route.gw.packed)
+    if route.priority is not None:
+        body += attr(RTA_PRIORITY, u32(route.priority))
+    metrics = ((RTAX_MTU, route.mtu), (RTAX_ADVMSS, route.advmss))
+    if nested := b"".join(attr(k, u32(v)) for k, v in metrics if v is not None):
+        body += attr(RTA_METRICS, nested)
+    return body
+
+
+def parse_link(body: bytes) -> Link:
+    """An RTM_NEWLINK message's body."""
+    _, _, index, flags, _ = _LINK.unpack_from(body)
+    attrs = attributes(body[_LINK.size :])
+    info = attributes(attrs.get(IFLA_LINKINFO, b""))
+    nsid = attrs.get(IFLA_LINK_NETNSID)
+    return Link(
+        index=index,
+        name=_text(attrs[IFLA_IFNAME]),
+        flags=flags,
+        mac=attrs.get(IFLA_ADDRESS, b"").hex(":"),
+        mtu=_u32(attrs[IFLA_MTU]),
+        kind=_text(info.get(IFLA_INFO_KIND, b"")),
+        parent=_u32(attrs.get(IFLA_LINK, bytes(4))),
+        parent_nsid=None if nsid is None else int.from_bytes(nsid, sys.byteorder, signed=True),
+        data=info.get(IFLA_INFO_DATA, b""),
+    )
+
+
+def attributes(data: bytes) -> dict[int, bytes]:
+    """Attribute type (without its flag bits) -> payload; of a repeated type the last."""
+    found, offset = dict[int, bytes](), 0
+    while offset + _ATTR.size <= len(data):
+        length, kind = _ATTR.unpack_from(data, offset)
+        if length < _ATTR.size:
+            break
+        found[kind & NLA_TYPE_MASK] = data[offset + _ATTR.size : offset + length]
+        offset += length + (-length % 4)
+    return found
+
+
+def _socket() -> socket.socket:
+    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
+    sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
+    return sock
+
+
+def _raise_error(body: bytes, *, has_message: bool) -> None:
+    """Raise what struct nlmsgerr says, if it is an error and not an acknowledgement."""
+    number = -int.from_bytes(body[:4], sys.byteorder, signed=True)
+    if not number:
+        return
+    said = attributes(body[4 + _HEADER.size :]).get(NLMSGERR_ATTR_MSG) if has_message else None
+    raise OSError(number, os.strerror(number) + (f" ({_text(said)})" if said else ""))
+
+
+def _u32(payload: bytes) -> int:
+    return int.from_bytes(payload[:4], sys.byteorder)
+
+
+def _text(payload: bytes) -> str:
+    return payload.rstrip(b"\0").decode(errors="replace")

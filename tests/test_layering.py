@@ -1,0 +1,123 @@
+"""Who may import whom, and what each start of the program pays for."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = {
+    ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p
+    for package in ("cni", "ipam", "ctl")
+    for p in sorted((ROOT / package).rglob("*.py"))
+}
+MODULES = pytest.mark.parametrize("module", FILES)
+
+# Of each part: what of ours it may import.  A package stands for all that is in it; the longest name decides.
+OURS = {
+    "cni": {"cni"},
+    "cni.spec": {"cni.errors"},
+    "cni.errors": set[str](),
+    "cni.result": {"cni.spec", "cni.errors"},
+    "cni.kernel": {"cni.kernel", "cni.result"},
+    "ipam": {
+        "ipam",
+        "cni.spec",
+        "cni.result",
+        "cni.errors",
+        "cni.dispatch",
+        "cni.durable",
+        "cni.location",
+        "cni.process",
+    },
+    "ctl": {"ctl", "cni.main", "cni.process", "cni.spec", "ipam.main"},
+}
+# Of each library: who may import it.
+LIBRARIES = {
+    "pyroute2": {"cni.kernel.dump"},
+    "pydantic": {"cni.config", "ipam.config"},
+    "pydantic_core": {"cni.config", "ipam.config"},
+    "netaddr": {"cni.config", "ipam.config", "ipam.ranges"},
+    "filelock": {"cni.journal", "ipam.stores.files"},
+}
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(FILES[module].read_text())
+
+
+def imports(module: str) -> Iterator[str]:
+    """Every module it imports anywhere, "from a import b" as a.b where that is a module and as a where not."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module} imports relatively"
+            yield from (f if (f := f"{node.module}.{n.name}") in FILES else str(node.module) for n in node.names)
+
+
+def within(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert {"cni.main", "cni.kernel.rtnl", "ipam.main", "ctl.__main__"} <= FILES.keys()
+    assert {"json", "cni.errors"} <= set(imports("cni.spec"))
+    assert {"cni.main", "ipam.main"} <= set(imports("ctl.__main__"))  # those inside functions too
+    assert "cni.addressing" in set(imports("cni.commands"))  # from cni import addressing
+
+
+@MODULES
+def test_imports(module: str) -> None:
+    allowed = OURS[max((part for part in OURS if within(module, part)), key=len)]
+    for name in set(imports(module)):
+        if name.partition(".")[0] in ("cni", "ipam", "ctl"):
+            assert any(within(name, part) for part in allowed), f"{module} may not import {name}"
+        elif (library := name.partition(".")[0]) not in sys.stdlib_module_names:
+            assert module in LIBRARIES.get(library, ()), f"{module} may not import {name}"
+
+
+@MODULES
+def test_nobody_prints(module: str) -> None:
+    """stdout is the answer's, and process.py writes it."""
+    calls = [n.func for n in ast.walk(tree(module)) if isinstance(n, ast.Call)]
+    assert not [f for f in calls if isinstance(f, ast.Name) and f.id == "print"]
+    if module not in ("cni.process", "ctl.main"):
+        assert not [n for n in ast.walk(tree(module)) if isinstance(n, ast.Attribute) and n.attr == "stdout"
+                    and isinstance(n.value, ast.Name) and n.value.id == "sys"]  # fmt: skip
+
+
+@MODULES
+def test_length(module: str) -> None:
+    """One screen's worth of topic; whatever grows beyond this is two topics."""
+    assert len(FILES[module].read_text().splitlines()) <= 330
+
+
+def test_packaging_is_no_package() -> None:
+    """An __init__.py in it would hide PyPI's packaging, which pytest imports."""
+    assert not (ROOT / "packaging" / "__init__.py").exists()
+
+
+# Libraries that each cost more to import than an answer takes, and the starts that need none of them.
+@pytest.mark.parametrize(
+    ("words", "environ"),
+    [
+        (["help"], {}),
+        (["version"], {}),
+        ([], {"CNI_COMMAND": "VERSION"}),
+    ],
+)
+def test_imports_of_a_start(words: list[str], environ: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "ctl", *words],
+        input=b"", capture_output=True, check=True, cwd=ROOT, env={"PATH": os.environ["PATH"]} | environ,
+    )  # fmt: skip
+    imported = {line.rpartition(b"|")[2].strip().decode() for line in done.stderr.splitlines()}
+    assert "cni.spec" in imported  # so -X importtime told us something
+    assert imported & LIBRARIES.keys() == set()
