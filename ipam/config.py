@@ -1,0 +1,221 @@
+"""The IPAM part of a network configuration, from decoded JSON to a pool.
+
+    runtimeConfig.ipRanges, ipam.ranges                  [[{range}, ...], ...]: sets of ranges
+    ipam.subnet, rangeStart, rangeEnd, gateway, exclude  one range, a set by itself
+    ipam.routes, ipam.resolvConf                         passed on in the result
+    strict                                               false: unknown keys in ipam are tolerated
+
+The keys and the order of the sets (runtimeConfig's, subnet's, ranges') are host-local's; ``exclude`` and
+``"gateway": null`` are ours.  ipam.type and ipam.dataDir are for others to read.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from pathlib import Path
+from typing import Annotated, Any
+
+from netaddr import INET_PTON, AddrFormatError, IPAddress
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, ValidationInfo, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
+
+from cni import spec
+from cni.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, together
+from cni.result import Address, Network, Route
+from cni.spec import Json
+from ipam.pool import Pool, Range, range_sets
+from ipam.ranges import Span, default_gateway, whole
+
+
+def load(conf: Json, args: Mapping[str, str]) -> Pool:
+    """The pool that a configuration and its CNI_ARGS describe.
+
+    Raises InvalidConfig, UnsupportedField, BadEnvironment; the message is the first problem, details the rest.
+    """
+    parsed = _parse(conf)
+    return Pool(
+        range_sets(list(_written(parsed))),
+        _requested(conf, args),
+        tuple(route.route() for route in parsed.ipam.routes or ()),
+        _dns(parsed.ipam.resolv_conf) if parsed.ipam.resolv_conf else {},
+    )
+
+
+def _address(value: object) -> Address:
+    try:
+        # INET_PTON: no "10.1" for 10.0.0.1, no octal.
+        parsed = IPAddress(str(value), flags=INET_PTON)
+    except (AddrFormatError, ValueError):
+        raise ValueError("not an IP address; write it in full, as in 10.0.0.5 or fd00::5") from None
+    # Not ip_address(): it takes every number below 2**32 for an IPv4 address.
+    return IPv4Address(int(parsed)) if parsed.version == 4 else IPv6Address(int(parsed))
+
+
+def _subnet(value: object) -> Network:
+    text, _, length = str(value).partition("/")
+    address = _address(text)
+    try:
+        subnet = ip_network((text, int(length)), strict=False)
+    except ValueError:
+        raise ValueError("not a subnet; write address/length, as in 10.0.0.0/24 or fd00::/64") from None
+    if subnet.network_address != address:
+        raise ValueError(f"host bits are set; write {subnet}")
+    return subnet
+
+
+def _excluded(value: object) -> Span:
+    text = str(value)
+    if "/" in text:
+        return whole(_subnet(text))
+    first, dash, last = text.partition("-")
+    low, high = _address(first), _address(last if dash else first)
+    if low.version != high.version or int(low) > int(high):
+        raise ValueError("not a range; write lowest-highest, as in 10.0.0.5-10.0.0.9")
+    return Span.of(low, high)
+
+
+_Address = Annotated[IPv4Address | IPv6Address, PlainValidator(_address)]
+_Subnet = Annotated[IPv4Network | IPv6Network, PlainValidator(_subnet)]
+_Excluded = Annotated[Span, PlainValidator(_excluded)]
+_U32 = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
+
+
+class _Section(BaseModel):
+    """An object of ours: an unknown key is refused, lest a misspelled one be ignored in silence."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tolerate(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias for field in cls.model_fields.values()}
+        context: Json = info.context or {}
+        strict = context.get("strict", True)
+        return {k: v for k, v in data.items() if k in known or (strict and not k.startswith("cni.dev/"))}
+
+
+class _Bounds(_Section):
+    range_start: _Address | None = None
+    range_end: _Address | None = None
+    gateway: _Address | None = None
+    exclude: list[_Excluded] | None = None
+
+    def range(self, key: str, subnet: Network) -> Range:
+        given = "gateway" in self.model_fields_set
+        gateway = self.gateway if given else default_gateway(subnet)
+        return Range(key, subnet, self.range_start, self.range_end, gateway, tuple(self.exclude or ()))
+
+
+class _Range(_Bounds):
+    subnet: _Subnet
+
+
+class _Route(_Section):
+    dst: _Subnet
+    gw: _Address | None = None
+    mtu: _U32 | None = None
+    advmss: _U32 | None = None
+    priority: _U32 | None = None
+    table: _U32 | None = None
+    scope: _U32 | None = None
+
+    def route(self) -> Route:
+        return Route(self.dst, self.gw, self.mtu, self.advmss, self.priority, self.table, self.scope)
+
+
+class _Ipam(_Bounds):
+    type: Any = None
+    data_dir: Any = None
+    subnet: _Subnet | None = None
+    ranges: list[list[_Range]] | None = None
+    routes: list[_Route] | None = None
+    resolv_conf: str | None = None
+
+
+class _Runtime(BaseModel):
+    ip_ranges: list[list[_Range]] | None = Field(None, alias="ipRanges")
+
+
+class _Conf(BaseModel):
+    ipam: _Ipam
+    runtime: _Runtime | None = Field(None, alias="runtimeConfig")
+
+
+def _parse(conf: Json) -> _Conf:
+    strict = conf.get("strict", True)
+    if not isinstance(strict, bool):
+        raise InvalidConfig(f"strict {json.dumps(strict)} is neither true nor false")
+    try:
+        return _Conf.model_validate(conf, context={"strict": strict})
+    except ValidationError as e:
+        raise together([_problem(error) for error in e.errors(include_url=False)]) from e
+
+
+def _problem(error: ErrorDetails) -> CniError:
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
+    value = json.dumps(error["input"])
+    match error["type"]:
+        case "extra_forbidden":
+            return UnsupportedField(f'{key} {value}: unknown key; correct or remove it, or set "strict": false')
+        case "missing":
+            return InvalidConfig(f"{key} is missing; a value is required")
+        case "value_error":
+            return InvalidConfig(f"{key} {value}: {error['ctx']['error']}")
+        case _:
+            return InvalidConfig(f"{key} {value}: {error['msg']}")
+
+
+def _written(conf: _Conf) -> Iterator[tuple[str, list[Range]]]:
+    """The ranges of every set, under its key, in the order the sets are served."""
+    ipam, runtime = conf.ipam, conf.runtime
+    yield from _listed("runtimeConfig.ipRanges", (runtime and runtime.ip_ranges) or [])
+    if ipam.subnet is not None:
+        yield "ipam", [ipam.range("ipam", ipam.subnet)]
+    elif stray := ipam.model_fields_set & _Bounds.model_fields.keys():
+        names = ", ".join(sorted(to_camel(name) for name in stray))
+        raise InvalidConfig(f"ipam.{names}: of no effect without ipam.subnet; set that, or move it into ipam.ranges")
+    yield from _listed("ipam.ranges", ipam.ranges or [])
+
+
+def _listed(key: str, sets: list[list[_Range]]) -> Iterator[tuple[str, list[Range]]]:
+    for i, items in enumerate(sets):
+        yield f"{key}[{i}]", [item.range(f"{key}[{i}][{j}]", item.subnet) for j, item in enumerate(items)]
+
+
+def _requested(conf: Json, args: Mapping[str, str]) -> tuple[Address, ...]:
+    """The addresses asked for, each once; the prefix length is the subnet's to say, as with host-local."""
+    wrong: type[CniError] = InvalidConfig
+    where, asked = "ips of runtimeConfig or args.cni", spec.requested(conf, {}, "ips", "IP")
+    if asked is None:
+        wrong, where, asked = BadEnvironment, "CNI_ARGS: IP", args.get("IP", "")
+    items = [str(item) for item in asked] if isinstance(asked, list) else str(asked).split(",")
+    addresses = dict[Address, None]()
+    for item in filter(None, (part.strip() for text in items for part in text.split(","))):
+        try:
+            addresses[_address(item.partition("/")[0])] = None
+        except ValueError as e:
+            raise wrong(f"{where} {item!r}: {e}") from e
+    return tuple(addresses)
+
+
+def _dns(path: str) -> Json:
+    """A resolv.conf(5) as the result's dns.  Raises InvalidConfig."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, ValueError) as e:
+        raise InvalidConfig(f"ipam.resolvConf {json.dumps(path)} cannot be read ({e}); correct or remove it") from e
+    dns: Json = {}
+    for line in lines:
+        match line.split():
+            case ["nameserver", server, *_]:
+                dns.setdefault("nameservers", []).append(server)
+            case ["domain", domain, *_]:
+                dns["domain"] = domain
+            case ["search" | "options" as keyword, *words]:
+                dns.setdefault(keyword, []).extend(words)
+            case _:
+                pass  # a comment, or an option that has no place in a result
+    return dns

@@ -1,0 +1,67 @@
+"""Who gets which address: what was asked for, else what the attachment has, else the next free one.  Pure."""
+
+from collections.abc import Sequence
+
+from cni.errors import AddressUnavailable, PoolExhausted
+from cni.result import Address, Ip
+from ipam.pool import RangeSet
+from ipam.ranges import count, next_free
+from ipam.stores import Book
+
+
+def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
+    """One address from each set, in their order.
+
+    What the attachment holds already is kept where it still fits, so that a repeated ADD answers the same.
+    Raises AddressUnavailable for a requested address, PoolExhausted for a set.
+    """
+    asked = _requested(sets, requested, book)
+    return tuple(s.ip(asked.get(s.key) or _kept_or_next(s, book)) for s in sets)
+
+
+def _requested(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -> dict[str, Address]:
+    """The set, by its key, that serves each requested address."""
+    asked = dict[str, Address]()
+    for address in requested:
+        range_set = next((s for s in sets if address in s), None)
+        if range_set is None:
+            raise AddressUnavailable(f"requested address {address} {_why_not(sets, address)}; request another")
+        if range_set.key in asked:
+            raise AddressUnavailable(
+                f"requested address {address} is of {range_set.key} as {asked[range_set.key]} is, "
+                "and a range set gives one address; request one of each set"
+            )
+        if address not in book.mine and (owner := book.holder(address)):
+            raise AddressUnavailable(f"requested address {address} is held by {owner}; request another or delete that")
+        asked[range_set.key] = address
+    return asked
+
+
+def _why_not(sets: Sequence[RangeSet], address: Address) -> str:
+    """Why no set gives the address: the most particular reason first."""
+    ranges = [r for s in sets for r in s.ranges]
+    for r in ranges:
+        if address == r.gateway:
+            return f"is the gateway of {r.key}"
+    for r in ranges:
+        if address in r.span and any(address in hole for hole in r.exclude):
+            return f"is excluded by {r.key}.exclude"
+    for r in ranges:
+        if address in r.subnet:
+            return f"is outside {r.span}, rangeStart to rangeEnd of {r.key}"
+    return f"is in no range: {', '.join(f'{r.key} is {r.subnet}' for r in ranges)}"
+
+
+def _kept_or_next(range_set: RangeSet, book: Book) -> Address:
+    mine = next((address for address in book.mine if address in range_set), None)
+    if mine is not None:
+        return mine
+    after = next((address for address in book.last if address in range_set), None)
+    address = next_free(range_set.spans, after, book.is_held)
+    if address is None:
+        subnets = ", ".join(str(r.subnet) for r in range_set.ranges)
+        raise PoolExhausted(
+            f"{range_set.key} ({subnets}): all {count(range_set.spans)} addresses are held; "
+            "widen the range, or release what no container uses any more (GC)"
+        )
+    return address

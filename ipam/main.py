@@ -1,0 +1,107 @@
+"""The IPAM plugin's commands.  ADD answers without interfaces (SPEC 1.1.0, section 4, "Plugin Delegation")."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cni import spec
+from cni.dispatch import Command, answer
+from cni.errors import CheckFailed, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
+from cni.location import STATE_DIR
+from cni.result import Result
+from cni.spec import Json, Reply, Request
+from ipam import leases
+from ipam.pool import Pool
+from ipam.stores import Owner, Store
+
+
+def run(request: Request) -> Reply:
+    """Answer one request; never raises."""
+    return answer(request, COMMANDS)
+
+
+def add(request: Request, conf: Json, log: list[str]) -> Result:
+    """Hold one address of each range set for this attachment, all or none; a repeated ADD answers the same.
+
+    Raises InvalidConfig, UnsupportedField, BadEnvironment, AddressUnavailable, PoolExhausted, RecordUnreadable,
+    IoFailure, TryAgain.
+    """
+    args = spec.cni_args(request.var("CNI_ARGS"))
+    pool = _pool(conf, args)
+    pod = "/".join(filter(None, (args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME"))))
+    owner = Owner(request.key, pod, request.netns)
+    ips = _store(conf, log).reserve(owner, partial(leases.choose, pool.sets, pool.requested))
+    return Result(ips=ips, routes=pool.routes, dns=pool.dns)
+
+
+def delete(request: Request, conf: Json, log: list[str]) -> None:
+    """Release what this attachment holds, whatever the configured ranges have become since.
+
+    Raises IoFailure, TryAgain and, once, RecordUnreadable.
+    """
+    _store(conf, log).release(request.key)
+
+
+def check(request: Request, conf: Json, log: list[str]) -> None:
+    """The lease stands, and the result the runtime kept has its addresses.  Raises CheckFailed."""
+    held = _store(conf, log).check(request.key)
+    if conf.get("prevResult") is None:
+        return
+    try:
+        previous = Result.from_json(conf["prevResult"])
+    except ValueError as e:
+        raise InvalidConfig(f"prevResult: {e}") from e
+    if missing := set(held) - {ip.address.ip for ip in previous.ips}:
+        names = ", ".join(map(str, missing))
+        raise CheckFailed(f"{names}: held by {request.key} and not in prevResult.ips; delete the attachment and add it")
+
+
+def status(_request: Request, conf: Json, log: list[str]) -> None:
+    """An ADD without requests would be served.  Raises NotAvailable, InvalidConfig, UnsupportedField."""
+    pool = _pool(conf, {})
+    try:
+        _store(conf, log).rehearse(partial(leases.choose, pool.sets, ()))
+    except (PoolExhausted, IoFailure) as e:
+        raise NotAvailable(e.msg, e.details) from e
+
+
+def collect(_request: Request, conf: Json, log: list[str]) -> None:
+    """Release what the runtime's list does not name; without a list, what a former boot left."""
+    _store(conf, log).collect(spec.valid_attachments(conf))
+
+
+COMMANDS: Mapping[str, Command] = {
+    "ADD": add,
+    "DEL": delete,
+    "CHECK": check,
+    "STATUS": status,
+    "GC": collect,
+}
+
+
+# pydantic, netaddr and filelock are most of this program's start-up: VERSION needs none of them, and DEL,
+# which has to work under a configuration that is no longer valid, only the last.
+
+
+def _pool(conf: Json, args: Mapping[str, str]) -> Pool:
+    from ipam.config import load  # noqa: PLC0415
+
+    return load(conf, args)
+
+
+def _store(conf: Json, log: list[str]) -> Store:
+    """The network's store: <ipam.dataDir>/<name>, else <stateDir>/ipam/<name>.  Raises InvalidConfig."""
+    from ipam.stores.files import FileStore  # noqa: PLC0415
+
+    ipam: Any = conf.get("ipam")
+    data_dir = ipam.get("dataDir") if isinstance(ipam, dict) else None
+    if data_dir:
+        return FileStore(_absolute("ipam.dataDir", data_dir) / spec.network_of(conf), log)
+    return FileStore(_absolute("stateDir", conf.get("stateDir") or STATE_DIR) / "ipam" / spec.network_of(conf), log)
+
+
+def _absolute(key: str, value: Any) -> Path:
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise InvalidConfig(f"{key} {value!r} is not an absolute path; plugins run in no particular directory")
+    return Path(value)

@@ -1,0 +1,117 @@
+"""The pool of a network: the ranges as they are written, checked, and what may be given of them.  Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_interface
+from itertools import pairwise
+
+from cni.errors import InvalidConfig, together
+from cni.result import Address, Ip, Network, Route
+from cni.spec import Json
+from ipam.ranges import Span, assignable, subtract, whole
+
+
+@dataclass(frozen=True)
+class Range:
+    """A subnet and the part of it that is to be given, as written; the gateway's default is filled in."""
+
+    key: str  # where the configuration has it: ipam.ranges[0][1]
+    subnet: Network
+    start: Address | None = None
+    end: Address | None = None
+    gateway: Address | None = None
+    exclude: tuple[Span, ...] = ()
+
+    @property
+    def span(self) -> Span:
+        default = assignable(self.subnet)
+        first = default.first if self.start is None else int(self.start)
+        return Span(default.version, first, default.last if self.end is None else int(self.end))
+
+    def ip(self, address: Address) -> Ip:
+        return Ip(ip_interface((address, self.subnet.prefixlen)), self.gateway)
+
+
+@dataclass(frozen=True)
+class RangeSet:
+    """Ranges that together give an attachment one address; ``usable`` is what they have to give, by range."""
+
+    key: str
+    ranges: tuple[Range, ...]
+    usable: tuple[tuple[Span, ...], ...]
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        return tuple(span for spans in self.usable for span in spans)
+
+    def __contains__(self, address: Address) -> bool:
+        return any(address in span for span in self.spans)
+
+    def ip(self, address: Address) -> Ip:
+        """The address as the result has it: with its subnet's prefix length and its range's gateway."""
+        return next(r.ip(address) for r in self.ranges if address in r.span)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What an ADD may give, what it asks for, and what it passes on."""
+
+    sets: tuple[RangeSet, ...]
+    requested: tuple[Address, ...] = ()
+    routes: tuple[Route, ...] = ()
+    dns: Json = field(default_factory=dict)
+
+
+def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet, ...]:
+    """The sets, each under its key, fit to be given from.  Raises InvalidConfig, with all that is wrong."""
+    ranges = [r for _, members in written for r in members]
+    # What is between ranges can be judged only when each is right by itself.
+    _refuse([why for r in ranges for why in _misplaced(r)] or list(_at_odds(written)))
+    # A gateway is no pod's address, whichever range of its subnet names it.
+    gateways = [Span.of(r.gateway, r.gateway) for r in ranges if r.gateway is not None]
+    sets = [
+        RangeSet(key, tuple(members), tuple(subtract(r.span, [*gateways, *r.exclude]) for r in members))
+        for key, members in written
+    ]
+    _refuse([
+        f"{r.key}: gateway and exclude leave nothing of {r.span}; widen the range or exclude less"
+        for s in sets
+        for r, usable in zip(s.ranges, s.usable, strict=True)
+        if not usable
+    ])  # fmt: skip
+    return tuple(sets)
+
+
+def _refuse(wrong: Sequence[str]) -> None:
+    if wrong:
+        raise together([InvalidConfig(why) for why in wrong])
+
+
+def _misplaced(r: Range) -> Iterator[str]:
+    """What of a range is not where its subnet is."""
+    parts = {"rangeStart": r.start, "rangeEnd": r.end, "gateway": r.gateway}
+    spans = {name: Span.of(address, address) for name, address in parts.items() if address is not None}
+    spans |= {f"exclude[{i}]": span for i, span in enumerate(r.exclude)}
+    outside = {name: span for name, span in spans.items() if not whole(r.subnet).covers(span)}
+    for name, span in outside.items():
+        yield f"{r.key}.{name} {span} is outside {r.key}.subnet {r.subnet}; choose one inside"
+    if not outside and r.span.first > r.span.last:
+        name = "rangeStart" if r.start is not None else "rangeEnd"
+        yield f"{r.key}.{name} leaves {r.span}, which is no range; rangeStart must not be above rangeEnd"
+
+
+def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
+    """What is wrong between ranges that are right by themselves."""
+    if not written:
+        yield "ipam has no range; set ipam.subnet or ipam.ranges"
+    for key, members in written:
+        if not members:
+            yield f"{key} [] has no range; add one or remove the set"
+        if len({r.subnet.version for r in members}) > 1:
+            subnets = ", ".join(str(r.subnet) for r in members)
+            yield f"{key} mixes IPv4 and IPv6 ({subnets}); a set gives one address: make it two sets"
+    # In ascending order, whatever overlaps anything overlaps a neighbour.
+    ordered = sorted((r for _, members in written for r in members), key=lambda r: r.span)
+    for low, high in pairwise(ordered):
+        if low.span.overlaps(high.span):
+            yield f"{high.key} {high.span} overlaps {low.key} {low.span}; set rangeStart and rangeEnd apart"

@@ -1,0 +1,102 @@
+"""Arithmetic over intervals of addresses, as integers: a /8 or a /64 costs what a /24 does.  Pure."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+
+from cni.result import Address, Network
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """The addresses from first to last, both included, of one IP version."""
+
+    version: int
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, first: Address, last: Address) -> "Span":
+        return cls(first.version, int(first), int(last))
+
+    def __contains__(self, address: Address) -> bool:
+        return self.version == address.version and self.first <= int(address) <= self.last
+
+    def __str__(self) -> str:
+        first, last = self.address(self.first), self.address(self.last)
+        return str(first) if first == last else f"{first}-{last}"
+
+    def address(self, number: int) -> Address:
+        # Not ip_address(): it takes every number below 2**32 for an IPv4 address.
+        return IPv4Address(number) if self.version == 4 else IPv6Address(number)
+
+    def covers(self, other: "Span") -> bool:
+        return self.version == other.version and self.first <= other.first and other.last <= self.last
+
+    def overlaps(self, other: "Span") -> bool:
+        return self.version == other.version and self.first <= other.last and other.first <= self.last
+
+
+def whole(subnet: Network) -> Span:
+    """All addresses of a subnet."""
+    return Span.of(subnet.network_address, subnet.broadcast_address)
+
+
+def assignable(subnet: Network) -> Span:
+    """What hosts may have: not the subnet's first address (RFC 4291, 2.6.1 for IPv6), not IPv4's broadcast.
+
+    On a point-to-point link both (RFC 3021, RFC 6164); of a host route the one.
+    """
+    span = whole(subnet)
+    if _is_tiny(subnet):
+        return span
+    return Span(span.version, span.first + 1, span.last - (span.version == 4))
+
+
+def default_gateway(subnet: Network) -> Address | None:
+    """The first assignable address, as host-local has it; none where that would be half of all there is."""
+    return None if _is_tiny(subnet) else subnet.network_address + 1
+
+
+def _is_tiny(subnet: Network) -> bool:
+    return subnet.max_prefixlen - subnet.prefixlen <= 1
+
+
+def subtract(span: Span, holes: Iterable[Span]) -> tuple[Span, ...]:
+    """What is left of the span, in ascending order."""
+    left, first = list[Span](), span.first
+    for hole in sorted(hole for hole in holes if hole.overlaps(span)):
+        if first < hole.first:
+            left.append(Span(span.version, first, hole.first - 1))
+        first = max(first, hole.last + 1)
+    if first <= span.last:
+        left.append(Span(span.version, first, span.last))
+    return tuple(left)
+
+
+def count(spans: Iterable[Span]) -> int:
+    return sum(span.last - span.first + 1 for span in spans)
+
+
+def next_free(spans: Sequence[Span], after: Address | None, is_held: Callable[[Address], bool]) -> Address | None:
+    """The first address nobody holds, round robin from the one following ``after``; None if all are held.
+
+    The round is in the order of the spans.  Where ``after`` is in none, it starts at the beginning.
+    """
+    return next((address for address in _round(spans, after) if not is_held(address)), None)
+
+
+def _round(spans: Sequence[Span], after: Address | None) -> Iterator[Address]:
+    at = next((i for i, span in enumerate(spans) if after is not None and after in span), None)
+    if at is None or after is None:
+        return _walk(spans)
+    # The span of ``after`` is met twice: first what follows, at the end what leads up to it.
+    here, number = spans[at], int(after)
+    behind = Span(here.version, number + 1, here.last)
+    upto = Span(here.version, here.first, number)
+    return _walk([behind, *spans[at + 1 :], *spans[:at], upto])
+
+
+def _walk(spans: Iterable[Span]) -> Iterator[Address]:
+    for span in spans:
+        yield from map(span.address, range(span.first, span.last + 1))

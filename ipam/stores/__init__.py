@@ -1,0 +1,72 @@
+"""What a place that keeps leases must do; files.py is the one on this node's disk.
+
+A store holds the leases of one network.  Who gets which address is never its decision: it is handed a
+function, runs it on a consistent view and commits what that returns, so that a store which has to try again
+(compare and swap) may call it again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from cni.result import Address, Ip
+from cni.spec import Key
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whom a lease is for: its key, and for people the pod ("namespace/name") and CNI_NETNS."""
+
+    key: Key
+    pod: str = ""
+    netns: str = ""
+
+
+class Book(Protocol):
+    """The view a choice is made from."""
+
+    @property
+    def mine(self) -> tuple[Address, ...]:
+        """What this owner holds already."""
+
+    @property
+    def last(self) -> tuple[Address, ...]:
+        """The addresses given last: a hint to start after, and possibly of no use."""
+
+    def holder(self, address: Address) -> str:
+        """The key that holds the address, empty if none does."""
+
+    def is_held(self, address: Address) -> bool:
+        """Whether any key does; cheaper than ``holder`` when asked of many."""
+
+
+Choose = Callable[[Book], tuple[Ip, ...]]
+
+
+class Store(Protocol):
+    """The leases of one network.  Every method raises IoFailure, and TryAgain if others keep it busy."""
+
+    def reserve(self, owner: Owner, choose: Choose) -> tuple[Ip, ...]:
+        """Make what ``choose`` picks, and nothing else, the owner's; permanent when this returns.
+
+        What ``choose`` raises passes through and nothing has changed.  Raises RecordUnreadable where the
+        owner has a lease that cannot be read.
+        """
+
+    def release(self, key: Key) -> None:
+        """Free whatever the key holds; nothing is fine.
+
+        Raises RecordUnreadable, once and after the release, where the lease could not be read.
+        """
+
+    def check(self, key: Key) -> tuple[Address, ...]:
+        """The addresses the key holds.  Raises CheckFailed if there are none or they are not surely its own."""
+
+    def collect(self, valid: frozenset[Key] | None) -> None:
+        """Free what no key of ``valid`` holds or, if that is None, what a former boot left.
+
+        Goes on after errors and raises them as one at the end.
+        """
+
+    def rehearse(self, choose: Choose) -> None:
+        """Whether ``reserve`` would serve a newcomer: the store can be written and ``choose`` does not raise."""

@@ -1,0 +1,225 @@
+"""Killed at every step: no address twice, none lost, nothing left; and any sequence of calls against a dict."""
+
+import shutil
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from unit.ipam_calls import Net, killed_at
+
+IPAM = {
+    "ranges": [
+        [
+            {"subnet": "10.0.0.0/29", "exclude": ["10.0.0.4"]},
+            {"subnet": "10.0.1.0/24", "rangeStart": "10.0.1.7", "rangeEnd": "10.0.1.8", "gateway": "10.0.1.8"},
+        ],
+        [{"subnet": "fd00::/125", "gateway": None, "exclude": ["fd00::2-fd00::3"]}],
+    ]
+}
+FOUR = {"10.0.0.2", "10.0.0.3", "10.0.0.5", "10.0.0.6", "10.0.1.7"}
+SIX = {"fd00::1", "fd00::4", "fd00::5", "fd00::6", "fd00::7"}
+
+
+def each_step(net, prepare, work):
+    """Prepare a fresh store and kill the work at its first step, its second, and so on until it is done."""
+    for step in range(1, 200):
+        shutil.rmtree(net.state, ignore_errors=True)
+        prepare()
+        if not killed_at(step, work):
+            assert step > 8, "too few steps to be true"
+            return
+        yield step
+    pytest.fail("the work never ended")
+
+
+@pytest.fixture
+def net(tmp_path):
+    net = Net(tmp_path / "s", IPAM)
+    net.add("warm")  # whatever is imported late is imported here
+    net.call("DEL", "warm")
+    return net
+
+
+@pytest.mark.parametrize("then", ["ADD", "DEL", "GC"])
+@pytest.mark.parametrize("first", [True, False])
+def test_add_killed_at_every_step(net, then, first):
+    others = {}
+
+    def prepare():
+        others.clear()
+        if not first:
+            others["other:net1"] = net.add("other")
+
+    for step in each_step(net, prepare, partial(net.reply, "ADD", "c")):
+        if then == "ADD":
+            mine = {"c:net1": net.add("c")}
+        elif then == "DEL":
+            assert net.call("DEL", "c") == {}, step
+            mine = {}
+        else:
+            assert net.gc(("other", "net1")) == {}, step
+            mine = {}
+        assert net.leases() == {**others, **mine}, step
+        if net.dir.exists():
+            assert net.agrees(), step
+        last = net.add("last")
+        assert set(last).isdisjoint(a for held in (*others.values(), *mine.values()) for a in held), step
+        assert net.agrees(), step
+
+
+@pytest.mark.parametrize("then", ["ADD", "DEL", "GC"])
+def test_delete_killed_at_every_step(net, then):
+    before = {}
+
+    def prepare():
+        before.update({cid: net.add(cid) for cid in ("c", "other")})
+
+    for step in each_step(net, prepare, partial(net.reply, "DEL", "c")):
+        held = {"other:net1": before["other"]}
+        if then == "ADD":
+            held["c:net1"] = net.add("c")
+        elif then == "DEL":
+            assert net.call("DEL", "c") == {}, step
+        else:
+            assert net.gc(("other", "net1")) == {}, step
+        assert net.leases() == held, step
+        assert net.agrees(), step
+
+
+def test_move_killed_at_every_step(net):
+    # An ADD that changes what its attachment holds: before or after, nothing between.
+    def prepare():
+        net.add("c", args="IP=10.0.0.2")
+
+    for step in each_step(net, prepare, partial(net.reply, "ADD", "c", args="IP=10.0.0.6")):
+        assert net.leases()["c:net1"][0] in ("10.0.0.2", "10.0.0.6"), step
+        net.add("other")
+        assert net.agrees(), step
+        assert len({a for held in net.leases().values() for a in held}) == 4, step
+
+
+def test_quarantine_killed_at_every_step(net):
+    held = []
+
+    def prepare():
+        held[:] = net.add("c")
+        net.lease("c").write_text("{")
+        (net.dir / "index").unlink()
+
+    for step in each_step(net, prepare, partial(net.reply, "ADD", "other")):
+        other = net.add("other")
+        assert set(other).isdisjoint(held), step
+        assert set(held) <= set(net.index()), step
+        assert net.call("DEL", "c")["code"] == 108, step
+        assert net.call("DEL", "c") == {}, step
+        assert net.agrees(), step
+
+
+class Attachments(RuleBasedStateMachine):
+    """The program on a real directory beside a dictionary of who was told what."""
+
+    keys = st.sampled_from([f"c{i}" for i in range(7)])
+    steps = st.integers(1, 40)
+
+    def __init__(self):
+        super().__init__()
+        self.state = tempfile.mkdtemp(prefix="ipam-")
+        self.net = Net(Path(self.state), IPAM)
+        self.held = {}
+
+    def teardown(self):
+        shutil.rmtree(self.state)
+
+    def _taken(self, cid):
+        return {a for other, held in self.held.items() if other != cid for a in held}
+
+    def _learn(self, cid, answer, request=None):
+        """Judge an ADD's answer by the model, and take it over."""
+        taken = self._taken(cid)
+        if request in taken:
+            assert answer["code"] == 102
+        elif cid not in self.held and (len(taken & FOUR) == len(FOUR) or len(taken & SIX) == len(SIX)):
+            assert answer["code"] == 103
+        else:
+            four, six = (ip["address"].partition("/")[0] for ip in answer["ips"])
+            assert four in FOUR - taken
+            assert six in SIX - taken
+            if request:
+                assert request in (four, six)
+            elif cid in self.held:
+                assert self.held[cid] == (four, six)
+            self.held[cid] = (four, six)
+
+    @rule(cid=keys)
+    def add(self, cid):
+        self._learn(cid, self.net.call("ADD", cid))
+
+    @rule(cid=keys, address=st.sampled_from(sorted(FOUR | SIX)))
+    def add_requested(self, cid, address):
+        self._learn(cid, self.net.call("ADD", cid, args=f"IP={address}"), address)
+
+    @rule(cid=keys, address=st.sampled_from(["10.0.0.1", "10.0.0.4", "10.0.1.8", "10.0.1.6", "fd00::3", "1.2.3.4"]))
+    def add_refused(self, cid, address):
+        assert self.net.call("ADD", cid, args=f"IP={address}")["code"] == 102
+
+    @rule(cid=keys)
+    def delete(self, cid):
+        assert self.net.call("DEL", cid) == {}
+        self.held.pop(cid, None)
+
+    @rule(valid=st.sets(keys))
+    def gc(self, valid):
+        assert self.net.gc(*((cid, "net1") for cid in valid)) == {}
+        self.held = {cid: held for cid, held in self.held.items() if cid in valid}
+
+    @rule()
+    def gc_without_a_list(self):
+        assert self.net.call("GC") == {}
+
+    @rule()
+    def power_cut(self):
+        # What is not synced may be gone, or be what it was.
+        shutil.rmtree(self.net.dir / "addresses", ignore_errors=True)
+        if self.net.dir.exists():
+            (self.net.dir / "index").write_text("the boot before")
+
+    @rule(cid=keys, step=steps, again=st.booleans())
+    def add_killed(self, cid, step, again):
+        killed_at(step, lambda: self.net.reply("ADD", cid))
+        if again:
+            self.add(cid)
+        else:
+            self.delete(cid)
+
+    @rule(cid=keys, step=steps)
+    def delete_killed(self, cid, step):
+        killed_at(step, lambda: self.net.reply("DEL", cid))
+        self.delete(cid)
+
+    @rule(cid=keys)
+    def check(self, cid):
+        assert self.net.call("CHECK", cid).get("code", 0) == (0 if cid in self.held else 107)
+
+    @invariant()
+    def leases_are_what_was_told(self):
+        assert self.net.leases() == {f"{cid}:net1": held for cid, held in self.held.items()}
+
+    @invariant()
+    def index_believed_is_right(self):
+        mark = self.net.dir / "index"
+        if mark.exists() and mark.read_text() != "the boot before":
+            assert self.net.agrees()
+
+
+TestAttachments = Attachments.TestCase
+TestAttachments.settings = settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=40,
+    stateful_step_count=25,
+    suppress_health_check=[HealthCheck.too_slow],
+)
