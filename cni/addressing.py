@@ -1,0 +1,129 @@
+"""One IPAM result onto one interface: sysctls, addresses, up, routes, announcements; and its CHECK."""
+
+import time
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Final
+
+from cni.errors import AddressConflict, CheckFailed, InvalidConfig, doing
+from cni.kernel import announce, dump, sysctl
+from cni.kernel.rtnl import IFA_F_DADFAILED, IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_TENTATIVE, Link
+from cni.pod import Pod
+from cni.result import Address, Ip, Result, Route
+
+# A virtual link has its carrier at once, a VF after its PF's next interrupt; who waits longer has no cable.
+_CARRIER_TIMEOUT: Final = 0.2
+_DAD_TIMEOUT: Final = 10.0  # twice the kernel's own delay and retransmissions at their defaults, and then some
+_POLL: Final = 0.01
+_DAD_FLAGS: Final = {"optimistic": IFA_F_OPTIMISTIC, "off": IFA_F_NODAD, "wait": 0}
+
+
+def apply(pod: Pod, link: Link, result: Result, dad: str) -> None:
+    """Bring the interface up with everything the result gives it.  Raises OSError, AddressConflict, InvalidConfig."""
+    v6 = [ip for ip in result.ips if ip.address.version == 6]
+    with doing(f"configuring {link.name} in {pod.path}"):
+        sysctl.write(pod.fd, settings(link.name, needs_v6=bool(v6), dad=dad))
+        # Up before there are addresses: added to a link that is down, an optimistic one is local only after
+        # duplicate detection, a second later.
+        with doing(f"setting it up with MAC {link.mac}"):
+            pod.rtnl.set_up(link.index)
+        for ip in result.ips:
+            flags = _DAD_FLAGS[dad] if ip.address.version == 6 else 0
+            with doing(f"adding address {ip.address}"):
+                pod.rtnl.add_address(link.index, ip.address, flags)
+        for route in with_gateways(result):
+            with doing(f"adding route {route.dst}" + (f" via {route.gw}" if route.gw else "")):
+                pod.rtnl.add_route(link.index, route)
+        if _has_carrier(pod, link):
+            announce.send(pod.fd, link.name, (_frame(link.mac, ip.address.ip) for ip in result.ips))
+            if v6 and dad == "wait":
+                _wait_for_dad(pod, link)
+
+
+def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:
+    """The interface's sysctls (Documentation/networking/ip-sysctl.rst).
+
+    arp_notify and ndisc_notify announce the address again whenever the link comes back; optimistic lets an
+    address be used while duplicate detection still runs.  Raises InvalidConfig where the kernel has no IPv6.
+    """
+    values = {f"ipv4/conf/{ifname}/arp_notify": "1"}
+    if not Path("/proc/sys/net/ipv6").exists():
+        if needs_v6:
+            raise InvalidConfig("the addresses include IPv6, which this kernel does not have; remove that range")
+        return values
+    v6 = f"ipv6/conf/{ifname}"
+    values[f"{v6}/ndisc_notify"] = "1"
+    if needs_v6:
+        # Off where the pod's namespace was made with IPv6 disabled, as some runtimes do.
+        values[f"{v6}/disable_ipv6"] = "0"
+        # The link's own down and up must not take away what nobody would give again.
+        values[f"{v6}/keep_addr_on_down"] = "1"
+        if dad == "optimistic":
+            values[f"{v6}/optimistic_dad"] = "1"
+            values[f"{v6}/use_optimistic"] = "1"
+    return values
+
+
+def with_gateways(result: Result) -> list[Route]:
+    """The routes; one without a gateway gets its family's first, unless its scope says that it is on-link."""
+    gateways: dict[int, Address] = {}
+    for ip in result.ips:
+        if ip.gateway is not None:
+            gateways.setdefault(ip.address.version, ip.gateway)
+    return [
+        replace(route, gw=gateways.get(route.dst.version)) if route.gw is None and not route.scope else route
+        for route in result.routes
+    ]
+
+
+def check(pod: Pod, link: Link, ips: list[Ip], routes: list[Route]) -> None:
+    """Raise CheckFailed unless the interface has these addresses and routes.
+
+    More is fine, and so is another metric or gateway: plugins after us in a chain may change routes.
+    """
+    present = dump.addresses(pod.fd, link.index)
+    for ip in ips:
+        if ip.address not in present:
+            raise CheckFailed(f"{link.name} has lost address {ip.address}")
+        if present[ip.address] & IFA_F_DADFAILED:
+            raise CheckFailed(f"{link.name} cannot use {ip.address}: another host on the link has it")
+    if not routes:
+        return
+    destinations = {route.dst for route, _ in dump.routes(pod.fd, link.index)}
+    for route in routes:
+        if route.dst not in destinations:
+            raise CheckFailed(f"{link.name} has lost route {route.dst}")
+
+
+def _has_carrier(pod: Pod, link: Link) -> bool:
+    deadline = time.monotonic() + _CARRIER_TIMEOUT
+    while True:
+        now = pod.rtnl.link(index=link.index)
+        if now and now.carrier:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL)
+
+
+def _frame(mac: str, address: Address) -> bytes:
+    if isinstance(address, IPv4Address):
+        return announce.gratuitous_arp(mac, address)
+    return announce.unsolicited_na(mac, address)
+
+
+def _wait_for_dad(pod: Pod, link: Link) -> None:
+    """Until no address of the link is tentative.  Raises AddressConflict naming the one that failed."""
+    deadline = time.monotonic() + _DAD_TIMEOUT
+    while True:
+        flags = dump.addresses(pod.fd, link.index)
+        failed = [str(address) for address, flag in flags.items() if flag & IFA_F_DADFAILED]
+        if failed:
+            raise AddressConflict(
+                f"{', '.join(failed)} is in use by another host on the link (IPv6 duplicate address detection); "
+                "find it, or exclude the address from the range"
+            )
+        if not any(flag & IFA_F_TENTATIVE for flag in flags.values()) or time.monotonic() > deadline:
+            return
+        time.sleep(_POLL)

@@ -1,0 +1,305 @@
+"""The order of events: what each command does, one screen each.
+
+A change is undone by ``_undo`` and nothing else, whether ADD failed, DEL or GC asked, or an earlier process
+died half-way; it reads the journal only, so what it needs was on disk before the change was made.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cni import addressing, delegate, durable, journal, kinds, spec
+from cni import pod as pods
+from cni.delegate import Programs
+from cni.errors import (
+    BadEnvironment,
+    CheckFailed,
+    CniError,
+    DelegateError,
+    DelegateFailed,
+    DelegateNotRun,
+    IncompatibleVersion,
+    InterfaceExists,
+    InvalidConfig,
+    InvalidNetns,
+    NotAvailable,
+    RecordUnreadable,
+    together,
+)
+from cni.journal import Entry, Record
+from cni.kernel import netns, rtnl
+from cni.kernel.rtnl import Link
+from cni.location import location
+from cni.pod import Pod
+from cni.result import Interface, Result
+from cni.spec import Json, Key, Request
+
+if TYPE_CHECKING:
+    from cni.config import NetConf
+
+# How an IPAM plugin that predates a command answers it: unknown command, or version too old.
+_TOO_OLD = (IncompatibleVersion.code, BadEnvironment.code)
+
+
+def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Result:
+    """Attach: all of it, or nothing and an error."""
+    wanted = _parsed(conf, request)
+    where, key, kind = wanted.where, request.key, kinds.named(wanted.attach.kind)
+    if where.ipam:
+        delegate.find(where.ipam, request, programs)
+    with _pod(request) as pod, rtnl.opened() as host:
+        plan = kind.plan(wanted, host, pod)
+        with journal.locked(where.state_dir, where.network, key) as entry:
+            _settle(entry, pod, request, log, programs)
+            _refuse_taken_name(pod, key.ifname)
+            record = _record(wanted, request, conf, pod, plan)
+            entry.save(record)
+            result, holds = Result(), False
+            try:
+                # Ours is all or nothing, and needs no link: refusing before there is one is cheaper and quieter.
+                if where.ipam in programs:
+                    result, holds = _addresses(where.ipam, request, programs), True
+                link = kind.attach(plan, host, pod, key.ifname)
+                record = replace(record, link={**plan, "index": link.index})
+                # A program may need the link, as dhcp does, and may hold something also if it fails.
+                if where.ipam and not holds:
+                    holds = True
+                    result = _addresses(where.ipam, request, programs)
+                addressing.apply(pod, link, result, wanted.attach.dad)
+                own = _own_result(wanted, link, pod, result)
+                entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
+            except BaseException as failure:
+                holds = holds and not isinstance(failure, DelegateNotRun)
+                for problem in _undo(entry, record, request, programs, ask_ipam=holds):
+                    failure.add_note(f"and could not undo it all, DEL has to: {problem}")
+                raise
+    return own.after(wanted.previous) if wanted.previous else own
+
+
+def delete(request: Request, conf: Json, _log: list[str], programs: Programs) -> None:
+    """Detach whatever is there.  Success means that nothing of the attachment is left."""
+    where = location(conf)
+    with journal.locked(where.state_dir, where.network, request.key) as entry:
+        try:
+            record = entry.load()
+        except RecordUnreadable:
+            _release(where.ipam, request, programs)
+            raise
+        if record is None:
+            entry.forget()
+            _release(where.ipam, request, programs)
+        else:
+            _raise_all(_undo(entry, record, request, programs))
+
+
+def check(request: Request, conf: Json, _log: list[str], programs: Programs) -> None:
+    """Raise unless the attachment is what ADD left, as later plugins of the chain may have changed it."""
+    wanted = _parsed(conf, request)
+    where, key, promised = wanted.where, request.key, wanted.previous
+    if promised is None:
+        raise InvalidConfig("prevResult is missing; CHECK compares with what ADD answered")
+    with (
+        _pod(request) as pod,
+        rtnl.opened() as host,
+        journal.locked(where.state_dir, where.network, key) as entry,
+    ):
+        record = entry.load()
+        if record is None or not record.complete:
+            raise CheckFailed(f"{where.network}/{key} is not attached" + (" completely" if record else ""))
+        if not record.of_this_boot or record.identity != pod.identity:
+            raise CheckFailed(f"{where.network}/{key} was attached to another namespace than {pod.path} is now")
+        index, expected = _promised_interface(promised, key.ifname, request.netns)
+        link = kinds.named(record.kind).check(record.link, host, pod, expected)
+        # Ours and still promised: what a later plugin took away is not missing.
+        own = Result.from_json(record.result)
+        ips = {ip.address for ip in promised.ips if ip.interface == index}
+        destinations = {route.dst for route in promised.routes}
+        addressing.check(
+            pod, link, [ip for ip in own.ips if ip.address in ips], [r for r in own.routes if r.dst in destinations]
+        )
+        if where.ipam:
+            delegate.call(where.ipam, request, programs)
+
+
+def gc(request: Request, conf: Json, log: list[str], programs: Programs) -> None:
+    """Undo every attachment of this network that the runtime does not list.
+
+    Without a list it vouches for nothing, and only what is provably dead goes: an older boot's, and those
+    whose namespace nobody is in.  Raises the first failure, after having tried everything.
+    """
+    where, valid = location(conf), spec.valid_attachments(conf)
+    failures, kept = list[Exception](), set[Key]()
+    for key in journal.keys(where.state_dir, where.network):
+        if valid is not None and key in valid:
+            continue
+        try:
+            with journal.locked(where.state_dir, where.network, key) as entry:
+                record = entry.load()
+                if record is None:
+                    entry.forget()
+                elif valid is not None or _is_dead(record):
+                    _raise_all(_undo(entry, record, request, programs))
+                    log.append(f"gc: removed {where.network}/{key}")
+        except (CniError, OSError) as e:
+            failures.append(e)
+            kept.add(key)
+    try:
+        _ask_if_it_can(where.ipam, _sparing(request, conf, kept), programs)
+    except (CniError, OSError) as e:
+        failures.append(e)
+    _raise_all(failures)
+
+
+def status(request: Request, conf: Json, _log: list[str], programs: Programs) -> None:
+    """Raise NotAvailable if an ADD could not be served now, or the IPAM plugin's own answer."""
+    wanted = _parsed(conf, request)
+    try:
+        durable.probe(wanted.where.state_dir)
+        with rtnl.opened() as host:
+            kinds.named(wanted.attach.kind).status(wanted, host)
+    except (CniError, OSError) as e:
+        raise NotAvailable(f"no ADD can be served: {e}") from e
+    _ask_if_it_can(wanted.where.ipam, request, programs)
+
+
+def _undo(
+    entry: Entry, record: Record, request: Request, programs: Programs, *, ask_ipam: bool = True
+) -> list[Exception]:
+    """Undo all that the record names, and forget it once that is confirmed; else what went wrong.
+
+    An address goes back only after the interface that had it is gone, so that no two pods ever have it.
+    """
+    try:
+        if record.of_this_boot:
+            with pods.found(record.identity, request.netns, record.netns) as pod:
+                if pod:
+                    kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
+        if ask_ipam:
+            as_added = request.but(
+                stdin=json.dumps(record.config).encode(),
+                CNI_CONTAINERID=record.key.container_id,
+                CNI_IFNAME=record.key.ifname,
+                CNI_ARGS=record.args,
+                CNI_NETNS=request.netns if request.command == "DEL" else record.netns,
+            )
+            _release(location(record.config).ipam, as_added, programs)
+        entry.forget()
+    except (CniError, OSError) as e:
+        return [e]
+    return []
+
+
+def _is_dead(record: Record) -> bool:
+    """Whether the pod provably lives no more."""
+    if not record.of_this_boot:
+        return True
+    with pods.found(record.identity, record.netns) as pod:
+        return pod is None
+
+
+def _parsed(conf: Json, request: Request) -> "NetConf":
+    # pydantic is most of this program's start: DEL and GC do without it.
+    from cni import config  # noqa: PLC0415
+
+    return config.load(conf, request.var("CNI_ARGS"))
+
+
+def _settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: Programs) -> None:
+    """Clear what an earlier ADD of the same key left.  Raises InterfaceExists if it still stands.
+
+    The same key comes back for another namespace where the runtime names containers after a path (cnitool).
+    """
+    record = entry.load()
+    if record is None:
+        return
+    here = record.of_this_boot and record.identity == pod.identity
+    if here and record.complete and kinds.named(record.kind).find(record.link, pod, record.key.ifname):
+        raise InterfaceExists(f"{record.network}/{record.key} is attached already, since {record.time}; send DEL first")
+    _raise_all(_undo(entry, record, request, programs))
+    log.append(f"undid what an earlier ADD of {record.network}/{record.key} left, of {record.time}")
+
+
+def _refuse_taken_name(pod: Pod, ifname: str) -> None:
+    if taken := pod.rtnl.link(ifname):
+        whose = f" (as altname of {taken.name})" if taken.name != ifname else ""
+        raise InterfaceExists(
+            f"CNI_IFNAME={ifname}: {pod.path} has an interface of that name{whose}; choose another, or remove it"
+        )
+
+
+def _record(wanted: "NetConf", request: Request, conf: Json, pod: Pod, plan: Json) -> Record:
+    return Record(
+        network=wanted.where.network,
+        key=request.key,
+        netns=pod.path,
+        identity=pod.identity,
+        kind=wanted.attach.kind,
+        link=plan,
+        config={k: v for k, v in conf.items() if k != "prevResult"},
+        args=request.var("CNI_ARGS"),
+        pod=wanted.pod,
+    )
+
+
+def _own_result(wanted: "NetConf", link: Link, pod: Pod, addresses: Result) -> Result:
+    """What we add to the chain's result: one interface, and the addresses as its."""
+    interface = Interface(link.name, link.mac, sandbox=pod.path, mtu=link.mtu)
+    ips = tuple(replace(ip, interface=0) for ip in addresses.ips)
+    return Result((interface,), ips, addresses.routes, wanted.dns or addresses.dns)
+
+
+def _promised_interface(promised: Result, ifname: str, sandbox: str) -> tuple[int, Interface]:
+    for index, interface in enumerate(promised.interfaces):
+        if interface.name == ifname and interface.sandbox == sandbox:
+            return index, interface
+    raise CheckFailed(f"prevResult has no interface {ifname} in sandbox {sandbox}")
+
+
+@contextmanager
+def _pod(request: Request) -> Iterator[Pod]:
+    """CNI_NETNS, opened.  Raises BadEnvironment, and InvalidNetns for our own: whatever is done in there would
+    be done to the host."""
+    with ExitStack() as stack:
+        try:
+            pod = stack.enter_context(pods.opened(request.netns))
+        except OSError as e:
+            raise BadEnvironment(f"CNI_NETNS={request.netns!r} cannot be opened: {e.strerror}; is the pod gone?") from e
+        if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):
+            raise InvalidNetns(f"CNI_NETNS={request.netns!r} is the plugin's own namespace; give the pod's")
+        yield pod
+
+
+def _addresses(ipam: str, request: Request, programs: Programs) -> Result:
+    result = delegate.call(ipam, request, programs)
+    if result is None or not result.ips:
+        raise DelegateFailed(f"IPAM plugin {ipam} returned no address; correct its configuration or remove ipam")
+    return result
+
+
+def _release(ipam: str, request: Request, programs: Programs) -> None:
+    if ipam:
+        delegate.call(ipam, request.but(CNI_COMMAND="DEL"), programs)
+
+
+def _ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
+    """STATUS and GC for the IPAM plugin; one that is older than these commands is not in the way."""
+    if ipam:
+        try:
+            delegate.call(ipam, request, programs)
+        except DelegateError as e:
+            if e.code not in _TOO_OLD:
+                raise
+
+
+def _sparing(request: Request, conf: Json, kept: set[Key]) -> Request:
+    """GC's request with the attachments that could not be undone listed as valid: their addresses are in use."""
+    spared = [{"containerID": key.container_id, "ifname": key.ifname} for key in sorted(kept, key=str)]
+    lists = {k: conf[k] + spared for k in spec.VALID_ATTACHMENTS if conf.get(k) is not None}
+    return request.but(stdin=json.dumps({**conf, **lists}).encode())
+
+
+def _raise_all(failures: list[Exception]) -> None:
+    if failures:
+        raise together(failures)

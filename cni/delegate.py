@@ -1,0 +1,69 @@
+"""Ask the IPAM plugin: a given function where there is one, else the program found on CNI_PATH.
+
+SPEC 1.1.0 section 4: same environment, whole configuration on stdin, stderr passed through, errors passed on.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from cni.errors import DelegateError, DelegateFailed, DelegateNotRun, InvalidConfig
+from cni.result import Result
+from cni.spec import Program, Reply, Request
+
+Programs = Mapping[str, Program]
+
+
+def call(ipam: str, request: Request, programs: Programs) -> Result | None:
+    """What the IPAM plugin answers to this request; None where it prints nothing.
+
+    Raises DelegateError with the plugin's own code, DelegateFailed if it cannot be run or understood.
+    """
+    reply = find(ipam, request, programs)(request)
+    if reply.exit_code:
+        raise _error(ipam, reply)
+    if not reply.stdout.strip():
+        return None
+    try:
+        return Result.from_json(json.loads(reply.stdout))
+    except (ValueError, RecursionError) as e:
+        raise DelegateFailed(f"IPAM plugin {ipam} printed no result: {e}", reply.stdout[:500]) from e
+
+
+def find(ipam: str, request: Request, programs: Programs) -> Program:
+    """The plugin: ours, else the first of CNI_PATH's directories that has it.  Raises InvalidConfig, DelegateFailed."""
+    if ipam in programs:
+        return programs[ipam]
+    if "/" in ipam or ipam in (".", ".."):
+        raise InvalidConfig(f"ipam.type {ipam!r} is not a plugin's name; name a program in CNI_PATH")
+    path = request.var("CNI_PATH")
+    for folder in filter(None, path.split(os.pathsep)):
+        program = Path(folder) / ipam
+        if program.is_file() and os.access(program, os.X_OK):
+            return partial(_execute, program)
+    raise DelegateFailed(f"ipam.type {ipam!r} is no program in CNI_PATH={path!r}; install it there")
+
+
+def _execute(program: Path, request: Request) -> Reply:
+    try:
+        done = subprocess.run(  # noqa: S603  # the operator's own CNI_PATH decides what runs
+            [program], input=request.stdin, env=dict(request.environ), stdout=subprocess.PIPE, check=False
+        )
+    except OSError as e:
+        raise DelegateNotRun(f"IPAM plugin {program} cannot be run: {e.strerror}") from e
+    return Reply(done.stdout.decode(errors="replace"), done.returncode)
+
+
+def _error(ipam: str, reply: Reply) -> Exception:
+    """The plugin's own error, if it printed one."""
+    try:
+        document = json.loads(reply.stdout)
+        return DelegateError(
+            int(document["code"]), f"{ipam}: {document.get('msg', '')}", str(document.get("details") or "")
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        how = f"signal {-reply.exit_code}" if reply.exit_code < 0 else f"status {reply.exit_code}"
+        return DelegateFailed(f"IPAM plugin {ipam} ended with {how} and no CNI error", reply.stdout[:500])

@@ -1,0 +1,127 @@
+"""What an attachment changed, on disk before it is changed.  DEL, CHECK, GC and recovery read only this.
+
+    <stateDir>/attachments/<network>/<containerID>:<ifname>.json    a Record (cni/durable.py's format)
+    <stateDir>/locks/attachment-<n>                                 flocks; n is the key's hash, so they never pile up
+    <stateDir>/quarantine/<network>/...                             records that could not be read
+
+A record is written once before the first change ("complete": false) and once after the last; it is removed
+when everything it names has been confirmed undone, and not before.  Out of scope: how to undo.
+"""
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from cni import durable
+from cni.errors import IoFailure, RecordUnreadable, TryAgain
+from cni.pod import Identity
+from cni.spec import Json, Key
+
+LOCK_TIMEOUT = 30.0  # seconds; the longest an operation on one attachment may hold up another on it
+_LOCKS = 64
+
+
+@dataclass(frozen=True)
+class Record:
+    """One attachment.
+
+    ``link`` belongs to the kind (cni/kinds), ``config`` is stdin as ADD had it, for delegates, and
+    ``result`` what ADD answered, in the newest version's shape.
+    """
+
+    network: str
+    key: Key
+    netns: str
+    identity: Identity
+    kind: str
+    link: Json
+    config: Json
+    args: str = ""
+    pod: str = ""
+    boot: str = field(default_factory=durable.boot_id)
+    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
+    complete: bool = False
+    result: Json = field(default_factory=dict)
+
+    @property
+    def of_this_boot(self) -> bool:
+        """Whether devices and namespaces it names can still be the same ones."""
+        return self.boot == durable.boot_id()
+
+    @classmethod
+    def from_json(cls, body: Json) -> "Record":
+        return cls(**{**body, "key": Key(**body["key"]), "identity": Identity.from_json(body["identity"])})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One attachment's place in the journal; its lock is held while this exists."""
+
+    state_dir: Path
+    network: str
+    key: Key
+
+    @property
+    def path(self) -> Path:
+        return _folder(self.state_dir, self.network) / f"{self.key}.json"
+
+    def load(self) -> Record | None:
+        """The record, or None.  One that cannot be read is moved to quarantine/ and RecordUnreadable raised:
+        what it named is unknown, so nothing may be called clean, but it must not block a pod for ever."""
+        try:
+            try:
+                body = durable.read(self.path)
+                return None if body is None else Record.from_json(body)
+            except (TypeError, KeyError, ValueError) as e:
+                raise RecordUnreadable(f"{self.path} lacks what a record has: {e!r}") from e
+        except RecordUnreadable as e:
+            aside = durable.set_aside(self.path, self.state_dir / "quarantine" / self.network)
+            e.add_note(f"moved to {aside}; what it described must be looked for by hand, a repeated DEL succeeds")
+            raise
+
+    def save(self, record: Record) -> None:
+        """Put the record on disk.  Raises IoFailure, and then nothing may be changed."""
+        durable.directory(self.path.parent)
+        durable.write(self.path, asdict(record))
+
+    def forget(self) -> None:
+        """Everything is undone.  Raises IoFailure."""
+        durable.remove(self.path)
+
+
+@contextmanager
+def locked(state_dir: Path, network: str, key: Key) -> Iterator[Entry]:
+    """The attachment's entry, alone.  Raises TryAgain if another process keeps it, IoFailure."""
+    number = zlib.crc32(f"{network}/{key}".encode()) % _LOCKS
+    path = durable.directory(state_dir / "locks") / f"attachment-{number}"
+    lock = FileLock(path, timeout=LOCK_TIMEOUT, mode=0o600)
+    try:
+        lock.acquire()
+    except Timeout as e:
+        raise TryAgain(f"{path} is held by another process for over {LOCK_TIMEOUT:.0f} s; see: lslocks") from e
+    except OSError as e:
+        raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
+    try:
+        yield Entry(state_dir, network, key)
+    finally:
+        lock.release()
+
+
+def keys(state_dir: Path, network: str) -> list[Key]:
+    """Every attachment of the network that has a record, readable or not, or an interrupted first write of one."""
+    try:
+        names = {p.name.removesuffix(".tmp") for p in _folder(state_dir, network).iterdir()}
+    except FileNotFoundError:
+        return []
+    except OSError as e:
+        raise IoFailure(f"listing {_folder(state_dir, network)}: {e.strerror}") from e
+    return [Key(*n.removesuffix(".json").split(":", 1)) for n in sorted(names) if n.endswith(".json") and ":" in n]
+
+
+def _folder(state_dir: Path, network: str) -> Path:
+    return state_dir / "attachments" / network

@@ -1,0 +1,50 @@
+"""How each kind of attachment gets its interface into the pod and out again.
+
+A kind is a module with the functions of ``Kind``; what it plans is a JSON object that only it reads, kept
+in the journal so that ``detach`` and ``check`` need no configuration.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from cni.errors import RecordUnreadable
+from cni.kernel.rtnl import Link, Rtnl
+from cni.pod import Pod
+from cni.result import Interface
+from cni.spec import Json
+
+if TYPE_CHECKING:
+    # Not at run time: DEL does without pydantic.
+    from cni.config import NetConf
+
+
+class Kind(Protocol):
+    """What commands.py asks of a kind's module."""
+
+    def plan(self, conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
+        """Read the facts and decide everything; changes nothing.  Raises CniError for what cannot be."""
+
+    def attach(self, plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
+        """Make the interface in the pod, down and without addresses."""
+
+    def find(self, plan: Json, pod: Pod, ifname: str) -> Link | None:
+        """The interface that ``attach`` made, never a stranger's of the same name."""
+
+    def detach(self, plan: Json, pod: Pod, ifname: str) -> None:
+        """Undo ``attach``, whole or in part; nothing there is fine.  Not called for a namespace that is gone."""
+
+    def check(self, plan: Json, host: Rtnl, pod: Pod, expected: Interface) -> Link:
+        """Raise CheckFailed unless the interface is as planned; return it."""
+
+    def status(self, conf: "NetConf", host: Rtnl) -> None:
+        """Raise CniError if no ADD of this configuration can be served now."""
+
+
+NAMES: Final = ("macvlan", "ipvlan")
+
+
+def named(kind: str) -> Kind:
+    """The kind's module.  Raises RecordUnreadable for a name that only a newer version's record can hold."""
+    if kind not in NAMES:
+        raise RecordUnreadable(f"kind {kind!r} is none of {', '.join(NAMES)}; a newer version attached it")
+    return cast("Kind", import_module(f"cni.kinds.{kind}"))

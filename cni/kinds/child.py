@@ -1,0 +1,155 @@
+"""A link made over a master and born in the pod: what macvlan and ipvlan have in common."""
+
+import errno
+import zlib
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from cni.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
+from cni.kernel import dump, rtnl
+from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, RTM_NEWLINK, Link, Rtnl, attributes
+from cni.pod import Pod
+from cni.result import Interface
+from cni.spec import Json
+
+if TYPE_CHECKING:
+    # Not at run time: DEL does without pydantic.
+    from cni.config import Child, NetConf
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One link to be made; ``mac`` is empty where the kernel gives the master's, ``mtu`` 0 for the master's.
+
+    ``data`` is IFLA_INFO_DATA in hexadecimal.  ``index`` is known once the link exists.
+    """
+
+    kind: str
+    master: str
+    parent: int
+    mac: str
+    mtu: int
+    data: str
+    in_container: bool
+    index: int = 0
+
+    def is_ours(self, link: Link) -> bool:
+        """By index once it is known; before, by the MAC we chose for it, so that a crash between the journal
+        and the kernel never leads us to a stranger who took the name."""
+        if link.kind != self.kind:
+            return False
+        return link.index == self.index if self.index else not self.mac or link.mac == self.mac
+
+
+def plan(attach: "Child", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: Pod) -> Json:
+    """Decide over which master.  Raises LinkUnavailable, InvalidConfig."""
+    inside = attach.linkInContainer
+    link = master(attach, pod.rtnl if inside else host, pod.fd if inside else None)
+    return asdict(Plan(kind, link.name, link.index, mac, attach.mtu, data.hex(), in_container=inside))
+
+
+def status(conf: "NetConf", host: Rtnl) -> None:
+    """Kind.status.  A master inside the container is there only when the container is."""
+    if not conf.attach.linkInContainer:
+        master(conf.attach, host, None)
+
+
+def master(attach: "Child", where: Rtnl, ns_fd: int | None) -> Link:
+    """The master, found, up, and with room for the MTU.  Raises LinkUnavailable, InvalidConfig."""
+    place = "the pod (linkInContainer)" if attach.linkInContainer else "the host"
+    name = attach.master or dump.default_route_link(ns_fd)
+    if not name:
+        raise LinkUnavailable(f"master is not set and {place} has no default route to take it from; set master")
+    link = where.link(name)
+    if link is None:
+        raise LinkUnavailable(f"master {name!r} is not an interface of {place}; correct it, see: ip link")
+    if not link.up:
+        raise LinkUnavailable(f"master {name!r} is down; run: ip link set {name} up")
+    if attach.mtu > link.mtu:
+        raise InvalidConfig(f"mtu {attach.mtu} is above {link.mtu}, that of master {name!r}; lower it or raise that")
+    return link
+
+
+def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
+    """Kind.attach: one RTM_NEWLINK, and the link is born in the pod with its final name, MAC and MTU."""
+    wanted = Plan(**plan)
+    maker = pod.rtnl if wanted.in_container else host
+
+    def make(name: str) -> None:
+        body = rtnl.new_link(
+            kind=wanted.kind,
+            data=bytes.fromhex(wanted.data),
+            parent=wanted.parent,
+            name=name,
+            mac=wanted.mac,
+            mtu=wanted.mtu,
+            ns_fd=None if wanted.in_container else pod.fd,
+        )
+        maker.change(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body)
+
+    with doing(f"making {wanted.kind} {ifname} over {wanted.master} in {pod.path}"):
+        try:
+            make(ifname)
+        except OSError as e:
+            if e.errno != errno.EEXIST or wanted.in_container:
+                raise
+            # Before Linux 6.15 the kernel looked for the name among the host's links (rtnl_newlink), although
+            # the link is born elsewhere: make it under a name nobody has, and rename it in the pod.
+            make(_other_name(wanted))
+            if born := find(plan, pod, _other_name(wanted)):
+                pod.rtnl.rename(born.index, ifname)
+        link = find(plan, pod, ifname)
+    if link is None:
+        raise LinkUnavailable(f"{ifname} was made in {pod.path} and is gone again; something else removes interfaces")
+    return link
+
+
+def find(plan: Json, pod: Pod, ifname: str) -> Link | None:
+    """Kind.find: our link under whatever name it has now."""
+    wanted = Plan(**plan)
+    if wanted.index:
+        link = pod.rtnl.link(index=wanted.index)
+        return link if link and wanted.is_ours(link) else None
+    for name in (ifname, _other_name(wanted)):
+        link = pod.rtnl.link(name)
+        if link and wanted.is_ours(link):
+            return link
+    return None
+
+
+def detach(plan: Json, pod: Pod, ifname: str) -> None:
+    """Kind.detach."""
+    link = find(plan, pod, ifname)
+    if link is None:
+        return
+    with doing(f"removing {link.name} from {pod.path}"):
+        try:
+            pod.rtnl.delete_link(link.index)
+        except OSError as e:
+            if e.errno != errno.ENODEV:
+                raise
+
+
+def check(plan: Json, host: Rtnl, pod: Pod, expected: Interface) -> Link:
+    """Kind.check: compare the link with the plan, and with what the chain's final result says."""
+    wanted, name = Plan(**plan), expected.name
+    link = find(plan, pod, name)
+    if link is None or link.name != name:
+        raise CheckFailed(f"{name} in {pod.path} is not the {wanted.kind} that ADD made")
+    over = (pod.rtnl if wanted.in_container else host).link(index=wanted.parent)
+    if over is None or over.name != wanted.master:
+        raise CheckFailed(f"master {wanted.master!r} of {name} is gone or is another interface now")
+    # Not the MTU: tuning changes it after us and leaves the result as it was.
+    if expected.mac and link.mac != expected.mac.lower():
+        raise CheckFailed(f"{name} has MAC {link.mac}, prevResult says {expected.mac}")
+    asked = attributes(bytes.fromhex(wanted.data))
+    if asked.items() - attributes(link.data).items():
+        raise CheckFailed(f"{name} is not in the {wanted.kind} mode that ADD set")
+    if not link.up:
+        raise CheckFailed(f"{name} is down")
+    return link
+
+
+def _other_name(plan: Plan) -> str:
+    """A name for the moment between birth and renaming; the same for the same plan, so that a DEL finds it."""
+    return f"hpn{zlib.crc32(repr((plan.parent, plan.mac)).encode()):08x}"

@@ -1,0 +1,36 @@
+"""macvlan (drivers/net/macvlan.c): a MAC of its own on the master's link."""
+
+import secrets
+from typing import TYPE_CHECKING, Final, cast
+
+from cni.kernel.rtnl import Rtnl, attr, u32
+from cni.kinds import child
+from cni.kinds.child import attach, check, detach, find, status
+from cni.pod import Pod
+from cni.spec import Json
+
+if TYPE_CHECKING:
+    # Not at run time: DEL does without pydantic.
+    from cni.config import Macvlan, NetConf
+
+__all__ = ["attach", "check", "detach", "find", "plan", "status"]
+
+IFLA_MACVLAN_MODE, IFLA_MACVLAN_BC_QUEUE_LEN = 1, 7
+MODES: Final = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
+
+
+def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
+    """Kind.plan.  The MAC is ours to choose where none is asked for: known beforehand, it tells our link from a
+    stranger's."""
+    wanted = cast("Macvlan", conf.attach)  # config.MODELS: the kind chose this module
+    mac = conf.mac or ("" if wanted.mode == "passthru" else random_mac())
+    data = attr(IFLA_MACVLAN_MODE, u32(MODES[wanted.mode]))
+    if wanted.bcqueuelen:
+        data += attr(IFLA_MACVLAN_BC_QUEUE_LEN, u32(wanted.bcqueuelen))
+    return child.plan(wanted, kind="macvlan", mac=mac, data=data, host=host, pod=pod)
+
+
+def random_mac() -> str:
+    """A locally administered unicast MAC (IEEE 802: second bit of the first byte set, first clear)."""
+    first, *rest = secrets.token_bytes(6)
+    return bytes((first & 0xFC | 0x02, *rest)).hex(":")

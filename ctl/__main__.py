@@ -1,0 +1,33 @@
+"""The one program: its name and environment decide what it is (docs/reference.md, "The binary").
+
+Called ``hpn-ipam`` it is the IPAM plugin; with CNI_COMMAND set it is the CNI plugin with that IPAM inside;
+otherwise a person is at the keyboard.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+IPAM = "hpn-ipam"
+
+
+def main() -> NoReturn:
+    """Be what we were called as."""
+    # A person's command line needs none of the plugin's imports, and neither plugin the other's.
+    if "CNI_COMMAND" not in os.environ:
+        from ctl.main import main as operator  # noqa: PLC0415
+
+        sys.exit(operator(sys.argv))
+    from cni.process import serve  # noqa: PLC0415
+    from ipam.main import run as ipam  # noqa: PLC0415
+
+    if Path(sys.argv[0]).name == IPAM:
+        serve(ipam)
+    from cni.main import run  # noqa: PLC0415
+
+    serve(lambda request: run(request, {IPAM: ipam}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""What a person at the keyboard gets."""
+
+import sys
+from collections.abc import Sequence
+
+from cni.spec import VERSIONS
+
+VERSION = "0.1.0"
+
+HELP = f"""\
+hpn {VERSION}: a CNI plugin for high-performance pod interfaces, with its IPAM
+
+A container runtime runs this program; a person has little to run by hand.
+
+  hpn version     print the version
+  hpn help        print this
+
+Install: copy hpn into the runtime's plugin directory (/opt/cni/bin) and hard-link it there as hpn-ipam, which
+is the IPAM plugin alone.  Then name it in a network configuration:
+
+  {{"cniVersion": "1.1.0", "name": "rail0", "plugins": [
+    {{"type": "hpn", "master": "eth1",
+     "ipam": {{"type": "hpn-ipam", "subnet": "10.56.0.0/24"}}}}]}}
+
+and try it without a cluster:
+
+  NETCONFPATH=/etc/cni/net.d CNI_PATH=/opt/cni/bin cnitool -i hpn0 add rail0 /run/netns/pod
+
+CNI protocol versions supported: {", ".join(VERSIONS)}
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Answer the command line; the exit status."""
+    match argv[1:]:
+        case [] | ["help" | "--help" | "-h"]:
+            sys.stdout.write(HELP)
+            return 0
+        case ["version" | "--version"]:
+            sys.stdout.write(f"hpn {VERSION}\n")
+            return 0
+        case _:
+            sys.stderr.write(f"hpn: {' '.join(argv[1:])!r} is not a command; see: hpn help\n")
+            return 2

@@ -1,0 +1,342 @@
+"""Addresses, routes, sysctls and announcements as the kernel and the link see them."""
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from ipaddress import IPv6Address
+from typing import Any
+
+import pytest
+from topology import Host, Pod, ip, until
+
+ETH_P_ALL, ETH_P_ARP, ETH_P_IPV6 = 0x0003, 0x0806, 0x86DD
+NA = 136
+
+
+class Fabric:
+    """The far end of the master: everything that arrives there, from its making on."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._frames: list[bytes] = []
+
+    def frames(self) -> list[bytes]:
+        while True:
+            try:
+                self._frames.append(self._sock.recv(2048))
+            except BlockingIOError:
+                return self._frames
+
+    def announced_v4(self) -> list[tuple[str, str]]:
+        """(MAC, address) of every ARP packet whose sender and target address are the same."""
+        found = []
+        for frame in self.frames():
+            if frame[12:14] == struct.pack("!H", ETH_P_ARP):
+                (mac, sender, target) = frame[22:28], frame[28:32], frame[38:42]
+                if sender == target:
+                    assert frame[:6] == b"\xff" * 6
+                    assert frame[6:12] == mac
+                    found.append((mac.hex(":"), socket.inet_ntop(socket.AF_INET, sender)))
+        return found
+
+    def announced_v6(self) -> list[tuple[str, str, bool]]:
+        """(MAC, address, override) of every neighbour advertisement to all nodes."""
+        found = []
+        for frame in self.frames():
+            if frame[12:14] != struct.pack("!H", ETH_P_IPV6) or frame[20] != socket.IPPROTO_ICMPV6 or frame[54] != NA:
+                continue
+            assert IPv6Address(frame[38:54]) == IPv6Address("ff02::1")
+            assert frame[21] == 255
+            assert frame[78:80] == b"\x02\x01"
+            found.append((frame[80:86].hex(":"), str(IPv6Address(frame[62:78])), bool(frame[58] & 0x20)))
+        return found
+
+
+@pytest.fixture
+def fabric(host: Host) -> Iterator[Fabric]:
+    with closing(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))) as sock:
+        sock.bind(("fabric", ETH_P_ALL))
+        sock.setblocking(False)
+        yield Fabric(sock)
+
+
+def flags(pod: Pod, address: str, name: str = "hpn0") -> set[str]:
+    """The address's flags by iproute2's names."""
+    (link,) = pod.ip("addr", "show", "dev", name)
+    (found,) = [a for a in link["addr_info"] if a["local"] == address]
+    return {k for k, v in found.items() if v is True}
+
+
+def routes(pod: Pod, family: str, *words: str) -> list[dict[str, Any]]:
+    """The static routes of one family over the interface."""
+    shown = pod.ip("-d", family, "route", "show", *words, "dev", "hpn0")
+    return [r for r in shown if r["protocol"] == "static"]
+
+
+def delivered(pod: Pod, address: str) -> bool:
+    """Whether a packet to it is the pod's own."""
+    return address in {r["dst"] for r in pod.ip("-6", "route", "show", "table", "local")}
+
+
+def devices(pod: Pod, family: str) -> list[str]:
+    """The interfaces of the default routes, in their order; IPv6 makes one route with two next hops of two."""
+    shown = pod.ip(family, "route", "show", "default")
+    return [hop["dev"] for route in shown for hop in route.get("nexthops", [route])]
+
+
+@pytest.mark.parametrize(
+    ("route", "selector", "expected"),
+    [
+        ({"mtu": 1400}, (), {"metrics": [{"mtu": 1400}]}),
+        ({"advmss": 1360}, (), {"metrics": [{"advmss": 1360}]}),
+        ({"mtu": 1400, "advmss": 1360}, (), {"metrics": [{"mtu": 1400, "advmss": 1360}]}),  # two in one attribute
+        ({"priority": 7}, (), {"metric": 7}),
+        ({"table": 100}, ("table", "100"), {"gateway": "10.56.0.1"}),
+        ({"table": 4_000_000}, ("table", "4000000"), {"gateway": "10.56.0.1"}),  # more than the header's byte
+        ({"scope": 253}, (), {"scope": "link", "gateway": None}),  # on-link: no gateway is filled in
+        ({"scope": 0}, (), {"scope": "global", "gateway": "10.56.0.1"}),  # what it is anyway
+        ({"gw": "10.56.0.9"}, (), {"gateway": "10.56.0.9"}),  # its own gateway stands
+        ({}, (), {"gateway": "10.56.0.1"}),  # and the range's where it has none
+    ],
+)
+def test_route_attribute(
+    host: Host, pod: Pod, route: dict[str, Any], selector: tuple[str, ...], expected: dict[str, Any]
+) -> None:
+    conf = host.conf()
+    conf["ipam"]["routes"] = [{"dst": "10.60.0.0/16"} | route]
+    result = host.ok("ADD", pod, conf)
+    (shown,) = routes(pod, "-4", *selector)
+    assert shown["dst"] == "10.60.0.0/16"
+    assert {k: shown.get(k) for k in expected} == expected
+    assert result["routes"] == conf["ipam"]["routes"]
+    assert host.checked(pod, conf, result).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("route", "selector", "expected"),
+    [
+        ({"mtu": 1400, "advmss": 1360}, (), {"metrics": [{"mtu": 1400, "advmss": 1360}]}),
+        ({"priority": 7}, (), {"metric": 7}),
+        ({"table": 100}, ("table", "100"), {"gateway": "fd00:56::1"}),
+        ({"scope": 253}, (), {"gateway": None}),  # IPv6 knows no scope, but no gateway is none
+        ({}, (), {"gateway": "fd00:56::1"}),
+    ],
+)
+def test_ipv6_route_attribute(
+    host: Host, pod: Pod, route: dict[str, Any], selector: tuple[str, ...], expected: dict[str, Any]
+) -> None:
+    conf = host.conf()
+    conf["ipam"]["routes"] = [{"dst": "fd00:60::/48"} | route]
+    result = host.ok("ADD", pod, conf)
+    (shown,) = routes(pod, "-6", *selector)
+    assert shown["dst"] == "fd00:60::/48"
+    assert {k: shown.get(k) for k in expected} == expected
+    assert host.checked(pod, conf, result).exit_code == 0
+
+
+def test_default_routes_of_both_families(host: Host, pod: Pod) -> None:
+    conf = host.conf()
+    conf["ipam"]["routes"] = [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
+    result = host.ok("ADD", pod, conf)
+    shown = [(r["dst"], r["gateway"]) for family in ("-4", "-6") for r in routes(pod, family)]
+    assert shown == [("default", "10.56.0.1"), ("default", "fd00:56::1")]
+    assert host.checked(pod, conf, result).exit_code == 0
+
+
+def test_default_route_beside_another_interfaces(host: Host, pod: Pod) -> None:
+    """As in a pod that has its cluster's network already; that one's route stays too."""
+    pod.ip("link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
+    pod.ip("link", "set", "eth0", "up")
+    for address, gateway in (("10.1.0.2/24", "10.1.0.1"), ("fd01::2/64", "fd01::1")):
+        pod.ip("addr", "add", address, "dev", "eth0", *(["nodad"] if ":" in address else []))
+        pod.ip("route", "add", "default", "via", gateway, "dev", "eth0")
+    conf = host.conf()
+    conf["ipam"]["routes"] = [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
+    result = host.ok("ADD", pod, conf)
+    assert devices(pod, "-4") == ["hpn0", "eth0"]
+    assert set(devices(pod, "-6")) == {"hpn0", "eth0"}
+    assert host.checked(pod, conf, result).exit_code == 0
+
+
+def test_a_route_that_cannot_be_undoes_everything(host: Host, pod: Pod) -> None:
+    """A gateway that no address of ours reaches: the kernel refuses the last step but one."""
+    before = host.picture(pod)
+    conf = host.conf()
+    conf["ipam"]["routes"] = [{"dst": "10.60.0.0/16", "gw": "192.0.2.1"}]
+    error = host.refused("ADD", pod, conf)
+    assert error["code"] == 105
+    assert "10.60.0.0/16 via 192.0.2.1" in error["details"]
+    assert host.picture(pod) == before
+
+
+@pytest.mark.parametrize(
+    ("address", "broadcast"),
+    [
+        ("10.56.0.2/24", "10.56.0.255"),
+        ("10.56.0.2/31", None),  # a link of two has no broadcast (RFC 3021)
+        ("10.56.0.2/32", None),
+        ("fd00:56::2/127", None),
+        ("fd00:56::2/128", None),
+    ],
+)
+def test_address_of_any_length(host: Host, pod: Pod, address: str, broadcast: str | None) -> None:
+    conf = host.conf(ipam={"type": "script"})
+    path = host.giving(ips=[{"address": address}])
+    result = host.ok("ADD", pod, conf, CNI_PATH=path)
+    assert pod.addresses() == {address}
+    (link,) = pod.ip("addr", "show", "dev", "hpn0")
+    assert link["addr_info"][0].get("broadcast") == broadcast
+    assert host.checked(pod, conf, result, CNI_PATH=path).exit_code == 0
+
+
+def test_ipv6_where_the_pod_had_it_disabled(host: Host, pod: Pod) -> None:
+    pod.sysctl("ipv6/conf/default/disable_ipv6", "1")
+    result = host.ok("ADD", pod)
+    assert "fd00:56::2/64" in pod.addresses()
+    assert host.checked(pod, host.conf(), result).exit_code == 0
+
+
+def test_ipv6_stays_disabled_where_it_is_not_needed(host: Host, pod: Pod) -> None:
+    pod.sysctl("ipv6/conf/default/disable_ipv6", "1")
+    host.ok("ADD", pod, host.conf(ipam={"type": "hpn-ipam", "subnet": "10.56.0.0/24"}))
+    (link,) = pod.ip("addr", "show", "dev", "hpn0")
+    assert [a["local"] for a in link["addr_info"]] == ["10.56.0.2"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ipv4/conf/hpn0/arp_notify", "1"),  # announce again when the link comes back
+        ("ipv6/conf/hpn0/ndisc_notify", "1"),
+        ("ipv6/conf/hpn0/keep_addr_on_down", "1"),  # nobody would give the address again
+        ("ipv6/conf/hpn0/optimistic_dad", "1"),
+        ("ipv6/conf/hpn0/use_optimistic", "1"),
+    ],
+)
+def test_sysctl(host: Host, pod: Pod, key: str, value: str) -> None:
+    assert pod.sysctl(key.replace("hpn0", "default")) != value
+    host.ok("ADD", pod)
+    assert pod.sysctl(key) == value
+
+
+def test_addresses_survive_down_and_up(host: Host, pod: Pod) -> None:
+    pod.quick_dad()
+    host.ok("ADD", pod)
+    until(lambda: "tentative" not in flags(pod, "fd00:56::2"))
+    pod.ip("link", "set", "hpn0", "down")
+    pod.ip("link", "set", "hpn0", "up")
+    assert pod.addresses() == {"10.56.0.2/24", "fd00:56::2/64"}
+
+
+@pytest.mark.parametrize(
+    ("dad", "expected"),
+    [
+        ("optimistic", {"optimistic", "tentative"}),  # used while it is being tested
+        ("off", {"nodad"}),  # never tested
+        ("wait", set()),  # tested, and unique
+    ],
+)
+def test_dad_when_add_returns(host: Host, pod: Pod, dad: str, expected: set[str]) -> None:
+    host.ok("ADD", pod, host.conf(dad=dad))
+    assert flags(pod, "fd00:56::2") == expected
+
+
+def test_dad_is_optimistic_if_not_given(host: Host, pod: Pod) -> None:
+    host.ok("ADD", pod, host.conf(dad=...))
+    assert "optimistic" in flags(pod, "fd00:56::2")
+
+
+@pytest.mark.parametrize("dad", ["optimistic", "off", "wait"])
+def test_address_can_be_used_at_once(host: Host, pod: Pod, dad: str) -> None:
+    """From the first packet on.  The far end speaks first, and the pod so learns its MAC: the kernel itself asks
+    nobody from an address that is still being tested (RFC 4429, section 3.2)."""
+    if dad == "wait":
+        pod.quick_dad()
+    ip("addr", "add", "fd00:56::1/64", "dev", "fabric", "nodad")
+    host.ok("ADD", pod, host.conf(dad=dad))
+    assert host.ping("fd00:56::2", "-W", "0.5")
+    assert pod.ping("fd00:56::1", "-I", "fd00:56::2", "-W", "0.5")
+
+
+def test_an_optimistic_address_is_local_at_once(host: Host, pod: Pod) -> None:
+    """Every time: where the address is there before the link is up, the kernel delivers to it only if its own
+    worker happens to look after that (addrconf_dad_begin)."""
+    for n in range(20):
+        result = host.ok("ADD", pod, CNI_IFNAME=f"hpn{n}")
+        until(partial(delivered, pod, result["ips"][1]["address"].partition("/")[0]), 0.2)
+
+
+def test_an_address_in_use_is_found_when_waiting(host: Host, pod: Pod) -> None:
+    ip("addr", "add", "fd00:56::2/64", "dev", "fabric", "nodad")
+    before = host.picture(pod)
+    error = host.refused("ADD", pod, host.conf(dad="wait"))
+    assert error["code"] == 104
+    assert "fd00:56::2" in error["msg"]
+    assert host.picture(pod) == before
+
+
+def test_an_address_in_use_is_found_by_check(host: Host, pod: Pod) -> None:
+    ip("addr", "add", "fd00:56::2/64", "dev", "fabric", "nodad")
+    result = host.ok("ADD", pod)
+    until(lambda: "dadfailed" in flags(pod, "fd00:56::2"))
+    reply = host.checked(pod, host.conf(), result)
+    assert reply.exit_code
+    assert '"code":107' in reply.stdout
+    assert "fd00:56::2" in reply.stdout
+
+
+def test_announces_its_addresses(host: Host, pod: Pod, fabric: Fabric) -> None:
+    """Before ADD returns: no neighbour may go on using an earlier pod's MAC."""
+    mac = host.ok("ADD", pod)["interfaces"][0]["mac"]
+    assert (mac, "10.56.0.2") in fabric.announced_v4()
+    # Without override: another host may have it, and who is being tested takes nothing from anybody.
+    assert (mac, "fd00:56::2", False) in fabric.announced_v6()
+
+
+def test_announces_again_when_the_link_comes_back(host: Host, pod: Pod, fabric: Fabric) -> None:
+    pod.quick_dad()
+    mac = host.ok("ADD", pod, host.conf(dad="wait"))["interfaces"][0]["mac"]
+    before = len(fabric.announced_v4()), len(fabric.announced_v6())
+    pod.ip("link", "set", "hpn0", "down")
+    pod.ip("link", "set", "hpn0", "up")
+    assert until(lambda: (mac, "10.56.0.2") in fabric.announced_v4()[before[0] :])
+    assert until(lambda: (mac, "fd00:56::2") in [a[:2] for a in fabric.announced_v6()[before[1] :]])
+
+
+def test_a_neighbour_learns_the_new_mac(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """The next pod with the address is reached at once, by whoever knew the last one."""
+    one, two = make_pod(), make_pod()
+    ip("addr", "add", "10.56.0.1/24", "dev", "fabric")
+    only = {"subnet": "10.56.0.0/24", "rangeStart": "10.56.0.7", "rangeEnd": "10.56.0.7"}
+    conf = host.conf(ipam={"type": "hpn-ipam"} | only)
+    old = host.ok("ADD", one, conf)["interfaces"][0]["mac"]
+    assert one.ping("10.56.0.1")
+    assert [n["lladdr"] for n in ip("neigh", "show", "10.56.0.7")] == [old]
+    host.ok("DEL", one, conf)
+    new = host.ok("ADD", two, conf)["interfaces"][0]["mac"]
+    assert new != old
+    assert [n["lladdr"] for n in ip("neigh", "show", "10.56.0.7")] == [new]
+
+
+@pytest.mark.parametrize("dad", ["optimistic", "wait"])
+def test_master_without_carrier(host: Host, pod: Pod, dad: str) -> None:
+    """No cable is no error and nothing to wait for; the addresses work once there is one."""
+    pod.quick_dad()
+    ip("link", "set", "fabric", "down")
+    began = time.monotonic()
+    result = host.ok("ADD", pod, host.conf(dad=dad))
+    assert time.monotonic() - began < 1
+    link = pod.link()
+    assert link
+    assert "UP" in link["flags"]
+    assert "LOWER_UP" not in link["flags"]
+    assert pod.addresses() == {"10.56.0.2/24", "fd00:56::2/64"}
+    assert host.checked(pod, host.conf(dad=dad), result).exit_code == 0
+    ip("link", "set", "fabric", "up")
+    ip("addr", "add", "10.56.0.1/24", "dev", "fabric")
+    ip("addr", "add", "fd00:56::1/64", "dev", "fabric", "nodad")
+    assert host.ping("10.56.0.2")
+    assert until(lambda: host.ping("fd00:56::2", "-W", "0.5"))

@@ -1,0 +1,294 @@
+"""CHECK: right after ADD, after what later plugins of a chain may change, and after what nobody may."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from topology import Host, Pod, ip, until
+
+Change = Callable[[Host, Pod, dict[str, Any]], None]
+OTHER_MAC = "02:00:00:00:00:aa"
+ROUTES = [{"dst": "10.60.0.0/16"}, {"dst": "fd00:60::/48"}]
+
+
+def routed(host: Host, **keys: Any) -> dict[str, Any]:
+    conf = host.conf(**keys)
+    conf["ipam"]["routes"] = ROUTES
+    return conf
+
+
+def nothing(_host: Host, _pod: Pod, _result: dict[str, Any]) -> None:
+    pass
+
+
+def another_address(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("addr", "add", "192.0.2.7/24", "dev", "hpn0")
+
+
+def another_address_in_the_result(_host: Host, pod: Pod, result: dict[str, Any]) -> None:
+    pod.ip("addr", "add", "192.0.2.7/24", "dev", "hpn0")
+    family = {"version": "4"} if result["cniVersion"] < "1.0.0" else {}
+    result["ips"].append(family | {"interface": 0, "address": "192.0.2.7/24"})
+
+
+def another_route(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("route", "add", "192.0.2.0/24", "dev", "hpn0")
+
+
+def another_metric(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("route", "replace", "10.60.0.0/16", "via", "10.56.0.1", "dev", "hpn0", "metric", "77")
+    pod.ip("route", "delete", "10.60.0.0/16", "dev", "hpn0", "metric", "0")
+
+
+def another_gateway(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("route", "replace", "10.60.0.0/16", "via", "10.56.0.99", "dev", "hpn0")
+
+
+def another_mac_in_the_result(_host: Host, pod: Pod, result: dict[str, Any]) -> None:
+    pod.ip("link", "set", "hpn0", "address", OTHER_MAC)
+    result["interfaces"][0]["mac"] = OTHER_MAC.upper()
+
+
+def a_route_taken_out_of_both(_host: Host, pod: Pod, result: dict[str, Any]) -> None:
+    pod.ip("route", "delete", "10.60.0.0/16", "dev", "hpn0")
+    result["routes"] = [r for r in result["routes"] if r["dst"] != "10.60.0.0/16"]
+
+
+def another_interface_first(_host: Host, _pod: Pod, result: dict[str, Any]) -> None:
+    result["interfaces"].insert(0, {"name": "veth9", "mac": OTHER_MAC})
+    for item in result["ips"]:
+        item["interface"] += 1
+
+
+def another_mtu(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("link", "set", "hpn0", "mtu", "1300")
+
+
+def same_name_on_the_host(_host: Host, _pod: Pod, result: dict[str, Any]) -> None:
+    result["interfaces"].append({"name": "hpn0", "mac": OTHER_MAC})
+
+
+def another_pods_interface(host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    host.ok("ADD", pod, CNI_IFNAME="hpn1")
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        nothing,  # right after ADD; the IPv6 address is still tentative
+        another_address,  # later plugins may add, and say so or not
+        another_address_in_the_result,
+        another_route,
+        another_metric,  # ... and move routes (sbr does)
+        another_gateway,
+        another_mtu,  # tuning changes it and leaves the result as it was
+        another_mac_in_the_result,  # tuning does; in capitals, as its author writes them
+        a_route_taken_out_of_both,  # what is not promised any more is not missing
+        another_interface_first,  # the index of ours is not always 0
+        same_name_on_the_host,  # a name is in a sandbox
+        another_pods_interface,
+    ],
+)
+def test_succeeds(host: Host, pod: Pod, version: str, change: Change) -> None:
+    conf = routed(host, cniVersion=version)
+    result = host.ok("ADD", pod, conf)
+    change(host, pod, result)
+    reply = host.checked(pod, conf, result)
+    assert (reply.exit_code, reply.stdout) == (0, "")
+
+
+def test_a_tentative_address_is_fine(host: Host, pod: Pod) -> None:
+    """Without carrier it stays so; an error would tell the runtime that the pod is lost."""
+    ip("link", "set", "fabric", "down")
+    result = host.ok("ADD", pod, host.conf(dad="wait"))
+    (link,) = pod.ip("addr", "show", "dev", "hpn0")
+    assert [a.get("tentative") for a in link["addr_info"] if a["local"] == "fd00:56::2"] == [True]
+    assert host.checked(pod, host.conf(dad="wait"), result).exit_code == 0
+
+
+def link_deleted(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("link", "delete", "hpn0")
+
+
+def link_renamed(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("link", "set", "hpn0", "down")
+    pod.ip("link", "set", "hpn0", "name", "gone0")
+    pod.ip("link", "set", "gone0", "up")
+
+
+def link_replaced(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("link", "delete", "hpn0")
+    pod.stranger()
+
+
+def link_replaced_by_its_double(_host: Host, pod: Pod, result: dict[str, Any]) -> None:
+    """The same kind, mode, MAC and addresses, and yet another interface."""
+    pod.ip("link", "delete", "hpn0")
+    _double(pod, result)
+
+
+def _double(pod: Pod, result: dict[str, Any]) -> None:
+    mac = result["interfaces"][0]["mac"]
+    ip("link", "add", "link", "rail0", "name", "made0", "address", mac, "type", "macvlan", "mode", "bridge")
+    ip("link", "set", "made0", "netns", pod.name, "name", "hpn0")
+    # The kernel refuses a MAC that the master still has, and a namespace's links go some time after it.
+    until(lambda: pod.run("ip", "link", "set", "hpn0", "up").returncode == 0)
+    for item in result["ips"]:
+        pod.ip("addr", "add", item["address"], "dev", "hpn0")
+    for route in ROUTES:
+        pod.ip("route", "add", route["dst"], "dev", "hpn0")
+
+
+def link_down(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("link", "set", "hpn0", "down")
+
+
+def v4_address_removed(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("addr", "delete", "10.56.0.2/24", "dev", "hpn0")
+
+
+def v6_address_removed(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("addr", "delete", "fd00:56::2/64", "dev", "hpn0")
+
+
+def prefix_length_changed(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("addr", "delete", "10.56.0.2/24", "dev", "hpn0")
+    pod.ip("addr", "add", "10.56.0.2/16", "dev", "hpn0")
+
+
+def v4_route_removed(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("route", "delete", "10.60.0.0/16", "dev", "hpn0")
+
+
+def v6_route_removed(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("-6", "route", "delete", "fd00:60::/48", "dev", "hpn0")
+
+
+def route_moved_away(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.stranger("other0")
+    pod.ip("link", "set", "other0", "up")
+    pod.ip("route", "replace", "10.60.0.0/16", "dev", "other0")
+
+
+def mode_changed(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("link", "set", "hpn0", "type", "macvlan", "mode", "private")
+
+
+def mac_changed(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.ip("link", "set", "hpn0", "address", OTHER_MAC)
+
+
+def master_deleted(_host: Host, _pod: Pod, _result: dict[str, Any]) -> None:
+    ip("link", "delete", "rail0")
+
+
+def master_renamed(_host: Host, _pod: Pod, _result: dict[str, Any]) -> None:
+    ip("link", "set", "rail0", "down")
+    ip("link", "set", "rail0", "name", "rail9")
+    ip("link", "set", "rail9", "up")
+
+
+def lease_removed(host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    (lease,) = host.state.glob(f"ipam/rail0/leases/{pod.name}:hpn0.json")
+    lease.unlink()
+
+
+def record_removed(host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    host.record(pod).unlink()
+
+
+def netns_replaced(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+    pod.remade()
+
+
+def netns_replaced_by_its_double(_host: Host, pod: Pod, result: dict[str, Any]) -> None:
+    """A pod started again under the same path, with an interface from somewhere else."""
+    pod.remade()
+    _double(pod, result)
+
+
+def other_name_in_the_result(_host: Host, _pod: Pod, result: dict[str, Any]) -> None:
+    result["interfaces"][0]["name"] = "eth0"
+
+
+def other_sandbox_in_the_result(_host: Host, _pod: Pod, result: dict[str, Any]) -> None:
+    result["interfaces"][0]["sandbox"] = "/run/netns/another"
+
+
+def no_interfaces_in_the_result(_host: Host, _pod: Pod, result: dict[str, Any]) -> None:
+    del result["interfaces"]
+    result["ips"] = [{k: v for k, v in item.items() if k != "interface"} for item in result["ips"]]
+
+
+FAILURES: list[tuple[Change, tuple[str, ...]]] = [
+    (link_deleted, ("hpn0", "macvlan")),
+    (link_renamed, ("hpn0",)),
+    (link_replaced, ("hpn0", "macvlan")),
+    (link_replaced_by_its_double, ("hpn0",)),
+    (link_down, ("hpn0", "down")),
+    (v4_address_removed, ("lost", "10.56.0.2/24")),
+    (v6_address_removed, ("lost", "fd00:56::2/64")),
+    (prefix_length_changed, ("10.56.0.2/24",)),
+    (v4_route_removed, ("route", "10.60.0.0/16")),
+    (v6_route_removed, ("route", "fd00:60::/48")),
+    (route_moved_away, ("route", "10.60.0.0/16")),
+    (mode_changed, ("hpn0", "mode")),
+    (mac_changed, ("MAC", OTHER_MAC)),
+    (master_deleted, ("hpn0",)),
+    (master_renamed, ("master", "rail0")),
+    (lease_removed, ("hpn-ipam", "holds no address")),
+    (record_removed, ("not attached",)),
+    (netns_replaced, ("another namespace",)),
+    (netns_replaced_by_its_double, ("another namespace",)),
+    (other_name_in_the_result, ("prevResult", "hpn0")),
+    (other_sandbox_in_the_result, ("prevResult", "sandbox")),
+    (no_interfaces_in_the_result, ("prevResult", "hpn0")),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), FAILURES, ids=[change.__name__ for change, _ in FAILURES])
+def test_fails(host: Host, pod: Pod, change: Change, says: tuple[str, ...]) -> None:
+    conf = routed(host)
+    result = host.ok("ADD", pod, conf)
+    change(host, pod, result)
+    before = host.picture(pod)[pod.name], host.state_files()
+    error = host.refused("CHECK", pod, conf | {"prevResult": result})
+    assert error["code"] == 107, error
+    for words in says:
+        assert words in error["msg"]
+    assert (host.picture(pod)[pod.name], host.state_files()) == before
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
+def test_fails_in_every_version(host: Host, pod: Pod, version: str) -> None:
+    """A MAC that no plugin owns up to; the error is in the version asked for."""
+    conf = host.conf(cniVersion=version)
+    result = host.ok("ADD", pod, conf)
+    mac_changed(host, pod, result)
+    error = host.refused("CHECK", pod, conf | {"prevResult": result})
+    assert (error["cniVersion"], error["code"]) == (version, 107)
+
+
+def test_half_an_attachment(host: Host, pod: Pod) -> None:
+    """What a killed ADD left, the pod still running."""
+    result = host.ok("ADD", pod)
+    host.rewrite(host.record(pod), complete=False)
+    error = host.refused("CHECK", pod, host.conf(prevResult=result))
+    assert error["code"] == 107
+    assert "completely" in error["msg"]
+
+
+def test_a_foreign_ipams_check(host: Host, pod: Pod) -> None:
+    """Its word is passed on under its own code."""
+    document = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
+    refusal = '{"cniVersion":"1.1.0","code":142,"msg":"never heard of it"}'
+    path = host.program(
+        "script",
+        f"cat >/dev/null; case $CNI_COMMAND in ADD) echo '{document}';; CHECK) echo '{refusal}'; exit 1;; esac",
+    )
+    conf = host.conf(ipam={"type": "script"})
+    result = host.ok("ADD", pod, conf, CNI_PATH=path)
+    error = host.refused("CHECK", pod, conf | {"prevResult": result}, CNI_PATH=path)
+    assert error["code"] == 142
+    assert "never heard of it" in error["msg"]

@@ -1,0 +1,254 @@
+"""GC: what the runtime does not list goes, everything else stays; without a list only what is provably dead."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from topology import Host, Pod, ip
+
+LISTS = ("cni.dev/valid-attachments", "cni.dev/attachments")
+ANOTHER_BOOT = "00000000-0000-0000-0000-000000000000"
+DOCUMENT = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
+
+
+def listed(*pods: Pod, ifname: str = "hpn0") -> list[dict[str, str]]:
+    return [{"containerID": pod.name, "ifname": ifname} for pod in pods]
+
+
+def collect(host: Host, conf: dict[str, Any] | None = None, **keys: Any) -> None:
+    """GC, which prints nothing when it succeeds."""
+    reply = host.call("GC", None, (conf or host.conf()) | keys, CNI_IFNAME="")
+    assert (reply.exit_code, reply.stdout) == (0, ""), reply
+
+
+@pytest.mark.parametrize("key", LISTS)
+def test_unlisted_goes_and_listed_stays(host: Host, make_pod: Callable[[], Pod], key: str) -> None:
+    """An interface in a living namespace is removed too: the runtime has forgotten it."""
+    stays, goes = make_pod(), make_pod()
+    result = host.ok("ADD", stays)
+    host.ok("ADD", goes)
+    before = host.picture(stays)[stays.name]
+    for _ in range(2):  # and there is nothing more to do the second time
+        collect(host, **{key: listed(stays)})
+        assert goes.links() == set()
+        assert host.picture(stays)[stays.name] == before
+        assert host.leases() == {"10.56.0.2", "fd00:56::2"}
+        assert host.record(stays).exists()
+        assert not host.record(goes).exists()
+    assert host.checked(stays, host.conf(), result).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "stays"),
+    [
+        (True, False, True),  # libcni sends both, and the first is the specification's present name
+        (False, True, False),
+    ],
+)
+def test_the_first_spelling_wins(host: Host, pod: Pod, first: bool, second: bool, stays: bool) -> None:
+    host.ok("ADD", pod)
+    collect(host, **{LISTS[0]: listed(pod) if first else [], LISTS[1]: listed(pod) if second else []})
+    assert bool(pod.links()) is stays
+    assert bool(host.leases()) is stays
+
+
+@pytest.mark.parametrize("key", LISTS)
+def test_an_empty_list_is_everything(host: Host, make_pod: Callable[[], Pod], key: str) -> None:
+    pods = [make_pod() for _ in range(3)]
+    for pod in pods:
+        host.ok("ADD", pod)
+    collect(host, **{key: []})
+    assert [pod.links() for pod in pods] == [set()] * 3
+    assert host.state_files() == set()
+
+
+def test_the_interfaces_name_is_part_of_the_key(host: Host, pod: Pod) -> None:
+    host.ok("ADD", pod)
+    host.ok("ADD", pod, CNI_IFNAME="hpn1")
+    collect(host, **{LISTS[0]: listed(pod, ifname="hpn1")})
+    assert pod.links() == {"hpn1"}
+    assert host.leases() == {"10.56.0.3", "fd00:56::3"}
+
+
+def test_other_networks_stay(host: Host, make_pod: Callable[[], Pod]) -> None:
+    one, two = make_pod(), make_pod()
+    other = host.conf(name="rail1", ipam={"type": "hpn-ipam", "subnet": "10.57.0.0/24"})
+    host.ok("ADD", one)
+    host.ok("ADD", two, other)
+    ip("netns", "delete", two.name)  # dead, and still not this network's business
+    collect(host, **{LISTS[0]: []})
+    assert one.links() == set()
+    assert host.leases() == {"10.57.0.2"}
+    collect(host, other, **{LISTS[0]: []})
+    assert host.state_files() == set()
+
+
+@pytest.mark.parametrize("value", [..., None], ids=["absent", "null"])
+def test_without_a_list_the_living_stay(host: Host, make_pod: Callable[[], Pod], value: Any) -> None:
+    live, dead, rebooted = make_pod(), make_pod(), make_pod()
+    for pod in (live, dead, rebooted):
+        host.ok("ADD", pod)
+    ip("netns", "delete", dead.name)
+    host.rewrite(host.record(rebooted), boot=ANOTHER_BOOT)
+    for _ in range(2):
+        collect(host, **({} if value is ... else dict.fromkeys(LISTS)))
+        assert live.links() == {"hpn0"}
+        assert {p.name for p in host.record(live).parent.iterdir()} == {host.record(live).name}
+        assert host.leases() == {"10.56.0.2", "fd00:56::2"}
+    # Of another boot: the namespace it names is not the one that has this path today.
+    assert rebooted.links() == {"hpn0"}
+
+
+def test_an_attachment_of_another_boot_in_a_list(host: Host, pod: Pod) -> None:
+    """The runtime vouches for it, but no link survives a reboot: kept, as the next DEL or ADD sees to it."""
+    host.ok("ADD", pod)
+    host.rewrite(host.record(pod), boot=ANOTHER_BOOT)
+    collect(host, **{LISTS[0]: listed(pod)})
+    assert host.record(pod).exists()
+    assert pod.links() == {"hpn0"}
+
+
+@pytest.mark.parametrize("valid", [{}, {LISTS[0]: []}], ids=["without a list", "not listed"])
+def test_half_an_attachment_of_a_dead_pod(host: Host, pod: Pod, valid: dict[str, Any]) -> None:
+    """What a killed ADD left: the record was written, nothing vouches for more."""
+    host.ok("ADD", pod)
+    host.rewrite(host.record(pod), complete=False, result={})
+    ip("netns", "delete", pod.name)
+    collect(host, **valid)
+    assert host.state_files() == set()
+
+
+def test_half_an_attachment_of_a_living_pod(host: Host, pod: Pod) -> None:
+    """Its ADD may be under way just now; not listed, it has failed."""
+    host.ok("ADD", pod)
+    host.rewrite(host.record(pod), complete=False, result={})
+    collect(host)
+    assert pod.links() == {"hpn0"}
+    collect(host, **{LISTS[0]: []})
+    assert pod.links() == set()
+    assert host.state_files() == set()
+
+
+def test_an_interrupted_first_write(host: Host, pod: Pod) -> None:
+    """Nothing was changed yet; the temporary file is all there is."""
+    host.ok("ADD", pod)
+    record = host.record(pod)
+    host.ok("DEL", pod)
+    record.with_name(record.name + ".tmp").write_text('{"schema": 1,')
+    collect(host)
+    assert host.state_files() == set()
+
+
+def test_an_unreadable_record_does_not_stop_the_rest(host: Host, make_pod: Callable[[], Pod]) -> None:
+    pods = sorted((make_pod() for _ in range(3)), key=lambda pod: pod.name)
+    for pod in pods:
+        host.ok("ADD", pod)
+    host.record(pods[1]).write_text("not JSON")
+    error = host.refused("GC", None, host.conf(**{LISTS[0]: []}))
+    assert error["code"] == 108
+    assert str(host.record(pods[1])) in json.dumps(error)
+    assert [pod.links() for pod in pods] == [set(), {"hpn0"}, set()]
+    assert [p.read_text() for p in (host.state / "quarantine" / "rail0").iterdir()] == ["not JSON"]
+    # Nobody can say whether its address is in use, and so it is not given to another.
+    (kept,) = pods[1].addresses() & {f"10.56.0.{n}/24" for n in range(2, 5)}
+    assert kept.partition("/")[0] in host.leases()
+    assert len(host.leases()) == 2
+    collect(host, **{LISTS[0]: []})
+    assert host.leases() == set()
+
+
+def test_one_failure_does_not_stop_the_rest(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """A foreign IPAM that refuses one container: the others go, that one stays for the next time."""
+    one, two, three = pods = [make_pod() for _ in range(3)]
+    script = f"""cat >/dev/null
+case $CNI_COMMAND-$CNI_CONTAINERID in
+    ADD-*) echo '{DOCUMENT}';;
+    DEL-{two.name}) echo '{{"code":133,"msg":"away"}}'; exit 1;;
+esac"""
+    path = host.program("script", script)
+    conf = host.conf(ipam={"type": "script"}, **{LISTS[0]: []})
+    for pod in pods:
+        host.ok("ADD", pod, conf, CNI_PATH=path)
+    error = host.refused("GC", None, conf, CNI_PATH=path)
+    assert (error["code"], "away" in error["msg"]) == (133, True)
+    assert [host.record(pod).exists() for pod in (one, two, three)] == [False, True, False]
+    assert [pod.links() for pod in pods] == [set()] * 3
+    host.program("script", "cat >/dev/null")
+    host.ok("GC", None, conf, CNI_PATH=path)
+    assert host.state_files() == set()
+
+
+@pytest.mark.parametrize("code", [1, 4])
+def test_an_ipam_older_than_gc(host: Host, pod: Pod, code: int) -> None:
+    """Each attachment's own DEL has released its addresses already."""
+    refusal = f'{{"code":{code},"msg":"unknown CNI_COMMAND: GC"}}'
+    script = f"cat >/dev/null; case $CNI_COMMAND in ADD) echo '{DOCUMENT}';; GC) echo '{refusal}'; exit 1;; esac"
+    path = host.program("script", script)
+    conf = host.conf(ipam={"type": "script"}, **{LISTS[0]: []})
+    host.ok("ADD", pod, conf, CNI_PATH=path)
+    host.ok("GC", None, conf, CNI_PATH=path)
+    assert host.state_files() == set()
+
+
+def test_the_ipam_gets_the_list(host: Host, make_pod: Callable[[], Pod]) -> None:
+    stays, seen = make_pod(), host.tmp_path / "seen"
+    path = host.program("script", f"[ $CNI_COMMAND = GC ] && cat > {seen} || echo '{DOCUMENT}'")
+    conf = host.conf(ipam={"type": "script"})
+    host.ok("ADD", stays, conf, CNI_PATH=path)
+    host.ok("GC", None, conf | {key: listed(stays) for key in LISTS}, CNI_PATH=path)
+    assert {k: v for k, v in json.loads(seen.read_text()).items() if k in LISTS} == dict.fromkeys(LISTS, listed(stays))
+
+
+def test_the_ipam_is_told_the_pod(host: Host, pod: Pod) -> None:
+    """GC comes without any; its DEL of one attachment names that one."""
+    seen = host.tmp_path / "seen"
+    path = host.program("script", f"cat >/dev/null; [ $CNI_COMMAND = DEL ] && env > {seen} || echo '{DOCUMENT}'")
+    conf = host.conf(ipam={"type": "script"}, **{LISTS[0]: []})
+    host.ok("ADD", pod, conf, CNI_PATH=path)
+    host.ok("GC", None, conf, CNI_PATH=path, CNI_IFNAME="")
+    expected = {f"CNI_CONTAINERID={pod.name}", f"CNI_NETNS={pod.path}", "CNI_IFNAME=hpn0"}
+    assert expected <= set(seen.read_text().splitlines())
+
+
+def test_leases_without_an_attachment_follow(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """The record was lost with the lease left; the list says that nobody has it."""
+    lost, stays = make_pod(), make_pod()
+    host.ok("ADD", lost)
+    host.ok("ADD", stays)
+    host.record(lost).unlink()
+    collect(host)
+    assert len(host.leases()) == 4
+    collect(host, **{LISTS[0]: listed(stays)})
+    assert host.leases() == {"10.56.0.3", "fd00:56::3"}
+
+
+@pytest.mark.parametrize("valid", [{}, {LISTS[0]: []}], ids=["without a list", "not listed"])
+def test_a_stranger_in_the_next_namespace_stays(host: Host, pod: Pod, valid: dict[str, Any]) -> None:
+    """Of the same path and the same inode number: only the cookie tells them apart.  Its link is
+    the double of ours."""
+    host.ok("ADD", pod)
+    ours = pod.link()
+    assert ours
+    pod.remade()
+    host.reuse_inode(pod)
+    host.double(pod, ours)
+    before = pod.link()
+    assert before
+    collect(host, **valid)
+    assert pod.link() == before
+
+
+@pytest.mark.parametrize("valid", [{}, {LISTS[0]: []}], ids=["without a list", "not listed"])
+def test_nothing_to_collect(host: Host, valid: dict[str, Any]) -> None:
+    """A network that never had an attachment, on a node whose state directory does not exist yet."""
+    collect(host, **valid)
+    assert host.state_files() == set()
+
+
+def test_after_the_configuration_was_broken(host: Host, pod: Pod) -> None:
+    """The record knows what to undo."""
+    host.ok("ADD", pod)
+    collect(host, host.conf(mode="fast", mtuu=1), **{LISTS[0]: []})
+    assert pod.links() == set()
+    assert host.state_files() == set()

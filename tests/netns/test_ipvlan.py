@@ -1,0 +1,49 @@
+"""ipvlan: its own modes, and whose MAC it has.  What it shares with macvlan is in test_kinds.py."""
+
+import pytest
+from topology import Host, Pod, ip
+
+pytestmark = pytest.mark.usefixtures("ipvlan")
+
+
+@pytest.mark.parametrize("mode", ["l2", "l3", "l3s"])
+def test_mode(host: Host, pod: Pod, mode: str) -> None:
+    conf = host.conf(kind="ipvlan", mode=mode)
+    result = host.ok("ADD", pod, conf)
+    link = pod.link()
+    assert link
+    assert link["linkinfo"]["info_data"]["mode"] == mode
+    assert pod.addresses() == {"10.56.0.2/24", "fd00:56::2/64"}
+    assert host.checked(pod, conf, result).exit_code == 0
+    host.ok("DEL", pod, conf)
+    assert pod.links() == set()
+
+
+def test_mode_is_l2_if_not_given(host: Host, pod: Pod) -> None:
+    host.ok("ADD", pod, host.conf(kind="ipvlan"))
+    link = pod.link()
+    assert link
+    assert link["linkinfo"]["info_data"]["mode"] == "l2"
+
+
+def test_has_the_masters_mac(host: Host, pod: Pod) -> None:
+    result = host.ok("ADD", pod, host.conf(kind="ipvlan"))
+    (master,) = ip("link", "show", "rail0")
+    assert result["interfaces"][0]["mac"] == master["address"]
+
+
+def test_another_mode_than_the_masters_other_children(host: Host, pod: Pod) -> None:
+    """A master has one mode: the kernel would change every other pod's to the latest."""
+    host.ok("ADD", pod, host.conf(kind="ipvlan", mode="l2"))
+    error = host.refused("ADD", pod, host.conf(kind="ipvlan", mode="l3"), CNI_IFNAME="hpn1")
+    assert error["code"] == 101, error
+    assert pod.links() == {"hpn0"}
+
+
+def test_check_sees_another_mode(host: Host, pod: Pod) -> None:
+    conf = host.conf(kind="ipvlan", mode="l2")
+    result = host.ok("ADD", pod, conf)
+    pod.ip("link", "set", "hpn0", "type", "ipvlan", "mode", "l3")
+    reply = host.checked(pod, conf, result)
+    assert reply.exit_code
+    assert "mode" in reply.stdout

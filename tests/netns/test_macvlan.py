@@ -1,0 +1,199 @@
+"""macvlan in a pod: every key of the reference plugin, and ours."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from topology import Host, Pod, ip, until
+
+MAC = "02:00:00:00:00:0%d"
+
+
+def attached(host: Host, pod: Pod, conf: dict[str, Any] | None = None, **environ: str) -> dict[str, Any]:
+    """ADD; the interface as ``ip`` shows it, having compared the result with it."""
+    result = host.ok("ADD", pod, conf, **environ)
+    link = pod.link(environ.get("CNI_IFNAME", "hpn0"))
+    assert link
+    assert result["interfaces"][-1] == {
+        "name": link["ifname"],
+        "mac": link["address"],
+        "mtu": link["mtu"],
+        "sandbox": pod.path,
+    }
+    assert {"UP", "LOWER_UP"} <= set(link["flags"])
+    return link
+
+
+def test_attaches_and_detaches(host: Host, pod: Pod) -> None:
+    result = host.ok("ADD", pod)
+    link = pod.link()
+    assert link
+    assert result == {
+        "cniVersion": "1.1.0",
+        "interfaces": [{"name": "hpn0", "mac": link["address"], "mtu": 1500, "sandbox": pod.path}],
+        "ips": [
+            {"interface": 0, "address": "10.56.0.2/24", "gateway": "10.56.0.1"},
+            {"interface": 0, "address": "fd00:56::2/64", "gateway": "fd00:56::1"},
+        ],
+    }
+    assert link["linkinfo"]["info_kind"] == "macvlan"
+    assert link["linkinfo"]["info_data"]["mode"] == "bridge"
+    assert {"UP", "LOWER_UP"} <= set(link["flags"])
+    assert pod.addresses() == {"10.56.0.2/24", "fd00:56::2/64"}
+    assert host.checked(pod, host.conf(), result).exit_code == 0
+
+    assert host.ok("DEL", pod) == {}
+    assert pod.links() == set()
+    assert host.state_files() == set()
+    assert {i["ifname"] for i in ip("link")} == {"lo", "rail0", "fabric"}
+
+
+@pytest.mark.parametrize("mode", ["bridge", "private", "vepa", "passthru"])
+def test_mode(host: Host, pod: Pod, mode: str) -> None:
+    result = host.ok("ADD", pod, host.conf(mode=mode))
+    link = pod.link()
+    assert link
+    assert link["linkinfo"]["info_data"]["mode"] == mode
+    assert result["interfaces"][0]["mac"] == link["address"]
+    assert host.checked(pod, host.conf(mode=mode), result).exit_code == 0
+    host.ok("DEL", pod)
+    assert pod.links() == set()
+
+
+def test_passthru_has_the_masters_mac(host: Host, pod: Pod) -> None:
+    (master,) = ip("link", "show", "rail0")
+    assert attached(host, pod, host.conf(mode="passthru"))["address"] == master["address"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ((1, 2, 3, 4), 1),  # runtimeConfig hides all others
+        ((0, 2, 3, 4), 2),  # args.cni hides CNI_ARGS, as CONVENTIONS.md demands
+        ((0, 0, 3, 4), 3),  # CNI_ARGS, deprecated, is still for this attachment only
+        ((0, 0, 0, 4), 4),  # the network's own, last
+    ],
+)
+def test_mac_comes_from_the_most_specific_place(
+    host: Host, pod: Pod, sources: tuple[int, int, int, int], expected: int
+) -> None:
+    runtime, args, environ, conf = (MAC % n if n else "" for n in sources)
+    link = attached(
+        host,
+        pod,
+        host.conf(runtimeConfig={"mac": runtime}, args={"cni": {"mac": args}}, mac=conf or ...),
+        CNI_ARGS=f"IgnoreUnknown=1;MAC={environ}",
+    )
+    assert link["address"] == MAC % expected
+
+
+def test_a_random_mac_is_locally_administered_unicast(host: Host, pod: Pod) -> None:
+    macs = {attached(host, pod, CNI_IFNAME=f"hpn{n}")["address"] for n in range(5)}
+    assert len(macs) == 5
+    assert {int(mac[:2], 16) & 0b11 for mac in macs} == {0b10}
+
+
+@pytest.mark.parametrize(
+    ("text", "mac"),
+    [
+        ("02-00-00-00-00-AB", "02:00:00:00:00:ab"),  # as the IEEE writes it
+        ("0200.0000.00ab", "02:00:00:00:00:ab"),  # as switches write it
+        ("02:00:00:00:00:AB", "02:00:00:00:00:ab"),  # capitals
+    ],
+)
+def test_any_spelling_of_a_mac(host: Host, pod: Pod, text: str, mac: str) -> None:
+    conf = host.conf(mac=text)
+    assert attached(host, pod, conf)["address"] == mac
+    assert host.checked(pod, conf, host.ok("DEL", pod) or host.ok("ADD", pod, conf)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("master", "asked", "mtu"),
+    [
+        (9000, ..., 9000),  # not given: the master's
+        (9000, 0, 9000),  # 0 says the same, as for the reference plugin
+        (9000, 4200, 4200),  # any smaller one
+        (9000, 9000, 9000),  # the highest there is
+        (1500, 1280, 1280),  # the least that carries IPv6
+    ],
+)
+def test_mtu(host: Host, pod: Pod, master: int, asked: Any, mtu: int) -> None:
+    ip("link", "set", "rail0", "mtu", str(master))
+    assert attached(host, pod, host.conf(mtu=asked))["mtu"] == mtu
+
+
+def test_bcqueuelen(host: Host, pod: Pod) -> None:
+    assert attached(host, pod, host.conf(bcqueuelen=2345))["linkinfo"]["info_data"]["bcqueuelen"] == 2345
+
+
+def test_master_inside_the_pod(host: Host, pod: Pod) -> None:
+    pod.ip("link", "add", "inner0", "type", "veth", "peer", "name", "inner1")
+    for name in ("inner0", "inner1"):
+        pod.ip("link", "set", name, "up")
+    conf = host.conf(master="inner0", linkInContainer=True)
+    result = host.ok("ADD", pod, conf)
+    link = pod.link()
+    assert link
+    assert link["link"] == "inner0"
+    assert host.checked(pod, conf, result).exit_code == 0
+    host.ok("DEL", pod, conf)
+    assert pod.links() == {"inner0", "inner1"}
+
+
+def test_the_host_has_an_interface_of_that_name(host: Host, pod: Pod) -> None:
+    """Older kernels looked for the new name among the host's interfaces, although the link is the pod's."""
+    ip("link", "add", "hpn0", "type", "bridge")
+    before = ip("-d", "link", "show", "hpn0")
+    result = host.ok("ADD", pod)
+    assert pod.links() == {"hpn0"}
+    assert host.checked(pod, host.conf(), result).exit_code == 0
+    host.ok("DEL", pod)
+    assert pod.links() == set()
+    assert ip("-d", "link", "show", "hpn0") == before
+
+
+@pytest.mark.parametrize("mode", ["bridge", "private"])
+def test_two_pods_on_one_master(host: Host, make_pod: Callable[[], Pod], mode: str) -> None:
+    """In mode bridge they reach each other; in mode private the kernel keeps them apart, so that the ping that
+    succeeds is known to have gone through the macvlans and nowhere else."""
+    one, two = make_pod(), make_pod()
+    # Without duplicate detection, or the first second's ping would fail for another reason.
+    host.ok("ADD", one, host.conf(mode=mode, dad="off"))
+    host.ok("ADD", two, host.conf(mode=mode, dad="off"))
+    assert two.addresses() == {"10.56.0.3/24", "fd00:56::3/64"}
+    reach = [one.ping("10.56.0.3", "-W", "0.5"), one.ping("fd00:56::3", "-W", "0.5")]
+    assert reach == [mode == "bridge"] * 2
+
+
+def test_mac_in_use_on_the_master(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """The kernel finds out only when the second link goes up; the pool and the pod are as before."""
+    one, two = make_pod(), make_pod()
+    host.ok("ADD", one, host.conf(mac=MAC % 7))
+    before = host.picture(one, two)
+    error = host.refused("ADD", two, host.conf(mac=MAC % 7))
+    assert error["code"] == 105
+    assert MAC % 7 in json.dumps(error)
+    assert host.picture(one, two) == before
+
+
+def test_usable_after_the_masters_carrier_comes_back(host: Host, pod: Pod) -> None:
+    ip("addr", "add", "10.56.0.1/24", "dev", "fabric")
+    ip("addr", "add", "fd00:56::1/64", "dev", "fabric", "nodad")
+    host.ok("ADD", pod)
+    ip("link", "set", "fabric", "down")
+    ip("link", "set", "fabric", "up")
+    ip("addr", "replace", "fd00:56::1/64", "dev", "fabric", "nodad")
+    assert until(lambda: pod.ping("10.56.0.1", "-W", "1"))
+    assert until(lambda: pod.ping("fd00:56::1", "-W", "1"))
+
+
+@pytest.mark.parametrize("value", ["1", "true", "TRUE"])
+def test_our_own_namespace_if_the_operator_says_so(host: Host, pod: Pod, value: str) -> None:
+    """As libcni's plugins do: a pod with the host's network, by intention."""
+    own = {"CNI_NETNS": "/proc/self/ns/net", "CNI_NETNS_OVERRIDE": value}
+    before = {i["ifname"] for i in ip("link")}
+    host.ok("ADD", pod, **own)
+    assert {i["ifname"] for i in ip("link")} == before | {"hpn0"}
+    host.ok("DEL", pod, **own)
+    assert {i["ifname"] for i in ip("link")} == before

@@ -1,0 +1,126 @@
+"""STATUS: silent when the next ADD would be served, 50 when it would not."""
+
+from typing import Any
+
+import pytest
+from topology import Host, Pod, ip, mounted, read_only
+
+
+def test_ready(host: Host) -> None:
+    reply = host.call("STATUS", None)
+    assert (reply.exit_code, reply.stdout) == (0, "")
+    assert host.state_files() == set()
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"ipam": ...}, "no addresses wanted"),
+        ({"linkInContainer": True, "master": "inner0"}, "the master comes with the pod"),
+        ({"mtu": 1500}, "as much as the master has"),
+    ],
+)
+def test_ready_with(host: Host, keys: dict[str, Any], why: str) -> None:
+    reply = host.call("STATUS", None, host.conf(**keys))
+    assert (reply.exit_code, reply.stdout) == (0, ""), why
+
+
+def test_ready_by_the_default_route(host: Host) -> None:
+    ip("addr", "add", "192.0.2.2/24", "dev", "rail0")
+    ip("route", "add", "default", "via", "192.0.2.1")
+    assert host.call("STATUS", None, host.conf(master=...)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"master": "eth99"}, "'eth99'"),  # not there
+        ({"master": ...}, "default route"),  # nothing to take it from
+        ({"mtu": 9000}, "9000"),  # more than the master has: what ADD would refuse
+    ],
+)
+def test_not_ready(host: Host, keys: dict[str, Any], says: str) -> None:
+    error = host.refused("STATUS", None, host.conf(**keys))
+    assert error["code"] == 50
+    assert says in error["msg"]
+
+
+def test_master_down(host: Host) -> None:
+    ip("link", "set", "rail0", "down")
+    error = host.refused("STATUS", None)
+    assert error["code"] == 50
+    assert "ip link set rail0 up" in error["msg"]
+    ip("link", "set", "rail0", "up")
+    assert host.call("STATUS", None).exit_code == 0
+
+
+def test_master_without_carrier_is_ready(host: Host) -> None:
+    """As ADD is served then: a cable can come later."""
+    ip("link", "set", "fabric", "down")
+    assert host.call("STATUS", None).exit_code == 0
+
+
+def test_state_directory_read_only(host: Host, pod: Pod) -> None:
+    """Also where an earlier call has made everything in it."""
+    with mounted(host.state):
+        host.ok("ADD", pod)
+        host.ok("DEL", pod)
+        assert host.call("STATUS", None).exit_code == 0
+        read_only(host.state)
+        error = host.refused("STATUS", None)
+        assert error["code"] == 50
+        assert str(host.state) in error["msg"]
+        assert "ead-only" in error["msg"]
+
+
+def test_state_directory_full(host: Host) -> None:
+    with mounted(host.state):
+        (host.state / "filler").write_bytes(bytes(64 * 1024))
+        error = host.refused("STATUS", None)
+        assert error["code"] == 50
+        (host.state / "filler").unlink()
+        assert host.call("STATUS", None).exit_code == 0
+
+
+def test_state_directory_is_a_file(host: Host) -> None:
+    host.state.write_text("")
+    error = host.refused("STATUS", None)
+    assert error["code"] == 50
+    assert str(host.state) in error["msg"]
+
+
+def test_pool_exhausted(host: Host, pod: Pod) -> None:
+    conf = host.conf(ipam={"type": "hpn-ipam", "subnet": "10.56.0.0/30"})
+    assert host.call("STATUS", None, conf).exit_code == 0
+    host.ok("ADD", pod, conf)
+    error = host.refused("STATUS", None, conf)
+    assert error["code"] == 50
+    assert "10.56.0.0/30" in error["msg"]
+    host.ok("DEL", pod, conf)
+    assert host.call("STATUS", None, conf).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ('{"code":4,"msg":"unknown CNI_COMMAND: STATUS"}', 0),  # older than STATUS: it cannot say
+        ('{"code":1,"msg":"incompatible CNI versions"}', 0),  # the same, said otherwise
+        ('{"code":50,"msg":"database is away"}', 50),
+        ('{"code":51,"msg":"and the pods suffer too"}', 51),  # its own word
+        ("oops", 106),  # no CNI at all
+    ],
+)
+def test_a_foreign_ipam(host: Host, answer: str, code: int) -> None:
+    path = host.program("script", f"cat >/dev/null; echo '{answer}'; exit 1")
+    conf = host.conf(ipam={"type": "script"})
+    reply = host.call("STATUS", None, conf, CNI_PATH=path)
+    if code:
+        assert host.refused("STATUS", None, conf, CNI_PATH=path)["code"] == code
+    else:
+        assert (reply.exit_code, reply.stdout) == (0, "")
+
+
+def test_a_foreign_ipam_that_is_not_installed(host: Host) -> None:
+    error = host.refused("STATUS", None, host.conf(ipam={"type": "script"}))
+    assert error["code"] in (50, 106)
+    assert "script" in error["msg"]

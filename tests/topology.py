@@ -1,0 +1,294 @@
+"""Hosts, pods and requests for the tests that have a kernel.  ``ip`` is the witness: it shares no code with us."""
+
+import itertools
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cni import durable
+from cni.main import run as hpn
+from cni.spec import Reply, Request
+from ipam.main import run as hpn_ipam
+
+PROGRAMS = {"hpn-ipam": hpn_ipam}
+_numbers = itertools.count()
+
+
+def ip(*words: str, netns: str = "") -> Any:
+    """Run ``ip -j``; what it printed, decoded."""
+    where = ["-n", netns] if netns else []
+    done = subprocess.run(["ip", *where, "-j", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"ip {' '.join((*where, *words))}: {done.stderr.strip()}"
+    return json.loads(done.stdout) if done.stdout.strip() else []
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A named network namespace, with its loopback up as runtimes leave it."""
+
+    name: str
+
+    @property
+    def path(self) -> str:
+        return f"/run/netns/{self.name}"
+
+    def ip(self, *words: str) -> Any:
+        return ip(*words, netns=self.name)
+
+    def link(self, name: str = "hpn0") -> dict[str, Any] | None:
+        """One interface as ``ip -d link`` shows it, None if it is not there."""
+        return next((i for i in self.ip("-d", "link") if i["ifname"] == name), None)
+
+    def links(self) -> set[str]:
+        return {i["ifname"] for i in self.ip("link")} - {"lo"}
+
+    def addresses(self, name: str = "hpn0") -> set[str]:
+        """Its addresses but for the kernel's link-local ones."""
+        (link,) = self.ip("addr", "show", "dev", name)
+        return {f"{a['local']}/{a['prefixlen']}" for a in link["addr_info"] if a["scope"] == "global"}
+
+    @classmethod
+    @contextmanager
+    def made(cls) -> Iterator["Pod"]:
+        pod = cls(f"hpn-test-{os.getpid()}-{next(_numbers)}")
+        ip("netns", "add", pod.name)
+        try:
+            pod.ip("link", "set", "lo", "up")
+            yield pod
+        finally:
+            if Path(pod.path).exists():
+                ip("netns", "delete", pod.name)
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """A command inside; ``ip netns exec`` shows it the namespace's own sysctls too."""
+        return subprocess.run(
+            ["ip", "netns", "exec", self.name, *command], capture_output=True, text=True, check=False, timeout=20
+        )
+
+    def sysctl(self, key: str, value: str = "") -> str:
+        """Read, or write, a file under /proc/sys/net."""
+        path = f"/proc/sys/net/{key}"
+        done = self.run("sh", "-c", f"echo {value} > {path}") if value else self.run("cat", path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def quick_dad(self) -> None:
+        """Have IPv6 duplicate address detection begin at once, not after up to a second, on links to come."""
+        self.sysctl("ipv6/conf/default/router_solicitation_delay", "0")
+
+    def ping(self, address: str, *options: str) -> bool:
+        return self.run("ping", "-n", "-c", "1", "-W", "2", *options, address).returncode == 0
+
+    def inode(self) -> int:
+        """The namespace's number, as ``lsns`` shows it."""
+        return Path(self.path).stat().st_ino
+
+    def stranger(self, name: str = "hpn0") -> dict[str, Any]:
+        """An interface of that name which nobody attached; as ``ip -d link`` shows it."""
+        self.ip("link", "add", name, "type", "bridge")
+        link = self.link(name)
+        assert link
+        return link
+
+    def remade(self) -> None:
+        """Another namespace under the same path."""
+        ip("netns", "delete", self.name)
+        ip("netns", "add", self.name)
+
+
+@dataclass
+class Host:
+    """The namespace we are in, and a state directory."""
+
+    tmp_path: Path
+    state: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = self.tmp_path / "state"
+        ip("link", "set", "lo", "up")
+        ip("link", "add", "rail0", "type", "veth", "peer", "name", "fabric")
+        ip("link", "set", "rail0", "up")
+        ip("link", "set", "fabric", "up")
+
+    def conf(self, **keys: Any) -> dict[str, Any]:
+        """A configuration that works, with these keys changed; a key of value ... is left out."""
+        conf = {
+            "cniVersion": "1.1.0",
+            "name": "rail0",
+            "type": "hpn",
+            "master": "rail0",
+            "stateDir": str(self.state),
+            "ipam": {"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}], [{"subnet": "fd00:56::/64"}]]},
+        } | keys
+        return {k: v for k, v in conf.items() if v is not ...}
+
+    def request(self, command: str, pod: Pod | None, conf: Any, **environ: str) -> Request:
+        """What a runtime would send; a variable of value ... is left out, conf may be raw bytes."""
+        variables = {
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": pod.name if pod else "",
+            "CNI_NETNS": pod.path if pod else "",
+            "CNI_IFNAME": "hpn0",
+            "CNI_PATH": "/nonexistent",
+            "PATH": os.environ["PATH"],
+        } | environ
+        stdin = conf if isinstance(conf, bytes) else json.dumps(conf).encode()
+        return Request({k: v for k, v in variables.items() if v is not ...}, stdin)
+
+    def call(self, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> Reply:
+        """Run the plugin, with our IPAM inside it."""
+        conf = self.conf() if conf is None else conf
+        return hpn(self.request(command, pod, conf, **environ), PROGRAMS)
+
+    def ok(self, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> dict[str, Any]:
+        """The same, to succeed; the result, empty where the command has none."""
+        reply = self.call(command, pod, conf, **environ)
+        assert reply.exit_code == 0, (reply.stdout, reply.log)
+        return json.loads(reply.stdout) if reply.stdout else {}
+
+    def refused(self, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> dict[str, Any]:
+        """The same, to fail; the error document."""
+        reply = self.call(command, pod, conf, **environ)
+        assert reply.exit_code != 0, reply.stdout
+        error = json.loads(reply.stdout)
+        assert error.keys() <= {"cniVersion", "code", "msg", "details"}
+        assert error["code"] != 999, (error, reply.log)
+        return error
+
+    def checked(self, pod: Pod, conf: dict[str, Any], result: dict[str, Any], **environ: str) -> Reply:
+        """CHECK with ADD's result."""
+        return self.call("CHECK", pod, conf | {"prevResult": result}, **environ)
+
+    def ping(self, address: str, *options: str) -> bool:
+        command = ["ping", "-n", "-c", "1", "-W", "2", *options, address]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def state_files(self) -> set[str]:
+        """What is in the state directory but for locks, cursors and index marks, which are no state."""
+        return {
+            str(p.relative_to(self.state))
+            for p in self.state.rglob("*")
+            if not p.is_dir() and "locks" not in p.parts and p.name not in ("lock", "cursor", "index")
+        }
+
+    def record(self, pod: Pod, ifname: str = "hpn0") -> Path:
+        """Where the journal has this attachment of the network rail0."""
+        return self.state / "attachments" / "rail0" / f"{pod.name}:{ifname}.json"
+
+    def rewrite(self, record: Path, **changes: Any) -> None:
+        """Change a record as if it had been written so."""
+        body = durable.read(record)
+        assert body is not None
+        durable.write(record, body | changes)
+
+    def double(self, pod: Pod, link: dict[str, Any]) -> None:
+        """Not our link, but of its kind, name, MAC and ifindex, over the same master."""
+        like = ("index", str(link["ifindex"]), "address", link["address"])
+        ip(
+            "link",
+            "add",
+            "link",
+            "rail0",
+            "name",
+            "hpn0",
+            "netns",
+            pod.name,
+            *like,
+            "type",
+            "macvlan",
+            "mode",
+            "bridge",
+        )
+
+    def reuse_inode(self, pod: Pod) -> None:
+        """As if the kernel had given the re-made pod the number of the one before it, as it sometimes does: only
+        the cookie tells them apart then."""
+        body = durable.read(self.record(pod))
+        assert body is not None
+        self.rewrite(self.record(pod), identity=body["identity"] | {"inode": pod.inode()})
+
+    def leases(self) -> set[str]:
+        """The addresses that our IPAM has given, of all networks."""
+        return {p.name for p in self.state.glob("ipam/*/addresses/*")}
+
+    def program(self, name: str, script: str) -> str:
+        """A delegate made of this shell script; the CNI_PATH it is found with."""
+        folder = self.tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+        return str(folder)
+
+    def giving(self, **result: Any) -> str:
+        """A delegate "script" whose ADD answers this result and whose other commands do nothing; its CNI_PATH."""
+        document = json.dumps({"cniVersion": "1.1.0"} | result)
+        return self.program("script", f"cat >/dev/null\n[ $CNI_COMMAND != ADD ] || echo '{document}'")
+
+    def picture(self, *pods: Pod) -> dict[str, Any]:
+        """All that a request could change: interfaces, addresses, routes, and state with its contents.
+
+        But for what changes by itself: the kernel's own link-local addresses come when the carrier does.
+        """
+        picture: dict[str, Any] = {"state": {name: _content(self.state / name) for name in self.state_files()}}
+        for where in ("", *(pod.name for pod in pods if Path(pod.path).exists())):
+            links, routes = _links_and_routes(where)
+            for link in links:
+                link["addr_info"] = [a for a in link["addr_info"] if a["scope"] != "link"]
+                link["flags"] = [f for f in link["flags"] if f not in ("LOWER_UP", "NO-CARRIER")]
+                link["operstate"] = ""
+                data = link.get("linkinfo", {}).get("info_data", {})
+                for key in [k for k in data if k.endswith("_timer")]:
+                    del data[key]
+            routes = [r for r in routes if not r["dst"].startswith(("fe80", "ff00"))]
+            picture[where] = links, sorted(routes, key=str)
+        return picture
+
+
+def _links_and_routes(netns: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """All of a namespace, from one process."""
+    command = ["ip", *(["-n", netns] if netns else []), "-j", "-d", "-batch", "-"]
+    done = subprocess.run(
+        command, input="addr\nroute show table all\n", capture_output=True, text=True, check=True, timeout=20
+    )
+    links, routes = done.stdout.splitlines()
+    return json.loads(links), json.loads(routes)
+
+
+def _content(path: Path) -> str:
+    return str(path.readlink()) if path.is_symlink() else path.read_text(errors="replace")
+
+
+def until(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
+    """Wait for what the kernel does in its own time; the condition's first true value."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+    return value
+
+
+@contextmanager
+def mounted(folder: Path, size: str = "64k") -> Iterator[Path]:
+    """A small file system at this folder, to be filled or made read-only."""
+    folder.mkdir()
+    _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
+    try:
+        yield folder
+    finally:
+        _run("umount", str(folder))
+
+
+def read_only(folder: Path) -> None:
+    """Make what is ``mounted`` there read-only."""
+    _run("mount", "-o", "remount,ro", str(folder))
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"

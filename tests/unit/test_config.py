@@ -1,0 +1,433 @@
+"""stdin's JSON -> NetConf: every key, what it takes, what it refuses and in which words."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni import config
+from cni.config import Ipvlan, Location, Macvlan
+from cni.errors import CniError, InvalidConfig, UnsupportedField
+from cni.result import Interface, Result
+
+MAC = "02:00:00:00:00:01"
+
+
+def conf(**keys: Any) -> dict[str, Any]:
+    return {"cniVersion": "1.1.0", "name": "rail0", "type": "hpn", **keys}
+
+
+def refused(document: dict[str, Any], cni_args: str = "") -> CniError:
+    with pytest.raises(CniError) as e:
+        config.load(document, cni_args)
+    return e.value
+
+
+def test_defaults() -> None:
+    loaded = config.load(conf(), "")
+    assert loaded.attach == Macvlan(
+        kind="macvlan",
+        mode="bridge",
+        mac=None,
+        bcqueuelen=0,
+        master="",
+        linkInContainer=False,
+        mtu=0,
+        ipam=None,
+        dns={},
+        dad="optimistic",
+        stateDir="/var/lib/cni/hpn",
+        strict=True,
+    )
+    assert loaded.where == Location("rail0", Path("/var/lib/cni/hpn"), "")
+    assert (loaded.mac, loaded.pod, loaded.previous, loaded.dns) == ("", "", None, {})
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("mtu", [0, 68, 1500, 65535]),
+        ("ipam", [{}, {"type": "hpn-ipam"}, {"type": "host-local", "anything": [1]}]),  # the delegate's to judge
+        ("dns", [{}, {"nameservers": ["10.0.0.53"]}]),
+        ("dad", ["optimistic", "wait", "off"]),
+        ("stateDir", ["/", "/run/x y/z"]),
+        ("strict", [True, False]),
+        ("master", ["", "eth0", "a" * 15, "eth0.100"]),
+        ("linkInContainer", [True, False]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["macvlan", "ipvlan"])
+def test_common_keys(kind: str, key: str, values: list[Any]) -> None:
+    for value in values:
+        assert getattr(config.load(conf(kind=kind, **{key: value}), "").attach, key) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "values"),
+    [
+        ("macvlan", "mode", ["bridge", "private", "vepa", "passthru"]),
+        ("macvlan", "bcqueuelen", [0, 1, 2**32 - 1]),
+        ("macvlan", "mac", [None, "", MAC]),
+        ("ipvlan", "mode", ["l2", "l3", "l3s"]),
+    ],
+)
+def test_keys_of_a_kind(kind: str, key: str, values: list[Any]) -> None:
+    for value in values:
+        assert getattr(config.load(conf(kind=kind, **{key: value}), "").attach, key) == value
+
+
+def test_ipvlan_defaults() -> None:
+    attach = config.load(conf(kind="ipvlan"), "").attach
+    assert isinstance(attach, Ipvlan)
+    assert attach.mode == "l2"
+
+
+# key, value, its JSON, and the remedy or the rule in the message
+COMMON_REFUSALS: list[Any] = [
+    ("mtu", -1, "-1", "greater than or equal to 0"),
+    ("mtu", 65536, "65536", "less than or equal to 65535"),
+    ("mtu", "1500", '"1500"', "valid integer"),  # no guessing at types
+    ("mtu", 1500.0, "1500.0", "valid integer"),
+    ("mtu", True, "true", "valid integer"),
+    ("mtu", None, "null", "valid integer"),
+    ("ipam", [], "[]", "valid dictionary"),
+    ("ipam", "hpn-ipam", '"hpn-ipam"', "valid dictionary"),
+    ("dns", [], "[]", "valid dictionary"),
+    ("dad", "on", '"on"', "'optimistic', 'wait' or 'off'"),
+    ("dad", True, "true", "'optimistic', 'wait' or 'off'"),
+    ("stateDir", "run/hpn", '"run/hpn"', "must be an absolute path"),
+    ("stateDir", "", '""', "must be an absolute path"),
+    ("stateDir", 5, "5", "valid string"),
+    pytest.param("stateDir", "/a\0b", '"/a\\u0000b"', "path"),  # no system call takes it
+    ("strict", "false", '"false"', "valid boolean"),
+    ("strict", 0, "0", "valid boolean"),
+    ("strict", None, "null", "valid boolean"),
+    ("master", "a/b", '"a/b"', "cannot name an interface"),
+    ("master", "a" * 16, '"aaaaaaaaaaaaaaaa"', "1 to 15 bytes"),
+    ("master", None, "null", "valid string"),
+    ("master", ["eth0"], '["eth0"]', "valid string"),
+    ("linkInContainer", "true", '"true"', "valid boolean"),
+    ("linkInContainer", 1, "1", "valid boolean"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "shown", "remedy"), COMMON_REFUSALS)
+@pytest.mark.parametrize("kind", ["macvlan", "ipvlan"])
+def test_common_keys_refused(kind: str, key: str, value: Any, shown: str, remedy: str) -> None:
+    error = refused(conf(kind=kind, **{key: value}))
+    assert (type(error), error.code, error.details) == (InvalidConfig, 7, "")
+    assert error.msg.startswith(f"{key} {shown}: ")
+    assert remedy in error.msg
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "shown", "remedy"),
+    [
+        ("macvlan", "mode", "l2", '"l2"', "'bridge', 'private', 'vepa' or 'passthru'"),  # ipvlan's
+        ("macvlan", "mode", "Bridge", '"Bridge"', "'bridge', 'private', 'vepa' or 'passthru'"),
+        ("macvlan", "mode", None, "null", "'bridge', 'private', 'vepa' or 'passthru'"),
+        ("macvlan", "bcqueuelen", -1, "-1", "greater than or equal to 0"),
+        ("macvlan", "bcqueuelen", 2**32, "4294967296", "less than or equal to 4294967295"),
+        ("macvlan", "mac", 5, "5", "valid string"),
+        ("macvlan", "mac", "x", '"x"', "is not a MAC address; write aa:bb:cc:dd:ee:ff"),
+        ("macvlan", "mac", "01:00:5e:00:00:01", '"01:00:5e:00:00:01"', "multicast MAC; the first byte must be even"),
+        ("ipvlan", "mode", "bridge", '"bridge"', "'l2', 'l3' or 'l3s'"),  # macvlan's
+    ],
+)
+def test_keys_of_a_kind_refused(kind: str, key: str, value: Any, shown: str, remedy: str) -> None:
+    error = refused(conf(kind=kind, **{key: value}))
+    assert (type(error), error.code) == (InvalidConfig, 7)
+    assert error.msg.startswith(f"{key} {shown}: ")
+    assert remedy in error.msg
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        ("sriov", "'sriov'"),
+        ("MACVLAN", "'MACVLAN'"),
+        ("", "''"),
+        (None, "None"),
+        (5, "5"),
+        (True, "True"),
+        pytest.param(["macvlan"], "['macvlan']"),  # unhashable
+        pytest.param({"a": 1}, "{'a': 1}"),
+    ],
+)
+def test_kind_refused(kind: Any, shown: str) -> None:
+    error = refused(conf(kind=kind))
+    assert (error.code, error.msg) == (7, f"kind {shown} is not one of macvlan, ipvlan")
+
+
+@pytest.mark.parametrize(
+    ("document", "key", "shown"),
+    [
+        (conf(mtuu=9000), "mtuu", "9000"),
+        (conf(Master="eth0"), "Master", '"eth0"'),  # keys have a case, as the reference plugins' do not
+        (conf(vlan={"id": [1]}), "vlan", '{"id": [1]}'),
+        (conf(x=None), "x", "null"),
+        (conf(kind="ipvlan", bcqueuelen=1), "bcqueuelen", "1"),  # another kind's
+        (conf(kind="ipvlan", mac=MAC), "mac", f'"{MAC}"'),
+        (conf(cnidev=1), "cnidev", "1"),
+    ],
+)
+def test_unknown_key(document: dict[str, Any], key: str, shown: str) -> None:
+    error = refused(document)
+    assert (type(error), error.code, error.details) == (UnsupportedField, 2, "")
+    assert error.msg == f"{key} {shown} is not a key we know; correct it, remove it, or set strict to false"
+
+
+# What runtimes add: of the specification, libcni and Multus.
+RUNTIME_KEYS: dict[str, Any] = {
+    "prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "eth0"}]},
+    "runtimeConfig": {"ips": ["10.0.0.5"], "CNIDeviceInfoFile": "/run/x", "infinibandGUID": "g"},
+    "args": {"cni": {"ips": ["10.0.0.5"]}, "org.example": 1},
+    "capabilities": {"ips": True, "mac": True},
+    "cniVersions": ["1.0.0", "1.1.0"],
+    "disableCheck": True,
+    "disableGC": False,
+    "loadOnlyInlinedPlugins": True,
+    "cni.dev/valid-attachments": [],
+    "cni.dev/attachments": [],
+    "cni.dev/whatever-comes": {"a": 1},
+    "deviceID": "0000:3b:00.2",
+    "pciBusID": "0000:3b:00.2",
+}
+
+
+@pytest.mark.parametrize("key", RUNTIME_KEYS)
+def test_runtime_key_is_passed_over(key: str) -> None:
+    assert config.load(conf(master="eth1", **{key: RUNTIME_KEYS[key]}), "").attach == Macvlan(master="eth1")
+
+
+def test_all_runtime_keys_at_once() -> None:
+    loaded = config.load(conf(master="eth1", **RUNTIME_KEYS), "")
+    assert loaded.attach == Macvlan(master="eth1")
+    assert loaded.previous == Result((Interface("eth0"),))
+
+
+def test_strict_false_passes_over_the_unknown_only() -> None:
+    assert config.load(conf(strict=False, mtuu=1, mtu=1400), "").attach == Macvlan(strict=False, mtu=1400)
+    assert config.load(conf(strict=False, kind="ipvlan", bcqueuelen=1), "").attach == Ipvlan(
+        kind="ipvlan", strict=False
+    )
+    assert refused(conf(strict=False, mtuu=1, mtu=-1)).msg.startswith("mtu -1: ")
+
+
+def test_several_problems_at_once() -> None:
+    error = refused(conf(mtuu=9000, foo=[1], mtu=-1, dad="on"))
+    # What is wrong comes before what is unknown, and its code is the answer's.
+    assert error.code == 7
+    assert error.msg.startswith("mtu -1: ")
+    others = ['dad "on": ', "mtuu 9000 is not a key", "foo [1] is not a key"]
+    found = [error.details.index(other) for other in others]
+    assert found == sorted(found)
+
+
+def test_several_unknown_keys() -> None:
+    error = refused(conf(a=1, b=2))
+    assert (error.code, error.msg[:4]) == (2, "a 1 ")
+    assert "b 2 is not a key we know" in error.details
+
+
+RUNTIME, ARGS, ENV, OWN = (f"02:00:00:00:00:0{n}" for n in "abcd")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "args", "env", "own", "mac"),
+    [
+        (RUNTIME, ARGS, ENV, OWN, RUNTIME),
+        (None, ARGS, ENV, OWN, ARGS),
+        (None, None, ENV, OWN, ENV),
+        (None, None, None, OWN, OWN),
+        (None, None, None, None, ""),
+        ("", "", "", OWN, OWN),  # Multus sends an empty mac for none
+    ],
+)
+def test_mac_precedence(runtime: str | None, args: str | None, env: str | None, own: str | None, mac: str) -> None:
+    document = conf(mac=own)
+    if runtime is not None:
+        document["runtimeConfig"] = {"mac": runtime}
+    if args is not None:
+        document["args"] = {"cni": {"mac": args}}
+    assert config.load(document, "" if env is None else f"MAC={env}").mac == mac
+
+
+@pytest.mark.parametrize(
+    ("text", "mac"),
+    [
+        ("02:00:00:00:00:01", MAC),
+        ("0A:BC:DE:F0:12:34", "0a:bc:de:f0:12:34"),  # as the kernel shows it
+        ("02-00-00-00-00-01", MAC),
+        ("0200.0000.0001", MAC),
+        ("020000000001", MAC),
+        ("fe:ff:ff:ff:ff:ff", "fe:ff:ff:ff:ff:ff"),
+        ("00:00:00:00:00:01", "00:00:00:00:00:01"),  # only all of it zero is no MAC
+    ],
+)
+def test_mac_formats(text: str, mac: str) -> None:
+    assert config.unicast_mac(text) == mac
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not a MAC address"),
+        ("1", "is not a MAC address"),  # a number is an EUI to netaddr, if it is one
+        ("10", "is not a MAC address"),
+        ("2199023255553", "is not a MAC address"),
+        ("0x020000000001", "is not a MAC address"),
+        ("02:00:00:00:00", "is not a MAC address"),
+        ("02:00:00:00:00:01:02", "is not a MAC address"),
+        ("02:00:00:00:00:01:02:03", "is not a MAC address"),  # EUI-64
+        ("00:00:00:00:00:00:00:01", "is not a MAC address"),  # an EUI-64 whose number would fit
+        ("02:00:00:00:00:0g", "is not a MAC address"),
+        (" 02:00:00:00:00:01", "is not a MAC address"),
+        ("02:00:00:00:00:01 ", "is not a MAC address"),
+        pytest.param("02:00:00:00:00:01\n", "is not a MAC address"),
+        pytest.param("abcdefabcde", "is not a MAC address"),  # eleven digits
+        pytest.param("20000000001", "is not a MAC address"),
+        ("00:00:00:00:00:00", "is the zero MAC"),
+        ("000000000000", "is the zero MAC"),
+        ("01:00:00:00:00:00", "is a multicast MAC"),
+        ("ff:ff:ff:ff:ff:ff", "is a multicast MAC"),
+        ("33-33-00-00-00-01", "is a multicast MAC"),
+    ],
+)
+def test_mac_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=f"^{why}"):
+        config.unicast_mac(text)
+
+
+@pytest.mark.parametrize("value", ["x", 1, True, [MAC], {"mac": MAC}, "01:00:00:00:00:01"], ids=repr)
+def test_requested_mac_refused(value: Any) -> None:
+    error = refused(conf(runtimeConfig={"mac": value}))
+    assert error.code == 7
+    assert error.msg.startswith(f"requested mac {value!r} is ")
+
+
+@pytest.mark.parametrize(
+    ("keys", "mode"),
+    [
+        ({"kind": "ipvlan"}, "ipvlan in mode l2"),
+        ({"kind": "ipvlan", "mode": "l3"}, "ipvlan in mode l3"),
+        ({"mode": "passthru"}, "macvlan in mode passthru"),
+    ],
+)
+def test_mac_where_it_is_the_masters(keys: dict[str, Any], mode: str) -> None:
+    why = f"mac '{MAC}': {mode} has its master's MAC; remove mac or use mode bridge"
+    for error in (
+        refused(conf(runtimeConfig={"mac": MAC}, **keys)),
+        refused(conf(args={"cni": {"mac": MAC}}, **keys)),
+        refused(conf(**keys), f"MAC={MAC}"),
+    ):
+        assert (error.code, error.msg) == (7, why)
+
+
+def test_own_mac_with_passthru() -> None:
+    assert refused(conf(mode="passthru", mac=MAC)).msg.startswith(f"mac '{MAC}': macvlan in mode passthru has")
+
+
+@pytest.mark.parametrize(
+    ("cni_args", "pod"),
+    [
+        ("K8S_POD_NAMESPACE=default;K8S_POD_NAME=p", "default/p"),
+        ("K8S_POD_NAME=p", ""),  # half a name is none
+        ("K8S_POD_NAMESPACE=default", ""),
+        ("", ""),
+    ],
+)
+def test_pod_name(cni_args: str, pod: str) -> None:
+    assert config.load(conf(), cni_args).pod == pod
+
+
+def test_cni_args_are_checked() -> None:
+    assert refused(conf(), "FOO=1").code == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ([], "result [] is not an object"),
+        ("", "result '' is not an object"),
+        (5, "result 5 is not an object"),
+        ({"ips": 5}, "ips 5 is not a list"),
+        ({"ips": [{"address": "x"}]}, "'x'"),
+        ({"ips": [{"address": "10.0.0.1/24", "interface": 7}]}, "ips[].interface 7 is no index into 0 interfaces"),
+        ({"routes": [{"dst": "10.0.0.0/8", "mtu": -1}]}, "routes[].mtu -1 is not a number"),
+    ],
+)
+def test_malformed_previous_result(value: Any, why: str) -> None:
+    error = refused(conf(prevResult=value))
+    assert (type(error), error.code) == (InvalidConfig, 7)
+    assert error.msg.startswith("prevResult: ")
+    assert why in error.msg
+
+
+def test_no_previous_result() -> None:
+    assert config.load(conf(prevResult=None), "").previous is None
+    assert config.load(conf(prevResult={}), "").previous == Result()
+
+
+@pytest.mark.parametrize("keys", [{}, {"mtu": 1400}, {"vlan": 5}])  # whatever else there is
+def test_device_id_alone_is_explained(keys: dict[str, Any]) -> None:
+    error = refused(conf(deviceID="0000:3b:00.2", **keys))
+    assert error.code == 7
+    assert error.msg == (
+        "deviceID '0000:3b:00.2' names a device, which kind macvlan does not use; "
+        "set master (or kind) for an interface over a master"
+    )
+
+
+@pytest.mark.parametrize("keys", [{"master": "eth1"}, {"kind": "macvlan"}, {"kind": "ipvlan"}])
+def test_device_id_beside_master_or_kind(keys: dict[str, Any]) -> None:
+    config.load(conf(deviceID="0000:3b:00.2", **keys), "")
+
+
+@pytest.mark.parametrize(
+    ("keys", "where"),
+    [
+        ({}, Location("rail0", Path("/var/lib/cni/hpn"), "")),
+        ({"stateDir": "/s"}, Location("rail0", Path("/s"), "")),
+        ({"ipam": {"type": "host-local"}}, Location("rail0", Path("/var/lib/cni/hpn"), "host-local")),
+        ({"ipam": None}, Location("rail0", Path("/var/lib/cni/hpn"), "")),
+        # broken elsewhere, and a DEL has to work
+        (
+            {
+                "kind": ["x"],
+                "mtu": "x",
+                "mac": 5,
+                "runtimeConfig": 5,
+                "args": 5,
+                "prevResult": 5,
+                "mtuu": 1,
+                "strict": 7,
+            },
+            Location("rail0", Path("/var/lib/cni/hpn"), ""),
+        ),
+        ({"ipam": {"type": "hpn-ipam", "ranges": 5}}, Location("rail0", Path("/var/lib/cni/hpn"), "hpn-ipam")),
+    ],
+)
+def test_location(keys: dict[str, Any], where: Location) -> None:
+    assert config.location(conf(**keys)) == where
+
+
+@pytest.mark.parametrize(
+    ("keys", "msg"),
+    [
+        ({"stateDir": 5}, "stateDir 5 must be an absolute path"),
+        ({"stateDir": "s"}, "stateDir 's' must be an absolute path"),
+        ({"stateDir": None}, "stateDir None must be an absolute path"),
+        pytest.param({"stateDir": "/a\0b"}, "stateDir '/a\\x00b' must be an absolute path"),
+        ({"ipam": 5}, "ipam 5 is not an object"),
+        ({"ipam": ["x"]}, "ipam ['x'] is not an object"),
+        ({"ipam": {"subnet": "x"}}, "ipam.type '' names no plugin; set hpn-ipam, host-local, ... or remove ipam"),
+        ({"ipam": {"type": 5}}, "ipam.type 5 names no plugin; set hpn-ipam, host-local, ... or remove ipam"),
+        ({"ipam": {"type": ""}}, "ipam.type '' names no plugin; set hpn-ipam, host-local, ... or remove ipam"),
+        ({"name": "../x"}, "name '../x' is not a network name"),
+    ],
+)
+def test_location_refused(keys: dict[str, Any], msg: str) -> None:
+    with pytest.raises(InvalidConfig) as e:
+        config.location(conf(**keys))
+    assert e.value.msg.startswith(msg)

@@ -1,0 +1,251 @@
+"""Records of attachments: locked, saved, found again, and set aside when unreadable."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni import durable, journal
+from cni.errors import IoFailure, RecordUnreadable, TryAgain
+from cni.journal import Record
+from cni.pod import Identity
+from cni.spec import Key
+
+KEY = Key("c1", "hpn0")
+RECORD = Record(
+    network="rail0",
+    key=KEY,
+    netns="/run/netns/p",
+    identity=Identity(inode=4026532008, cookie=4097),
+    kind="macvlan",
+    link={"parent": 3, "mac": "02:00:00:00:00:01"},
+    config={"name": "rail0", "ipam": {"type": "hpn-ipam"}},
+    args="IP=10.0.0.5",
+    pod="default/p",
+    complete=True,
+    result={"ips": [{"address": "10.56.0.2/24"}]},
+)
+
+# Takes the lock as any program would, with none of our code (man 2 flock).
+HOLDER = """
+import fcntl, sys
+with open(sys.argv[1], "w") as f:
+    fcntl.flock(f, fcntl.LOCK_EX)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def held(lock: Path) -> Iterator[None]:
+    """While another process has the lock."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "held\n"
+        yield
+        holder.communicate()
+
+
+def the_lock(state: Path) -> Path:
+    (lock,) = (state / "locks").iterdir()
+    return lock
+
+
+def test_a_lock_excludes_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.1)
+    with journal.locked(tmp_path, "rail0", KEY):
+        lock = the_lock(tmp_path)
+        taken = subprocess.run(["flock", "--nonblock", lock, "true"], check=False)
+        assert taken.returncode == 1
+    with held(lock):
+        with pytest.raises(TryAgain) as e, journal.locked(tmp_path, "rail0", KEY):
+            pass
+        assert e.value.code == 11
+        assert e.value.msg.startswith(f"{lock} is held by another process for over ")
+        assert e.value.msg.endswith("see: lslocks")
+    with journal.locked(tmp_path, "rail0", KEY):  # and free again
+        pass
+
+
+def test_a_lock_is_let_go_when_the_work_fails(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), journal.locked(tmp_path, "rail0", KEY):
+        raise ZeroDivisionError
+    assert subprocess.run(["flock", "--nonblock", the_lock(tmp_path), "true"], check=False).returncode == 0
+
+
+def test_locks_never_pile_up(tmp_path: Path) -> None:
+    for n in range(300):
+        with journal.locked(tmp_path, "rail0", Key(f"c{n}", "hpn0")):
+            pass
+    locks = list((tmp_path / "locks").iterdir())
+    assert 32 < len(locks) <= 64  # spread, and bounded
+    assert {lock.stat().st_mode & 0o777 for lock in locks} == {0o600}
+
+
+def test_a_lock_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(IoFailure, match="it must be a writable directory"), journal.locked(tmp_path / "file", "n", KEY):
+        pass
+
+
+def test_a_directory_where_the_lock_is(tmp_path: Path) -> None:
+    with journal.locked(tmp_path, "rail0", KEY):
+        lock = the_lock(tmp_path)
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    with pytest.raises(IoFailure, match=f"^locking {lock}: "), journal.locked(tmp_path, "rail0", KEY):
+        pass
+
+
+def test_record_round_trip(tmp_path: Path) -> None:
+    with journal.locked(tmp_path, "rail0", KEY) as entry:
+        assert entry.load() is None
+        incomplete = replace(RECORD, complete=False, result={})
+        entry.save(incomplete)
+        assert entry.load() == incomplete
+        entry.save(RECORD)
+        assert entry.load() == RECORD
+        entry.forget()
+        assert entry.load() is None
+        entry.forget()
+
+
+def test_record_on_disk(tmp_path: Path) -> None:
+    with journal.locked(tmp_path, "rail0", KEY) as entry:
+        entry.save(replace(RECORD, boot="b", time="t"))
+    body = json.loads((tmp_path / "attachments" / "rail0" / "c1:hpn0.json").read_text())["body"]
+    assert body == {
+        "network": "rail0",
+        "key": {"container_id": "c1", "ifname": "hpn0"},
+        "netns": "/run/netns/p",
+        "identity": {"inode": 4026532008, "cookie": 4097},
+        "kind": "macvlan",
+        "link": {"parent": 3, "mac": "02:00:00:00:00:01"},
+        "config": {"name": "rail0", "ipam": {"type": "hpn-ipam"}},
+        "args": "IP=10.0.0.5",
+        "pod": "default/p",
+        "boot": "b",
+        "time": "t",
+        "complete": True,
+        "result": {"ips": [{"address": "10.56.0.2/24"}]},
+    }
+
+
+def test_of_this_boot() -> None:
+    assert RECORD.of_this_boot
+    assert not replace(RECORD, boot="00000000-0000-0000-0000-000000000000").of_this_boot
+
+
+def without(name: str) -> dict[str, Any]:
+    return {
+        k: v
+        for k, v in {
+            "network": "rail0",
+            "key": {"container_id": "c1", "ifname": "hpn0"},
+            "netns": "/run/netns/p",
+            "identity": {"inode": 1, "cookie": 2},
+            "kind": "macvlan",
+            "link": {},
+            "config": {},
+        }.items()
+        if k != name
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        without("network"),
+        without("key"),
+        without("identity"),
+        without("link"),
+        without("") | {"key": "c1:hpn0"},
+        without("") | {"key": ["c1", "hpn0"]},
+        without("") | {"key": {"container_id": "c1"}},
+        without("") | {"identity": {"inode": "x", "cookie": 1}},
+        without("") | {"identity": 5},
+        without("") | {"new_in_a_later_version": 1},
+    ],
+    ids=repr,
+)
+def test_whole_but_no_record_goes_to_quarantine(tmp_path: Path, body: dict[str, Any]) -> None:
+    with journal.locked(tmp_path, "rail0", KEY) as entry:
+        durable.write(durable.directory(entry.path.parent) / entry.path.name, body)
+        with pytest.raises(RecordUnreadable, match="lacks what a record has"):
+            entry.load()
+        assert entry.load() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"schema": 2, "sha256": "", "body": {}}', b"\0" * 512])
+def test_unreadable_record_goes_to_quarantine(tmp_path: Path, content: bytes) -> None:
+    with journal.locked(tmp_path, "rail0", KEY) as entry:
+        for n in range(2):  # a second one does not overwrite the first
+            durable.directory(entry.path.parent)
+            entry.path.write_bytes(content + b" " * n)
+            with pytest.raises(RecordUnreadable) as e:
+                entry.load()
+            aside = tmp_path / "quarantine" / "rail0" / f"c1:hpn0.json.{n}"
+            assert aside.read_bytes() == content + b" " * n
+            assert e.value.details == (
+                f"moved to {aside}; what it described must be looked for by hand, a repeated DEL succeeds"
+            )
+            assert entry.load() is None
+
+
+def test_smallest_whole_record(tmp_path: Path) -> None:
+    """That the cases above fail for what they lack, and not for something they share."""
+    with journal.locked(tmp_path, "rail0", KEY) as entry:
+        durable.write(durable.directory(entry.path.parent) / entry.path.name, without(""))
+        record = entry.load()
+    assert record
+    assert (record.key, record.identity, record.complete) == (KEY, Identity(1, 2), False)
+
+
+KEYS = [Key("c1", "hpn0"), Key("c-1", "hpn-0"), Key("c.json", "a.json"), Key("c.tmp", "a.tmp"), Key("0", "eth0.100")]
+
+
+def test_keys(tmp_path: Path) -> None:
+    assert journal.keys(tmp_path, "rail0") == []
+    for key in KEYS:
+        with journal.locked(tmp_path, "rail0", key) as entry:
+            entry.save(replace(RECORD, key=key))
+    with journal.locked(tmp_path, "rail1", Key("other", "network")) as entry:
+        entry.save(RECORD)
+    assert set(journal.keys(tmp_path, "rail0")) == set(KEYS)
+    assert len(journal.keys(tmp_path, "rail0")) == len(KEYS)
+
+
+def test_keys_of_unreadable_and_interrupted_records(tmp_path: Path) -> None:
+    folder = durable.directory(tmp_path / "attachments" / "rail0")
+    (folder / "broken:hpn0.json").write_text("")
+    (folder / "first:hpn0.json.tmp").write_text('{"sch')  # the first write died
+    (folder / "again:hpn0.json").write_text("")
+    (folder / "again:hpn0.json.tmp").write_text('{"sch')  # a later one did
+    (folder / "README").touch()
+    (folder / "no-key.json").touch()
+    assert journal.keys(tmp_path, "rail0") == [Key("again", "hpn0"), Key("broken", "hpn0"), Key("first", "hpn0")]
+
+
+def test_forget_removes_an_interrupted_first_write(tmp_path: Path) -> None:
+    with journal.locked(tmp_path, "rail0", KEY) as entry:
+        durable.directory(entry.path.parent)
+        entry.path.with_name("c1:hpn0.json.tmp").write_text('{"sch')
+        assert entry.load() is None
+        entry.forget()
+    assert journal.keys(tmp_path, "rail0") == []
+
+
+def test_keys_where_no_directory_can_be(tmp_path: Path) -> None:
+    (tmp_path / "attachments").mkdir()
+    (tmp_path / "attachments" / "rail0").touch()
+    with pytest.raises(IoFailure, match=r"^listing .*: Not a directory$"):
+        journal.keys(tmp_path, "rail0")
