@@ -1,0 +1,51 @@
+# Everything a target downloads lies in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni); the tree gets dist/ and build/.
+
+.PHONY: help demo test lint binary bench clean root
+.DEFAULT_GOAL := help
+
+# A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
+ifeq ($(CI),true)
+export HPN_REQUIRE ?= unit,netns,system
+endif
+
+SOURCES := $(shell find cni ipam ctl -name '*.py') pyproject.toml $(wildcard packaging/*.py) packaging/hpn.spec
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: root binary ## as root: attach two pods with cnitool, ping, draw, detach, show that nothing is left
+	@netns-fixtures/setup net
+	@peers=$$(netns-fixtures/peers) && \
+	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python netns-fixtures/demo.py
+
+test: binary ## every test, lint included; as root, or the tiers that need it are skipped (CI=true: fail)
+	@netns-fixtures/setup net
+	@peers=$$(netns-fixtures/peers) && \
+	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv pytest $(if $(JUNIT),--junitxml=$(JUNIT)) $(PYTEST_ARGS)
+
+lint: ## ruff, mypy, and shellcheck where it is installed
+	packaging/venv ruff check .
+	packaging/venv ruff format --check .
+	packaging/venv mypy
+	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv netns-fixtures/setup netns-fixtures/peers
+
+binary: dist/hpn ## freeze the program into dist/hpn, one file
+
+# The fixed seed and date make two builds of one commit the same file.
+dist/hpn: $(SOURCES)
+	PYTHONHASHSEED=0 SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) PYINSTALLER_CONFIG_DIR=build \
+	packaging/venv pyinstaller --log-level ERROR --noconfirm --clean packaging/hpn.spec
+	@touch $@
+
+bench: root binary ## as root: ADD and DEL against the Go peers, interleaved; WRITE=1 updates docs/performance.md
+	@netns-fixtures/setup net
+	@netns-fixtures/setup trace || true
+	@peers=$$(netns-fixtures/peers) && \
+	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python bench/bench.py $(if $(WRITE),--write)
+
+clean: ## remove what was built in the tree
+	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+root:
+	@[ "$$(id -u)" = 0 ] || { echo "make $(MAKECMDGOALS) needs root, to make network namespaces: sudo make $(MAKECMDGOALS)" >&2; exit 1; }

@@ -1,0 +1,55 @@
+"""What the system tier needs, and that nothing of it is left after a test."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import require
+from system.machine import Machine, Tools, fabric, running
+
+
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    if os.geteuid() != 0:
+        require("system", "root, to make network namespaces")
+    for variable, file in (("HPN_BINARY", "."), ("HPN_PEERS", "cnitool")):
+        if not os.environ.get(variable) or not Path(os.environ[variable], file).exists():
+            require("system", f"{variable}, which `make test` sets after building it")
+    plugins = tmp_path_factory.mktemp("plugins")
+    shutil.copy(os.environ["HPN_BINARY"], plugins / "hpn")
+    (plugins / "hpn-ipam").hardlink_to(plugins / "hpn")
+    return Tools(Path(os.environ["HPN_BINARY"]), Path(os.environ["HPN_PEERS"]), plugins)
+
+
+@pytest.fixture(autouse=True)
+def machine_unchanged(tools: Tools) -> Iterator[None]:
+    """After every test: no link, cached result or process of ours more than before on the machine itself."""
+
+    def belongings() -> dict[str, set[Any]]:
+        return {
+            "links": {link["ifname"] for link in fabric.ip("link")},
+            "results": set(fabric.RESULTS.glob("*")),
+            "processes": set(running(tools.hpn)),
+            "state in the default place": set(Path("/var/lib/cni/hpn").rglob("*")),
+        }
+
+    before = belongings()
+    yield
+    assert belongings() == before
+
+
+@pytest.fixture
+def machine(tools: Tools, tmp_path: Path, nothing_left: None, machine_unchanged: None) -> Iterator[Machine]:
+    """A node whose rail0 is wired to a fabric; the test detaches what it attaches, and here we see that it did."""
+    for directory in ("net.d", "bin", "tmp"):
+        (tmp_path / directory).mkdir()
+    with ExitStack() as stack:
+        it = Machine(tools, fabric.Node(f"hpn-test-{os.getpid()}"), tmp_path, stack)
+        stack.enter_context(fabric.results_kept(it.pods))
+        stack.enter_context(fabric.node(it.node.prefix))
+        yield it
+        it.nothing_held()

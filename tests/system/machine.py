@@ -1,0 +1,135 @@
+"""A node of network namespaces in which the frozen binary, cnitool and the Go peers run as on a real one."""
+
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
+
+import fabric
+
+ROOT = Path(__file__).parents[2]
+RANGES = [[{"subnet": "10.56.0.0/24"}], [{"subnet": "fd00:56::/64"}]]
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What `make test` built; ``plugins`` holds hpn and its hard link hpn-ipam."""
+
+    binary: Path
+    peers: Path
+    plugins: Path
+
+    @property
+    def hpn(self) -> Path:
+        return self.plugins / "hpn"
+
+
+@dataclass
+class Machine:
+    """A node with its networks, its state and its pods; everything runs as on a real one, by real programs."""
+
+    tools: Tools
+    node: fabric.Node
+    scratch: Path
+    stack: ExitStack
+    pods: list[str] = field(default_factory=list)
+
+    @property
+    def state(self) -> Path:
+        return self.scratch / "state"
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {
+            "CNI_PATH": f"{self.scratch / 'bin'}:{self.tools.plugins}:{self.tools.peers}",
+            "NETCONFPATH": str(self.scratch / "net.d"),
+            "CNI_IFNAME": "hpn0",
+            "TMPDIR": str(self.scratch / "tmp"),
+        }
+
+    def pod(self) -> str:
+        name = self.node.pod(f"pod{len(self.pods)}")
+        self.stack.enter_context(fabric.namespace(name))
+        self.pods.append(name)
+        return name
+
+    def network(self, *plugins: dict[str, Any], version: str = "1.1.0", name: str = "rail0") -> None:
+        """Configure a network; a plugin of type hpn gets this machine's state directory."""
+        plugins = tuple(self.local(plugin) for plugin in plugins)
+        conflist = {"cniVersion": version, "name": name, "plugins": plugins}
+        (self.scratch / "net.d" / f"{name}.conflist").write_text(json.dumps(conflist))
+
+    def local(self, plugin: dict[str, Any]) -> dict[str, Any]:
+        """The plugin's configuration with its state in our directory, whoever hands out the addresses."""
+        ipam = dict(plugin.get("ipam", {}))
+        if plugin["type"] == "hpn":
+            plugin = {**plugin, "stateDir": str(self.state)}
+        elif ipam.get("type") == "hpn-ipam":
+            ipam["dataDir"] = str(self.state / "ipam")
+        if ipam.get("type") == "host-local":
+            ipam["dataDir"] = str(self.scratch / "host-local")
+        return {**plugin, "ipam": ipam} if ipam else plugin
+
+    def cnitool(self, verb: str, pod: str, network: str = "rail0", **env: str) -> subprocess.CompletedProcess[str]:
+        argv = [str(self.tools.peers / "cnitool"), verb, network, fabric.netns_path(pod)]
+        return self.node.run(argv, {**self.env, **env})
+
+    def ok(self, verb: str, pod: str, network: str = "rail0", **env: str) -> dict[str, Any]:
+        """cnitool, to succeed; the result, empty where the verb has none."""
+        done = self.cnitool(verb, pod, network, **env)
+        assert done.returncode == 0, f"{verb}: {done.stderr}{done.stdout}"
+        return json.loads(done.stdout) if done.stdout.strip() else {}
+
+    def command(self, verb: str, pod: str) -> dict[str, str]:
+        """The environment a runtime calls a plugin with."""
+        return {
+            **self.env,
+            "CNI_COMMAND": verb,
+            "CNI_CONTAINERID": fabric.container_id(pod),
+            "CNI_NETNS": fabric.netns_path(pod),
+        }
+
+    def links(self, netns: str) -> set[str]:
+        return {link["ifname"] for link in fabric.ip("link", netns=netns)} - {"lo"}
+
+    def addresses(self, pod: str, ifname: str = "hpn0") -> set[str]:
+        """The interface's addresses but for the kernel's own link-local ones."""
+        [link] = fabric.ip("address", "show", "dev", ifname, netns=pod)
+        return {f"{a['local']}/{a['prefixlen']}" for a in link["addr_info"] if a["scope"] == "global"}
+
+    def records(self) -> list[Path]:
+        """Every attachment and lease on disk, ours and host-local's."""
+        ours = [p for kind in ("attachments", "ipam") for p in (self.state / kind).rglob("*.json")]
+        theirs = list((self.scratch / "host-local").rglob("*.*.*.*"))
+        return ours + theirs
+
+    def nothing_held(self) -> None:
+        """No attachment is left: not on disk, not in a pod, not in the node, not as an unpacked program."""
+        assert self.records() == []
+        for pod in self.pods:
+            assert self.links(pod) == set(), pod
+            assert list(fabric.RESULTS.glob(f"*-{fabric.container_id(pod)}-*")) == []
+        assert self.links(self.node.netns) == {"rail0"}
+        assert list((self.scratch / "tmp").iterdir()) == []
+
+
+def running(binary: Path) -> list[int]:
+    """The processes that run this file, under whatever name."""
+    found = []
+    for exe in Path("/proc").glob("[0-9]*/exe"):
+        try:
+            if exe.samefile(binary):
+                found.append(int(exe.parent.name))
+        except OSError:  # gone, or a kernel thread
+            continue
+    return found
+
+
+def ours(**keys: Any) -> dict[str, Any]:
+    """Our plugin over rail0 with our IPAM, with these keys changed."""
+    return {"type": "hpn", "master": "rail0", "ipam": {"type": "hpn-ipam", "ranges": RANGES}} | keys

@@ -1,0 +1,120 @@
+"""The one file itself: its names, what it carries, and what it must not pass on."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from system.machine import RANGES, Machine, Tools, ours
+
+# Deliberately nearly empty: no PATH, no HOME, no locale.
+VERSION = {"CNI_COMMAND": "VERSION"}
+
+
+def run(*argv: str | Path, env: dict[str, str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*map(str, argv)], env=env, input=stdin, capture_output=True, text=True, check=False)
+
+
+def test_a_person_gets_the_version(tools: Tools) -> None:
+    done = run(tools.hpn, "version", env={})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"hpn \d+\.\d+\.\d+\n", done.stdout)
+
+
+@pytest.mark.parametrize("argv", [[], ["help"]])
+def test_a_person_gets_help(tools: Tools, argv: list[str]) -> None:
+    done = run(tools.hpn, *argv, env={})
+    assert done.returncode == 0
+    assert "CNI" in done.stdout
+
+
+def test_a_mistyped_command_is_an_error(tools: Tools) -> None:
+    done = run(tools.hpn, "verison", env={})
+    assert done.returncode != 0
+    assert "verison" in done.stderr
+
+
+def test_version_needs_neither_stdin_nor_environment(tools: Tools) -> None:
+    done = subprocess.run(
+        [tools.hpn], env=VERSION, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["supportedVersions"] == ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_the_name_decides_what_it_is(tools: Tools, tmp_path: Path, link) -> None:
+    """The plugin would refuse this for want of a namespace; the IPAM does not look at it."""
+    conf = ipam_conf(tmp_path)
+    link(tools.hpn, tmp_path / "hpn-ipam")
+    done = run(tmp_path / "hpn-ipam", env=ipam_add(), stdin=conf)
+    assert done.returncode == 0, done.stdout
+    result = json.loads(done.stdout)
+    assert [ip["address"] for ip in result["ips"]] == ["10.56.0.2/24", "fd00:56::2/64"]
+    assert "interfaces" not in result
+    done = run(tmp_path / "hpn-ipam", env=ipam_add() | {"CNI_COMMAND": "DEL"}, stdin=conf)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_it_needs_nothing_but_the_c_library_and_zlib(tools: Tools, tmp_path: Path) -> None:
+    """A root directory with the file, these libraries and /proc: no Python, no shell, no /etc."""
+    root = tmp_path / "root"
+    for library in libraries(tools.hpn):
+        target = root / library.relative_to("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, target)
+    for directory in ("proc", "tmp"):
+        (root / directory).mkdir()
+    shutil.copy(tools.hpn, root / "hpn-ipam")
+    enter = ["unshare", "--mount", "sh", "-c", 'mount --bind /proc "$0/proc" && exec chroot "$0" /hpn-ipam', root]
+    done = run(*enter, env=ipam_add() | {"PATH": os.environ["PATH"]}, stdin=ipam_conf(Path("/")))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(json.loads(done.stdout)["ips"]) == 2
+    assert list((root / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("given", [None, "/opt/runtime/lib"])
+def test_a_delegate_gets_the_environment_the_runtime_gave(machine: Machine, given: str | None) -> None:
+    """The loader's own libraries in a delegate's LD_LIBRARY_PATH would make it crash, far from here."""
+    seen = machine.scratch / "seen"
+    delegate = machine.scratch / "bin" / "recorder"
+    delegate.write_text(
+        f"#!/bin/sh\nenv >>{seen}\n"
+        '[ "$CNI_COMMAND" != ADD ] || echo \'{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.9/24"}]}\'\n'
+    )
+    delegate.chmod(0o755)
+    machine.network(ours(ipam={"type": "recorder"}))
+    pod = machine.pod()
+    env = {} if given is None else {"LD_LIBRARY_PATH": given}
+    machine.ok("add", pod, **env)
+    machine.ok("del", pod, **env)
+    lines = seen.read_text().splitlines()
+    assert lines.count("CNI_COMMAND=ADD") == lines.count("CNI_COMMAND=DEL") == 1
+    assert [line for line in lines if line.startswith("LD_")] == [f"LD_LIBRARY_PATH={given}"] * 2 * (given is not None)
+    assert [line for line in lines if line.startswith(("_PYI", "_MEI"))] == []
+
+
+def libraries(binary: Path) -> set[Path]:
+    """Those that are taken from the machine."""
+    linked = subprocess.run(["ldd", binary], capture_output=True, text=True, check=True).stdout
+    asked_for = {Path(path) for path in re.findall(r"(/\S+) \(0x", linked)}
+    [libc] = [path for path in asked_for if path.name.startswith("libc.")]
+    # What the modules inside ask for is not seen by ldd; all of glibc is there wherever libc is.
+    return asked_for | {libc.with_name(f"lib{name}") for name in ("dl.so.2", "m.so.6", "pthread.so.0", "rt.so.1")}
+
+
+def ipam_add() -> dict[str, str]:
+    return {
+        "CNI_COMMAND": "ADD",
+        "CNI_CONTAINERID": "c1",
+        "CNI_NETNS": "/var/run/netns/nowhere",
+        "CNI_IFNAME": "hpn0",
+        "CNI_PATH": "/nonexistent",
+    }
+
+
+def ipam_conf(directory: Path) -> str:
+    ipam = {"type": "hpn-ipam", "ranges": RANGES, "dataDir": str(directory / "leases")}
+    return json.dumps({"cniVersion": "1.1.0", "name": "rail0", "type": "macvlan", "ipam": ipam})

@@ -1,0 +1,68 @@
+"""What we hand out works as it stands: every file of conf/, and the demo."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from system.machine import ROOT, Machine, Tools
+
+CONFLISTS = sorted((ROOT / "conf").glob("*.conflist"))
+DEFINITIONS = sorted((ROOT / "conf").glob("*.yaml"))
+
+
+def embedded(definition: Path) -> dict[str, Any]:
+    """spec.config of a NetworkAttachmentDefinition: in our files the literal block that ends them."""
+    _, _, block = definition.read_text().partition("\n  config: |\n")
+    return json.loads(textwrap.dedent(block))
+
+
+@pytest.mark.parametrize("path", [*CONFLISTS, *DEFINITIONS], ids=lambda path: path.name)
+def test_example_attaches_and_detaches(machine: Machine, path: Path) -> None:
+    conflist = json.loads(path.read_text()) if path.suffix == ".conflist" else embedded(path)
+    name = conflist["name"]
+    assert {plugin["master"] for plugin in conflist["plugins"]} == {"rail0"}, "the node here has rail0 only"
+    machine.network(*conflist["plugins"], version=conflist["cniVersion"], name=name)
+    pod = machine.pod()
+    if "ipvlan" in path.name and not kernel_has_ipvlan(machine):
+        done = machine.cnitool("add", pod, name)
+        assert done.returncode != 0
+        assert "ipvlan" in done.stderr
+        return
+    result = machine.ok("add", pod, name)
+    assert {ip["address"] for ip in result["ips"]} == machine.addresses(pod)
+    machine.ok("del", pod, name)
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "conf" / "macvlan.conflist", ROOT / "conf" / "nad-macvlan.yaml"], ids=lambda path: path.name
+)
+def test_declared_capabilities_are_served(machine: Machine, path: Path) -> None:
+    """A runtime passes only what capabilities lists, so what is not listed there never arrives."""
+    conflist = json.loads(path.read_text()) if path.suffix == ".conflist" else embedded(path)
+    machine.network(*conflist["plugins"], version=conflist["cniVersion"], name=conflist["name"])
+    pod = machine.pod()
+    wanted = {"ips": ["10.56.0.77"], "mac": "02:00:00:00:00:77"}
+    result = machine.ok("add", pod, conflist["name"], CAP_ARGS=json.dumps(wanted))
+    assert "10.56.0.77/24" in machine.addresses(pod)
+    assert result["interfaces"][0]["mac"] == wanted["mac"]
+    machine.ok("del", pod, conflist["name"])
+
+
+def kernel_has_ipvlan(machine: Machine) -> bool:
+    done = machine.node.run(["ip", "link", "add", "probe", "link", "rail0", "type", "ipvlan"], {})
+    if done.returncode == 0:
+        machine.node.run(["ip", "link", "delete", "probe"], {})
+    return done.returncode == 0
+
+
+def test_the_demo_does_what_it_says(tools: Tools) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "netns-fixtures" / "demo.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert max(len(line) for line in done.stdout.splitlines()) <= 120
+    assert done.stdout.count(" bytes from ") == 2

@@ -1,0 +1,52 @@
+"""A runtime's deadline: SIGKILL at any moment of ADD, and DEL at once."""
+
+import json
+import random
+import shutil
+import subprocess
+import time
+
+import pytest
+from system.machine import Machine, ours, running
+
+MOMENTS = 25
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_killed_add_is_undone_by_del(machine: Machine, seed: int) -> None:
+    """Spread over the whole run, of which the first half is the loader's, and reproducible but for the clock."""
+    conf = json.dumps({"cniVersion": "1.1.0", "name": "rail0", **machine.local(ours())})
+    pod = machine.pod()
+    argv = [str(machine.tools.hpn)]
+
+    started = time.monotonic()
+    assert machine.node.run(argv, machine.command("ADD", pod), conf).returncode == 0
+    whole = time.monotonic() - started
+    assert machine.node.run(argv, machine.command("DEL", pod), conf).returncode == 0
+
+    chance = random.Random(seed)
+    killed = 0
+    for i in range(MOMENTS):
+        process = subprocess.Popen(
+            machine.node.command(*argv),
+            env=machine.command("ADD", pod),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        process.stdin.write(conf.encode())
+        process.stdin.close()
+        time.sleep(whole * (i + chance.random()) / MOMENTS)
+        # What the runtime started is the loader; the one that works is its child.
+        process.kill()
+        killed += process.wait() == -9
+        process.stdout.close()
+        done = machine.node.run(argv, machine.command("DEL", pod), conf)
+        assert done.returncode == 0, (i, done.stdout, done.stderr)
+        assert running(machine.tools.hpn) == [], i
+        assert machine.records() == [], i
+        assert machine.links(pod) == set(), i
+    assert killed > MOMENTS // 2
+    # Nobody is left to remove what a killed loader had unpacked.
+    for unpacked in (machine.scratch / "tmp").iterdir():
+        shutil.rmtree(unpacked)

@@ -1,0 +1,50 @@
+"""The linters as tests, so that one command says whether a change is fit."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import require
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(tool: str, *words: str | Path) -> None:
+    """Run it in the tree: the one beside our Python, else on PATH."""
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    program = shutil.which(tool, path=beside)
+    if program is None:
+        require("unit", f"{tool} is not installed")
+    done = subprocess.run([str(program), *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.fail(f"{tool}:\n{done.stdout}{done.stderr}", pytrace=False)
+
+
+def shell_scripts() -> Iterator[Path]:
+    """Every file whose first line calls a shell."""
+    for top in (".ci", "packaging", "netns-fixtures", "bench", "docs"):
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.is_file() and path.read_bytes().partition(b"\n")[0].endswith((b"/sh", b"/bash", b" bash", b" sh")):
+                yield path
+
+
+def test_ruff() -> None:
+    run("ruff", "check", "--no-cache", ".")
+
+
+def test_ruff_format() -> None:
+    run("ruff", "format", "--no-cache", "--check", ".")
+
+
+def test_mypy() -> None:
+    run("mypy")
+
+
+def test_shellcheck() -> None:
+    scripts = list(shell_scripts())
+    assert {"run", "venv", "setup"} <= {p.name for p in scripts}
+    run("shellcheck", *scripts)
