@@ -180,7 +180,7 @@ def main() -> None:
                 print("strace is not installed: netlink requests are not counted")
     if rounds < 1:
         sys.exit(f"no round was done in {chosen.seconds} s; give it more --seconds")
-    where = f"{os.cpu_count()} CPUs, Linux {platform.release()}, {run(str(binary), 'version').strip()}"
+    where = f"{os.cpu_count()} CPUs, Linux {".".join(platform.release().split(".")[:2])}, {run(str(binary), 'version').strip()}"
     lines = [
         f"{rounds} rounds, whole processes, cold, wall time; {where}.",
         "",
