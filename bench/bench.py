@@ -180,7 +180,8 @@ def main() -> None:
                 print("strace is not installed: netlink requests are not counted")
     if rounds < 1:
         sys.exit(f"no round was done in {chosen.seconds} s; give it more --seconds")
-    where = f"{os.cpu_count()} CPUs, Linux {".".join(platform.release().split(".")[:2])}, {run(str(binary), 'version').strip()}"
+    linux = ".".join(platform.release().split(".")[:2])
+    where = f"{os.cpu_count()} CPUs, Linux {linux}, {run(str(binary), 'version').strip()}"
     lines = [
         f"{rounds} rounds, whole processes, cold, wall time; {where}.",
         "",
