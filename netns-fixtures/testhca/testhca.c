@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * testhca: an RDMA device without hardware, to test what manages RDMA devices.
+ *
+ *	rdma link add NAME type testhca netdev NETDEV
+ *	rdma link delete NAME
+ *
+ * For namespaces and sysfs it is what the RDMA half of a NIC function is: a
+ * RoCE device, child of the same PCI function as its netdev, that moves
+ * between network namespaces in exclusive mode (rdma dev set NAME netns NS)
+ * and, like mlx5's, stays while its netdev moves.
+ *
+ * It has no data path.  User space may open it, query it and allocate
+ * protection domains; there are no queue pairs and no memory regions, and a
+ * GID table that nobody uses on a wire.
+ */
+#include <linux/list.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/netdevice.h>
+#include <net/addrconf.h>
+#include <rdma/ib_addr.h>
+#include <rdma/ib_mad.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/rdma_netlink.h>
+
+#define HCA_PORT	1
+#define HCA_GIDS	64
+
+struct hca {
+	struct ib_device ib;
+	struct list_head list;
+	/* To recognise it when it comes back; no reference, NULL once gone. */
+	struct net_device *netdev;
+};
+
+struct hca_ucontext {
+	struct ib_ucontext ib;
+};
+
+struct hca_pd {
+	struct ib_pd ib;
+};
+
+/* Devices, and their netdev fields.  Taken inside RTNL, by the notifier. */
+static DEFINE_MUTEX(hcas_lock);
+static LIST_HEAD(hcas);
+
+static struct hca *to_hca(struct ib_device *ib)
+{
+	return container_of(ib, struct hca, ib);
+}
+
+/* 7.2's core calls this with no udata at all. */
+static int hca_query_device(struct ib_device *ib, struct ib_device_attr *attr,
+			    struct ib_udata *udata)
+{
+	attr->sys_image_guid = ib->node_guid;
+	attr->kernel_cap_flags = IBK_ALLOW_USER_UNREG; /* rdma link delete */
+	attr->max_pd = 1024;
+	attr->max_pkeys = 1;
+	attr->page_size_cap = PAGE_SIZE;
+	return 0;
+}
+
+static bool hca_carrier(struct net_device *netdev)
+{
+	return netif_running(netdev) && netif_carrier_ok(netdev);
+}
+
+static int hca_query_port(struct ib_device *ib, u32 port,
+			  struct ib_port_attr *attr)
+{
+	struct net_device *netdev = ib_device_get_netdev(ib, port);
+	bool active = netdev && hca_carrier(netdev);
+
+	attr->state = active ? IB_PORT_ACTIVE : IB_PORT_DOWN;
+	attr->phys_state = active ? IB_PORT_PHYS_STATE_LINK_UP :
+				    IB_PORT_PHYS_STATE_DISABLED;
+	attr->max_mtu = IB_MTU_4096;
+	attr->active_mtu = netdev ? iboe_get_mtu(netdev->mtu) : IB_MTU_4096;
+	attr->active_speed = IB_SPEED_EDR;
+	attr->active_width = IB_WIDTH_4X;
+	attr->gid_tbl_len = HCA_GIDS;
+	attr->pkey_tbl_len = 1;
+	dev_put(netdev);
+	return 0;
+}
+
+static int hca_query_pkey(struct ib_device *ib, u32 port, u16 index, u16 *pkey)
+{
+	if (index)
+		return -EINVAL;
+	*pkey = IB_DEFAULT_PKEY_FULL;
+	return 0;
+}
+
+static enum rdma_link_layer hca_get_link_layer(struct ib_device *ib, u32 port)
+{
+	return IB_LINK_LAYER_ETHERNET;
+}
+
+static int hca_get_port_immutable(struct ib_device *ib, u32 port,
+				  struct ib_port_immutable *immutable)
+{
+	immutable->core_cap_flags = RDMA_CORE_CAP_PROT_ROCE |
+				    RDMA_CORE_CAP_PROT_ROCE_UDP_ENCAP;
+	immutable->gid_tbl_len = HCA_GIDS;
+	immutable->pkey_tbl_len = 1;
+	return 0;
+}
+
+static int hca_alloc_ucontext(struct ib_ucontext *context,
+			      struct ib_udata *udata)
+{
+	return 0;
+}
+
+static void hca_dealloc_ucontext(struct ib_ucontext *context)
+{
+}
+
+/*
+ * Nothing is mapped, so nothing is taken back.  But without the function the
+ * core waits for user space to close the device before it may go or move.
+ */
+static void hca_disassociate_ucontext(struct ib_ucontext *context)
+{
+}
+
+static int hca_alloc_pd(struct ib_pd *pd, struct ib_udata *udata)
+{
+	return 0;
+}
+
+static int hca_dealloc_pd(struct ib_pd *pd, struct ib_udata *udata)
+{
+	return 0;
+}
+
+static void hca_dealloc_driver(struct ib_device *ib)
+{
+	mutex_lock(&hcas_lock);
+	list_del_init(&to_hca(ib)->list);
+	mutex_unlock(&hcas_lock);
+}
+
+static const struct ib_device_ops hca_ops = {
+	.owner = THIS_MODULE,
+	/* libibverbs opens siw's with nothing but what is here. */
+	.driver_id = RDMA_DRIVER_SIW,
+	.uverbs_abi_ver = 1,
+
+	.alloc_pd = hca_alloc_pd,
+	.alloc_ucontext = hca_alloc_ucontext,
+	.dealloc_driver = hca_dealloc_driver,
+	.dealloc_pd = hca_dealloc_pd,
+	.dealloc_ucontext = hca_dealloc_ucontext,
+	.disassociate_ucontext = hca_disassociate_ucontext,
+	.get_link_layer = hca_get_link_layer,
+	.get_port_immutable = hca_get_port_immutable,
+	.query_device = hca_query_device,
+	.query_pkey = hca_query_pkey,
+	.query_port = hca_query_port,
+
+	INIT_RDMA_OBJ_SIZE(ib_pd, hca_pd, ib),
+	INIT_RDMA_OBJ_SIZE(ib_ucontext, hca_ucontext, ib),
+};
+
+static int hca_newlink(const char *name, struct net_device *netdev)
+{
+	struct ib_device *other;
+	struct hca *hca;
+	int err;
+
+	if (netdev->type != ARPHRD_ETHER)
+		return -EINVAL;
+	other = ib_device_get_by_netdev(netdev, RDMA_DRIVER_UNKNOWN);
+	if (other) {
+		ib_device_put(other);
+		return -EEXIST;
+	}
+
+	hca = ib_alloc_device(hca, ib);
+	if (!hca)
+		return -ENOMEM;
+	INIT_LIST_HEAD(&hca->list);
+	hca->netdev = netdev;
+	hca->ib.dev.parent = netdev->dev.parent;
+	hca->ib.node_type = RDMA_NODE_IB_CA;
+	hca->ib.phys_port_cnt = 1;
+	hca->ib.num_comp_vectors = 1;
+	strscpy(hca->ib.node_desc, KBUILD_MODNAME, sizeof(hca->ib.node_desc));
+	addrconf_addr_eui48((u8 *)&hca->ib.node_guid, netdev->dev_addr);
+	ib_set_device_ops(&hca->ib, &hca_ops);
+	/* Or the rules of rdma-core would rename it. */
+	ib_mark_name_assigned_by_user(&hca->ib);
+
+	err = ib_device_set_netdev(&hca->ib, netdev, HCA_PORT);
+	if (err)
+		goto err_dealloc;
+	mutex_lock(&hcas_lock);
+	list_add_tail(&hca->list, &hcas);
+	mutex_unlock(&hcas_lock);
+	err = ib_register_device(&hca->ib, name, NULL);
+	if (err)
+		goto err_dealloc;
+	return 0;
+
+err_dealloc:
+	ib_dealloc_device(&hca->ib); /* calls hca_dealloc_driver() */
+	return err;
+}
+
+static struct rdma_link_ops hca_link_ops = {
+	.type = "testhca",
+	.newlink = hca_newlink,
+};
+
+static void hca_port_event(struct hca *hca, struct net_device *netdev)
+{
+	struct ib_event event = {
+		.device = &hca->ib,
+		.element.port_num = HCA_PORT,
+		.event = hca_carrier(netdev) ? IB_EVENT_PORT_ACTIVE :
+					       IB_EVENT_PORT_ERR,
+	};
+
+	ib_dispatch_event(&event);
+}
+
+static void hca_follow(struct hca *hca, struct net_device *netdev,
+		       unsigned long event)
+{
+	switch (event) {
+	case NETDEV_UP:
+	case NETDEV_DOWN:
+	case NETDEV_CHANGE:
+		hca_port_event(hca, netdev);
+		break;
+	case NETDEV_REGISTER: /* in another namespace */
+		ib_device_set_netdev(&hca->ib, netdev, HCA_PORT);
+		break;
+	case NETDEV_UNREGISTER:
+		if (netdev->reg_state == NETREG_REGISTERED) {
+			/* It moves, and is registered again there. */
+			ib_device_set_netdev(&hca->ib, NULL, HCA_PORT);
+		} else {
+			hca->netdev = NULL;
+			ib_unregister_device_queued(&hca->ib);
+		}
+		break;
+	}
+}
+
+static int hca_netdev_event(struct notifier_block *nb, unsigned long event,
+			    void *ptr)
+{
+	struct net_device *netdev = netdev_notifier_info_to_dev(ptr);
+	struct hca *hca;
+
+	mutex_lock(&hcas_lock);
+	list_for_each_entry(hca, &hcas, list) {
+		/* Not those that are not registered yet, or no longer. */
+		if (hca->netdev == netdev && ib_device_try_get(&hca->ib)) {
+			hca_follow(hca, netdev, event);
+			ib_device_put(&hca->ib);
+		}
+	}
+	mutex_unlock(&hcas_lock);
+	return NOTIFY_DONE;
+}
+
+/* Before the core's own, which gives a netdev that came back its GIDs. */
+static struct notifier_block hca_netdev_notifier = {
+	.notifier_call = hca_netdev_event,
+	.priority = 1,
+};
+
+static int __init hca_init(void)
+{
+	int err = register_netdevice_notifier(&hca_netdev_notifier);
+
+	if (err)
+		return err;
+	rdma_link_register(&hca_link_ops);
+	return 0;
+}
+
+static void __exit hca_exit(void)
+{
+	rdma_link_unregister(&hca_link_ops);
+	unregister_netdevice_notifier(&hca_netdev_notifier);
+	ib_unregister_driver(RDMA_DRIVER_SIW);
+}
+
+module_init(hca_init);
+module_exit(hca_exit);
+
+MODULE_ALIAS_RDMA_LINK("testhca");
+MODULE_DESCRIPTION("RDMA device without hardware, for tests");
+MODULE_LICENSE("GPL");
