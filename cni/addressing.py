@@ -35,7 +35,9 @@ def apply(pod: Pod, link: Link, result: Result, dad: str) -> None:
         for route in with_gateways(result):
             with doing(f"adding route {route.dst}" + (f" via {route.gw}" if route.gw else "")):
                 pod.rtnl.add_route(link.index, route)
-        if _has_carrier(pod, link):
+        now = _with_carrier(pod, link)
+        # An ipvlan in l3 or l3s has no ARP once it is up: it routes, and refuses a multicast MAC with ENOBUFS.
+        if now and now.arp:
             announce.send(pod.fd, link.name, (_frame(link.mac, ip.address.ip) for ip in result.ips))
             if v6 and dad == "wait":
                 _wait_for_dad(pod, link)
@@ -96,14 +98,14 @@ def check(pod: Pod, link: Link, ips: list[Ip], routes: list[Route]) -> None:
             raise CheckFailed(f"{link.name} has lost route {route.dst}")
 
 
-def _has_carrier(pod: Pod, link: Link) -> bool:
+def _with_carrier(pod: Pod, link: Link) -> Link | None:
     deadline = time.monotonic() + _CARRIER_TIMEOUT
     while True:
         now = pod.rtnl.link(index=link.index)
         if now and now.carrier:
-            return True
+            return now
         if time.monotonic() > deadline:
-            return False
+            return None
         time.sleep(_POLL)
 
 

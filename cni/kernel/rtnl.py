@@ -27,7 +27,7 @@ NLMSG_ERROR: Final = 2
 NLMSGERR_ATTR_MSG: Final = 1
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 
-IFF_UP, IFF_LOWER_UP = 0x1, 0x10000
+IFF_UP, IFF_NOARP, IFF_LOWER_UP = 0x1, 0x80, 0x10000
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_LINKINFO = 1, 3, 4, 5, 18
 IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID = 28, 29, 37
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
@@ -69,6 +69,11 @@ class Link:
     @property
     def carrier(self) -> bool:
         return bool(self.flags & IFF_LOWER_UP)
+
+    @property
+    def arp(self) -> bool:
+        """Whether it asks for, and tells, neighbours' MACs, by ARP or by neighbour discovery."""
+        return not self.flags & IFF_NOARP
 
 
 class Rtnl:
