@@ -123,5 +123,17 @@ def keys(state_dir: Path, network: str) -> list[Key]:
     return [Key(*n.removesuffix(".json").split(":", 1)) for n in sorted(names) if n.endswith(".json") and ":" in n]
 
 
+def records(state_dir: Path) -> Iterator[Record]:
+    """Every record of every network that can be read, without a lock: a look at what is there, nothing to undo by."""
+    for path in state_dir.glob("attachments/*/*.json"):
+        try:
+            body = durable.read(path)
+            record = Record.from_json(body) if body else None
+        except (IoFailure, RecordUnreadable, TypeError, KeyError, ValueError):
+            continue
+        if record:
+            yield record
+
+
 def _folder(state_dir: Path, network: str) -> Path:
     return state_dir / "attachments" / network

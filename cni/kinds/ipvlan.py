@@ -3,6 +3,10 @@
 import struct
 from typing import TYPE_CHECKING, Final, cast
 
+from cni import journal
+from cni import pod as pods
+from cni.errors import LinkUnavailable
+from cni.journal import Record
 from cni.kernel.rtnl import Rtnl, attr
 from cni.kinds import child
 from cni.kinds.child import attach, check, detach, find, status
@@ -23,4 +27,29 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     """Kind.plan."""
     wanted = cast("Ipvlan", conf.attach)  # config.MODELS: the kind chose this module
     data = attr(IFLA_IPVLAN_MODE, struct.pack("=H", MODES[wanted.mode]))
-    return child.plan(wanted, kind="ipvlan", mac="", data=data, host=host, pod=pod)
+    planned = child.plan(wanted, kind="ipvlan", mac="", data=data, host=host, pod=pod)
+    for other in journal.records(conf.where.state_dir):
+        if _contradicts(other, planned, pod) and _stands(other):
+            raise LinkUnavailable(
+                f"mode {wanted.mode}: {other.network}/{other.key} has an ipvlan of another mode over "
+                f"{planned['master']}, and a master has one mode; use that, or another master"
+            )
+    return planned
+
+
+def _contradicts(other: Record, planned: Json, pod: Pod) -> bool:
+    """Whether the kernel would change the other's mode to ours, which it does for all links over a master
+    (ipvlan_set_port_mode).  They are in other namespaces, so only the journal knows them: not those that others
+    made, and not one that is being made at this moment."""
+    if other.kind != "ipvlan" or not other.of_this_boot:
+        return False
+    where = other.identity if other.link["in_container"] else None
+    ours = pod.identity if planned["in_container"] else None
+    same_master = (where, other.link["parent"]) == (ours, planned["parent"])
+    return same_master and other.link["data"] != planned["data"]
+
+
+def _stands(record: Record) -> bool:
+    """Whether its link is there; a record alone may wait for the DEL or GC of a pod that is gone."""
+    with pods.found(record.identity, record.netns) as pod:
+        return bool(pod and find(record.link, pod, record.key.ifname))

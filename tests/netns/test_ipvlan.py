@@ -1,5 +1,7 @@
 """ipvlan: its own modes, and whose MAC it has.  What it shares with macvlan is in test_kinds.py."""
 
+from collections.abc import Callable
+
 import pytest
 from topology import Host, Pod, ip
 
@@ -47,3 +49,14 @@ def test_check_sees_another_mode(host: Host, pod: Pod) -> None:
     reply = host.checked(pod, conf, result)
     assert reply.exit_code
     assert "mode" in reply.stdout
+
+
+def test_another_mode_once_the_others_are_gone(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """Whether detached, or gone with their pod and still in the journal."""
+    one, two, three = make_pod(), make_pod(), make_pod()
+    host.ok("ADD", one, host.conf(kind="ipvlan", mode="l2"))
+    host.ok("ADD", two, host.conf(kind="ipvlan", mode="l2"))
+    assert host.refused("ADD", three, host.conf(kind="ipvlan", mode="l3"))["code"] == 101
+    host.ok("DEL", one)
+    ip("netns", "delete", two.name)
+    host.ok("ADD", three, host.conf(kind="ipvlan", mode="l3"))
