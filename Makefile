@@ -1,11 +1,11 @@
 # Everything a target downloads lies in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni); the tree gets dist/ and build/.
 
-.PHONY: help demo test lint binary bench clean root
+.PHONY: help demo test lab lint binary bench clean root
 .DEFAULT_GOAL := help
 
 # A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
 ifeq ($(CI),true)
-export HPN_REQUIRE ?= unit,netns,system
+export HPN_REQUIRE ?= unit,netns,system,lab
 endif
 
 SOURCES := $(shell find cni ipam ctl -name '*.py') pyproject.toml $(wildcard packaging/*.py) packaging/hpn.spec
@@ -22,6 +22,13 @@ test: binary ## every test, lint included; as root, or the tiers that need it ar
 	@netns-fixtures/setup net
 	@peers=$$(netns-fixtures/peers) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv pytest $(if $(JUNIT),--junitxml=$(JUNIT)) $(PYTEST_ARGS)
+
+# Asked for here: the guest has no network to make a virtual environment from.
+lab: ## a guest with VFs and RDMA devices under a real kernel: show them, and run the tests that need them
+	@netns-fixtures/setup net
+	@python=$$(packaging/venv python -c 'import sys; print(sys.executable)') && \
+	netns-fixtures/lab sh -c '"$$1" netns-fixtures/hardware.py && exec "$$1" -m pytest -p no:cacheprovider tests/lab' \
+	lab "$$python"
 
 lint: ## ruff, mypy, and shellcheck where it is installed
 	packaging/venv ruff check .

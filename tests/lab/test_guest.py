@@ -1,0 +1,87 @@
+"""That the lab is what the other tests take it for: the kernel, the VFs, the RDMA devices, the wire."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lab.guest import Guest, hardware, rdma
+from topology import Pod, ip, until
+
+
+def rdma_devices(netns: str = "") -> set[str]:
+    return {line.split()[1].removesuffix(":") for line in rdma("dev", netns=netns)}
+
+
+def test_a_kernel_that_looks_for_a_name_among_the_hosts_links(guest: Guest, pod: Pod) -> None:
+    """Before 6.15, and what cni/kinds/child.py does then is tested nowhere else."""
+    done = subprocess.run(
+        ["ip", "link", "add", "link", "rail0", "name", "rail1", "netns", pod.name, "type", "macvlan"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "File exists" in done.stderr, f"Linux {os.uname().release}: {done}"
+
+
+def test_two_pfs_with_vfs(guest: Guest) -> None:
+    pfs = list(hardware.pfs())
+    assert [pf.netdev for pf in pfs] == ["rail0", "rail1"]
+    for pf in pfs:
+        assert int((pf.path / "sriov_totalvfs").read_text()) == 7
+        assert pf.driver == "igb"
+        assert [vf.netdev for vf in pf.vfs] == [f"{pf.netdev}v{n}" for n in range(4)]
+        for vf in pf.vfs:
+            assert (vf.path / "physfn").resolve() == pf.path
+            assert vf.driver == "igbvf"
+        # The PF's own list of them, which is how their MAC and VLAN are set.
+        (link,) = ip("link", "show", pf.netdev)
+        assert [vf["vf"] for vf in link["vfinfo_list"]] == [0, 1, 2, 3]
+
+
+def test_an_rdma_device_per_vf(guest: Guest) -> None:
+    assert rdma("system", "show")[0].startswith("netns exclusive")
+    devices = {vf.rdma for pf in hardware.pfs() for vf in pf.vfs}
+    assert devices == rdma_devices() == {f"hca{rail}v{n}" for rail in range(2) for n in range(4)}
+
+
+def test_an_rdma_device_is_in_one_namespace(guest: Guest, make_pod: Callable[[], Pod]) -> None:
+    """It moves, is seen nowhere else, and comes back to the host when the namespace goes."""
+    one, two = make_pod(), make_pod()
+    vf = next(hardware.pfs()).vfs[0]
+    name, all_of_them = vf.rdma, rdma_devices()
+    rdma("dev", "set", name, "netns", one.name)
+    assert (rdma_devices(), rdma_devices(one.name), rdma_devices(two.name)) == (all_of_them - {name}, {name}, set())
+    assert vf.rdma == ""
+    assert one.run("ls", "/sys/class/infiniband").stdout.split() == [name]
+    ip("netns", "delete", one.name)
+    until(lambda: rdma_devices() == all_of_them)
+    assert vf.rdma == name
+
+
+@pytest.mark.parametrize("first", ["netdev", "RDMA device"])
+def test_an_rdma_device_outlives_its_netdevs_move(guest: Guest, pod: Pod, first: str) -> None:
+    """In either order, and together they are one port again, with its GIDs, as with mlx5."""
+    vf = next(hardware.pfs()).vfs[1]
+    name, netdev = vf.rdma, vf.netdev
+    moves: list[Callable[[], object]] = [
+        lambda: ip("link", "set", netdev, "netns", pod.name),
+        lambda: rdma("dev", "set", name, "netns", pod.name),
+    ]
+    for move in moves if first == "netdev" else reversed(moves):
+        move()
+    pod.ip("addr", "add", "10.9.0.1/24", "dev", netdev)
+    pod.ip("link", "set", netdev, "up")
+    until(lambda: f"state ACTIVE physical_state LINK_UP netdev {netdev}" in rdma("link", netns=pod.name)[0])
+    gids = Path("/sys/class/infiniband") / name / "ports" / "1" / "gids"
+    until(lambda: "0000:0000:0000:0000:0000:ffff:0a09:0001" in pod.run("sh", "-c", f"cat {gids}/?").stdout.split())
+
+
+@pytest.mark.parametrize(("one", "other"), [("rail0v0", "rail0v1"), ("rail0v2", "rail1v2")])
+def test_vfs_reach_each_other(guest: Guest, make_pod: Callable[[], Pod], one: str, other: str) -> None:
+    """Through their PF, and over the wire."""
+    pods = [make_pod(), make_pod()]
+    for number, (pod, netdev) in enumerate(zip(pods, (one, other), strict=True), 1):
+        ip("link", "set", netdev, "netns", pod.name)
+        pod.ip("addr", "add", f"10.9.0.{number}/24", "dev", netdev)
+        pod.ip("link", "set", netdev, "up")
+    assert until(lambda: pods[0].ping("10.9.0.2", "-W", "1"))

@@ -1,0 +1,46 @@
+"""The lab: what needs its kernel or its NICs, inside the guest that has them; one boot, one test, one report.
+
+Most kernels have no ipvlan and look for a new link's name in the right namespace, so the netns tier's tests of
+these two run here as well.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from conftest import require
+
+ROOT = Path(__file__).parents[1]
+LAB = ROOT / "netns-fixtures" / "lab"
+INSIDE = (
+    "tests/lab",
+    "tests/netns/test_ipvlan.py",
+    "tests/netns/test_kinds.py",
+    "tests/netns/test_macvlan.py::test_the_host_has_an_interface_of_that_name",
+)
+
+
+def test_in_the_lab(tmp_path: Path) -> None:
+    if "HPN_LAB" in os.environ:
+        pytest.skip("is what boots the guest that this is")
+    ready = subprocess.run([LAB, "--prepare"], capture_output=True, text=True, check=False)
+    if ready.returncode:
+        require("lab", ready.stderr.strip())
+    inside = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml=/run/lab/out/junit.xml", *INSIDE]
+    done = subprocess.run([LAB, "--out", tmp_path, *inside], cwd=ROOT, capture_output=True, text=True, check=False)
+    print(done.stdout, done.stderr)
+    report = tmp_path / "junit.xml"
+    assert report.exists(), f"no report came back; the lab ended with {done.returncode}: {done.stderr}"
+    cases = list(ET.parse(report).getroot().iter("testcase"))
+    # A skip too: whatever one of these tests may lack elsewhere, it has here.
+    others = [f"{c.get('classname')}::{c.get('name')}: {e.tag}: {e.get('message')}" for c in cases for e in outcomes(c)]
+    assert (others, done.returncode) == ([], 0), "\n".join(others)
+    assert cases
+
+
+def outcomes(case: ET.Element) -> list[ET.Element]:
+    """How it ended otherwise than by passing."""
+    return [e for e in case if e.tag in ("failure", "error", "skipped")]
