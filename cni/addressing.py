@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +20,9 @@ _DAD_FLAGS: Final = {"optimistic": IFA_F_OPTIMISTIC, "off": IFA_F_NODAD, "wait":
 
 def apply(pod: Pod, link: Link, result: Result, dad: str) -> None:
     """Bring the interface up with everything the result gives it.  Raises OSError, AddressConflict, InvalidConfig."""
-    v6 = [ip for ip in result.ips if ip.address.version == 6]
+    needs_v6 = any(ip.address.version == 6 for ip in result.ips)
     with doing(f"configuring {link.name} in {pod.path}"):
-        sysctl.write(pod.fd, settings(link.name, needs_v6=bool(v6), dad=dad))
+        sysctl.write(pod.fd, settings(link.name, needs_v6=needs_v6, dad=dad))
         # Up before there are addresses: added to a link that is down, an optimistic one is local only after
         # duplicate detection, a second later.
         with doing(f"setting it up with MAC {link.mac}"):
@@ -38,9 +37,19 @@ def apply(pod: Pod, link: Link, result: Result, dad: str) -> None:
         now = _with_carrier(pod, link)
         # An ipvlan in l3 or l3s has no ARP once it is up: it routes, and refuses a multicast MAC with ENOBUFS.
         if now and now.arp:
-            announce.send(pod.fd, link.name, (_frame(link.mac, ip.address.ip) for ip in result.ips))
-            if v6 and dad == "wait":
-                _wait_for_dad(pod, link)
+            _announce(pod, now, result, dad)
+
+
+def _announce(pod: Pod, link: Link, result: Result, dad: str) -> None:
+    """Tell the neighbours.  Raises AddressConflict where ADD is to wait for duplicate detection, and it finds one."""
+    v4 = [ip.address.ip for ip in result.ips if ip.address.version == 4]
+    announce.send(pod.fd, link.name, [announce.gratuitous_arp(link.mac, address) for address in v4])
+    v6 = [ip.address.ip for ip in result.ips if ip.address.version == 6]
+    settled = dad == "off" or (dad == "wait" and bool(v6) and _wait_for_dad(pod, link))
+    # Some NICs (igb) hand a VF its own multicast back, and what is still tentative would be taken for a duplicate
+    # of itself.  The kernel does not announce an optimistic address later either.
+    if settled or not link.device:
+        announce.send(pod.fd, link.name, [announce.unsolicited_na(link.mac, a, override=settled) for a in v6])
 
 
 def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:
@@ -109,14 +118,8 @@ def _with_carrier(pod: Pod, link: Link) -> Link | None:
         time.sleep(_POLL)
 
 
-def _frame(mac: str, address: Address) -> bytes:
-    if isinstance(address, IPv4Address):
-        return announce.gratuitous_arp(mac, address)
-    return announce.unsolicited_na(mac, address)
-
-
-def _wait_for_dad(pod: Pod, link: Link) -> None:
-    """Until no address of the link is tentative.  Raises AddressConflict naming the one that failed."""
+def _wait_for_dad(pod: Pod, link: Link) -> bool:
+    """Whether no address of the link is tentative any more.  Raises AddressConflict naming the one that failed."""
     deadline = time.monotonic() + _DAD_TIMEOUT
     while True:
         flags = dump.addresses(pod.fd, link.index)
@@ -126,6 +129,8 @@ def _wait_for_dad(pod: Pod, link: Link) -> None:
                 f"{', '.join(failed)} is in use by another host on the link (IPv6 duplicate address detection); "
                 "find it, or exclude the address from the range"
             )
-        if not any(flag & IFA_F_TENTATIVE for flag in flags.values()) or time.monotonic() > deadline:
-            return
+        if not any(flag & IFA_F_TENTATIVE for flag in flags.values()):
+            return True
+        if time.monotonic() > deadline:
+            return False
         time.sleep(_POLL)

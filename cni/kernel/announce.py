@@ -1,7 +1,6 @@
 """Tell the link whose address this is now, so that no neighbour goes on using an earlier pod's MAC.
 
-The frames are made by pure functions and sent through a packet socket: the address may still be in
-duplicate address detection, when an ordinary socket could not send from it.
+The frames are made by pure functions and sent through a packet socket.
 """
 
 import socket
@@ -14,6 +13,7 @@ from cni.kernel.netns import run_in
 _BROADCAST = b"\xff" * 6
 _ALL_NODES = IPv6Address("ff02::1").packed
 _ALL_NODES_MAC = bytes.fromhex("333300000001")
+_OVERRIDE = 0x20000000
 _ETH_P_ARP, _ETH_P_IPV6, _ICMPV6, _ICMPV6_NA = 0x0806, 0x86DD, 58, 136
 
 
@@ -24,12 +24,12 @@ def gratuitous_arp(mac: str, address: IPv4Address) -> bytes:
     return head + struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + source + address.packed + bytes(6) + address.packed
 
 
-def unsolicited_na(mac: str, address: IPv6Address) -> bytes:
-    """An unsolicited neighbour advertisement (RFC 4861 section 7.2.6), without the override flag: the address
-    may be optimistic, and RFC 4429 section 3.3 forbids overriding others before detection has ended."""
+def unsolicited_na(mac: str, address: IPv6Address, *, override: bool) -> bytes:
+    """An unsolicited neighbour advertisement (RFC 4861 section 7.2.6).  RFC 4429 section 3.3 forbids overriding
+    what others know before duplicate detection has ended."""
     source = bytes.fromhex(mac.replace(":", ""))
     option = b"\x02\x01" + source  # target link-layer address
-    icmp = struct.pack("!BBHI", _ICMPV6_NA, 0, 0, 0) + address.packed + option
+    icmp = struct.pack("!BBHI", _ICMPV6_NA, 0, 0, _OVERRIDE if override else 0) + address.packed + option
     pseudo = address.packed + _ALL_NODES + struct.pack("!II", len(icmp), _ICMPV6)
     icmp = icmp[:2] + struct.pack("!H", _checksum(pseudo + icmp)) + icmp[4:]
     ip = struct.pack("!IHBB", 6 << 28, len(icmp), _ICMPV6, 255) + address.packed + _ALL_NODES

@@ -288,11 +288,19 @@ def test_an_address_in_use_is_found_by_check(host: Host, pod: Pod) -> None:
     assert "fd00:56::2" in reply.stdout
 
 
-def test_announces_its_addresses(host: Host, pod: Pod, fabric: Fabric) -> None:
+@pytest.mark.parametrize("dad", ["off", "wait"])
+def test_announces_its_addresses(host: Host, pod: Pod, fabric: Fabric, dad: str) -> None:
     """Before ADD returns: no neighbour may go on using an earlier pod's MAC."""
+    pod.quick_dad()
+    mac = host.ok("ADD", pod, host.conf(dad=dad))["interfaces"][0]["mac"]
+    assert (mac, "10.56.0.2") in fabric.announced_v4()
+    assert (mac, "fd00:56::2", True) in fabric.announced_v6()
+
+
+def test_announces_an_optimistic_address_without_override(host: Host, pod: Pod, fabric: Fabric) -> None:
+    """Another host may have it, and who is being tested takes nothing from anybody."""
     mac = host.ok("ADD", pod)["interfaces"][0]["mac"]
     assert (mac, "10.56.0.2") in fabric.announced_v4()
-    # Without override: another host may have it, and who is being tested takes nothing from anybody.
     assert (mac, "fd00:56::2", False) in fabric.announced_v6()
 
 
