@@ -20,6 +20,7 @@ from cni.errors import (
     DelegateError,
     DelegateFailed,
     DelegateNotRun,
+    DeviceInUse,
     IncompatibleVersion,
     InterfaceExists,
     InvalidConfig,
@@ -31,7 +32,7 @@ from cni.errors import (
 from cni.journal import Entry, Record
 from cni.kernel import netns, rtnl
 from cni.kernel.rtnl import Link
-from cni.location import location
+from cni.location import Location, location
 from cni.pod import Pod
 from cni.result import Interface, Result
 from cni.spec import Json, Key, Request
@@ -49,32 +50,37 @@ def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Res
     where, key, kind = wanted.where, request.key, kinds.named(wanted.attach.kind)
     if where.ipam:
         delegate.find(where.ipam, request, programs)
-    with _pod(request) as pod, rtnl.opened() as host:
-        plan = kind.plan(wanted, host, pod)
-        with journal.locked(where.state_dir, where.network, key) as entry:
-            _settle(entry, pod, request, log, programs)
+    with (
+        _pod(request) as pod,
+        rtnl.opened() as host,
+        journal.locked(where.state_dir, where.network, key) as entry,
+    ):
+        _settle(entry, pod, request, log, programs)
+        with kind.claiming(wanted):
+            _free_device(wanted.attach.device, where, request, programs)
+            plan = kind.plan(wanted, host, pod)
             _refuse_taken_name(pod, key.ifname)
             record = _record(wanted, request, conf, pod, plan)
             entry.save(record)
-            result, holds = Result(), False
-            try:
-                # Ours is all or nothing, and needs no link: refusing before there is one is cheaper and quieter.
-                if where.ipam in programs:
-                    result, holds = _addresses(where.ipam, request, programs), True
-                link = kind.attach(plan, host, pod, key.ifname)
-                record = replace(record, link={**plan, "index": link.index})
-                # A program may need the link, as dhcp does, and may hold something also if it fails.
-                if where.ipam and not holds:
-                    holds = True
-                    result = _addresses(where.ipam, request, programs)
-                addressing.apply(pod, link, result, wanted.attach.dad)
-                own = _own_result(wanted, link, pod, result)
-                entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
-            except BaseException as failure:
-                holds = holds and not isinstance(failure, DelegateNotRun)
-                for problem in _undo(entry, record, request, programs, ask_ipam=holds):
-                    failure.add_note(f"and could not undo it all, DEL has to: {problem}")
-                raise
+        result, holds = Result(), False
+        try:
+            # Ours is all or nothing, and needs no link: refusing before there is one is cheaper and quieter.
+            if where.ipam in programs:
+                result, holds = _addresses(where.ipam, request, programs), True
+            link = kind.attach(plan, host, pod, key.ifname)
+            record = replace(record, link={**plan, "index": link.index})
+            # A program may need the link, as dhcp does, and may hold something also if it fails.
+            if where.ipam and not holds:
+                holds = True
+                result = _addresses(where.ipam, request, programs)
+            addressing.apply(pod, link, result, wanted.attach.dad)
+            own = _own_result(wanted, link, pod, result)
+            entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
+        except BaseException as failure:
+            holds = holds and not isinstance(failure, DelegateNotRun)
+            for problem in _undo(entry, record, request, programs, ask_ipam=holds):
+                failure.add_note(f"and could not undo it all, DEL has to: {problem}")
+            raise
     return own.after(wanted.previous) if wanted.previous else own
 
 
@@ -174,8 +180,7 @@ def _undo(
     try:
         if record.of_this_boot:
             with pods.found(record.identity, request.netns, record.netns) as pod:
-                if pod:
-                    kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
+                kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
         if ask_ipam:
             as_added = request.but(
                 stdin=json.dumps(record.config).encode(),
@@ -219,6 +224,21 @@ def _settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: 
         raise InterfaceExists(f"{record.network}/{record.key} is attached already, since {record.time}; send DEL first")
     _raise_all(_undo(entry, record, request, programs))
     log.append(f"undid what an earlier ADD of {record.network}/{record.key} left, of {record.time}")
+
+
+def _free_device(device: str, where: Location, request: Request, programs: Programs) -> None:
+    """Take the device from an owner that is provably dead.  Raises DeviceInUse if the owner may live."""
+    owner = journal.devices(where.state_dir).get(device) if device else None
+    if owner is None:
+        return
+    with journal.locked(where.state_dir, owner.network, owner.key) as entry:
+        now = entry.load()
+        if now and not _is_dead(now):
+            raise DeviceInUse(
+                f"deviceID {device!r} belongs to {now.network}/{now.key}, since {now.time}; delete that first"
+            )
+        if now:
+            _raise_all(_undo(entry, now, request.but(CNI_NETNS="", CNI_COMMAND="GC"), programs))
 
 
 def _refuse_taken_name(pod: Pod, ifname: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 from netaddr import EUI, mac_unix_expanded
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cni import spec
 from cni.errors import CniError, InvalidConfig, UnsupportedField, together
@@ -70,6 +70,11 @@ class Common(BaseModel):
     stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR  # noqa: N815
     strict: bool = True
 
+    @property
+    def device(self) -> str:
+        """The bus address of the device it takes for itself; empty for none, or any."""
+        return ""
+
 
 class Child(Common):
     """A link made over a master: what macvlan and ipvlan share."""
@@ -94,7 +99,73 @@ class Ipvlan(Child):
     mode: Literal["l2", "l3", "l3s"] = "l2"
 
 
-MODELS: Final[Mapping[str, type[Macvlan | Ipvlan]]] = {"macvlan": Macvlan, "ipvlan": Ipvlan}
+class Rdma(BaseModel):
+    """What becomes of the device's RDMA devices."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    mode: Literal["auto", "exclusive", "shared", "off"] = "auto"
+    required: bool = False
+
+
+_Switch = Literal["on", "off"]
+_Mbps = Annotated[int, Field(ge=0, le=2**32 - 1)]
+
+
+class Sriov(Common):
+    """https://github.com/k8snetworkplumbingwg/sriov-cni, docs/configuration-reference.md"""
+
+    kind: Literal["sriov"] = "sriov"
+    deviceID: str = ""  # noqa: N815
+    pf: Annotated[str, AfterValidator(_interface)] = ""
+    mac: Annotated[str, AfterValidator(_no_or_unicast_mac)] | None = None
+    vlan: Annotated[int, Field(ge=0, le=4094)] | None = None
+    vlanQoS: Annotated[int, Field(ge=0, le=7)] = 0  # noqa: N815
+    vlanProto: Literal["802.1q", "802.1ad"] = "802.1q"  # noqa: N815
+    spoofchk: _Switch | None = None
+    trust: _Switch | None = None
+    link_state: Literal["auto", "enable", "disable"] | None = None
+    min_tx_rate: _Mbps | None = None
+    max_tx_rate: _Mbps | None = None
+    rdma: Rdma = Rdma()
+
+    @property
+    def device(self) -> str:
+        return self.deviceID
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Sriov":
+        if self.deviceID and self.pf:
+            raise ValueError(f"deviceID {self.deviceID!r} and pf {self.pf!r} are both set; remove one")
+        if not self.deviceID and not self.pf:
+            raise ValueError(
+                "deviceID is not set; Multus sets it where the NetworkAttachmentDefinition has the annotation "
+                "k8s.v1.cni.cncf.io/resourceName and the pod requests that resource; or set pf, for any free VF of it"
+            )
+        for key, value, default in (("vlanQoS", self.vlanQoS, 0), ("vlanProto", self.vlanProto, "802.1q")):
+            if value != default and not self.vlan:
+                raise ValueError(f"{key} {value!r} needs a vlan other than 0; set vlan")
+        if self.min_tx_rate and self.max_tx_rate and self.min_tx_rate > self.max_tx_rate:
+            raise ValueError(f"min_tx_rate {self.min_tx_rate} is above max_tx_rate {self.max_tx_rate}; lower it")
+        return self
+
+    def attributes(self) -> Json:
+        """What the PF is to be told of the VF, in the order in which it is to be told; only what was asked for."""
+        wanted: Json = {}
+        if self.vlan is not None:
+            wanted["vlan"] = [self.vlan, self.vlanQoS, self.vlanProto]
+        if self.min_tx_rate is not None or self.max_tx_rate is not None:
+            wanted["rate"] = [self.min_tx_rate or 0, self.max_tx_rate or 0]
+        for name in ("spoofchk", "trust"):
+            if (value := getattr(self, name)) is not None:
+                wanted[name] = value == "on"
+        if self.link_state is not None:
+            wanted["link_state"] = self.link_state
+        return wanted
+
+
+Attach = Macvlan | Ipvlan | Sriov
+MODELS: Final[Mapping[str, type[Attach]]] = {"macvlan": Macvlan, "ipvlan": Ipvlan, "sriov": Sriov}
 
 
 @dataclass(frozen=True)
@@ -102,7 +173,7 @@ class NetConf:
     """One attachment's configuration, valid as far as can be told without asking the kernel."""
 
     where: Location
-    attach: Macvlan | Ipvlan
+    attach: Attach
     mac: str
     pod: str
     previous: Result | None
@@ -117,9 +188,9 @@ def load(conf: Json, cni_args: str) -> NetConf:
     mac = spec.requested(conf, args, "mac", "MAC")
     if mac is not None:
         mac = _requested_mac(mac)
-    elif isinstance(attach, Macvlan):
+    elif isinstance(attach, Macvlan | Sriov):
         mac = attach.mac
-    if mac and (isinstance(attach, Ipvlan) or attach.mode == "passthru"):
+    if mac and not isinstance(attach, Sriov) and (isinstance(attach, Ipvlan) or attach.mode == "passthru"):
         raise InvalidConfig(
             f"mac {mac!r}: {attach.kind} in mode {attach.mode} has its master's MAC; remove mac or use mode bridge"
         )
@@ -144,19 +215,27 @@ def previous_result(conf: Json) -> Result | None:
         raise InvalidConfig(f"prevResult: {e}") from e
 
 
-def _model(own: Json, conf: Json) -> Macvlan | Ipvlan:
-    kind = own.get("kind", "macvlan")
+def _model(own: Json, conf: Json) -> Attach:
+    kind = own.get("kind", _kind(own, conf))
     if not isinstance(kind, str) or kind not in MODELS:
         raise InvalidConfig(f"kind {kind!r} is not one of {', '.join(MODELS)}")
-    if "kind" not in own and "master" not in own and (device := conf.get("deviceID")):
-        raise InvalidConfig(
-            f"deviceID {device!r} names a device, which kind macvlan does not use; "
-            "set master (or kind) for an interface over a master"
-        )
+    if kind == "sriov" and (device := _device(conf)):
+        own = {**own, "deviceID": device}
     try:
         return MODELS[kind].model_validate(own if own.get("strict", True) else _known(own, MODELS[kind]))
     except ValidationError as e:
         raise refusal(e) from e
+
+
+def _kind(own: Json, conf: Json) -> str:
+    """A device, or the PF it is of, asks for a VF, unless a master is named: Multus adds deviceID to any
+    configuration whose resource has one."""
+    names_a_device = _device(conf) or "pf" in own
+    return "sriov" if names_a_device and not own.keys() & {"master", "mode"} else "macvlan"
+
+
+def _device(conf: Json) -> Any:
+    return spec.requested(conf, {}, "deviceID", "") or conf.get("deviceID")
 
 
 def _known(own: Json, model: type[BaseModel]) -> Json:
@@ -185,4 +264,6 @@ def _finding(section: str, error: Any) -> CniError:
     if error["type"] == "extra_forbidden":
         return UnsupportedField(f"{path} {value} is not a key we know; correct it, remove it, or set strict to false")
     text = str(error["msg"]).removeprefix("Value error, ")
+    if not path:  # of several keys together, which the text names
+        return InvalidConfig(text)
     return InvalidConfig(f"{path} {value}: {text[:1].lower()}{text[1:]}")

@@ -140,6 +140,12 @@ class RecordUnreadable(CniError):
     code = 108
 
 
+class DeviceInUse(CniError):
+    """The device belongs to another attachment."""
+
+    code = 109
+
+
 class DelegateError(CniError):
     """A delegate's own error, passed on under its own code."""
 

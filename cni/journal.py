@@ -97,8 +97,21 @@ class Entry:
 @contextmanager
 def locked(state_dir: Path, network: str, key: Key) -> Iterator[Entry]:
     """The attachment's entry, alone.  Raises TryAgain if another process keeps it, IoFailure."""
-    number = zlib.crc32(f"{network}/{key}".encode()) % _LOCKS
-    path = durable.directory(state_dir / "locks") / f"attachment-{number}"
+    with _lock(state_dir, "attachment", f"{network}/{key}"):
+        yield Entry(state_dir, network, key)
+
+
+@contextmanager
+def device_locked(state_dir: Path, device: str) -> Iterator[None]:
+    """Alone in deciding who gets a device; taken inside an attachment's lock, never around one.
+    Raises TryAgain, IoFailure."""
+    with _lock(state_dir, "device", device):
+        yield
+
+
+@contextmanager
+def _lock(state_dir: Path, what: str, name: str) -> Iterator[None]:
+    path = durable.directory(state_dir / "locks") / f"{what}-{zlib.crc32(name.encode()) % _LOCKS}"
     lock = FileLock(path, timeout=LOCK_TIMEOUT, mode=0o600)
     try:
         lock.acquire()
@@ -107,7 +120,7 @@ def locked(state_dir: Path, network: str, key: Key) -> Iterator[Entry]:
     except OSError as e:
         raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
     try:
-        yield Entry(state_dir, network, key)
+        yield
     finally:
         lock.release()
 
@@ -133,6 +146,12 @@ def records(state_dir: Path) -> Iterator[Record]:
             continue
         if record:
             yield record
+
+
+def devices(state_dir: Path) -> dict[str, Record]:
+    """The devices that attachments of this boot have: bus address -> record.  The journal is the only place that
+    says whose a device is, so that nothing can contradict it."""
+    return {r.link["device"]: r for r in records(state_dir) if r.of_this_boot and r.link.get("device")}
 
 
 def _folder(state_dir: Path, network: str) -> Path:

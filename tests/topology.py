@@ -96,6 +96,10 @@ class Pod:
         assert link
         return link
 
+    def gone(self) -> None:
+        """Delete the namespace, as a runtime that crashed would without a DEL."""
+        ip("netns", "delete", self.name)
+
     def remade(self) -> None:
         """Another namespace under the same path."""
         ip("netns", "delete", self.name)

@@ -29,6 +29,7 @@ SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 
 IFF_UP, IFF_NOARP, IFF_LOWER_UP = 0x1, 0x80, 0x10000
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_LINKINFO = 1, 3, 4, 5, 18
+IFLA_TXQLEN, IFLA_IFALIAS, IFLA_VFINFO_LIST, IFLA_PARENT_DEV_NAME = 13, 20, 22, 56
 IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID = 28, 29, 37
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
 RTEXT_FILTER_SKIP_STATS: Final = 8
@@ -50,7 +51,8 @@ _ATTR = struct.Struct("=HH")
 @dataclass(frozen=True)
 class Link:
     """One RTM_NEWLINK answer.  ``kind`` is empty for hardware; ``parent`` is an ifindex in namespace
-    ``parent_nsid``, or in the link's own if that is None; ``data`` is IFLA_INFO_DATA undecoded."""
+    ``parent_nsid``, or in the link's own if that is None; ``data`` is IFLA_INFO_DATA undecoded, ``device`` the bus
+    address of the hardware (Linux 5.14), and ``vfs`` IFLA_VFINFO_LIST where it was asked for."""
 
     index: int
     name: str
@@ -61,6 +63,10 @@ class Link:
     parent: int = 0
     parent_nsid: int | None = None
     data: bytes = b""
+    device: str = ""
+    txqlen: int = 0
+    alias: str = ""
+    vfs: bytes = b""
 
     @property
     def up(self) -> bool:
@@ -98,10 +104,10 @@ class Rtnl:
             _raise_error(answer[_HEADER.size : length], has_message=bool(flags & NLM_F_ACK_TLVS))
             return b""
 
-    def link(self, name: str = "", *, index: int = 0) -> Link | None:
+    def link(self, name: str = "", *, index: int = 0, filters: int = RTEXT_FILTER_SKIP_STATS) -> Link | None:
         """Equivalent to: ip link show NAME.  A name matches altnames too.  None if there is none."""
         try:
-            return parse_link(self.call(RTM_GETLINK, 0, get_link(name, index)))
+            return parse_link(self.call(RTM_GETLINK, 0, get_link(name, index, filters)))
         except OSError as e:
             if e.errno == 19:  # ENODEV
                 return None
@@ -122,6 +128,12 @@ class Rtnl:
     def set_up(self, index: int) -> None:
         """Equivalent to: ip link set DEV up."""
         self.change(RTM_NEWLINK, 0, _LINK.pack(0, 0, index, IFF_UP, IFF_UP))
+
+    def set_link(self, index: int, *attrs: bytes, down: bool = False) -> None:
+        """Equivalent to: ip link set DEV ...; all attributes in one message, which is not all or nothing: the
+        kernel applies them in an order of its own, a move first, and keeps what it did when one fails."""
+        body = _LINK.pack(0, 0, index, 0, IFF_UP if down else 0)
+        self.change(RTM_NEWLINK, 0, body + b"".join(attrs))
 
     def add_address(self, index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> None:
         """Equivalent to: ip address add ADDRESS dev DEV; ``flags`` are IFA_F_*."""
@@ -154,10 +166,10 @@ def text(value: str) -> bytes:
     return value.encode() + b"\0"
 
 
-def get_link(name: str = "", index: int = 0) -> bytes:
+def get_link(name: str = "", index: int = 0, filters: int = RTEXT_FILTER_SKIP_STATS) -> bytes:
     """RTM_GETLINK's body: one link by index or name, without its counters."""
     by_name = attr(IFLA_IFNAME, text(name)) if name else b""
-    return _LINK.pack(0, 0, index, 0, 0) + by_name + attr(IFLA_EXT_MASK, u32(RTEXT_FILTER_SKIP_STATS))
+    return _LINK.pack(0, 0, index, 0, 0) + by_name + attr(IFLA_EXT_MASK, u32(filters))
 
 
 def new_link(  # noqa: PLR0913  # they are the message's attributes
@@ -223,6 +235,10 @@ def parse_link(body: bytes) -> Link:
         parent=_u32(attrs.get(IFLA_LINK, bytes(4))),
         parent_nsid=None if nsid is None else int.from_bytes(nsid, sys.byteorder, signed=True),
         data=info.get(IFLA_INFO_DATA, b""),
+        device=_text(attrs.get(IFLA_PARENT_DEV_NAME, b"")),
+        txqlen=_u32(attrs.get(IFLA_TXQLEN, bytes(4))),
+        alias=_text(attrs.get(IFLA_IFALIAS, b"")),
+        vfs=attrs.get(IFLA_VFINFO_LIST, b""),
     )
 
 

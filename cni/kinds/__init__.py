@@ -4,6 +4,7 @@ A kind is a module with the functions of ``Kind``; what it plans is a JSON objec
 in the journal so that ``detach`` and ``check`` need no configuration.
 """
 
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 class Kind(Protocol):
     """What commands.py asks of a kind's module."""
 
+    def claiming(self, conf: "NetConf") -> AbstractContextManager[None]:
+        """Held from before ``plan`` until the journal has what was planned: whose device it is is decided once."""
+
     def plan(self, conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
         """Read the facts and decide everything; changes nothing.  Raises CniError for what cannot be."""
 
@@ -30,8 +34,9 @@ class Kind(Protocol):
     def find(self, plan: Json, pod: Pod, ifname: str) -> Link | None:
         """The interface that ``attach`` made, never a stranger's of the same name."""
 
-    def detach(self, plan: Json, pod: Pod, ifname: str) -> None:
-        """Undo ``attach``, whole or in part; nothing there is fine.  Not called for a namespace that is gone."""
+    def detach(self, plan: Json, pod: Pod | None, ifname: str) -> None:
+        """Undo ``attach``, whole or in part; nothing there is fine.  ``pod`` is None when nobody runs in it any
+        more."""
 
     def check(self, plan: Json, host: Rtnl, pod: Pod, expected: Interface) -> Link:
         """Raise CheckFailed unless the interface is as planned; return it."""
@@ -40,7 +45,7 @@ class Kind(Protocol):
         """Raise CniError if no ADD of this configuration can be served now."""
 
 
-NAMES: Final = ("macvlan", "ipvlan")
+NAMES: Final = ("macvlan", "ipvlan", "sriov")
 
 
 def named(kind: str) -> Kind:

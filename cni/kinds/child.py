@@ -2,8 +2,9 @@
 
 import errno
 import zlib
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from cni.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
 from cni.kernel import dump, rtnl
@@ -41,6 +42,11 @@ class Plan:
         return link.index == self.index if self.index else not self.mac or link.mac == self.mac
 
 
+def claiming(_conf: "NetConf") -> AbstractContextManager[None]:
+    """Kind.claiming: a master is everybody's."""
+    return nullcontext()
+
+
 def plan(attach: "Child", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: Pod) -> Json:
     """Decide over which master.  Raises LinkUnavailable, InvalidConfig."""
     inside = attach.linkInContainer
@@ -50,8 +56,9 @@ def plan(attach: "Child", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: 
 
 def status(conf: "NetConf", host: Rtnl) -> None:
     """Kind.status.  A master inside the container is there only when the container is."""
-    if not conf.attach.linkInContainer:
-        master(conf.attach, host, None)
+    wanted = cast("Child", conf.attach)
+    if not wanted.linkInContainer:
+        master(wanted, host, None)
 
 
 def master(attach: "Child", where: Rtnl, ns_fd: int | None) -> Link:
@@ -117,10 +124,10 @@ def find(plan: Json, pod: Pod, ifname: str) -> Link | None:
     return None
 
 
-def detach(plan: Json, pod: Pod, ifname: str) -> None:
-    """Kind.detach."""
-    link = find(plan, pod, ifname)
-    if link is None:
+def detach(plan: Json, pod: Pod | None, ifname: str) -> None:
+    """Kind.detach.  The kernel removes the link with the namespace."""
+    link = find(plan, pod, ifname) if pod else None
+    if pod is None or link is None:
         return
     with doing(f"removing {link.name} from {pod.path}"):
         try:

@@ -9,7 +9,7 @@ from cni.errors import LinkUnavailable
 from cni.journal import Record
 from cni.kernel.rtnl import Rtnl, attr
 from cni.kinds import child
-from cni.kinds.child import attach, check, detach, find, status
+from cni.kinds.child import attach, check, claiming, detach, find, status
 from cni.pod import Pod
 from cni.spec import Json
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
     from cni.config import Ipvlan, NetConf
 
-__all__ = ["attach", "check", "detach", "find", "plan", "status"]
+__all__ = ["attach", "check", "claiming", "detach", "find", "plan", "status"]
 
 IFLA_IPVLAN_MODE: Final = 1
 MODES: Final = {"l2": 0, "l3": 1, "l3s": 2}

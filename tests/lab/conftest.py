@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from lab.guest import Guest, hardware
+from lab.node import Node, picture
 from topology import Pod, until
 
 # Not a tier that is missing outside the guest: tests/test_lab.py goes where it is.
@@ -24,6 +25,17 @@ def guest(tmp_path: Path, nothing_left: None) -> Iterator[Guest]:
     yield Guest(tmp_path)
     # What is in a namespace that goes comes back a moment later.
     until(lambda: picture() == before)
+
+
+@pytest.fixture
+def node(guest: Guest) -> Iterator[Node]:
+    """The guest as a node that attaches VFs, which it finds again as they were, on host and PF."""
+    node = Node(guest.tmp_path)
+    before = picture()
+    yield node
+    if node.state_files():  # of a test that failed half-way, which is not to fail all others
+        node.call("GC", None, node.conf() | {"cni.dev/valid-attachments": []})
+    assert picture() == before
 
 
 @pytest.fixture

@@ -1,74 +1,20 @@
 """Kill the plugin at every boundary between two steps, and see that what is left can always be put right.
 
-A child process runs the real plugin; just before its n-th step that another process could notice (a file
-opened for writing, flushed, synced, renamed, removed; a directory or link made; a message sent to the
-kernel) it kills itself with SIGKILL.  n counts up until the command ends by itself, so no boundary is missed
-and none has to be named in the product.
+n counts up until the command ends by itself, so no boundary is missed.
 """
 
-import os
-import signal
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from topology import PROGRAMS, Host, Pod, ip
-
-from cni.main import run as hpn
-from cni.spec import Request
-
-_STEPS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.truncate", "socket.sendto"}
-_CALLS = {"flush", "fsync"}  # steps that Python raises no audit event for
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-_ENDED = 77
+from killing import killed_at
+from topology import Host, Pod, ip
 
 # One address in each family, so that a lost one is missed at once.
 _POOL = {
     "type": "hpn-ipam",
     "ranges": [[{"subnet": "10.56.0.0/30"}], [{"subnet": "fd00:56::/126", "rangeEnd": "fd00:56::2"}]],
 }
-
-
-def killed_at(step: int, request: Request) -> bool:
-    """Run the request in a child that dies before its n-th step; False if it ended before that."""
-    child = os.fork()
-    if not child:
-        try:
-            _die_at(step)
-            reply = hpn(request, PROGRAMS)
-            os._exit(_ENDED if reply.exit_code == 0 else 1)
-        finally:
-            os._exit(2)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert os.waitstatus_to_exitcode(status) == _ENDED, "the command itself failed"
-    return False
-
-
-def _die_at(step: int) -> None:
-    count = 0
-
-    def one_more() -> None:
-        nonlocal count
-        if count == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-        count += 1
-
-    def audit(event: str, args: tuple[Any, ...]) -> None:
-        if event in _STEPS or (event == "open" and isinstance(args[2], int) and args[2] & _WRITING):
-            one_more()
-
-    def profile(_frame: object, event: str, function: Any) -> None:
-        if event == "c_call" and function.__name__ in _CALLS:
-            one_more()
-
-    sys.addaudithook(audit)
-    threading.setprofile(profile)
-    sys.setprofile(profile)
 
 
 def by_del(host: Host, pod: Pod, conf: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cni import config
-from cni.config import Ipvlan, Location, Macvlan
+from cni.config import Ipvlan, Location, Macvlan, Sriov
 from cni.errors import CniError, InvalidConfig, UnsupportedField
 from cni.result import Interface, Result
 
@@ -144,7 +144,7 @@ def test_keys_of_a_kind_refused(kind: str, key: str, value: Any, shown: str, rem
 @pytest.mark.parametrize(
     ("kind", "shown"),
     [
-        ("sriov", "'sriov'"),
+        ("sriov-cni", "'sriov-cni'"),
         ("MACVLAN", "'MACVLAN'"),
         ("", "''"),
         (None, "None"),
@@ -156,7 +156,7 @@ def test_keys_of_a_kind_refused(kind: str, key: str, value: Any, shown: str, rem
 )
 def test_kind_refused(kind: Any, shown: str) -> None:
     error = refused(conf(kind=kind))
-    assert (error.code, error.msg) == (7, f"kind {shown} is not one of macvlan, ipvlan")
+    assert (error.code, error.msg) == (7, f"kind {shown} is not one of macvlan, ipvlan, sriov")
 
 
 @pytest.mark.parametrize(
@@ -369,14 +369,79 @@ def test_no_previous_result() -> None:
     assert config.load(conf(prevResult={}), "").previous == Result()
 
 
-@pytest.mark.parametrize("keys", [{}, {"mtu": 1400}, {"vlan": 5}])  # whatever else there is
-def test_device_id_alone_is_explained(keys: dict[str, Any]) -> None:
-    error = refused(conf(deviceID="0000:3b:00.2", **keys))
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"deviceID": "0000:3b:00.2"},  # Multus writes it here
+        {"runtimeConfig": {"deviceID": "0000:3b:00.2"}},  # ... and here where the capability is declared
+        {"runtimeConfig": {"deviceID": "0000:3b:00.2"}, "deviceID": "0000:3b:00.3"},
+    ],
+)
+def test_a_device_asks_for_a_vf(keys: dict[str, Any]) -> None:
+    attach = config.load(conf(**keys), "").attach
+    assert isinstance(attach, Sriov)
+    assert (attach.deviceID, attach.device, attach.attributes()) == ("0000:3b:00.2", "0000:3b:00.2", {})
+
+
+def test_a_pf_asks_for_any_of_its_vfs() -> None:
+    attach = config.load(conf(pf="ens1f0"), "").attach
+    assert isinstance(attach, Sriov)
+    assert (attach.pf, attach.device) == ("ens1f0", "")
+
+
+VF = {"deviceID": "0000:3b:00.2"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted"),
+    [
+        ({"vlan": 0}, {"vlan": [0, 0, "802.1q"]}),  # 0 is a wish, absent is none
+        ({"vlan": 7, "vlanQoS": 3, "vlanProto": "802.1ad"}, {"vlan": [7, 3, "802.1ad"]}),
+        ({"min_tx_rate": 10}, {"rate": [10, 0]}),
+        ({"max_tx_rate": 0}, {"rate": [0, 0]}),
+        ({"spoofchk": "off", "trust": "on"}, {"spoofchk": False, "trust": True}),
+        ({"link_state": "disable"}, {"link_state": "disable"}),
+    ],
+)
+def test_attributes_of_a_vf(keys: dict[str, Any], wanted: dict[str, Any]) -> None:
+    attach = config.load(conf(**VF, **keys), "").attach
+    assert isinstance(attach, Sriov)
+    assert attach.attributes() == wanted
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"kind": "sriov"}, ("deviceID", "resourceName", "pf")),
+        (VF | {"pf": "ens1f0"}, ("deviceID", "0000:3b:00.2", "pf", "ens1f0", "remove one")),
+        (VF | {"vlan": 4095}, ("vlan 4095", "4094")),
+        (VF | {"vlan": -1}, ("vlan -1",)),
+        (VF | {"vlan": "7"}, ('vlan "7"',)),
+        (VF | {"vlanQoS": 8, "vlan": 1}, ("vlanQoS 8",)),
+        (VF | {"vlanQoS": 3}, ("vlanQoS 3", "set vlan")),
+        (VF | {"vlanQoS": 3, "vlan": 0}, ("vlanQoS 3", "set vlan")),
+        (VF | {"vlanProto": "802.1ad"}, ("vlanProto", "802.1ad", "set vlan")),
+        (VF | {"vlanProto": "802.1x", "vlan": 1}, ("vlanProto", "802.1x")),
+        (VF | {"spoofchk": "yes"}, ('spoofchk "yes"', "on", "off")),
+        (VF | {"trust": True}, ("trust true", "on")),
+        (VF | {"link_state": "up"}, ('link_state "up"', "enable")),
+        (VF | {"min_tx_rate": -1}, ("min_tx_rate -1",)),
+        (VF | {"min_tx_rate": 20, "max_tx_rate": 10}, ("min_tx_rate 20", "max_tx_rate 10", "lower")),
+        (VF | {"mac": "01:00:5e:00:00:01"}, ("multicast",)),
+        (VF | {"rdma": {"mode": "rxe"}}, ("rdma.mode", "rxe")),
+        (VF | {"rdma": "auto"}, ("rdma",)),
+    ],
+)
+def test_a_vf_refused(keys: dict[str, Any], says: tuple[str, ...]) -> None:
+    error = refused(conf(**keys))
     assert error.code == 7
-    assert error.msg == (
-        "deviceID '0000:3b:00.2' names a device, which kind macvlan does not use; "
-        "set master (or kind) for an interface over a master"
-    )
+    assert [word for word in says if word not in error.msg] == []
+
+
+def test_unknown_key_of_rdma() -> None:
+    error = refused(conf(**VF, rdma={"modus": "auto"}))
+    assert error.code == 2
+    assert 'rdma.modus "auto"' in error.msg
 
 
 @pytest.mark.parametrize("keys", [{"master": "eth1"}, {"kind": "macvlan"}, {"kind": "ipvlan"}])

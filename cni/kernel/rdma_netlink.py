@@ -1,0 +1,134 @@
+"""RDMA netlink (include/uapi/rdma/rdma_netlink.h, drivers/infiniband/core/nldev.c): devices and their namespaces.
+
+There is no family header: attributes follow struct nlmsghdr.  A device moves between namespaces only in
+exclusive mode, and the kernel takes it *from the calling thread's* namespace, whatever the socket's is
+(rdma_dev_change_netns), so a socket is opened, used and closed in one ``netns.run_in``.
+
+Dumps lose devices while others move (one device per receive, continued by position), so one device is asked
+for by its index, which is stable, and a name that is missing is asked for again.
+"""
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from cni.kernel.netns import run_in
+from cni.kernel.rtnl import NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR, attr, attributes, text, u32
+
+NETLINK_RDMA: Final = 20
+NLDEV: Final = 5 << 10  # RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)
+GET, SET, SYS_GET = NLDEV + 1, NLDEV + 2, NLDEV + 6
+DEV_INDEX, DEV_NAME, NETNS_MODE, NET_NS_FD = 1, 2, 66, 68
+NLM_F_DUMP: Final = 0x300
+NLMSG_DONE: Final = 3
+
+_HEADER = struct.Struct("=IHHII")
+_MISSES: Final = 20  # of a dump, before a device is called absent; one in five loses one while others move
+T = TypeVar("T")
+
+
+def is_exclusive() -> bool | None:
+    """Equivalent to: rdma system show netns.  None where the kernel has no RDMA."""
+    try:
+        with _socket() as sock:
+            (answer,) = _call(sock, SYS_GET, 0, b"")
+    except OSError as e:
+        if e.errno == 93:  # EPROTONOSUPPORT: ib_core is not there
+            return None
+        raise
+    mode = attributes(answer).get(NETNS_MODE)
+    return mode is not None and mode[0] == 0
+
+
+def index_of(name: str, ns_fd: int | None = None) -> int | None:
+    """The index of the device of that name in a namespace, our own by default; None if it is not there."""
+
+    def look() -> int | None:
+        with _socket() as sock:
+            for _ in range(_MISSES):
+                found = {
+                    _text(a[DEV_NAME]): _u32(a[DEV_INDEX]) for a in map(attributes, _call(sock, GET, NLM_F_DUMP, b""))
+                }
+                if name in found:
+                    return found[name]
+                time.sleep(0.002)
+        return None
+
+    return _in(ns_fd, look)
+
+
+def name_of(index: int, ns_fd: int | None = None) -> str:
+    """The name of a device, by its index; empty if it is not in that namespace."""
+
+    def look() -> str:
+        with _socket() as sock:
+            try:
+                (answer,) = _call(sock, GET, 0, attr(DEV_INDEX, u32(index)))
+            except OSError as e:
+                if e.errno == 22:  # EINVAL: no such device, or not here
+                    return ""
+                raise
+            return _text(attributes(answer)[DEV_NAME])
+
+    return _in(ns_fd, look)
+
+
+def move(index: int, *, to: int, of: int | None = None) -> None:
+    """Equivalent to: rdma dev set DEV netns NS, from namespace ``of`` (ours by default).  Raises OSError."""
+
+    def act() -> None:
+        with _socket() as sock:
+            _call(sock, SET, NLM_F_ACK, set_netns(index, to))
+
+    _in(of, act)
+
+
+def rename(index: int, name: str) -> None:
+    """Equivalent to: rdma dev set DEV name NAME, in our own namespace."""
+    with _socket() as sock:
+        _call(sock, SET, NLM_F_ACK, attr(DEV_INDEX, u32(index)) + attr(DEV_NAME, text(name)))
+
+
+def set_netns(index: int, ns_fd: int) -> bytes:
+    """SET's attributes for a move."""
+    return attr(DEV_INDEX, u32(index)) + attr(NET_NS_FD, u32(ns_fd))
+
+
+def _in(ns_fd: int | None, work: Callable[[], T]) -> T:
+    return work() if ns_fd is None else run_in(ns_fd, work)
+
+
+def _socket() -> socket.socket:
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_RDMA)
+
+
+def _call(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
+    """Send one message; the bodies of the answer.  Raises OSError."""
+    sock.sendto(_HEADER.pack(_HEADER.size + len(body), kind, flags | NLM_F_REQUEST, 1, 0) + body, (0, 0))
+    bodies = list[bytes]()
+    while True:
+        data, offset = sock.recv(65536), 0
+        while offset < len(data):
+            length, kind, _, _, _ = _HEADER.unpack_from(data, offset)
+            payload = data[offset + _HEADER.size : offset + length]
+            offset += length + (-length % 4)
+            if kind == NLMSG_ERROR:
+                if number := -struct.unpack_from("=i", payload)[0]:
+                    raise OSError(number, os.strerror(number))
+                return bodies
+            if kind == NLMSG_DONE:
+                return bodies
+            bodies.append(payload)
+        if not flags & (NLM_F_DUMP | NLM_F_ACK):
+            return bodies
+
+
+def _u32(payload: bytes) -> int:
+    return int(struct.unpack("=I", payload[:4])[0])
+
+
+def _text(payload: bytes) -> str:
+    return payload.rstrip(b"\0").decode(errors="replace")

@@ -1,0 +1,107 @@
+"""A VF's attributes on its PF (include/uapi/linux/if_link.h, IFLA_VF_*): bytes both ways, pure."""
+
+import socket
+import struct
+from dataclasses import dataclass, fields
+from typing import Final
+
+from cni.kernel.rtnl import IFLA_VFINFO_LIST, attr, attributes
+
+RTEXT_FILTER_VF: Final = 1
+IFLA_VF_INFO: Final = 1
+IFLA_VF_MAC, IFLA_VF_SPOOFCHK, IFLA_VF_LINK_STATE, IFLA_VF_RATE, IFLA_VF_TRUST, IFLA_VF_VLAN_LIST = 1, 4, 5, 6, 9, 12
+IFLA_VF_VLAN: Final = 2
+IFLA_VF_VLAN_INFO: Final = 1
+PROTOCOLS: Final = {"802.1q": 0x8100, "802.1ad": 0x88A8}
+LINK_STATES: Final = {"auto": 0, "enable": 1, "disable": 2}
+
+
+@dataclass(frozen=True)
+class Vf:
+    """What the PF says of one VF; ``vlan`` is (id, qos, protocol), ``rate`` (min, max) in Mbit/s, 0 for none.
+    None is what this kernel or driver does not say."""
+
+    mac: str = ""
+    vlan: tuple[int, int, str] = (0, 0, "802.1q")
+    rate: tuple[int, int] = (0, 0)
+    spoofchk: bool | None = None
+    trust: bool | None = None
+    link_state: str | None = None
+
+    @classmethod
+    def from_json(cls, body: dict[str, object]) -> "Vf":
+        """Of ``asdict``, which JSON turned tuples into lists of."""
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in body.items()})  # type: ignore[arg-type]
+
+    def differing(self, other: "Vf") -> list[str]:
+        """The attributes in which the other is not as this one."""
+        return [f.name for f in fields(self) if getattr(self, f.name) not in (None, getattr(other, f.name))]
+
+
+def set_attribute(index: int, name: str, value: object) -> bytes:
+    """IFLA_VFINFO_LIST with one attribute, for RTM_SETLINK on the PF: ip link set PF vf INDEX NAME VALUE."""
+    match name, value:
+        case "mac", str(mac):
+            one = attr(IFLA_VF_MAC, struct.pack("=I", index) + bytes.fromhex(mac.replace(":", "")).ljust(32, b"\0"))
+        case "vlan", (int(vlan), int(qos), str(protocol)):
+            info = struct.pack("=III", index, vlan, qos) + struct.pack("!H", PROTOCOLS[protocol]) + bytes(2)
+            one = attr(IFLA_VF_VLAN_LIST, attr(IFLA_VF_VLAN_INFO, info))
+        case "rate", (int(low), int(high)):
+            one = attr(IFLA_VF_RATE, struct.pack("=III", index, low, high))
+        case "spoofchk", bool(on):
+            one = attr(IFLA_VF_SPOOFCHK, struct.pack("=II", index, on))
+        case "trust", bool(on):
+            one = attr(IFLA_VF_TRUST, struct.pack("=II", index, on))
+        case "link_state", str(state):
+            one = attr(IFLA_VF_LINK_STATE, struct.pack("=II", index, LINK_STATES[state]))
+        case _:
+            raise ValueError(f"a VF has no {name} {value!r}")
+    return attr(IFLA_VFINFO_LIST, attr(IFLA_VF_INFO, one))
+
+
+def parse(payload: bytes) -> dict[int, Vf]:
+    """IFLA_VFINFO_LIST's payload: VF index -> attributes."""
+    found, offset = dict[int, Vf](), 0
+    while offset + 4 <= len(payload):
+        length = struct.unpack_from("=H", payload, offset)[0]
+        if length < 4:
+            break
+        index, vf = _parse_one(attributes(payload[offset + 4 : offset + length]))
+        found[index] = vf
+        offset += length + (-length % 4)
+    return found
+
+
+def _parse_one(attrs: dict[int, bytes]) -> tuple[int, Vf]:
+    index, mac = struct.unpack_from("=I6s", attrs[IFLA_VF_MAC])
+    return index, Vf(
+        mac=mac.hex(":"),
+        vlan=_vlan(attrs),
+        rate=struct.unpack_from("=II", attrs[IFLA_VF_RATE], 4) if IFLA_VF_RATE in attrs else (0, 0),
+        spoofchk=_switch(attrs.get(IFLA_VF_SPOOFCHK)),
+        trust=_switch(attrs.get(IFLA_VF_TRUST)),
+        link_state=_link_state(attrs.get(IFLA_VF_LINK_STATE)),
+    )
+
+
+def _vlan(attrs: dict[int, bytes]) -> tuple[int, int, str]:
+    info = attributes(attrs.get(IFLA_VF_VLAN_LIST, b"")).get(IFLA_VF_VLAN_INFO)
+    if info:
+        vlan, qos = struct.unpack_from("=II", info, 4)
+        protocol = socket.ntohs(struct.unpack_from("=H", info, 12)[0])
+        return vlan, qos, next((k for k, v in PROTOCOLS.items() if v == protocol), "802.1q")
+    if IFLA_VF_VLAN in attrs:
+        vlan, qos = struct.unpack_from("=II", attrs[IFLA_VF_VLAN], 4)
+        return vlan, qos, "802.1q"
+    return 0, 0, "802.1q"
+
+
+def _switch(payload: bytes | None) -> bool | None:
+    """A setting; the kernel says 2^32-1 for one that the driver does not tell."""
+    value = struct.unpack_from("=I", payload, 4)[0] if payload else 0xFFFFFFFF
+    return None if value == 0xFFFFFFFF else bool(value)
+
+
+def _link_state(payload: bytes | None) -> str | None:
+    value = struct.unpack_from("=I", payload, 4)[0] if payload else None
+    return next((k for k, v in LINK_STATES.items() if v == value), None)

@@ -1,0 +1,219 @@
+"""VFs and their RDMA devices in pods: real ones, in the lab."""
+
+import itertools
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.node import MAC, NAME, PF, RDMA, Node, pci, rdma_devs, vf
+from topology import Pod, ip, until
+
+
+def test_attaches_and_detaches(node: Node, pod: Pod) -> None:
+    result = node.ok("ADD", pod)
+    link = pod.link()
+    assert link
+    assert link["parentdev"] == node.device
+    assert {"UP", "LOWER_UP"} <= set(link["flags"])
+    assert result["interfaces"] == [{"name": "hpn0", "mac": link["address"], "mtu": 1500, "sandbox": pod.path}]
+    assert pod.addresses() == {"10.56.0.2/24", "fd00:56::2/64"}
+    assert rdma_devs(pod.name) == {RDMA}
+    assert RDMA not in rdma_devs()
+    assert node.checked(pod, node.conf(), result).exit_code == 0
+    node.ok("DEL", pod)
+    assert pod.links() == set()
+    assert node.state_files() == set()
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"vlan": 100}, {"vlan_list": [{"vlan": 100}]}),
+        ({"vlan": 100, "vlanQoS": 3}, {"vlan_list": [{"vlan": 100, "qos": 3}]}),
+        ({"spoofchk": "off"}, {"spoofchk": False}),
+        ({"trust": "on"}, {"trust": True}),
+        ({"max_tx_rate": 50}, {"rate": {"max_tx": 50, "min_tx": 0}}),
+        ({"mac": MAC}, {"address": MAC}),
+        ({"mac": MAC, "vlan": 7, "trust": "on", "spoofchk": "off", "max_tx_rate": 10}, {"address": MAC, "trust": True}),
+    ],
+    ids=repr,
+)
+def test_attributes_are_set_and_put_back(node: Node, pod: Pod, keys: dict[str, Any], said: dict[str, Any]) -> None:
+    result = node.ok("ADD", pod, node.conf(**keys))
+    assert {k: vf()[k] for k in said} == said
+    if "mac" in keys:
+        link = pod.link()
+        assert link
+        assert link["address"] == MAC
+    assert node.checked(pod, node.conf(**keys), result).exit_code == 0
+    node.ok("DEL", pod, node.conf(**keys))
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"link_state": "disable"}, "link_state"),  # igb refuses it: Operation not supported
+        ({"vlan": 5, "vlanProto": "802.1ad"}, "vlan"),
+        ({"min_tx_rate": 5}, "rate"),
+        ({"max_tx_rate": 2000}, "rate"),  # above the link's speed
+    ],
+    ids=repr,
+)
+def test_what_the_driver_refuses_is_undone(node: Node, pod: Pod, keys: dict[str, Any], says: str) -> None:
+    """Also what was set before it: the host fixture compares."""
+    error = node.refused("ADD", pod, node.conf(spoofchk="off", trust="on", **keys))
+    assert error["code"] == 105
+    assert says in error["details"]
+    assert pod.links() == set()
+    assert node.state_files() == set()
+
+
+def test_mtu(node: Node, pod: Pod) -> None:
+    ip("link", "set", PF, "mtu", "4000")
+    try:
+        node.ok("ADD", pod, node.conf(mtu=3000))
+        link = pod.link()
+        assert link
+        assert link["mtu"] == 3000
+        node.ok("DEL", pod)
+        error = node.refused("ADD", pod, node.conf(mtu=4001))
+        assert (error["code"], "mtu 4001" in error["msg"]) == (7, True)
+    finally:
+        ip("link", "set", PF, "mtu", "1500")
+
+
+def test_everything_the_pod_changed_is_put_back(node: Node, pod: Pod) -> None:
+    # A VF that once had its MAC from the PF may change it only where it is trusted.
+    node.ok("ADD", pod, node.conf(trust="on"))
+    pod.ip("link", "set", "hpn0", "mtu", "1300", "txqueuelen", "77", "alias", "mine")
+    pod.ip("link", "set", "hpn0", "down")
+    pod.ip("link", "set", "hpn0", "address", MAC)
+    node.ok("DEL", pod)
+
+
+def test_any_free_vf_of_a_pf(node: Node, make_pod: Callable[[], Pod]) -> None:
+    conf = node.conf(deviceID=..., pf=PF)
+    pods = [make_pod() for _ in range(4)]
+    for pod in pods:
+        node.ok("ADD", pod, conf)
+    devices = [(pod.link() or {})["parentdev"] for pod in pods]
+    assert len(set(devices)) == 4
+    error = node.refused("ADD", make_pod(), conf)
+    assert (error["code"], "no free VF" in error["msg"]) == (101, True)
+    for pod in pods:
+        node.ok("DEL", pod, conf)
+
+
+def test_one_owner(node: Node, make_pod: Callable[[], Pod]) -> None:
+    owner, other = make_pod(), make_pod()
+    node.ok("ADD", owner)
+    error = node.refused("ADD", other)
+    assert error["code"] == 109
+    assert node.device in error["msg"]
+    # A DEL by another touches nothing.
+    node.ok("DEL", other)
+    assert owner.link()
+    node.ok("DEL", owner)
+
+
+def test_a_name_taken_in_the_pod(node: Node, pod: Pod) -> None:
+    pod.stranger()
+    error = node.refused("ADD", pod)
+    assert error["code"] == 100
+    assert pod.link()
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["free", "taken"])
+def test_the_namespace_died(node: Node, pod: Pod, *, taken: bool) -> None:
+    """The kernel brings everything home, as hpn0 or, where that is taken, under a name of its own."""
+    node.ok("ADD", pod, node.conf(vlan=7))
+    if taken:
+        ip("link", "add", "hpn0", "type", "dummy")
+    try:
+        pod.gone()
+        node.ok("DEL", pod, node.conf(vlan=7))
+        assert node.state_files() == set()
+    finally:
+        if taken:
+            ip("link", "delete", "hpn0")
+
+
+def test_a_dead_owner_gives_way(node: Node, make_pod: Callable[[], Pod]) -> None:
+    """No DEL ever came for it, and the next pod gets the VF, clean."""
+    owner, other = make_pod(), make_pod()
+    node.ok("ADD", owner, node.conf(vlan=7))
+    owner.gone()
+    node.ok("ADD", other)
+    assert vf()["vlan_list"] == [{}]
+    node.ok("DEL", other)
+    node.ok("DEL", owner)
+    assert node.state_files() == set()
+
+
+def test_gc_brings_it_home(node: Node, pod: Pod) -> None:
+    node.ok("ADD", pod, node.conf(vlan=7))
+    node.ok("GC", None, node.conf() | {"cni.dev/valid-attachments": []})
+    assert pod.links() == set()
+
+
+def test_the_hosts_name_is_taken(node: Node, pod: Pod) -> None:
+    """It comes home all the same, and is known by its address."""
+    node.ok("ADD", pod)
+    ip("link", "add", NAME, "type", "dummy")
+    try:
+        node.ok("DEL", pod)
+        (name,) = (p.name for p in Path(f"/sys/bus/pci/devices/{node.device}/net").iterdir())
+        assert name != NAME
+    finally:
+        ip("link", "delete", NAME)
+    ip("link", "set", name, "name", NAME)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda _pod: ip("link", "set", PF, "vf", "0", "vlan", "9"), "vlan"),
+        (lambda pod: pod.run("rdma", "dev", "set", RDMA, "netns", "lab-init").check_returncode(), "RDMA"),
+        (lambda pod: pod.ip("link", "set", "hpn0", "down"), "down"),
+    ],
+    ids=["vlan", "rdma", "down"],
+)
+def test_check_sees(node: Node, pod: Pod, change: Callable[[Pod], Any], says: str) -> None:
+    conf = node.conf(vlan=7)
+    result = node.ok("ADD", pod, conf)
+    # A name for the guest's own namespace, which the rdma tool needs to move a device there.
+    subprocess.run(["ip", "netns", "attach", "lab-init", str(os.getpid())], check=True)
+    try:
+        change(pod)
+        reply = node.checked(pod, conf, result)
+        assert reply.exit_code
+        assert '"code":107' in reply.stdout
+        assert says in reply.stdout
+    finally:
+        subprocess.run(["ip", "netns", "delete", "lab-init"], check=True)
+    node.ok("DEL", pod, conf)
+
+
+def test_two_pods_reach_each_other(node: Node, make_pod: Callable[[], Pod]) -> None:
+    """Over two PFs and the wire between them."""
+    one, other = make_pod(), make_pod()
+    node.ok("ADD", one)
+    node.ok("ADD", other, node.conf(deviceID=pci("rail1v0")))
+    until(lambda: one.ping("10.56.0.3"), 20)
+    node.ok("DEL", one)
+    node.ok("DEL", other, node.conf(deviceID=pci("rail1v0")))
+
+
+def test_rounds(node: Node, make_pod: Callable[[], Pod]) -> None:
+    """Nothing accumulates."""
+    pod = make_pod()
+    started = time.monotonic()
+    for _ in itertools.repeat(None, 10):
+        node.ok("ADD", pod)
+        node.ok("DEL", pod)
+    assert node.state_files() == set()
+    print(f"10 attachments and detachments in {time.monotonic() - started:.1f} s")

@@ -1,0 +1,67 @@
+"""PCI facts, from a tree like the one under /sys."""
+
+from pathlib import Path
+
+import pytest
+
+from cni.kernel import sysfs
+from cni.kernel.sysfs import Function
+
+PF, VF0, VF10 = "0000:3b:00.0", "0000:3b:10.0", "0000:3b:11.2"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A PF with eleven VFs, of which the first and the last are drawn."""
+    devices = tmp_path / "bus/pci/devices"
+    for address in (PF, VF0, VF10):
+        (devices / address).mkdir(parents=True)
+        (devices / address / "vendor").write_text("0x8086\n")
+    for number in range(11):
+        # virtfn10 sorts before virtfn2 as text.
+        target = {0: VF0, 10: VF10}.get(number, f"0000:3b:10.{number % 8}")
+        (devices / PF / f"virtfn{number}").symlink_to(f"../{target}")
+    for address in (VF0, VF10):
+        (devices / address / "physfn").symlink_to(f"../{PF}")
+    (devices / VF0 / "driver").symlink_to("../../../bus/pci/drivers/igbvf")
+    (devices / VF0 / "net/ens1f0v0").mkdir(parents=True)
+    (devices / VF0 / "infiniband/mlx5_4").mkdir(parents=True)
+    (devices / VF0 / "infiniband/mlx5_12").mkdir()
+    (tmp_path / "class/net/ens1f0").mkdir(parents=True)
+    (tmp_path / "class/net/ens1f0/device").symlink_to(f"../../../bus/pci/devices/{PF}")
+    (tmp_path / "class/net/lo").mkdir()
+    return tmp_path
+
+
+def test_vf(root: Path) -> None:
+    assert sysfs.function(VF0, root) == Function(VF0, "igbvf", PF, ("ens1f0v0",), ("mlx5_12", "mlx5_4"))
+
+
+def test_vf_whose_devices_are_elsewhere(root: Path) -> None:
+    """Moved into a pod, its directories are there and empty, or not there."""
+    assert sysfs.function(VF10, root) == Function(VF10, "", PF, (), ())
+
+
+def test_pf_is_no_vf(root: Path) -> None:
+    function = sysfs.function(PF, root)
+    assert function
+    assert function.pf == ""
+
+
+@pytest.mark.parametrize("address", ["0000:3b:00.7", "", "../../../etc", "mlx5_core.sf.4"])
+def test_no_function(root: Path, address: str) -> None:
+    found = sysfs.function(address, root)
+    assert found is None
+
+
+def test_vfs_in_the_order_of_their_numbers(root: Path) -> None:
+    found = sysfs.vfs(PF, root)
+    assert len(found) == 11
+    assert (found[0], found[10]) == (VF0, VF10)
+    assert sysfs.vfs(VF0, root) == ()
+
+
+def test_address_of(root: Path) -> None:
+    assert sysfs.address_of("ens1f0", root) == PF
+    assert sysfs.address_of("lo", root) == ""
+    assert sysfs.address_of("absent", root) == ""
