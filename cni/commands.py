@@ -50,6 +50,8 @@ def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Res
     where, key, kind = wanted.where, request.key, kinds.named(wanted.attach.kind)
     if where.ipam:
         delegate.find(where.ipam, request, programs)
+    # Not under our own attachment's lock: it takes the owner's, and the two may be one file.
+    _free_device(wanted.attach.device, where, request, programs)
     with (
         _pod(request) as pod,
         rtnl.opened() as host,
@@ -57,7 +59,7 @@ def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Res
     ):
         _settle(entry, pod, request, log, programs)
         with kind.claiming(wanted):
-            _free_device(wanted.attach.device, where, request, programs)
+            _refuse_owned(wanted.attach.device, where)
             plan = kind.plan(wanted, host, pod)
             _refuse_taken_name(pod, key.ifname)
             record = _record(wanted, request, conf, pod, plan)
@@ -227,18 +229,21 @@ def _settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: 
 
 
 def _free_device(device: str, where: Location, request: Request, programs: Programs) -> None:
-    """Take the device from an owner that is provably dead.  Raises DeviceInUse if the owner may live."""
-    owner = journal.devices(where.state_dir).get(device) if device else None
-    if owner is None:
+    """Take the device from another attachment that is provably dead."""
+    owner = journal.owner(where.state_dir, device)
+    if owner is None or (owner.network, owner.key) == (where.network, request.key):
         return
     with journal.locked(where.state_dir, owner.network, owner.key) as entry:
         now = entry.load()
-        if now and not _is_dead(now):
-            raise DeviceInUse(
-                f"deviceID {device!r} belongs to {now.network}/{now.key}, since {now.time}; delete that first"
-            )
-        if now:
+        if now and _is_dead(now):
             _raise_all(_undo(entry, now, request.but(CNI_NETNS="", CNI_COMMAND="GC"), programs))
+
+
+def _refuse_owned(device: str, where: Location) -> None:
+    if owner := journal.owner(where.state_dir, device):
+        raise DeviceInUse(
+            f"deviceID {device!r} belongs to {owner.network}/{owner.key}, since {owner.time}; delete that first"
+        )
 
 
 def _refuse_taken_name(pod: Pod, ifname: str) -> None:

@@ -154,5 +154,10 @@ def devices(state_dir: Path) -> dict[str, Record]:
     return {r.link["device"]: r for r in records(state_dir) if r.of_this_boot and r.link.get("device")}
 
 
+def owner(state_dir: Path, device: str) -> Record | None:
+    """Whose the device is; nobody's for the empty one."""
+    return devices(state_dir).get(device) if device else None
+
+
 def _folder(state_dir: Path, network: str) -> Path:
     return state_dir / "attachments" / network

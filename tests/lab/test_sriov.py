@@ -12,6 +12,8 @@ import pytest
 from lab.node import MAC, NAME, PF, RDMA, Node, pci, rdma_devs, vf
 from topology import Pod, ip, until
 
+from cni import journal
+
 
 def test_attaches_and_detaches(node: Node, pod: Pod) -> None:
     result = node.ok("ADD", pod)
@@ -142,8 +144,14 @@ def test_the_namespace_died(node: Node, pod: Pod, *, taken: bool) -> None:
             ip("link", "delete", "hpn0")
 
 
-def test_a_dead_owner_gives_way(node: Node, make_pod: Callable[[], Pod]) -> None:
-    """No DEL ever came for it, and the next pod gets the VF, clean."""
+@pytest.mark.parametrize("one_lock", [False, True])
+def test_a_dead_owner_gives_way(
+    node: Node, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch, *, one_lock: bool
+) -> None:
+    """No DEL ever came for it, and the next pod gets the VF, clean; also where both keys have the same lock."""
+    if one_lock:
+        monkeypatch.setattr(journal, "_LOCKS", 1)
+        monkeypatch.setattr(journal, "LOCK_TIMEOUT", 5.0)
     owner, other = make_pod(), make_pod()
     node.ok("ADD", owner, node.conf(vlan=7))
     owner.gone()
