@@ -34,7 +34,7 @@ lint: ## ruff, mypy, and shellcheck where it is installed
 	packaging/venv ruff check .
 	packaging/venv ruff format --check .
 	packaging/venv mypy
-	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv $(addprefix netns-fixtures/,setup suite peers lab) netns-fixtures/guest/*
+	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv $(addprefix netns-fixtures/,setup suite peers kernel lab) netns-fixtures/guest/*
 
 binary: dist/hpn ## freeze the program into dist/hpn, one file
 

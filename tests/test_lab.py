@@ -23,14 +23,22 @@ INSIDE = (
 )
 
 
-def test_in_the_lab(tmp_path: Path) -> None:
+@pytest.fixture(autouse=True)
+def outside() -> None:
     if "HPN_LAB" in os.environ:
         pytest.skip("is what boots the guest that this is")
     ready = subprocess.run([LAB, "--prepare"], capture_output=True, text=True, check=False)
     if ready.returncode:
         require("lab", ready.stderr.strip())
+
+
+def lab(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([LAB, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_in_the_lab(tmp_path: Path) -> None:
     inside = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml=/run/lab/out/junit.xml", *INSIDE]
-    done = subprocess.run([LAB, "--out", tmp_path, *inside], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = lab("--out", tmp_path, *inside)
     print(done.stdout, done.stderr)
     report = tmp_path / "junit.xml"
     assert report.exists(), f"no report came back; the lab ended with {done.returncode}: {done.stderr}"
@@ -39,6 +47,17 @@ def test_in_the_lab(tmp_path: Path) -> None:
     others = [f"{c.get('classname')}::{c.get('name')}: {e.tag}: {e.get('message')}" for c in cases for e in outcomes(c)]
     assert (others, done.returncode) == ([], 0), "\n".join(others)
     assert cases
+
+
+def test_a_power_failure(tmp_path: Path) -> None:
+    """The disk keeps what was synced and nothing else, as no test that kills processes can show."""
+    power = ("env", f"PYTHONPATH={ROOT / 'tests'}", sys.executable, "-m", "lab.power")
+    options = ("--pfs", "0", "--disk", tmp_path / "disk")
+    lost = lab(*options, *power, "lose")
+    assert lost.returncode == 123, lost.stderr
+    after = lab(*options, *power)
+    assert (after.returncode, after.stderr) == (0, "")
+    assert set(after.stdout.split()) == {"synced:1000", "renamed-and-synced:1000", "renamed.new:1000"}
 
 
 def outcomes(case: ET.Element) -> list[ET.Element]:

@@ -4,13 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from topology import Host
+from lab.qmp import Monitor
+from topology import Host, until
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 
 import hardware
 
-__all__ = ["Guest", "hardware", "rdma"]
+__all__ = ["Guest", "hardware", "plug", "rdma", "unplug"]
 
 
 class Guest(Host):
@@ -26,3 +27,20 @@ def rdma(*words: str, netns: str = "") -> list[str]:
     done = subprocess.run([*where, "rdma", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"rdma {' '.join(words)}: {done.stderr.strip()}"
     return done.stdout.splitlines()
+
+
+def unplug(monitor: Monitor, rail: int) -> str:
+    """Pull that NIC out of the running machine; the PCI address its PF had."""
+    pf = list(hardware.pfs())[rail]
+    monitor.command("device_del", id=f"pf{rail}")
+    monitor.event("DEVICE_DELETED", device=f"pf{rail}")
+    until(lambda: not pf.path.exists())
+    return pf.address
+
+
+def plug(monitor: Monitor, rail: int, address: str) -> None:
+    """Put it back where it was, and bring it up as it was."""
+    mac = f"52:54:00:00:00:{rail + 1:02x}"
+    monitor.command("device_add", driver="igb", id=f"pf{rail}", bus=f"port{rail}", netdev=f"wire{rail}", mac=mac)
+    done = subprocess.run(["/run/lab/rail", str(rail), address], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

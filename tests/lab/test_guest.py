@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab.guest import Guest, hardware, rdma
+from lab.guest import Guest, hardware, plug, rdma, unplug
+from lab.qmp import Monitor
 from topology import Pod, ip, until
 
 
@@ -85,3 +86,22 @@ def test_vfs_reach_each_other(guest: Guest, make_pod: Callable[[], Pod], one: st
         pod.ip("addr", "add", f"10.9.0.{number}/24", "dev", netdev)
         pod.ip("link", "set", netdev, "up")
     assert until(lambda: pods[0].ping("10.9.0.2", "-W", "1"))
+
+
+def test_a_nic_can_be_pulled_and_put_back(guest: Guest) -> None:
+    """With all its VFs and RDMA devices, as the guest fixture sees."""
+    with Monitor() as monitor:
+        address = unplug(monitor, 1)
+        assert [pf.netdev for pf in hardware.pfs()] == ["rail0"]
+        assert {name for name in rdma_devices() if name.startswith("hca1")} == set()
+        plug(monitor, 1, address)
+    assert list(hardware.pfs())[1].address == address
+
+
+def test_a_cable_can_be_pulled(guest: Guest) -> None:
+    carrier = Path("/sys/class/net/rail1/carrier")
+    # One after the other, as another test's end and the next one's beginning.
+    for up in (False, True):
+        with Monitor() as monitor:
+            monitor.command("set_link", name="pf1", up=up)
+        until(lambda up=up: carrier.read_text() == f"{up:d}\n")

@@ -1,0 +1,43 @@
+"""Run in the guest with --disk: make files, synced and not, and pull the plug; after another boot, list them."""
+
+import os
+import sys
+from pathlib import Path
+
+from lab.qmp import Monitor
+
+DISK = Path("/run/lab/disk")
+
+
+def write(name: str, *, synced: bool) -> Path:
+    path = DISK / name
+    with path.open("w") as file:
+        file.write("x" * 1000)
+        file.flush()
+        if synced:
+            os.fsync(file.fileno())
+    return path
+
+
+def sync_names() -> None:
+    directory = os.open(DISK, os.O_RDONLY)
+    os.fsync(directory)
+    os.close(directory)
+
+
+def lose() -> None:
+    write("synced", synced=True)
+    write("renamed-and-synced.new", synced=True).rename(DISK / "renamed-and-synced")
+    write("renamed.new", synced=True)
+    sync_names()
+    # All that is still to be written when the power goes.
+    (DISK / "renamed.new").rename(DISK / "renamed")
+    write("written", synced=False)
+    with Monitor() as monitor:
+        monitor.power_off()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["lose"]:
+        lose()
+    print(*sorted(f"{path.name}:{path.stat().st_size}" for path in DISK.iterdir() if path.is_file()))
