@@ -1,7 +1,6 @@
 """The order of events: what each command does, one screen each.
 
-A change is undone by ``_undo`` and nothing else, whether ADD failed, DEL or GC asked, or an earlier process
-died half-way; it reads the journal only, so what it needs was on disk before the change was made.
+What a command changed is undone by cni/undo.py and nothing else.
 """
 
 import json
@@ -10,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cni import addressing, delegate, durable, journal, kinds, spec
+from cni import addressing, delegate, durable, journal, kinds, spec, undo
 from cni import pod as pods
 from cni.delegate import Programs
 from cni.errors import (
@@ -27,11 +26,9 @@ from cni.errors import (
     InvalidNetns,
     NotAvailable,
     RecordUnreadable,
-    together,
 )
-from cni.journal import Entry, Record
+from cni.journal import Record
 from cni.kernel import netns, rtnl
-from cni.kernel.rtnl import Link
 from cni.location import Location, location
 from cni.pod import Pod
 from cni.result import Interface, Result
@@ -51,13 +48,13 @@ def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Res
     if where.ipam:
         delegate.find(where.ipam, request, programs)
     # Not under our own attachment's lock: it takes the owner's, and the two may be one file.
-    _free_device(wanted.attach.device, where, request, programs)
+    undo.free_device(wanted.attach.device, where, request, programs)
     with (
         _pod(request) as pod,
         rtnl.opened() as host,
         journal.locked(where.state_dir, where.network, key) as entry,
     ):
-        _settle(entry, pod, request, log, programs)
+        undo.settle(entry, pod, request, log, programs)
         with kind.claiming(wanted):
             _refuse_owned(wanted.attach.device, where)
             plan = kind.plan(wanted, host, pod)
@@ -70,17 +67,19 @@ def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Res
             if where.ipam in programs:
                 result, holds = _addresses(where.ipam, request, programs), True
             link = kind.attach(plan, host, pod, key.ifname)
-            record = replace(record, link={**plan, "index": link.index})
+            record = replace(record, link={**plan, "index": link.index if link else 0})
             # A program may need the link, as dhcp does, and may hold something also if it fails.
             if where.ipam and not holds:
                 holds = True
                 result = _addresses(where.ipam, request, programs)
-            addressing.apply(pod, link, result, wanted.attach.dad)
-            own = _own_result(wanted, link, pod, result)
+            if link:
+                addressing.apply(pod, link, result, wanted.attach.dad)
+            interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
+            own = _own_result(wanted, interfaces, result)
             entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
         except BaseException as failure:
             holds = holds and not isinstance(failure, DelegateNotRun)
-            for problem in _undo(entry, record, request, programs, ask_ipam=holds):
+            for problem in undo.attachment(entry, record, request, programs, ask_ipam=holds):
                 failure.add_note(f"and could not undo it all, DEL has to: {problem}")
             raise
     return own.after(wanted.previous) if wanted.previous else own
@@ -93,13 +92,13 @@ def delete(request: Request, conf: Json, _log: list[str], programs: Programs) ->
         try:
             record = entry.load()
         except RecordUnreadable:
-            _release(where.ipam, request, programs)
+            undo.release(where.ipam, request, programs)
             raise
         if record is None:
             entry.forget()
-            _release(where.ipam, request, programs)
+            undo.release(where.ipam, request, programs)
         else:
-            _raise_all(_undo(entry, record, request, programs))
+            undo.raise_all(undo.attachment(entry, record, request, programs))
 
 
 def check(request: Request, conf: Json, _log: list[str], programs: Programs) -> None:
@@ -124,9 +123,10 @@ def check(request: Request, conf: Json, _log: list[str], programs: Programs) -> 
         own = Result.from_json(record.result)
         ips = {ip.address for ip in promised.ips if ip.interface == index}
         destinations = {route.dst for route in promised.routes}
-        addressing.check(
-            pod, link, [ip for ip in own.ips if ip.address in ips], [r for r in own.routes if r.dst in destinations]
-        )
+        if link:
+            addressing.check(
+                pod, link, [ip for ip in own.ips if ip.address in ips], [r for r in own.routes if r.dst in destinations]
+            )
         if where.ipam:
             delegate.call(where.ipam, request, programs)
 
@@ -147,8 +147,8 @@ def gc(request: Request, conf: Json, log: list[str], programs: Programs) -> None
                 record = entry.load()
                 if record is None:
                     entry.forget()
-                elif valid is not None or _is_dead(record):
-                    _raise_all(_undo(entry, record, request, programs))
+                elif valid is not None or undo.is_dead(record):
+                    undo.raise_all(undo.attachment(entry, record, request, programs))
                     log.append(f"gc: removed {where.network}/{key}")
         except (CniError, OSError) as e:
             failures.append(e)
@@ -157,7 +157,7 @@ def gc(request: Request, conf: Json, log: list[str], programs: Programs) -> None
         _ask_if_it_can(where.ipam, _sparing(request, conf, kept), programs)
     except (CniError, OSError) as e:
         failures.append(e)
-    _raise_all(failures)
+    undo.raise_all(failures)
 
 
 def status(request: Request, conf: Json, _log: list[str], programs: Programs) -> None:
@@ -172,71 +172,11 @@ def status(request: Request, conf: Json, _log: list[str], programs: Programs) ->
     _ask_if_it_can(wanted.where.ipam, request, programs)
 
 
-def _undo(
-    entry: Entry, record: Record, request: Request, programs: Programs, *, ask_ipam: bool = True
-) -> list[Exception]:
-    """Undo all that the record names, and forget it once that is confirmed; else what went wrong.
-
-    An address goes back only after the interface that had it is gone, so that no two pods ever have it.
-    """
-    try:
-        if record.of_this_boot:
-            with pods.found(record.identity, request.netns, record.netns) as pod:
-                kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
-        if ask_ipam:
-            as_added = request.but(
-                stdin=json.dumps(record.config).encode(),
-                CNI_CONTAINERID=record.key.container_id,
-                CNI_IFNAME=record.key.ifname,
-                CNI_ARGS=record.args,
-                CNI_NETNS=request.netns if request.command == "DEL" else record.netns,
-            )
-            _release(location(record.config).ipam, as_added, programs)
-        entry.forget()
-    except (CniError, OSError) as e:
-        return [e]
-    return []
-
-
-def _is_dead(record: Record) -> bool:
-    """Whether the pod provably lives no more."""
-    if not record.of_this_boot:
-        return True
-    with pods.found(record.identity, record.netns) as pod:
-        return pod is None
-
-
 def _parsed(conf: Json, request: Request) -> "NetConf":
     # pydantic is most of this program's start: DEL and GC do without it.
     from cni import config  # noqa: PLC0415
 
     return config.load(conf, request.var("CNI_ARGS"))
-
-
-def _settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: Programs) -> None:
-    """Clear what an earlier ADD of the same key left.  Raises InterfaceExists if it still stands.
-
-    The same key comes back for another namespace where the runtime names containers after a path (cnitool).
-    """
-    record = entry.load()
-    if record is None:
-        return
-    here = record.of_this_boot and record.identity == pod.identity
-    if here and record.complete and kinds.named(record.kind).find(record.link, pod, record.key.ifname):
-        raise InterfaceExists(f"{record.network}/{record.key} is attached already, since {record.time}; send DEL first")
-    _raise_all(_undo(entry, record, request, programs))
-    log.append(f"undid what an earlier ADD of {record.network}/{record.key} left, of {record.time}")
-
-
-def _free_device(device: str, where: Location, request: Request, programs: Programs) -> None:
-    """Take the device from another attachment that is provably dead."""
-    owner = journal.owner(where.state_dir, device)
-    if owner is None or (owner.network, owner.key) == (where.network, request.key):
-        return
-    with journal.locked(where.state_dir, owner.network, owner.key) as entry:
-        now = entry.load()
-        if now and _is_dead(now):
-            _raise_all(_undo(entry, now, request.but(CNI_NETNS="", CNI_COMMAND="GC"), programs))
 
 
 def _refuse_owned(device: str, where: Location) -> None:
@@ -268,11 +208,10 @@ def _record(wanted: "NetConf", request: Request, conf: Json, pod: Pod, plan: Jso
     )
 
 
-def _own_result(wanted: "NetConf", link: Link, pod: Pod, addresses: Result) -> Result:
-    """What we add to the chain's result: one interface, and the addresses as its."""
-    interface = Interface(link.name, link.mac, sandbox=pod.path, mtu=link.mtu)
+def _own_result(wanted: "NetConf", interfaces: tuple[Interface, ...], addresses: Result) -> Result:
+    """What we add to the chain's result: interfaces, and the addresses as the first one's."""
     ips = tuple(replace(ip, interface=0) for ip in addresses.ips)
-    return Result((interface,), ips, addresses.routes, wanted.dns or addresses.dns)
+    return Result(interfaces, ips, addresses.routes, wanted.dns or addresses.dns)
 
 
 def _promised_interface(promised: Result, ifname: str, sandbox: str) -> tuple[int, Interface]:
@@ -303,11 +242,6 @@ def _addresses(ipam: str, request: Request, programs: Programs) -> Result:
     return result
 
 
-def _release(ipam: str, request: Request, programs: Programs) -> None:
-    if ipam:
-        delegate.call(ipam, request.but(CNI_COMMAND="DEL"), programs)
-
-
 def _ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
     """STATUS and GC for the IPAM plugin; one that is older than these commands is not in the way."""
     if ipam:
@@ -323,8 +257,3 @@ def _sparing(request: Request, conf: Json, kept: set[Key]) -> Request:
     spared = [{"containerID": key.container_id, "ifname": key.ifname} for key in sorted(kept, key=str)]
     lists = {k: conf[k] + spared for k in spec.VALID_ATTACHMENTS if conf.get(k) is not None}
     return request.but(stdin=json.dumps({**conf, **lists}).encode())
-
-
-def _raise_all(failures: list[Exception]) -> None:
-    if failures:
-        raise together(failures)

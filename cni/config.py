@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from cni import spec
 from cni.errors import CniError, InvalidConfig, UnsupportedField, together
 from cni.location import STATE_DIR, Location, is_absolute, location
+from cni.log import DEFAULT
 from cni.result import Result
 from cni.spec import Json
 
@@ -69,10 +70,13 @@ class Common(BaseModel):
     dad: Literal["optimistic", "wait", "off"] = "optimistic"
     stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR  # noqa: N815
     strict: bool = True
+    # Read by cni/log.py, from every command's stdin; here to be checked.
+    logLevel: Literal["panic", "error", "warning", "info", "debug"] = DEFAULT  # noqa: N815
+    logFile: Annotated[str, AfterValidator(_absolute)] = ""  # noqa: N815
 
     @property
     def device(self) -> str:
-        """The bus address of the device it takes for itself; empty for none, or any."""
+        """The device it takes for itself, by bus address or the host's name for it; empty for none, or any."""
         return ""
 
 
@@ -118,6 +122,8 @@ class Sriov(Common):
     kind: Literal["sriov"] = "sriov"
     deviceID: str = ""  # noqa: N815
     pf: Annotated[str, AfterValidator(_interface)] = ""
+    vf: Annotated[int, Field(ge=0)] | None = None
+    pfOnly: bool = False  # noqa: N815
     mac: Annotated[str, AfterValidator(_no_or_unicast_mac)] | None = None
     vlan: Annotated[int, Field(ge=0, le=4094)] | None = None
     vlanQoS: Annotated[int, Field(ge=0, le=7)] = 0  # noqa: N815
@@ -131,7 +137,7 @@ class Sriov(Common):
 
     @property
     def device(self) -> str:
-        return self.deviceID
+        return self.pf if self.pfOnly else self.deviceID
 
     @model_validator(mode="after")
     def _consistent(self) -> "Sriov":
@@ -142,6 +148,10 @@ class Sriov(Common):
                 "deviceID is not set; Multus sets it where the NetworkAttachmentDefinition has the annotation "
                 "k8s.v1.cni.cncf.io/resourceName and the pod requests that resource; or set pf, for any free VF of it"
             )
+        if not self.pf and (self.vf is not None or self.pfOnly):
+            raise ValueError("vf and pfOnly need pf, the PF's interface; set pf")
+        if self.pfOnly and (of_a_vf := self.attributes().keys() | ({"vf"} if self.vf is not None else set())):
+            raise ValueError(f"pfOnly moves the PF itself, which has no {', '.join(sorted(of_a_vf))}; remove one")
         for key, value, default in (("vlanQoS", self.vlanQoS, 0), ("vlanProto", self.vlanProto, "802.1q")):
             if value != default and not self.vlan:
                 raise ValueError(f"{key} {value!r} needs a vlan other than 0; set vlan")
@@ -184,7 +194,7 @@ def load(conf: Json, cni_args: str) -> NetConf:
     """Parse and check everything.  Raises InvalidConfig, UnsupportedField, BadEnvironment."""
     args = spec.cni_args(cni_args)
     own = {k: v for k, v in conf.items() if k not in _RUNTIME_KEYS and not k.startswith("cni.dev/")}
-    attach = _model(own, conf)
+    attach = _model(own | _numbers(conf, args), conf)
     mac = spec.requested(conf, args, "mac", "MAC")
     if mac is not None:
         mac = _requested_mac(mac)
@@ -236,6 +246,19 @@ def _kind(own: Json, conf: Json) -> str:
 
 def _device(conf: Json) -> Any:
     return spec.requested(conf, {}, "deviceID", "") or conf.get("deviceID")
+
+
+def _numbers(conf: Json, args: Mapping[str, str]) -> Json:
+    """Keys of the sriov kind that a pod may ask for in CNI_ARGS, as the first sriov-cni had them."""
+    found: Json = {}
+    for key in ("vf", "vlan"):
+        value = spec.requested(conf, args, key, key.upper())
+        if value is not None:
+            try:
+                found[key] = int(value)
+            except (TypeError, ValueError) as e:
+                raise InvalidConfig(f"requested {key} {value!r} is not a number") from e
+    return found
 
 
 def _known(own: Json, model: type[BaseModel]) -> Json:

@@ -155,8 +155,9 @@ def devices(state_dir: Path) -> dict[str, Record]:
 
 
 def owner(state_dir: Path, device: str) -> Record | None:
-    """Whose the device is; nobody's for the empty one."""
-    return devices(state_dir).get(device) if device else None
+    """Whose the device is, by its bus address or the host's name for it; nobody's for the empty one."""
+    owned = devices(state_dir).values() if device else ()
+    return next((r for r in owned if device in (r.link["device"], r.link.get("netdev"))), None)
 
 
 def _folder(state_dir: Path, network: str) -> Path:

@@ -4,6 +4,7 @@ from functools import partial
 
 from cni import dispatch
 from cni.delegate import Programs
+from cni.log import kept
 from cni.result import Result
 from cni.spec import VERBS, Json, Reply, Request
 
@@ -24,4 +25,5 @@ def _run(programs: Programs, request: Request, conf: Json, log: list[str]) -> Re
         "GC": commands.gc,
         "STATUS": commands.status,
     }[request.command]
-    return command(request, conf, log, programs)
+    with kept(request, conf, log):
+        return command(request, conf, log, programs)

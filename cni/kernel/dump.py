@@ -17,7 +17,7 @@ from cni.result import Route
 T = TypeVar("T")
 
 
-def addresses(ns_fd: int, index: int) -> dict[IPv4Interface | IPv6Interface, int]:
+def addresses(ns_fd: int | None, index: int) -> dict[IPv4Interface | IPv6Interface, int]:
     """Equivalent to: ip address show dev DEV.  Address -> IFA_F_* flags."""
 
     def ask(ipr: Any) -> dict[IPv4Interface | IPv6Interface, int]:

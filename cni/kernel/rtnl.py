@@ -22,14 +22,16 @@ from cni.result import Route
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_NEWROUTE = 20, 24
+RTM_NEWLINKPROP, RTM_DELLINKPROP = 108, 109
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE, NLM_F_ACK_TLVS = 0x1, 0x4, 0x200, 0x400, 0x200
 NLMSG_ERROR: Final = 2
 NLMSGERR_ATTR_MSG: Final = 1
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 
-IFF_UP, IFF_NOARP, IFF_LOWER_UP = 0x1, 0x80, 0x10000
+IFF_UP, IFF_NOARP, IFF_PROMISC, IFF_ALLMULTI, IFF_LOWER_UP = 0x1, 0x80, 0x100, 0x200, 0x10000
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_LINKINFO = 1, 3, 4, 5, 18
 IFLA_TXQLEN, IFLA_IFALIAS, IFLA_VFINFO_LIST, IFLA_PARENT_DEV_NAME = 13, 20, 22, 56
+IFLA_PROP_LIST, IFLA_ALT_IFNAME = 52, 53
 IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID = 28, 29, 37
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
 RTEXT_FILTER_SKIP_STATS: Final = 8
@@ -40,6 +42,7 @@ RTAX_MTU, RTAX_ADVMSS = 2, 8
 RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST = 254, 4, 1
 RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
 NLA_TYPE_MASK: Final = 0x3FFF
+NLA_F_NESTED: Final = 0x8000
 
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _LINK = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
@@ -67,6 +70,7 @@ class Link:
     txqlen: int = 0
     alias: str = ""
     vfs: bytes = b""
+    altnames: tuple[str, ...] = ()
 
     @property
     def up(self) -> bool:
@@ -129,11 +133,19 @@ class Rtnl:
         """Equivalent to: ip link set DEV up."""
         self.change(RTM_NEWLINK, 0, _LINK.pack(0, 0, index, IFF_UP, IFF_UP))
 
-    def set_link(self, index: int, *attrs: bytes, down: bool = False) -> None:
-        """Equivalent to: ip link set DEV ...; all attributes in one message, which is not all or nothing: the
-        kernel applies them in an order of its own, a move first, and keeps what it did when one fails."""
-        body = _LINK.pack(0, 0, index, 0, IFF_UP if down else 0)
-        self.change(RTM_NEWLINK, 0, body + b"".join(attrs))
+    def set_link(self, index: int, *attrs: bytes, flags: int = 0, mask: int = 0) -> None:
+        """Equivalent to: ip link set DEV ...; of IFF_* those in ``mask`` become as in ``flags``.  All in one message,
+        which is not all or nothing: the kernel applies it in an order of its own, a move first, and keeps what it
+        did when something fails."""
+        self.change(RTM_NEWLINK, 0, _LINK.pack(0, 0, index, flags, mask) + b"".join(attrs))
+
+    def add_altname(self, index: int, name: str) -> None:
+        """Equivalent to: ip link property add dev DEV altname NAME."""
+        self.change(RTM_NEWLINKPROP, NLM_F_CREATE | NLM_F_EXCL, altname(index, name))
+
+    def remove_altname(self, index: int, name: str) -> None:
+        """Equivalent to: ip link property del dev DEV altname NAME."""
+        self.change(RTM_DELLINKPROP, 0, altname(index, name))
 
     def add_address(self, index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> None:
         """Equivalent to: ip address add ADDRESS dev DEV; ``flags`` are IFA_F_*."""
@@ -219,6 +231,11 @@ def new_route(index: int, route: Route) -> bytes:
     return body
 
 
+def altname(index: int, name: str) -> bytes:
+    """RTM_NEWLINKPROP's body, and RTM_DELLINKPROP's."""
+    return _LINK.pack(0, 0, index, 0, 0) + attr(IFLA_PROP_LIST | NLA_F_NESTED, attr(IFLA_ALT_IFNAME, text(name)))
+
+
 def parse_link(body: bytes) -> Link:
     """An RTM_NEWLINK message's body."""
     _, _, index, flags, _ = _LINK.unpack_from(body)
@@ -239,19 +256,24 @@ def parse_link(body: bytes) -> Link:
         txqlen=_u32(attrs.get(IFLA_TXQLEN, bytes(4))),
         alias=_text(attrs.get(IFLA_IFALIAS, b"")),
         vfs=attrs.get(IFLA_VFINFO_LIST, b""),
+        altnames=tuple(_text(name) for _, name in pairs(attrs.get(IFLA_PROP_LIST, b""))),
     )
 
 
 def attributes(data: bytes) -> dict[int, bytes]:
     """Attribute type (without its flag bits) -> payload; of a repeated type the last."""
-    found, offset = dict[int, bytes](), 0
+    return dict(pairs(data))
+
+
+def pairs(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The attributes in their order, repeated ones too."""
+    offset = 0
     while offset + _ATTR.size <= len(data):
         length, kind = _ATTR.unpack_from(data, offset)
         if length < _ATTR.size:
             break
-        found[kind & NLA_TYPE_MASK] = data[offset + _ATTR.size : offset + length]
+        yield kind & NLA_TYPE_MASK, data[offset + _ATTR.size : offset + length]
         offset += length + (-length % 4)
-    return found
 
 
 def _socket() -> socket.socket:

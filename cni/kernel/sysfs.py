@@ -44,6 +44,14 @@ def address_of(netdev: str, root: Path = SYS) -> str:
     return _link(device) if (device / "vendor").exists() else ""
 
 
+def speed(netdev: str, root: Path = SYS) -> int:
+    """The link's speed in Mbit/s; 0 where the driver does not say, or the link is down."""
+    try:
+        return max(int((root / "class/net" / netdev / "speed").read_text()), 0)
+    except (OSError, ValueError):
+        return 0
+
+
 def _link(path: Path) -> str:
     try:
         return path.readlink().name

@@ -5,7 +5,7 @@ import struct
 from dataclasses import dataclass, fields
 from typing import Final
 
-from cni.kernel.rtnl import IFLA_VFINFO_LIST, attr, attributes
+from cni.kernel.rtnl import IFLA_VFINFO_LIST, attr, attributes, pairs
 
 RTEXT_FILTER_VF: Final = 1
 IFLA_VF_INFO: Final = 1
@@ -61,15 +61,7 @@ def set_attribute(index: int, name: str, value: object) -> bytes:
 
 def parse(payload: bytes) -> dict[int, Vf]:
     """IFLA_VFINFO_LIST's payload: VF index -> attributes."""
-    found, offset = dict[int, Vf](), 0
-    while offset + 4 <= len(payload):
-        length = struct.unpack_from("=H", payload, offset)[0]
-        if length < 4:
-            break
-        index, vf = _parse_one(attributes(payload[offset + 4 : offset + length]))
-        found[index] = vf
-        offset += length + (-length % 4)
-    return found
+    return dict(_parse_one(attributes(one)) for _, one in pairs(payload))
 
 
 def _parse_one(attrs: dict[int, bytes]) -> tuple[int, Vf]:

@@ -28,18 +28,22 @@ class Kind(Protocol):
     def plan(self, conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
         """Read the facts and decide everything; changes nothing.  Raises CniError for what cannot be."""
 
-    def attach(self, plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
-        """Make the interface in the pod, down and without addresses."""
+    def attach(self, plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
+        """Make the interface in the pod, down and without addresses; None for a device that the pod drives itself
+        and the kernel has no interface of."""
 
-    def find(self, plan: Json, pod: Pod, ifname: str) -> Link | None:
-        """The interface that ``attach`` made, never a stranger's of the same name."""
+    def interfaces(self, plan: Json, link: Link | None, host: Rtnl, pod: Pod, ifname: str) -> tuple[Interface, ...]:
+        """What the result says of it: the pod's interface, then the host's that it depends on."""
+
+    def stands(self, plan: Json, pod: Pod, ifname: str) -> bool:
+        """Whether what ``attach`` made is there still; a stranger of the same name is not it."""
 
     def detach(self, plan: Json, pod: Pod | None, ifname: str) -> None:
         """Undo ``attach``, whole or in part; nothing there is fine.  ``pod`` is None when nobody runs in it any
         more."""
 
-    def check(self, plan: Json, host: Rtnl, pod: Pod, expected: Interface) -> Link:
-        """Raise CheckFailed unless the interface is as planned; return it."""
+    def check(self, plan: Json, host: Rtnl, pod: Pod, expected: Interface) -> Link | None:
+        """Raise CheckFailed unless the interface is as planned; return it, as ``attach`` does."""
 
     def status(self, conf: "NetConf", host: Rtnl) -> None:
         """Raise CniError if no ADD of this configuration can be served now."""

@@ -111,8 +111,18 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
     return link
 
 
+def interfaces(_plan: Json, link: Link, _host: Rtnl, pod: Pod, _ifname: str) -> tuple[Interface, ...]:
+    """Kind.interfaces."""
+    return (Interface(link.name, link.mac, sandbox=pod.path, mtu=link.mtu),)
+
+
+def stands(plan: Json, pod: Pod, ifname: str) -> bool:
+    """Kind.stands."""
+    return find(plan, pod, ifname) is not None
+
+
 def find(plan: Json, pod: Pod, ifname: str) -> Link | None:
-    """Kind.find: our link under whatever name it has now."""
+    """Our link under whatever name it has now, never a stranger's of the same name."""
     wanted = Plan(**plan)
     if wanted.index:
         link = pod.rtnl.link(index=wanted.index)

@@ -9,7 +9,7 @@ from cni.errors import LinkUnavailable
 from cni.journal import Record
 from cni.kernel.rtnl import Rtnl, attr
 from cni.kinds import child
-from cni.kinds.child import attach, check, claiming, detach, find, status
+from cni.kinds.child import attach, check, claiming, detach, interfaces, stands, status
 from cni.pod import Pod
 from cni.spec import Json
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
     from cni.config import Ipvlan, NetConf
 
-__all__ = ["attach", "check", "claiming", "detach", "find", "plan", "status"]
+__all__ = ["attach", "check", "claiming", "detach", "interfaces", "plan", "stands", "status"]
 
 IFLA_IPVLAN_MODE: Final = 1
 MODES: Final = {"l2": 0, "l3": 1, "l3s": 2}
@@ -52,4 +52,4 @@ def _contradicts(other: Record, planned: Json, pod: Pod) -> bool:
 def _stands(record: Record) -> bool:
     """Whether its link is there; a record alone may wait for the DEL or GC of a pod that is gone."""
     with pods.found(record.identity, record.netns) as pod:
-        return bool(pod and find(record.link, pod, record.key.ifname))
+        return bool(pod and stands(record.link, pod, record.key.ifname))

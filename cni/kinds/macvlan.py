@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from cni.kernel.rtnl import Rtnl, attr, u32
 from cni.kinds import child
-from cni.kinds.child import attach, check, claiming, detach, find, status
+from cni.kinds.child import attach, check, claiming, detach, interfaces, stands, status
 from cni.pod import Pod
 from cni.spec import Json
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
     from cni.config import Macvlan, NetConf
 
-__all__ = ["attach", "check", "claiming", "detach", "find", "plan", "status"]
+__all__ = ["attach", "check", "claiming", "detach", "interfaces", "plan", "stands", "status"]
 
 IFLA_MACVLAN_MODE, IFLA_MACVLAN_BC_QUEUE_LEN = 1, 7
 MODES: Final = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}

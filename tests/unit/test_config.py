@@ -389,6 +389,40 @@ def test_a_pf_asks_for_any_of_its_vfs() -> None:
     assert (attach.pf, attach.device) == ("ens1f0", "")
 
 
+def test_a_pf_itself_is_its_device() -> None:
+    assert config.load(conf(pf="ens1f0", pfOnly=True), "").attach.device == "ens1f0"
+
+
+@pytest.mark.parametrize(
+    ("document", "cni_args", "numbers"),
+    [
+        ({"vf": 3, "vlan": 5}, "", (3, 5)),
+        ({"vf": 3, "vlan": 5}, "VF=0;VLAN=7", (0, 7)),
+        ({"vf": 3, "args": {"cni": {"vf": 1, "vlan": 6}}}, "VF=0;VLAN=7", (1, 6)),
+    ],
+)
+def test_what_a_pod_may_ask_for_in_its_arguments(
+    document: dict[str, Any], cni_args: str, numbers: tuple[int, int]
+) -> None:
+    attach = config.load(conf(pf="ens1f0", **document), cni_args).attach
+    assert isinstance(attach, Sriov)
+    assert (attach.vf, attach.vlan) == numbers
+
+
+@pytest.mark.parametrize("key", ["VF", "VLAN"])
+def test_a_macvlan_has_neither(key: str) -> None:
+    assert refused(conf(), f"{key}=1").code == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [({"logFile": "hpn.log"}, "absolute"), ({"logLevel": "verbose"}, "logLevel")],
+)
+def test_a_log_that_cannot_be(keys: dict[str, Any], words: str) -> None:
+    error = refused(conf(**keys))
+    assert (error.code, words in error.msg) == (7, True)
+
+
 VF = {"deviceID": "0000:3b:00.2"}
 
 
@@ -414,6 +448,9 @@ def test_attributes_of_a_vf(keys: dict[str, Any], wanted: dict[str, Any]) -> Non
     [
         ({"kind": "sriov"}, ("deviceID", "resourceName", "pf")),
         (VF | {"pf": "ens1f0"}, ("deviceID", "0000:3b:00.2", "pf", "ens1f0", "remove one")),
+        (VF | {"vf": 1}, ("vf", "set pf")),
+        (VF | {"pfOnly": True}, ("pfOnly", "set pf")),
+        ({"pf": "ens1f0", "pfOnly": True, "vf": 1, "trust": "on"}, ("pfOnly", "trust, vf")),
         (VF | {"vlan": 4095}, ("vlan 4095", "4094")),
         (VF | {"vlan": -1}, ("vlan -1",)),
         (VF | {"vlan": "7"}, ('vlan "7"',)),

@@ -403,3 +403,14 @@ def test_attributes_cut_short(written: list[tuple[int, bytes]], length: int) -> 
 @given(st.binary(max_size=300))
 def test_attributes_of_anything(data: bytes) -> None:
     assert all(payload in data for payload in rtnl.attributes(data).values())
+
+
+def test_altname() -> None:
+    attrs = [("IFLA_PROP_LIST", [("IFLA_ALT_IFNAME", "nic0")])]
+    assert decoded(ifinfmsg, rtnl.altname(7, "nic0")) == (NO_LINK_FIELDS | {"index": 7}, attrs)
+
+
+def test_every_altname_of_a_link() -> None:
+    names = rtnl.attr(rtnl.IFLA_ALT_IFNAME, b"nic0\0") + rtnl.attr(rtnl.IFLA_ALT_IFNAME, b"enp1s0\0")
+    body = struct.pack("=BxHiII", 0, 1, 3, 0, 0) + rtnl.attr(3, b"rail0\0") + rtnl.attr(4, struct.pack("=I", 1500))
+    assert rtnl.parse_link(body + rtnl.attr(rtnl.IFLA_PROP_LIST, names)).altnames == ("nic0", "enp1s0")

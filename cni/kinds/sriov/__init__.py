@@ -1,0 +1,171 @@
+"""An SR-IOV VF: configured through its PF, moved into the pod with its RDMA devices, and put back as it was.
+
+The VF is known by its PCI address wherever it is and whatever it is called: under /sys while it is the
+host's, by IFLA_PARENT_DEV_NAME in the pod.  When a pod's namespace dies, the kernel brings netdev and RDMA
+devices home by itself, late and under the pod's name (default_device_exit_net, rdma_dev_exit_net).
+
+A VF that a userspace driver has (vfio-pci) gets its attributes and no more; a PF itself (pfOnly) is moved as a
+VF is, and has no attributes.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+
+from cni import journal, rdma
+from cni.errors import CheckFailed, InterfaceExists, InvalidConfig, LinkUnavailable
+from cni.kernel import rtnl, sysfs, vf
+from cni.kernel.rtnl import Link, Rtnl
+from cni.kernel.vf import Vf
+from cni.kinds.sriov import attributes, choose, netdev
+from cni.kinds.sriov.plan import Netdev, Plan
+from cni.pod import Pod
+from cni.result import Interface
+from cni.spec import Json
+
+if TYPE_CHECKING:
+    # Not at run time: DEL does without pydantic.
+    from cni.config import NetConf, Sriov
+
+
+@contextmanager
+def claiming(conf: "NetConf") -> Iterator[None]:
+    """Kind.claiming: one at a time decides over a PF and its VFs, whether it names one of them or takes any."""
+    with journal.device_locked(conf.where.state_dir, choose.pf_address(cast("Sriov", conf.attach))):
+        yield
+
+
+def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
+    """Kind.plan."""
+    wanted = cast("Sriov", conf.attach)
+    function = choose.chosen(wanted, conf.where, host)
+    link = netdev.here(host, function.netdevs[0], function.address) if function.netdevs else None
+    for altname in link.altnames if link else ():
+        if pod.rtnl.link(altname):
+            raise InterfaceExists(
+                f"{pod.path} has an interface named {altname!r}, an altname of {function.address}; remove either"
+            )
+    if wanted.mtu and not link:
+        raise InvalidConfig(f"mtu {wanted.mtu}: {function.driver} leaves {function.address} to the pod; remove mtu")
+    number, before = -1, Vf()
+    if function.pf:
+        number, before = _on_pf(conf, function, host)
+    return Plan(
+        device=function.address,
+        pf=function.pf,
+        number=number,
+        netdev=link.name if link else "",
+        home=Netdev.of(link) if link else None,
+        before=before,
+        wanted=wanted.attributes() | ({"mac": conf.mac} if conf.mac and function.pf else {}),
+        mac=conf.mac,
+        mtu=wanted.mtu,
+        rdma=rdma.to_move(wanted.rdma, function),
+    ).to_json()
+
+
+def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
+    """Kind.attach: attributes on the PF, then one message that moves and renames, then the RDMA devices."""
+    p = Plan.from_json(plan)
+    link = netdev.here(host, p.netdev, p.device) if p.home else None
+    if link and p.mac:
+        attributes.set_mac(host, p, link, p.mac)
+    attributes.apply(host, p)
+    if link is None:
+        return None
+    there = netdev.give(host, link, p, pod, ifname)
+    rdma.give(p.rdma, pod)
+    return there
+
+
+def interfaces(plan: Json, link: Link | None, host: Rtnl, pod: Pod, ifname: str) -> tuple[Interface, ...]:
+    """Kind.interfaces: the pod's, and the PF behind it."""
+    p = Plan.from_json(plan)
+    pf = choose.netdev_of_pf(p.pf, host) if p.pf else None
+    mac, mtu = (link.mac, link.mtu) if link else ("", 0)
+    if pf and not link:
+        # Nobody on this side can ask the device itself; where the PF gave it no MAC, it chooses one.
+        mac, mtu = vf.parse(pf.vfs)[p.number].mac, pf.mtu
+    ours = Interface(ifname, mac, sandbox=pod.path, mtu=mtu, pci_id=p.device)
+    return (ours, Interface(pf.name, pf.mac, mtu=pf.mtu, pci_id=p.pf)) if pf else (ours,)
+
+
+def stands(plan: Json, pod: Pod, ifname: str) -> bool:
+    """Kind.stands."""
+    p = Plan.from_json(plan)
+    return p.home is None or netdev.find(p, pod, ifname) is not None
+
+
+def detach(plan: Json, pod: Pod | None, ifname: str) -> None:
+    """Kind.detach: home, and as it was.  What is no more, or has another driver now, has nothing to restore."""
+    p = Plan.from_json(plan)
+    if sysfs.function(p.device) is None:
+        return
+    with rtnl.opened() as host:
+        if p.home:
+            if pod:
+                _bring_home(p, pod, ifname)
+            if name := choose.at_home(p.device):
+                netdev.restore(host, name, p, p.home)
+                rdma.settle(p.rdma, p.device)
+        if p.pf:
+            attributes.restore(host, p)
+
+
+def check(plan: Json, host: Rtnl, pod: Pod, expected: Interface) -> Link | None:
+    """Kind.check."""
+    p = Plan.from_json(plan)
+    if why := attributes.differing(host, p):
+        raise CheckFailed(f"VF {p.device} has {why}")
+    if p.home is None:
+        if sysfs.function(p.device) is None:
+            raise CheckFailed(f"VF {p.device} is gone")
+        return None
+    link = netdev.find(p, pod, expected.name)
+    if link is None or link.name != expected.name:
+        raise CheckFailed(f"{expected.name} in {pod.path} is not {p.device}")
+    if expected.mac and link.mac != expected.mac.lower():
+        raise CheckFailed(f"{expected.name} has MAC {link.mac}, prevResult says {expected.mac}")
+    if not link.up:
+        raise CheckFailed(f"{expected.name} is down")
+    rdma.check(p.rdma, pod)
+    return link
+
+
+def status(conf: "NetConf", host: Rtnl) -> None:
+    """Kind.status: with ``pf``, that it can be served; with ``deviceID``, nothing that another attachment would
+    tell."""
+    wanted = cast("Sriov", conf.attach)
+    if wanted.pf:
+        choose.chosen(wanted, conf.where, host)
+
+
+def _on_pf(conf: "NetConf", function: sysfs.Function, host: Rtnl) -> tuple[int, Vf]:
+    """The VF's number and its attributes now.  Raises CniError for what the PF cannot give it."""
+    wanted = cast("Sriov", conf.attach)
+    pf = choose.netdev_of_pf(function.pf, host)
+    number = sysfs.vfs(function.pf).index(function.address)
+    vfs = vf.parse(pf.vfs)
+    if number not in vfs:
+        raise LinkUnavailable(f"{pf.name} tells nothing of VF {number} ({function.address}); is it its PF?")
+    if wanted.mtu > pf.mtu:
+        raise InvalidConfig(f"mtu {wanted.mtu} is above {pf.mtu}, that of PF {pf.name!r}; lower it or raise that")
+    for key in ("min_tx_rate", "max_tx_rate"):
+        rate, speed = getattr(wanted, key) or 0, sysfs.speed(pf.name)
+        if 0 < speed < rate:
+            raise InvalidConfig(f"{key} {rate} is above {speed}, the speed of PF {pf.name!r} in Mbit/s; lower it")
+    others = {other.mac: f"VF {n}" for n, other in vfs.items() if n != number} | {pf.mac: "the PF itself"}
+    if conf.mac and conf.mac in others:
+        raise InvalidConfig(f"mac {conf.mac!r} is that of {others[conf.mac]} of {pf.name!r}; choose another")
+    return number, vfs[number]
+
+
+def _bring_home(p: Plan, pod: Pod, ifname: str) -> None:
+    """RDMA devices first: an attribute of the netdev's may hold them."""
+    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        rdma.take(p.rdma, pod, own)
+        netdev.take(p, pod, ifname, own)
+    finally:
+        os.close(own)

@@ -1,0 +1,70 @@
+"""A VF's attributes: those the PF keeps of it, and its MAC, which both have a say in."""
+
+import errno
+
+from cni.errors import KernelRefused, doing
+from cni.kernel import vf
+from cni.kernel.rtnl import IFF_UP, IFLA_ADDRESS, Link, Rtnl, attr
+from cni.kernel.vf import Vf
+from cni.kinds.sriov import choose
+from cni.kinds.sriov.plan import Plan
+from cni.spec import Json
+
+# The configuration's keys that an attribute is set by.
+_KEYS = {"vlan": "vlan, vlanQoS, vlanProto", "rate": "min_tx_rate, max_tx_rate"}
+
+
+def now(host: Rtnl, p: Plan) -> Vf:
+    """What the PF says of the VF.  Raises LinkUnavailable."""
+    return vf.parse(choose.netdev_of_pf(p.pf, host).vfs)[p.number]
+
+
+def apply(host: Rtnl, p: Plan) -> None:
+    """All that was asked for.  Raises KernelRefused naming the key that the driver does not take."""
+    for name, value in p.wanted.items():
+        try:
+            _set(host, p, name, value)
+        except OSError as e:
+            asked = value if not isinstance(value, list) else ", ".join(map(str, value))
+            raise KernelRefused(
+                f"{_KEYS.get(name, name)} {asked}: the driver of {p.device}'s PF refuses it ({e.strerror}); "
+                "correct or remove it"
+            ) from e
+
+
+def differing(host: Rtnl, p: Plan) -> str:
+    """In what the VF is not as ADD set it; empty if in nothing."""
+    found: Json = vars(now(host, p)) if p.wanted else {}
+    for name, value in p.wanted.items():
+        if found[name] != (tuple(value) if isinstance(value, list) else value):
+            return f"{name} {found[name]} on its PF, ADD set {value}"
+    return ""
+
+
+def restore(host: Rtnl, p: Plan) -> None:
+    """Every attribute on the PF as it was, whoever changed it.  Raises OSError naming the one that will not."""
+    for name in p.before.differing(now(host, p)):
+        _set(host, p, name, getattr(p.before, name))
+
+
+def set_mac(host: Rtnl, p: Plan, link: Link, mac: str) -> None:
+    """The netdev's own MAC.  A driver whose PF has given a VF one allows another only to a trusted VF (igb, i40e)."""
+    body = attr(IFLA_ADDRESS, bytes.fromhex(mac.replace(":", "")))
+    with doing(f"setting MAC {mac} of {link.name} ({p.device})"):
+        try:
+            host.set_link(link.index, body, mask=IFF_UP)
+        except OSError as e:
+            if not p.pf or e.errno not in (errno.EADDRNOTAVAIL, errno.EPERM):
+                raise
+            trust = now(host, p).trust
+            _set(host, p, "trust", value=True)
+            try:
+                host.set_link(link.index, body, mask=IFF_UP)
+            finally:
+                _set(host, p, "trust", value=bool(trust))
+
+
+def _set(host: Rtnl, p: Plan, name: str, value: object) -> None:
+    value = tuple(value) if isinstance(value, list) else value
+    with doing(f"setting {name} {value} of VF {p.number} ({p.device}) on its PF"):
+        host.set_link(choose.netdev_of_pf(p.pf, host).index, vf.set_attribute(p.number, name, value))

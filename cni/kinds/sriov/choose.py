@@ -1,0 +1,137 @@
+"""Which PCI function an attachment gets; looks only, under the PF's lock."""
+
+import time
+from collections.abc import Container
+from typing import TYPE_CHECKING, Final
+
+from cni import journal
+from cni.errors import DeviceInUse, InvalidConfig, LinkUnavailable, TryAgain
+from cni.kernel import dump, rtnl, sysfs, vf
+from cni.kernel.rtnl import Link, Rtnl
+
+if TYPE_CHECKING:
+    # Not at run time: DEL does without pydantic.
+    from cni.config import Sriov
+    from cni.location import Location
+
+# With these a process in the pod drives the device, and there is no netdev.
+USERSPACE: Final = ("vfio-pci", "uio_pci_generic", "igb_uio")
+# A dying namespace gives its devices back from a work queue: usually within 0.1 s.
+HOME_TIMEOUT: Final = 5.0
+POLL: Final = 0.02
+
+
+def pf_address(wanted: "Sriov") -> str:
+    """The PF whose devices are decided over; empty where there is none, which ``chosen`` will refuse."""
+    if wanted.pf:
+        return sysfs.address_of(wanted.pf)
+    function = sysfs.function(wanted.deviceID)
+    return function.pf if function else ""
+
+
+def chosen(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
+    """The function that is asked for, free.  Raises CniError saying why there is none."""
+    if wanted.deviceID:
+        return named(wanted.deviceID)
+    if wanted.pfOnly:
+        return whole(wanted.pf, where, host)
+    owners, addresses = journal.devices(where.state_dir), vfs_of(wanted.pf)
+    if wanted.vf is None:
+        return any_free(wanted.pf, addresses, owners.keys(), host)
+    if wanted.vf >= len(addresses):
+        raise InvalidConfig(f"vf {wanted.vf}: pf {wanted.pf!r} has VFs 0 to {len(addresses) - 1}")
+    address = addresses[wanted.vf]
+    if owner := owners.get(address):
+        raise DeviceInUse(f"vf {wanted.vf} of pf {wanted.pf!r} ({address}) belongs to {owner.network}/{owner.key}")
+    return named(address)
+
+
+def named(address: str) -> sysfs.Function:
+    """The VF, with its netdev, unless a userspace driver has it.  Waits for one that a dying namespace still has."""
+    deadline = time.monotonic() + HOME_TIMEOUT
+    while True:
+        function = sysfs.function(address)
+        if function is None:
+            raise LinkUnavailable(f"deviceID {address!r} is no PCI function of this host; see: ls /sys/bus/pci/devices")
+        if not function.pf:
+            raise InvalidConfig(f"deviceID {address!r} is no VF; give one of its VFs, see: ls -l virtfn* beside it")
+        if function.netdevs or function.driver in USERSPACE:
+            return function
+        if not function.driver:
+            raise LinkUnavailable(
+                f"deviceID {address!r} has no driver; bind it: echo {address} > /sys/bus/pci/drivers_probe"
+            )
+        if time.monotonic() > deadline:
+            raise TryAgain(f"deviceID {address!r} is in another namespace still, perhaps one that is being removed")
+        time.sleep(POLL)
+
+
+def vfs_of(pf: str) -> tuple[str, ...]:
+    """The addresses of its VFs, by number.  Raises LinkUnavailable if there are none."""
+    address = sysfs.address_of(pf)
+    if not address:
+        raise LinkUnavailable(f"pf {pf!r} is no PCI network interface of this host; correct it, see: ip link")
+    addresses = sysfs.vfs(address)
+    if not addresses:
+        raise LinkUnavailable(f"pf {pf!r} has no VFs; write their number to /sys/class/net/{pf}/device/sriov_numvfs")
+    return addresses
+
+
+def any_free(pf: str, addresses: tuple[str, ...], owned: Container[str], host: Rtnl) -> sysfs.Function:
+    """The first VF that nobody has: no attachment, and not up on the host.  Raises LinkUnavailable."""
+    for address in addresses:
+        function = sysfs.function(address)
+        if address in owned or function is None or not function.netdevs:
+            continue
+        link = host.link(function.netdevs[0])
+        if link and not link.up:
+            return function
+    raise LinkUnavailable(f"pf {pf!r} has no free VF: all {len(addresses)} are attached, up on the host, or elsewhere")
+
+
+def whole(pf: str, where: "Location", host: Rtnl) -> sysfs.Function:
+    """The PF itself.  What would take the host off the network, or its VFs from their pods, is refused."""
+    function = sysfs.function(sysfs.address_of(pf))
+    link = host.link(pf)
+    if function is None or link is None:
+        raise LinkUnavailable(f"pf {pf!r} is no PCI network interface of this host; correct it, see: ip link")
+    if function.pf:
+        raise InvalidConfig(f"pf {pf!r} is a VF; give it as deviceID {function.address!r}, without pfOnly")
+    owners = journal.devices(where.state_dir)
+    for address in sysfs.vfs(function.address):
+        if owner := owners.get(address):
+            raise DeviceInUse(
+                f"pfOnly: VF {address} of {pf!r} belongs to {owner.network}/{owner.key}; delete that first"
+            )
+    if dump.default_route_link(None) == pf:
+        raise InvalidConfig(f"pfOnly: the host's default route is by {pf!r}; choose another PF")
+    lost = [str(a) for a in dump.addresses(None, link.index) if not a.is_link_local]
+    if lost:
+        raise InvalidConfig(f"pfOnly: {pf!r} has {', '.join(lost)} on the host, which a move loses; remove them first")
+    return function
+
+
+def netdev_of_pf(address: str, host: Rtnl) -> Link:
+    """The PF's netdev with what it says of its VFs.  Raises LinkUnavailable."""
+    function = sysfs.function(address)
+    link = None
+    if function and function.netdevs:
+        link = host.link(function.netdevs[0], filters=rtnl.RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF)
+    if link is None:
+        raise LinkUnavailable(f"PF {address} has no network interface; is its driver bound, or is it in a namespace?")
+    return link
+
+
+def at_home(address: str) -> str:
+    """The name of the function's netdev on the host; empty if it has none any more.  Waits for a dying namespace.
+    Raises TryAgain."""
+    deadline = time.monotonic() + HOME_TIMEOUT
+    while True:
+        function = sysfs.function(address)
+        if function is None or function.driver in ("", *USERSPACE):
+            return ""
+        if function.netdevs:
+            return function.netdevs[0]
+        if time.monotonic() > deadline:
+            raise TryAgain(f"{address} is in another namespace still, perhaps one that is being removed")
+        time.sleep(POLL)

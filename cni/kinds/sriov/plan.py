@@ -1,0 +1,63 @@
+"""What the journal keeps of a device that is moved: what it was on the host, and what it is to be."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from cni.kernel.rtnl import IFF_ALLMULTI, IFF_PROMISC, IFF_UP, Link
+from cni.kernel.vf import Vf
+from cni.rdma import Devices
+from cni.spec import Json
+
+FLAGS: Final = IFF_UP | IFF_PROMISC | IFF_ALLMULTI  # a person sets them, and no move does away with the last two
+
+
+@dataclass(frozen=True)
+class Netdev:
+    """A netdev as the host had it; ``flags`` of ``FLAGS``."""
+
+    name: str
+    mac: str
+    mtu: int
+    txqlen: int
+    alias: str
+    flags: int
+    altnames: tuple[str, ...]
+
+    @classmethod
+    def of(cls, link: Link) -> "Netdev":
+        return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, link.flags & FLAGS, link.altnames)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One device, known by its PCI address.
+
+    ``pf`` is its PF's address and ``number`` its index there; empty and -1 for a PF that is moved itself.
+    ``netdev`` is its name on the host, and ``home`` all that it was there; empty and None where a userspace driver
+    has the device.  ``before`` and ``wanted`` are attributes on the PF (kernel/vf.py), ``mac`` what the netdev
+    itself gets, ``rdma`` what moves with it, and ``index`` its ifindex in the pod once it is there.
+    """
+
+    device: str
+    pf: str
+    number: int
+    netdev: str
+    home: Netdev | None
+    before: Vf
+    wanted: Json
+    mac: str
+    mtu: int
+    rdma: Devices
+    index: int = 0
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Json) -> "Plan":
+        """Of ``to_json``, which JSON turned tuples into lists of."""
+        home = body["home"] and Netdev(**{**body["home"], "altnames": tuple(body["home"]["altnames"])})
+        return cls(**{**body, "home": home, "before": Vf.from_json(body["before"])})
+
+    def at(self, index: int) -> "Plan":
+        return replace(self, index=index)

@@ -1,0 +1,85 @@
+"""The one way anything is undone, whether ADD failed, DEL or GC asked, or an earlier process died half-way.
+
+It reads the journal only, so what it needs was on disk before the change was made.
+"""
+
+import json
+
+from cni import delegate, journal, kinds
+from cni import pod as pods
+from cni.delegate import Programs
+from cni.errors import CniError, InterfaceExists, together
+from cni.journal import Entry, Record
+from cni.location import Location, location
+from cni.pod import Pod
+from cni.spec import Request
+
+
+def attachment(
+    entry: Entry, record: Record, request: Request, programs: Programs, *, ask_ipam: bool = True
+) -> list[Exception]:
+    """Undo all that the record names, and forget it once that is confirmed; else what went wrong.
+
+    An address goes back only after the interface that had it is gone, so that no two pods ever have it.
+    """
+    try:
+        if record.of_this_boot:
+            with pods.found(record.identity, request.netns, record.netns) as pod:
+                kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
+        if ask_ipam:
+            as_added = request.but(
+                stdin=json.dumps(record.config).encode(),
+                CNI_CONTAINERID=record.key.container_id,
+                CNI_IFNAME=record.key.ifname,
+                CNI_ARGS=record.args,
+                CNI_NETNS=request.netns if request.command == "DEL" else record.netns,
+            )
+            release(location(record.config).ipam, as_added, programs)
+        entry.forget()
+    except (CniError, OSError) as e:
+        return [e]
+    return []
+
+
+def is_dead(record: Record) -> bool:
+    """Whether the pod provably lives no more."""
+    if not record.of_this_boot:
+        return True
+    with pods.found(record.identity, record.netns) as pod:
+        return pod is None
+
+
+def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: Programs) -> None:
+    """Clear what an earlier ADD of the same key left.  Raises InterfaceExists if it still stands.
+
+    The same key comes back for another namespace where the runtime names containers after a path (cnitool).
+    """
+    record = entry.load()
+    if record is None:
+        return
+    here = record.of_this_boot and record.identity == pod.identity
+    if here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname):
+        raise InterfaceExists(f"{record.network}/{record.key} is attached already, since {record.time}; send DEL first")
+    raise_all(attachment(entry, record, request, programs))
+    log.append(f"undid what an earlier ADD of {record.network}/{record.key} left, of {record.time}")
+
+
+def free_device(device: str, where: Location, request: Request, programs: Programs) -> None:
+    """Take the device from another attachment that is provably dead."""
+    owner = journal.owner(where.state_dir, device)
+    if owner is None or (owner.network, owner.key) == (where.network, request.key):
+        return
+    with journal.locked(where.state_dir, owner.network, owner.key) as entry:
+        now = entry.load()
+        if now and is_dead(now):
+            raise_all(attachment(entry, now, request.but(CNI_NETNS="", CNI_COMMAND="GC"), programs))
+
+
+def release(ipam: str, request: Request, programs: Programs) -> None:
+    if ipam:
+        delegate.call(ipam, request.but(CNI_COMMAND="DEL"), programs)
+
+
+def raise_all(failures: list[Exception]) -> None:
+    if failures:
+        raise together(failures)

@@ -1,0 +1,220 @@
+"""What an attachment may have in place of a VF with its netdev: a PF, a VF by number, one that the pod drives; and the
+names and flags that a device keeps."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.node import MAC, NAME, PF, RDMA, Node, netdev, pci, rdma_devs, vf
+from topology import Pod, ip, until
+
+PCI = Path("/sys/bus/pci")
+OTHER_PF = "rail1"
+
+
+@contextmanager
+def driven_by(driver: str, device: str, mac: str) -> Iterator[None]:
+    """The VF with another driver, or none; afterwards as it was, with the RDMA device that goes with the first."""
+    was = (PCI / "devices" / device / "driver").resolve().name
+    bind(device, driver)
+    try:
+        yield
+    finally:
+        bind(device, was)
+        until(lambda: any((PCI / "devices" / device).glob("net/*")))
+        (name,) = (p.name for p in (PCI / "devices" / device / "net").iterdir())
+        ip("link", "set", name, "name", NAME)
+        # A VF that its PF gave no MAC has another one now.
+        ip("link", "set", NAME, "address", mac)
+        subprocess.run(["rdma", "link", "add", RDMA, "type", "testhca", "netdev", NAME], check=True)
+
+
+def bind(device: str, driver: str) -> None:
+    path = PCI / "devices" / device
+    (path / "driver_override").write_text(f"{driver}\n")
+    if (path / "driver").exists():
+        (path / "driver/unbind").write_text(device)
+    if driver:
+        (PCI / "drivers_probe").write_text(device)
+        assert (path / "driver").resolve().name == driver
+
+
+def test_a_vf_that_the_pod_drives(node: Node, pod: Pod) -> None:
+    """Attributes and addresses, and no netdev to work on."""
+    keys = {"mac": MAC, "vlan": 7, "trust": "on"}
+    with driven_by("vfio-pci", node.device, netdev()["address"]):
+        result = node.ok("ADD", pod, node.conf(**keys))
+        ours = {"name": "hpn0", "mac": MAC, "mtu": 1500, "sandbox": pod.path, "pciID": node.device}
+        assert result["interfaces"][0] == ours
+        assert [i["address"] for i in result["ips"]] == ["10.56.0.2/24", "fd00:56::2/64"]
+        assert pod.links() == set()
+        assert (vf()["address"], vf()["trust"], vf()["vlan_list"]) == (MAC, True, [{"vlan": 7}])
+        assert node.checked(pod, node.conf(**keys), result).exit_code == 0
+        error = node.refused("ADD", pod, node.conf(**keys))
+        assert error["code"] == 100
+        node.ok("DEL", pod, node.conf(**keys))
+        assert (vf()["trust"], vf()["vlan_list"]) == (False, [{}])
+        error = node.refused("ADD", pod, node.conf(mtu=1400))
+        assert (error["code"], "mtu 1400" in error["msg"]) == (7, True)
+        error = node.refused("ADD", pod, node.conf(rdma={"required": True}))
+        assert (error["code"], "rdma.required" in error["msg"]) == (101, True)
+
+
+@pytest.mark.parametrize("driver", ["", "vfio-pci"], ids=["none", "vfio-pci"])
+def test_the_driver_changed_while_it_was_in_a_pod(node: Node, pod: Pod, driver: str) -> None:
+    """The netdev is no more; what the PF keeps is put back."""
+    mac = netdev()["address"]
+    node.ok("ADD", pod, node.conf(vlan=7, spoofchk="off"))
+    with driven_by(driver, node.device, mac):
+        assert pod.links() == set()
+        node.ok("DEL", pod)
+        assert (vf()["spoofchk"], vf()["vlan_list"]) == (True, [{}])
+        assert node.state_files() == set()
+
+
+def test_no_driver(node: Node, pod: Pod) -> None:
+    with driven_by("", node.device, netdev()["address"]):
+        error = node.refused("ADD", pod)
+    assert (error["code"], "drivers_probe" in error["msg"]) == (101, True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "args"),
+    [({"vf": 2}, ""), ({}, "VF=2;VLAN=9"), ({"vlan": 9, "vf": 3}, "VF=2"), ({"args": {"cni": {"vf": 2}}}, "")],
+    ids=repr,
+)
+def test_a_vf_by_its_number(node: Node, pod: Pod, keys: dict[str, Any], args: str) -> None:
+    conf = node.conf(deviceID=..., pf=PF, **keys)
+    node.ok("ADD", pod, conf, CNI_ARGS=args)
+    assert (pod.link() or {})["parentdev"] == pci(f"{PF}v1").replace(".2", ".4")
+    assert vf(2)["vlan_list"] == ([{"vlan": 9}] if "VLAN" in args or "vlan" in keys else [{}])
+    error = node.refused("ADD", pod, conf, CNI_ARGS=args, CNI_IFNAME="hpn1")
+    assert error["code"] == 109
+    node.ok("DEL", pod, conf, CNI_ARGS=args)
+
+
+@pytest.mark.parametrize(
+    ("keys", "args", "code", "says"),
+    [
+        ({"vf": 4}, "", 7, "vf 4"),
+        ({}, "VF=one", 7, "vf 'one'"),
+        ({}, "VLAN=4095", 7, "vlan 4095"),
+        ({"pf": "lo"}, "", 101, "pf 'lo'"),
+        ({"pf": NAME}, "", 101, f"pf '{NAME}' has no VFs"),
+        ({"pf": ..., "vf": 1, "deviceID": "0000:01:10.0"}, "", 7, "set pf"),
+        ({"pfOnly": True, "vlan": 5}, "", 7, "vlan"),
+        ({"pfOnly": True, "pf": NAME}, "", 7, "is a VF"),
+        ({"mac": "52:54:00:00:00:01"}, "", 7, "the PF itself"),
+        ({"max_tx_rate": 2000}, "", 7, "max_tx_rate 2000"),
+        ({"mtu": 9000}, "", 7, "mtu 9000"),
+        ({"pf": ..., "deviceID": "0000:ff:00.0"}, "", 101, "0000:ff:00.0"),
+        ({"pf": ..., "deviceID": pci(PF) if Path(f"/sys/class/net/{PF}").exists() else ""}, "", 7, "is no VF"),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be(node: Node, pod: Pod, keys: dict[str, Any], args: str, code: int, says: str) -> None:
+    error = node.refused("ADD", pod, node.conf(**{"deviceID": ..., "pf": PF} | keys), CNI_ARGS=args)
+    assert (error["code"], says in error["msg"]) == (code, True), error
+    assert pod.links() == set()
+    assert node.state_files() == set()
+
+
+def test_the_mac_of_another_vf(node: Node, pod: Pod) -> None:
+    ip("link", "set", PF, "vf", "3", "mac", MAC)
+    try:
+        error = node.refused("ADD", pod, node.conf(mac=MAC))
+        assert (error["code"], "VF 3" in error["msg"]) == (7, True)
+    finally:
+        ip("link", "set", PF, "vf", "3", "mac", "00:00:00:00:00:00")
+
+
+def test_a_pf_itself(node: Node, make_pod: Callable[[], Pod]) -> None:
+    conf = node.conf(deviceID=..., pf=OTHER_PF, pfOnly=True, mtu=2000, mac=MAC)
+    before, pod = netdev(OTHER_PF), make_pod()
+    result = node.ok("ADD", pod, conf)
+    link = pod.link()
+    assert link
+    assert (link["address"], link["mtu"]) == (MAC, 2000)
+    assert [i["name"] for i in result["interfaces"]] == ["hpn0"]
+    assert node.checked(pod, conf, result).exit_code == 0
+    # Its VFs are without their PF meanwhile.
+    error = node.refused("ADD", make_pod(), node.conf(deviceID=pci(f"{OTHER_PF}v0")), CNI_IFNAME="hpn1")
+    assert (error["code"], "no network interface" in error["msg"]) == (101, True)
+    assert node.refused("ADD", make_pod(), conf)["code"] in (101, 109)
+    node.ok("DEL", pod, conf)
+    until(lambda: netdev(OTHER_PF)["operstate"] == before["operstate"], 20)
+    assert netdev(OTHER_PF) == before
+
+
+def test_a_pf_that_others_depend_on(node: Node, make_pod: Callable[[], Pod]) -> None:
+    conf, pod = node.conf(deviceID=..., pf=PF, pfOnly=True), make_pod()
+    ip("address", "add", "192.0.2.1/24", "dev", PF)
+    try:
+        error = node.refused("ADD", pod, conf)
+        assert (error["code"], "192.0.2.1/24" in error["msg"]) == (7, True)
+        ip("route", "add", "default", "via", "192.0.2.254")
+        error = node.refused("ADD", pod, conf)
+        assert (error["code"], "default route" in error["msg"]) == (7, True)
+    finally:
+        ip("address", "del", "192.0.2.1/24", "dev", PF)
+    owner = make_pod()
+    node.ok("ADD", owner)
+    error = node.refused("ADD", pod, conf)
+    assert (error["code"], node.device in error["msg"]) == (109, True)
+    node.ok("DEL", owner)
+
+
+@pytest.mark.parametrize("altname", ["before", "hpn0"])
+def test_altnames_and_flags_come_back(node: Node, pod: Pod, altname: str) -> None:
+    """Also an altname that is the pod's name for it."""
+    ip("link", "property", "add", "dev", NAME, "altname", altname)
+    ip("link", "set", NAME, "promisc", "on", "up")
+    before = netdev()
+    try:
+        node.ok("ADD", pod)
+        pod.ip("link", "set", "hpn0", "promisc", "off")
+        node.ok("DEL", pod)
+        until(lambda: netdev()["operstate"] == before["operstate"], 20)
+        assert netdev() == before
+    finally:
+        ip("link", "set", NAME, "promisc", "off", "down")
+        ip("link", "property", "del", "dev", NAME, "altname", altname)
+
+
+def test_an_altname_taken_in_the_pod(node: Node, pod: Pod) -> None:
+    ip("link", "property", "add", "dev", NAME, "altname", "taken")
+    pod.ip("link", "add", "taken", "type", "dummy")
+    try:
+        error = node.refused("ADD", pod)
+        assert (error["code"], "taken" in error["msg"]) == (100, True)
+    finally:
+        ip("link", "property", "del", "dev", NAME, "altname", "taken")
+
+
+def test_an_altname_taken_on_the_host_meanwhile(node: Node, pod: Pod) -> None:
+    node.ok("ADD", pod)
+    pod.ip("link", "property", "add", "dev", "hpn0", "altname", "meanwhile")
+    ip("link", "add", "meanwhile", "type", "dummy")
+    try:
+        node.ok("DEL", pod)
+    finally:
+        ip("link", "delete", "meanwhile")
+    assert pod.links() == set()
+
+
+def test_the_log(node: Node, pod: Pod) -> None:
+    log = node.tmp_path / "hpn.log"
+    conf = node.conf(logFile=str(log), logLevel="debug")
+    node.ok("ADD", pod, conf)
+    node.ok("DEL", pod, conf)
+    error = node.refused("ADD", pod, conf | {"vlan": 9999})
+    lines = log.read_text().splitlines()
+    assert [line.split()[1:3] for line in lines if " debug " not in line] == [
+        ["info", "ADD"], ["info", "DEL"], ["error", "ADD"],
+    ]  # fmt: skip
+    assert "vlan 9999" in error["msg"]
+    assert "vlan 9999" in lines[-1]
+    assert rdma_devs() >= {RDMA}
