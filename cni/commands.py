@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cni import addressing, delegate, durable, journal, kinds, spec, undo
+from cni import addressing, delegate, durable, journal, kinds, rxe, spec, undo
 from cni import pod as pods
 from cni.delegate import Programs
 from cni.errors import (
@@ -58,6 +58,8 @@ def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Res
         with kind.claiming(wanted):
             _refuse_owned(wanted.attach.device, where)
             plan = kind.plan(wanted, host, pod)
+            if wanted.attach.soft_roce:
+                rxe.refuse_unless_shared()
             _refuse_taken_name(pod, key.ifname)
             record = _record(wanted, request, conf, pod, plan)
             entry.save(record)
@@ -68,6 +70,8 @@ def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Res
                 result, holds = _addresses(where.ipam, request, programs), True
             link = kind.attach(plan, host, pod, key.ifname)
             record = replace(record, link={**plan, "index": link.index if link else 0})
+            if record.rxe:
+                rxe.make(record.rxe, pod, key.ifname)
             # A program may need the link, as dhcp does, and may hold something also if it fails.
             if where.ipam and not holds:
                 holds = True
@@ -119,6 +123,8 @@ def check(request: Request, conf: Json, _log: list[str], programs: Programs) -> 
             raise CheckFailed(f"{where.network}/{key} was attached to another namespace than {pod.path} is now")
         index, expected = _promised_interface(promised, key.ifname, request.netns)
         link = kinds.named(record.kind).check(record.link, host, pod, expected)
+        if record.rxe:
+            rxe.check(record.rxe)
         # Ours and still promised: what a later plugin took away is not missing.
         own = Result.from_json(record.result)
         ips = {ip.address for ip in promised.ips if ip.interface == index}
@@ -167,6 +173,8 @@ def status(request: Request, conf: Json, _log: list[str], programs: Programs) ->
         durable.probe(wanted.where.state_dir)
         with rtnl.opened() as host:
             kinds.named(wanted.attach.kind).status(wanted, host)
+            if wanted.attach.soft_roce:
+                rxe.refuse_unless_shared()
     except (CniError, OSError) as e:
         raise NotAvailable(f"no ADD can be served: {e}") from e
     _ask_if_it_can(wanted.where.ipam, request, programs)
@@ -205,6 +213,7 @@ def _record(wanted: "NetConf", request: Request, conf: Json, pod: Pod, plan: Jso
         config={k: v for k, v in conf.items() if k != "prevResult"},
         args=request.var("CNI_ARGS"),
         pod=wanted.pod,
+        rxe=rxe.name() if wanted.attach.soft_roce else "",
     )
 
 

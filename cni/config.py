@@ -59,6 +59,15 @@ def _interface(name: str) -> str:
     return name
 
 
+class Rdma(BaseModel):
+    """What becomes of the device's own RDMA devices, or that the interface gets one made of software (rxe)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    mode: Literal["auto", "exclusive", "shared", "off", "rxe"] = "auto"
+    required: bool = False
+
+
 class Common(BaseModel):
     """What every kind of attachment takes."""
 
@@ -69,6 +78,7 @@ class Common(BaseModel):
     dns: dict[str, Any] = {}
     dad: Literal["optimistic", "wait", "off"] = "optimistic"
     stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR  # noqa: N815
+    rdma: Rdma = Rdma()
     strict: bool = True
     # Read by cni/log.py, from every command's stdin; here to be checked.
     logLevel: Literal["panic", "error", "warning", "info", "debug"] = DEFAULT  # noqa: N815
@@ -79,12 +89,25 @@ class Common(BaseModel):
         """The device it takes for itself, by bus address or the host's name for it; empty for none, or any."""
         return ""
 
+    @property
+    def soft_roce(self) -> bool:
+        """Whether the interface gets a soft-RoCE device."""
+        return self.rdma.mode == "rxe"
+
 
 class Child(Common):
     """A link made over a master: what macvlan and ipvlan share."""
 
     master: Annotated[str, AfterValidator(_interface)] = ""
     linkInContainer: bool = False  # noqa: N815
+
+    @model_validator(mode="after")
+    def _has_no_rdma_of_its_own(self) -> "Child":
+        if self.rdma.mode in ("exclusive", "shared") or (self.rdma.required and not self.soft_roce):
+            raise ValueError(
+                "rdma: a link over a master has no RDMA device to move or to require; set rdma.mode rxe, or remove rdma"
+            )
+        return self
 
 
 class Macvlan(Child):
@@ -101,15 +124,6 @@ class Ipvlan(Child):
 
     kind: Literal["ipvlan"]
     mode: Literal["l2", "l3", "l3s"] = "l2"
-
-
-class Rdma(BaseModel):
-    """What becomes of the device's RDMA devices."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    mode: Literal["auto", "exclusive", "shared", "off"] = "auto"
-    required: bool = False
 
 
 _Switch = Literal["on", "off"]
@@ -133,7 +147,6 @@ class Sriov(Common):
     link_state: Literal["auto", "enable", "disable"] | None = None
     min_tx_rate: _Mbps | None = None
     max_tx_rate: _Mbps | None = None
-    rdma: Rdma = Rdma()
 
     @property
     def device(self) -> str:

@@ -30,8 +30,8 @@ _LOCKS = 64
 class Record:
     """One attachment.
 
-    ``link`` belongs to the kind (cni/kinds), ``config`` is stdin as ADD had it, for delegates, and
-    ``result`` what ADD answered, in the newest version's shape.
+    ``link`` belongs to the kind (cni/kinds), ``rxe`` is the name of its soft-RoCE device or empty, ``config`` is
+    stdin as ADD had it, for delegates, and ``result`` what ADD answered, in the newest version's shape.
     """
 
     network: str
@@ -43,6 +43,7 @@ class Record:
     config: Json
     args: str = ""
     pod: str = ""
+    rxe: str = ""
     boot: str = field(default_factory=durable.boot_id)
     time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     complete: bool = False

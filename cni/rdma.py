@@ -24,7 +24,7 @@ _POLL: Final = 0.02
 def to_move(wanted: "Rdma", function: sysfs.Function) -> Devices:
     """The function's RDMA devices, if they are to go with it.  Raises LinkUnavailable with the remedy, TryAgain."""
     mode = wanted.mode
-    if mode == "off":
+    if mode in ("off", "rxe"):
         return []
     exclusive = rdma_netlink.is_exclusive()
     if mode == "exclusive" and not exclusive:

@@ -5,7 +5,7 @@ It reads the journal only, so what it needs was on disk before the change was ma
 
 import json
 
-from cni import delegate, journal, kinds
+from cni import delegate, journal, kinds, rxe
 from cni import pod as pods
 from cni.delegate import Programs
 from cni.errors import CniError, InterfaceExists, together
@@ -24,6 +24,8 @@ def attachment(
     """
     try:
         if record.of_this_boot:
+            if record.rxe:
+                rxe.remove(record.rxe)
             with pods.found(record.identity, request.netns, record.netns) as pod:
                 kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
         if ask_ipam:

@@ -1,4 +1,4 @@
-"""The lab: what needs its kernel or its NICs, inside the guest that has them; one boot, one test, one report.
+"""The lab: what needs its kernels or its NICs, inside the guest that has them; one boot, one test, one report.
 
 Most kernels have no ipvlan and look for a new link's name in the right namespace, so the netns tier's tests of
 these two run here as well.
@@ -15,30 +15,44 @@ from conftest import require
 
 ROOT = Path(__file__).parents[1]
 LAB = ROOT / "netns-fixtures" / "lab"
-INSIDE = (
-    "tests/lab",
-    "tests/netns/test_ipvlan.py",
-    "tests/netns/test_kinds.py",
-    "tests/netns/test_macvlan.py::test_the_host_has_an_interface_of_that_name",
-)
+# What runs in which boot: netns-fixtures/lab's options, and the tests.
+BOOTS = {
+    "exclusive": (
+        (),
+        (
+            "tests/lab",
+            "tests/netns/test_ipvlan.py",
+            "tests/netns/test_kinds.py",
+            "tests/netns/test_macvlan.py::test_the_host_has_an_interface_of_that_name",
+        ),
+    ),
+    "soft-RoCE": (("--kernel", "trixie", "--rdma", "shared", "--vfs", "1"), ("tests/lab/shared/test_rxe.py",)),
+    "soft-RoCE without namespaces": (
+        ("--rdma", "shared", "--pfs", "1", "--vfs", "1"),
+        ("tests/lab/shared/test_rxe_without_namespaces.py",),
+    ),
+}
 
 
 @pytest.fixture(autouse=True)
 def outside() -> None:
     if "HPN_LAB" in os.environ:
         pytest.skip("is what boots the guest that this is")
-    ready = subprocess.run([LAB, "--prepare"], capture_output=True, text=True, check=False)
-    if ready.returncode:
-        require("lab", ready.stderr.strip())
+    for kernel in ("bookworm", "trixie"):
+        ready = subprocess.run([LAB, "--kernel", kernel, "--prepare"], capture_output=True, text=True, check=False)
+        if ready.returncode:
+            require("lab", ready.stderr.strip())
 
 
 def lab(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([LAB, *words], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_in_the_lab(tmp_path: Path) -> None:
-    inside = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml=/run/lab/out/junit.xml", *INSIDE]
-    done = lab("--out", tmp_path, *inside)
+@pytest.mark.parametrize("boot", BOOTS)
+def test_in_the_lab(tmp_path: Path, boot: str) -> None:
+    options, tests = BOOTS[boot]
+    inside = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml=/run/lab/out/junit.xml", *tests]
+    done = lab("--out", tmp_path, *options, *inside)
     print(done.stdout, done.stderr)
     report = tmp_path / "junit.xml"
     assert report.exists(), f"no report came back; the lab ended with {done.returncode}: {done.stderr}"

@@ -16,12 +16,13 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from cni.kernel.netns import run_in
-from cni.kernel.rtnl import NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR, attr, attributes, text, u32
+from cni.kernel.rtnl import NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR, attr, attributes, pairs, text, u32
 
 NETLINK_RDMA: Final = 20
 NLDEV: Final = 5 << 10  # RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)
-GET, SET, SYS_GET = NLDEV + 1, NLDEV + 2, NLDEV + 6
-DEV_INDEX, DEV_NAME, NETNS_MODE, NET_NS_FD = 1, 2, 66, 68
+GET, SET, NEWLINK, DELLINK, SYS_GET, RES_CTX_GET = (NLDEV + n for n in (1, 2, 3, 4, 6, 22))
+DEV_INDEX, DEV_NAME, RES_PID, NDEV_NAME, LINK_TYPE, NETNS_MODE, NET_NS_FD = 1, 2, 28, 51, 65, 66, 68
+RES_CTX, RES_CTX_ENTRY = 86, 87
 NLM_F_DUMP: Final = 0x300
 NLMSG_DONE: Final = 3
 
@@ -90,6 +91,39 @@ def rename(index: int, name: str) -> None:
     """Equivalent to: rdma dev set DEV name NAME, in our own namespace."""
     with _socket() as sock:
         _call(sock, SET, NLM_F_ACK, attr(DEV_INDEX, u32(index)) + attr(DEV_NAME, text(name)))
+
+
+def new_link(kind: str, name: str, netdev: str, ns_fd: int) -> None:
+    """Equivalent to: rdma link add NAME type KIND netdev NETDEV, in that namespace.  Raises OSError: EEXIST where the
+    netdev has one, ENFILE for a name that any device of the system has, EINVAL for a kind the kernel does not know."""
+    body = attr(DEV_NAME, text(name)) + attr(LINK_TYPE, text(kind)) + attr(NDEV_NAME, text(netdev))
+
+    def act() -> None:
+        with _socket() as sock:
+            _call(sock, NEWLINK, NLM_F_ACK, body)
+
+    run_in(ns_fd, act)
+
+
+def delete_link(index: int) -> None:
+    """Equivalent to: rdma link delete DEV.  Waits for processes that have it open.  Raises OSError: EINVAL if it is
+    not there."""
+    with _socket() as sock:
+        _call(sock, DELLINK, NLM_F_ACK, attr(DEV_INDEX, u32(index)))
+
+
+def users(index: int) -> list[int]:
+    """The processes that have the device open; as `rdma resource show ctx` has them.  Raises OSError: EINVAL if it
+    is not there."""
+    with _socket() as sock:
+        answers = _call(sock, RES_CTX_GET, NLM_F_DUMP, attr(DEV_INDEX, u32(index)))
+    entries = [
+        attributes(entry)
+        for answer in answers
+        for kind, entry in pairs(attributes(answer)[RES_CTX])
+        if kind == RES_CTX_ENTRY
+    ]
+    return [_u32(entry[RES_PID]) for entry in entries if RES_PID in entry]
 
 
 def set_netns(index: int, ns_fd: int) -> bytes:

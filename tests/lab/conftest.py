@@ -1,4 +1,7 @@
-"""The lab: tests that need its kernel and its NICs, in the guest's own first namespace, where these are."""
+"""The lab: tests that need its kernel and its NICs, in the guest's own first namespace, where these are.
+
+Those in shared/ are for RDMA in shared mode, and all others for exclusive.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,7 +14,9 @@ from lab.node import Node, picture
 from topology import Pod, until
 
 # Not a tier that is missing outside the guest: tests/test_lab.py goes where it is.
-collect_ignore_glob = [] if "HPN_LAB" in os.environ else ["test_*.py"]
+_MODE = Path("/sys/module/ib_core/parameters/netns_mode")  # Y for shared
+_SHARED = _MODE.exists() and _MODE.read_text() == "Y\n"
+collect_ignore_glob = (["test_*.py"] if _SHARED else ["shared"]) if "HPN_LAB" in os.environ else ["*"]
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from topology import Host, until
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 
 import hardware
+import verbs
 
-__all__ = ["Guest", "hardware", "plug", "rdma", "unplug"]
+__all__ = ["Guest", "hardware", "plug", "rdma", "unplug", "verbs"]
 
 
 class Guest(Host):

@@ -465,7 +465,7 @@ def test_attributes_of_a_vf(keys: dict[str, Any], wanted: dict[str, Any]) -> Non
         (VF | {"min_tx_rate": -1}, ("min_tx_rate -1",)),
         (VF | {"min_tx_rate": 20, "max_tx_rate": 10}, ("min_tx_rate 20", "max_tx_rate 10", "lower")),
         (VF | {"mac": "01:00:5e:00:00:01"}, ("multicast",)),
-        (VF | {"rdma": {"mode": "rxe"}}, ("rdma.mode", "rxe")),
+        (VF | {"rdma": {"mode": "soft"}}, ("rdma.mode", "rxe")),
         (VF | {"rdma": "auto"}, ("rdma",)),
     ],
 )
@@ -473,6 +473,18 @@ def test_a_vf_refused(keys: dict[str, Any], says: tuple[str, ...]) -> None:
     error = refused(conf(**keys))
     assert error.code == 7
     assert [word for word in says if word not in error.msg] == []
+
+
+@pytest.mark.parametrize("keys", [{"kind": "macvlan"}, {"kind": "ipvlan"}, VF])
+def test_soft_roce_on_any_kind(keys: dict[str, Any]) -> None:
+    assert config.load(conf(**keys, rdma={"mode": "rxe"}), "").attach.soft_roce
+    assert not config.load(conf(**keys), "").attach.soft_roce
+
+
+@pytest.mark.parametrize("rdma", [{"mode": "exclusive"}, {"mode": "shared"}, {"required": True}], ids=str)
+def test_a_link_over_a_master_has_no_rdma_device(rdma: dict[str, Any]) -> None:
+    error = refused(conf(kind="ipvlan", rdma=rdma))
+    assert (error.code, "rdma.mode rxe" in error.msg) == (7, True)
 
 
 def test_unknown_key_of_rdma() -> None:

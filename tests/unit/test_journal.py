@@ -132,6 +132,7 @@ def test_record_on_disk(tmp_path: Path) -> None:
         "config": {"name": "rail0", "ipam": {"type": "hpn-ipam"}},
         "args": "IP=10.0.0.5",
         "pod": "default/p",
+        "rxe": "",
         "boot": "b",
         "time": "t",
         "complete": True,

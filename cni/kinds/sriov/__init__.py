@@ -48,6 +48,8 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
             )
     if wanted.mtu and not link:
         raise InvalidConfig(f"mtu {wanted.mtu}: {function.driver} leaves {function.address} to the pod; remove mtu")
+    if wanted.soft_roce and not link:
+        raise InvalidConfig(f"rdma.mode rxe: {function.driver} leaves {function.address} to the pod; remove rdma.mode")
     number, before = -1, Vf()
     if function.pf:
         number, before = _on_pf(conf, function, host)

@@ -1,0 +1,93 @@
+"""RDMA traffic between two namespaces, by the programs that everybody measures with: ibverbs-utils, perftest, rping."""
+
+import subprocess
+import time
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+_PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class End:
+    """A namespace with an RDMA device on the interface that has the address."""
+
+    netns: str
+    device: str
+    address: str
+
+    @property
+    def gid_index(self) -> int:
+        """That of its address as RoCE v2 (RFC 4291's mapped form); raises LookupError if there is none yet."""
+        packed = b"\0" * 10 + b"\xff" * 2 + IPv4Address(self.address).packed
+        port = f"/sys/class/infiniband/{self.device}/ports/1"
+        # Of up to 1024; a namespace's own view of /sys is had only in there, and reading a free one's type fails.
+        gids, types = (
+            dict(line.split(":", 1) for line in _output(self.inside("sh", "-c", f"cd {port}/{d}; grep -s '' ? ??")))
+            for d in ("gids", "gid_attrs/types")
+        )
+        for index, gid in gids.items():
+            if bytes.fromhex(gid.replace(":", "")) == packed and types.get(index) == "RoCE v2":
+                return int(index)
+        raise LookupError(f"{self.device} in {self.netns} has no GID of {self.address}")
+
+    def inside(self, *command: str) -> list[str]:
+        return ["ip", "netns", "exec", self.netns, *command]
+
+
+def ibv_rc_pingpong(server: End, client: End) -> str:
+    """What the client says of 200 messages there and back."""
+
+    def command(end: End) -> list[str]:
+        return end.inside("ibv_rc_pingpong", "-d", end.device, "-g", str(end.gid_index), "-n", "200")
+
+    return _between(command(server), [*command(client), server.address], listening=server.inside("ss", "-Hltn"))
+
+
+def ib_write_bw(server: End, client: End) -> str:
+    """What the client says of 100 writes of 64 KiB."""
+
+    def command(end: End) -> list[str]:
+        return end.inside("ib_write_bw", "-d", end.device, "-x", str(end.gid_index), "-s", "65536", "-n", "100", "-F")
+
+    return _between(command(server), [*command(client), server.address], listening=server.inside("ss", "-Hltn"))
+
+
+def bandwidth(report: str) -> float:
+    """The average of what ``ib_write_bw`` said, in MB/s."""
+    *_, measured, _ = report.splitlines()
+    size, iterations, _peak, average, _rate = map(float, measured.split())
+    if (size, iterations) != (65536, 100):
+        raise ValueError(f"no result: {report}")
+    return average
+
+
+def rping(server: End, client: End) -> str:
+    """What the client got back of three pings; the connection is made by address, through rdma_cm."""
+    common = ["rping", "-a", server.address, "-C", "3", "-v"]
+    return _between(
+        server.inside(*common, "-s"),
+        client.inside(*common, "-c"),
+        listening=server.inside("rdma", "resource", "show", "cm_id"),
+    )
+
+
+def _between(server: list[str], client: list[str], *, listening: list[str]) -> str:
+    """Run both, the client once the server shows up where it is seen to listen; the client's output.
+    Raises CalledProcessError, TimeoutExpired."""
+    deadline = time.monotonic() + _PATIENCE
+    with subprocess.Popen(server, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as serving:
+        try:
+            while not any("LISTEN" in line for line in _output(listening)):
+                if serving.poll() is not None or time.monotonic() > deadline:
+                    raise subprocess.CalledProcessError(serving.poll() or 1, server, "it did not come to listen")
+                time.sleep(0.1)
+            return subprocess.run(
+                client, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True, timeout=_PATIENCE
+            ).stdout
+        finally:
+            serving.kill()
+
+
+def _output(command: list[str]) -> list[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()

@@ -1,0 +1,132 @@
+"""Soft-RoCE on the pod's interface, on a kernel whose soft-RoCE knows namespaces: real traffic between pods."""
+
+import itertools
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from killing import killed_at
+from lab.guest import rdma, verbs
+from lab.node import Node, pci, rdma_devs
+from topology import Pod, until
+
+RXE = {"mode": "rxe"}
+IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]]}
+# Of two pods on two NICs, what differs.
+KINDS = {
+    "macvlan": ({"kind": "macvlan", "master": "rail0"}, {"kind": "macvlan", "master": "rail1"}),
+    "ipvlan": ({"kind": "ipvlan", "master": "rail0"}, {"kind": "ipvlan", "master": "rail1"}),
+    "sriov": ({"pf": "rail0"}, {"pf": "rail1"}),
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_but_what_was(node: Node) -> Iterator[None]:
+    before = rdma_devs()
+    yield
+    assert rdma_devs() == before
+
+
+def conf(node: Node, **keys: Any) -> dict[str, Any]:
+    return node.conf(**{"deviceID": ..., "rdma": RXE, "ipam": IPAM} | keys)
+
+
+def device(pod: Pod, ifname: str = "hpn0") -> str:
+    """The device of ours that the kernel says is on the pod's interface, once it says that it works.  In shared mode
+    a VF's own is there too."""
+
+    def found() -> str:
+        lines = [line.split() for line in rdma("link", netns=pod.name)]
+        on_it = [
+            words[1].partition("/")[0] for words in lines if words[-2:] == ["netdev", ifname] and "ACTIVE" in words
+        ]
+        return next((name for name in on_it if name.startswith("hpn-")), "")
+
+    return str(until(found))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pods_reach_each_other(node: Node, make_pod: Callable[[], Pod], kind: str) -> None:
+    pods, before = (make_pod(), make_pod()), rdma_devs()
+    confs = [conf(node, **keys) for keys in KINDS[kind]]
+    ends = []
+    for pod, one in zip(pods, confs, strict=True):
+        result = node.ok("ADD", pod, one)
+        ends.append(verbs.End(pod.name, device(pod), result["ips"][0]["address"].partition("/")[0]))
+        assert node.checked(pod, one, result).exit_code == 0
+    assert {end.device for end in ends} == rdma_devs() - before
+    assert "200 iters in" in verbs.ibv_rc_pingpong(*ends)
+    assert verbs.bandwidth(verbs.ib_write_bw(*ends)) > 0
+    assert verbs.rping(*ends).count("ping data: rdma-ping-") == 3
+    for pod, one in zip(pods, confs, strict=True):
+        node.ok("DEL", pod, one)
+        assert pod.links() == set()
+        node.ok("DEL", pod, one)
+    assert rdma_devs() == before
+    assert node.state_files() == set()
+
+
+def test_another_ones_interface_has_none(node: Node, pod: Pod) -> None:
+    """Two interfaces of one pod: each has its own, and the other's goes without it."""
+    node.ok("ADD", pod, conf(node, master="rail0"))
+    node.ok("ADD", pod, conf(node, master="rail1"), CNI_IFNAME="hpn1")
+    first = device(pod)
+    assert first != device(pod, "hpn1")
+    node.ok("DEL", pod, conf(node), CNI_IFNAME="hpn1")
+    assert device(pod) == first
+    node.ok("DEL", pod, conf(node))
+
+
+def test_it_is_missed(node: Node, pod: Pod) -> None:
+    one = conf(node, master="rail0")
+    result = node.ok("ADD", pod, one)
+    rdma("link", "delete", device(pod))
+    reply = node.checked(pod, one, result)
+    assert reply.exit_code == 1
+    assert "is gone" in reply.stdout
+    node.ok("DEL", pod, one)
+
+
+def test_the_namespace_died(node: Node, pod: Pod) -> None:
+    one, before = conf(node, master="rail0"), rdma_devs()
+    node.ok("ADD", pod, one)
+    assert len(rdma_devs() - before) == 1
+    pod.gone()
+    node.ok("DEL", pod, one)
+    until(lambda: rdma_devs() == before)
+
+
+def test_a_process_has_it_open(node: Node, pod: Pod) -> None:
+    """The kernel would wait for it, and the runtime for us: it is named instead, and the next DEL does it."""
+    one = conf(node, master="rail0")
+    node.ok("ADD", pod, one)
+    command = ["ip", "netns", "exec", pod.name, "ibv_rc_pingpong", "-d", device(pod), "-g", "0"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as user:
+        until(lambda: f"pid {user.pid} " in "\n".join(rdma("resource", "show", "ctx")) + " ")
+        error = node.refused("DEL", pod, one)
+        assert (error["code"], str(user.pid) in error["msg"]) == (11, True)
+        assert pod.link()
+        user.kill()
+    node.ok("DEL", pod, one)
+    assert node.state_files() == set()
+
+
+def test_what_a_link_over_a_master_cannot_have(node: Node, pod: Pod) -> None:
+    error = node.refused("ADD", pod, conf(node, master="rail0", rdma={"mode": "exclusive"}))
+    assert (error["code"], "rdma.mode rxe" in error["msg"]) == (7, True)
+
+
+@pytest.mark.parametrize("command", ["ADD", "DEL"])
+@pytest.mark.parametrize("keys", [{"kind": "macvlan", "master": "rail0"}, {"deviceID": pci("rail0v0")}], ids=str)
+def test_killed_between_steps(node: Node, pod: Pod, command: str, keys: dict[str, Any]) -> None:
+    one, before = conf(node, **keys), rdma_devs()
+    for step in itertools.count(0, 4):
+        if command == "DEL":
+            node.ok("ADD", pod, one)
+        killed = killed_at(step, node.request(command, pod, one))
+        node.ok("DEL", pod, one)
+        assert (pod.links(), rdma_devs(), node.state_files()) == (set(), before, set()), f"after step {step}"
+        if not killed:
+            break
+    assert step > 10
