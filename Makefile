@@ -24,11 +24,11 @@ test: binary ## every test, lint included; as root, or the tiers that need it ar
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv pytest $(if $(JUNIT),--junitxml=$(JUNIT)) $(PYTEST_ARGS)
 
 # Asked for here: the guest has no network to make a virtual environment from.
-lab: ## a guest with VFs and RDMA devices under a real kernel: show them, and run the tests that need them
+lab: binary ## as root: two kernels in QEMU: VFs with RDMA devices in pods, then RDMA traffic between pods, drawn
 	@netns-fixtures/setup net
-	@python=$$(packaging/venv python -c 'import sys; print(sys.executable)') && \
-	netns-fixtures/lab sh -c '"$$1" netns-fixtures/hardware.py && exec "$$1" -m pytest -p no:cacheprovider tests/lab' \
-	lab "$$python"
+	@python=$$(packaging/venv python -c 'import sys; print(sys.executable)') && peers=$$(netns-fixtures/peers) && \
+	show() { part=$$1 && shift && netns-fixtures/lab "$$@" "$$python" netns-fixtures/lab_demo.py $$part dist/hpn "$$peers"; } && \
+	show vf && show roce --kernel trixie --rdma shared --vfs 1
 
 lint: ## ruff, mypy, and shellcheck where it is installed
 	packaging/venv ruff check .
