@@ -59,13 +59,35 @@ def _interface(name: str) -> str:
     return name
 
 
+# Of the kernel's IB_DEVICE_NAME_MAX the last byte is the end; what a path or a name's pattern may hold is left out.
+_RDMA_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+def _rdma_device(name: str) -> str:
+    if not _RDMA_NAME.fullmatch(name):
+        raise ValueError("cannot name an RDMA device: at most 63 of a-z, A-Z, 0-9, '_', '-', '.', the first no sign")
+    return name
+
+
 class Rdma(BaseModel):
-    """What becomes of the device's own RDMA devices, or that the interface gets one made of software (rxe)."""
+    """What the pod gets of the RDMA devices behind its interface, or that it gets one made of software (rxe)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     mode: Literal["auto", "exclusive", "shared", "off", "rxe"] = "auto"
     required: bool = False
+    name: Annotated[str, AfterValidator(_rdma_device)] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Rdma":
+        if self.mode == "off" and self.required:
+            raise ValueError("rdma.required true with rdma.mode 'off' asks for both; remove one")
+        if self.mode in ("shared", "off", "rxe") and self.name:
+            raise ValueError(
+                f"rdma.name {self.name!r} with rdma.mode {self.mode!r}: only a device that moves into the pod gets a "
+                "name there; remove rdma.name, or set rdma.mode exclusive"
+            )
+        return self
 
 
 class Common(BaseModel):
@@ -77,8 +99,8 @@ class Common(BaseModel):
     ipam: dict[str, Any] | None = None
     dns: dict[str, Any] = {}
     dad: Literal["optimistic", "wait", "off"] = "optimistic"
-    stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR  # noqa: N815
     rdma: Rdma = Rdma()
+    stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR  # noqa: N815
     strict: bool = True
     # Read by cni/log.py, from every command's stdin; here to be checked.
     logLevel: Literal["panic", "error", "warning", "info", "debug"] = DEFAULT  # noqa: N815
@@ -102,11 +124,15 @@ class Child(Common):
     linkInContainer: bool = False  # noqa: N815
 
     @model_validator(mode="after")
-    def _has_no_rdma_of_its_own(self) -> "Child":
-        if self.rdma.mode in ("exclusive", "shared") or (self.rdma.required and not self.soft_roce):
+    def _shares_rdma(self) -> "Child":
+        if self.rdma.mode == "exclusive" or self.rdma.name:
+            key = f"name {self.rdma.name!r}" if self.rdma.name else "mode 'exclusive'"
             raise ValueError(
-                "rdma: a link over a master has no RDMA device to move or to require; set rdma.mode rxe, or remove rdma"
+                f"rdma.{key}: the RDMA device is the master's, and can be in one namespace only; set rdma.mode shared, "
+                "or give the pod a VF, which has one of its own"
             )
+        if self.rdma.required and self.linkInContainer:
+            raise ValueError("rdma.required true: a master inside the pod (linkInContainer) has no RDMA; remove one")
         return self
 
 

@@ -87,10 +87,15 @@ def move(index: int, *, to: int, of: int | None = None) -> None:
     _in(of, act)
 
 
-def rename(index: int, name: str) -> None:
-    """Equivalent to: rdma dev set DEV name NAME, in our own namespace."""
-    with _socket() as sock:
-        _call(sock, SET, NLM_F_ACK, attr(DEV_INDEX, u32(index)) + attr(DEV_NAME, text(name)))
+def rename(index: int, name: str, ns_fd: int | None = None) -> None:
+    """Equivalent to: rdma dev set DEV name NAME, in that namespace, our own by default.  Raises OSError: EEXIST if a
+    device of any namespace has the name."""
+
+    def act() -> None:
+        with _socket() as sock:
+            _call(sock, SET, NLM_F_ACK, attr(DEV_INDEX, u32(index)) + attr(DEV_NAME, text(name)))
+
+    _in(ns_fd, act)
 
 
 def new_link(kind: str, name: str, netdev: str, ns_fd: int) -> None:

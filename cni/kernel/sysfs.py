@@ -44,6 +44,18 @@ def address_of(netdev: str, root: Path = SYS) -> str:
     return _link(device) if (device / "vendor").exists() else ""
 
 
+def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
+    """The PCI functions that an interface's packets leave by: its own, or those of what a VLAN, bond or bridge is made
+    over."""
+    address = address_of(netdev, root)
+    if address:
+        there = function(address, root)
+        return [there] if there else []
+    lower = sorted((root / "class/net" / netdev).glob("lower_*"))
+    found = {f.address: f for p in lower for f in functions_under(p.name.removeprefix("lower_"), root)}
+    return list(found.values())
+
+
 def speed(netdev: str, root: Path = SYS) -> int:
     """The link's speed in Mbit/s; 0 where the driver does not say, or the link is down."""
     try:

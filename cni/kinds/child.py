@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, cast
 
+from cni import rdma
 from cni.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
 from cni.kernel import dump, rtnl
 from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, RTM_NEWLINK, Link, Rtnl, attributes
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 class Plan:
     """One link to be made; ``mac`` is empty where the kernel gives the master's, ``mtu`` 0 for the master's.
 
-    ``data`` is IFLA_INFO_DATA in hexadecimal.  ``index`` is known once the link exists.
+    ``data`` is IFLA_INFO_DATA in hexadecimal, ``rdma_devs`` the master's RDMA devices where the pod shares them.
+    ``index`` is known once the link exists.
     """
 
     kind: str
@@ -32,6 +34,7 @@ class Plan:
     mtu: int
     data: str
     in_container: bool
+    rdma_devs: list[str]
     index: int = 0
 
     def is_ours(self, link: Link) -> bool:
@@ -51,14 +54,17 @@ def plan(attach: "Child", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: 
     """Decide over which master.  Raises LinkUnavailable, InvalidConfig."""
     inside = attach.linkInContainer
     link = master(attach, pod.rtnl if inside else host, pod.fd if inside else None)
-    return asdict(Plan(kind, link.name, link.index, mac, attach.mtu, data.hex(), in_container=inside))
+    rdma_devs = [] if inside else rdma.of_master(attach.rdma, link.name)
+    return asdict(
+        Plan(kind, link.name, link.index, mac, attach.mtu, data.hex(), in_container=inside, rdma_devs=rdma_devs)
+    )
 
 
 def status(conf: "NetConf", host: Rtnl) -> None:
     """Kind.status.  A master inside the container is there only when the container is."""
     wanted = cast("Child", conf.attach)
     if not wanted.linkInContainer:
-        master(wanted, host, None)
+        rdma.of_master(wanted.rdma, master(wanted, host, None).name)
 
 
 def master(attach: "Child", where: Rtnl, ns_fd: int | None) -> Link:

@@ -12,6 +12,7 @@ from lab.node import MAC, Node, picture
 from topology import Pod
 
 CHANGES = {"vlan": 7, "spoofchk": "off", "trust": "on", "max_tx_rate": 50, "mac": MAC, "mtu": 1400}
+NAMED = {"rdma": {"name": "mlx5_0"}}
 
 
 def by_del(node: Node, pod: Pod, conf: dict[str, Any]) -> None:
@@ -33,7 +34,7 @@ RECOVERIES = [by_del, by_del_after_the_namespace, by_gc]
 
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
 def test_killed_between_steps(node: Node, pod: Pod, command: str) -> None:
-    conf = node.conf(**CHANGES)
+    conf = node.conf(**CHANGES, **NAMED)
     before = picture()
     for n in itertools.count():
         step = n * STRIDE

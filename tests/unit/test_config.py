@@ -467,9 +467,18 @@ def test_attributes_of_a_vf(keys: dict[str, Any], wanted: dict[str, Any]) -> Non
         (VF | {"mac": "01:00:5e:00:00:01"}, ("multicast",)),
         (VF | {"rdma": {"mode": "soft"}}, ("rdma.mode", "rxe")),
         (VF | {"rdma": "auto"}, ("rdma",)),
+        (VF | {"rdma": {"name": ""}}, ('rdma.name ""',)),
+        (VF | {"rdma": {"name": "mlx5/0"}}, ('rdma.name "mlx5/0"', "63")),
+        (VF | {"rdma": {"name": "x" * 64}}, ("rdma.name", "63")),
+        (VF | {"rdma": {"name": "mlx5_0", "mode": "shared"}}, ("rdma.name 'mlx5_0'", "'shared'", "exclusive")),
+        (VF | {"rdma": {"required": True, "mode": "off"}}, ("rdma.required", "'off'", "remove one")),
+        ({"kind": "macvlan", "rdma": {"mode": "exclusive"}}, ("rdma.mode 'exclusive'", "one namespace", "VF")),
+        ({"kind": "ipvlan", "rdma": {"mode": "exclusive"}}, ("rdma.mode 'exclusive'", "one namespace", "VF")),
+        ({"kind": "macvlan", "rdma": {"name": "mlx5_0"}}, ("rdma.name 'mlx5_0'", "VF")),
+        ({"linkInContainer": True, "rdma": {"required": True}}, ("rdma.required", "linkInContainer")),
     ],
 )
-def test_a_vf_refused(keys: dict[str, Any], says: tuple[str, ...]) -> None:
+def test_a_vf_or_rdma_refused(keys: dict[str, Any], says: tuple[str, ...]) -> None:
     error = refused(conf(**keys))
     assert error.code == 7
     assert [word for word in says if word not in error.msg] == []

@@ -65,3 +65,15 @@ def test_address_of(root: Path) -> None:
     assert sysfs.address_of("ens1f0", root) == PF
     assert sysfs.address_of("lo", root) == ""
     assert sysfs.address_of("absent", root) == ""
+
+
+def test_functions_under(root: Path) -> None:
+    """A VLAN over a bond of two, one of which has no PCI function."""
+    net = root / "class/net"
+    for upper, lower in (("bond0.5", "bond0"), ("bond0", "ens1f0"), ("bond0", "lo")):
+        (net / upper).mkdir(exist_ok=True)
+        (net / upper / f"lower_{lower}").symlink_to(f"../{lower}")
+    assert [f.address for f in sysfs.functions_under("ens1f0", root)] == [PF]
+    assert [f.address for f in sysfs.functions_under("bond0.5", root)] == [PF]
+    assert sysfs.functions_under("lo", root) == []
+    assert sysfs.functions_under("nosuch0", root) == []

@@ -53,6 +53,7 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     number, before = -1, Vf()
     if function.pf:
         number, before = _on_pf(conf, function, host)
+    moved, rdma_devs = rdma.of_function(wanted.rdma, function)
     return Plan(
         device=function.address,
         pf=function.pf,
@@ -63,7 +64,8 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
         wanted=wanted.attributes() | ({"mac": conf.mac} if conf.mac and function.pf else {}),
         mac=conf.mac,
         mtu=wanted.mtu,
-        rdma=rdma.to_move(wanted.rdma, function),
+        rdma=moved,
+        rdma_devs=rdma_devs,
     ).to_json()
 
 
@@ -78,6 +80,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
         return None
     there = netdev.give(host, link, p, pod, ifname)
     rdma.give(p.rdma, pod)
+    rdma.rename(p.rdma, p.rdma_devs, pod)
     return there
 
 
@@ -131,16 +134,18 @@ def check(plan: Json, host: Rtnl, pod: Pod, expected: Interface) -> Link | None:
         raise CheckFailed(f"{expected.name} has MAC {link.mac}, prevResult says {expected.mac}")
     if not link.up:
         raise CheckFailed(f"{expected.name} is down")
-    rdma.check(p.rdma, pod)
+    rdma.check(p.rdma, p.rdma_devs, pod)
     return link
 
 
 def status(conf: "NetConf", host: Rtnl) -> None:
     """Kind.status: with ``pf``, that it can be served; with ``deviceID``, nothing that another attachment would
-    tell."""
+    tell, for the device may be in a pod."""
     wanted = cast("Sriov", conf.attach)
+    if wanted.rdma.mode != "off":
+        rdma.is_exclusive(wanted.rdma)
     if wanted.pf:
-        choose.chosen(wanted, conf.where, host)
+        rdma.of_function(wanted.rdma, choose.chosen(wanted, conf.where, host))
 
 
 def _on_pf(conf: "NetConf", function: sysfs.Function, host: Rtnl) -> tuple[int, Vf]:

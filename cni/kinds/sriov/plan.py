@@ -35,7 +35,8 @@ class Plan:
     ``pf`` is its PF's address and ``number`` its index there; empty and -1 for a PF that is moved itself.
     ``netdev`` is its name on the host, and ``home`` all that it was there; empty and None where a userspace driver
     has the device.  ``before`` and ``wanted`` are attributes on the PF (kernel/vf.py), ``mac`` what the netdev
-    itself gets, ``rdma`` what moves with it, and ``index`` its ifindex in the pod once it is there.
+    itself gets, ``rdma`` what moves with it, ``rdma_devs`` the names of the RDMA devices that the pod has, moved or
+    shared, and ``index`` its ifindex in the pod once it is there.
     """
 
     device: str
@@ -48,6 +49,7 @@ class Plan:
     mac: str
     mtu: int
     rdma: Devices
+    rdma_devs: list[str]
     index: int = 0
 
     def to_json(self) -> Json:
