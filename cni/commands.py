@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cni import addressing, delegate, durable, journal, kinds, rxe, spec, undo
+from cni import addressing, delegate, durable, gids, journal, kinds, rxe, spec, undo
 from cni import pod as pods
 from cni.delegate import Programs
 from cni.errors import (
@@ -77,7 +77,11 @@ def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Res
                 holds = True
                 result = _addresses(where.ipam, request, programs)
             if link:
-                addressing.apply(pod, link, result, wanted.attach.dad)
+                with gids.watched(pod, plan["rdma_devs"]) as tables:
+                    addressing.apply(pod, link, result, wanted.attach.dad)
+                    addresses = [ip.address.ip for ip in result.ips]
+                    found = tables.found(link.name, addresses, wanted.attach.rdma, log)
+                record = replace(record, gids=found)
             interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
             own = _own_result(wanted, interfaces, result)
             entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
@@ -133,6 +137,8 @@ def check(request: Request, conf: Json, _log: list[str], programs: Programs) -> 
             addressing.check(
                 pod, link, [ip for ip in own.ips if ip.address in ips], [r for r in own.routes if r.dst in destinations]
             )
+            addresses = {str(address.ip) for address in ips}
+            gids.check(pod, link.name, [gid for gid in record.gids if gid["address"] in addresses])
         if where.ipam:
             delegate.call(where.ipam, request, programs)
 

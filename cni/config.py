@@ -77,6 +77,7 @@ class Rdma(BaseModel):
     mode: Literal["auto", "exclusive", "shared", "off", "rxe"] = "auto"
     required: bool = False
     name: Annotated[str, AfterValidator(_rdma_device)] | None = None
+    gidTimeout: Annotated[float, Field(ge=0, le=60)] = 5.0  # noqa: N815
 
     @model_validator(mode="after")
     def _consistent(self) -> "Rdma":

@@ -146,6 +146,12 @@ class DeviceInUse(CniError):
     code = 109
 
 
+class GidTableFull(CniError):
+    """An RDMA port has no room for the GIDs of another interface."""
+
+    code = 110
+
+
 class DelegateError(CniError):
     """A delegate's own error, passed on under its own code."""
 

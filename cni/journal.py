@@ -31,7 +31,8 @@ class Record:
     """One attachment.
 
     ``link`` belongs to the kind (cni/kinds), ``rxe`` is the name of its soft-RoCE device or empty, ``config`` is
-    stdin as ADD had it, for delegates, and ``result`` what ADD answered, in the newest version's shape.
+    stdin as ADD had it, for delegates, ``result`` what ADD answered, in the newest version's shape, and ``gids`` where
+    its addresses are in GID tables (cni/gids.py).
     """
 
     network: str
@@ -48,6 +49,7 @@ class Record:
     time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     complete: bool = False
     result: Json = field(default_factory=dict)
+    gids: list[Json] = field(default_factory=list)
 
     @property
     def of_this_boot(self) -> bool:

@@ -1,7 +1,8 @@
 """How each kind of attachment gets its interface into the pod and out again.
 
-A kind is a module with the functions of ``Kind``; what it plans is a JSON object that only it reads, kept
-in the journal so that ``detach`` and ``check`` need no configuration.
+A kind is a module with the functions of ``Kind``; what it plans is a JSON object, kept in the journal so that
+``detach`` and ``check`` need no configuration.  Others read of it ``device``, ``pf`` and ``number`` (a PCI function's
+address, its PF's, and its number there) or ``master``, and ``rdma_devs``, the RDMA devices that the pod has.
 """
 
 from contextlib import AbstractContextManager

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, cast
 
-from cni import rdma
+from cni import gids, rdma
 from cni.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
 from cni.kernel import dump, rtnl
 from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, RTM_NEWLINK, Link, Rtnl, attributes
@@ -54,7 +54,7 @@ def plan(attach: "Child", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: 
     """Decide over which master.  Raises LinkUnavailable, InvalidConfig."""
     inside = attach.linkInContainer
     link = master(attach, pod.rtnl if inside else host, pod.fd if inside else None)
-    rdma_devs = [] if inside else rdma.of_master(attach.rdma, link.name)
+    rdma_devs = [] if inside else shared_rdma(attach, link)
     return asdict(
         Plan(kind, link.name, link.index, mac, attach.mtu, data.hex(), in_container=inside, rdma_devs=rdma_devs)
     )
@@ -64,7 +64,15 @@ def status(conf: "NetConf", host: Rtnl) -> None:
     """Kind.status.  A master inside the container is there only when the container is."""
     wanted = cast("Child", conf.attach)
     if not wanted.linkInContainer:
-        rdma.of_master(wanted.rdma, master(wanted, host, None).name)
+        shared_rdma(wanted, master(wanted, host, None))
+
+
+def shared_rdma(attach: "Child", master: Link) -> list[str]:
+    """The master's RDMA devices, with room for the pod's addresses if RDMA is required.  Raises LinkUnavailable,
+    GidTableFull."""
+    names = rdma.of_master(attach.rdma, master.name)
+    gids.refuse_full(attach.rdma, names, 1 if attach.ipam else 0)
+    return names
 
 
 def master(attach: "Child", where: Rtnl, ns_fd: int | None) -> Link:

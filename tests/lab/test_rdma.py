@@ -1,7 +1,10 @@
 """RDMA devices of attachments: their names, their modes, and whose they are."""
 
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ipaddress import IPv6Address, ip_interface
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,10 @@ from lab.guest import rdma
 from lab.node import NAME, PF, RDMA, Node, netdev, pci, rdma_devs
 from topology import Pod, ip, until
 
+from cni import durable
+
+V1, V2 = "IB/RoCE v1", "RoCE v2"
+LENGTH = 64  # of testhca's tables
 MODPROBE = "options ib_core netns_mode=0"
 HCA = "hcapf"
 
@@ -36,6 +43,52 @@ def _set_mode(mode: str) -> bool:
 
 def macvlan(node: Node, **keys: Any) -> dict[str, Any]:
     return node.conf(**{"deviceID": ..., "master": PF} | keys)
+
+
+def table(device: str, netns: str = "") -> dict[int, tuple[str, str, str]]:
+    """A GID table as a namespace's own /sys shows it: index -> GID, type and netdev."""
+    script = (
+        f"cd /sys/class/infiniband/{device}/ports/1; for i in $(ls gids); do read -r gid <gids/$i; "
+        "case $gid in *[1-9a-f]*) echo $i $gid $(cat gid_attrs/ndevs/$i) $(cat gid_attrs/types/$i) ;; esac; done"
+    )
+    where = ["ip", "netns", "exec", netns] if netns else []
+    done = subprocess.run([*where, "sh", "-c", script], capture_output=True, text=True, check=True)
+    rows = [line.split(maxsplit=3) for line in done.stdout.splitlines()]
+    return {int(index): (gid, kind, netdev) for index, gid, netdev, kind in rows}
+
+
+def gid(address: str) -> str:
+    ip = ip_interface(address).ip
+    return (ip if ip.version == 6 else IPv6Address(f"::ffff:{ip}")).exploded
+
+
+def recorded(node: Node, pod: Pod) -> dict[tuple[str, str, int, str], int]:
+    """What ADD found: address, device, port and type -> index."""
+    body = durable.read(node.record(pod))
+    assert body
+    return {(g["address"], g["device"], g["port"], g["type"]): g["index"] for g in body["gids"]}
+
+
+def assert_found(node: Node, pod: Pod, device: str) -> None:
+    """Every address of the pod, v1 and v2, where the table has it."""
+    found, there = recorded(node, pod), table(device, pod.name)
+    assert found.keys() == {(a.partition("/")[0], device, 1, kind) for a in pod.addresses() for kind in (V1, V2)}
+    for (address, _, _, kind), index in found.items():
+        assert there[index] == (gid(address), kind, "hpn0")
+
+
+@contextmanager
+def filled(master: str, free: int) -> Iterator[None]:
+    """The master's table with as many entries left as this."""
+    addresses = [f"10.99.0.{n}/32" for n in range(1, (LENGTH - len(table(HCA)) - free) // 2 + 1)]
+    try:
+        for address in addresses:
+            ip("address", "add", address, "dev", master)
+        until(lambda: len(table(HCA)) == LENGTH - free)
+        yield
+    finally:
+        for address in addresses:
+            ip("address", "del", address, "dev", master)
 
 
 def test_a_name_of_its_own(node: Node, pod: Pod) -> None:
@@ -166,3 +219,94 @@ def test_a_master_without_rdma(node: Node, pod: Pod) -> None:
         assert (error["code"], "dummy0" in error["msg"]) == (50, True)
     finally:
         ip("link", "delete", "dummy0")
+
+
+@pytest.mark.parametrize("keys", [{}, {"name": "mlx5_0"}, {"required": True}], ids=repr)
+def test_gids_of_a_vf(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
+    conf = node.conf(rdma=keys)
+    result = node.ok("ADD", pod, conf)
+    assert_found(node, pod, keys.get("name", RDMA))
+    assert node.checked(pod, conf, result).exit_code == 0
+    # At other places than ADD said, though there.
+    pod.ip("address", "del", "10.56.0.2/24", "dev", "hpn0")
+    pod.ip("address", "add", "10.99.0.1/24", "dev", "hpn0")
+    pod.ip("address", "add", "10.56.0.2/24", "dev", "hpn0")
+    reply = node.checked(pod, conf, result)
+    assert "10.56.0.2" in reply.stdout
+    assert "GID index" in reply.stdout
+    node.ok("DEL", pod, conf)
+
+
+def test_gids_of_a_vf_without_carrier(node: Node, pod: Pod) -> None:
+    """Nothing to wait for: the kernel has them as soon as it has the address."""
+    ip("link", "set", PF, "down")
+    try:
+        started = time.monotonic()
+        node.ok("ADD", pod, node.conf(rdma={"required": True, "gidTimeout": 30}))
+        assert time.monotonic() - started < 20
+        assert "LOWER_UP" not in (pod.link() or {})["flags"]
+        assert_found(node, pod, RDMA)
+        node.ok("DEL", pod)
+    finally:
+        ip("link", "set", PF, "up")
+
+
+def test_nothing_is_looked_for(node: Node, pod: Pod) -> None:
+    node.ok("ADD", pod, node.conf(rdma={"mode": "off"}))
+    assert recorded(node, pod) == {}
+    assert rdma_devs(pod.name) == set()
+    node.ok("DEL", pod)
+
+
+@pytest.mark.parametrize("kind", ["macvlan", "ipvlan"])
+def test_gids_on_a_shared_master(node: Node, shared: None, hca: str, pod: Pod, kind: str) -> None:
+    conf = macvlan(node, kind=kind, rdma={"required": True})
+    assert node.call("STATUS", None, conf).exit_code == 0
+    result = node.ok("ADD", pod, conf)
+    assert_found(node, pod, hca)
+    assert node.checked(pod, conf, result).exit_code == 0
+    node.ok("DEL", pod, conf)
+
+
+def test_two_networks_with_the_same_addresses(node: Node, shared: None, hca: str, make_pod: Callable[[], Pod]) -> None:
+    """The kernel's table tells them apart by nothing but when they came."""
+    one, two = make_pod(), make_pod()
+    node.ok("ADD", one, macvlan(node))
+    node.ok("ADD", two, macvlan(node, name="other"))
+    assert one.addresses() == two.addresses()
+    assert_found(node, one, hca)
+    body = durable.read(node.state / "attachments/other" / f"{two.name}:hpn0.json")
+    assert body
+    found = {g["index"] for g in body["gids"]}
+    assert len(found) == 4
+    assert found & set(recorded(node, one).values()) == set()
+    there = table(hca)
+    assert {there[index][:2] for index in found} == {(gid(a), kind) for a in two.addresses() for kind in (V1, V2)}
+    node.ok("DEL", one, macvlan(node))
+    node.ok("DEL", two, macvlan(node, name="other"))
+
+
+def test_a_full_table(node: Node, shared: None, hca: str, pod: Pod) -> None:
+    """Who requires RDMA is refused, by STATUS too, before anything is made; who does not is told."""
+    required = macvlan(node, rdma={"required": True})
+    with filled(PF, free=2):
+        for command, code in (("ADD", 110), ("STATUS", 50)):
+            error = node.refused(command, pod, required)
+            assert error["code"] == code
+            assert [s for s in (hca, "2 of 64 entries free", "takes 4", "VF") if s not in error["msg"]] == []
+        assert (pod.links(), node.state_files()) == (set(), set())
+        started = time.monotonic()
+        reply = node.call("ADD", pod, macvlan(node, rdma={"gidTimeout": 60}))
+        assert reply.exit_code == 0
+        assert time.monotonic() - started < 30
+        assert ["0 of 64 entries free" in line for line in reply.log] == [True]
+        assert recorded(node, pod) == {}
+        node.ok("DEL", pod)
+
+
+def test_a_table_with_room_for_one_address_of_two(node: Node, shared: None, hca: str, pod: Pod) -> None:
+    """Known only when the addresses are, and undone then."""
+    with filled(PF, free=4):
+        error = node.refused("ADD", pod, macvlan(node, rdma={"required": True, "gidTimeout": 60}))
+        assert (error["code"], "0 of 64 entries free" in error["msg"]) == (110, True)
+        assert (pod.links(), node.state_files()) == (set(), set())

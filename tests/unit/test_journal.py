@@ -137,6 +137,7 @@ def test_record_on_disk(tmp_path: Path) -> None:
         "time": "t",
         "complete": True,
         "result": {"ips": [{"address": "10.56.0.2/24"}]},
+        "gids": [],
     }
 
 

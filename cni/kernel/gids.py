@@ -1,0 +1,124 @@
+"""The GID tables of RDMA devices (Documentation/ABI/stable/sysfs-class-infiniband), as a namespace's own /sys has them.
+
+/sys shows the devices of the namespace that was current when it was mounted.  A pod's needs no mount point: fsopen,
+fsconfig and fsmount (Linux 5.2) give an instance that is a file descriptor and nothing else.
+
+The tables are not cut to a namespace, and a name in them is one of the entry's namespace, whichever that is.
+"""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from typing import Final
+
+from cni.kernel.netns import run_in
+
+ROCE_V2: Final = "RoCE v2"
+
+# The same on every architecture: numbers from 424 on are.
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+_CLOEXEC: Final = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
+_CMD_CREATE: Final = 6
+_MOUNT_ATTR_RDONLY: Final = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry in use: ``gid`` at ``index`` of a port's table, because ``netdev`` has the address."""
+
+    device: str
+    port: int
+    index: int
+    gid: IPv6Address
+    kind: str
+    netdev: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A RoCE port's table: all its places, and what is in them."""
+
+    device: str
+    port: int
+    length: int
+    entries: frozenset[Entry]
+
+    @property
+    def free(self) -> int:
+        return self.length - len(self.entries)
+
+
+@contextmanager
+def sysfs(ns_fd: int) -> Iterator[int]:
+    """The namespace's /sys as a directory's descriptor, which any thread may use.  Raises OSError."""
+    root = run_in(ns_fd, _mounted)
+    try:
+        yield root
+    finally:
+        os.close(root)
+
+
+def tables(root: int, device: str) -> list[Table]:
+    """Those of the device's ports, but for InfiniBand's, which have nothing to do with addresses.  ``root`` is a
+    directory like /sys.  Raises OSError: ENOENT if the device is not there."""
+    ports = f"class/infiniband/{device}/ports"
+    return [
+        _table(root, f"{ports}/{port}", device, int(port))
+        for port in sorted(_names(root, ports), key=int)
+        if _text(root, f"{ports}/{port}/link_layer") == "Ethernet"
+    ]
+
+
+def _table(root: int, path: str, device: str, port: int) -> Table:
+    places = _names(root, f"{path}/gids")
+    entries = set()
+    for place in places:
+        gid = IPv6Address(_text(root, f"{path}/gids/{place}") or 0)
+        # Of an empty entry, or one that goes as we look, the kernel has no attributes to read: EINVAL.
+        kind = int(gid) and _text(root, f"{path}/gid_attrs/types/{place}")
+        netdev = kind and _text(root, f"{path}/gid_attrs/ndevs/{place}")
+        if kind and netdev:
+            entries.add(Entry(device, port, int(place), gid, kind, netdev))
+    return Table(device, port, len(places), frozenset(entries))
+
+
+def _names(root: int, path: str) -> list[str]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
+    try:
+        with os.scandir(fd) as found:
+            return [entry.name for entry in found]
+    finally:
+        os.close(fd)
+
+
+def _text(root: int, path: str) -> str:
+    """Empty where the kernel does not answer."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)
+    try:
+        return os.read(fd, 4096).decode(errors="replace").strip()
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+
+
+def _mounted() -> int:
+    context = _call(_FSOPEN, b"sysfs", _CLOEXEC)
+    try:
+        _call(_FSCONFIG, context, _CMD_CREATE, None, None, 0)
+        return _call(_FSMOUNT, context, _CLOEXEC, _MOUNT_ATTR_RDONLY)
+    finally:
+        os.close(context)
+
+
+def _call(number: int, *arguments: bytes | int | None) -> int:
+    """A system call that the C library has no function for (man 2 syscall)."""
+    plain = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    result = int(_libc.syscall(ctypes.c_long(number), *plain))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), f"mounting /sys: {os.strerror(ctypes.get_errno())}")
+    return result
