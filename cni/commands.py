@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cni import addressing, delegate, durable, gids, journal, kinds, rxe, spec, undo
+from cni import addressing, delegate, device_info, durable, gids, journal, kinds, rxe, spec, undo
 from cni import pod as pods
 from cni.delegate import Programs
 from cni.errors import (
@@ -84,6 +84,7 @@ def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Res
                 record = replace(record, gids=found)
             interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
             own = _own_result(wanted, interfaces, result)
+            device_info.write(record.device_info, plan, record.gids)
             entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
         except BaseException as failure:
             holds = holds and not isinstance(failure, DelegateNotRun)
@@ -220,6 +221,7 @@ def _record(wanted: "NetConf", request: Request, conf: Json, pod: Pod, plan: Jso
         args=request.var("CNI_ARGS"),
         pod=wanted.pod,
         rxe=rxe.name() if wanted.attach.soft_roce else "",
+        device_info=device_info.plan(conf, plan),
     )
 
 

@@ -31,8 +31,9 @@ class Record:
     """One attachment.
 
     ``link`` belongs to the kind (cni/kinds), ``rxe`` is the name of its soft-RoCE device or empty, ``config`` is
-    stdin as ADD had it, for delegates, ``result`` what ADD answered, in the newest version's shape, and ``gids`` where
-    its addresses are in GID tables (cni/gids.py).
+    stdin as ADD had it, for delegates, ``result`` what ADD answered, in the newest version's shape, ``gids`` where its
+    addresses are in GID tables (cni/gids.py), and ``device_info`` the file that says so, and what it was
+    (cni/device_info.py).
     """
 
     network: str
@@ -50,6 +51,7 @@ class Record:
     complete: bool = False
     result: Json = field(default_factory=dict)
     gids: list[Json] = field(default_factory=list)
+    device_info: Json = field(default_factory=dict)
 
     @property
     def of_this_boot(self) -> bool:

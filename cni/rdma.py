@@ -52,10 +52,10 @@ def of_function(wanted: "Rdma", function: sysfs.Function) -> tuple[Devices, list
     return found, [wanted.name] if found and wanted.name else list(names)
 
 
-def of_master(wanted: "Rdma", master: str) -> list[str]:
-    """The names of the RDMA devices that interfaces made over a master share with it; none in exclusive mode, where
-    they are the host's alone.  Raises LinkUnavailable with the remedy."""
-    names = [name for function in sysfs.functions_under(master) for name in function.rdma_devs]
+def of_master(wanted: "Rdma", master: str, functions: list[sysfs.Function]) -> list[str]:
+    """The names of the RDMA devices that interfaces made over a master share with it, those of the functions below;
+    none in exclusive mode, where they are the host's alone.  Raises LinkUnavailable with the remedy."""
+    names = [name for function in functions for name in function.rdma_devs]
     if wanted.mode == "off" or not (names or wanted.required or wanted.mode == "shared"):
         return []
     exclusive = is_exclusive(wanted)

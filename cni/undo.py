@@ -5,7 +5,7 @@ It reads the journal only, so what it needs was on disk before the change was ma
 
 import json
 
-from cni import delegate, journal, kinds, rxe
+from cni import delegate, device_info, journal, kinds, rxe
 from cni import pod as pods
 from cni.delegate import Programs
 from cni.errors import CniError, InterfaceExists, together
@@ -28,6 +28,7 @@ def attachment(
                 rxe.remove(record.rxe)
             with pods.found(record.identity, request.netns, record.netns) as pod:
                 kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
+        device_info.undo(record.device_info)
         if ask_ipam:
             as_added = request.but(
                 stdin=json.dumps(record.config).encode(),

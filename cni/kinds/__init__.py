@@ -2,7 +2,8 @@
 
 A kind is a module with the functions of ``Kind``; what it plans is a JSON object, kept in the journal so that
 ``detach`` and ``check`` need no configuration.  Others read of it ``device``, ``pf`` and ``number`` (a PCI function's
-address, its PF's, and its number there) or ``master``, and ``rdma_devs``, the RDMA devices that the pod has.
+address, its PF's, and its number there) or ``master`` and ``pci`` (its
+function's address), and ``rdma_devs``, the RDMA devices that the pod has.
 """
 
 from contextlib import AbstractContextManager

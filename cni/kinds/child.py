@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from cni import gids, rdma
 from cni.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
-from cni.kernel import dump, rtnl
+from cni.kernel import dump, rtnl, sysfs
 from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, RTM_NEWLINK, Link, Rtnl, attributes
 from cni.pod import Pod
 from cni.result import Interface
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class Plan:
     """One link to be made; ``mac`` is empty where the kernel gives the master's, ``mtu`` 0 for the master's.
 
-    ``data`` is IFLA_INFO_DATA in hexadecimal, ``rdma_devs`` the master's RDMA devices where the pod shares them.
-    ``index`` is known once the link exists.
+    ``data`` is IFLA_INFO_DATA in hexadecimal, ``rdma_devs`` the master's RDMA devices where the pod shares them,
+    and ``pci`` the address of its PCI function, empty if it has none or several.  ``index`` is known once the link
+    exists.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class Plan:
     data: str
     in_container: bool
     rdma_devs: list[str]
+    pci: str
     index: int = 0
 
     def is_ours(self, link: Link) -> bool:
@@ -54,9 +56,19 @@ def plan(attach: "Child", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: 
     """Decide over which master.  Raises LinkUnavailable, InvalidConfig."""
     inside = attach.linkInContainer
     link = master(attach, pod.rtnl if inside else host, pod.fd if inside else None)
-    rdma_devs = [] if inside else shared_rdma(attach, link)
+    functions = [] if inside else sysfs.functions_under(link.name)
     return asdict(
-        Plan(kind, link.name, link.index, mac, attach.mtu, data.hex(), in_container=inside, rdma_devs=rdma_devs)
+        Plan(
+            kind=kind,
+            master=link.name,
+            parent=link.index,
+            mac=mac,
+            mtu=attach.mtu,
+            data=data.hex(),
+            in_container=inside,
+            rdma_devs=[] if inside else shared_rdma(attach, link, functions),
+            pci=functions[0].address if len(functions) == 1 else "",
+        )
     )
 
 
@@ -64,13 +76,14 @@ def status(conf: "NetConf", host: Rtnl) -> None:
     """Kind.status.  A master inside the container is there only when the container is."""
     wanted = cast("Child", conf.attach)
     if not wanted.linkInContainer:
-        shared_rdma(wanted, master(wanted, host, None))
+        link = master(wanted, host, None)
+        shared_rdma(wanted, link, sysfs.functions_under(link.name))
 
 
-def shared_rdma(attach: "Child", master: Link) -> list[str]:
+def shared_rdma(attach: "Child", master: Link, functions: list[sysfs.Function]) -> list[str]:
     """The master's RDMA devices, with room for the pod's addresses if RDMA is required.  Raises LinkUnavailable,
     GidTableFull."""
-    names = rdma.of_master(attach.rdma, master.name)
+    names = rdma.of_master(attach.rdma, master.name, functions)
     gids.refuse_full(attach.rdma, names, 1 if attach.ipam else 0)
     return names
 

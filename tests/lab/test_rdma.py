@@ -1,5 +1,6 @@
 """RDMA devices of attachments: their names, their modes, and whose they are."""
 
+import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -67,6 +68,10 @@ def recorded(node: Node, pod: Pod) -> dict[tuple[str, str, int, str], int]:
     body = durable.read(node.record(pod))
     assert body
     return {(g["address"], g["device"], g["port"], g["type"]): g["index"] for g in body["gids"]}
+
+
+def with_info(conf: dict[str, Any], file: Path) -> dict[str, Any]:
+    return conf | {"runtimeConfig": {"CNIDeviceInfoFile": str(file)}}
 
 
 def assert_found(node: Node, pod: Pod, device: str) -> None:
@@ -310,3 +315,42 @@ def test_a_table_with_room_for_one_address_of_two(node: Node, shared: None, hca:
         error = node.refused("ADD", pod, macvlan(node, rdma={"required": True, "gidTimeout": 60}))
         assert (error["code"], "0 of 64 entries free" in error["msg"]) == (110, True)
         assert (pod.links(), node.state_files()) == (set(), set())
+
+
+def test_device_information_of_a_vf(node: Node, pod: Pod) -> None:
+    file = node.tmp_path / "devinfo/cni/rail0"
+    conf = with_info(node.conf(rdma={"name": "mlx5_0"}), file)
+    node.ok("ADD", pod, conf)
+    body, there = json.loads(file.read_text()), table("mlx5_0", pod.name)
+    assert body["pci"] == {"pci-address": node.device, "pf-pci-address": pci(PF), "rdma-device": "mlx5_0"}
+    assert len(body["gids"]) == 4
+    for g in body["gids"]:
+        assert there[g["index"]] == (gid(g["address"]), g["type"], "hpn0")
+    node.ok("DEL", pod)
+    assert list(file.parent.iterdir()) == []
+
+
+def test_device_information_of_a_shared_master(node: Node, shared: None, hca: str, pod: Pod) -> None:
+    file = node.tmp_path / "devinfo"
+    file.write_text('{"type": "pci", "version": "1.1.0", "pci": {"vhost-net": "/dev/vhost-net"}}')
+    before = file.read_text()
+    node.ok("ADD", pod, with_info(macvlan(node), file))
+    body = json.loads(file.read_text())
+    assert body["pci"] == {"pci-address": pci(PF), "rdma-device": hca, "vhost-net": "/dev/vhost-net"}
+    assert {g["device"] for g in body["gids"]} == {hca}
+    node.ok("GC", None, macvlan(node) | {"cni.dev/valid-attachments": []})
+    assert file.read_text() == before
+
+
+def test_device_information_of_an_add_that_failed(node: Node, pod: Pod) -> None:
+    """Written last; what was there before is there again."""
+    file = node.tmp_path / "file"
+    file.write_text("")
+    error = node.refused("ADD", pod, with_info(node.conf(), file / "devinfo"))
+    assert (error["code"], "CNIDeviceInfoFile" in error["msg"]) == (7, True)
+    error = node.refused("ADD", pod, with_info(node.conf(), file))
+    assert (error["code"], "CNIDeviceInfoFile" in error["msg"]) == (7, True)
+    directory = Path("/proc/devinfo")  # not a place for files
+    error = node.refused("ADD", pod, with_info(node.conf(), directory))
+    assert (error["code"], "CNIDeviceInfoFile" in error["msg"]) == (5, True)
+    assert (pod.links(), node.state_files(), file.read_text()) == (set(), set(), "")

@@ -138,6 +138,7 @@ def test_record_on_disk(tmp_path: Path) -> None:
         "complete": True,
         "result": {"ips": [{"address": "10.56.0.2/24"}]},
         "gids": [],
+        "device_info": {},
     }
 
 
