@@ -141,16 +141,21 @@ def keys(state_dir: Path, network: str) -> list[Key]:
     return [Key(*n.removesuffix(".json").split(":", 1)) for n in sorted(names) if n.endswith(".json") and ":" in n]
 
 
-def records(state_dir: Path) -> Iterator[Record]:
-    """Every record of every network that can be read, without a lock: a look at what is there, nothing to undo by."""
+def files(state_dir: Path) -> Iterator[tuple[Path, Record | None]]:
+    """Every record of every network, None where it cannot be read; without a lock: a look at what is there, nothing
+    to undo by."""
     for path in state_dir.glob("attachments/*/*.json"):
         try:
             body = durable.read(path)
-            record = Record.from_json(body) if body else None
+            if body is not None:  # it went meanwhile
+                yield path, Record.from_json(body)
         except (IoFailure, RecordUnreadable, TypeError, KeyError, ValueError):
-            continue
-        if record:
-            yield record
+            yield path, None
+
+
+def records(state_dir: Path) -> Iterator[Record]:
+    """``files``, but for those that cannot be read."""
+    return (record for _, record in files(state_dir) if record)
 
 
 def devices(state_dir: Path) -> dict[str, Record]:

@@ -12,6 +12,7 @@ hpn {VERSION}: a CNI plugin for high-performance pod interfaces, with its IPAM
 
 A container runtime runs this program; a person has little to run by hand.
 
+  hpn inspect     show what is attached: pod, device, addresses, GID indexes; --json, --state-dir DIR
   hpn version     print the version
   hpn help        print this
 
@@ -38,6 +39,17 @@ def main(argv: Sequence[str]) -> int:
             return 0
         case ["version" | "--version"]:
             sys.stdout.write(f"hpn {VERSION}\n")
+            return 0
+        case ["inspect", *words]:
+            # The journal and all it takes: nothing that help and version should wait for.
+            from cni.errors import CniError  # noqa: PLC0415
+            from ctl.inspect import report  # noqa: PLC0415
+
+            try:
+                sys.stdout.write(report(words))
+            except CniError as e:
+                sys.stderr.write(f"hpn inspect: {e.msg}\n")
+                return 1
             return 0
         case _:
             sys.stderr.write(f"hpn: {' '.join(argv[1:])!r} is not a command; see: hpn help\n")

@@ -36,6 +36,9 @@ OURS = {
         "cni.process",
     },
     "ctl": {"ctl", "cni.main", "cni.process", "cni.spec", "ipam.main"},
+    # What a person is shown, and nothing that could change it.
+    "ctl.main": {"ctl.inspect", "cni.spec", "cni.errors"},
+    "ctl.inspect": {"cni.attachments", "cni.location", "cni.spec"},
 }
 # Of each library: who may import it.
 LIBRARIES = {

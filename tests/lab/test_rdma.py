@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ V1, V2 = "IB/RoCE v1", "RoCE v2"
 LENGTH = 64  # of testhca's tables
 MODPROBE = "options ib_core netns_mode=0"
 HCA = "hcapf"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -354,3 +356,19 @@ def test_device_information_of_an_add_that_failed(node: Node, pod: Pod) -> None:
     error = node.refused("ADD", pod, with_info(node.conf(), directory))
     assert (error["code"], "CNIDeviceInfoFile" in error["msg"]) == (5, True)
     assert (pod.links(), node.state_files(), file.read_text()) == (set(), set(), "")
+
+
+def test_inspect(node: Node, pod: Pod) -> None:
+    """The record's GIDs are where the pod's table has them."""
+    node.ok("ADD", pod, node.conf(rdma={"name": "mlx5_0"}))
+    command = [sys.executable, "-m", "ctl", "inspect", "--json", "--state-dir", str(node.state)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    (found,) = json.loads(done.stdout)["attachments"]
+    assert [found[k] for k in ("device", "pf", "pfName", "vf", "alive")] == [node.device, pci(PF), PF, 0, True]
+    assert set(found["addresses"]) == pod.addresses()
+    there = table("mlx5_0", pod.name)
+    assert {g["address"] for g in found["rdma"]["gids"]} == {a.partition("/")[0] for a in pod.addresses()}
+    for g in found["rdma"]["gids"]:
+        assert there[g["index"]] == (gid(g["address"]), g["type"], "hpn0")
+    print(subprocess.run([*command[:4], *command[5:]], capture_output=True, text=True, check=True, cwd=ROOT).stdout)
+    node.ok("DEL", pod)

@@ -31,6 +31,18 @@ def test_a_person_gets_help(tools: Tools, argv: list[str]) -> None:
     assert "CNI" in done.stdout
 
 
+def test_a_person_sees_what_is_attached(tools: Tools, machine: Machine) -> None:
+    machine.network(ours())
+    pod = machine.pod()
+    added = machine.ok("add", pod)
+    done = run(tools.hpn, "inspect", "--json", "--state-dir", machine.state, env={})
+    assert (done.returncode, done.stderr) == (0, "")
+    (found,) = json.loads(done.stdout)["attachments"]
+    assert found["addresses"] == [ip["address"] for ip in added["ips"]]
+    assert found["alive"]
+    machine.ok("del", pod)
+
+
 def test_a_mistyped_command_is_an_error(tools: Tools) -> None:
     done = run(tools.hpn, "verison", env={})
     assert done.returncode != 0

@@ -1,0 +1,50 @@
+"""What is attached, for people: a look at the journal that takes no lock and changes nothing."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from cni import journal, undo
+from cni.errors import IoFailure
+from cni.journal import Record
+from cni.spec import Json
+
+
+def listed(state_dir: Path) -> tuple[list[Json], list[Path]]:
+    """Every attachment of every network, and the records that cannot be read.  Raises IoFailure."""
+    try:
+        with os.scandir(state_dir / "attachments"):
+            pass
+    except FileNotFoundError:
+        return [], []
+    except OSError as e:
+        raise IoFailure(f"reading {state_dir}: {e.strerror}; it is for root") from e
+    files = dict(sorted(journal.files(state_dir)))
+    return [_described(record) for record in files.values() if record], [p for p, r in files.items() if not r]
+
+
+def _described(record: Record) -> Json:
+    link, result = record.link, record.result
+    interfaces = result.get("interfaces", [])
+    described: dict[str, Any] = {
+        "pod": record.pod,
+        "network": record.network,
+        "containerID": record.key.container_id,
+        "ifname": record.key.ifname,
+        "netns": record.netns,
+        "alive": not undo.is_dead(record),
+        "complete": record.complete,
+        "since": record.time,
+        "kind": record.kind,
+        "mac": interfaces[0].get("mac", "") if interfaces else link.get("mac", ""),
+        "addresses": [ip["address"] for ip in result.get("ips", [])],
+        "rdma": {"devices": link.get("rdma_devs", []), "gids": record.gids},
+    }
+    if "master" in link:
+        described["master"] = link["master"]
+    if "device" in link:
+        described["device"] = link["device"]
+        if link["pf"]:
+            # The name it had then: a record tells of nothing that came later.
+            described |= {"pf": link["pf"], "pfName": "".join(i["name"] for i in interfaces[1:2]), "vf": link["number"]}
+    return described

@@ -1,0 +1,68 @@
+"""hpn inspect: what is attached, where, and by which GIDs it is reached."""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from cni.attachments import listed
+from cni.location import STATE_DIR
+from cni.spec import Json
+
+_COLUMNS: Final = (
+    "POD", "NETWORK", "IFNAME", "KIND", "DEVICE", "ADDRESS", "RDMA/PORT", "GID v2", "v1", "STATE", "SINCE", "NETNS",
+)  # fmt: skip
+
+
+def report(words: Sequence[str]) -> str:
+    """What the command prints.  Raises IoFailure, and SystemExit for wrong options."""
+    parser = argparse.ArgumentParser(prog="hpn inspect", description="Show what is attached.")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--state-dir", type=Path, default=Path(STATE_DIR), help=f"default {STATE_DIR}")
+    options = parser.parse_args(words)
+    attachments, unreadable = listed(options.state_dir)
+    if options.json:
+        document = {
+            "stateDir": str(options.state_dir),
+            "attachments": attachments,
+            "unreadable": [str(path) for path in unreadable],
+        }
+        return json.dumps(document, indent=1) + "\n"
+    lines = list(_aligned([_COLUMNS, *(row for a in attachments for row in _rows(a))])) if attachments else []
+    lines += [f"{path} cannot be read; DEL sets it aside" for path in unreadable]
+    return "".join(f"{line}\n" for line in lines) or f"nothing is attached, says {options.state_dir}\n"
+
+
+def _rows(a: Json) -> Iterator[tuple[str, ...]]:
+    """A line for each address on each device that has a GID of it; what is the attachment's own is in the first."""
+    who = a["pod"] or a["containerID"][:12]
+    state = ("alive" if a["alive"] else "dead") + ("" if a["complete"] else ", incomplete")
+    first: tuple[str, ...] = (who, a["network"], a["ifname"], a["kind"], _device(a))
+    last: tuple[str, ...] = (state, a["since"][:19].replace("T", " "), a["netns"])
+    for row in list(_addresses(a)) or [("-", ", ".join(a["rdma"]["devices"]) or "-", "-", "-")]:
+        yield *first, *row, *last
+        first, last = ("",) * len(first), ("",) * len(last)
+
+
+def _addresses(a: Json) -> Iterator[tuple[str, str, str, str]]:
+    for address in a["addresses"]:
+        gids = [gid for gid in a["rdma"]["gids"] if gid["address"] == address.partition("/")[0]]
+        ports = sorted({(gid["device"], gid["port"]) for gid in gids})
+        if not ports:
+            yield address, ", ".join(a["rdma"]["devices"]) or "-", "-", "-"
+        for device, port in ports:
+            index = {gid["type"]: str(gid["index"]) for gid in gids if (gid["device"], gid["port"]) == (device, port)}
+            yield address, f"{device}/{port}", index.get("RoCE v2", "-"), index.get("IB/RoCE v1", "-")
+
+
+def _device(a: Json) -> str:
+    if "device" not in a:
+        return f"over {a['master']}"
+    return f"{a['device']} VF {a['vf']} of {a['pfName'] or a['pf']}" if "vf" in a else str(a["device"])
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
