@@ -1,0 +1,105 @@
+"""rail1 as an InfiniBand HCA: testib drives its PF and VFs, and the stock ib_ipoib makes their netdevs."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lab.guest import Guest
+from lab.node import pci, rdma_devs
+from topology import ip, until
+
+PF, NAME, RDMA = "ib0", "ib1", "testib1"
+VFS = 4
+NONE = "00:00:00:00:00:00:00:00"
+_PCI = Path("/sys/bus/pci")
+_MODULES = ("ib_ipoib", "ib_umad")
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+
+
+@contextmanager
+def plugged() -> Iterator[None]:
+    """ib0 the PF, ib1 to ib4 its VFs, testib0 to testib4 their RDMA devices; afterwards rail1 again."""
+    pf = _PCI / "devices" / pci("rail1")
+    _run("modprobe", "-a", *_MODULES)
+    _run("insmod", "/run/lab/modules/testib.ko")
+    _drive(pf, "testib")
+    (pf / "sriov_drivers_autoprobe").write_text("0")
+    (pf / "sriov_numvfs").write_text(str(VFS))
+    for number in range(VFS):
+        _drive((pf / f"virtfn{number}").resolve(), "testib")
+    try:
+        yield
+    finally:
+        (pf / "sriov_numvfs").write_text("0")
+        (pf / "sriov_drivers_autoprobe").write_text("1")
+        _drive(pf, "igb")
+        (pf / "driver_override").write_text("\n")
+        _run("rmmod", "testib")
+        _run("modprobe", "-r", "-a", *_MODULES)
+        _run("/run/lab/rail", "1", pf.name)
+
+
+def _drive(function: Path, driver: str) -> None:
+    if (function / "sriov_numvfs").exists():
+        (function / "sriov_numvfs").write_text("0")
+    (function / "driver_override").write_text(f"{driver}\n")
+    if (function / "driver").exists():
+        (function / "driver/unbind").write_text(function.name)
+    (_PCI / "drivers" / driver / "bind").write_text(function.name)
+
+
+def vf(number: int = 0) -> dict[str, Any]:
+    """What the PF says of a VF."""
+    (link,) = ip("-d", "link", "show", "dev", PF)
+    said = next(v for v in link["vfinfo_list"] if v["vf"] == number)
+    return {k: said[k] for k in ("node guid", "port guid", "link_state")}
+
+
+def guids(device: str) -> tuple[str, str]:
+    """What the VF has itself."""
+    (rdma,) = (_PCI / "devices" / device / "infiniband").iterdir()
+    words = (rdma / "node_guid").read_text().strip(), (rdma / "ports/1/gids/0").read_text().strip()[20:]
+    node, port = (bytes.fromhex(w.replace(":", "")).hex(":") for w in words)
+    return node, port
+
+
+def driver(device: str) -> Path:
+    return (_PCI / "devices" / device / "driver").resolve()
+
+
+def drive(device: str, name: str) -> None:
+    """Bind the function to that driver, whichever has it now."""
+    _drive(_PCI / "devices" / device, name)
+
+
+def netdev(name: str = NAME) -> dict[str, Any]:
+    (link,) = ip("-d", "link", "show", "dev", name)
+    keys = ("ifname", "mtu", "txqlen", "ifalias", "flags", "operstate", "altnames", "linkinfo", "parentdev")
+    return {k: link.get(k) for k in keys}
+
+
+class Node(Guest):
+    """Its configuration asks for the first VF of the HCA."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.device = pci(NAME)
+
+    def conf(self, **keys: Any) -> dict[str, Any]:
+        return super().conf(**{"master": ..., "deviceID": self.device} | keys)
+
+    def picture(self) -> tuple[Any, ...]:
+        """All of the VF that a test must leave as it was: on the host, on its PF, its RDMA device; and the links there
+        are."""
+        until(lambda: RDMA in rdma_devs() and NAME in {i["ifname"] for i in ip("link")})
+        own = guids(self.device)
+        # A GUID that was never set reads as zero, and is not to be had back: what the VF had counts.
+        told = tuple(own[n] if vf()[key] == NONE else vf()[key] for n, key in enumerate(("node guid", "port guid")))
+        links = {i["ifname"] for i in ip("link")}
+        return netdev(), own, told, vf()["link_state"], rdma_devs(), links
