@@ -36,7 +36,8 @@ def apply(pod: Pod, link: Link, result: Result, dad: str) -> None:
                 pod.rtnl.add_route(link.index, route)
         now = _with_carrier(pod, link)
         # An ipvlan in l3 or l3s has no ARP once it is up: it routes, and refuses a multicast MAC with ENOBUFS.
-        if now and now.arp:
+        # Nor are there frames to make for InfiniBand, whose header the driver alone can write.
+        if now and now.arp and not now.infiniband:
             _announce(pod, now, result, dad)
 
 

@@ -43,6 +43,19 @@ def unicast_mac(text: str) -> str:
     return str(mac)
 
 
+_GUID: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){7}|[0-9a-f]{16}", re.IGNORECASE)
+
+
+def port_guid(text: str) -> str:
+    """The GUID as 00:11:22:33:44:55:66:77.  Raises ValueError where no InfiniBand port may have it."""
+    if not _GUID.fullmatch(text):
+        raise ValueError("is not a GUID; write 00:11:22:33:44:55:66:77 or 0011223344556677")
+    guid = bytes.fromhex(text.replace(":", ""))
+    if guid in (bytes(8), b"\xff" * 8):
+        raise ValueError("stands for no GUID at all; give one of the subnet's own, or leave it out")
+    return guid.hex(":")
+
+
 def _absolute(path: str) -> str:
     if not is_absolute(path):
         raise ValueError("must be an absolute path")
@@ -164,6 +177,7 @@ class Sriov(Common):
     deviceID: str = ""  # noqa: N815
     pf: Annotated[str, AfterValidator(_interface)] = ""
     vf: Annotated[int, Field(ge=0)] | None = None
+    guid: Annotated[str, AfterValidator(port_guid)] | None = None
     pfOnly: bool = False  # noqa: N815
     mac: Annotated[str, AfterValidator(_no_or_unicast_mac)] | None = None
     vlan: Annotated[int, Field(ge=0, le=4094)] | None = None
@@ -225,6 +239,7 @@ class NetConf:
     where: Location
     attach: Attach
     mac: str
+    guid: str
     pod: str
     previous: Result | None
     dns: Json = field(default_factory=dict)
@@ -244,11 +259,13 @@ def load(conf: Json, cni_args: str) -> NetConf:
         raise InvalidConfig(
             f"mac {mac!r}: {attach.kind} in mode {attach.mode} has its master's MAC; remove mac or use mode bridge"
         )
+    guid = _guid(conf, args, attach)
     namespace, name = args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME")
     return NetConf(
         where=location(conf),
         attach=attach,
         mac=mac or "",
+        guid=guid,
         pod=f"{namespace}/{name}" if namespace and name else "",
         previous=previous_result(conf),
         dns=attach.dns,
@@ -310,6 +327,22 @@ def _requested_mac(text: object) -> str:
         return unicast_mac(str(text))
     except ValueError as e:
         raise InvalidConfig(f"requested mac {text!r} {e}") from e
+
+
+def _guid(conf: Json, args: Mapping[str, str], attach: Attach) -> str:
+    """ib-sriov-cni's two names for it, and our own key; empty for none."""
+    for key, arg in (("infinibandGUID", ""), ("guid", "GUID")):
+        text = spec.requested(conf, args, key, arg)
+        if text is None:
+            continue
+        try:
+            guid = port_guid(str(text))
+        except ValueError as e:
+            raise InvalidConfig(f"requested {key} {text!r} {e}") from e
+        if not isinstance(attach, Sriov):
+            raise InvalidConfig(f"requested {key} {text!r}: {attach.kind} has no GUID; remove it, or use kind sriov")
+        return guid
+    return (isinstance(attach, Sriov) and attach.guid) or ""
 
 
 def refusal(error: ValidationError, section: str = "") -> CniError:

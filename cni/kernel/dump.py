@@ -64,6 +64,16 @@ def default_route_link(ns_fd: int | None) -> str:
     return _ask(ns_fd, ask)
 
 
+def link_of_device(ns_fd: int, address: str) -> int:
+    """The index of the interface of a device, by the device's bus address; 0 if there is none."""
+
+    def ask(ipr: Any) -> int:
+        links = ipr.get_links()
+        return next((int(link["index"]) for link in links if link.get("IFLA_PARENT_DEV_NAME") == address), 0)
+
+    return _ask(ns_fd, ask)
+
+
 def _ask(ns_fd: int | None, question: Callable[[Any], T]) -> T:
     from pyroute2 import IPRoute  # noqa: PLC0415
     from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415

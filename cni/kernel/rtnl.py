@@ -34,6 +34,7 @@ IFLA_TXQLEN, IFLA_IFALIAS, IFLA_VFINFO_LIST, IFLA_PARENT_DEV_NAME = 13, 20, 22, 
 IFLA_PROP_LIST, IFLA_ALT_IFNAME = 52, 53
 IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID = 28, 29, 37
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
+ARPHRD_INFINIBAND: Final = 32
 RTEXT_FILTER_SKIP_STATS: Final = 8
 IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_FLAGS = 1, 2, 4, 8
 IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_DADFAILED, IFA_F_TENTATIVE = 0x02, 0x04, 0x08, 0x40
@@ -55,7 +56,8 @@ _ATTR = struct.Struct("=HH")
 class Link:
     """One RTM_NEWLINK answer.  ``kind`` is empty for hardware; ``parent`` is an ifindex in namespace
     ``parent_nsid``, or in the link's own if that is None; ``data`` is IFLA_INFO_DATA undecoded, ``device`` the bus
-    address of the hardware (Linux 5.14), and ``vfs`` IFLA_VFINFO_LIST where it was asked for."""
+    address of the hardware (Linux 5.14), and ``vfs`` IFLA_VFINFO_LIST where it was asked for.  An InfiniBand link's
+    ``mac`` has 20 bytes: a queue pair's number and a GID."""
 
     index: int
     name: str
@@ -71,6 +73,7 @@ class Link:
     alias: str = ""
     vfs: bytes = b""
     altnames: tuple[str, ...] = ()
+    infiniband: bool = False
 
     @property
     def up(self) -> bool:
@@ -238,7 +241,7 @@ def altname(index: int, name: str) -> bytes:
 
 def parse_link(body: bytes) -> Link:
     """An RTM_NEWLINK message's body."""
-    _, _, index, flags, _ = _LINK.unpack_from(body)
+    _, hardware, index, flags, _ = _LINK.unpack_from(body)
     attrs = attributes(body[_LINK.size :])
     info = attributes(attrs.get(IFLA_LINKINFO, b""))
     nsid = attrs.get(IFLA_LINK_NETNSID)
@@ -257,6 +260,7 @@ def parse_link(body: bytes) -> Link:
         alias=_text(attrs.get(IFLA_IFALIAS, b"")),
         vfs=attrs.get(IFLA_VFINFO_LIST, b""),
         altnames=tuple(_text(name) for _, name in pairs(attrs.get(IFLA_PROP_LIST, b""))),
+        infiniband=hardware == ARPHRD_INFINIBAND,
     )
 
 

@@ -56,6 +56,33 @@ def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
     return list(found.values())
 
 
+def rdma_names(address: str, root: Path = SYS) -> tuple[str, ...]:
+    """The function's RDMA devices in whatever namespace: unlike infiniband/, infiniband_verbs/ is not filtered."""
+    return tuple(
+        sorted(_line(p / "ibdev") for p in (root / "bus/pci/devices" / address / "infiniband_verbs").glob("uverbs*"))
+    )
+
+
+def guids(address: str, root: Path = SYS) -> tuple[str, str] | None:
+    """What node and port GUID the function's RDMA device has; None if it has none here."""
+    for device in (root / "bus/pci/devices" / address / "infiniband").glob("*"):
+        node, gid = _line(device / "node_guid"), _line(device / "ports/1/gids/0")
+        if node and gid:
+            return _bytes(node), _bytes(gid[-len(node) :])
+    return None
+
+
+def ipoib_mode(netdev: str, root: Path = SYS) -> str:
+    """How an IPoIB interface uses queue pairs: "datagram" or "connected"; empty for another interface."""
+    return _line(root / "class/net" / netdev / "mode")
+
+
+def set_ipoib_mode(netdev: str, mode: str, root: Path = SYS) -> None:
+    """Not by rtnetlink: the kernel lets go of its lock in the middle, and only here knows that it may have lost it
+    (ipoib_set_mode)."""
+    (root / "class/net" / netdev / "mode").write_text(f"{mode}\n")
+
+
 def speed(netdev: str, root: Path = SYS) -> int:
     """The link's speed in Mbit/s; 0 where the driver does not say, or the link is down."""
     try:
@@ -76,3 +103,15 @@ def _names(path: Path) -> tuple[str, ...]:
         return tuple(sorted(p.name for p in path.iterdir()))
     except OSError:
         return ()
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _bytes(words: str) -> str:
+    """A GUID as 00:11:22:33:44:55:66:77, which /sys has as 0011:2233:4455:6677."""
+    return bytes.fromhex(words.replace(":", "")).hex(":")

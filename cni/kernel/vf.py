@@ -11,6 +11,7 @@ RTEXT_FILTER_VF: Final = 1
 IFLA_VF_INFO: Final = 1
 IFLA_VF_MAC, IFLA_VF_SPOOFCHK, IFLA_VF_LINK_STATE, IFLA_VF_RATE, IFLA_VF_TRUST, IFLA_VF_VLAN_LIST = 1, 4, 5, 6, 9, 12
 IFLA_VF_VLAN: Final = 2
+IFLA_VF_IB_NODE_GUID, IFLA_VF_IB_PORT_GUID = 10, 11
 IFLA_VF_VLAN_INFO: Final = 1
 PROTOCOLS: Final = {"802.1q": 0x8100, "802.1ad": 0x88A8}
 LINK_STATES: Final = {"auto": 0, "enable": 1, "disable": 2}
@@ -19,14 +20,16 @@ LINK_STATES: Final = {"auto": 0, "enable": 1, "disable": 2}
 @dataclass(frozen=True)
 class Vf:
     """What the PF says of one VF; ``vlan`` is (id, qos, protocol), ``rate`` (min, max) in Mbit/s, 0 for none.
-    None is what this kernel or driver does not say."""
+    None is what this kernel or driver does not say: of an InfiniBand VF the MAC, of others the GUIDs."""
 
-    mac: str = ""
+    mac: str | None = ""
     vlan: tuple[int, int, str] = (0, 0, "802.1q")
     rate: tuple[int, int] = (0, 0)
     spoofchk: bool | None = None
     trust: bool | None = None
     link_state: str | None = None
+    node_guid: str | None = None
+    port_guid: str | None = None
 
     @classmethod
     def from_json(cls, body: dict[str, object]) -> "Vf":
@@ -54,6 +57,10 @@ def set_attribute(index: int, name: str, value: object) -> bytes:
             one = attr(IFLA_VF_TRUST, struct.pack("=II", index, on))
         case "link_state", str(state):
             one = attr(IFLA_VF_LINK_STATE, struct.pack("=II", index, LINK_STATES[state]))
+        case "node_guid", str(guid):
+            one = attr(IFLA_VF_IB_NODE_GUID, struct.pack("=I4xQ", index, int(guid.replace(":", ""), 16)))
+        case "port_guid", str(guid):
+            one = attr(IFLA_VF_IB_PORT_GUID, struct.pack("=I4xQ", index, int(guid.replace(":", ""), 16)))
         case _:
             raise ValueError(f"a VF has no {name} {value!r}")
     return attr(IFLA_VFINFO_LIST, attr(IFLA_VF_INFO, one))
@@ -67,12 +74,15 @@ def parse(payload: bytes) -> dict[int, Vf]:
 def _parse_one(attrs: dict[int, bytes]) -> tuple[int, Vf]:
     index, mac = struct.unpack_from("=I6s", attrs[IFLA_VF_MAC])
     return index, Vf(
-        mac=mac.hex(":"),
+        # An IPoIB netdev tells its own address for that of every VF (ipoib_get_vf_config).
+        mac=None if IFLA_VF_IB_PORT_GUID in attrs else mac.hex(":"),
         vlan=_vlan(attrs),
         rate=struct.unpack_from("=II", attrs[IFLA_VF_RATE], 4) if IFLA_VF_RATE in attrs else (0, 0),
         spoofchk=_switch(attrs.get(IFLA_VF_SPOOFCHK)),
         trust=_switch(attrs.get(IFLA_VF_TRUST)),
         link_state=_link_state(attrs.get(IFLA_VF_LINK_STATE)),
+        node_guid=_guid(attrs.get(IFLA_VF_IB_NODE_GUID)),
+        port_guid=_guid(attrs.get(IFLA_VF_IB_PORT_GUID)),
     )
 
 
@@ -97,3 +107,9 @@ def _switch(payload: bytes | None) -> bool | None:
 def _link_state(payload: bytes | None) -> str | None:
     value = struct.unpack_from("=I", payload, 4)[0] if payload else None
     return next((k for k, v in LINK_STATES.items() if v == value), None)
+
+
+def _guid(payload: bytes | None) -> str | None:
+    """mlx5 tells zero for a GUID that was not set through this PF."""
+    value: int = struct.unpack_from("=Q", payload, 8)[0] if payload else 0
+    return value.to_bytes(8, "big").hex(":") if value else None

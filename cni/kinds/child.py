@@ -97,6 +97,11 @@ def master(attach: "Child", where: Rtnl, ns_fd: int | None) -> Link:
     link = where.link(name)
     if link is None:
         raise LinkUnavailable(f"master {name!r} is not an interface of {place}; correct it, see: ip link")
+    if link.infiniband:
+        raise LinkUnavailable(
+            f"master {name!r} is InfiniBand, over which Linux makes neither macvlan nor ipvlan; "
+            "use kind sriov with its VFs"
+        )
     if not link.up:
         raise LinkUnavailable(f"master {name!r} is down; run: ip link set {name} up")
     if attach.mtu > link.mtu:

@@ -180,7 +180,7 @@ def test_unknown_key(document: dict[str, Any], key: str, shown: str) -> None:
 # What runtimes add: of the specification, libcni and Multus.
 RUNTIME_KEYS: dict[str, Any] = {
     "prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "eth0"}]},
-    "runtimeConfig": {"ips": ["10.0.0.5"], "CNIDeviceInfoFile": "/run/x", "infinibandGUID": "g"},
+    "runtimeConfig": {"ips": ["10.0.0.5"], "CNIDeviceInfoFile": "/run/x", "portMappings": []},
     "args": {"cni": {"ips": ["10.0.0.5"]}, "org.example": 1},
     "capabilities": {"ips": True, "mac": True},
     "cniVersions": ["1.0.0", "1.1.0"],
@@ -441,6 +441,63 @@ def test_attributes_of_a_vf(keys: dict[str, Any], wanted: dict[str, Any]) -> Non
     attach = config.load(conf(**VF, **keys), "").attach
     assert isinstance(attach, Sriov)
     assert attach.attributes() == wanted
+
+
+GUID, GUIDS = "00:11:22:33:44:55:66:77", [f"02:00:00:00:00:00:00:0{n}" for n in "abc"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "args", "env", "own", "guid"),
+    [
+        (GUID, *GUIDS, GUID),
+        (None, GUID, *GUIDS[1:], GUID),
+        (None, None, GUID, GUIDS[2], GUID),
+        (None, None, None, GUID, GUID),
+        (None, None, None, "001122334455667A", "00:11:22:33:44:55:66:7a"),
+        ("", "", None, GUID, GUID),
+        (None, None, None, None, ""),
+    ],
+)
+def test_guid_precedence(runtime: str | None, args: str | None, env: str | None, own: str | None, guid: str) -> None:
+    document = conf(**VF, guid=own, runtimeConfig={"infinibandGUID": runtime}, args={"cni": {"guid": args}})
+    assert config.load(document, f"GUID={env}" if env else "").guid == guid
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("00:11:22:33:44:55:66", "is not a GUID"),
+        ("00:11:22:33:44:55:66:77:88", "is not a GUID"),
+        ("0011:2233:4455:6677", "is not a GUID"),
+        ("00-11-22-33-44-55-66-77", "is not a GUID"),
+        ("0x11223344556677", "is not a GUID"),
+        ("00:11:22:33:44:55:66:7g", "is not a GUID"),
+        pytest.param("0011223344556677\n", "is not a GUID"),
+        ("", "is not a GUID"),
+        ("00:00:00:00:00:00:00:00", "stands for no GUID"),
+        ("FFFFFFFFFFFFFFFF", "stands for no GUID"),
+    ],
+)
+def test_guid_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=f"^{why}"):
+        config.port_guid(text)
+
+
+@pytest.mark.parametrize(
+    ("keys", "args", "msg"),
+    [
+        (VF | {"guid": "x"}, "", 'guid "x": is not a GUID; write'),
+        (VF | {"guid": 5}, "", "guid 5: "),
+        (VF | {"runtimeConfig": {"infinibandGUID": 5}}, "", "requested infinibandGUID 5 is not a GUID; write"),
+        (VF | {"args": {"cni": {"guid": "x"}}}, "", "requested guid 'x' is not a GUID; write"),
+        (VF, "GUID=x", "requested guid 'x' is not a GUID; write"),
+        ({"runtimeConfig": {"infinibandGUID": GUID}}, "", f"requested infinibandGUID '{GUID}': macvlan has no GUID"),
+        ({"kind": "ipvlan"}, f"GUID={GUID}", f"requested guid '{GUID}': ipvlan has no GUID; remove it"),
+    ],
+)
+def test_guid_that_cannot_be(keys: dict[str, Any], args: str, msg: str) -> None:
+    error = refused(conf(**keys), args)
+    assert (error.code, error.msg[: len(msg)]) == (7, msg)
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,8 @@ def test_infiniband_address_is_kept_whole() -> None:
     mac = ":".join(f"{n:02x}" for n in range(20))
     body = struct.pack("=BxHiII", 0, 32, 3, 0, 0)
     body += rtnl.attr(1, bytes(range(20))) + rtnl.attr(3, b"ib0\0") + rtnl.attr(4, struct.pack("=I", 2044))
-    assert rtnl.parse_link(body).mac == mac
+    link = rtnl.parse_link(body)
+    assert (link.mac, link.infiniband) == (mac, True)
 
 
 @pytest.mark.parametrize(

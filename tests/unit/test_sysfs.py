@@ -61,6 +61,36 @@ def test_vfs_in_the_order_of_their_numbers(root: Path) -> None:
     assert sysfs.vfs(VF0, root) == ()
 
 
+@pytest.fixture
+def port(root: Path) -> Path:
+    """The VF's InfiniBand port, in this namespace."""
+    (root / "bus/pci/devices" / VF0 / "infiniband/mlx5_12").rmdir()
+    device = root / "bus/pci/devices" / VF0 / "infiniband/mlx5_4"
+    (device / "ports/1/gids").mkdir(parents=True)
+    (device / "node_guid").write_text("0011:2233:4455:6677\n")
+    (device / "ports/1/gids/0").write_text("fe80:0000:0000:0000:1122:3344:5566:7788\n")
+    return device
+
+
+def test_guids(root: Path, port: Path) -> None:
+    assert sysfs.guids(VF0, root) == ("00:11:22:33:44:55:66:77", "11:22:33:44:55:66:77:88")
+    assert sysfs.guids(VF10, root) is None
+
+
+@pytest.mark.parametrize("file", ["node_guid", "ports/1/gids/0"])
+def test_guids_of_a_device_that_goes(root: Path, port: Path, file: str) -> None:
+    (port / file).unlink()
+    assert sysfs.guids(VF0, root) is None
+
+
+def test_rdma_names_in_whatever_namespace(root: Path) -> None:
+    for number, name in enumerate(("mlx5_4", "mlx5_12")):
+        (root / "bus/pci/devices" / VF10 / f"infiniband_verbs/uverbs{number}").mkdir(parents=True)
+        (root / "bus/pci/devices" / VF10 / f"infiniband_verbs/uverbs{number}/ibdev").write_text(f"{name}\n")
+    assert sysfs.rdma_names(VF10, root) == ("mlx5_12", "mlx5_4")
+    assert sysfs.rdma_names(VF0, root) == ()
+
+
 def test_address_of(root: Path) -> None:
     assert sysfs.address_of("ens1f0", root) == PF
     assert sysfs.address_of("lo", root) == ""

@@ -18,7 +18,7 @@ from cni.errors import CheckFailed, InterfaceExists, InvalidConfig, LinkUnavaila
 from cni.kernel import rtnl, sysfs, vf
 from cni.kernel.rtnl import Link, Rtnl
 from cni.kernel.vf import Vf
-from cni.kinds.sriov import attributes, choose, netdev
+from cni.kinds.sriov import attributes, choose, infiniband, netdev
 from cni.kinds.sriov.plan import Netdev, Plan
 from cni.pod import Pod
 from cni.result import Interface
@@ -40,6 +40,9 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     """Kind.plan."""
     wanted = cast("Sriov", conf.attach)
     function = choose.chosen(wanted, conf.where, host)
+    pf = choose.netdev_of_pf(function.pf, host) if function.pf else None
+    if pf and pf.infiniband:
+        function = infiniband.complete(function)
     link = netdev.here(host, function.netdevs[0], function.address) if function.netdevs else None
     for altname in link.altnames if link else ():
         if pod.rtnl.link(altname):
@@ -50,10 +53,14 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
         raise InvalidConfig(f"mtu {wanted.mtu}: {function.driver} leaves {function.address} to the pod; remove mtu")
     if wanted.soft_roce and not link:
         raise InvalidConfig(f"rdma.mode rxe: {function.driver} leaves {function.address} to the pod; remove rdma.mode")
-    number, before = -1, Vf()
-    if function.pf:
-        number, before = _on_pf(conf, function, host)
     moved, rdma_devs = rdma.of_function(wanted.rdma, function)
+    is_ib = any(side.infiniband for side in (pf, link) if side)
+    if is_ib:
+        infiniband.refuse(conf, function)
+    elif conf.guid:
+        raise InvalidConfig(f"guid {conf.guid!r}: {function.address} is Ethernet, which has none; remove guid")
+    number, before = _on_pf(conf, function, pf) if pf else (-1, Vf())
+    guids, before = infiniband.guids(conf.guid, before, function.address)
     return Plan(
         device=function.address,
         pf=function.pf,
@@ -61,11 +68,12 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
         netdev=link.name if link else "",
         home=Netdev.of(link) if link else None,
         before=before,
-        wanted=wanted.attributes() | ({"mac": conf.mac} if conf.mac and function.pf else {}),
+        wanted=wanted.attributes() | ({"mac": conf.mac} if conf.mac and function.pf else {}) | guids,
         mac=conf.mac,
         mtu=wanted.mtu,
         rdma=moved,
         rdma_devs=rdma_devs,
+        port=infiniband.port(function) if is_ib else None,
     ).to_json()
 
 
@@ -78,6 +86,8 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
     attributes.apply(host, p)
     if link is None:
         return None
+    if p.port:
+        return infiniband.give(host, p, p.port, pod, ifname)
     there = netdev.give(host, link, p, pod, ifname)
     rdma.give(p.rdma, pod)
     rdma.rename(p.rdma, p.rdma_devs, pod)
@@ -91,7 +101,7 @@ def interfaces(plan: Json, link: Link | None, host: Rtnl, pod: Pod, ifname: str)
     mac, mtu = (link.mac, link.mtu) if link else ("", 0)
     if pf and not link:
         # Nobody on this side can ask the device itself; where the PF gave it no MAC, it chooses one.
-        mac, mtu = vf.parse(pf.vfs)[p.number].mac, pf.mtu
+        mac, mtu = vf.parse(pf.vfs)[p.number].mac or "", pf.mtu
     ours = Interface(ifname, mac, sandbox=pod.path, mtu=mtu, pci_id=p.device)
     return (ours, Interface(pf.name, pf.mac, mtu=pf.mtu, pci_id=p.pf)) if pf else (ours,)
 
@@ -108,6 +118,9 @@ def detach(plan: Json, pod: Pod | None, ifname: str) -> None:
     if sysfs.function(p.device) is None:
         return
     with rtnl.opened() as host:
+        if p.port:
+            infiniband.detach(host, p, p.port, pod, ifname)
+            return
         if p.home:
             if pod:
                 _bring_home(p, pod, ifname)
@@ -134,7 +147,10 @@ def check(plan: Json, host: Rtnl, pod: Pod, expected: Interface) -> Link | None:
         raise CheckFailed(f"{expected.name} has MAC {link.mac}, prevResult says {expected.mac}")
     if not link.up:
         raise CheckFailed(f"{expected.name} is down")
-    rdma.check(p.rdma, p.rdma_devs, pod)
+    if p.port:
+        infiniband.check(p, pod)
+    else:
+        rdma.check(p.rdma, p.rdma_devs, pod)
     return link
 
 
@@ -148,10 +164,9 @@ def status(conf: "NetConf", host: Rtnl) -> None:
         rdma.of_function(wanted.rdma, choose.chosen(wanted, conf.where, host))
 
 
-def _on_pf(conf: "NetConf", function: sysfs.Function, host: Rtnl) -> tuple[int, Vf]:
+def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf]:
     """The VF's number and its attributes now.  Raises CniError for what the PF cannot give it."""
     wanted = cast("Sriov", conf.attach)
-    pf = choose.netdev_of_pf(function.pf, host)
     number = sysfs.vfs(function.pf).index(function.address)
     vfs = vf.parse(pf.vfs)
     if number not in vfs:

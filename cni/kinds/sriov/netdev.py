@@ -74,7 +74,8 @@ def take(p: Plan, pod: Pod, ifname: str, host_fd: int) -> None:
 def restore(host: Rtnl, name: str, p: Plan, was: Netdev) -> None:
     """As it was, whoever changed it.  Raises OSError."""
     link = here(host, name, p.device)
-    if link.mac != was.mac:
+    # An InfiniBand one's has a queue pair's number in it, and is nobody's to set.
+    if link.mac != was.mac and not p.port:
         attributes.set_mac(host, p, link, was.mac)
     changed = [
         body

@@ -29,6 +29,16 @@ class Netdev:
 
 
 @dataclass(frozen=True)
+class Port:
+    """What an InfiniBand function has beside the netdev: its driver, its RDMA devices by name, and the mode that
+    its netdev was in."""
+
+    driver: str
+    rdma: tuple[str, ...]
+    mode: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """One device, known by its PCI address.
 
@@ -36,7 +46,8 @@ class Plan:
     ``netdev`` is its name on the host, and ``home`` all that it was there; empty and None where a userspace driver
     has the device.  ``before`` and ``wanted`` are attributes on the PF (kernel/vf.py), ``mac`` what the netdev
     itself gets, ``rdma`` what moves with it, ``rdma_devs`` the names of the RDMA devices that the pod has, moved or
-    shared, and ``index`` its ifindex in the pod once it is there.
+    shared, ``port`` what there is besides where the link is InfiniBand, and ``index`` its ifindex in the pod once it
+    is there.
     """
 
     device: str
@@ -50,6 +61,7 @@ class Plan:
     mtu: int
     rdma: Devices
     rdma_devs: list[str]
+    port: Port | None = None
     index: int = 0
 
     def to_json(self) -> Json:
@@ -59,7 +71,8 @@ class Plan:
     def from_json(cls, body: Json) -> "Plan":
         """Of ``to_json``, which JSON turned tuples into lists of."""
         home = body["home"] and Netdev(**{**body["home"], "altnames": tuple(body["home"]["altnames"])})
-        return cls(**{**body, "home": home, "before": Vf.from_json(body["before"])})
+        port = body["port"] and Port(**{**body["port"], "rdma": tuple(body["port"]["rdma"])})
+        return cls(**{**body, "home": home, "port": port, "before": Vf.from_json(body["before"])})
 
     def at(self, index: int) -> "Plan":
         return replace(self, index=index)

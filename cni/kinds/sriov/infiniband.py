@@ -1,0 +1,204 @@
+"""What is different where the link is InfiniBand.
+
+The netdev is ib_ipoib's, which is a client of the RDMA device: when that moves, the netdev goes and another is born,
+in the first namespace, or since Linux 7 in the RDMA device's.  So the RDMA device moves first, both ways, and the
+netdev is looked for afterwards, by the PCI function it is of.
+
+A VF gets its GUIDs through the PF, and mlx5's VF reads them when its driver is bound: a change takes another bind.
+RDMA device and netdev are others then, so no index or name of theirs in the journal is relied on.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from cni.errors import CheckFailed, InvalidConfig, TryAgain, doing
+from cni.kernel import dump, netns, pci, rdma_netlink, sysfs
+from cni.kernel.rtnl import IFLA_IFNAME, IFLA_MTU, Link, Rtnl, attr, text, u32
+from cni.kernel.vf import Vf
+from cni.kinds.sriov import attributes, choose, netdev
+from cni.kinds.sriov.plan import Plan, Port
+from cni.pod import Pod
+from cni.spec import Json
+
+if TYPE_CHECKING:
+    # Not at run time: DEL does without pydantic.
+    from cni.config import NetConf
+
+T = TypeVar("T")
+
+# What an IPoIB netdev cannot be told, and why.
+_REFUSED: Final = {
+    "mac": "whose address is made of its GUID; remove mac, or set guid",
+    "vlan": "whose partitions (pkeys) the subnet manager sets; remove vlan",
+    "spoofchk": "which has no MAC to be checked; remove spoofchk",
+    "trust": "which has no MAC to be trusted with; remove trust",
+}
+# No GUID.  ib-sriov-cni leaves this, too, with a VF that had none.
+_NONE: Final = "ff:ff:ff:ff:ff:ff:ff:ff"
+_REBIND_TIMEOUT: Final = 20.0
+
+
+def complete(function: sysfs.Function) -> sysfs.Function:
+    """The function with its netdev and RDMA devices.  Waits for those that a dying namespace still has: an RDMA device
+    that comes home takes away a netdev that has come already.  Raises TryAgain."""
+
+    def here() -> sysfs.Function | None:
+        now = sysfs.function(function.address)
+        return now if now and now.netdevs and now.rdma_devs == sysfs.rdma_names(now.address) else None
+
+    if function.driver in choose.USERSPACE:
+        return function
+    return _until(here, f"the RDMA device of {function.address} is in another namespace still")
+
+
+def port(function: sysfs.Function) -> Port:
+    """What is to be put back beside the netdev."""
+    return Port(function.driver, function.rdma_devs, sysfs.ipoib_mode(function.netdevs[0]) if function.netdevs else "")
+
+
+def refuse(conf: "NetConf", function: sysfs.Function) -> None:
+    """Raise InvalidConfig for what an InfiniBand function cannot have."""
+    asked = {key: getattr(conf.attach, key) for key in _REFUSED} | {"mac": conf.mac or None}
+    for key, why in _REFUSED.items():
+        if asked[key] is not None:
+            raise InvalidConfig(f"{key} {asked[key]!r}: {function.address} is InfiniBand, {why}")
+    if name := conf.attach.rdma.name:
+        raise InvalidConfig(f"rdma.name {name!r}: {function.address} is InfiniBand, where it is not kept; remove rdma.name")
+    if conf.guid and not function.pf:
+        raise InvalidConfig(f"guid {conf.guid!r}: {function.address} is a PF, which has its own; remove guid")
+
+
+def guids(wanted: str, before: Vf, address: str) -> tuple[Json, Vf]:
+    """The attributes that give the VF this GUID, and those it had: what its PF was told, else what it has itself."""
+    if not wanted:
+        return {}, before
+    node, port = (own if own.strip("0:") else _NONE for own in sysfs.guids(address) or (_NONE, _NONE))
+    before = replace(before, node_guid=before.node_guid or node, port_guid=before.port_guid or port)
+    return {"node_guid": wanted, "port_guid": wanted}, before
+
+
+def give(host: Rtnl, p: Plan, port: Port, pod: Pod, ifname: str) -> Link:
+    """Into the pod, after the PF was told the GUID.  Raises TryAgain, OSError."""
+    if guid := p.wanted.get("port_guid"):
+        _take_on(p, port, guid, guid)
+        _rename(p, port)
+    if p.rdma:
+        _move(p, pod, to=pod.fd, of=None)
+    where, link = _until(lambda: _born(host, p, pod), f"{p.device} has no IPoIB interface; is ib_ipoib loaded?")
+    if where is host:
+        return netdev.give(host, link, p, pod, ifname)
+    with doing(f"renaming {link.name} ({p.device}) in {pod.path} to {ifname}"):
+        body = attr(IFLA_IFNAME, text(ifname)), *([attr(IFLA_MTU, u32(p.mtu))] if p.mtu else [])
+        where.set_link(link.index, *body)
+    return netdev.here(where, ifname, p.device)
+
+
+def detach(host: Rtnl, p: Plan, port: Port, pod: Pod | None, ifname: str) -> None:
+    """Home, and as it was.  Raises CniError, OSError."""
+    if p.home and pod:
+        with netns.opened("/proc/self/ns/net") as own:
+            if p.rdma:
+                _move(p, pod, to=own, of=pod.fd)
+            netdev.take(p, pod, ifname, own)
+    if p.pf:
+        # Before it is bound again, which is when it reads its GUIDs.
+        attributes.restore(host, p)
+    if p.home and (name := _settled(host, p, port)):
+        netdev.restore(host, name, p, p.home)
+
+
+def check(p: Plan, pod: Pod) -> None:
+    """Raise CheckFailed unless the RDMA devices that moved are in the pod."""
+    for name in sysfs.rdma_names(p.device) if p.rdma else ():
+        if rdma_netlink.index_of(name, pod.fd) is None:
+            raise CheckFailed(f"RDMA device {name} is not in {pod.path}")
+
+
+def _settled(host: Rtnl, p: Plan, port: Port) -> str:
+    """Wait until all is on the host, with the GUIDs that its PF has for it now; the netdev's name, empty if there is
+    no driver to have one.  Raises TryAgain, OSError."""
+    rebound = "port_guid" in p.wanted
+    if rebound:
+        with _patience():
+            pci.wait(p.device, _REBIND_TIMEOUT)
+    function = sysfs.function(p.device)
+    # With no driver at all it may be us who died while it had none.
+    if function is None or function.driver in choose.USERSPACE or not (function.driver or rebound):
+        return ""
+    if function.driver and p.rdma:
+        _until(lambda: _rdma_here(p.device), f"the RDMA device of {p.device} has not come back yet")
+    if rebound:
+        _take_on(p, port, p.before.node_guid, p.before.port_guid)
+    _rename(p, port)
+    _, link = _until(lambda: _born(host, p, None), f"the IPoIB interface of {p.device} has not come back yet")
+    if port.mode and sysfs.ipoib_mode(link.name) != port.mode:
+        # Before the MTU, of which a datagram allows less.
+        with doing(f"setting {link.name} ({p.device}) to mode {port.mode}"):
+            sysfs.set_ipoib_mode(link.name, port.mode)
+    return link.name
+
+
+def _take_on(p: Plan, port: Port, *guids: str | None) -> None:
+    """See that the VF, on the host, has the GUIDs that its PF has for it: node's and port's."""
+    if sysfs.guids(p.device) == guids:
+        return
+    with doing(f"binding {p.device} to {port.driver} again, for its GUIDs"), _patience():
+        pci.rebind(p.device, port.driver, _REBIND_TIMEOUT)
+    _until(lambda: _rdma_here(p.device), f"{p.device} has no RDMA device; is {port.driver}'s loaded?")
+
+
+def _rename(p: Plan, port: Port) -> None:
+    """The RDMA devices, on the host, to the names they had, by which a device plugin may have promised them.  One that
+    another device has now stays that one's."""
+    for now, was in zip(sysfs.rdma_names(p.device), port.rdma, strict=False):
+        index = rdma_netlink.index_of(now)
+        if now != was and index is not None:
+            with suppress(FileExistsError), doing(f"renaming RDMA device {now} back to {was}"):
+                rdma_netlink.rename(index, was)
+
+
+def _move(p: Plan, pod: Pod, *, to: int, of: int | None) -> None:
+    """The RDMA devices that are there, from a namespace, the host's by default, to another."""
+    for name in sysfs.rdma_names(p.device):
+        index = rdma_netlink.index_of(name, of)
+        if index is not None:
+            with doing(f"moving RDMA device {name} {'to' if of is None else 'back from'} {pod.path}"):
+                rdma_netlink.move(index, to=to, of=of)
+
+
+def _rdma_here(address: str) -> bool:
+    """Whether the function has its RDMA devices, and all of them are on the host."""
+    function = sysfs.function(address)
+    return function is not None and bool(function.rdma_devs) and function.rdma_devs == sysfs.rdma_names(address)
+
+
+def _born(host: Rtnl, p: Plan, pod: Pod | None) -> tuple[Rtnl, Link] | None:
+    """The netdev, and in which namespace it is."""
+    function = sysfs.function(p.device)
+    if function and function.netdevs and (link := host.link(function.netdevs[0])):
+        return host, link
+    if pod and (index := dump.link_of_device(pod.fd, p.device)) and (link := pod.rtnl.link(index=index)):
+        return pod.rtnl, link
+    return None
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Another time it may be done."""
+    try:
+        yield
+    except TimeoutError as e:
+        raise TryAgain(str(e)) from e
+
+
+def _until(look: Callable[[], T | None], otherwise: str) -> T:
+    """The first thing that is seen.  Raises TryAgain."""
+    deadline = time.monotonic() + choose.HOME_TIMEOUT
+    while not (seen := look()):
+        if time.monotonic() > deadline:
+            raise TryAgain(otherwise)
+        time.sleep(choose.POLL)
+    return seen
