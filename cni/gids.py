@@ -21,7 +21,7 @@ from cni.spec import Json
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import Rdma
+    from cni.models import Rdma
 
 _POLL: Final = 0.01
 

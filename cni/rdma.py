@@ -13,7 +13,7 @@ from cni.pod import Pod
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import Rdma
+    from cni.models import Rdma
 
 Devices = list[tuple[int, str]]  # (index, name on the host)
 

@@ -43,9 +43,9 @@ OURS = {
 # Of each library: who may import it.
 LIBRARIES = {
     "pyroute2": {"cni.kernel.dump"},
-    "pydantic": {"cni.config", "ipam.config"},
-    "pydantic_core": {"cni.config", "ipam.config"},
-    "netaddr": {"cni.config", "ipam.config", "ipam.ranges"},
+    "pydantic": {"cni.config", "cni.models", "ipam.config"},
+    "pydantic_core": {"cni.config", "cni.models", "ipam.config"},
+    "netaddr": {"cni.models", "ipam.config", "ipam.ranges"},
     "filelock": {"cni.journal", "ipam.stores.files"},
 }
 

@@ -16,7 +16,8 @@ from cni.spec import Json
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import Child, NetConf
+    from cni.config import NetConf
+    from cni.models import Child
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from cni.spec import Json
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import Ipvlan, NetConf
+    from cni.config import NetConf
+    from cni.models import Ipvlan
 
 __all__ = ["attach", "check", "claiming", "detach", "interfaces", "plan", "stands", "status"]
 

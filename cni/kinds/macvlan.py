@@ -11,7 +11,8 @@ from cni.spec import Json
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import Macvlan, NetConf
+    from cni.config import NetConf
+    from cni.models import Macvlan
 
 __all__ = ["attach", "check", "claiming", "detach", "interfaces", "plan", "stands", "status"]
 

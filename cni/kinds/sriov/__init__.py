@@ -26,7 +26,8 @@ from cni.spec import Json
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import NetConf, Sriov
+    from cni.config import NetConf
+    from cni.models import Sriov
 
 
 @contextmanager

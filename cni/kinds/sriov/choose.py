@@ -11,8 +11,8 @@ from cni.kernel.rtnl import Link, Rtnl
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import Sriov
     from cni.location import Location
+    from cni.models import Sriov
 
 # With these a process in the pod drives the device, and there is no netdev.
 USERSPACE: Final = ("vfio-pci", "uio_pci_generic", "igb_uio")

@@ -66,7 +66,9 @@ def refuse(conf: "NetConf", function: sysfs.Function) -> None:
         if asked[key] is not None:
             raise InvalidConfig(f"{key} {asked[key]!r}: {function.address} is InfiniBand, {why}")
     if name := conf.attach.rdma.name:
-        raise InvalidConfig(f"rdma.name {name!r}: {function.address} is InfiniBand, where it is not kept; remove rdma.name")
+        raise InvalidConfig(
+            f"rdma.name {name!r}: {function.address} is InfiniBand, where it is not kept; remove rdma.name"
+        )
     if conf.guid and not function.pf:
         raise InvalidConfig(f"guid {conf.guid!r}: {function.address} is a PF, which has its own; remove guid")
 

@@ -1,0 +1,217 @@
+"""What each kind of attachment may be configured with: one model a kind, its keys spelled as in JSON."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from netaddr import EUI, mac_unix_expanded
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from cni import spec
+from cni.location import STATE_DIR, is_absolute
+from cni.log import DEFAULT
+from cni.spec import Json
+
+_MAC: Final = re.compile(r"[0-9a-f]{2}([:-]?[0-9a-f]{2}){5}|([0-9a-f]{4}\.){2}[0-9a-f]{4}", re.IGNORECASE)
+
+
+def unicast_mac(text: str) -> str:
+    """The MAC as aa:bb:cc:dd:ee:ff.  Raises ValueError where no interface may have it."""
+    # EUI takes much more for one: eleven digits, a number, a line with its end.
+    if not _MAC.fullmatch(text):
+        raise ValueError("is not a MAC address; write aa:bb:cc:dd:ee:ff")
+    mac = EUI(text, version=48, dialect=mac_unix_expanded)
+    if mac.value == 0:
+        raise ValueError("is the zero MAC, which no interface may have")
+    if mac.words[0] & 1:
+        raise ValueError("is a multicast MAC; the first byte must be even")
+    return str(mac)
+
+
+_GUID: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){7}|[0-9a-f]{16}", re.IGNORECASE)
+
+
+def port_guid(text: str) -> str:
+    """The GUID as 00:11:22:33:44:55:66:77.  Raises ValueError where no InfiniBand port may have it."""
+    if not _GUID.fullmatch(text):
+        raise ValueError("is not a GUID; write 00:11:22:33:44:55:66:77 or 0011223344556677")
+    guid = bytes.fromhex(text.replace(":", ""))
+    if guid in (bytes(8), b"\xff" * 8):
+        raise ValueError("stands for no GUID at all; give one of the subnet's own, or leave it out")
+    return guid.hex(":")
+
+
+def _absolute(path: str) -> str:
+    if not is_absolute(path):
+        raise ValueError("must be an absolute path")
+    return path
+
+
+def _no_or_unicast_mac(text: str) -> str:
+    return unicast_mac(text) if text else ""
+
+
+def _interface(name: str) -> str:
+    if name and (why := spec.bad_ifname(name)):
+        raise ValueError(f"cannot name an interface: {why}")
+    return name
+
+
+# Of the kernel's IB_DEVICE_NAME_MAX the last byte is the end; what a path or a name's pattern may hold is left out.
+_RDMA_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+def _rdma_device(name: str) -> str:
+    if not _RDMA_NAME.fullmatch(name):
+        raise ValueError("cannot name an RDMA device: at most 63 of a-z, A-Z, 0-9, '_', '-', '.', the first no sign")
+    return name
+
+
+class Rdma(BaseModel):
+    """What the pod gets of the RDMA devices behind its interface, or that it gets one made of software (rxe)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    mode: Literal["auto", "exclusive", "shared", "off", "rxe"] = "auto"
+    required: bool = False
+    name: Annotated[str, AfterValidator(_rdma_device)] | None = None
+    gidTimeout: Annotated[float, Field(ge=0, le=60)] = 5.0  # noqa: N815
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Rdma":
+        if self.mode == "off" and self.required:
+            raise ValueError("rdma.required true with rdma.mode 'off' asks for both; remove one")
+        if self.mode in ("shared", "off", "rxe") and self.name:
+            raise ValueError(
+                f"rdma.name {self.name!r} with rdma.mode {self.mode!r}: only a device that moves into the pod gets a "
+                "name there; remove rdma.name, or set rdma.mode exclusive"
+            )
+        return self
+
+
+class Common(BaseModel):
+    """What every kind of attachment takes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    mtu: Annotated[int, Field(ge=0, le=65535)] = 0
+    ipam: dict[str, Any] | None = None
+    dns: dict[str, Any] = {}
+    dad: Literal["optimistic", "wait", "off"] = "optimistic"
+    rdma: Rdma = Rdma()
+    stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR  # noqa: N815
+    strict: bool = True
+    # Read by cni/log.py, from every command's stdin; here to be checked.
+    logLevel: Literal["panic", "error", "warning", "info", "debug"] = DEFAULT  # noqa: N815
+    logFile: Annotated[str, AfterValidator(_absolute)] = ""  # noqa: N815
+
+    @property
+    def device(self) -> str:
+        """The device it takes for itself, by bus address or the host's name for it; empty for none, or any."""
+        return ""
+
+    @property
+    def soft_roce(self) -> bool:
+        """Whether the interface gets a soft-RoCE device."""
+        return self.rdma.mode == "rxe"
+
+
+class Child(Common):
+    """A link made over a master: what macvlan and ipvlan share."""
+
+    master: Annotated[str, AfterValidator(_interface)] = ""
+    linkInContainer: bool = False  # noqa: N815
+
+    @model_validator(mode="after")
+    def _shares_rdma(self) -> "Child":
+        if self.rdma.mode == "exclusive" or self.rdma.name:
+            key = f"name {self.rdma.name!r}" if self.rdma.name else "mode 'exclusive'"
+            raise ValueError(
+                f"rdma.{key}: the RDMA device is the master's, and can be in one namespace only; set rdma.mode shared, "
+                "or give the pod a VF, which has one of its own"
+            )
+        if self.rdma.required and self.linkInContainer:
+            raise ValueError("rdma.required true: a master inside the pod (linkInContainer) has no RDMA; remove one")
+        return self
+
+
+class Macvlan(Child):
+    """https://www.cni.dev/plugins/current/main/macvlan/"""
+
+    kind: Literal["macvlan"] = "macvlan"
+    mode: Literal["bridge", "private", "vepa", "passthru"] = "bridge"
+    mac: Annotated[str, AfterValidator(_no_or_unicast_mac)] | None = None
+    bcqueuelen: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
+
+
+class Ipvlan(Child):
+    """https://www.cni.dev/plugins/current/main/ipvlan/"""
+
+    kind: Literal["ipvlan"]
+    mode: Literal["l2", "l3", "l3s"] = "l2"
+
+
+_Switch = Literal["on", "off"]
+_Mbps = Annotated[int, Field(ge=0, le=2**32 - 1)]
+
+
+class Sriov(Common):
+    """https://github.com/k8snetworkplumbingwg/sriov-cni, docs/configuration-reference.md"""
+
+    kind: Literal["sriov"] = "sriov"
+    deviceID: str = ""  # noqa: N815
+    pf: Annotated[str, AfterValidator(_interface)] = ""
+    vf: Annotated[int, Field(ge=0)] | None = None
+    guid: Annotated[str, AfterValidator(port_guid)] | None = None
+    pfOnly: bool = False  # noqa: N815
+    mac: Annotated[str, AfterValidator(_no_or_unicast_mac)] | None = None
+    vlan: Annotated[int, Field(ge=0, le=4094)] | None = None
+    vlanQoS: Annotated[int, Field(ge=0, le=7)] = 0  # noqa: N815
+    vlanProto: Literal["802.1q", "802.1ad"] = "802.1q"  # noqa: N815
+    spoofchk: _Switch | None = None
+    trust: _Switch | None = None
+    link_state: Literal["auto", "enable", "disable"] | None = None
+    min_tx_rate: _Mbps | None = None
+    max_tx_rate: _Mbps | None = None
+
+    @property
+    def device(self) -> str:
+        return self.pf if self.pfOnly else self.deviceID
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Sriov":
+        if self.deviceID and self.pf:
+            raise ValueError(f"deviceID {self.deviceID!r} and pf {self.pf!r} are both set; remove one")
+        if not self.deviceID and not self.pf:
+            raise ValueError(
+                "deviceID is not set; Multus sets it where the NetworkAttachmentDefinition has the annotation "
+                "k8s.v1.cni.cncf.io/resourceName and the pod requests that resource; or set pf, for any free VF of it"
+            )
+        if not self.pf and (self.vf is not None or self.pfOnly):
+            raise ValueError("vf and pfOnly need pf, the PF's interface; set pf")
+        if self.pfOnly and (of_a_vf := self.attributes().keys() | ({"vf"} if self.vf is not None else set())):
+            raise ValueError(f"pfOnly moves the PF itself, which has no {', '.join(sorted(of_a_vf))}; remove one")
+        for key, value, default in (("vlanQoS", self.vlanQoS, 0), ("vlanProto", self.vlanProto, "802.1q")):
+            if value != default and not self.vlan:
+                raise ValueError(f"{key} {value!r} needs a vlan other than 0; set vlan")
+        if self.min_tx_rate and self.max_tx_rate and self.min_tx_rate > self.max_tx_rate:
+            raise ValueError(f"min_tx_rate {self.min_tx_rate} is above max_tx_rate {self.max_tx_rate}; lower it")
+        return self
+
+    def attributes(self) -> Json:
+        """What the PF is to be told of the VF, in the order in which it is to be told; only what was asked for."""
+        wanted: Json = {}
+        if self.vlan is not None:
+            wanted["vlan"] = [self.vlan, self.vlanQoS, self.vlanProto]
+        if self.min_tx_rate is not None or self.max_tx_rate is not None:
+            wanted["rate"] = [self.min_tx_rate or 0, self.max_tx_rate or 0]
+        for name in ("spoofchk", "trust"):
+            if (value := getattr(self, name)) is not None:
+                wanted[name] = value == "on"
+        if self.link_state is not None:
+            wanted["link_state"] = self.link_state
+        return wanted
+
+
+Attach = Macvlan | Ipvlan | Sriov
+MODELS: Final[Mapping[str, type[Attach]]] = {"macvlan": Macvlan, "ipvlan": Ipvlan, "sriov": Sriov}
