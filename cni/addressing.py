@@ -23,27 +23,33 @@ def apply(pod: Pod, link: Link, result: Result, dad: str) -> None:
     needs_v6 = any(ip.address.version == 6 for ip in result.ips)
     with doing(f"configuring {link.name} in {pod.path}"):
         sysctl.write(pod.fd, settings(link.name, needs_v6=needs_v6, dad=dad))
-        # Up before there are addresses: added to a link that is down, an optimistic one is local only after
-        # duplicate detection, a second later.
+        # arp_notify has the kernel announce what IPv4 addresses there are when the link goes up.
+        for ip in result.ips:
+            if ip.address.version == 4:
+                with doing(f"adding address {ip.address}"):
+                    pod.rtnl.add_address(link.index, ip.address)
         with doing(f"setting it up with MAC {link.mac}"):
             pod.rtnl.set_up(link.index)
+        # Added to a link that is down, an optimistic address is local only after duplicate detection, a second later.
         for ip in result.ips:
-            flags = _DAD_FLAGS[dad] if ip.address.version == 6 else 0
-            with doing(f"adding address {ip.address}"):
-                pod.rtnl.add_address(link.index, ip.address, flags)
+            if ip.address.version == 6:
+                with doing(f"adding address {ip.address}"):
+                    pod.rtnl.add_address(link.index, ip.address, _DAD_FLAGS[dad])
         for route in with_gateways(result):
             with doing(f"adding route {route.dst}" + (f" via {route.gw}" if route.gw else "")):
                 pod.rtnl.add_route(link.index, route)
-        now = _with_carrier(pod, link)
-        # An ipvlan in l3 or l3s has no ARP once it is up: it routes, and refuses a multicast MAC with ENOBUFS.
-        # Nor are there frames to make for InfiniBand, whose header the driver alone can write.
-        if now and now.arp and not now.infiniband:
-            _announce(pod, now, result, dad)
+        # A VF has its carrier after it is up, and nobody heard what the kernel announced then.
+        if link.device or any(ip.address.version == 6 for ip in result.ips):
+            now = _with_carrier(pod, link)
+            # An ipvlan in l3 or l3s has no ARP once it is up: it routes, and refuses a multicast MAC with ENOBUFS.
+            # Nor are there frames to make for InfiniBand, whose header the driver alone can write.
+            if now and now.arp and not now.infiniband:
+                _announce(pod, now, result, dad)
 
 
 def _announce(pod: Pod, link: Link, result: Result, dad: str) -> None:
     """Tell the neighbours.  Raises AddressConflict where ADD is to wait for duplicate detection, and it finds one."""
-    v4 = [ip.address.ip for ip in result.ips if ip.address.version == 4]
+    v4 = [ip.address.ip for ip in result.ips if ip.address.version == 4 and link.device]
     announce.send(pod.fd, link.name, [announce.gratuitous_arp(link.mac, address) for address in v4])
     v6 = [ip.address.ip for ip in result.ips if ip.address.version == 6]
     settled = dad == "off" or (dad == "wait" and bool(v6) and _wait_for_dad(pod, link))

@@ -48,13 +48,15 @@ def probe(path: Path) -> None:
 def write(path: Path, body: dict[str, Any]) -> None:
     """Replace the file; it is on disk when this returns.  Raises IoFailure, and then the old file stands."""
     temporary = path.with_name(path.name + ".tmp")
-    document = {"schema": SCHEMA, "sha256": _digest(body), "body": body}
+    canonical = _canonical(body)
+    document = f'{{"schema":{SCHEMA},"sha256":"{_digest(canonical)}","body":{canonical}}}\n'
     try:
-        with open(temporary, "w", opener=_private) as f:
-            json.dump(document, f, indent=1)
-            f.write("\n")
-            f.flush()
-            os.fsync(f.fileno())
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            _write_all(fd, document.encode())
+            os.fsync(fd)
+        finally:
+            os.close(fd)
         os.replace(temporary, path)
         _sync_directory(path.parent)
     except OSError as e:
@@ -76,7 +78,7 @@ def read(path: Path) -> dict[str, Any] | None:
     try:
         document = json.loads(text)
         schema, body = document["schema"], document["body"]
-        whole = document["sha256"] == _digest(body)
+        whole = document["sha256"] == _digest(_canonical(body))
     except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise RecordUnreadable(f"{path} is not a state file of ours ({len(text)} bytes: {type(e).__name__})") from e
     if schema != SCHEMA:
@@ -111,13 +113,17 @@ def set_aside(path: Path, to: Path) -> Path:
     return target
 
 
-def _digest(body: object) -> str:
-    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
+def _canonical(body: object) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(canonical: str) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
 
 
 def _sync_directory(path: Path) -> None:

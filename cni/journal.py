@@ -11,8 +11,9 @@ when everything it names has been confirmed undone, and not before.  Out of scop
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -58,6 +59,9 @@ class Record:
         """Whether devices and namespaces it names can still be the same ones."""
         return self.boot == durable.boot_id()
 
+    def to_json(self) -> Json:
+        return {**vars(self), "key": vars(self.key), "identity": vars(self.identity)}
+
     @classmethod
     def from_json(cls, body: Json) -> "Record":
         return cls(**{**body, "key": Key(**body["key"]), "identity": Identity.from_json(body["identity"])})
@@ -91,8 +95,9 @@ class Entry:
 
     def save(self, record: Record) -> None:
         """Put the record on disk.  Raises IoFailure, and then nothing may be changed."""
-        durable.directory(self.path.parent)
-        durable.write(self.path, asdict(record))
+        path = self.path
+        durable.directory(path.parent)
+        durable.write(path, record.to_json())
 
     def forget(self) -> None:
         """Everything is undone.  Raises IoFailure."""
@@ -116,10 +121,11 @@ def device_locked(state_dir: Path, device: str) -> Iterator[None]:
 
 @contextmanager
 def _lock(state_dir: Path, what: str, name: str) -> Iterator[None]:
-    path = durable.directory(state_dir / "locks") / f"{what}-{zlib.crc32(name.encode()) % _LOCKS}"
-    lock = FileLock(path, timeout=LOCK_TIMEOUT, mode=0o600)
+    folder = durable.directory(state_dir / "locks")
+    path = f"{folder}/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
+    lock = _file_lock(path)
     try:
-        lock.acquire()
+        lock.acquire(LOCK_TIMEOUT)
     except Timeout as e:
         raise TryAgain(f"{path} is held by another process for over {LOCK_TIMEOUT:.0f} s; see: lslocks") from e
     except OSError as e:
@@ -128,6 +134,12 @@ def _lock(state_dir: Path, what: str, name: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@cache
+def _file_lock(path: str) -> FileLock:
+    """One object per file, which costs as much to make as to take; each thread has its own state of it."""
+    return FileLock(path, mode=0o600)
 
 
 def keys(state_dir: Path, network: str) -> list[Key]:

@@ -12,7 +12,10 @@ from cni import spec
 from cni.errors import InvalidConfig
 from cni.spec import Json
 
-STATE_DIR: Final = "/var/lib/cni/hpn"
+# What the journal names, devices and namespaces, ends with the boot; where that is a tmpfs, syncing it costs nothing.
+STATE_DIR: Final = "/run/hpn"
+# Addresses outlive it, for whoever asks after a reboot whose they were.
+IPAM_DIR: Final = "/var/lib/cni/hpn/ipam"
 
 
 @dataclass(frozen=True)

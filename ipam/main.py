@@ -8,7 +8,7 @@ from typing import Any
 from cni import spec
 from cni.dispatch import Command, answer
 from cni.errors import CheckFailed, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
-from cni.location import STATE_DIR
+from cni.location import IPAM_DIR
 from cni.result import Result
 from cni.spec import Json, Reply, Request
 from ipam import leases
@@ -91,14 +91,17 @@ def _pool(conf: Json, args: Mapping[str, str]) -> Pool:
 
 
 def _store(conf: Json, log: list[str]) -> Store:
-    """The network's store: <ipam.dataDir>/<name>, else <stateDir>/ipam/<name>.  Raises InvalidConfig."""
+    """The network's store: <ipam.dataDir>/<name>, else <stateDir>/ipam/<name>, else /var/lib/cni/hpn/ipam/<name>.
+    Raises InvalidConfig."""
     from ipam.stores.files import FileStore  # noqa: PLC0415
 
     ipam: Any = conf.get("ipam")
     data_dir = ipam.get("dataDir") if isinstance(ipam, dict) else None
     if data_dir:
         return FileStore(_absolute("ipam.dataDir", data_dir) / spec.network_of(conf), log)
-    return FileStore(_absolute("stateDir", conf.get("stateDir") or STATE_DIR) / "ipam" / spec.network_of(conf), log)
+    state_dir = conf.get("stateDir")
+    folder = _absolute("stateDir", state_dir) / "ipam" if state_dir else Path(IPAM_DIR)
+    return FileStore(folder / spec.network_of(conf), log)
 
 
 def _absolute(key: str, value: Any) -> Path:

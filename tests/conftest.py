@@ -27,6 +27,9 @@ def nothing_left() -> Iterator[None]:
     before = _belongings()
     yield
     gc.collect()
+    for thread in threading.enumerate():
+        if thread.name in ("unlink", "announced"):  # what the kernel takes its time for after we have answered
+            thread.join(5)
     after = _belongings()
     left = {what: after[what] - before[what] for what in after if after[what] - before[what]}
     assert not left, f"left behind: {left}"

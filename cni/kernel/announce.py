@@ -5,8 +5,9 @@ The frames are made by pure functions and sent through a packet socket.
 
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address
+from threading import Thread
 
 from cni.kernel.netns import run_in
 
@@ -36,15 +37,17 @@ def unsolicited_na(mac: str, address: IPv6Address, *, override: bool) -> bytes:
     return _ALL_NODES_MAC + source + struct.pack("!H", _ETH_P_IPV6) + ip + icmp
 
 
-def send(ns_fd: int, ifname: str, frames: Iterable[bytes]) -> None:
+def send(ns_fd: int, ifname: str, frames: Sequence[bytes]) -> None:
     """Put the frames on the interface's link.  Raises OSError."""
-
-    def work() -> None:
-        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as sock:
-            for frame in frames:
-                sock.sendto(frame, (ifname, 0))
-
-    run_in(ns_fd, work)
+    if not frames:
+        return
+    sock = run_in(ns_fd, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+    try:
+        for frame in frames:
+            sock.sendto(frame, (ifname, 0))
+    finally:
+        # Closing one waits some 20 ms for whoever may still receive by it (packet_release).
+        Thread(target=sock.close, name="announced").start()
 
 
 def _checksum(data: bytes) -> int:

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Final, TypeVar
 
 CLONE_NEWNET: Final = 0x40000000
@@ -61,27 +60,21 @@ def cookie(sock: socket.socket) -> int:
 
 
 def run_in(fd: int, work: Callable[[], T]) -> T:
-    """Run ``work`` on a thread that enters the namespace and is then thrown away.
+    """Run ``work`` inside the namespace, and be back.
 
-    The one door: a thread whose namespace was changed is never used again, so nothing can run in the wrong
-    one by accident.
+    The one door.  The calling thread goes in and out, for a thread made for it costs ten times as much; one that
+    cannot come back must not run another line, and takes the process with it.
     """
-    done: list[T] = []
-    failed: list[BaseException] = []
-
-    def target() -> None:
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _enter(fd)
         try:
-            _enter(fd)
-            done.append(work())
-        except BaseException as e:  # noqa: BLE001  # it is raised again in the caller's thread
-            failed.append(e)
-
-    thread = Thread(target=target, name="netns")
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return done[0]
+            return work()
+        finally:
+            if _libc.setns(own, CLONE_NEWNET):
+                os.abort()
+    finally:
+        os.close(own)
 
 
 def _enter(fd: int) -> None:

@@ -45,11 +45,12 @@ RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
 NLA_TYPE_MASK: Final = 0x3FFF
 NLA_F_NESTED: Final = 0x8000
 
-_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
-_LINK = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
+HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
+LINK: Final = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
 _ADDR = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
 _ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg: family, dst_len, src_len, tos, table, proto, scope, type, flags
 _ATTR = struct.Struct("=HH")
+_attr_at = _ATTR.unpack_from
 
 
 @dataclass(frozen=True)
@@ -99,16 +100,16 @@ class Rtnl:
     def call(self, kind: int, flags: int, body: bytes) -> bytes:
         """Send one message; the body of the answer, empty for an acknowledgement.  Raises OSError."""
         self._sequence += 1
-        header = _HEADER.pack(_HEADER.size + len(body), kind, flags | NLM_F_REQUEST, self._sequence, 0)
+        header = HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, self._sequence, 0)
         self.sock.sendto(header + body, (0, 0))
         while True:
             answer = self.sock.recv(65536)
-            length, kind, flags, sequence, _ = _HEADER.unpack_from(answer)
+            length, kind, flags, sequence, _ = HEADER.unpack_from(answer)
             if sequence != self._sequence:
                 continue  # what is left of a request that was interrupted by a signal's exception
             if kind != NLMSG_ERROR:
-                return answer[_HEADER.size : length]
-            _raise_error(answer[_HEADER.size : length], has_message=bool(flags & NLM_F_ACK_TLVS))
+                return answer[HEADER.size : length]
+            _raise_error(answer[HEADER.size : length], has_message=bool(flags & NLM_F_ACK_TLVS))
             return b""
 
     def link(self, name: str = "", *, index: int = 0, filters: int = RTEXT_FILTER_SKIP_STATS) -> Link | None:
@@ -124,23 +125,19 @@ class Rtnl:
         """Send one message that changes something, and wait until the kernel has done it."""
         self.call(kind, flags | NLM_F_ACK, body)
 
-    def delete_link(self, index: int) -> None:
-        """Equivalent to: ip link delete."""
-        self.change(RTM_DELLINK, 0, _LINK.pack(0, 0, index, 0, 0))
-
     def rename(self, index: int, name: str) -> None:
         """Equivalent to: ip link set DEV name NAME."""
-        self.change(RTM_NEWLINK, 0, _LINK.pack(0, 0, index, 0, 0) + attr(IFLA_IFNAME, text(name)))
+        self.change(RTM_NEWLINK, 0, LINK.pack(0, 0, index, 0, 0) + attr(IFLA_IFNAME, text(name)))
 
     def set_up(self, index: int) -> None:
         """Equivalent to: ip link set DEV up."""
-        self.change(RTM_NEWLINK, 0, _LINK.pack(0, 0, index, IFF_UP, IFF_UP))
+        self.change(RTM_NEWLINK, 0, LINK.pack(0, 0, index, IFF_UP, IFF_UP))
 
     def set_link(self, index: int, *attrs: bytes, flags: int = 0, mask: int = 0) -> None:
         """Equivalent to: ip link set DEV ...; of IFF_* those in ``mask`` become as in ``flags``.  All in one message,
         which is not all or nothing: the kernel applies it in an order of its own, a move first, and keeps what it
         did when something fails."""
-        self.change(RTM_NEWLINK, 0, _LINK.pack(0, 0, index, flags, mask) + b"".join(attrs))
+        self.change(RTM_NEWLINK, 0, LINK.pack(0, 0, index, flags, mask) + b"".join(attrs))
 
     def add_altname(self, index: int, name: str) -> None:
         """Equivalent to: ip link property add dev DEV altname NAME."""
@@ -168,6 +165,15 @@ def opened(ns_fd: int | None = None) -> Iterator[Rtnl]:
         yield Rtnl(sock)
 
 
+@contextmanager
+def passed(fd: int) -> Iterator[Rtnl]:
+    """The same over a NETLINK_ROUTE socket that another process opened and closes.  Raises OSError."""
+    sock = socket.socket(fileno=os.dup(fd))
+    with sock:
+        _prepare(sock)
+        yield Rtnl(sock)
+
+
 def attr(kind: int, payload: bytes) -> bytes:
     """struct nlattr and its payload, padded to four bytes."""
     return _ATTR.pack(_ATTR.size + len(payload), kind) + payload + bytes(-len(payload) % 4)
@@ -184,14 +190,14 @@ def text(value: str) -> bytes:
 def get_link(name: str = "", index: int = 0, filters: int = RTEXT_FILTER_SKIP_STATS) -> bytes:
     """RTM_GETLINK's body: one link by index or name, without its counters."""
     by_name = attr(IFLA_IFNAME, text(name)) if name else b""
-    return _LINK.pack(0, 0, index, 0, 0) + by_name + attr(IFLA_EXT_MASK, u32(filters))
+    return LINK.pack(0, 0, index, 0, 0) + by_name + attr(IFLA_EXT_MASK, u32(filters))
 
 
 def new_link(  # noqa: PLR0913  # they are the message's attributes
     *, kind: str, data: bytes, parent: int, name: str, mac: str = "", mtu: int = 0, ns_fd: int | None = None
 ) -> bytes:
     """RTM_NEWLINK's body: a link of ``kind`` over ifindex ``parent``, born in ``ns_fd`` with all it is to have."""
-    body = _LINK.pack(0, 0, 0, 0, 0) + attr(IFLA_IFNAME, text(name)) + attr(IFLA_LINK, u32(parent))
+    body = LINK.pack(0, 0, 0, 0, 0) + attr(IFLA_IFNAME, text(name)) + attr(IFLA_LINK, u32(parent))
     if mac:
         body += attr(IFLA_ADDRESS, bytes.fromhex(mac.replace(":", "")))
     if mtu:
@@ -236,13 +242,13 @@ def new_route(index: int, route: Route) -> bytes:
 
 def altname(index: int, name: str) -> bytes:
     """RTM_NEWLINKPROP's body, and RTM_DELLINKPROP's."""
-    return _LINK.pack(0, 0, index, 0, 0) + attr(IFLA_PROP_LIST | NLA_F_NESTED, attr(IFLA_ALT_IFNAME, text(name)))
+    return LINK.pack(0, 0, index, 0, 0) + attr(IFLA_PROP_LIST | NLA_F_NESTED, attr(IFLA_ALT_IFNAME, text(name)))
 
 
 def parse_link(body: bytes) -> Link:
     """An RTM_NEWLINK message's body."""
-    _, hardware, index, flags, _ = _LINK.unpack_from(body)
-    attrs = attributes(body[_LINK.size :])
+    _, hardware, index, flags, _ = LINK.unpack_from(body)
+    attrs = attributes(body[LINK.size :])
     info = attributes(attrs.get(IFLA_LINKINFO, b""))
     nsid = attrs.get(IFLA_LINK_NETNSID)
     return Link(
@@ -266,25 +272,36 @@ def parse_link(body: bytes) -> Link:
 
 def attributes(data: bytes) -> dict[int, bytes]:
     """Attribute type (without its flag bits) -> payload; of a repeated type the last."""
-    return dict(pairs(data))
+    found, offset, end = dict[int, bytes](), 0, len(data)
+    while offset + 4 <= end:
+        length, kind = _attr_at(data, offset)
+        if length < 4:
+            break
+        found[kind & NLA_TYPE_MASK] = data[offset + 4 : offset + length]
+        offset += length + (-length & 3)
+    return found
 
 
 def pairs(data: bytes) -> Iterator[tuple[int, bytes]]:
     """The attributes in their order, repeated ones too."""
     offset = 0
     while offset + _ATTR.size <= len(data):
-        length, kind = _ATTR.unpack_from(data, offset)
+        length, kind = _attr_at(data, offset)
         if length < _ATTR.size:
             break
         yield kind & NLA_TYPE_MASK, data[offset + _ATTR.size : offset + length]
-        offset += length + (-length % 4)
+        offset += length + (-length & 3)
 
 
 def _socket() -> socket.socket:
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    _prepare(sock)
+    return sock
+
+
+def _prepare(sock: socket.socket) -> None:
     sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
     sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
-    return sock
 
 
 def _raise_error(body: bytes, *, has_message: bool) -> None:
@@ -292,7 +309,7 @@ def _raise_error(body: bytes, *, has_message: bool) -> None:
     number = -int.from_bytes(body[:4], sys.byteorder, signed=True)
     if not number:
         return
-    said = attributes(body[4 + _HEADER.size :]).get(NLMSGERR_ATTR_MSG) if has_message else None
+    said = attributes(body[4 + HEADER.size :]).get(NLMSGERR_ATTR_MSG) if has_message else None
     raise OSError(number, os.strerror(number) + (f" ({_text(said)})" if said else ""))
 
 

@@ -1,11 +1,11 @@
 """Files under /proc/sys/net, which show the namespace of the thread that opens them."""
 
+import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from cni.kernel.netns import run_in
 
-_ROOT = Path("/proc/sys/net")
+_ROOT = "/proc/sys/net/"
 
 
 def write(ns_fd: int, values: Mapping[str, str]) -> None:
@@ -14,6 +14,13 @@ def write(ns_fd: int, values: Mapping[str, str]) -> None:
 
     def work() -> None:
         for key, value in values.items():
-            (_ROOT / key).write_text(value)
+            path = _ROOT + key
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(fd, value.encode())
+            except OSError as e:
+                raise OSError(e.errno, e.strerror, path) from e
+            finally:
+                os.close(fd)
 
     run_in(ns_fd, work)

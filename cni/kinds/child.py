@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from cni import gids, rdma
 from cni.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
-from cni.kernel import dump, rtnl, sysfs
+from cni.kernel import dump, rtnl, sysfs, unlink
 from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, RTM_NEWLINK, Link, Rtnl, attributes
 from cni.pod import Pod
 from cni.result import Interface
@@ -174,7 +174,7 @@ def detach(plan: Json, pod: Pod | None, ifname: str) -> None:
         return
     with doing(f"removing {link.name} from {pod.path}"):
         try:
-            pod.rtnl.delete_link(link.index)
+            unlink.delete(pod.rtnl, pod.fd, link.index)
         except OSError as e:
             if e.errno != errno.ENODEV:
                 raise

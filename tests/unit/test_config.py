@@ -37,10 +37,10 @@ def test_defaults() -> None:
         ipam=None,
         dns={},
         dad="optimistic",
-        stateDir="/var/lib/cni/hpn",
+        stateDir="/run/hpn",
         strict=True,
     )
-    assert loaded.where == Location("rail0", Path("/var/lib/cni/hpn"), "")
+    assert loaded.where == Location("rail0", Path("/run/hpn"), "")
     assert (loaded.mac, loaded.pod, loaded.previous, loaded.dns) == ("", "", None, {})
 
 
@@ -562,10 +562,10 @@ def test_device_id_beside_master_or_kind(keys: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("keys", "where"),
     [
-        ({}, Location("rail0", Path("/var/lib/cni/hpn"), "")),
+        ({}, Location("rail0", Path("/run/hpn"), "")),
         ({"stateDir": "/s"}, Location("rail0", Path("/s"), "")),
-        ({"ipam": {"type": "host-local"}}, Location("rail0", Path("/var/lib/cni/hpn"), "host-local")),
-        ({"ipam": None}, Location("rail0", Path("/var/lib/cni/hpn"), "")),
+        ({"ipam": {"type": "host-local"}}, Location("rail0", Path("/run/hpn"), "host-local")),
+        ({"ipam": None}, Location("rail0", Path("/run/hpn"), "")),
         # broken elsewhere, and a DEL has to work
         (
             {
@@ -578,9 +578,9 @@ def test_device_id_beside_master_or_kind(keys: dict[str, Any]) -> None:
                 "mtuu": 1,
                 "strict": 7,
             },
-            Location("rail0", Path("/var/lib/cni/hpn"), ""),
+            Location("rail0", Path("/run/hpn"), ""),
         ),
-        ({"ipam": {"type": "hpn-ipam", "ranges": 5}}, Location("rail0", Path("/var/lib/cni/hpn"), "hpn-ipam")),
+        ({"ipam": {"type": "hpn-ipam", "ranges": 5}}, Location("rail0", Path("/run/hpn"), "hpn-ipam")),
     ],
 )
 def test_location(keys: dict[str, Any], where: Location) -> None:
