@@ -8,7 +8,10 @@ ifeq ($(CI),true)
 export HPN_REQUIRE ?= unit,netns,system,lab
 endif
 
-SOURCES := $(shell find cni ipam ctl -name '*.py') pyproject.toml $(wildcard packaging/*.py) packaging/hpn.spec
+SOURCES := $(shell find cni ipam agent ctl -name '*.py') pyproject.toml $(wildcard packaging/*.py packaging/launcher/*) packaging/hpn.spec
+
+# What dist/hpn carries is unpacked here by these targets, and by an installed one into /var/lib/cni/hpn/program.
+export HPN_PROGRAM_DIR := $(CURDIR)/build/unpacked
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -40,9 +43,13 @@ binary: dist/hpn ## freeze the program into dist/hpn, one file
 
 # The fixed seed and date make two builds of one commit the same file.
 dist/hpn: $(SOURCES)
+	@netns-fixtures/setup launcher
+	@mkdir -p build
+	musl-gcc -static -s -Os -std=gnu11 -Wall -Wextra -Werror -o build/launcher packaging/launcher/*.c
 	PYTHONHASHSEED=0 SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) PYINSTALLER_CONFIG_DIR=build \
-	packaging/venv pyinstaller --log-level ERROR --noconfirm --clean packaging/hpn.spec
-	@touch $@
+	packaging/venv pyinstaller --log-level ERROR --noconfirm --clean --distpath build packaging/hpn.spec
+	@mkdir -p dist
+	packaging/venv python packaging/pack.py build/launcher build/program $@
 
 bench: root binary ## as root: ADD and DEL against the Go peers, interleaved; WRITE=1 updates docs/performance.md
 	@netns-fixtures/setup net

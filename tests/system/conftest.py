@@ -19,6 +19,9 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
     for variable, file in (("HPN_BINARY", "."), ("HPN_PEERS", "cnitool")):
         if not os.environ.get(variable) or not Path(os.environ[variable], file).exists():
             require("system", f"{variable}, which `make test` sets after building it")
+    # Not where an installed one unpacks, and without the agent that the machine may have.
+    os.environ["HPN_PROGRAM_DIR"] = str(tmp_path_factory.mktemp("program"))
+    os.environ["HPN_AGENT"] = ""
     plugins = tmp_path_factory.mktemp("plugins")
     shutil.copy(os.environ["HPN_BINARY"], plugins / "hpn")
     (plugins / "hpn-ipam").hardlink_to(plugins / "hpn")
@@ -33,7 +36,7 @@ def machine_unchanged(tools: Tools) -> Iterator[None]:
         return {
             "links": {link["ifname"] for link in fabric.ip("link")},
             "results": set(fabric.RESULTS.glob("*")),
-            "processes": set(running(tools.hpn)),
+            "processes": set(running()),
             "state in the default place": set(Path("/var/lib/cni/hpn").rglob("*")),
         }
 

@@ -1,6 +1,7 @@
 """A node of network namespaces in which the frozen binary, cnitool and the Go peers run as on a real one."""
 
 import json
+import os
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -109,7 +110,7 @@ class Machine:
         return ours + theirs
 
     def nothing_held(self) -> None:
-        """No attachment is left: not on disk, not in a pod, not in the node, not as an unpacked program."""
+        """No attachment is left: not on disk, not in a pod, not in the node, not in TMPDIR."""
         assert self.records() == []
         for pod in self.pods:
             assert self.links(pod) == set(), pod
@@ -118,12 +119,12 @@ class Machine:
         assert list((self.scratch / "tmp").iterdir()) == []
 
 
-def running(binary: Path) -> list[int]:
-    """The processes that run this file, under whatever name."""
+def running() -> list[int]:
+    """The processes that run what the binary carries: its loader, from where it was unpacked."""
     found = []
     for exe in Path("/proc").glob("[0-9]*/exe"):
         try:
-            if exe.samefile(binary):
+            if exe.readlink().is_relative_to(os.environ["HPN_PROGRAM_DIR"]):
                 found.append(int(exe.parent.name))
         except OSError:  # gone, or a kernel thread
             continue

@@ -1,0 +1,71 @@
+"""Append a program's directory to the launcher: files, their table, a trailer (struct names as in carried.h).
+
+    pack.py LAUNCHER DIRECTORY OUTPUT
+
+With it goes the C library that the program was built with, and its loader: the machine's may be older, or absent.
+PyInstaller leaves these out, and its own start takes any loader whose name begins with "ld-".
+
+The version is a digest of all that is carried, so two builds of one commit share their unpacked directory, and
+the agent of another build is told apart.
+"""
+
+import hashlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+FILE = struct.Struct("=QQI108s")
+TRAILER = struct.Struct("=8s16sQQQII")
+FNV_OFFSET, FNV_PRIME = 14695981039346656037, 1099511628211
+
+
+LOADER = "ld-hpn.so.2"
+_LDD = re.compile(r"^\s*(?:(\S+) => )?(/\S+) \(0x[0-9a-f]+\)$", re.MULTILINE)
+
+
+def add_libraries(directory: Path) -> None:
+    """Copy in what its programs and libraries need of the machine's."""
+    for path in [p for p in directory.rglob("*") if p.is_file() and p.read_bytes()[:4] == b"\x7fELF"]:
+        printed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout  # noqa: S603, S607
+        for name, found in _LDD.findall(printed):
+            target = directory / (name or LOADER)
+            if not target.exists() and not (directory / Path(found).name).exists():
+                shutil.copy(found, target)
+
+
+def fnv(data: bytes) -> int:
+    """FNV-1a of 64 bits, by words of eight bytes."""
+    total = FNV_OFFSET
+    for (word,) in struct.iter_unpack("=Q", data):
+        total = (total ^ word) * FNV_PRIME & 0xFFFFFFFFFFFFFFFF
+    return total
+
+
+def pack(launcher: bytes, directory: Path) -> bytes:
+    """The launcher with the directory's files."""
+    start = len(launcher) + -len(launcher) % 8
+    body, table = bytes(start - len(launcher)), b""
+    paths = sorted(p for p in directory.rglob("*") if p.is_file())
+    for path in paths:
+        data = path.read_bytes()
+        name = str(path.relative_to(directory)).encode()
+        table += FILE.pack(len(launcher) + len(body), len(data), path.stat().st_mode & 0o755 | 0o400, name)
+        body += data + bytes(-len(data) % 8)
+    carried = body[start - len(launcher) :] + table
+    version = hashlib.sha256(carried).hexdigest()[:16].encode()
+    trailer = TRAILER.pack(b"HPNPACK1", version, start, len(launcher) + len(body), fnv(carried), len(paths), 0)
+    return launcher + body + table + trailer
+
+
+def main() -> None:
+    launcher, directory, output = map(Path, sys.argv[1:])
+    add_libraries(directory)
+    output.write_bytes(pack(launcher.read_bytes(), directory))
+    output.chmod(0o755)
+
+
+if __name__ == "__main__":
+    main()
