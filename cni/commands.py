@@ -244,7 +244,7 @@ def _pod(request: Request) -> Iterator[Pod]:
     be done to the host."""
     with ExitStack() as stack:
         try:
-            pod = stack.enter_context(pods.opened(request.netns))
+            pod = stack.enter_context(pods.of(request))
         except OSError as e:
             raise BadEnvironment(f"CNI_NETNS={request.netns!r} cannot be opened: {e.strerror}; is the pod gone?") from e
         if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):

@@ -1,12 +1,12 @@
 """The pod's network namespace: opened once per request, recognised again later."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 from cni.kernel import netns, rtnl
 from cni.kernel.rtnl import Rtnl
-from cni.spec import Json
+from cni.spec import Json, Request
 
 
 @dataclass(frozen=True)
@@ -49,24 +49,39 @@ def opened(path: str) -> Iterator[Pod]:
 
 
 @contextmanager
-def found(identity: Identity, *paths: str) -> Iterator[Pod | None]:
-    """The namespace of that identity: at one of the paths, else wherever a mount or a process has it.
+def of(request: Request) -> Iterator[Pod]:
+    """CNI_NETNS.  Raises OSError as ``opened`` does."""
+    if request.inside is None:
+        with opened(request.netns) as pod:
+            yield pod
+    else:
+        fd, sock = request.inside
+        with rtnl.passed(sock) as inside:
+            yield Pod(request.netns, fd, inside)
+
+
+@contextmanager
+def found(identity: Identity, path: str, request: Request | None = None) -> Iterator[Pod | None]:
+    """The namespace of that identity: where the request says, at the path, else wherever a mount or a process has it.
 
     None if nobody runs in it any more; what was in there is gone with it, or soon will be.
     """
     with ExitStack() as stack:
-        for path in filter(None, dict.fromkeys(paths)):
-            pod = _entered(stack, path)
+        ways = [of(request)] if request and request.netns else []
+        if path and not (request and path == request.netns):
+            ways.append(opened(path))
+        for way in ways:
+            pod = _entered(stack, way)
             if pod and pod.identity == identity:
                 yield pod
                 return
         # All of them lead to the same one, so the first that opens decides.
-        there = next(filter(None, (_entered(stack, path) for path in netns.holders(identity.inode))), None)
+        there = next(filter(None, (_entered(stack, opened(p)) for p in netns.holders(identity.inode))), None)
         yield there if there and there.identity == identity else None
 
 
-def _entered(stack: ExitStack, path: str) -> Pod | None:
+def _entered(stack: ExitStack, namespace: AbstractContextManager[Pod]) -> Pod | None:
     try:
-        return stack.enter_context(opened(path))
+        return stack.enter_context(namespace)
     except OSError:  # gone, or something else now: either way it is not the one looked for
         return None

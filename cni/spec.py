@@ -52,10 +52,15 @@ class Key:
 
 @dataclass(frozen=True)
 class Request:
-    """What a runtime hands to a plugin: its environment and its stdin, nothing parsed yet."""
+    """What a runtime hands to a plugin: its environment and its stdin, nothing parsed yet.
+
+    ``inside`` are descriptors of CNI_NETNS and of a NETLINK_ROUTE socket in there, where a launcher opened them: the
+    path may not be visible to us.  They stay the giver's to close.
+    """
 
     environ: Mapping[str, str]
     stdin: bytes = b""
+    inside: tuple[int, int] | None = None
 
     def var(self, name: str) -> str:
         return self.environ.get(name, "")

@@ -26,7 +26,7 @@ def attachment(
         if record.of_this_boot:
             if record.rxe:
                 rxe.remove(record.rxe)
-            with pods.found(record.identity, request.netns, record.netns) as pod:
+            with pods.found(record.identity, record.netns, request) as pod:
                 kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
         device_info.undo(record.device_info)
         if ask_ipam:

@@ -14,8 +14,15 @@ IPAM = "hpn-ipam"
 
 def main() -> NoReturn:
     """Be what we were called as."""
+    # The launcher's name, not that of what it carries and unpacked (packaging/launcher).
+    sys.argv[0] = os.environ.pop("HPN_ARGV0", sys.argv[0])
     # A person's command line needs none of the plugin's imports, and neither plugin the other's.
+    version = os.environ.pop("HPN_VERSION", "")
     if "CNI_COMMAND" not in os.environ:
+        if sys.argv[1:2] == ["agent"]:
+            from agent.main import main as agent  # noqa: PLC0415
+
+            sys.exit(agent(sys.argv[2:], version))
         from ctl.main import main as operator  # noqa: PLC0415
 
         sys.exit(operator(sys.argv))

@@ -13,6 +13,7 @@ hpn {VERSION}: a CNI plugin for high-performance pod interfaces, with its IPAM
 A container runtime runs this program; a person has little to run by hand.
 
   hpn inspect     show what is attached: pod, device, addresses, GID indexes; --json, --state-dir DIR
+  hpn agent       answer CNI requests from a warm process (hpn agent help)
   hpn version     print the version
   hpn help        print this
 

@@ -52,7 +52,12 @@ def test_a_mistyped_command_is_an_error(tools: Tools) -> None:
 
 def test_version_needs_neither_stdin_nor_environment(tools: Tools) -> None:
     done = subprocess.run(
-        [tools.hpn], env=VERSION | {"HPN_PROGRAM_DIR": os.environ["HPN_PROGRAM_DIR"]}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+        [tools.hpn],
+        env=VERSION | {"HPN_PROGRAM_DIR": os.environ["HPN_PROGRAM_DIR"]},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert json.loads(done.stdout)["supportedVersions"] == ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
 

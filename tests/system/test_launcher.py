@@ -127,6 +127,10 @@ def test_a_damaged_file(tools: Tools, tmp_path: Path, damage: str) -> None:
 
 def test_an_endless_stdin(tools: Tools) -> None:
     done = subprocess.run(
-        [tools.hpn], env={"HPN_AGENT": "", "CNI_COMMAND": "ADD"}, input=b" " * (5 << 20), capture_output=True, check=False
+        [tools.hpn],
+        env={"HPN_AGENT": "", "CNI_COMMAND": "ADD"},
+        input=b" " * (5 << 20),
+        capture_output=True,
+        check=False,
     )
     assert (done.returncode, json.loads(done.stdout)["code"]) == (1, 6)

@@ -1,0 +1,56 @@
+"""The frames between launcher and agent (docs/protocol.md; packaging/launcher/launcher.c is the other end).
+
+request   "HPN1", version, 1 if called hpn-ipam, length of environment, length of stdin; environment, stdin
+answer    "T": taken, and from here on the work may have been done; or "R": not mine, do it yourself
+reply     exit code, length of stdout, length of stderr; stdout, stderr
+"""
+
+import os
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from cni.spec import Reply
+
+MAGIC: Final = b"HPN1"
+TAKEN, REFUSED = b"T", b"R"
+ENVIRONMENT_MOST: Final = 1 << 20
+STDIN_MOST: Final = 4 << 20
+
+HEADER: Final = struct.Struct("=4s16sIII")
+_REPLY: Final = struct.Struct("=III")
+
+
+@dataclass(frozen=True)
+class Header:
+    """The fixed part of a request; ``version`` is the launcher's, 16 characters."""
+
+    version: str
+    ipam: bool
+    environment: int
+    stdin: int
+
+    @property
+    def length(self) -> int:
+        """Of what follows it."""
+        return self.environment + self.stdin
+
+
+def header(data: bytes) -> Header:
+    """Raises ValueError for what no launcher sends."""
+    magic, version, ipam, environment, stdin = HEADER.unpack(data)
+    if magic != MAGIC or ipam > 1 or environment > ENVIRONMENT_MOST or stdin > STDIN_MOST:
+        raise ValueError("not a request")
+    return Header(version.decode(errors="replace"), bool(ipam), environment, stdin)
+
+
+def environment(data: bytes) -> dict[str, str]:
+    """NAME=VALUE strings, each with a zero byte behind it."""
+    pairs = (os.fsdecode(one).partition("=") for one in data.split(b"\0"))
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def reply(answer: Reply) -> bytes:
+    """The reply's frame."""
+    out, err = answer.stdout.encode(), "".join(f"{line}\n" for line in answer.log).encode()
+    return _REPLY.pack(answer.exit_code, len(out), len(err)) + out + err

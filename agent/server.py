@@ -1,0 +1,193 @@
+"""A warm process that answers launchers: any thread takes the next event of one epoll, reads, and does the work.
+
+A connection costs nobody a thread until its request is whole, so idle and half-sent ones stop nobody.
+"""
+
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent import protocol
+from agent.protocol import Header
+from cni.spec import Reply, Request
+
+Answer = Callable[[bool, Request], Reply]
+
+# More only wait for each other's bytecode; one that waits for the kernel, a lock or another program is made up for.
+THREADS: Final = 4
+THREADS_MOST: Final = 64
+REQUEST_TIMEOUT: Final = 10.0  # seconds for a launcher to send its request, which it does at once
+REPLY_TIMEOUT: Final = 10.0
+_PASSED: Final = 2  # a namespace and a netlink socket inside it
+_UCRED: Final = struct.Struct("=iII")
+
+
+@dataclass
+class _Connection:
+    """One launcher, and what it has sent so far."""
+
+    sock: socket.socket
+    since: float = field(default_factory=time.monotonic)
+    data: bytearray = field(default_factory=bytearray)
+    header: Header | None = None
+    passed: list[int] = field(default_factory=list)
+    watched: bool = False
+
+    def close(self) -> None:
+        self.sock.close()
+        for fd in self.passed:
+            os.close(fd)
+
+
+class Server:
+    """Serves until ``stop``; ``version`` is the launchers' that it answers."""
+
+    def __init__(self, listener: socket.socket, version: str, answer: Answer) -> None:
+        listener.setblocking(False)  # noqa: FBT003
+        self._listener, self._version, self._answer = listener, version, answer
+        self._epoll = select.epoll()
+        self._epoll.register(listener, select.EPOLLIN)
+        self._connections = dict[int, _Connection]()
+        self._lock = threading.Lock()
+        self._idle = self._count = 0
+        self._stopping = threading.Event()
+        self._ended = threading.Condition(self._lock)
+
+    def serve(self) -> None:
+        """Work until ``stop``, and then until all that had connected is answered."""
+        with self._lock:
+            for _ in range(THREADS):
+                self._start_thread()
+        while not self._stopping.wait(1.0):
+            self._drop_old()
+        self._epoll.unregister(self._listener)
+        while waiting := self._accepted():
+            self._watch(waiting)
+        with self._ended:
+            while self._count:
+                self._ended.wait()
+        self._drop_old(older_than=0)
+        self._epoll.close()
+
+    def stop(self) -> None:
+        """Take nothing new.  Safe in a signal's handler."""
+        self._stopping.set()
+
+    def _start_thread(self) -> None:
+        self._count += 1
+        threading.Thread(target=self._work, name="worker", daemon=True).start()
+
+    def _work(self) -> None:
+        with self._lock:
+            self._idle += 1
+        while True:
+            events = self._epoll.poll(0.5, 1)
+            if not events and (self._stopping.is_set() or self._idle > THREADS):
+                break
+            for fd, _ in events:
+                # None: another thread was woken for the same newcomer and has it.
+                connection = self._accepted() if fd == self._listener.fileno() else self._connections.get(fd)
+                if connection:
+                    self._read(connection)
+        with self._ended:
+            self._idle -= 1
+            self._count -= 1
+            self._ended.notify_all()
+
+    def _accepted(self) -> _Connection | None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return None
+        sock.setblocking(False)  # noqa: FBT003
+        _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        if uid not in (0, os.geteuid()):
+            sock.close()
+            return None
+        connection = _Connection(sock)
+        with self._lock:
+            self._connections[sock.fileno()] = connection
+        return connection
+
+    def _watch(self, connection: _Connection) -> None:
+        """Have one thread, whichever, go on when more comes.  Not before: its end would be an event for another."""
+        change = self._epoll.modify if connection.watched else self._epoll.register
+        connection.watched = True
+        change(connection.sock, select.EPOLLIN | select.EPOLLONESHOT)
+
+    def _read(self, connection: _Connection) -> None:
+        """Take in what is there; with all of it there, do the work."""
+        try:
+            whole = self._received(connection)
+        except BlockingIOError:
+            self._watch(connection)
+            return
+        except (OSError, ValueError):  # gone, or none of ours
+            self._forget(connection)
+            return
+        with self._lock:
+            self._idle -= 1
+            if not self._idle and self._count < THREADS_MOST:
+                self._start_thread()
+        try:
+            self._serve(connection, whole)
+        finally:
+            self._forget(connection)
+            with self._lock:
+                self._idle += 1
+
+    def _received(self, c: _Connection) -> Header:
+        """The request's header once all of it is in ``c.data``.  Raises BlockingIOError, OSError, ValueError."""
+        while c.header is None or len(c.data) < c.header.length:
+            if c.header is None:
+                data, fds, _, _ = socket.recv_fds(c.sock, protocol.HEADER.size - len(c.data), _PASSED)
+                c.passed += fds
+            else:
+                data = c.sock.recv(c.header.length - len(c.data))
+            if not data:
+                raise ValueError("it broke off")
+            c.data += data
+            if c.header is None and len(c.data) == protocol.HEADER.size:
+                c.header = protocol.header(bytes(c.data))
+                c.data.clear()
+        return c.header
+
+    def _serve(self, c: _Connection, header: Header) -> None:
+        c.sock.settimeout(REPLY_TIMEOUT)
+        with suppress(OSError):  # a launcher that is gone needs no answer
+            if header.version != self._version:
+                c.sock.sendall(protocol.REFUSED)
+                return
+            # Fails where the launcher has given us up: then it does the work itself.
+            c.sock.sendall(protocol.TAKEN)
+            data = bytes(c.data)
+            environ = protocol.environment(data[: header.environment])
+            inside = (c.passed[0], c.passed[1]) if len(c.passed) == _PASSED else None
+            request = Request(environ, data[header.environment :], inside)
+            c.sock.sendall(protocol.reply(self._answer(header.ipam, request)))
+
+    def _forget(self, connection: _Connection) -> None:
+        with self._lock:
+            self._connections.pop(connection.sock.fileno(), None)
+        connection.close()
+
+    def _drop_old(self, older_than: float = REQUEST_TIMEOUT) -> None:
+        """Close connections whose request does not come; one that is served has its whole request."""
+        limit = time.monotonic() - older_than
+        with self._lock:
+            old = [c for c in self._connections.values() if c.since <= limit and not self._is_whole(c)]
+        for connection in old:
+            # Not closed: a thread may be about to read it, and then sees its end.
+            with suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+    @staticmethod
+    def _is_whole(c: _Connection) -> bool:
+        return c.header is not None and len(c.data) == c.header.length

@@ -1,0 +1,255 @@
+"""Launcher and agent together, and either without the other."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from system.machine import Machine, ours
+
+CYCLES = 500
+KILLS = 100
+
+
+@contextmanager
+def running(machine: Machine, path: Path, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    """An agent in the node; ended, if it still runs, as systemd would."""
+    argv = machine.node.command(str(machine.tools.hpn), "agent", "--socket", str(path))
+    with subprocess.Popen(argv, env={**os.environ, **env}) as process:
+        try:
+            until(lambda: answers(machine, path))
+            yield process
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+                assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+def until(done: Any, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def answers(machine: Machine, path: Path) -> bool:
+    return path.exists() and call(machine, path, "VERSION", "", "{}", direct=False).returncode == 0
+
+
+def call(
+    machine: Machine, agent: Path | str, verb: str, pod: str, conf: str, *, direct: bool = True, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """One request as a runtime makes it; where the agent has to do it, there is no program to fall back to."""
+    command = machine.command(verb, pod) if pod else {"CNI_COMMAND": verb}
+    elsewhere = {} if direct else {"HPN_PROGRAM_DIR": "/proc/nowhere"}
+    environ = {**os.environ, **command, "HPN_AGENT": str(agent), **elsewhere, **env}
+    argv = machine.node.command(str(machine.tools.hpn))
+    return subprocess.run(argv, env=environ, input=conf, capture_output=True, text=True, check=False)
+
+
+def descriptors(agent: subprocess.Popen[bytes]) -> int:
+    return len(list(Path(f"/proc/{agent.pid}/fd").iterdir()))
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout) if done.stdout else {}
+
+
+def conf(machine: Machine, **keys: Any) -> str:
+    return json.dumps({"cniVersion": "1.1.0", "name": "rail0", **machine.local(ours(**keys))})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "agent.sock"
+
+
+def test_all_commands(machine: Machine, path: Path) -> None:
+    pod, network = machine.pod(), conf(machine)
+    with running(machine, path) as agent:
+        fds = descriptors(agent)
+        result = ok(call(machine, path, "ADD", pod, network, direct=False))
+        assert machine.addresses(pod) == {ip["address"] for ip in result["ips"]}
+        checked = json.dumps(json.loads(network) | {"prevResult": result})
+        ok(call(machine, path, "CHECK", pod, checked, direct=False))
+        ok(call(machine, path, "STATUS", pod, network, direct=False))
+        again = call(machine, path, "ADD", pod, network, direct=False)
+        assert json.loads(again.stdout)["code"] == 100
+        ok(call(machine, path, "DEL", pod, network, direct=False))
+        ok(
+            call(
+                machine,
+                path,
+                "GC",
+                pod,
+                json.dumps(json.loads(network) | {"cni.dev/valid-attachments": []}),
+                direct=False,
+            )
+        )
+        until(lambda: descriptors(agent) <= fds)
+    assert not path.exists()
+
+
+def test_through_cnitool(machine: Machine, path: Path) -> None:
+    machine.network(ours())
+    pod = machine.pod()
+    with running(machine, path):
+        env = {"HPN_AGENT": str(path), "HPN_PROGRAM_DIR": "/proc/nowhere"}
+        machine.ok("add", pod, **env)
+        machine.ok("del", pod, **env)
+
+
+def test_called_as_the_ipam(machine: Machine, path: Path) -> None:
+    machine.network(
+        {"type": "macvlan", "master": "rail0", "ipam": {"type": "hpn-ipam", "ranges": [[{"subnet": "10.57.0.0/24"}]]}}
+    )
+    pod = machine.pod()
+    with running(machine, path):
+        env = {"HPN_AGENT": str(path), "HPN_PROGRAM_DIR": "/proc/nowhere"}
+        machine.ok("add", pod, **env)
+        assert machine.addresses(pod) == {"10.57.0.2/24"}
+        machine.ok("del", pod, **env)
+
+
+def test_mixed_at_random(machine: Machine, path: Path) -> None:
+    """Some by the agent, some not, over one network: the same results, no address twice, nothing left."""
+    network, pods = (
+        conf(machine, ipam={"type": "hpn-ipam", "subnet": "10.56.0.0/27"}),
+        [machine.pod() for _ in range(8)],
+    )
+    chance, held = random.Random(1), dict[str, str]()
+
+    def cycle(pod: str, by_agent: list[bool]) -> None:
+        for first, second in zip(by_agent[::2], by_agent[1::2], strict=True):
+            result = ok(call(machine, path if first else "", "ADD", pod, network))
+            address = result["ips"][0]["address"]
+            assert held.setdefault(address, pod) == pod
+            assert machine.addresses(pod) == {address}
+            del held[address]
+            ok(call(machine, path if second else "", "DEL", pod, network))
+
+    with running(machine, path), ThreadPoolExecutor(8) as pool:
+        each = CYCLES // len(pods)
+        # Three of four by the agent: the others take a hundred times as long.
+        plans = [[chance.random() < 0.75 for _ in range(2 * each)] for _ in pods]
+        list(pool.map(cycle, pods, plans))
+    machine.nothing_held()
+
+
+def test_killed_at_random(machine: Machine, path: Path) -> None:
+    """Whatever it was doing: with a new agent and a DEL for each pod nothing is left."""
+    network, pods = conf(machine), [machine.pod() for _ in range(4)]
+    chance, codes = random.Random(2), set[int]()
+
+    def load(pod: str) -> None:
+        for verb in ("ADD", "DEL") * 3:
+            done = call(machine, path, verb, pod, network, direct=False)
+            if done.returncode:
+                codes.add(json.loads(done.stdout)["code"])
+
+    for _ in range(KILLS // 10):
+        for _ in range(10):
+            with running(machine, path) as agent, ThreadPoolExecutor(4) as pool:
+                loads = [pool.submit(load, pod) for pod in pods]
+                time.sleep(chance.random() * 0.15)
+                agent.kill()
+                agent.wait()
+                for one in loads:
+                    one.result()
+        with running(machine, path):
+            for pod in pods:
+                ok(call(machine, path, "DEL", pod, network, direct=False))
+        machine.nothing_held()
+    # 11: it was at work; 100: an ADD before it had been done; 5: nobody there, and nothing to fall back to.
+    assert codes <= {5, 11, 100}
+    assert 11 in codes
+
+
+def test_one_that_hangs_is_passed_by(machine: Machine, path: Path) -> None:
+    """It has not taken the request, and cannot any more."""
+    pod, network = machine.pod(), conf(machine)
+    with running(machine, path) as agent:
+        os.kill(agent.pid, signal.SIGSTOP)
+        result = ok(call(machine, path, "ADD", pod, network))
+        os.kill(agent.pid, signal.SIGCONT)
+        assert machine.addresses(pod) == {ip["address"] for ip in result["ips"]}
+        until(lambda: answers(machine, path))
+        ok(call(machine, path, "DEL", pod, network))
+
+
+def test_one_that_hangs_at_work_is_not_doubled(machine: Machine, path: Path) -> None:
+    calls = machine.scratch / "calls"
+    sleeper = machine.scratch / "bin" / "sleeper"
+    sleeper.write_text(f'#!/bin/sh\necho $CNI_COMMAND >>{calls}\n[ "$CNI_COMMAND" != ADD ] || sleep 4\n')
+    sleeper.chmod(0o755)
+    pod, network = machine.pod(), conf(machine, ipam={"type": "sleeper"})
+    with running(machine, path):
+        done = call(machine, path, "ADD", pod, network, HPN_AGENT_TIMEOUT="1")
+        assert json.loads(done.stdout)["code"] == 11
+        assert calls.read_text().split() == ["ADD"]
+        # The runtime's DEL waits for it, and finds what it left.
+        ok(call(machine, path, "DEL", pod, network))
+        assert machine.links(pod) == set()
+
+
+def test_another_version_is_not_used(machine: Machine, path: Path) -> None:
+    code = "import sys; from agent.main import main; sys.exit(main(sys.argv[1:], 'another version.'))"
+    argv = machine.node.command(sys.executable, "-c", code, "--socket", str(path))
+    root = str(Path(__file__).parents[2])
+    pod, network = machine.pod(), conf(machine)
+    with subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": root}) as agent:
+        try:
+            until(path.exists)
+            time.sleep(0.2)
+            assert json.loads(call(machine, path, "ADD", pod, network, direct=False).stdout)["code"] == 5
+            ok(call(machine, path, "ADD", pod, network))
+            ok(call(machine, path, "DEL", pod, network))
+        finally:
+            agent.terminate()
+
+
+def test_a_user_has_no_access(machine: Machine, path: Path) -> None:
+    with running(machine, path):
+        assert path.stat().st_mode & 0o777 == 0o600
+        path.parent.chmod(0o777)
+        code = f"import socket; socket.socket(socket.AF_UNIX).connect({str(path)!r})"
+        done = subprocess.run(["/usr/bin/python3", "-c", code], user=65534, capture_output=True, text=True, check=False)
+        assert "PermissionError" in done.stderr
+
+
+def test_a_second_one_does_not_take_the_socket(machine: Machine, path: Path) -> None:
+    with running(machine, path):
+        argv = machine.node.command(str(machine.tools.hpn), "agent", "--socket", str(path))
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert (done.returncode, "in use" in done.stderr) == (1, True)
+        assert answers(machine, path)
+
+
+def test_by_systemds_socket(machine: Machine, path: Path) -> None:
+    """It serves the socket it was given, and leaves it alone when it ends (man 3 sd_listen_fds)."""
+    code = (
+        "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(9);"
+        "os.dup2(s.fileno(), 3);"
+        "os.environ['LISTEN_PID'] = str(os.getpid()); os.environ['LISTEN_FDS'] = '1';"
+        "os.set_inheritable(3, True); os.execv(sys.argv[2], [sys.argv[2], 'agent'])"
+    )
+    argv = machine.node.command("/usr/bin/python3", "-c", code, str(path), str(machine.tools.hpn))
+    with subprocess.Popen(argv) as agent:
+        try:
+            until(lambda: answers(machine, path))
+        finally:
+            agent.terminate()
+        assert agent.wait(20) == 0
+    assert path.exists()

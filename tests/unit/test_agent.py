@@ -1,0 +1,203 @@
+"""The agent's server, in this process: whatever comes in, and whatever breaks off, the next one is answered."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from agent import protocol, server
+from agent.protocol import HEADER, MAGIC
+from agent.server import Server
+from cni.spec import Reply, Request
+
+VERSION = "0123456789abcdef"
+
+
+def answer(as_ipam: bool, request: Request) -> Reply:
+    """What it was asked, so that the test sees it; or something that takes its time, or fails."""
+    if request.stdin == b"slow":
+        time.sleep(0.5)
+    return Reply(f"{as_ipam} {request.var('NAME')} {request.stdin.decode()} {request.inside is not None}", 3, ("line",))
+
+
+class Agent:
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(self.path)
+        self.listener.listen(600)
+        self.server = Server(self.listener, VERSION, answer)
+        self.thread = threading.Thread(target=self.server.serve)
+        self.thread.start()
+
+    def connect(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(20)
+        sock.connect(self.path)
+        return sock
+
+    def ask(self, stdin: bytes = b"{}", version: str = VERSION, pieces: int = 1, fds: tuple[int, ...] = ()) -> bytes:
+        with self.connect() as sock:
+            frame = request(stdin, version)
+            if fds:
+                socket.send_fds(sock, [frame[: HEADER.size]], fds)
+                frame = frame[HEADER.size :]
+            step = -(-len(frame) // pieces)
+            for at in range(0, len(frame), step):
+                sock.sendall(frame[at : at + step])
+                if pieces > 1:
+                    time.sleep(0.02)
+            return everything(sock)
+
+    def end(self) -> None:
+        self.server.stop()
+        self.thread.join(15)
+        assert not self.thread.is_alive()
+        self.listener.close()
+
+
+def request(stdin: bytes, version: str = VERSION) -> bytes:
+    environ = b"NAME=value\0OTHER=a=b\0"
+    return HEADER.pack(MAGIC, version.encode(), 0, len(environ), len(stdin)) + environ + stdin
+
+
+def everything(sock: socket.socket) -> bytes:
+    data = b""
+    while more := sock.recv(65536):
+        data += more
+    return data
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def answered(data: bytes) -> str:
+    assert data[:1] == protocol.TAKEN
+    assert data[1:] == protocol.reply(Reply(data[13:-5].decode(), 3, ("line",)))
+    return data[13:-5].decode()
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    agent = Agent(tmp_path / "s")
+    yield agent
+    agent.end()
+
+
+def test_it_answers(agent: Agent) -> None:
+    assert answered(agent.ask(b'{"a":1}')) == 'False value {"a":1} False'
+
+
+@pytest.mark.parametrize("pieces", [2, 5, 29])
+def test_a_request_in_pieces(agent: Agent, pieces: int) -> None:
+    assert answered(agent.ask(pieces=pieces)) == "False value {} False"
+
+
+def test_descriptors_come_along_and_are_closed(agent: Agent) -> None:
+    fds = os.open("/proc/self/ns/net", os.O_RDONLY), os.open("/dev/null", os.O_RDONLY)
+    before = descriptors()
+    assert answered(agent.ask(fds=fds)) == "False value {} True"
+    assert answered(agent.ask(fds=fds[:1])) == "False value {} False"
+    agent.ask(fds=fds, version="f" * 16)
+    deadline = time.monotonic() + 5
+    while descriptors() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert descriptors() == before
+    for fd in fds:
+        os.close(fd)
+
+
+def test_another_version_is_refused(agent: Agent) -> None:
+    assert agent.ask(version="f" * 16) == protocol.REFUSED
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n-----",
+        HEADER.pack(MAGIC, VERSION.encode(), 0, 1 << 30, 0),
+        HEADER.pack(MAGIC, VERSION.encode(), 0, 0, 1 << 30),
+        HEADER.pack(MAGIC, VERSION.encode(), 7, 0, 0),
+        HEADER.pack(b"HPN2", VERSION.encode(), 0, 0, 0),
+        request(b"{}")[:-1],
+        b"H",
+        b"",
+    ],
+    ids=range(8),
+)
+def test_what_is_no_request_ends_the_connection(agent: Agent, frame: bytes) -> None:
+    with agent.connect() as sock:
+        sock.sendall(frame)
+        sock.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):  # closed with some of it unread
+            assert everything(sock) == b""
+    assert answered(agent.ask()) == "False value {} False"
+
+
+def test_idle_and_half_sent_ones_stop_nobody(agent: Agent) -> None:
+    idle = [agent.connect() for _ in range(250)]
+    half = [agent.connect() for _ in range(250)]
+    for sock in half:
+        sock.sendall(request(b"{}")[:30])
+    started = time.monotonic()
+    for _ in range(20):
+        answered(agent.ask())
+    assert time.monotonic() - started < 10
+    for sock in idle + half:
+        sock.close()
+
+
+def test_they_are_dropped_in_time(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Server._drop_old, "__defaults__", (0.2,))
+    with agent.connect() as sock:
+        assert everything(sock) == b""
+
+
+def test_more_at_once_than_threads(agent: Agent) -> None:
+    many = [agent.connect() for _ in range(40)]
+    started = time.monotonic()
+    for sock in many:
+        sock.sendall(request(b"slow"))
+    for sock in many:
+        assert answered(everything(sock)) == "False value slow False"
+        sock.close()
+    assert time.monotonic() - started < 40 * 0.5 / server.THREADS
+
+
+def test_stopping_answers_what_has_connected(tmp_path: Path) -> None:
+    agent = Agent(tmp_path / "s")
+    with agent.connect() as working, agent.connect() as waiting:
+        working.sendall(request(b"slow"))
+        time.sleep(0.1)
+        agent.server.stop()
+        waiting.sendall(request(b"{}"))
+        assert answered(everything(working)) == "False value slow False"
+        assert answered(everything(waiting)) == "False value {} False"
+    agent.end()
+
+
+def test_a_launcher_that_gave_up_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does the work itself, so nobody else may."""
+    served = list[bytes]()
+
+    def noting(as_ipam: bool, request: Request) -> Reply:
+        served.append(request.stdin)
+        return answer(as_ipam, request)
+
+    monkeypatch.setitem(globals(), "answer", noting)
+    monkeypatch.setattr(threading.Thread, "start", lambda _: None)
+    agent = Agent(tmp_path / "s")  # it does not run yet
+    with agent.connect() as sock:
+        sock.sendall(request(b"given up"))
+        sock.shutdown(socket.SHUT_RDWR)
+    monkeypatch.undo()
+    agent.thread.start()
+    agent.ask(b"next")
+    agent.end()
+    assert served == [b"next"]
