@@ -32,7 +32,7 @@ def directory(path: Path) -> Path:
         if not path.is_dir():
             directory(path.parent)
             path.mkdir(mode=0o700, exist_ok=True)
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
     except OSError as e:
         raise IoFailure(f"state directory {path}: {e.strerror}; it must be a writable directory") from e
     return path
@@ -58,7 +58,7 @@ def write(path: Path, body: dict[str, Any]) -> None:
         finally:
             os.close(fd)
         os.replace(temporary, path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except OSError as e:
         # Not the file itself: if only the directory's sync failed, what it holds may be the new state or
         # the old, and either is whole.
@@ -93,7 +93,7 @@ def remove(path: Path) -> None:
     try:
         path.with_name(path.name + ".tmp").unlink(missing_ok=True)
         path.unlink()
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except FileNotFoundError:
         return
     except OSError as e:
@@ -106,8 +106,8 @@ def set_aside(path: Path, to: Path) -> Path:
     target = next(t for n in range(1_000_000) if not (t := to / f"{path.name}.{n}").exists())
     try:
         os.replace(path, target)
-        _sync_directory(to)
-        _sync_directory(path.parent)
+        sync_directory(to)
+        sync_directory(path.parent)
     except OSError as e:
         raise IoFailure(f"moving unreadable {path} to {target}: {e.strerror}") from e
     return target
@@ -126,7 +126,8 @@ def _write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """What was made, renamed or removed in it is on disk.  Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

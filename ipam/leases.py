@@ -57,7 +57,7 @@ def _kept_or_next(range_set: RangeSet, book: Book) -> Address:
     if mine is not None:
         return mine
     after = next((address for address in book.last if address in range_set), None)
-    address = next_free(range_set.spans, after, book.is_held)
+    address = next_free(range_set.spans, after, book.first_free)
     if address is None:
         subnets = ", ".join(str(r.subnet) for r in range_set.ranges)
         raise PoolExhausted(

@@ -78,25 +78,25 @@ def count(spans: Iterable[Span]) -> int:
     return sum(span.last - span.first + 1 for span in spans)
 
 
-def next_free(spans: Sequence[Span], after: Address | None, is_held: Callable[[Address], bool]) -> Address | None:
+def next_free(
+    spans: Sequence[Span], after: Address | None, first_free: Callable[[Span], Address | None]
+) -> Address | None:
     """The first address nobody holds, round robin from the one following ``after``; None if all are held.
 
     The round is in the order of the spans.  Where ``after`` is in none, it starts at the beginning.
     """
-    return next((address for address in _round(spans, after) if not is_held(address)), None)
+    return next((found for span in _round(spans, after) if (found := first_free(span))), None)
 
 
-def _round(spans: Sequence[Span], after: Address | None) -> Iterator[Address]:
+def _round(spans: Sequence[Span], after: Address | None) -> Iterator[Span]:
     at = next((i for i, span in enumerate(spans) if after is not None and after in span), None)
     if at is None or after is None:
-        return _walk(spans)
+        yield from spans
+        return
     # The span of ``after`` is met twice: first what follows, at the end what leads up to it.
     here, number = spans[at], int(after)
-    behind = Span(here.version, number + 1, here.last)
-    upto = Span(here.version, here.first, number)
-    return _walk([behind, *spans[at + 1 :], *spans[:at], upto])
-
-
-def _walk(spans: Iterable[Span]) -> Iterator[Address]:
-    for span in spans:
-        yield from map(span.address, range(span.first, span.last + 1))
+    if number < here.last:
+        yield Span(here.version, number + 1, here.last)
+    yield from spans[at + 1 :]
+    yield from spans[:at]
+    yield Span(here.version, here.first, number)

@@ -174,12 +174,13 @@ class Host:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def state_files(self) -> set[str]:
-        """What is in the state directory but for locks, cursors and index marks, which are no state."""
-        return {
+        """What is in the state directory, each lease as a file of its own; locks and the index are no state."""
+        files = {
             str(p.relative_to(self.state))
             for p in self.state.rglob("*")
-            if not p.is_dir() and "locks" not in p.parts and p.name not in ("lock", "cursor", "index")
+            if not p.is_dir() and "locks" not in p.parts and p.name not in ("lock", "leases", "index")
         }
+        return files | {f"{lease['containerID']}:{lease['ifname']} of leases" for lease in leases(self.state / "ipam")}
 
     def record(self, pod: Pod, ifname: str = "hpn0") -> Path:
         """Where the journal has this attachment of the network rail0."""
@@ -219,7 +220,7 @@ class Host:
 
     def leases(self) -> set[str]:
         """The addresses that our IPAM has given, of all networks."""
-        return {p.name for p in self.state.glob("ipam/*/addresses/*")}
+        return {a.partition("/")[0] for lease in leases(self.state / "ipam") for a in lease["addresses"]}
 
     def program(self, name: str, script: str) -> str:
         """A delegate made of this shell script; the CNI_PATH it is found with."""
@@ -239,7 +240,8 @@ class Host:
 
         But for what changes by itself: the kernel's own link-local addresses come when the carrier does.
         """
-        picture: dict[str, Any] = {"state": {name: _content(self.state / name) for name in self.state_files()}}
+        files = [self.state / name for name in self.state_files() if not name.endswith(" of leases")]
+        picture: dict[str, Any] = {"state": [leases(self.state / "ipam"), *sorted((p, _content(p)) for p in files)]}
         for where in ("", *(pod.name for pod in pods if Path(pod.path).exists())):
             links, routes = _links_and_routes(where)
             for link in links:
@@ -268,6 +270,12 @@ def _content(path: Path) -> str:
     return str(path.readlink()) if path.is_symlink() else path.read_text(errors="replace")
 
 
+def leases(directory: Path) -> list[dict[str, Any]]:
+    """What our IPAM's files say, of all networks, as jq reads them."""
+    lines = [line for file in sorted(directory.glob("*/leases")) for line in file.read_text().splitlines()]
+    return [lease for line in lines if line.strip() and "schema" not in (lease := json.loads(line))]
+
+
 def until(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
     """Wait for what the kernel does in its own time; the condition's first true value."""
     deadline = time.monotonic() + seconds
@@ -278,7 +286,7 @@ def until(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
 
 
 @contextmanager
-def mounted(folder: Path, size: str = "64k") -> Iterator[Path]:
+def mounted(folder: Path, size: str = "1m") -> Iterator[Path]:
     """A small file system at this folder, to be filled or made read-only."""
     folder.mkdir()
     _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from cni.result import Address, Ip
 from cni.spec import Key
+from ipam.ranges import Span
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Book(Protocol):
     def holder(self, address: Address) -> str:
         """The key that holds the address, empty if none does."""
 
-    def is_held(self, address: Address) -> bool:
-        """Whether any key does; cheaper than ``holder`` when asked of many."""
+    def first_free(self, span: Span) -> Address | None:
+        """The span's lowest address that no key holds."""
 
 
 Choose = Callable[[Book], tuple[Ip, ...]]

@@ -1,39 +1,39 @@
 """The leases of one network as files, with one lock around every use.
 
     <network>/
-      lock                 flock
-      leases/<key>.json    the truth: an attachment (containerID:ifname) and all its addresses
-      addresses/<address>  -> ../leases/<key>.json, so that "who holds it" is one readlink, and ls -l tells
-      index                the boot in which addresses/ was last left agreeing with leases/
-      cursor               the addresses given last, where the next search begins
-      quarantine/          leases that could not be read; what addresses/ says of their keys stays held
+      lock            flock
+      leases          the truth: a line of JSON per attachment, with all its addresses (slots.py, lease.py)
+      index           where in it things are; made anew whenever it may be wrong (index.py, repair.py)
+      quarantine/     lines of leases that could not be read
 
-A change of leases/ is one rename or unlink, synced: before it nothing has happened, after it everything has.
-``index`` is removed before a change and written again after it; where it is missing, or of another boot,
-addresses/ is made to agree with leases/ before it is believed.  So the order of all other steps does not
-matter, none of them is synced, and a call killed anywhere, or a power cut, loses nothing.
+A call reads and writes a line and a few entries of the index, however much is held, and syncs once.
 """
 
+import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from functools import partial
-from ipaddress import ip_address
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import lock_descriptor
 
 from cni import durable
 from cni.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, TryAgain, together
 from cni.result import Address, Ip
 from cni.spec import Key
+from ipam.ranges import Span
 from ipam.stores import Choose, Owner
-from ipam.stores.documents import Documents, Lease
-from ipam.stores.index import Index, IndexBook
+from ipam.stores.lease import Lease, Lost, Unreadable, digest, unseal
+from ipam.stores.repair import repair
+from ipam.stores.slots import Slots
+from ipam.stores.table import LEASES, Held, Table
 
-# Seconds.  A change takes a few milliseconds, nearly all of them the disk's.
+# Seconds.  A change takes a fraction of a millisecond, nearly all of it the disk's.
 PATIENCE = 30.0
-POLL = 0.005
+POLL = 0.0005
+# Leases released by GC in one go, for which others wait.
+BATCH = 64
 
 
 class FileStore:
@@ -41,182 +41,156 @@ class FileStore:
 
     def __init__(self, directory: Path, log: list[str], patience: float = PATIENCE) -> None:
         self._directory = directory
-        self._documents = Documents(directory, log)
-        self._index = Index(directory)
-        self._cursor = directory / "cursor"
+        self._log = log
         self._patience = patience
 
     def reserve(self, owner: Owner, choose: Choose) -> tuple[Ip, ...]:
-        self._make()
-        with self._locked():
-            self._agree()
-            old = self._documents.read(owner.key)
-            if lost := self._lost(owner.key, old):
-                raise RecordUnreadable(
-                    f"{owner.key} had a lease that could not be read and is kept in {self._documents.quarantine}; "
-                    f"{', '.join(lost)} held until it is deleted: delete the attachment, then add it"
-                )
-            mine = tuple(a for a in _ips(old) if self._index.holder(a) in (str(owner.key), ""))
-            ips = choose(IndexBook(self._index, mine, self._last()))
+        with self._table(make=True) as table:
+            held = table.find(digest(owner.key))
+            old = held.entry if held else None
+            if isinstance(old, Lost):
+                raise self._unreadable(owner.key, old, "held until it is deleted: delete the attachment, then add it")
+            ips = choose(TableBook(table, old.ips if old else ()))
             new = Lease(owner, tuple(ip.address for ip in ips), durable.boot_id(), _now())
-            if new != old or self._strange(new):
-                self._replace(old, new)
+            if new != old:
+                table.put(held, new)
             return ips
 
     def release(self, key: Key) -> None:
-        if not self._directory.is_dir():
+        if not self._is_there():
             return
-        unreadable = False
-        with self._locked(), self._change():
-            try:
-                held = _ips(self._documents.read(key))
-            except RecordUnreadable:
-                held, unreadable = (), True
-            self._documents.remove(key)
-            for address in held:
-                self._index.drop(address, str(key))
-            lost = self._lost(key, None)
-            for name in lost:
-                self._index.drop(name, str(key))
-        if lost or unreadable:
-            raise RecordUnreadable(
-                f"the lease of {key} could not be read and is kept in {self._documents.quarantine}; "
-                f"released {', '.join(lost) or 'nothing, as no address named it'}; repeat the call, it will succeed"
-            )
+        with self._table() as table:
+            held = table.find(digest(key))
+            if held is None:
+                return
+            table.drop([held])
+            if isinstance(lost := held.entry, Lost):
+                raise self._unreadable(key, lost, "released; repeat the call, it will succeed")
 
     def check(self, key: Key) -> tuple[Address, ...]:
-        if not self._directory.is_dir():
-            raise CheckFailed(
-                f"{key} holds no address: there is no {self._directory}; delete the attachment and add it"
-            )
-        with self._locked():
-            self._agree()
-            try:
-                lease = self._documents.read(key)
-            except RecordUnreadable as e:
-                raise CheckFailed(e.msg) from e
-            if lease is None:
+        if not self._is_there():
+            raise CheckFailed(f"{key} holds no address: no {self._directory}/{LEASES}; delete the attachment, add it")
+        with self._table() as table:
+            held = table.find(digest(key))
+            if held is None:
                 raise CheckFailed(f"{key} holds no address in {self._directory}; delete the attachment and add it")
-            if strange := self._strange(lease):
-                names = ", ".join(f"{a} of {self._index.holder(a) or 'nobody'}" for a in strange)
-                raise CheckFailed(f"{key} has a lease, but the index makes {names}; remove {self._directory}/index")
-            return lease.ips
+            if isinstance(lost := held.entry, Lost):
+                raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
+            return held.entry.ips
 
     def collect(self, valid: frozenset[Key] | None) -> None:
-        if not self._directory.is_dir():
+        if not self._is_there():
             return
-        problems = list[CniError]()
+        spared = None if valid is None else frozenset(map(digest, valid))
+
+        def is_stale(held: Held) -> bool:
+            return held.body["boot"] != durable.boot_id() if spared is None else held.holdings[0] not in spared
+
+        # Looked for without the lock, and so looked at again: others are not to wait while a whole node's leases go.
+        with self._table():
+            pass  # the index is made anew if need be
         with _disk(self._directory):
-            keys = self._documents.attachments()
-        # The lock is taken for each: others are not to wait while a whole node's leases go.
-        works: list[Callable[[], None]] = [self._heal, *(partial(self._collect, key, valid) for key in keys)]
-        for work in works:
+            stale = list(self._stale(is_stale))
+        problems = list[CniError]()
+        for start in range(0, len(stale), BATCH):
             try:
-                work()
+                self._collect(stale[start : start + BATCH], is_stale, problems)
             except CniError as e:
                 problems.append(e)
         if problems:
             raise together(problems)
 
     def rehearse(self, choose: Choose) -> None:
-        self._make()
-        with self._locked():
-            self._agree()
-            choose(IndexBook(self._index, (), self._last()))
-            # The one write that changes nothing.
-            self._index.trust()
+        with self._table(make=True) as table:
+            choose(TableBook(table, ()))
+            table.rehearse()
+            if kept := len(os.listdir(table.quarantine)) if table.quarantine.is_dir() else 0:  # noqa: PTH208
+                self._log.append(f"{table.quarantine} has {kept} files of leases that could not be read; look at them")
 
-    def _collect(self, key: Key, valid: frozenset[Key] | None) -> None:
-        if valid is None:
-            with self._locked():
-                lease = self._documents.read(key)
-            stale = lease is not None and lease.boot != durable.boot_id()
-        else:
-            stale = key not in valid
-        if stale:
-            self.release(key)
-
-    def _lost(self, key: Key, lease: Lease | None) -> list[str]:
-        """What the key holds besides its lease's addresses, by one that could not be read."""
-        if str(key) not in self._documents.set_aside():
-            return []
-        return sorted(set(self._index.held_by(str(key))) - {str(address) for address in _ips(lease)})
-
-    def _strange(self, lease: Lease) -> list[Address]:
-        """Those of a lease's addresses that the index does not give to its key."""
-        return [a for a in lease.ips if self._index.holder(a) != str(lease.owner.key)]
-
-    def _replace(self, old: Lease | None, new: Lease) -> None:
-        key = new.owner.key
-        with self._change():
-            for address in new.ips:
-                self._index.put(address, str(key))
-            try:
-                self._documents.write(new)
-            except IoFailure:
-                # The new lease may stand all the same, if it was the directory's sync that failed.
-                if old is None:
-                    with suppress(IoFailure):
-                        self._documents.remove(key)
-                raise
-            for address in set(_ips(old)) - set(new.ips):
-                self._index.drop(address, str(key))
-        with suppress(OSError):
-            # Only a hint: any content is right, so it is neither replaced whole nor synced, nor missed.
-            self._cursor.write_text("".join(f"{address}\n" for address in new.ips))
-
-    def _last(self) -> tuple[Address, ...]:
+    def _stale(self, is_stale: Callable[[Held], bool]) -> Iterator[int]:
+        """The lines that may be stale leases, or are unreadable."""
+        slots = Slots(self._directory / LEASES)
         try:
-            return tuple(ip_address(line) for line in self._cursor.read_text().split())
-        except (OSError, ValueError):
-            return ()
+            for slot, line in slots.lines(slots.size()):
+                try:
+                    body = unseal(line) if slot else None
+                    if body and "of" not in body and is_stale(Held((slot,), body)):
+                        yield slot
+                except Unreadable:
+                    yield slot
+        finally:
+            slots.close()
 
-    def _make(self) -> None:
-        for directory in (self._directory, self._documents.directory, self._index.directory):
-            durable.directory(directory)
+    def _collect(self, slots: list[int], is_stale: Callable[[Held], bool], problems: list[CniError]) -> None:
+        with self._table() as table:
+            found = [table.at(slot) for slot in slots if table.index.is_head(slot)]
+            stale = [held for held in found if is_stale(held)]
+            table.drop(stale)
+            lost = [held.entry for held in stale if isinstance(held.entry, Lost)]
+            problems.extend(self._unreadable("an attachment", one, "released") for one in lost)
+
+    def _unreadable(self, key: Key | str, lost: Lost, what: str) -> RecordUnreadable:
+        names = ", ".join(map(str, lost.ips)) or "no address"
+        return RecordUnreadable(
+            f"the lease of {key} could not be read and is kept in {self._directory}/{lost.kept}; {names} {what}"
+        )
+
+    def _is_there(self) -> bool:
+        return os.path.lexists(f"{self._directory}/{LEASES}")
+
+    @contextmanager
+    def _table(self, *, make: bool = False) -> Iterator[Table]:
+        """The files, locked, and the index true."""
+        if make:
+            durable.directory(self._directory)
+        with _disk(self._directory), self._locked():
+            path = self._directory / LEASES
+            if path.is_dir():
+                raise IoFailure(
+                    f"{path} is a directory, as no released version made it; "
+                    f"remove {self._directory} when no pod has an address from it"
+                )
+            with Table(self._directory, self._log) as table:
+                if not table.is_true:
+                    repair(table)
+                yield table
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        lock = FileLock(self._directory / "lock")
+        # Opened for every use: flock excludes whoever opened the file, so the threads of a process too.
+        path = f"{self._directory}/lock"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            with _disk(self._directory), lock.acquire(timeout=self._patience, poll_interval=POLL):
-                yield
-        except Timeout as e:
-            raise TryAgain(f"{lock.lock_file} was held by others for {self._patience:g} s; try again") from e
-
-    @contextmanager
-    def _change(self) -> Iterator[None]:
-        """The index is not to be believed inside, and agrees with the leases again afterwards."""
-        trusted = self._index.trusted
-        self._index.distrust()
-        try:
+            deadline = time.monotonic() + self._patience
+            while not lock_descriptor(fd, blocking=False):
+                if time.monotonic() > deadline:
+                    raise TryAgain(f"{path} was held by others for {self._patience:g} s; try again")
+                time.sleep(POLL)
             yield
-        except BaseException:
-            trusted = False
-            raise
         finally:
-            # Where this fails, on a full disk say, the next call does it.
-            with suppress(OSError, CniError):
-                if trusted:
-                    self._index.trust()
-                else:
-                    self._rebuild()
+            os.close(fd)
 
-    def _agree(self) -> None:
-        if not self._index.trusted:
-            self._rebuild()
 
-    def _heal(self) -> None:
-        with self._locked():
-            self._agree()
+@dataclass
+class TableBook:
+    """A stores.Book for one choice."""
 
-    def _rebuild(self) -> None:
-        self._documents.clean()
-        held = dict[str, str]()
-        for key in self._documents.attachments():
-            with suppress(RecordUnreadable):
-                held |= {str(address): str(key) for address in _ips(self._documents.read(key))}
-        self._index.rebuild(held, self._documents.set_aside())
+    table: Table
+    mine: tuple[Address, ...]
+
+    @property
+    def last(self) -> tuple[Address, ...]:
+        return self.table.index.last
+
+    def holder(self, address: Address) -> str:
+        slot = self.table.index.holder(address.version, int(address))
+        if not slot:
+            return ""
+        found = self.table.at(slot).entry
+        return str(found.owner.key) if isinstance(found, Lease) else f"a lease that could not be read ({found.kept})"
+
+    def first_free(self, span: Span) -> Address | None:
+        return self.table.index.first_free(span)
 
 
 @contextmanager
@@ -224,16 +198,10 @@ def _disk(directory: Path) -> Iterator[None]:
     """What the file system refuses is an IoFailure that names the file."""
     try:
         yield
-    except Timeout:
-        raise
     except OSError as e:
-        file = e.filename2 or e.filename or directory
+        file = e.filename2 or e.filename or directory / LEASES
         raise IoFailure(f"{file}: {e.strerror}; {directory} must be writable and have room") from e
 
 
-def _ips(lease: Lease | None) -> tuple[Address, ...]:
-    return lease.ips if lease else ()
-
-
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -327,7 +327,7 @@ def read_only_state_in_use(host: Host, pod: Pod, stack: ExitStack) -> None:
 
 def full_state(host: Host, _pod: Pod, stack: ExitStack) -> None:
     stack.enter_context(mounted(host.state))
-    (host.state / "filler").write_bytes(bytes(64 * 1024))
+    (host.state / "filler").write_bytes(bytes(1024 * 1024))
 
 
 def file_as_state(host: Host, _pod: Pod, _stack: ExitStack) -> None:

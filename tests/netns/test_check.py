@@ -190,8 +190,11 @@ def master_renamed(_host: Host, _pod: Pod, _result: dict[str, Any]) -> None:
 
 
 def lease_removed(host: Host, pod: Pod, _result: dict[str, Any]) -> None:
-    (lease,) = host.state.glob(f"ipam/rail0/leases/{pod.name}:hpn0.json")
-    lease.unlink()
+    file = host.state / "ipam" / "rail0" / "leases"
+    lines = file.read_bytes().splitlines(keepends=True)
+    ours = f'"containerID":"{pod.name}"'.encode()
+    assert sum(ours in line for line in lines) == 1
+    file.write_bytes(b"".join(b" " * 511 + b"\n" if ours in line else line for line in lines))
 
 
 def record_removed(host: Host, pod: Pod, _result: dict[str, Any]) -> None:

@@ -75,7 +75,7 @@ def test_state_directory_read_only(host: Host, pod: Pod) -> None:
 
 def test_state_directory_full(host: Host) -> None:
     with mounted(host.state):
-        (host.state / "filler").write_bytes(bytes(64 * 1024))
+        (host.state / "filler").write_bytes(bytes(1024 * 1024))
         error = host.refused("STATUS", None)
         assert error["code"] == 50
         (host.state / "filler").unlink()

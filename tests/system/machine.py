@@ -12,6 +12,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 
 import fabric
+from topology import leases
 
 ROOT = Path(__file__).parents[2]
 RANGES = [[{"subnet": "10.56.0.0/24"}], [{"subnet": "fd00:56::/64"}]]
@@ -103,11 +104,11 @@ class Machine:
         [link] = fabric.ip("address", "show", "dev", ifname, netns=pod)
         return {f"{a['local']}/{a['prefixlen']}" for a in link["addr_info"] if a["scope"] == "global"}
 
-    def records(self) -> list[Path]:
+    def records(self) -> list[object]:
         """Every attachment and lease on disk, ours and host-local's."""
-        ours = [p for kind in ("attachments", "ipam") for p in (self.state / kind).rglob("*.json")]
+        ours = [*(self.state / "attachments").rglob("*.json"), *leases(self.state / "ipam")]
         theirs = list((self.scratch / "host-local").rglob("*.*.*.*"))
-        return ours + theirs
+        return [*ours, *theirs]
 
     def nothing_held(self) -> None:
         """No attachment is left: not on disk, not in a pod, not in the node, not in TMPDIR."""

@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cni import durable
 from cni.spec import Reply, Request
 from ipam import main
+from ipam.ranges import Span
+from ipam.stores.lease import holdings, seal, unseal
+from ipam.stores.table import Table
 
 # What changes or opens a file says so to audit hooks, before it does.
-STEPS = {"open", "os.rename", "os.remove", "os.symlink", "os.mkdir", "os.rmdir", "os.truncate"}
+STEPS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
+# What Python raises no audit event for.
+CALLS = {"pwrite", "fsync", "fdatasync"}
 
 
 @dataclass
@@ -54,25 +58,76 @@ class Net:
     def dir(self) -> Path:
         return self.state / "ipam" / "net"
 
-    def lease(self, cid: str = "c", ifname: str = "net1") -> Path:
-        return self.dir / "leases" / f"{cid}:{ifname}.json"
+    @property
+    def file(self) -> Path:
+        return self.dir / "leases"
+
+    def lines(self) -> list[bytes]:
+        data = self.file.read_bytes()
+        return [data[i : i + 512] for i in range(0, len(data), 512)]
+
+    def line(self, cid: str = "c", ifname: str = "net1") -> int:
+        """The number of the line that has the lease."""
+        start = f'{{"containerID":"{cid}","ifname":"{ifname}"'.encode()
+        (number,) = (i for i, line in enumerate(self.lines()) if line.startswith(start))
+        return number
+
+    def overwrite(self, number: int, content: bytes) -> None:
+        with self.file.open("r+b") as f:
+            f.seek(number * 512)
+            f.write(content)
+
+    def body(self, cid: str = "c", ifname: str = "net1") -> dict[str, Any]:
+        """The lease as a reader finds it who knows nothing of checksums."""
+        return json.loads(self.lines()[self.line(cid, ifname)])
+
+    def rewrite(self, cid: str, **changes: Any) -> None:
+        """Change what a lease says, as whoever wrote it would have."""
+        body = self.body(cid) | changes
+        del body["crc"]
+        self.overwrite(self.line(cid), seal(body))
 
     def leases(self) -> dict[str, tuple[str, ...]]:
-        """What the lease files say."""
-        bodies = {path.stem: durable.read(path) for path in sorted((self.dir / "leases").glob("*.json"))}
-        return {key: tuple(a.partition("/")[0] for a in body["addresses"]) for key, body in bodies.items() if body}
+        """What the lines say, whether or not the index agrees."""
+        if not self.file.exists():
+            return {}
+        bodies = [json.loads(line) for line in self.lines() if line.strip()]
+        assert bodies[0]["schema"] == 1
+        return {
+            f"{body['containerID']}:{body['ifname']}": tuple(a.partition("/")[0] for a in body["addresses"])
+            for body in bodies[1:]
+            if "containerID" in body
+        }
 
-    def index(self) -> dict[str, str]:
-        """What the links say."""
-        links = (self.dir / "addresses").iterdir() if self.dir.exists() else ()
-        return {link.name: link.readlink().name.removesuffix(".json") for link in links}
+    def held(self) -> set[str]:
+        """Every address that the index has as held."""
+        with Table(self.dir, []) as table:
+            return {str(Span(v, n, n).address(n)) for v, n, _ in table.index.held()}
 
     def litter(self) -> list[Path]:
         return [path for path in self.state.rglob("*") if path.name.endswith(".tmp")]
 
     def agrees(self) -> bool:
-        """Whether links and leases say the same and nothing half done lies about."""
-        return self.index() == {a: key for key, held in self.leases().items() for a in held} and not self.litter()
+        """Whether the index is believed, and says what the lines say, and every other line is free, once."""
+        lines = self.lines()
+        with Table(self.dir, []) as table:
+            index = table.index
+            bodies = {i: body for i, line in enumerate(lines) if i and (body := unseal(line))}
+            heads = {slot: holdings(table.read(slot).body) for slot, body in bodies.items() if "of" not in body}
+            expected = {(*address, slot) for slot, (_, addresses) in heads.items() for address in addresses}
+            free, slot = [], index.free
+            while slot:
+                free.append(slot)
+                slot = index._record(slot)[1]
+            return (
+                table.is_true
+                and index.slots == len(lines)
+                and index.leases == len(heads)
+                and set(index.held()) == expected
+                and all(index.find(digest) == slot for slot, (digest, _) in heads.items())
+                and sorted([*free, *bodies]) == list(range(1, len(lines)))
+                and not self.litter()
+            )
 
 
 def killed_at(step: int, work: Callable[[], object]) -> bool:
@@ -81,14 +136,22 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
     if child == 0:
         count = 0
 
-        def hook(event: str, _: tuple[Any, ...]) -> None:
+        def one_more() -> None:
             nonlocal count
-            if event in STEPS:
-                count += 1
-                if count == step:
-                    os.kill(os.getpid(), signal.SIGKILL)
+            count += 1
+            if count == step:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-        sys.addaudithook(hook)
+        def audit(event: str, _: tuple[Any, ...]) -> None:
+            if event in STEPS:
+                one_more()
+
+        def profile(_frame: object, event: str, function: Any) -> None:
+            if event == "c_call" and function.__name__ in CALLS:
+                one_more()
+
+        sys.addaudithook(audit)
+        sys.setprofile(profile)
         try:
             work()
         finally:

@@ -1,6 +1,5 @@
 """The configuration, judged through the program: what is taken, and what a refusal says."""
 
-import json
 
 import pytest
 from unit.ipam_calls import Net
@@ -173,6 +172,5 @@ def test_every_version(tmp_path, version):
 
 def test_data_dir(tmp_path):
     Net(tmp_path / "unused", {**R, "dataDir": str(tmp_path / "d")}).add()
-    body = json.loads((tmp_path / "d" / "net" / "leases" / "c:net1.json").read_text())["body"]
-    assert body["addresses"] == ["10.0.0.2/24"]
+    assert '"addresses":["10.0.0.2/24"]' in (tmp_path / "d" / "net" / "leases").read_text()
     assert not (tmp_path / "unused").exists()

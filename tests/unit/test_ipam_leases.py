@@ -20,8 +20,9 @@ class Book:
     def holder(self, address):
         return self.held.get(str(address), "")
 
-    def is_held(self, address):
-        return str(address) in self.held
+    def first_free(self, span):
+        addresses = map(span.address, range(span.first, span.last + 1))
+        return next((address for address in addresses if str(address) not in self.held), None)
 
 
 def at(*texts):

@@ -1,0 +1,179 @@
+"""A lease as a line of JSON: what every line of the file ``leases`` is.  Pure.
+
+    {"containerID":"...","ifname":"hpn0","addresses":["10.0.0.2/24"],"pod":"ns/p",...,"crc":"0a1b2c3d"}
+
+padded with spaces to a sector.  What does not fit is continued in other lines, each naming the next; the first alone
+makes it a lease, so the others are on disk before it.
+
+    {"containerID":"...",...,"next":7,"crc":"..."}       {"of":3,"addresses":["fd00::2/64"],...,"crc":"..."}
+"""
+
+import json
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
+from typing import Any, Final
+from zlib import crc32
+
+from cni.result import Address
+from cni.spec import Json, Key
+from ipam.stores import Owner
+
+# A sector: what a disk writes whole or not at all.
+LINE: Final = 512
+BLANK: Final = b" " * (LINE - 1) + b"\n"
+DIGEST: Final = 12
+
+_SEAL: Final = b',"crc":"%08x"}'
+_ROOM: Final = LINE - len(_SEAL % 0) - 1
+_LINKS: Final = 32  # for "of" and "next" where there are several lines
+_TEXT: Final = 320  # what is only for people is cut to this
+
+
+class Unreadable(ValueError):
+    """A line that is neither blank nor as it was written."""
+
+
+def digest(key: Key) -> bytes:
+    return blake2b(str(key).encode(), digest_size=DIGEST).digest()
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What an attachment holds; two are equal where only the time differs."""
+
+    owner: Owner
+    addresses: tuple[IPv4Interface | IPv6Interface, ...]
+    boot: str
+    time: str = field(compare=False)
+
+    @property
+    def digest(self) -> bytes:
+        return digest(self.owner.key)
+
+    @property
+    def ips(self) -> tuple[Address, ...]:
+        return tuple(address.ip for address in self.addresses)
+
+    def body(self) -> Json:
+        return {
+            "containerID": self.owner.key.container_id,
+            "ifname": self.owner.key.ifname,
+            "boot": self.boot,
+            "time": self.time,
+            "addresses": [str(address) for address in self.addresses],
+            "pod": _short(self.owner.pod),
+            "netns": _short(self.owner.netns),
+        }
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What is known of a lease that could not be read: who holds what, by the index, until its key is deleted."""
+
+    digest: bytes
+    ips: tuple[Address, ...]
+    boot: str
+    kept: str  # where its lines are
+
+    def body(self) -> Json:
+        return {
+            "unreadable": self.kept,
+            "key": self.digest.hex(),
+            "boot": self.boot,
+            "addresses": [str(address) for address in self.ips],
+        }
+
+
+Entry = Lease | Lost
+
+
+def entry(body: Json) -> Entry:
+    """Raises Unreadable."""
+    try:
+        if "unreadable" in body:
+            ips = tuple(ip_address(address) for address in body["addresses"])
+            return Lost(bytes.fromhex(body["key"]), ips, body["boot"], body["unreadable"])
+        owner = Owner(Key(body["containerID"], body["ifname"]), body["pod"], body["netns"])
+        return Lease(owner, tuple(ip_interface(address) for address in body["addresses"]), body["boot"], body["time"])
+    except (KeyError, TypeError, ValueError) as e:
+        raise Unreadable(f"not a lease ({type(e).__name__}: {e})") from e
+
+
+def holdings(body: Json) -> tuple[bytes, list[tuple[int, int]]]:
+    """The digest and the addresses as (version, number), without the cost of an Entry.  Raises Unreadable."""
+    try:
+        lost = "unreadable" in body
+        name = bytes.fromhex(body["key"]) if lost else digest(Key(body["containerID"], body["ifname"]))
+        return name, [_number(address.partition("/")[0]) for address in body.get("addresses", ())]
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise Unreadable(f"not a lease ({type(e).__name__}: {e})") from e
+
+
+def seal(body: Json) -> bytes:
+    """The body as a line; it must fit."""
+    text = _text(body)[:-1]
+    line = (text + _SEAL % crc32(text)).ljust(LINE - 1) + b"\n"
+    if len(line) != LINE:
+        raise ValueError(f"{len(line)} bytes do not fit into a line of {LINE}: {line!r}")
+    return line
+
+
+def unseal(line: bytes) -> Json | None:
+    """The body of a line, None if it is blank.  Raises Unreadable."""
+    if line == BLANK:
+        return None
+    text, _, end = line.rpartition(b',"crc":"')
+    if len(line) != LINE or (_SEAL % crc32(text))[8:] != end.rstrip(b" \n"):
+        # Zeros are what a file system shows where nothing was ever written.
+        if not line.strip(b"\0 \n"):
+            return None
+        raise Unreadable("checksum does not match")
+    try:
+        body: Json = json.loads(text + b"}")
+    except ValueError as e:
+        raise Unreadable(f"not JSON ({e})") from e
+    return body
+
+
+def split(body: Json) -> list[Json]:
+    """The body in parts that fit into a line each, with "of" and "next" where there are several."""
+    if len(_text(body)) <= _ROOM:
+        return [body]
+    parts: list[Json] = [{}]
+    for key, value in ((k, v) for k, values in body.items() for v in _each(values)):
+        grown = joined([parts[-1], {key: value}])
+        if len(_text(grown)) > _ROOM - _LINKS and parts[-1]:
+            parts.append({key: value})
+        else:
+            parts[-1] = grown
+    return parts
+
+
+def joined(parts: list[Json]) -> Json:
+    """What ``split`` took apart."""
+    whole: Json = {}
+    for part in parts:
+        for key, value in part.items():
+            whole[key] = whole[key] + value if isinstance(value, list) and key in whole else value
+    return whole
+
+
+def _each(value: Any) -> list[Any]:
+    return [[item] for item in value] if isinstance(value, list) and value else [value]
+
+
+def _text(body: Json) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _short(text: str) -> str:
+    while len(json.dumps(text)) > _TEXT:
+        text = text[: len(text) * 3 // 4]
+    return text
+
+
+def _number(address: str) -> tuple[int, int]:
+    if ":" in address:
+        return 6, int(IPv6Address(address))
+    return 4, int(IPv4Address(address))

@@ -1,0 +1,211 @@
+"""``leases`` and its index as one thing: who has a lease, who has an address, and the one commit of a change."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from cni import durable
+from cni.spec import Json
+from ipam.ranges import Span
+from ipam.stores.index import SLOTS, Index
+from ipam.stores.lease import BLANK, Entry, Lost, Unreadable, entry, holdings, joined, seal, split, unseal
+from ipam.stores.slots import Slots
+
+LEASES, INDEX, QUARANTINE = "leases", "index", "quarantine"
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lease where it is: its lines and what they say."""
+
+    lines: tuple[int, ...]
+    body: Json
+
+    @property
+    def slot(self) -> int:
+        return self.lines[0]
+
+    @cached_property
+    def entry(self) -> Entry:
+        return entry(self.body)
+
+    @cached_property
+    def holdings(self) -> tuple[bytes, list[tuple[int, int]]]:
+        """The digest of its key, and its addresses as version and number."""
+        return holdings(self.body)
+
+
+class Table:
+    """The open files of a network; the caller has the lock.
+
+    ``log`` gets what an operator should look at.  Whatever raises OSError or IoFailure has changed no lease, or is
+    undone by the next who makes the index anew.
+    """
+
+    def __init__(self, directory: Path, log: list[str]) -> None:
+        self.directory = directory
+        self.log = log
+        self.slots = Slots(directory / LEASES)
+        try:
+            self.index = Index(directory / INDEX)
+        except BaseException:
+            self.slots.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.slots.close()
+        self.index.close()
+
+    @property
+    def is_true(self) -> bool:
+        """Whether the index is; where not, nothing but ``repair`` is of use."""
+        return self.index.is_true(os.fstat(self.slots.fd))
+
+    @property
+    def quarantine(self) -> Path:
+        return self.directory / QUARANTINE
+
+    def read(self, slot: int) -> Held:
+        """The lease that begins there.  Raises Unreadable."""
+        lines, bodies = list[int](), list[Json]()
+        at = slot
+        while at:
+            body = unseal(self.slots.read(at))
+            if body is None or at in lines or body.get("of", slot if at == slot else 0) != slot:
+                raise Unreadable(f"line {at} is no part of a lease at {slot}")
+            lines.append(at)
+            bodies.append(body)
+            at = body.get("next", 0)
+        return Held(tuple(lines), bodies[0] if len(bodies) == 1 else joined(bodies))
+
+    def find(self, digest: bytes) -> Held | None:
+        """The key's lease."""
+        slot = self.index.find(digest)
+        return self.at(slot) if slot else None
+
+    def at(self, slot: int) -> Held:
+        """What the index has there.  One that cannot be read is set aside first."""
+        try:
+            held = self.read(slot)
+            if held.holdings[0] == self.index.digest(slot):
+                return held
+            why = "it is another key's"
+        except Unreadable as e:
+            why = str(e)
+        return self._set_aside(slot, why)
+
+    def put(self, old: Held | None, new: Entry) -> None:
+        """Commit the lease, in the place of the old one if there is one."""
+        before = old.holdings[1] if old else []
+        after = [(address.version, int(address)) for address in new.ips]
+        slot = self._write(old.slot if old else 0, new.body())
+        # The lease stands: what fails from here on is the index's loss, and it is not trusted.
+        with suppress(OSError):
+            if old is None:
+                self.index.add(new.digest, slot)
+            else:
+                self._free(old.lines[1:])
+            for version, number in set(before) - set(after):
+                self.index.take(version, number)
+            for version, number in after:
+                self.index.give(version, number, slot)
+            self.index.last = new.ips
+            self.trust()
+
+    def drop(self, leases: Sequence[Held]) -> None:
+        """Free them, on disk when this returns."""
+        self.index.distrust()
+        for held in leases:
+            self.slots.write(held.slot, BLANK)
+        self.slots.sync()
+        with suppress(OSError):
+            for held in leases:
+                digest, addresses = held.holdings
+                for version, number in addresses:
+                    self.index.take(version, number)
+                self.index.remove(digest, held.slot)
+                self._free(held.lines[1:])
+            self.trust()
+
+    def rehearse(self) -> None:
+        """Do to the disk what a change does, without one.  Raises OSError."""
+        (slot,) = self._lines(1)
+        self.index.distrust()
+        self.slots.write(slot, BLANK)
+        self.slots.sync()
+        self.index.push(slot)
+        self.trust()
+
+    def trust(self) -> None:
+        self.index.trust(os.fstat(self.slots.fd))
+
+    def _set_aside(self, slot: int, why: str) -> Held:
+        """Keep a copy of a lease that cannot be read; by the index, its key and addresses stay held."""
+        kept = self.slots.copy([self.slots.read(slot)], self.quarantine)
+        ips = tuple(Span(v, n, n).address(n) for v, n, holder in self.index.held() if holder == slot)
+        lost = Lost(self.index.digest(slot), ips, durable.boot_id(), f"{QUARANTINE}/{kept.name}")
+        self._write(slot, lost.body())
+        self.trust()
+        names = ", ".join(map(str, ips)) or "no address"
+        self.log.append(f"line {slot} of {self.slots.path}: {why}; kept in {kept}, {names} held until it is deleted")
+        return self.read(slot)
+
+    def _write(self, slot: int, body: Json) -> int:
+        """Commit the lease at that line or, for 0, a free one; where it is.  The index is not trusted any more."""
+        parts = split(body)
+        fresh = self._lines(len(parts) - bool(slot))
+        lines = [slot, *fresh] if slot else fresh
+        old = self.slots.read(slot) if slot else BLANK
+        self.index.distrust()
+        try:
+            if fresh[1:] or (slot and fresh):
+                for line, part, after in zip(lines[1:], parts[1:], [*lines[2:], 0], strict=True):
+                    self.slots.write(line, seal({"of": lines[0], **part} | ({"next": after} if after else {})))
+                self.slots.sync()
+                parts[0]["next"] = lines[1]
+            self.slots.write(lines[0], seal(parts[0]))
+            self.slots.sync()
+        except OSError:
+            # It may have reached the disk all the same.
+            with suppress(OSError):
+                self.slots.write(lines[0], old)
+                self.slots.sync()
+            raise
+        return lines[0]
+
+    def _lines(self, count: int) -> list[int]:
+        """So many free lines.  Raises OSError where there is no room for more."""
+        taken = list[int]()
+        try:
+            while len(taken) < count:
+                if not self.index.free:
+                    self._grow()
+                taken.append(self.index.pop())
+        except OSError:
+            # The file is as it was, but for its time.
+            for line in reversed(taken):
+                self.index.push(line)
+            self.trust()
+            raise
+        return taken
+
+    def _grow(self) -> None:
+        if self.index.slots >= SLOTS:
+            raise OSError(0, f"it has {SLOTS} lines and can hold no more", str(self.slots.path))
+        self.index.push_all(self.index.slots, self.slots.grow(self.index.slots))
+
+    def _free(self, lines: Sequence[int]) -> None:
+        # Not synced: a line that no lease names is free whatever it says.
+        for line in lines:
+            self.slots.write(line, BLANK)
+            self.index.push(line)

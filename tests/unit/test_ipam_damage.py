@@ -1,0 +1,228 @@
+"""A store that something else wrote to: nothing is dropped in silence, given twice, or held for ever."""
+
+import json
+import os
+
+import pytest
+from unit.ipam_calls import Net
+
+from ipam.stores.lease import BLANK, seal
+
+IPAM = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}
+DAMAGE = [b"\0" * 512, b"#", b"\xff" * 512, b"[]".ljust(511) + b"\n", b'{"containerID":"x"}'.ljust(511) + b"\n"]
+VALID = [seal({"hello": 1}), seal({"containerID": 7, "ifname": [], "addresses": ["x"]})]
+
+
+@pytest.fixture
+def net(tmp_path):
+    return Net(tmp_path, json.loads(json.dumps(IPAM)))
+
+
+def quarantined(net):
+    return sorted(path.name for path in (net.dir / "quarantine").iterdir())
+
+
+def another_boot(net):
+    """As after a reboot: the index is an older boot's."""
+    with (net.dir / "index").open("r+b") as f:
+        f.seek(8)
+        f.write(bytes(16))
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, *VALID])
+@pytest.mark.parametrize("first", ["ADD", "CHECK", "DEL", "GC", "another's ADD", "STATUS"])
+def test_a_lease_that_cannot_be_read(net, damage, first):
+    a, b = net.add("a"), net.add("b")
+    line = net.line("a")
+    net.overwrite(line, damage)
+    found = net.lines()[line]
+    logged = []
+    match first:
+        case "GC":
+            assert net.gc(("b", "net1"))["code"] == 108
+        case "another's ADD" | "STATUS":
+            reply = net.reply(first.split()[-1], "c")
+            assert reply.exit_code == 0
+            logged = [text for text in reply.log if "could not be read" in text]
+            assert logged, "who finds it says so"
+        case _:
+            assert net.call(first, "a")["code"] == {"CHECK": 107}.get(first, 108)
+    assert (net.dir / "quarantine" / quarantined(net)[0]).read_bytes() == found
+    if first not in ("GC", "DEL"):
+        assert net.held() >= {*a, *b}, "nobody else gets them"
+        assert net.call("ADD", "d", args=f"IP={a[0]}")["code"] == 102
+        assert net.call("ADD", "a")["code"] == 108
+        assert net.call("CHECK", "a")["code"] == 107
+        answer = net.call("DEL", "a")
+        assert answer["code"] == 108
+        assert a[0] in answer["msg"]
+        assert a[1] in answer["msg"]
+    assert net.call("DEL", "a") == {}
+    assert net.held().isdisjoint(a)
+    assert net.held() >= set(b)
+    assert net.agrees()
+    assert net.add("a", args=f"IP={a[0]}")[0] == a[0]
+    assert net.add("a")[0] == a[0], "what is in quarantine from before is no obstacle"
+    assert any("quarantine has" in text for text in net.reply("STATUS").log), "until someone has looked"
+
+
+@pytest.mark.parametrize("valid", [("a",), ()])
+def test_gc_goes_by_the_key_of_one_that_cannot_be_read(net, valid):
+    a, b = net.add("a"), net.add("b")
+    net.overwrite(net.line("a"), b"#")
+    assert net.call("GC") == {}, "without a list, of this boot"
+    answer = net.gc(*((cid, "net1") for cid in valid))
+    assert answer.get("code") == (None if valid else 108)
+    assert net.held() == (set(a) if valid else set())
+    assert net.held().isdisjoint(b)
+    assert net.gc() == {} or valid
+    assert net.agrees()
+
+
+def test_gc_without_a_list_releases_what_an_older_boot_could_not_read(net):
+    net.add("a")
+    net.overwrite(net.line("a"), b"#")
+    net.call("CHECK", "a")
+    (number,) = (i for i, line in enumerate(net.lines()) if b"unreadable" in line)
+    body = json.loads(net.lines()[number])
+    del body["crc"]
+    net.overwrite(number, seal(body | {"boot": "another"}))
+    assert net.call("GC")["code"] == 108
+    assert net.held() == set()
+    assert net.call("GC") == {}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_after_a_reboot_nothing_is_known_of_it(net, damage):
+    a, b = net.add("a"), net.add("b")
+    line = net.line("a")
+    net.overwrite(line, damage)
+    found = net.lines()[line]
+    another_boot(net)
+    reply = net.reply("ADD", "c")
+    assert reply.exit_code == 0
+    assert net.leases().keys() == {"b:net1", "c:net1"}
+    assert net.held() >= set(b)
+    assert net.held().isdisjoint(a)
+    if damage != b"\0" * 512:  # what a file system shows where nothing was ever written
+        assert any("could not be read" in text for text in reply.log)
+        assert (net.dir / "quarantine" / "leases.0").read_bytes() == found
+    assert net.agrees()
+
+
+@pytest.mark.parametrize("size", [0, 100, 512, 512 * 2, 512 * 2 + 30, 512 * 3 + 100, 512 * 100])
+def test_a_file_cut_short(net, size):
+    given = {cid: net.add(cid) for cid in ("a", "b", "c")}
+    os.truncate(net.file, size)
+    whole = [cid for i, cid in enumerate(given, 1) if size >= (i + 1) * 512]
+    reply = net.reply("ADD", "d")
+    assert reply.exit_code == 0
+    d = tuple(ip["address"].partition("/")[0] for ip in json.loads(reply.stdout)["ips"])
+    assert net.held() == {address for held in [*given.values(), d] for address in held}, "none of them is given again"
+    assert net.leases().keys() == {f"{cid}:net1" for cid in [*whole, "d"]}
+    if len(whole) < 3:
+        assert any("could not be read" in text for text in reply.log)
+    for cid in given:
+        assert net.call("DEL", cid).get("code") == (None if cid in whole else 108)
+        assert net.call("DEL", cid) == {}
+    assert net.held() == set(d)
+    assert net.agrees()
+
+
+@pytest.mark.parametrize("content", [b"hello\n", b"\x7fELF" * 1000, json.dumps({"10.0.0.2": "a"}).encode() + b"\n"])
+@pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK", "GC", "STATUS"])
+def test_a_file_of_something_else(net, content, command):
+    a = net.add("a")
+    net.file.write_bytes(content)
+    answer = net.call(command, "b")
+    assert answer["code"] == 108
+    assert "quarantine/leases.0" in answer["msg"]
+    assert (net.dir / "quarantine" / "leases.0").read_bytes() == content
+    assert net.add("b")
+    assert net.held() >= set(a)
+    assert net.call("DEL", "a")["code"] == 108
+    assert net.held().isdisjoint(a)
+    assert net.agrees()
+
+
+def test_a_file_of_a_newer_version(net):
+    net.add("a")
+    content = seal({"schema": 2}) + b"".join(net.lines()[1:])
+    net.file.write_bytes(content)
+    answer = net.call("ADD", "b")
+    assert answer["code"] == 108
+    assert "schema 2, this version reads 1" in answer["msg"]
+    assert (net.dir / "quarantine" / "leases.0").read_bytes() == content
+    assert net.add("b")
+    assert net.agrees()
+
+
+def test_only_the_first_line_is_damaged(net):
+    a = net.add("a")
+    net.overwrite(0, b"\xff" * 512)
+    assert net.add("b")
+    assert net.leases()["a:net1"] == a
+    assert net.agrees()
+
+
+def test_a_file_that_is_gone_is_forgotten(net):
+    net.add("a")
+    net.file.unlink()
+    assert net.call("DEL", "a") == {}
+    assert net.add("b") == ("10.0.0.3", "fd00::3")
+    assert net.leases().keys() == {"b:net1"}
+    assert net.agrees()
+
+
+def test_a_line_that_somebody_blanked_is_free(net):
+    a = net.add("a")
+    net.overwrite(net.line("a"), BLANK)
+    net.add("b")
+    assert net.held().isdisjoint(a)
+    assert net.agrees()
+
+
+@pytest.mark.parametrize("reboot", [False, True])
+def test_a_line_that_somebody_copied(net, reboot):
+    a = net.add("a")
+    net.overwrite(5, net.lines()[net.line("a")])
+    if reboot:
+        another_boot(net)
+    reply = net.reply("ADD", "b")
+    assert any("could not be read" in text for text in reply.log)
+    assert net.leases()["a:net1"] == a
+    assert net.agrees()
+    assert net.call("DEL", "a") == {}
+    assert net.held().isdisjoint(a)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"nonsense" * 1000, b"HPNIDX\0\1", "header", "zeros"])
+def test_an_index_of_no_worth(net, content):
+    a, b = net.add("a"), net.add("b")
+    index = net.dir / "index"
+    match content:
+        case None:
+            index.unlink()
+        case "header":
+            os.truncate(index, 512)
+            another_boot(net)
+        case "zeros":
+            index.write_bytes(bytes(index.stat().st_size))
+        case _:
+            index.write_bytes(content)
+    c = net.add("c")
+    assert net.leases() == {"a:net1": a, "b:net1": b, "c:net1": c}
+    assert len({*a, *b, *c}) == 6
+    assert net.agrees()
+
+
+def test_the_layout_of_no_released_version(net):
+    (net.dir / "leases").mkdir(parents=True)
+    (net.dir / "leases" / "a:net1.json").write_text("{}")
+    (net.dir / "index").write_text("0b5e1d8f")
+    for command in ("ADD", "DEL", "GC"):
+        answer = net.call(command)
+        assert answer["code"] == 5
+        assert "is a directory" in answer["msg"]
+    assert net.call("STATUS")["code"] == 50
+    assert (net.dir / "index").read_text() == "0b5e1d8f"
