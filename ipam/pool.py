@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_interface
+from ipaddress import IPv4Interface, IPv6Interface
 from itertools import pairwise
 
 from cni.errors import InvalidConfig, together
@@ -29,7 +29,9 @@ class Range:
         return Span(default.version, first, default.last if self.end is None else int(self.end))
 
     def ip(self, address: Address) -> Ip:
-        return Ip(ip_interface((address, self.subnet.prefixlen)), self.gateway)
+        # By number: of an address it makes text first, and reads that.
+        interface = IPv4Interface if address.version == 4 else IPv6Interface
+        return Ip(interface((int(address), self.subnet.prefixlen)), self.gateway)
 
 
 @dataclass(frozen=True)

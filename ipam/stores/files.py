@@ -33,7 +33,7 @@ from ipam.stores.table import LEASES, Held, Table
 PATIENCE = 30.0
 POLL = 0.0005
 # Leases released by GC in one go, for which others wait.
-BATCH = 64
+BATCH = 256
 
 
 class FileStore:
@@ -109,7 +109,7 @@ class FileStore:
 
     def _stale(self, is_stale: Callable[[Held], bool]) -> Iterator[int]:
         """The lines that may be stale leases, or are unreadable."""
-        slots = Slots(self._directory / LEASES)
+        slots = Slots(f"{self._directory}/{LEASES}")
         try:
             for slot, line in slots.lines(slots.size()):
                 try:
@@ -143,17 +143,10 @@ class FileStore:
         """The files, locked, and the index true."""
         if make:
             durable.directory(self._directory)
-        with _disk(self._directory), self._locked():
-            path = self._directory / LEASES
-            if path.is_dir():
-                raise IoFailure(
-                    f"{path} is a directory, as no released version made it; "
-                    f"remove {self._directory} when no pod has an address from it"
-                )
-            with Table(self._directory, self._log) as table:
-                if not table.is_true:
-                    repair(table)
-                yield table
+        with _disk(self._directory), self._locked(), Table(self._directory, self._log) as table:
+            if not table.is_true:
+                repair(table)
+            yield table
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -198,6 +191,10 @@ def _disk(directory: Path) -> Iterator[None]:
     """What the file system refuses is an IoFailure that names the file."""
     try:
         yield
+    except IsADirectoryError as e:
+        raise IoFailure(
+            f"{e.filename} is a directory, as no released version made it; remove {directory} when no pod is attached"
+        ) from e
     except OSError as e:
         file = e.filename2 or e.filename or directory / LEASES
         raise IoFailure(f"{file}: {e.strerror}; {directory} must be writable and have room") from e

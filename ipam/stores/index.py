@@ -15,8 +15,8 @@ a change is under way.  So it is never synced, and a crash at any point is found
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from struct import Struct
 from typing import Final
 
@@ -54,8 +54,7 @@ _FREE: Final = b"\0\0\0\0"
 class Index:
     """The open file; the caller has the lock, and closes."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         header = os.pread(self.fd, _HEADER.size + _LASTS * _LAST.size, 0)
         fixed = header[: _HEADER.size].ljust(_HEADER.size, b"\0")
@@ -65,12 +64,7 @@ class Index:
         self.readable = magic == MAGIC
         self.of_this_boot = self.readable and boot == _boot()
         self._true = self.of_this_boot and true == 1
-        last = header[_HEADER.size :][: lasts * _LAST.size] if self.readable else b""
-        self.last = tuple(
-            Span(version, n := int.from_bytes(number), n).address(n)
-            for version, number in _LAST.iter_unpack(last[: len(last) // _LAST.size * _LAST.size])
-            if (version == 4 and int.from_bytes(number) < 1 << 32) or version == 6
-        )
+        self._last = header[_HEADER.size :][: lasts * _LAST.size] if self.readable else b""
 
     def close(self) -> None:
         os.close(self.fd)
@@ -88,10 +82,20 @@ class Index:
 
     def trust(self, leases: os.stat_result) -> None:
         """After it."""
-        last = self.last[:_LASTS]
         counts = (self.slots, self.free, self.leases, self.pages)
-        header = _HEADER.pack(MAGIC, _boot(), 1, len(last), *_identity(leases), *counts)
-        os.pwrite(self.fd, header + b"".join(_LAST.pack(a.version, int(a).to_bytes(16)) for a in last), 0)
+        lasts = len(self._last) // _LAST.size
+        os.pwrite(self.fd, _HEADER.pack(MAGIC, _boot(), 1, lasts, *_identity(leases), *counts) + self._last, 0)
+
+    @property
+    def last(self) -> tuple[Address, ...]:
+        """The addresses given last: where to go on.  They outlive the boot, as far as they were written."""
+        whole = len(self._last) // _LAST.size * _LAST.size
+        numbers = [(version, int.from_bytes(n)) for version, n in _LAST.iter_unpack(self._last[:whole])]
+        return tuple(Span(v, n, n).address(n) for v, n in numbers if v == 6 or (v == 4 and n < 1 << 32))
+
+    @last.setter
+    def last(self, addresses: Sequence[Address]) -> None:
+        self._last = b"".join(_LAST.pack(a.version, int(a).to_bytes(16)) for a in addresses[:_LASTS])
 
     def make_anew(self, slots: int, held: Iterable[tuple[int, bytes, Iterable[tuple[int, int]]]]) -> None:
         """For so many lines, of which these are held: line, digest of the key, addresses as version and number.
@@ -282,5 +286,6 @@ def _identity(file: os.stat_result) -> tuple[int, ...]:
     return file.st_ino, file.st_size, file.st_mtime_ns
 
 
+@cache
 def _boot() -> bytes:
     return bytes.fromhex(durable.boot_id().replace("-", ""))

@@ -26,6 +26,7 @@ DIGEST: Final = 12
 
 _SEAL: Final = b',"crc":"%08x"}'
 _ROOM: Final = LINE - len(_SEAL % 0) - 1
+_ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
 _LINKS: Final = 32  # for "of" and "next" where there are several lines
 _TEXT: Final = 320  # what is only for people is cut to this
 
@@ -113,10 +114,9 @@ def holdings(body: Json) -> tuple[bytes, list[tuple[int, int]]]:
 def seal(body: Json) -> bytes:
     """The body as a line; it must fit."""
     text = _text(body)[:-1]
-    line = (text + _SEAL % crc32(text)).ljust(LINE - 1) + b"\n"
-    if len(line) != LINE:
-        raise ValueError(f"{len(line)} bytes do not fit into a line of {LINE}: {line!r}")
-    return line
+    if len(text) >= _ROOM:
+        raise ValueError(f"{len(text)} bytes do not fit into a line: {text!r}")
+    return (text + _SEAL % crc32(text)).ljust(LINE - 1) + b"\n"
 
 
 def unseal(line: bytes) -> Json | None:
@@ -138,7 +138,7 @@ def unseal(line: bytes) -> Json | None:
 
 def split(body: Json) -> list[Json]:
     """The body in parts that fit into a line each, with "of" and "next" where there are several."""
-    if len(_text(body)) <= _ROOM:
+    if fits(body):
         return [body]
     parts: list[Json] = [{}]
     for key, value in ((k, v) for k, values in body.items() for v in _each(values)):
@@ -163,11 +163,18 @@ def _each(value: Any) -> list[Any]:
     return [[item] for item in value] if isinstance(value, list) and value else [value]
 
 
+def fits(body: Json) -> bool:
+    """Whether one line is enough."""
+    return len(_text(body)) <= _ROOM
+
+
 def _text(body: Json) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
+    return _ENCODE(body).encode()
 
 
 def _short(text: str) -> str:
+    if len(text) <= _TEXT // 2 and text.isascii() and text.isprintable():
+        return text  # as nearly always, and at most twice as long with every character escaped
     while len(json.dumps(text)) > _TEXT:
         text = text[: len(text) * 3 // 4]
     return text

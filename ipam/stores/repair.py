@@ -13,7 +13,7 @@ from cni.errors import RecordUnreadable
 from cni.result import Address
 from cni.spec import Json
 from ipam.ranges import Span
-from ipam.stores.lease import BLANK, LINE, Lost, Unreadable, holdings, joined, seal, split, unseal
+from ipam.stores.lease import BLANK, LINE, Lost, Unreadable, fits, holdings, joined, seal, unseal
 from ipam.stores.slots import HEAD, SCHEMA, Slots
 from ipam.stores.table import LEASES, QUARANTINE, Table
 
@@ -81,7 +81,7 @@ def _start_again(table: Table, lost: dict[int, Lost], why: str) -> None:
     durable.directory(table.quarantine)
     path = table.slots.path
     kept = next(t for n in range(1_000_000) if not (t := table.quarantine / f"{LEASES}.{n}").exists())
-    path.rename(kept)
+    (table.directory / LEASES).rename(kept)
     durable.sync_directory(table.quarantine)
     table.slots.close()
     table.slots = Slots(path)
@@ -155,7 +155,7 @@ def _keep(table: Table, found: _Found, lost: dict[int, Lost]) -> None:
         if one and one.digest not in keys:
             ips = tuple(a for a in one.ips if (a.version, int(a)) not in given)
             body = Lost(one.digest, ips, one.boot, f"{QUARANTINE}/{kept.name}" if kept else "nowhere").body()
-            if len(split(body)) == 1:
+            if fits(body):
                 line, stay = seal(body), stay + len(ips)
                 found.leases[slot] = holdings(body)
         slots.write(slot, line)
@@ -164,7 +164,7 @@ def _keep(table: Table, found: _Found, lost: dict[int, Lost]) -> None:
         slots.write(slot, BLANK)
     slots.write_head()
     slots.sync()
-    durable.sync_directory(slots.path.parent)
+    durable.sync_directory(table.directory)
     if damaged:
         names = ", ".join(map(str, damaged[:10]))
         table.log.append(

@@ -32,7 +32,7 @@ HEAD: Final = seal({"schema": SCHEMA, "about": "hpn-ipam: a lease per line of 51
 class Slots:
     """The open file; the caller has the lock, and closes.  A new one is empty, which ``repair`` makes good."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
@@ -77,7 +77,7 @@ class Slots:
     def copy(self, lines: Sequence[bytes], to: Path) -> Path:
         """The lines in a new file in that directory, on disk, for people to look at.  Raises OSError, IoFailure."""
         durable.directory(to)
-        target = next(t for n in range(1_000_000) if not (t := to / f"{self.path.name}.{n}").exists())
+        target = next(t for n in range(1_000_000) if not (t := to / f"leases.{n}").exists())
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             _write(fd, b"".join(lines), 0)

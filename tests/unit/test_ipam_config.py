@@ -1,6 +1,5 @@
 """The configuration, judged through the program: what is taken, and what a refusal says."""
 
-
 import pytest
 from unit.ipam_calls import Net
 
