@@ -1,8 +1,8 @@
-"""What `make bench` runs: ADD and DEL of one pod interface, ours against the Go peers, in one interleaved run.
+"""What `make bench` runs: ADD and DEL of pod interfaces, ours against the Go peers, in one interleaved run.
 
 Each side is executed as a runtime does it: the plugin itself, a new process per command, environment and
-configuration given, the answer read.  A round is one ADD and one DEL of each side, and the side that goes first
-alternates, so that what the machine does meanwhile strikes both.  The ratio is the median of the rounds' ratios.
+configuration given, the answer read.  In a round every side does its ADDs and then its DELs, and who goes first
+rotates, so that what the machine does meanwhile strikes all.  A ratio is the median of the rounds' ratios.
 """
 
 import argparse
@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,19 +31,21 @@ PAGE = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 PREFIX = "hpn-bench"
 VERBS = ("ADD", "DEL")
+PODS = 50
 WARM_UP = 2
+MEMORY_CYCLES = 1000
 
 _NETLINK_CALL = re.compile(r"\b(?:sendto|sendmsg|sendmmsg|write)\(\d+<NETLINK:")
 
 
 @dataclass
 class Side:
-    """One of the two programs, and what it took, in milliseconds per verb."""
+    """One of the programs, and what it took: milliseconds per verb, and in which round."""
 
     name: str
     binary: Path
     conf: dict[str, Any]
-    path: str
+    variables: dict[str, str]
     times: dict[str, list[float]] = field(default_factory=lambda: {verb: [] for verb in VERBS})
 
     def environment(self, verb: str, pod: str) -> dict[str, str]:
@@ -52,57 +55,120 @@ class Side:
             "CNI_CONTAINERID": container_id(pod),
             "CNI_NETNS": netns_path(pod),
             "CNI_IFNAME": "hpn0",
-            "CNI_PATH": self.path,
+            "CNI_PATH": str(self.binary.parent),
+            **self.variables,
         }
 
-    def call(self, verb: str, pod: str, before: Sequence[str] = ()) -> float:
-        """The milliseconds from exec to exit.  Raises SystemExit where the command fails."""
-        stdin = json.dumps(self.conf).encode()
-        env = self.environment(verb, pod)
+    def start(self, verb: str, pod: str) -> tuple[int, int]:
+        """Its process, and where its answer will be.  Not by subprocess, which takes longer than what is measured."""
+        stdin, stdout = os.memfd_create("stdin"), os.memfd_create("stdout")
+        os.write(stdin, json.dumps(self.conf).encode())
+        os.lseek(stdin, 0, os.SEEK_SET)
+        actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)]
+        argv = [str(self.binary)]
+        pid = os.posix_spawn(self.binary, argv, self.environment(verb, pod), file_actions=actions)
+        os.close(stdin)
+        return pid, stdout
+
+    def end(self, verb: str, status: int, stdout: int) -> None:
+        """Raises SystemExit where the command failed."""
+        if status:
+            sys.exit(f"{self.name}: {verb} failed: {os.pread(stdout, 4096, 0).decode()}")
+        os.close(stdout)
+
+    def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
+        """The milliseconds from exec to exit, of one of them."""
         started = time.perf_counter()
-        done = subprocess.run([*before, str(self.binary)], env=env, input=stdin, capture_output=True, check=False)
-        took = (time.perf_counter() - started) * 1000
-        if done.returncode:
-            sys.exit(f"{self.name}: {verb} failed: {done.stdout.decode()}{done.stderr.decode()}")
-        return took
+        for pod in pods:
+            pid, stdout = self.start(verb, pod)
+            self.end(verb, os.waitpid(pid, 0)[1], stdout)
+        return (time.perf_counter() - started) * 1000 / len(pods)
+
+    def together(self, verb: str, pods: Sequence[str], at_once: int) -> float:
+        """The milliseconds for all of them, so many at a time."""
+        waiting, working = list(pods), dict[int, int]()
+        started = time.perf_counter()
+        while waiting or working:
+            while waiting and len(working) < at_once:
+                pid, stdout = self.start(verb, waiting.pop())
+                working[pid] = stdout
+            pid, status = os.wait3(0)[:2]
+            if pid in working:  # and not the agent, should it end
+                self.end(verb, status, working.pop(pid))
+        return (time.perf_counter() - started) * 1000
 
 
-def sides(binary: Path, peers: Path, scratch: Path) -> tuple[Side, Side]:
-    plugins = scratch / "bin"
-    plugins.mkdir()
-    shutil.copy(binary, plugins / "hpn")
-    (plugins / "hpn-ipam").hardlink_to(plugins / "hpn")
-    # IPv4 only: with IPv6 the Go plugin waits seconds for duplicate address detection and ours does not, which would
-    # be all there is to see.  Two subnets, because both sides' pods are on one rail.
-    common = {"cniVersion": "1.1.0", "name": "bench", "master": "rail0", "mode": "bridge"}
-    ours = common | {
-        "type": "hpn",
-        "stateDir": str(scratch / "state"),
-        "ipam": {"type": "hpn-ipam", "subnet": "10.56.0.0/24"},
-    }
-    theirs = common | {
-        "type": "macvlan",
-        "ipam": {"type": "host-local", "subnet": "10.57.0.0/24", "dataDir": str(scratch / "host-local")},
-    }
-    return (
-        Side("hpn (IPAM inside)", plugins / "hpn", ours, str(plugins)),
-        Side("Go macvlan + host-local", peers / "macvlan", theirs, str(peers)),
-    )
+@dataclass(frozen=True)
+class Bench:
+    """Where it is measured, and with what."""
+
+    plugins: Path
+    peers: Path
+    scratch: Path
+    pods: list[str]
+    seconds: float
+
+    def sides(self, *, dual: bool = False, direct: bool = True) -> list[Side]:
+        """Go first, to which the others are compared.  Each has addresses of its own, for they share a rail."""
+
+        def ranges(n: int) -> list[list[dict[str, str]]]:
+            v6 = [[{"subnet": f"fd00:{n}::/64"}]] if dual else []
+            return [[{"subnet": f"10.{n}.0.0/16"}], *v6]
+
+        def conf(n: int, **keys: Any) -> dict[str, Any]:
+            ipam = {"ranges": ranges(n), **keys.pop("ipam")}
+            return {
+                "cniVersion": "1.1.0",
+                "name": f"bench{n}",
+                "master": "rail0",
+                "mode": "bridge",
+                "ipam": ipam,
+                **keys,
+            }
+
+        def ours(n: int) -> dict[str, Any]:
+            return conf(
+                n,
+                type="hpn",
+                stateDir=str(self.scratch / "state"),
+                ipam={"type": "hpn-ipam", "dataDir": str(self.scratch / "leases")},
+            )
+
+        theirs = conf(57, type="macvlan", ipam={"type": "host-local", "dataDir": str(self.scratch / "host-local")})
+        hpn = self.plugins / "hpn"
+        found = [
+            Side("Go macvlan + host-local", self.peers / "macvlan", theirs, {}),
+            Side("hpn, with its agent", hpn, ours(56), {"HPN_AGENT": str(self.scratch / "agent.sock")}),
+        ]
+        return [*found, Side("hpn, without", hpn, ours(55), {"HPN_AGENT": ""})] if direct else found
+
+    def measure(self, sides: Sequence[Side], rounds: int, work: Any) -> int:
+        """Fill in the sides' times; the rounds done, fewer than asked for where time ran out."""
+        deadline = time.monotonic() + self.seconds
+        for i in range(-WARM_UP, rounds):
+            if time.monotonic() > deadline:
+                return max(i, 0)
+            turn = i % len(sides)
+            for side in (*sides[turn:], *sides[:turn]):
+                for verb in VERBS:
+                    took = work(side, verb)
+                    if i >= 0:
+                        side.times[verb].append(took)
+        return rounds
 
 
-def measure(a: Side, b: Side, pods: tuple[str, str], rounds: int, seconds: float) -> int:
-    """Fill in both sides' times; the rounds done, fewer than asked for where time ran out."""
-    deadline = time.monotonic() + seconds
-    for i in range(-WARM_UP, rounds):
-        if time.monotonic() > deadline:
-            return i
-        order = ((a, pods[0]), (b, pods[1]))
-        for verb in VERBS:
-            for side, pod in order if i % 2 == 0 else reversed(order):
-                took = side.call(verb, pod)
-                if i >= 0:
-                    side.times[verb].append(took)
-    return rounds
+@contextmanager
+def agent(binary: Path, socket: Path) -> Iterator[int]:
+    """Its process, once it listens."""
+    with subprocess.Popen([binary, "agent", "--socket", socket]) as process:
+        try:
+            while not socket.exists():
+                if process.poll() is not None:
+                    sys.exit("the agent ended at once")
+                time.sleep(0.05)
+            yield process.pid
+        finally:
+            process.terminate()
 
 
 def netlink_requests(side: Side, pod: str, scratch: Path) -> dict[str, int]:
@@ -111,9 +177,16 @@ def netlink_requests(side: Side, pod: str, scratch: Path) -> dict[str, int]:
     for verb in VERBS:
         log = scratch / "strace"
         strace = ["strace", "-f", "-qq", "-yy", "-e", "trace=sendto,sendmsg,sendmmsg,write", "-o", str(log)]
-        side.call(verb, pod, strace)
+        env, conf = side.environment(verb, pod), json.dumps(side.conf)
+        subprocess.run([*strace, str(side.binary)], env=env, input=conf, text=True, capture_output=True, check=True)
         counts[verb] = sum(bool(_NETLINK_CALL.search(line)) for line in log.read_text(errors="replace").splitlines())
     return counts
+
+
+def memory(pid: int) -> float:
+    """MB of resident memory."""
+    fields = dict(line.split(":\t") for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    return int(fields["VmRSS"].split()[0]) / 1024
 
 
 def p99(times: Sequence[float]) -> float:
@@ -121,37 +194,60 @@ def p99(times: Sequence[float]) -> float:
     return sorted(times)[max(0, -(-len(times) * 99 // 100) - 1)]
 
 
-def table(a: Side, b: Side, requests: dict[str, dict[str, int]] | None) -> list[str]:
-    rows = ["| command | program | median ms | min | max | p99 | netlink requests |", "|---|---|--:|--:|--:|--:|--:|"]
+def table(title: str, sides: Sequence[Side], *, pods: int = 0) -> list[str]:
+    """A row per verb and side; ``pods`` for those that were attached together."""
+    rate = " pods/s |" if pods else ""
+    rows = [f"### {title}", "", f"| command | program | median ms | min | p99 | ratio |{rate}",
+            "|---|---|--:|--:|--:|--:|" + ("--:|" if pods else "")]  # fmt: skip
     for verb in VERBS:
-        for side in (a, b):
+        for side in sides:
             times = side.times[verb]
-            numbers = (statistics.median(times), min(times), max(times), p99(times))
-            count = requests[side.name][verb] if requests else ""
-            rows.append(f"| {verb} | {side.name} | {' | '.join(f'{n:.1f}' for n in numbers)} | {count} |")
-    rows.append("")
-    for verb in VERBS:
-        ratio = statistics.median(x / y for x, y in zip(a.times[verb], b.times[verb], strict=True))
-        rows.append(f"{verb}: {a.name} takes **{ratio:.2f}** times what {b.name} takes (median of the rounds' ratios).")
-    return rows
+            ratio = statistics.median(x / y for x, y in zip(times, sides[0].times[verb], strict=True))
+            median = statistics.median(times)
+            row = f"| {verb} | {side.name} | {median:.2f} | {min(times):.2f} | {p99(times):.2f} | {ratio:.3f} |"
+            rows.append(row + (f" {pods / median * 1000:.0f} |" if pods else ""))
+    return [*rows, ""]
 
 
 def write(lines: Sequence[str]) -> None:
     """Put the lines between the page's markers."""
-    page = PAGE.read_text() if PAGE.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
-    before, begin, rest = page.partition(BEGIN)
+    before, begin, rest = PAGE.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         sys.exit(f"{PAGE}: no {BEGIN} ... {END} to write between")
-    PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text("\n".join([f"{before}{BEGIN}", *lines, f"{END}{after}"]))
+
+
+def run_all(bench: Bench, agent_pid: int, rounds: int) -> list[str]:
+    """All tables."""
+    one = bench.pods[:1]
+    lines, idle = [], memory(agent_pid)
+    sides = bench.sides()
+    done = bench.measure(sides, rounds, lambda side, verb: side.one_by_one(verb, one))
+    lines += table(f"One at a time, IPv4 ({done} rounds)", sides)
+    dual = bench.sides(dual=True, direct=False)
+    done = bench.measure(dual, min(rounds, 10), lambda side, verb: side.one_by_one(verb, one))
+    lines += table(f"One at a time, IPv4 and IPv6 ({done} rounds)", dual)
+    for at_once in (8, PODS):
+        many = bench.sides(direct=False)
+        done = bench.measure(many, min(rounds, 10), lambda side, verb, n=at_once: side.together(verb, bench.pods, n))
+        lines += table(f"{PODS} pods, {at_once} at a time ({done} rounds)", many, pods=PODS)
+    if shutil.which("strace"):
+        counts = [(side.name, netlink_requests(side, one[0], bench.scratch)) for side in (sides[0], sides[-1])]
+        said = "; ".join(f"{name} {count['ADD']} and {count['DEL']}" for name, count in counts)
+        lines += [f"Netlink requests of an ADD and a DEL: {said}.", ""]
+    for _ in range(MEMORY_CYCLES // len(bench.pods)):
+        for verb in VERBS:
+            sides[1].together(verb, bench.pods, 8)
+    lines.append(f"The agent's memory: {idle:.0f} MB at its start, {memory(agent_pid):.0f} MB at the end.")
+    return lines
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description="ADD and DEL, ours against the Go peers.")
     options.add_argument("--rounds", type=int, default=60)
     options.add_argument(
-        "--seconds", type=float, default=180, help="stop after this long, however many rounds are done"
+        "--seconds", type=float, default=120, help="stop each measurement after this long, however many rounds are done"
     )
     options.add_argument("--write", action="store_true", help=f"update {PAGE.relative_to(ROOT)}")
     chosen = options.parse_args()
@@ -165,28 +261,21 @@ def main() -> None:
     for name in Node(PREFIX).stale():
         run("ip", "netns", "delete", name)  # a run that was killed left it
     # The measuring process itself enters the node, so that nothing but the plugin lies between exec and exit.
-    with tempfile.TemporaryDirectory(prefix="hpn-bench-") as temporary, node(PREFIX, ("a", "b")) as it:
+    names = [f"p{n}" for n in range(PODS)]
+    with tempfile.TemporaryDirectory(prefix="hpn-bench-") as temporary, node(PREFIX, names) as it, entered(it.netns):
         scratch = Path(temporary)
-        a, b = sides(binary, peers, scratch)
-        pods = (it.pod("a"), it.pod("b"))
-        with entered(it.netns):
-            rounds = measure(a, b, pods, chosen.rounds, chosen.seconds)
-            requests = None
-            if shutil.which("strace"):
-                requests = {
-                    side.name: netlink_requests(side, pod, scratch) for side, pod in zip((a, b), pods, strict=True)
-                }
-            else:
-                print("strace is not installed: netlink requests are not counted")
-    if rounds < 1:
-        sys.exit(f"no round was done in {chosen.seconds} s; give it more --seconds")
+        plugins = scratch / "bin"
+        plugins.mkdir()
+        shutil.copy(binary, plugins / "hpn")
+        # As by default: the journal in memory, the leases on a disk.
+        with tempfile.TemporaryDirectory(prefix="hpn-bench-", dir="/run") as state:
+            (scratch / "state").symlink_to(state)
+            with agent(plugins / "hpn", scratch / "agent.sock") as pid:
+                bench = Bench(plugins, peers, scratch, [it.pod(name) for name in names], chosen.seconds)
+                lines = run_all(bench, pid, chosen.rounds)
     linux = ".".join(platform.release().split(".")[:2])
-    where = f"{os.cpu_count()} CPUs, Linux {linux}, {run(str(binary), 'version').strip()}"
-    lines = [
-        f"{rounds} rounds, whole processes, cold, wall time; {where}.",
-        "",
-        *table(a, b, requests),
-    ]
+    said = f"Whole processes, wall time; {os.cpu_count()} CPUs, Linux {linux}, {run(str(binary), 'version').strip()}."
+    lines = [f"{said} A ratio is to the first row of its command.", "", *lines]
     print("\n".join(lines))
     if chosen.write:
         write(lines)
