@@ -112,11 +112,6 @@ def test_a_process_has_it_open(node: Node, pod: Pod) -> None:
     assert node.state_files() == set()
 
 
-def test_what_a_link_over_a_master_cannot_have(node: Node, pod: Pod) -> None:
-    error = node.refused("ADD", pod, conf(node, master="rail0", rdma={"mode": "exclusive"}))
-    assert (error["code"], "rdma.mode rxe" in error["msg"]) == (7, True)
-
-
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
 @pytest.mark.parametrize("keys", [{"kind": "macvlan", "master": "rail0"}, {"deviceID": pci("rail0v0")}], ids=str)
 def test_killed_between_steps(node: Node, pod: Pod, command: str, keys: dict[str, Any]) -> None:
