@@ -39,7 +39,7 @@ def apply(pod: Pod, link: Link, result: Result, dad: str) -> None:
             with doing(f"adding route {route.dst}" + (f" via {route.gw}" if route.gw else "")):
                 pod.rtnl.add_route(link.index, route)
         # A VF has its carrier after it is up, and nobody heard what the kernel announced then.
-        if link.device or any(ip.address.version == 6 for ip in result.ips):
+        if link.device or (dad != "optimistic" and any(ip.address.version == 6 for ip in result.ips)):
             now = _with_carrier(pod, link)
             # An ipvlan in l3 or l3s has no ARP once it is up: it routes, and refuses a multicast MAC with ENOBUFS.
             # Nor are there frames to make for InfiniBand, whose header the driver alone can write.
@@ -52,11 +52,10 @@ def _announce(pod: Pod, link: Link, result: Result, dad: str) -> None:
     v4 = [ip.address.ip for ip in result.ips if ip.address.version == 4 and link.device]
     announce.send(pod.fd, link.name, [announce.gratuitous_arp(link.mac, address) for address in v4])
     v6 = [ip.address.ip for ip in result.ips if ip.address.version == 6]
-    settled = dad == "off" or (dad == "wait" and bool(v6) and _wait_for_dad(pod, link))
-    # Some NICs (igb) hand a VF its own multicast back, and what is still tentative would be taken for a duplicate
-    # of itself.  The kernel does not announce an optimistic address later either.
-    if settled or not link.device:
-        announce.send(pod.fd, link.name, [announce.unsolicited_na(link.mac, a, override=settled) for a in v6])
+    # Some NICs (igb) hand multicast back to a VF, or to a macvlan over them, that sent it, and what is still tentative
+    # would be taken for a duplicate of itself.  The kernel does not announce an optimistic address later either.
+    if dad == "off" or (dad == "wait" and v6 and _wait_for_dad(pod, link)):
+        announce.send(pod.fd, link.name, [announce.unsolicited_na(link.mac, a) for a in v6])
 
 
 def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:

@@ -25,12 +25,12 @@ def gratuitous_arp(mac: str, address: IPv4Address) -> bytes:
     return head + struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + source + address.packed + bytes(6) + address.packed
 
 
-def unsolicited_na(mac: str, address: IPv6Address, *, override: bool) -> bytes:
-    """An unsolicited neighbour advertisement (RFC 4861 section 7.2.6).  RFC 4429 section 3.3 forbids overriding
-    what others know before duplicate detection has ended."""
+def unsolicited_na(mac: str, address: IPv6Address) -> bytes:
+    """An unsolicited neighbour advertisement (RFC 4861 section 7.2.6), which overrides what others know: not to be
+    sent before duplicate detection has ended (RFC 4429 section 3.3)."""
     source = bytes.fromhex(mac.replace(":", ""))
     option = b"\x02\x01" + source  # target link-layer address
-    icmp = struct.pack("!BBHI", _ICMPV6_NA, 0, 0, _OVERRIDE if override else 0) + address.packed + option
+    icmp = struct.pack("!BBHI", _ICMPV6_NA, 0, 0, _OVERRIDE) + address.packed + option
     pseudo = address.packed + _ALL_NODES + struct.pack("!II", len(icmp), _ICMPV6)
     icmp = icmp[:2] + struct.pack("!H", _checksum(pseudo + icmp)) + icmp[4:]
     ip = struct.pack("!IHBB", 6 << 28, len(icmp), _ICMPV6, 255) + address.packed + _ALL_NODES
