@@ -21,6 +21,7 @@ V1, V2 = "IB/RoCE v1", "RoCE v2"
 LENGTH = 64  # of testhca's tables
 MODPROBE = "options ib_core netns_mode=0"
 HCA = "hcapf"
+PATIENT = {"gidTimeout": 30}  # where all is emulated, and others do so beside us
 ROOT = Path(__file__).parents[2]
 
 
@@ -230,7 +231,7 @@ def test_a_master_without_rdma(node: Node, pod: Pod) -> None:
 
 @pytest.mark.parametrize("keys", [{}, {"name": "mlx5_0"}, {"required": True}], ids=repr)
 def test_gids_of_a_vf(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
-    conf = node.conf(rdma=keys)
+    conf = node.conf(rdma=PATIENT | keys)
     result = node.ok("ADD", pod, conf)
     assert_found(node, pod, keys.get("name", RDMA))
     assert node.checked(pod, conf, result).exit_code == 0
@@ -278,8 +279,8 @@ def test_gids_on_a_shared_master(node: Node, shared: None, hca: str, pod: Pod, k
 def test_two_networks_with_the_same_addresses(node: Node, shared: None, hca: str, make_pod: Callable[[], Pod]) -> None:
     """The kernel's table tells them apart by nothing but when they came."""
     one, two = make_pod(), make_pod()
-    node.ok("ADD", one, macvlan(node))
-    node.ok("ADD", two, macvlan(node, name="other"))
+    node.ok("ADD", one, macvlan(node, rdma=PATIENT))
+    node.ok("ADD", two, macvlan(node, name="other", rdma=PATIENT))
     assert one.addresses() == two.addresses()
     assert_found(node, one, hca)
     body = durable.read(node.state / "attachments/other" / f"{two.name}:hpn0.json")
@@ -321,7 +322,7 @@ def test_a_table_with_room_for_one_address_of_two(node: Node, shared: None, hca:
 
 def test_device_information_of_a_vf(node: Node, pod: Pod) -> None:
     file = node.tmp_path / "devinfo/cni/rail0"
-    conf = with_info(node.conf(rdma={"name": "mlx5_0"}), file)
+    conf = with_info(node.conf(rdma=PATIENT | {"name": "mlx5_0"}), file)
     node.ok("ADD", pod, conf)
     body, there = json.loads(file.read_text()), table("mlx5_0", pod.name)
     assert body["pci"] == {"pci-address": node.device, "pf-pci-address": pci(PF), "rdma-device": "mlx5_0"}
@@ -336,7 +337,7 @@ def test_device_information_of_a_shared_master(node: Node, shared: None, hca: st
     file = node.tmp_path / "devinfo"
     file.write_text('{"type": "pci", "version": "1.1.0", "pci": {"vhost-net": "/dev/vhost-net"}}')
     before = file.read_text()
-    node.ok("ADD", pod, with_info(macvlan(node), file))
+    node.ok("ADD", pod, with_info(macvlan(node, rdma=PATIENT), file))
     body = json.loads(file.read_text())
     assert body["pci"] == {"pci-address": pci(PF), "rdma-device": hca, "vhost-net": "/dev/vhost-net"}
     assert {g["device"] for g in body["gids"]} == {hca}
@@ -360,7 +361,7 @@ def test_device_information_of_an_add_that_failed(node: Node, pod: Pod) -> None:
 
 def test_inspect(node: Node, pod: Pod) -> None:
     """The record's GIDs are where the pod's table has them."""
-    node.ok("ADD", pod, node.conf(rdma={"name": "mlx5_0"}))
+    node.ok("ADD", pod, node.conf(rdma=PATIENT | {"name": "mlx5_0"}))
     command = [sys.executable, "-m", "ctl", "inspect", "--json", "--state-dir", str(node.state)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     (found,) = json.loads(done.stdout)["attachments"]

@@ -12,7 +12,7 @@ from lab.node import MAC, Node, picture
 from topology import Pod
 
 CHANGES = {"vlan": 7, "spoofchk": "off", "trust": "on", "max_tx_rate": 50, "mac": MAC, "mtu": 1400}
-NAMED = {"rdma": {"name": "mlx5_0"}}
+RDMA = {"name": "mlx5_0"}
 
 
 def by_del(node: Node, pod: Pod, conf: dict[str, Any]) -> None:
@@ -34,7 +34,8 @@ RECOVERIES = [by_del, by_del_after_the_namespace, by_gc]
 
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
 def test_killed_between_steps(node: Node, pod: Pod, command: str) -> None:
-    conf = node.conf(**CHANGES, **NAMED)
+    info = node.tmp_path / "info"
+    conf = node.conf(**CHANGES, rdma=RDMA, runtimeConfig={"CNIDeviceInfoFile": str(info)})
     before = picture()
     for n in itertools.count():
         step = n * STRIDE
@@ -44,6 +45,7 @@ def test_killed_between_steps(node: Node, pod: Pod, command: str) -> None:
         RECOVERIES[n % len(RECOVERIES)](node, pod, conf)
         assert pod.links() == set(), f"VF left in the pod after step {step}"
         assert node.state_files() == set(), f"files left after step {step}"
+        assert list(node.tmp_path.glob("info*")) == [], f"device information left after step {step}"
         assert picture() == before, f"not as it was after step {step}"
         if not killed:
             break

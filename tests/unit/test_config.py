@@ -526,6 +526,9 @@ def test_guid_that_cannot_be(keys: dict[str, Any], args: str, msg: str) -> None:
         (VF | {"rdma": {"mode": "soft"}}, ("rdma.mode", "rxe")),
         (VF | {"rdma": "auto"}, ("rdma",)),
         (VF | {"rdma": {"name": ""}}, ('rdma.name ""',)),
+        (VF | {"rdma": {"gidTimeout": -1}}, ("rdma.gidTimeout -1",)),
+        (VF | {"rdma": {"gidTimeout": 61}}, ("rdma.gidTimeout 61", "60")),
+        (VF | {"rdma": {"gidTimeout": "5"}}, ('rdma.gidTimeout "5"',)),
         (VF | {"rdma": {"name": "mlx5/0"}}, ('rdma.name "mlx5/0"', "63")),
         (VF | {"rdma": {"name": "x" * 64}}, ("rdma.name", "63")),
         (VF | {"rdma": {"name": "mlx5_0", "mode": "shared"}}, ("rdma.name 'mlx5_0'", "'shared'", "exclusive")),
@@ -546,6 +549,14 @@ def test_a_vf_or_rdma_refused(keys: dict[str, Any], says: tuple[str, ...]) -> No
 def test_soft_roce_on_any_kind(keys: dict[str, Any]) -> None:
     assert config.load(conf(**keys, rdma={"mode": "rxe"}), "").attach.soft_roce
     assert not config.load(conf(**keys), "").attach.soft_roce
+
+
+@pytest.mark.parametrize(
+    ("keys", "seconds"),
+    [({}, 1), ({"required": True}, 5), ({"gidTimeout": 0, "required": True}, 0), ({"gidTimeout": 2.5}, 2.5)],
+)
+def test_how_long_gids_are_waited_for(keys: dict[str, Any], seconds: float) -> None:
+    assert config.load(conf(rdma=keys), "").attach.rdma.patience == seconds
 
 
 def test_unknown_key_of_rdma() -> None:
