@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         case ["inspect", *words]:
             # The journal and all it takes: nothing that help and version should wait for.
             from cni.errors import CniError  # noqa: PLC0415
-            from ctl.inspect import report  # noqa: PLC0415
+            from ctl.inspection import report  # noqa: PLC0415
 
             try:
                 sys.stdout.write(report(words))

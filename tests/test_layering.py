@@ -38,8 +38,8 @@ OURS = {
     "agent": {"agent", "cni.main", "cni.commands", "cni.config", "cni.spec", "ipam.main", "ipam.config", "ipam.stores"},
     "ctl": {"ctl", "agent.main", "cni.main", "cni.process", "cni.spec", "ipam.main"},
     # What a person is shown, and nothing that could change it.
-    "ctl.main": {"ctl.inspect", "cni.spec", "cni.errors"},
-    "ctl.inspect": {"cni.attachments", "cni.location", "cni.spec"},
+    "ctl.main": {"ctl.inspection", "cni.spec", "cni.errors"},
+    "ctl.inspection": {"cni.attachments", "cni.location", "cni.spec"},
 }
 # Of each library: who may import it.
 LIBRARIES = {

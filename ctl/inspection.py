@@ -1,4 +1,7 @@
-"""hpn inspect: what is attached, where, and by which GIDs it is reached."""
+"""hpn inspect: what is attached, where, and by which GIDs it is reached.
+
+Not called inspect.py: beside a __main__.py that is run as a file it would be found for the standard library's.
+"""
 
 import argparse
 import json
