@@ -38,7 +38,7 @@ def _described(record: Record) -> Json:
         "kind": record.kind,
         "mac": interfaces[0].get("mac", "") if interfaces else link.get("mac", ""),
         "addresses": [ip["address"] for ip in result.get("ips", [])],
-        "rdma": {"devices": link.get("rdma_devs", []), "gids": record.gids},
+        "rdma": {"devices": record.rdma_devs, "gids": record.gids},
     }
     if "master" in link:
         described["master"] = link["master"]

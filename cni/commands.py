@@ -77,14 +77,14 @@ def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Res
                 holds = True
                 result = _addresses(where.ipam, request, programs)
             if link:
-                with gids.watched(pod, plan["rdma_devs"]) as tables:
+                with gids.watched(pod, record.rdma_devs) as tables:
                     addressing.apply(pod, link, result, wanted.attach.dad)
                     addresses = [ip.address.ip for ip in result.ips]
                     found = tables.found(link.name, addresses, wanted.attach.rdma, log)
                 record = replace(record, gids=found)
             interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
             own = _own_result(wanted, interfaces, result)
-            device_info.write(record.device_info, plan, record.gids)
+            device_info.write(record.device_info, plan, record.rdma_devs, record.gids)
             entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
         except BaseException as failure:
             holds = holds and not isinstance(failure, DelegateNotRun)

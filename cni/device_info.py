@@ -38,12 +38,12 @@ def plan(conf: Json, link: Json) -> Json:
     return planned if _body(planned).get("type", "pci") == "pci" else {}
 
 
-def write(planned: Json, link: Json, gids: list[Json]) -> None:
+def write(planned: Json, link: Json, rdma_devs: list[str], gids: list[Json]) -> None:
     """What stands now, into the file if there is to be one.  Raises IoFailure."""
     if not planned:
         return
     body = _body(planned)
-    ours = {"pci-address": _address(link), "pf-pci-address": link.get("pf"), "rdma-device": ",".join(link["rdma_devs"])}
+    ours = {"pci-address": _address(link), "pf-pci-address": link.get("pf"), "rdma-device": ",".join(rdma_devs)}
     body["pci"] = body.get("pci", {}) | {k: v for k, v in ours.items() if v}
     _replace(planned["path"], json.dumps({"type": "pci", "version": _VERSION, **body, "gids": gids}, indent=1) + "\n")
 

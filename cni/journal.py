@@ -55,6 +55,11 @@ class Record:
     device_info: Json = field(default_factory=dict)
 
     @property
+    def rdma_devs(self) -> list[str]:
+        """The RDMA devices by which its addresses are reached."""
+        return [self.rxe] if self.rxe else list(self.link.get("rdma_devs", ()))
+
+    @property
     def of_this_boot(self) -> bool:
         """Whether devices and namespaces it names can still be the same ones."""
         return self.boot == durable.boot_id()

@@ -136,7 +136,7 @@ class Child(Common):
                 f"rdma.{key}: the RDMA device is the master's, and can be in one namespace only; set rdma.mode shared, "
                 "or give the pod a VF, which has one of its own"
             )
-        if self.rdma.required and self.linkInContainer:
+        if self.rdma.required and self.linkInContainer and not self.soft_roce:
             raise ValueError("rdma.required true: a master inside the pod (linkInContainer) has no RDMA; remove one")
         return self
 

@@ -56,7 +56,7 @@ def of_master(wanted: "Rdma", master: str, functions: list[sysfs.Function]) -> l
     """The names of the RDMA devices that interfaces made over a master share with it, those of the functions below;
     none in exclusive mode, where they are the host's alone.  Raises LinkUnavailable with the remedy."""
     names = [name for function in functions for name in function.rdma_devs]
-    if wanted.mode == "off" or not (names or wanted.required or wanted.mode == "shared"):
+    if wanted.mode in ("off", "rxe") or not (names or wanted.required or wanted.mode == "shared"):
         return []
     exclusive = is_exclusive(wanted)
     if wanted.required and not names:

@@ -308,7 +308,7 @@ def test_a_full_table(node: Node, shared: None, hca: str, pod: Pod) -> None:
         assert reply.exit_code == 0
         assert time.monotonic() - started < 30
         assert ["0 of 64 entries free" in line for line in reply.log] == [True]
-        assert recorded(node, pod) == {}
+        assert len(recorded(node, pod)) == 2  # who came first has the last two
         node.ok("DEL", pod)
 
 

@@ -28,7 +28,7 @@ def asked(path: object) -> dict[str, Any]:
 def written(file: Path, link: dict[str, Any]) -> dict[str, Any]:
     """After it was planned and written."""
     planned = device_info.plan(asked(str(file)), link)
-    device_info.write(planned, link, GIDS)
+    device_info.write(planned, link, link["rdma_devs"], GIDS)
     return json.loads(file.read_text()) if file.exists() else {}
 
 
@@ -108,7 +108,7 @@ def test_what_cannot_be_read(file: Path, text: str) -> None:
 def test_what_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(IoFailure, match="CNIDeviceInfoFile"):
-        device_info.write({"path": str(tmp_path / "file/x"), "before": None}, VF, [])
+        device_info.write({"path": str(tmp_path / "file/x"), "before": None}, VF, [], [])
 
 
 @pytest.mark.parametrize("path", ["relative", 5, ["/x"], "/a\0b"])

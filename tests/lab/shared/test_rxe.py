@@ -3,6 +3,8 @@
 import itertools
 import subprocess
 from collections.abc import Callable, Iterator
+from ipaddress import IPv6Address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from killing import killed_at
 from lab.guest import rdma, verbs
 from lab.node import Node, pci, rdma_devs
 from topology import Pod, until
+
+from cni import durable
 
 RXE = {"mode": "rxe"}
 IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]]}
@@ -46,6 +50,16 @@ def device(pod: Pod, ifname: str = "hpn0") -> str:
     return str(until(found))
 
 
+def gid_index(name: str, address: str) -> int:
+    """Of that address in the table, as the guest's /sys shows it."""
+    wanted = IPv6Address(f"::ffff:{address.partition('/')[0]}").exploded
+    return next(
+        int(p.name)
+        for p in Path(f"/sys/class/infiniband/{name}/ports/1/gids").iterdir()
+        if p.read_text().strip() == wanted
+    )
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_pods_reach_each_other(node: Node, make_pod: Callable[[], Pod], kind: str) -> None:
     pods, before = (make_pod(), make_pod()), rdma_devs()
@@ -53,6 +67,10 @@ def test_pods_reach_each_other(node: Node, make_pod: Callable[[], Pod], kind: st
     ends = []
     for pod, one in zip(pods, confs, strict=True):
         result = node.ok("ADD", pod, one)
+        body = durable.read(node.record(pod))
+        assert body
+        assert [(g["device"], g["type"]) for g in body["gids"]] == [(device(pod), "RoCE v2")]
+        assert body["gids"][0]["index"] == gid_index(device(pod), result["ips"][0]["address"])
         ends.append(verbs.End(pod.name, device(pod), result["ips"][0]["address"].partition("/")[0]))
         assert node.checked(pod, one, result).exit_code == 0
     assert {end.device for end in ends} == rdma_devs() - before
