@@ -130,8 +130,11 @@ class Net:
             )
 
 
-def killed_at(step: int, work: Callable[[], object]) -> bool:
-    """Do the work in a child that is killed before its n-th step; whether it came that far."""
+def killed_at(step: int, work: Callable[[], object], synced: Callable[[], object] = lambda: None) -> bool:
+    """Do the work in a child that is killed before its n-th step; whether it came that far.
+
+    It calls ``synced`` after each time that it synced the leases.
+    """
     child = os.fork()
     if child == 0:
         count = 0
@@ -149,6 +152,10 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
         def profile(_frame: object, event: str, function: Any) -> None:
             if event == "c_call" and function.__name__ in CALLS:
                 one_more()
+            elif event == "c_return" and function.__name__ == "fdatasync":
+                sys.setprofile(None)
+                synced()
+                sys.setprofile(profile)
 
         sys.addaudithook(audit)
         sys.setprofile(profile)

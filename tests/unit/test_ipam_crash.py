@@ -158,6 +158,7 @@ def test_a_foreign_file_set_aside_killed_at_every_step(net):
 class Attachments(RuleBasedStateMachine):
     """The program on a real directory beside a dictionary of who was told what."""
 
+    long = st.sampled_from(["", "K8S_POD_NAMESPACE=" + "n" * 250 + ";K8S_POD_NAME=" + "p" * 60])
     keys = st.sampled_from([f"c{i}" for i in range(7)])
     steps = st.integers(1, 40)
 
@@ -190,9 +191,9 @@ class Attachments(RuleBasedStateMachine):
                 assert self.held[cid] == (four, six)
             self.held[cid] = (four, six)
 
-    @rule(cid=keys)
-    def add(self, cid):
-        self._learn(cid, self.net.call("ADD", cid))
+    @rule(cid=keys, args=long)
+    def add(self, cid, args=""):
+        self._learn(cid, self.net.call("ADD", cid, args=args))
 
     @rule(cid=keys, address=st.sampled_from(sorted(FOUR | SIX)))
     def add_requested(self, cid, address):
@@ -216,14 +217,49 @@ class Attachments(RuleBasedStateMachine):
     def gc_without_a_list(self):
         assert self.net.call("GC") == {}
 
-    @rule()
-    def power_cut(self):
-        # What is not synced may be gone; no index is of the new boot.
-        (self.net.dir / "index").unlink(missing_ok=True)
+    @rule(cid=keys, command=st.sampled_from(["ADD", "DEL"]), step=steps, args=long, random=st.randoms())
+    def power_cut(self, cid, command, step, args, random):
+        """In the middle of a command: of what was not synced every sector is there or not."""
+        synced = Path(self.state) / "synced"
+        if self.net.file.exists():
+            shutil.copy(self.net.file, synced)
+        killed_at(step, lambda: self.net.reply(command, cid, args=args), lambda: shutil.copy(self.net.file, synced))
+        if self.net.file.exists():
+            before = synced.read_bytes() if synced.exists() else b""
+            after = self.net.file.read_bytes()
+            after = after[: max(len(before), 512 * random.randint(0, len(after) // 512))]
+            sectors = [
+                (after if random.random() < 0.5 or i >= len(before) else before)[i : i + 512]
+                for i in range(0, len(after), 512)
+            ]
+            # In place, as a disk has it: the same inode, and perhaps an index that says it is true.
+            with self.net.file.open("r+b") as f:
+                f.write(b"".join(sectors))
+                f.truncate()
+            self.another_boot()
+        self.repeat(cid, command, args)
 
-    @rule(cid=keys, step=steps, again=st.booleans())
-    def add_killed(self, cid, step, again):
-        killed_at(step, lambda: self.net.reply("ADD", cid))
+    def another_boot(self):
+        index = self.net.dir / "index"
+        if index.exists() and index.stat().st_size:
+            with index.open("r+b") as f:
+                f.seek(8)
+                f.write(bytes(16))
+
+    def repeat(self, cid, command, args):
+        """What a runtime does that got no answer."""
+        if command == "ADD":
+            self._learn(cid, self.net.call("ADD", cid, args=args))
+        else:
+            self.delete(cid)
+
+    @rule()
+    def reboot(self):
+        self.another_boot()
+
+    @rule(cid=keys, step=steps, again=st.booleans(), args=long)
+    def add_killed(self, cid, step, again, args):
+        killed_at(step, lambda: self.net.reply("ADD", cid, args=args))
         if again:
             self.add(cid)
         else:
@@ -237,6 +273,10 @@ class Attachments(RuleBasedStateMachine):
     @rule(cid=keys)
     def check(self, cid):
         assert self.net.call("CHECK", cid).get("code", 0) == (0 if cid in self.held else 107)
+
+    @invariant()
+    def nothing_was_unreadable(self):
+        assert not (self.net.dir / "quarantine").exists()
 
     @invariant()
     def leases_are_what_was_told(self):

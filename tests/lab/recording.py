@@ -1,0 +1,115 @@
+"""Run in the guest: attach and detach addresses from many processes on a disk of which every write is recorded.
+
+The disk is a dm-log-writes device.  Between its writes the record has marks, made by the writers: what they were about
+to do, and what they had been told was done.  tests/test_power_cut.py cuts the power wherever it likes in that record.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from fcntl import ioctl
+from pathlib import Path
+from random import Random
+from struct import pack
+
+from cni.spec import Request
+from ipam.main import run
+
+NAME = "recorded"
+DEVICE = "/dev/dm-0"  # the only one there is; nothing makes names in /dev/mapper
+SIZE = 16 << 20
+WRITERS = 8
+IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.0.0.0/26"}], [{"subnet": "fd00::/64"}]]}
+
+_DM_TARGET_MSG = 3 << 30 | 312 << 16 | 0xFD << 8 | 14
+
+
+class Marks:
+    """Equivalent to: dmsetup message recorded 0 mark TEXT"""
+
+    def __init__(self) -> None:
+        self._control = os.open("/dev/mapper/control", os.O_RDWR)
+
+    def __call__(self, text: str) -> None:
+        message = bytes(8) + f"mark {text}".encode() + b"\0"
+        header = pack("<6I16x8x128s129s7x", 4, 0, 0, 312 + len(message), 312, 0, NAME.encode(), b"")
+        ioctl(self._control, _DM_TARGET_MSG, bytearray(header + message))
+
+
+def work(state: Path, writer: int, operations: int) -> None:
+    """Attach, attach again and detach, a few at a time, at random; a mark before and after each."""
+    random, mark = Random(writer), Marks()
+    # Some leases take several lines.
+    pods = ("K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p", f"K8S_POD_NAMESPACE={'n' * 60};K8S_POD_NAME={'p' * 250}")
+    held, number = dict[str, str](), 0
+    for _ in range(operations):
+        if held and random.random() < len(held) / 6:
+            name = random.choice(sorted(held))
+            mark(f"del:{name}")
+            assert call(conf(state), "DEL", name, "") == {}
+            mark(f"deleted:{name}")
+            del held[name]
+        else:
+            number += 1
+            again = held and random.random() < 0.1
+            name = random.choice(sorted(held)) if again else f"w{writer}-{number}"
+            answer = call(conf(state), "ADD", name, random.choice(pods))
+            if answer.get("code") == 103:
+                continue
+            given = ",".join(ip["address"].partition("/")[0] for ip in answer["ips"])
+            assert held.setdefault(name, given) == given
+            mark(f"added:{name}:{given}")
+
+
+def conf(state: Path) -> dict[str, object]:
+    return {"cniVersion": "1.1.0", "name": "net", "type": "x", "stateDir": str(state), "ipam": IPAM}
+
+
+def call(conf: dict[str, object], command: str, name: str, args: str) -> dict[str, object]:
+    environ = {
+        "CNI_COMMAND": command, "CNI_CONTAINERID": name, "CNI_IFNAME": "net1", "CNI_NETNS": "/run/netns/p",
+        "CNI_PATH": "/opt/cni/bin", "CNI_ARGS": args,
+    }  # fmt: skip
+    return json.loads(run(Request(environ, json.dumps(conf).encode())).stdout or "{}")
+
+
+def shell(*words: str) -> str:
+    return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def record(operations: int) -> None:
+    shell("modprobe", "-a", "dm-log-writes", "ext4")
+    shell("modprobe", "brd", "rd_nr=2", f"rd_size={1 << 20}")
+    shell("dmsetup", "create", NAME, "--table", f"0 {SIZE // 512} log-writes /dev/ram0 /dev/ram1")
+    shell("mkfs.ext4", "-q", "-b", "4096", "-E", "nodiscard", "-J", "size=4", DEVICE)
+    disk = Path("/run/lab/recorded")
+    disk.mkdir()
+    shell("mount", "-t", "ext4", DEVICE, str(disk))
+    # All that is imported late: under emulation it takes seconds.
+    assert "ips" in call(conf(Path("/run/tmp/warm")), "ADD", "warm", "")
+    writers = []
+    for writer in range(1, WRITERS + 1):
+        if not (child := os.fork()):
+            status = 1
+            try:
+                work(disk, writer, operations)
+                status = 0
+            finally:
+                os._exit(status)
+        writers.append(child)
+    failed = [child for child in writers if os.waitpid(child, 0)[1]]
+    shell("umount", str(disk))
+    used = int(shell("dmsetup", "status", NAME).split()[-1])
+    shell("dmsetup", "remove", NAME)
+    with open("/dev/ram1", "rb") as log, Path(os.environ["HPN_LAB"], "log").open("wb") as copy:
+        # And what removing it adds: a mark that it is the end.
+        left = (used + 8) * 512
+        while left > 0 and (data := log.read(min(left, 1 << 20))):
+            copy.write(data)
+            left -= len(data)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    record(int(sys.argv[1]))
