@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from lab.guest import Guest, hardware
+from lab.kernel_log import KernelLog
 from lab.node import Node, picture
 from topology import Pod, until
 
@@ -17,6 +18,22 @@ from topology import Pod, until
 _MODE = Path("/sys/module/ib_core/parameters/netns_mode")  # Y for shared
 _SHARED = _MODE.exists() and _MODE.read_text() == "Y\n"
 collect_ignore_glob = (["test_*.py"] if _SHARED else ["shared"]) if "HPN_LAB" in os.environ else ["*"]
+
+
+@pytest.fixture(scope="session")
+def kernel_log() -> Iterator[KernelLog]:
+    with KernelLog() as log:
+        yield log
+        # Of tests elsewhere that ran in the guest, and what came late.
+        assert log.complaints() == []
+
+
+@pytest.fixture(autouse=True)
+def kernel_is_content(kernel_log: KernelLog) -> Iterator[None]:
+    """After every test: the kernel has not warned of anything."""
+    yield
+    complaints = kernel_log.complaints()
+    assert not complaints, "\n".join(complaints)
 
 
 @pytest.fixture

@@ -1,0 +1,44 @@
+"""What the guest's kernel says while the tests run (/dev/kmsg, Documentation/ABI/testing/dev-kmsg)."""
+
+import os
+import re
+from typing import Self
+
+WARNING = 4  # and everything below it is worse
+# What drivers say of what the tests do to them, and of what the emulation lacks.  A BUG, a WARN with its trace, a hung
+# task, a device that is never released: none of that is here.
+HARMLESS = re.compile(
+    r"igb 0000:\S+ VF \d+ attempted to (override administratively set|set invalid) "
+    r"|igb 0000:\S+ VF \d+ requested MAC filter but is administratively denied"
+    r"|clocksource: Long readout interval"
+    r"|igbvf 0000:\S+ (\S+: )?(Vlan id \d+|Failed to remove vlan id|failed to kill vid|Failed to add vlan id)"
+)
+
+
+class KernelLog:
+    """Every message from now on, once."""
+
+    def __init__(self) -> None:
+        self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.lseek(self._fd, 0, os.SEEK_END)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def complaints(self) -> list[str]:
+        """The messages since the last look that are warnings or worse, but for harmless ones."""
+        found = []
+        while True:
+            try:
+                record = os.read(self._fd, 8192).decode(errors="replace")
+            except BlockingIOError:
+                return found
+            except BrokenPipeError:
+                found.append("messages were lost: the log was full before it was read")
+                continue
+            prefix, _, text = record.partition(";")
+            if int(prefix.split(",")[0]) % 8 <= WARNING and not HARMLESS.match(text):
+                found.append(text.strip())
