@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from cni import durable
 from cni.errors import IoFailure, RecordUnreadable, TryAgain
+from cni.kernel import sysfs
 from cni.pod import Identity
 from cni.spec import Json, Key
 
@@ -66,6 +67,13 @@ class Record:
 
     def to_json(self) -> Json:
         return {**vars(self), "key": vars(self.key), "identity": vars(self.identity)}
+
+    @property
+    def device(self) -> str:
+        """The bus address of the device it has; empty if that is no more, whatever is at the address now."""
+        address = str(self.link.get("device", ""))
+        there = address and self.of_this_boot and sysfs.incarnation(address) == self.link.get("incarnation")
+        return address if there else ""
 
     @classmethod
     def from_json(cls, body: Json) -> "Record":
@@ -176,9 +184,9 @@ def records(state_dir: Path) -> Iterator[Record]:
 
 
 def devices(state_dir: Path) -> dict[str, Record]:
-    """The devices that attachments of this boot have: bus address -> record.  The journal is the only place that
-    says whose a device is, so that nothing can contradict it."""
-    return {r.link["device"]: r for r in records(state_dir) if r.of_this_boot and r.link.get("device")}
+    """The devices that attachments have: bus address -> record.  The journal is the only place that says whose a
+    device is, so that nothing can contradict it."""
+    return {device: r for r in records(state_dir) if (device := r.device)}
 
 
 def owner(state_dir: Path, device: str) -> Record | None:

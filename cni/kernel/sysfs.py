@@ -31,6 +31,16 @@ def function(address: str, root: Path = SYS) -> Function | None:
     )
 
 
+def incarnation(address: str, root: Path = SYS) -> int:
+    """What tells the function at an address from any other that was or will be there in this boot, as after a new
+    sriov_numvfs or a hot-plug: sysfs numbers its directories and never uses a number again (kernfs, Linux 5.5).
+    0 if there is none."""
+    try:
+        return (root / "bus/pci/devices" / address).stat().st_ino
+    except OSError:
+        return 0
+
+
 def vfs(pf: str, root: Path = SYS) -> tuple[str, ...]:
     """The addresses of a PF's VFs; a VF's place is its index."""
     path = root / "bus/pci/devices" / pf

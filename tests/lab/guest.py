@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 import hardware
 import verbs
 
-__all__ = ["Guest", "hardware", "plug", "rdma", "unplug", "verbs"]
+__all__ = ["Guest", "bring_up", "hardware", "plug", "rdma", "unplug", "verbs"]
 
 
 class Guest(Host):
@@ -43,5 +43,10 @@ def plug(monitor: Monitor, rail: int, address: str) -> None:
     """Put it back where it was, and bring it up as it was."""
     mac = f"52:54:00:00:00:{rail + 1:02x}"
     monitor.command("device_add", driver="igb", id=f"pf{rail}", bus=f"port{rail}", netdev=f"wire{rail}", mac=mac)
+    bring_up(rail, address)
+
+
+def bring_up(rail: int, address: str) -> None:
+    """Give a PF that is without VFs its name, its VFs, and their names and RDMA devices, as at boot."""
     done = subprocess.run(["/run/lab/rail", str(rail), address], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

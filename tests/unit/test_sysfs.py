@@ -54,6 +54,16 @@ def test_no_function(root: Path, address: str) -> None:
     assert found is None
 
 
+def test_incarnation(root: Path) -> None:
+    """It stays with the directory, and another one has another."""
+    first = sysfs.incarnation(VF0, root)
+    assert first == sysfs.incarnation(VF0, root) > 0
+    (root / "bus/pci/devices" / VF0).rename(root / "elsewhere")
+    assert sysfs.incarnation(VF0, root) == 0
+    (root / "bus/pci/devices" / VF0).mkdir()
+    assert sysfs.incarnation(VF0, root) not in (0, first)
+
+
 def test_vfs_in_the_order_of_their_numbers(root: Path) -> None:
     found = sysfs.vfs(PF, root)
     assert len(found) == 11

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from cni import journal, rdma
-from cni.errors import CheckFailed, InterfaceExists, InvalidConfig, LinkUnavailable
+from cni.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable
 from cni.kernel import rtnl, sysfs, vf
 from cni.kernel.rtnl import Link, Rtnl
 from cni.kernel.vf import Vf
@@ -64,6 +64,7 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     guids, before = infiniband.guids(conf.guid, before, function.address)
     return Plan(
         device=function.address,
+        incarnation=sysfs.incarnation(function.address),
         pf=function.pf,
         number=number,
         netdev=link.name if link else "",
@@ -102,7 +103,7 @@ def interfaces(plan: Json, link: Link | None, host: Rtnl, pod: Pod, ifname: str)
     mac, mtu = (link.mac, link.mtu) if link else ("", 0)
     if pf and not link:
         # Nobody on this side can ask the device itself; where the PF gave it no MAC, it chooses one.
-        mac, mtu = vf.parse(pf.vfs)[p.number].mac or "", pf.mtu
+        mac, mtu = attributes.now(host, p).mac or "", pf.mtu
     ours = Interface(ifname, mac, sandbox=pod.path, mtu=mtu, pci_id=p.device)
     return (ours, Interface(pf.name, pf.mac, mtu=pf.mtu, pci_id=p.pf)) if pf else (ours,)
 
@@ -110,36 +111,30 @@ def interfaces(plan: Json, link: Link | None, host: Rtnl, pod: Pod, ifname: str)
 def stands(plan: Json, pod: Pod, ifname: str) -> bool:
     """Kind.stands."""
     p = Plan.from_json(plan)
-    return p.home is None or netdev.find(p, pod, ifname) is not None
+    return p.exists and (p.home is None or netdev.find(p, pod, ifname) is not None)
 
 
 def detach(plan: Json, pod: Pod | None, ifname: str) -> None:
     """Kind.detach: home, and as it was.  What is no more, or has another driver now, has nothing to restore."""
     p = Plan.from_json(plan)
-    if sysfs.function(p.device) is None:
+    if not p.exists:
         return
-    with rtnl.opened() as host:
-        if p.port:
-            infiniband.detach(host, p, p.port, pod, ifname)
-            return
-        if p.home:
-            if pod:
-                _bring_home(p, pod, ifname)
-            if name := choose.at_home(p.device):
-                netdev.restore(host, name, p, p.home)
-                rdma.settle(p.rdma, p.device)
-        if p.pf:
-            attributes.restore(host, p)
+    try:
+        with rtnl.opened() as host:
+            _put_back(p, host, pod, ifname)
+    except (CniError, OSError):
+        if p.exists:
+            raise
 
 
 def check(plan: Json, host: Rtnl, pod: Pod, expected: Interface) -> Link | None:
     """Kind.check."""
     p = Plan.from_json(plan)
+    if not p.exists:
+        raise CheckFailed(f"{p.device} is gone, or another one now")
     if why := attributes.differing(host, p):
         raise CheckFailed(f"VF {p.device} has {why}")
     if p.home is None:
-        if sysfs.function(p.device) is None:
-            raise CheckFailed(f"VF {p.device} is gone")
         return None
     link = netdev.find(p, pod, expected.name)
     if link is None or link.name != expected.name:
@@ -168,10 +163,10 @@ def status(conf: "NetConf", host: Rtnl) -> None:
 def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf]:
     """The VF's number and its attributes now.  Raises CniError for what the PF cannot give it."""
     wanted = cast("Sriov", conf.attach)
-    number = sysfs.vfs(function.pf).index(function.address)
     vfs = vf.parse(pf.vfs)
+    number = next((n for n, address in enumerate(sysfs.vfs(function.pf)) if address == function.address), -1)
     if number not in vfs:
-        raise LinkUnavailable(f"{pf.name} tells nothing of VF {number} ({function.address}); is it its PF?")
+        raise LinkUnavailable(f"{pf.name} tells nothing of VF {function.address}; is it its PF?")
     if wanted.mtu > pf.mtu:
         raise InvalidConfig(f"mtu {wanted.mtu} is above {pf.mtu}, that of PF {pf.name!r}; lower it or raise that")
     for key in ("min_tx_rate", "max_tx_rate"):
@@ -182,6 +177,20 @@ def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf
     if conf.mac and conf.mac in others:
         raise InvalidConfig(f"mac {conf.mac!r} is that of {others[conf.mac]} of {pf.name!r}; choose another")
     return number, vfs[number]
+
+
+def _put_back(p: Plan, host: Rtnl, pod: Pod | None, ifname: str) -> None:
+    if p.port:
+        infiniband.detach(host, p, p.port, pod, ifname)
+        return
+    if p.home:
+        if pod:
+            _bring_home(p, pod, ifname)
+        if name := choose.at_home(p.device):
+            netdev.restore(host, name, p, p.home)
+            rdma.settle(p.rdma, p.device)
+    if p.pf:
+        attributes.restore(host, p)
 
 
 def _bring_home(p: Plan, pod: Pod, ifname: str) -> None:

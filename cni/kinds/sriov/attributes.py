@@ -2,7 +2,7 @@
 
 import errno
 
-from cni.errors import KernelRefused, doing
+from cni.errors import KernelRefused, LinkUnavailable, doing
 from cni.kernel import vf
 from cni.kernel.rtnl import IFF_UP, IFLA_ADDRESS, Link, Rtnl, attr
 from cni.kernel.vf import Vf
@@ -16,7 +16,11 @@ _KEYS = {"vlan": "vlan, vlanQoS, vlanProto", "rate": "min_tx_rate, max_tx_rate"}
 
 def now(host: Rtnl, p: Plan) -> Vf:
     """What the PF says of the VF.  Raises LinkUnavailable."""
-    return vf.parse(choose.netdev_of_pf(p.pf, host).vfs)[p.number]
+    pf = choose.netdev_of_pf(p.pf, host)
+    try:
+        return vf.parse(pf.vfs)[p.number]
+    except KeyError as e:
+        raise LinkUnavailable(f"{pf.name} tells nothing of VF {p.number} ({p.device}); is it its PF?") from e
 
 
 def apply(host: Rtnl, p: Plan) -> None:
@@ -42,8 +46,15 @@ def differing(host: Rtnl, p: Plan) -> str:
 
 
 def restore(host: Rtnl, p: Plan) -> None:
-    """Every attribute on the PF as it was, whoever changed it.  Raises OSError naming the one that will not."""
-    for name in p.before.differing(now(host, p)):
+    """Every attribute on the PF as it was, whoever changed it.  Raises OSError naming the one that will not, and
+    LinkUnavailable where the PF is away and has something that we set."""
+    try:
+        found = now(host, p)
+    except LinkUnavailable:
+        if not p.wanted:
+            return
+        raise
+    for name in p.before.differing(found):
         _set(host, p, name, getattr(p.before, name))
 
 

@@ -118,7 +118,10 @@ def netdev_of_pf(address: str, host: Rtnl) -> Link:
     if function and function.netdevs:
         link = host.link(function.netdevs[0], filters=rtnl.RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF)
     if link is None:
-        raise LinkUnavailable(f"PF {address} has no network interface; is its driver bound, or is it in a namespace?")
+        raise LinkUnavailable(
+            f"PF {address} has no network interface on the host; bind its driver, or bring it back from the namespace "
+            "that it is in"
+        )
     return link
 
 

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
+from cni.kernel import sysfs
 from cni.kernel.rtnl import IFF_ALLMULTI, IFF_PROMISC, IFF_UP, Link
 from cni.kernel.vf import Vf
 from cni.rdma import Devices
@@ -40,7 +41,8 @@ class Port:
 
 @dataclass(frozen=True)
 class Plan:
-    """One device, known by its PCI address.
+    """One device, known by its PCI address and, because another may come to be there, its ``incarnation``
+    (kernel/sysfs.py).
 
     ``pf`` is its PF's address and ``number`` its index there; empty and -1 for a PF that is moved itself.
     ``netdev`` is its name on the host, and ``home`` all that it was there; empty and None where a userspace driver
@@ -51,6 +53,7 @@ class Plan:
     """
 
     device: str
+    incarnation: int
     pf: str
     number: int
     netdev: str
@@ -63,6 +66,10 @@ class Plan:
     rdma_devs: list[str]
     port: Port | None = None
     index: int = 0
+
+    @property
+    def exists(self) -> bool:
+        return sysfs.incarnation(self.device) == self.incarnation
 
     def to_json(self) -> Json:
         return asdict(self)

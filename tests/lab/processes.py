@@ -1,0 +1,87 @@
+"""The real plugin in processes of its own: several at once, or one that is held at a moment we choose.
+
+Forked, for a new Python takes a second to start where the machine is emulated.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from topology import PROGRAMS
+
+from cni.main import run as hpn
+from cni.spec import Reply, Request
+
+
+def at_once(requests: Sequence[Request]) -> list[Reply]:
+    """Each in a process of its own, all let go at the same moment."""
+    gate, opens = os.pipe()
+    children = [_forked(request, lambda: os.read(gate, 1), also_close=opens) for request in requests]
+    os.close(gate)
+    os.close(opens)
+    return [_reply(pid, answer) for pid, answer in children]
+
+
+class Held:
+    """A process that stopped where it was told to."""
+
+    def __init__(self, pid: int, answer: int) -> None:
+        self._pid, self._answer = pid, answer
+
+    def goes_on(self) -> Reply:
+        os.kill(self._pid, signal.SIGCONT)
+        return _reply(self._pid, self._answer)
+
+
+@contextmanager
+def held(request: Request, when: Callable[[], bool]) -> Iterator[Held]:
+    """It stops itself before its first message to the kernel at which the condition holds."""
+
+    def prepare() -> None:
+        stopped = False
+
+        def audit(event: str, _: tuple[Any, ...]) -> None:
+            nonlocal stopped
+            if event == "socket.sendto" and not stopped and when():
+                stopped = True
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        sys.addaudithook(audit)
+
+    pid, answer = _forked(request, prepare)
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), f"it ended before that: {_read(answer)}"
+    yield Held(pid, answer)
+
+
+def _forked(request: Request, prepare: Callable[[], object], also_close: int | None = None) -> tuple[int, int]:
+    answer, answers = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.close(answer)
+            if also_close is not None:
+                os.close(also_close)
+            prepare()
+            reply = hpn(request, PROGRAMS)
+            os.write(answers, f"{reply.exit_code}\n{reply.stdout}".encode())
+            os._exit(0)
+        finally:
+            os._exit(2)
+    os.close(answers)
+    return pid, answer
+
+
+def _reply(pid: int, answer: int) -> Reply:
+    code, _, stdout = _read(answer).partition("\n")
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, "the process died"
+    return Reply(stdout, exit_code=int(code))
+
+
+def _read(answer: int) -> str:
+    with open(answer, "rb") as f:
+        return f.read().decode()
