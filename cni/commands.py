@@ -20,6 +20,7 @@ from cni.errors import (
     DelegateFailed,
     DelegateNotRun,
     DeviceInUse,
+    DeviceTaken,
     IncompatibleVersion,
     InterfaceExists,
     InvalidConfig,
@@ -44,11 +45,19 @@ _TOO_OLD = (IncompatibleVersion.code, BadEnvironment.code)
 def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Result:
     """Attach: all of it, or nothing and an error."""
     wanted = _parsed(conf, request)
+    if wanted.where.ipam:
+        delegate.find(wanted.where.ipam, request, programs)
+    while True:
+        try:
+            return _attached(wanted, request, conf, log, programs)
+        except DeviceTaken as e:
+            # Not under our own attachment's lock: it takes the owner's, and the two may be one file.
+            if not undo.free_one(e.devices, wanted.where, request, programs):
+                raise
+
+
+def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], programs: Programs) -> Result:
     where, key, kind = wanted.where, request.key, kinds.named(wanted.attach.kind)
-    if where.ipam:
-        delegate.find(where.ipam, request, programs)
-    # Not under our own attachment's lock: it takes the owner's, and the two may be one file.
-    undo.free_device(wanted.attach.device, where, request, programs)
     with (
         _pod(request) as pod,
         rtnl.opened() as host,
@@ -179,12 +188,20 @@ def status(request: Request, conf: Json, _log: list[str], programs: Programs) ->
     try:
         durable.probe(wanted.where.state_dir)
         with rtnl.opened() as host:
-            kinds.named(wanted.attach.kind).status(wanted, host)
+            _status_of_kind(wanted, host)
             if wanted.attach.soft_roce:
                 rxe.refuse_unless_shared()
     except (CniError, OSError) as e:
         raise NotAvailable(f"no ADD can be served: {e}") from e
     _ask_if_it_can(wanted.where.ipam, request, programs)
+
+
+def _status_of_kind(wanted: "NetConf", host: rtnl.Rtnl) -> None:
+    try:
+        kinds.named(wanted.attach.kind).status(wanted, host)
+    except DeviceTaken as e:
+        if not undo.can_free_one(e.devices, wanted.where):
+            raise
 
 
 def _parsed(conf: Json, request: Request) -> "NetConf":
@@ -197,7 +214,8 @@ def _parsed(conf: Json, request: Request) -> "NetConf":
 def _refuse_owned(device: str, where: Location) -> None:
     if owner := journal.owner(where.state_dir, device):
         raise DeviceInUse(
-            f"deviceID {device!r} belongs to {owner.network}/{owner.key}, since {owner.time}; delete that first"
+            f"deviceID {device!r} belongs to {owner.network}/{owner.key}, since {owner.time}; delete that first",
+            owner.device,
         )
 
 

@@ -140,10 +140,22 @@ class RecordUnreadable(CniError):
     code = 108
 
 
-class DeviceInUse(CniError):
+class DeviceTaken(CniError):
+    """``devices`` are all that would have done but for the attachments that have them."""
+
+    def __init__(self, msg: str, *devices: str) -> None:
+        super().__init__(msg)
+        self.devices = devices
+
+
+class DeviceInUse(DeviceTaken):
     """The device belongs to another attachment."""
 
     code = 109
+
+
+class NoneFree(DeviceTaken, LinkUnavailable):
+    """Any one of several devices would have done, and none is free."""
 
 
 class GidTableFull(CniError):

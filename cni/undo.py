@@ -67,15 +67,32 @@ def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: P
     log.append(f"undid what an earlier ADD of {record.network}/{record.key} left, of {record.time}")
 
 
-def free_device(device: str, where: Location, request: Request, programs: Programs) -> None:
-    """Take the device from another attachment that is provably dead."""
-    owner = journal.owner(where.state_dir, device)
-    if owner is None or (owner.network, owner.key) == (where.network, request.key):
-        return
-    with journal.locked(where.state_dir, owner.network, owner.key) as entry:
-        now = entry.load()
-        if now and is_dead(now):
-            raise_all(attachment(entry, now, request.but(CNI_NETNS="", CNI_COMMAND="GC"), programs))
+def free_one(devices: tuple[str, ...], where: Location, request: Request, programs: Programs) -> bool:
+    """Take one of the devices from an attachment that is provably dead; whether one of them is nobody's now.
+
+    Raises what went wrong if there are dead owners and none could be undone.
+    """
+    owners, failures = journal.devices(where.state_dir), list[Exception]()
+    for device in devices:
+        if device not in owners:
+            return True
+        with journal.locked(where.state_dir, owners[device].network, owners[device].key) as entry:
+            owner = entry.load()
+            if owner is None:
+                return True
+            if is_dead(owner):
+                problems = attachment(entry, owner, request.but(CNI_NETNS="", CNI_COMMAND="GC"), programs)
+                if not problems:
+                    return True
+                failures += problems
+    raise_all(failures)
+    return False
+
+
+def can_free_one(devices: tuple[str, ...], where: Location) -> bool:
+    """Whether ``free_one`` would try."""
+    owners = journal.devices(where.state_dir)
+    return any(device not in owners or is_dead(owners[device]) for device in devices)
 
 
 def release(ipam: str, request: Request, programs: Programs) -> None:

@@ -380,3 +380,25 @@ def test_two_pods_want_the_last_vf(node: Node, make_pod: Callable[[], Pod], crow
     for pod in others:
         node.ok("DEL", pod)
     assert node.state_files() == set()
+
+
+def test_dead_pods_give_way(node: Node, make_pod: Callable[[], Pod], crowd: Callable[[int], list[Pod]]) -> None:
+    """All VFs are attached, and two of the pods died without a DEL: two can be served, and a third cannot."""
+    *dying, one, other = crowd(4)
+    conf = any_vf(node)
+    error = node.refused("ADD", make_pod(), conf)
+    assert (error["code"], "no free VF" in error["msg"]) == (NOT_THERE, True)
+    assert node.refused("STATUS", None, conf)["code"] == 50
+    for pod in dying:
+        pod.gone()
+    node.ok("STATUS", None, conf)
+    new = [make_pod(), make_pod()]
+    replies = at_once([node.request("ADD", pod, conf) for pod in new])
+    assert [reply.exit_code for reply in replies] == [0, 0], replies
+    assert len(set(devices([*new, one, other]))) == 4
+    numbers = {d: n for n, d in enumerate(choose.vfs_of(PF))}
+    assert [vf(numbers[device])["vlan_list"] for device in devices(new)] == [[{}], [{}]]
+    assert node.refused("ADD", make_pod(), conf)["code"] == NOT_THERE
+    for pod in (*dying, *new, one, other):
+        node.ok("DEL", pod, conf)
+    assert node.state_files() == set()

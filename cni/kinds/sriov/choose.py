@@ -5,7 +5,7 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
 from cni import journal
-from cni.errors import DeviceInUse, InvalidConfig, LinkUnavailable, TryAgain
+from cni.errors import DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
 from cni.kernel import dump, rtnl, sysfs, vf
 from cni.kernel.rtnl import Link, Rtnl
 
@@ -42,7 +42,9 @@ def chosen(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
         raise InvalidConfig(f"vf {wanted.vf}: pf {wanted.pf!r} has VFs 0 to {len(addresses) - 1}")
     address = addresses[wanted.vf]
     if owner := owners.get(address):
-        raise DeviceInUse(f"vf {wanted.vf} of pf {wanted.pf!r} ({address}) belongs to {owner.network}/{owner.key}")
+        raise DeviceInUse(
+            f"vf {wanted.vf} of pf {wanted.pf!r} ({address}) belongs to {owner.network}/{owner.key}", address
+        )
     return named(address)
 
 
@@ -78,7 +80,7 @@ def vfs_of(pf: str) -> tuple[str, ...]:
 
 
 def any_free(pf: str, addresses: tuple[str, ...], owned: Container[str], host: Rtnl) -> sysfs.Function:
-    """The first VF that nobody has: no attachment, and not up on the host.  Raises LinkUnavailable."""
+    """The first VF that nobody has: no attachment, and not up on the host.  Raises NoneFree."""
     for address in addresses:
         function = sysfs.function(address)
         if address in owned or function is None or not function.netdevs:
@@ -86,7 +88,10 @@ def any_free(pf: str, addresses: tuple[str, ...], owned: Container[str], host: R
         link = host.link(function.netdevs[0])
         if link and not link.up:
             return function
-    raise LinkUnavailable(f"pf {pf!r} has no free VF: all {len(addresses)} are attached, up on the host, or elsewhere")
+    raise NoneFree(
+        f"pf {pf!r} has no free VF: all {len(addresses)} are attached, up on the host, or elsewhere",
+        *(address for address in addresses if address in owned),
+    )
 
 
 def whole(pf: str, where: "Location", host: Rtnl) -> sysfs.Function:
@@ -101,7 +106,7 @@ def whole(pf: str, where: "Location", host: Rtnl) -> sysfs.Function:
     for address in sysfs.vfs(function.address):
         if owner := owners.get(address):
             raise DeviceInUse(
-                f"pfOnly: VF {address} of {pf!r} belongs to {owner.network}/{owner.key}; delete that first"
+                f"pfOnly: VF {address} of {pf!r} belongs to {owner.network}/{owner.key}; delete that first", address
             )
     if dump.default_route_link(None) == pf:
         raise InvalidConfig(f"pfOnly: the host's default route is by {pf!r}; choose another PF")
