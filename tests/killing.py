@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from topology import PROGRAMS
@@ -24,7 +25,7 @@ def killed_at(step: int, request: Request) -> bool:
     child = os.fork()
     if not child:
         try:
-            _die_at(step)
+            at_step(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
             reply = hpn(request, PROGRAMS)
             os._exit(_ENDED if reply.exit_code == 0 else 1)
         finally:
@@ -37,7 +38,8 @@ def killed_at(step: int, request: Request) -> bool:
     return False
 
 
-def _die_at(step: int) -> None:
+def at_step(step: int, act: Callable[[], None]) -> None:
+    """Have this process do that just before its n-th step from now."""
     count, plugin = 0, os.getpid()
 
     def one_more() -> None:
@@ -45,7 +47,7 @@ def _die_at(step: int) -> None:
         if os.getpid() != plugin:  # a child that is to outlive it
             return
         if count == step:
-            os.kill(os.getpid(), signal.SIGKILL)
+            act()
         count += 1
 
     def audit(event: str, args: tuple[Any, ...]) -> None:

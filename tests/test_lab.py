@@ -74,6 +74,16 @@ def test_a_power_failure(tmp_path: Path) -> None:
     assert set(after.stdout.split()) == {"synced:1000", "renamed-and-synced:1000", "renamed.new:1000"}
 
 
+def test_power_failures_of_a_node(tmp_path: Path) -> None:
+    """Journal and leases of an older boot: what was answered is there, nothing is lost for ever, no device touched."""
+    outage = ("env", f"PYTHONPATH={ROOT / 'tests'}:{ROOT}", sys.executable, "-m", "lab.outage")
+    for verb, step in (("ADD", 4), ("ADD", 30), ("DEL", 12)):
+        lost = lab("--disk", tmp_path / "disk", *outage, "lose", verb, str(step))
+        assert lost.returncode == 123, lost.stdout + lost.stderr
+        after = lab("--disk", tmp_path / "disk", *outage, "recover", lost.stdout)
+        assert after.returncode == 0, after.stdout + after.stderr
+
+
 def outcomes(case: ET.Element) -> list[ET.Element]:
     """How it ended otherwise than by passing."""
     return [e for e in case if e.tag in ("failure", "error", "skipped")]

@@ -1,0 +1,99 @@
+"""Run in the guest with --disk, boot after boot: attach VFs, and lose power; then find out what the next boot makes of
+what the last one left.
+
+    outage lose VERB STEP    attach two, detach one of them, and pull the plug just before a step of VERB with another
+    outage recover ANSWERED  after that; ANSWERED is what ``lose`` printed
+
+What the plugin answered before the plug was pulled is printed at once, and so is outside the guest by then.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from killing import at_step
+from lab.node import MAC, NAME, PF, Node, netdev, pci, vf
+from lab.qmp import Monitor
+from topology import Pod, ip
+
+# As many as there are VFs on both PFs.
+POOL = {
+    "type": "hpn-ipam",
+    "ranges": [[{"subnet": "10.56.0.0/28", "rangeStart": "10.56.0.2", "rangeEnd": "10.56.0.9"}]],
+}
+VFS = [f"rail{rail}v{number}" for rail in range(2) for number in range(4)]
+CHANGES = {"vlan": 7, "spoofchk": "off", "trust": "on", "mtu": 1400}
+
+
+def made(name: str) -> Pod:
+    pod = Pod(f"hpn-outage-{name}")
+    ip("netns", "add", pod.name)
+    return pod
+
+
+def conf(node: Node, device: str, **keys: Any) -> dict[str, Any]:
+    return node.conf(deviceID=device, ipam=POOL, **keys)
+
+
+def attach(node: Node, pod: Pod, device: str, **keys: Any) -> set[str]:
+    result = node.ok("ADD", pod, conf(node, device, **keys))
+    return {i["address"].partition("/")[0] for i in result["ips"]}
+
+
+def lose(node: Node, verb: str, step: int) -> None:
+    devices = [pci(name) for name in VFS]
+    stays, left, last = (made(name) for name in ("stays", "left", "last"))
+    answered = sorted(attach(node, stays, devices[0], **CHANGES))
+    attach(node, left, devices[1], **CHANGES)
+    node.ok("DEL", left, conf(node, devices[1]))
+    print(json.dumps(answered), flush=True)
+    if verb == "DEL":
+        attach(node, last, devices[2], **CHANGES)
+    with Monitor() as monitor:
+        at_step(step, monitor.power_off)
+        node.ok(verb, last, conf(node, devices[2], **CHANGES))
+    raise AssertionError(f"{verb} has fewer than {step} steps")
+
+
+def recover(node: Node, answered: set[str]) -> None:
+    devices = [pci(name) for name in VFS]
+    names = {path.name.partition(":")[0] for path in node.state.glob("attachments/*/*.json")}
+    assert names in ({"hpn-outage-stays"}, {"hpn-outage-stays", "hpn-outage-last"}), names
+    # What DEL had confirmed is free; what an interrupted command had is held, or not.
+    held = node.leases()
+    assert answered <= held
+    assert len(held) <= len(names)
+    # To the older boot's records the first VF is what they had attached; to this boot it is the host's.
+    ip("link", "set", PF, "vf", "0", "vlan", "9")
+    ip("link", "set", NAME, "address", MAC, "mtu", "1300", "name", "mine", "up")
+    mine = netdev("mine"), vf()
+
+    new = made("new")
+    assert attach(node, new, devices[2]).isdisjoint(held)
+    # kubelet deletes the sandboxes it remembers, and a runtime has the rest collected.
+    node.ok("DEL", Pod("hpn-outage-stays"), conf(node, devices[0]))
+    valid = [{"containerID": new.name, "ifname": "hpn0"}]
+    node.ok("GC", None, conf(node, devices[0]) | {"cni.dev/valid-attachments": valid})
+    assert [path.name for path in node.state.glob("attachments/*/*.json")] == [f"{new.name}:hpn0.json"]
+    assert (len(node.leases()), (new.link() or {})["parentdev"]) == (1, devices[2])
+    assert (netdev("mine"), vf()) == mine
+    node.ok("DEL", new, conf(node, devices[2]))
+    assert node.state_files() == set()
+
+    ip("link", "set", "mine", "down", "name", NAME)
+    pods = [made(f"{n}") for n in range(len(devices))]
+    addresses = [attach(node, pod, device) for pod, device in zip(pods, devices, strict=True)]
+    assert len(set().union(*addresses)) == len(devices)
+    for pod, device in zip(pods, devices, strict=True):
+        node.ok("DEL", pod, conf(node, device))
+    assert node.state_files() == set()
+
+
+if __name__ == "__main__":
+    node = Node(Path("/run/lab/disk"))
+    match sys.argv[1:]:
+        case ["lose", verb, step]:
+            lose(node, verb, int(step))
+        case ["recover", answered]:
+            recover(node, set(json.loads(answered)))
