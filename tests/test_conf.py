@@ -1,52 +1,17 @@
 """The configurations we ship are ones we take."""
 
-import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shipped import CONF, documents, plugins, requests
 
 from cni import config, spec
 from ipam import config as ipam_config
 
-CONF = Path(__file__).parents[1] / "conf"
 HPN, HPN_IPAM = "hpn", "hpn-ipam"
-
-# Kubernetes wraps a configuration in a NetworkAttachmentDefinition's spec.config: a block of JSON ("config: |"
-# and deeper lines) or one quoted line.  Whatever else YAML can say is not in our files.
-_BLOCK = re.compile(r"^(?P<indent> *)config: *\|-?\n(?P<text>(?:(?P=indent) +.*\n|\s*\n)+)", re.MULTILINE)
-_QUOTED = re.compile(r"^ *config: *'(?P<text>(?:[^']|'')*)'$", re.MULTILINE)
-
-
-def documents(path: Path) -> list[dict[str, Any]]:
-    """The network configurations in a file."""
-    text = path.read_text()
-    if path.suffix not in (".yaml", ".yml"):
-        return [json.loads(text)]
-    wrapped = [m["text"] for m in _BLOCK.finditer(text)] + [
-        m["text"].replace("''", "'") for m in _QUOTED.finditer(text)
-    ]
-    found = [json.loads(document) for document in wrapped]
-    expected = len(re.findall(r"^kind: *NetworkAttachmentDefinition *$", text, re.MULTILINE))
-    assert len(found) == expected, f"{path}: {expected} definitions, {len(found)} configurations"
-    return found
-
-
-def plugins(network: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What each plugin of the network would get on stdin, as libcni makes it."""
-    common = {k: network[k] for k in ("cniVersion", "name") if k in network}
-    for plugin in network.get("plugins", [network]):
-        yield common | {k: v for k, v in plugin.items() if k != "capabilities"}
-
-
 FILES = sorted(p for p in CONF.rglob("*") if p.suffix in (".conflist", ".conf", ".json", ".yaml", ".yml"))
-SHIPPED = [
-    pytest.param(plugin, id=f"{path.name}-{at}")
-    for path in FILES
-    for at, plugin in enumerate(plugin for network in documents(path) for plugin in plugins(network))
-]
+SHIPPED = [pytest.param(plugin, id=f"{path.name}-{at}") for path in FILES for at, plugin in enumerate(requests(path))]
 
 
 def test_every_file_has_something_of_ours() -> None:

@@ -1,0 +1,19 @@
+"""The examples that take a VF work as they stand; the others are tested by the system tier."""
+
+from pathlib import Path
+
+import pytest
+from lab.node import RDMA, Node, rdma_devs
+from shipped import CONF, requests
+from topology import Pod
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("*sriov*")), ids=lambda path: path.name)
+def test_attaches_and_detaches(node: Node, pod: Pod, path: Path) -> None:
+    (conf,) = requests(path, node.device)
+    conf["stateDir"] = str(node.state)
+    result = node.ok("ADD", pod, conf)
+    assert {ip["address"] for ip in result["ips"]} == pod.addresses()
+    assert rdma_devs(pod.name) == {RDMA}
+    assert node.checked(pod, conf, result).exit_code == 0
+    node.ok("DEL", pod, conf)
