@@ -84,6 +84,12 @@ def test_power_failures_of_a_node(tmp_path: Path) -> None:
         assert after.returncode == 0, after.stdout + after.stderr
 
 
+def test_under_load() -> None:
+    stress = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/lab/stress.py")
+    done = lab("--pfs", "8", "--vfs", "7", *stress)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def outcomes(case: ET.Element) -> list[ET.Element]:
     """How it ended otherwise than by passing."""
     return [e for e in case if e.tag in ("failure", "error", "skipped")]
