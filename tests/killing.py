@@ -15,7 +15,7 @@ from cni.main import run as hpn
 from cni.spec import Request
 
 _STEPS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.truncate", "socket.sendto"}
-_CALLS = {"flush", "fsync"}  # steps that Python raises no audit event for
+_CALLS = {"flush", "fsync", "fdatasync", "pwrite"}  # steps that Python raises no audit event for
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _ENDED = 77
 
