@@ -8,6 +8,7 @@ A record is written once before the first change ("complete": false) and once af
 when everything it names has been confirmed undone, and not before.  Out of scope: how to undo.
 """
 
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -153,6 +154,10 @@ def _lock(state_dir: Path, what: str, name: str) -> Iterator[None]:
 def _file_lock(path: str) -> FileLock:
     """One object per file, which costs as much to make as to take; each thread has its own state of it."""
     return FileLock(path, mode=0o600)
+
+
+# filelock rightly refuses an object that a fork copied with whatever it held.
+os.register_at_fork(after_in_child=_file_lock.cache_clear)
 
 
 def keys(state_dir: Path, network: str) -> list[Key]:
