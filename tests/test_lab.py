@@ -77,10 +77,10 @@ def test_a_power_failure(tmp_path: Path) -> None:
 def test_power_failures_of_a_node(tmp_path: Path) -> None:
     """Journal and leases of an older boot: what was answered is there, nothing is lost for ever, no device touched."""
     outage = ("env", f"PYTHONPATH={ROOT / 'tests'}:{ROOT}", sys.executable, "-m", "lab.outage")
-    for verb, step in (("ADD", 4), ("ADD", 30), ("DEL", 12)):
-        lost = lab("--disk", tmp_path / "disk", *outage, "lose", verb, str(step))
+    for journal, verb, step in (("disk", "ADD", 4), ("memory", "ADD", 20), ("disk", "DEL", 12)):
+        lost = lab("--disk", tmp_path / "disk", *outage, journal, "lose", verb, str(step))
         assert lost.returncode == 123, lost.stdout + lost.stderr
-        after = lab("--disk", tmp_path / "disk", *outage, "recover", lost.stdout)
+        after = lab("--disk", tmp_path / "disk", *outage, journal, "recover", lost.stdout)
         assert after.returncode == 0, after.stdout + after.stderr
 
 
