@@ -91,7 +91,9 @@ class Demo:
 
     def records(self) -> list[Path]:
         """Every attachment and every lease on disk."""
-        return [path for kind in ("attachments", "ipam") for path in (self.state / kind).rglob("*.json")]
+        records = list((self.state / "attachments").rglob("*.json"))
+        # A line of spaces is free.
+        return records + [path for path in (self.state / "ipam").glob("*/leases") if path.read_text().strip()]
 
     def draw(self) -> None:
         title(3, "Who is connected to whom, read back from the kernel")
@@ -129,7 +131,7 @@ class Demo:
             if links != ["lo"]:
                 raise Failed(f"{name} still has {links}")
             ok(f"{name}: only lo")
-        print(f"   {DIM}${PLAIN} find $stateDir/attachments $stateDir/ipam -name '*.json'")
+        print(f"   {DIM}${PLAIN} find $stateDir/attachments -name '*.json'; grep -l '[^ ]' $stateDir/ipam/*/leases")
         if held := self.records():
             raise Failed(f"still on disk: {', '.join(map(str, held))}")
         ok("no attachment record and no lease")

@@ -37,7 +37,7 @@ def machine_unchanged(tools: Tools) -> Iterator[None]:
             "links": {link["ifname"] for link in fabric.ip("link")},
             "results": set(fabric.RESULTS.glob("*")),
             "processes": set(running()),
-            "state in the default place": set(Path("/var/lib/cni/hpn").rglob("*")),
+            "state in the default places": {p for d in ("/run/hpn", "/var/lib/cni/hpn") for p in Path(d).rglob("*")},
         }
 
     before = belongings()
