@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.server import Server
-from cni import commands, config  # noqa: F401  # what a request would import otherwise
+from cni import commands, config, models  # noqa: F401  # what a request would import otherwise
 from cni.main import run
 from cni.spec import Reply, Request
 from ipam import config as ipam_config  # noqa: F401
@@ -45,6 +45,9 @@ def main(arguments: Sequence[str], version: str) -> int:
     except OSError as e:
         sys.stderr.write(f"hpn agent: {path}: {e.strerror}\n")
         return 1
+    # Here, where there is one thread: a plugin's process makes what it validates by when it needs it.
+    for model in models.MODELS.values():
+        model.model_rebuild()
     with listener:
         server = Server(listener, version, answer)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -70,7 +70,7 @@ def _rdma_device(name: str) -> str:
 class Rdma(BaseModel):
     """What the pod gets of the RDMA devices behind its interface, or that it gets one made of software (rxe)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     mode: Literal["auto", "exclusive", "shared", "off", "rxe"] = "auto"
     required: bool = False
@@ -98,7 +98,7 @@ class Rdma(BaseModel):
 class Common(BaseModel):
     """What every kind of attachment takes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     mtu: Annotated[int, Field(ge=0, le=65535)] = 0
     ipam: dict[str, Any] | None = None

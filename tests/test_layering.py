@@ -35,7 +35,17 @@ OURS = {
         "cni.location",
         "cni.process",
     },
-    "agent": {"agent", "cni.main", "cni.commands", "cni.config", "cni.spec", "ipam.main", "ipam.config", "ipam.stores"},
+    "agent": {
+        "agent",
+        "cni.main",
+        "cni.commands",
+        "cni.config",
+        "cni.models",
+        "cni.spec",
+        "ipam.main",
+        "ipam.config",
+        "ipam.stores",
+    },
     "ctl": {"ctl", "agent.main", "cni.main", "cni.process", "cni.spec", "ipam.main"},
     # What a person is shown, and nothing that could change it.
     "ctl.main": {"ctl.inspection", "cni.spec", "cni.errors"},
