@@ -69,6 +69,8 @@ def refuse(conf: "NetConf", function: sysfs.Function) -> None:
         raise InvalidConfig(
             f"rdma.name {name!r}: {function.address} is InfiniBand, where it is not kept; remove rdma.name"
         )
+    if conf.attach.soft_roce:
+        raise InvalidConfig(f"rdma.mode rxe: {function.address} is InfiniBand, over which there is no RoCE; set auto")
     if conf.guid and not function.pf:
         raise InvalidConfig(f"guid {conf.guid!r}: {function.address} is a PF, which has its own; remove guid")
 
