@@ -5,12 +5,12 @@ import re
 from typing import Self
 
 WARNING = 4  # and everything below it is worse
-# What drivers say of what the tests do to them, and of what the emulation lacks.  A BUG, a WARN with its trace, a hung
-# task, a device that is never released: none of that is here.
+# What drivers say of what the tests do to them, and the kernel of a machine that is slow, being emulated.  A BUG, a
+# WARN with its trace, a hung task, a device that is never released: none of that is here.
 HARMLESS = re.compile(
     r"igb 0000:\S+ VF \d+ attempted to (override administratively set|set invalid) "
     r"|igb 0000:\S+ VF \d+ requested MAC filter but is administratively denied"
-    r"|clocksource: Long readout interval"
+    r"|clocksource: Long readout interval|hrtimer: interrupt took|workqueue: \S+ hogged CPU|perf: interrupt took"
     r"|igbvf 0000:\S+ (\S+: )?(Vlan id \d+|Failed to remove vlan id|failed to kill vid|Failed to add vlan id)"
 )
 
