@@ -1,6 +1,6 @@
 # Everything a target downloads lies in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni); the tree gets dist/ and build/.
 
-.PHONY: help demo test lab lint binary bench clean root
+.PHONY: help demo test lab lint binary bench bench-lab clean root
 .DEFAULT_GOAL := help
 
 # A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
@@ -14,7 +14,7 @@ SOURCES := $(shell find cni ipam agent ctl -name '*.py') pyproject.toml $(wildca
 export HPN_PROGRAM_DIR := $(CURDIR)/build/unpacked
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: root binary ## as root: attach two pods with cnitool, ping, draw, detach, show that nothing is left
 	@netns-fixtures/setup net
@@ -56,6 +56,12 @@ bench: root binary ## as root: ADD and DEL against the Go peers, interleaved; WR
 	@netns-fixtures/setup trace || true
 	@peers=$$(netns-fixtures/peers) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python bench/bench.py $(if $(WRITE),--write)
+
+bench-lab: binary ## in the lab: VFs with RDMA, against sriov-cni, host-local and rdma-cni; WRITE=1 as above
+	@netns-fixtures/setup net
+	@netns-fixtures/setup trace || true
+	@peers=$$(netns-fixtures/peers) && vf_peers=$$(netns-fixtures/peers vf) && \
+	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers:$$vf_peers packaging/venv python bench/lab.py $(if $(WRITE),--write)
 
 clean: ## remove what was built in the tree
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -28,7 +28,6 @@ from fabric import Node, container_id, end_by_unwinding, entered, netns_path, no
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "performance.md"
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 PREFIX = "hpn-bench"
 VERBS = ("ADD", "DEL")
 PODS = 50
@@ -59,14 +58,16 @@ class Side:
             **self.variables,
         }
 
+    def argv(self, _verb: str, _pod: str) -> list[str]:
+        return [str(self.binary)]
+
     def start(self, verb: str, pod: str) -> tuple[int, int]:
         """Its process, and where its answer will be.  Not by subprocess, which takes longer than what is measured."""
         stdin, stdout = os.memfd_create("stdin"), os.memfd_create("stdout")
         os.write(stdin, json.dumps(self.conf).encode())
         os.lseek(stdin, 0, os.SEEK_SET)
         actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)]
-        argv = [str(self.binary)]
-        pid = os.posix_spawn(self.binary, argv, self.environment(verb, pod), file_actions=actions)
+        pid = os.posix_spawn(self.binary, self.argv(verb, pod), self.environment(verb, pod), file_actions=actions)
         os.close(stdin)
         return pid, stdout
 
@@ -178,7 +179,9 @@ def netlink_requests(side: Side, pod: str, scratch: Path) -> dict[str, int]:
         log = scratch / "strace"
         strace = ["strace", "-f", "-qq", "-yy", "-e", "trace=sendto,sendmsg,sendmmsg,write", "-o", str(log)]
         env, conf = side.environment(verb, pod), json.dumps(side.conf)
-        subprocess.run([*strace, str(side.binary)], env=env, input=conf, text=True, capture_output=True, check=True)
+        subprocess.run(
+            [*strace, *side.argv(verb, pod)], env=env, input=conf, text=True, capture_output=True, check=True
+        )
         counts[verb] = sum(bool(_NETLINK_CALL.search(line)) for line in log.read_text(errors="replace").splitlines())
     return counts
 
@@ -209,13 +212,14 @@ def table(title: str, sides: Sequence[Side], *, pods: int = 0) -> list[str]:
     return [*rows, ""]
 
 
-def write(lines: Sequence[str]) -> None:
-    """Put the lines between the page's markers."""
-    before, begin, rest = PAGE.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
+def write(lines: Sequence[str], section: str = "bench") -> None:
+    """Put the lines between the page's markers of that section."""
+    first, last = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+    before, begin, rest = PAGE.read_text().partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        sys.exit(f"{PAGE}: no {BEGIN} ... {END} to write between")
-    PAGE.write_text("\n".join([f"{before}{BEGIN}", *lines, f"{END}{after}"]))
+        sys.exit(f"{PAGE}: no {first} ... {last} to write between")
+    PAGE.write_text("\n".join([f"{before}{first}", *lines, f"{last}{after}"]))
 
 
 def run_all(bench: Bench, agent_pid: int, rounds: int) -> list[str]:
