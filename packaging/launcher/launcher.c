@@ -163,14 +163,17 @@ int main(int argc, char **argv, char **environment)
     cni = getenv("CNI_COMMAND");
     version = find_carried();
     if (cni && !isatty(0)) {
-        for (char **e = environment; *e && text_size + strlen(*e) < VARIABLES_MOST; text_size += strlen(*e++) + 1)
-            strcpy(text + text_size, *e);
+        for (; *environment && text_size + strlen(*environment) < VARIABLES_MOST; environment++) {
+            strcpy(text + text_size, *environment);
+            text_size += strlen(*environment) + 1;
+        }
         variables = text_size;
         for (ssize_t n; (n = read(0, text + text_size, sizeof text - text_size)) > 0;)
             text_size += n;
         if (text_size > variables + STDIN_MOST)
             fail(6, "stdin is longer than 4 MiB", "", 0);
-        ask_agent(slash ? slash + 1 : argv[0], version, variables);
+        if (!*environment) /* all of it went in */
+            ask_agent(slash ? slash + 1 : argv[0], version, variables);
         rewind_input(variables);
     }
     directory = carried_directory();
