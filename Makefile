@@ -51,11 +51,12 @@ dist/hpn: $(SOURCES)
 	@mkdir -p dist
 	packaging/venv python packaging/pack.py build/launcher build/program $@
 
-bench: root binary ## as root: ADD and DEL against the Go peers, interleaved; WRITE=1 updates docs/performance.md
+bench: root binary ## as root: ADD and DEL, and addresses by how many are held, against the Go peers; WRITE=1 updates docs/performance.md
 	@netns-fixtures/setup net
 	@netns-fixtures/setup trace || true
 	@peers=$$(netns-fixtures/peers) && \
-	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python bench/bench.py $(if $(WRITE),--write)
+	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python bench/bench.py $(if $(WRITE),--write) && \
+	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python bench/ipam.py $(if $(WRITE),--write)
 
 bench-lab: binary ## in the lab: VFs with RDMA, against sriov-cni, host-local and rdma-cni; WRITE=1 as above
 	@netns-fixtures/setup net

@@ -1,0 +1,221 @@
+"""What `make bench` runs second: ADD and DEL of one address, ours against Go's host-local, by how many are held.
+
+Cold is a new process per command, as a runtime starts it; warm is ours inside a process that has done it before, as in
+an agent.  A round is one ADD and one DEL of each side, and the side that goes first alternates.  Both sides' stores are
+on the disk that holds the temporary directory; ours syncs every change, host-local none.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from ipaddress import ip_network
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench import ROOT, write
+from cni.spec import Key, Request
+from ipam import leases
+from ipam.config import load
+from ipam.main import run
+from ipam.stores import Owner
+from ipam.stores.files import FileStore
+
+PLOT = ROOT / "docs" / "ipam.svg"
+FILLS = (0, 1_000, 10_000, 60_000)
+SUBNETS = ("10.0.0.0/16", "fd00::/64")
+VERBS = ("ADD", "DEL")
+OURS, WARM, THEIRS = "hpn-ipam, cold", "hpn-ipam, warm", "host-local, cold"
+COLOURS = {OURS: "#1f77b4", WARM: "#2ca02c", THEIRS: "#d62728"}
+
+
+@dataclass
+class Times:
+    """Milliseconds by verb, and the most memory a process had, in MiB."""
+
+    of: dict[str, list[float]] = field(default_factory=lambda: {verb: [] for verb in VERBS})
+    memory: float = 0.0
+
+    def median(self, verb: str) -> float:
+        return statistics.median(self.of[verb])
+
+
+def environ(verb: str, cid: str) -> dict[str, str]:
+    return {
+        "CNI_COMMAND": verb, "CNI_CONTAINERID": cid, "CNI_IFNAME": "hpn0", "CNI_NETNS": "/run/netns/pod",
+        "CNI_PATH": "/opt/cni/bin", "PATH": os.environ["PATH"],
+    }  # fmt: skip
+
+
+def conf(kind: str, subnet: str, directory: Path) -> bytes:
+    ipam = {"type": kind, "ranges": [[{"subnet": subnet}]], "dataDir": str(directory)}
+    return json.dumps({"cniVersion": "1.0.0", "name": "net", "type": "x", "ipam": ipam}).encode()
+
+
+def process(program: Path, stdin: bytes) -> Callable[[str, str], None]:
+    def call(verb: str, cid: str) -> None:
+        env = environ(verb, cid)
+        if subprocess.run([program], env=env, input=stdin, stdout=subprocess.DEVNULL, check=False).returncode:
+            sys.exit(f"{program}: {verb} failed")
+
+    return call
+
+
+def peak(program: Path, stdin: bytes) -> float:
+    """The most memory that an ADD has, in MiB.  What forked it counts too, so that is a small one (9 MiB)."""
+    script = (
+        "import os, sys; pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, "
+        "file_actions=[(os.POSIX_SPAWN_OPEN, 1, '/dev/null', os.O_WRONLY, 0)]); print(os.wait4(pid, 0)[2].ru_maxrss)"
+    )
+    words = [sys.executable, "-I", "-S", "-c", script, str(program)]
+    done = subprocess.run(words, env=environ("ADD", "peak"), input=stdin, capture_output=True, check=True)
+    process(program, stdin)("DEL", "peak")
+    return int(done.stdout) / 1024
+
+
+def in_process(stdin: bytes) -> Callable[[str, str], None]:
+    def call(verb: str, cid: str) -> None:
+        reply = run(Request(environ(verb, cid), stdin))
+        if reply.exit_code:
+            sys.exit(f"{verb}: {reply.stdout}")
+
+    return call
+
+
+def fill_ours(directory: Path, subnet: str, held: int) -> None:
+    """By our own store, in memory, where syncing costs nothing."""
+    choose = partial(leases.choose, load(json.loads(conf("hpn-ipam", subnet, directory)), {}).sets, ())
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        store = FileStore(Path(memory, "net"), [])
+        for i in range(held):
+            store.reserve(Owner(Key(f"{i:064x}", "hpn0"), f"default/pod-{i}", "/run/netns/pod"), choose)
+        shutil.copytree(memory, directory, dirs_exist_ok=True)
+
+
+def fill_theirs(directory: Path, subnet: str, held: int) -> None:
+    """As it writes them itself: a file per address, and the last one given."""
+    network = directory / "net"
+    network.mkdir(parents=True)
+    first = ip_network(subnet).network_address + 2
+    for i in range(held):
+        (network / str(first + i)).write_text(f"{i:064x}\r\nhpn0")
+    if held:
+        (network / "last_reserved_ip.0").write_text(str(first + held - 1))
+
+
+def measure(programs: dict[str, Path], subnet: str, held: int, rounds: int, scratch: Path) -> dict[str, Times]:
+    times = {name: Times() for name in COLOURS}
+    directories = {"hpn-ipam": scratch / "ours", "host-local": scratch / "theirs"}
+    for directory in directories.values():
+        shutil.rmtree(directory, ignore_errors=True)
+    fill_ours(directories["hpn-ipam"], subnet, held)
+    fill_theirs(directories["host-local"], subnet, held)
+    os.sync()
+    stdin = {kind: conf(kind, subnet, directory) for kind, directory in directories.items()}
+    calls = {
+        OURS: process(programs["hpn-ipam"], stdin["hpn-ipam"]),
+        WARM: in_process(stdin["hpn-ipam"]),
+        THEIRS: process(programs["host-local"], stdin["host-local"]),
+    }
+    for i in range(-2, rounds):
+        for verb in VERBS:
+            for name in list(calls) if i % 2 else list(reversed(calls)):
+                started = time.perf_counter()
+                calls[name](verb, f"new-{name[:3]}-{name[-4:]}")
+                if i >= 0:
+                    times[name].of[verb].append((time.perf_counter() - started) * 1000)
+    for name, kind in ((OURS, "hpn-ipam"), (THEIRS, "host-local")):
+        times[name].memory = peak(programs[kind], stdin[kind])
+    status = Path("/proc/self/status").read_text()
+    times[WARM].memory = int(status.split("VmRSS:")[1].split()[0]) / 1024
+    return times
+
+
+Results = dict[tuple[str, int], dict[str, Times]]
+
+
+def table(results: Results) -> list[str]:
+    rows = ["| pool | held | program | ADD ms | DEL ms | ADD against host-local | memory MiB |"]
+    rows.append("|---|--:|---|--:|--:|--:|--:|")
+    for (subnet, held), times in results.items():
+        for name, own in times.items():
+            ratio = own.median("ADD") / times[THEIRS].median("ADD")
+            numbers = f"{own.median('ADD'):.2f} | {own.median('DEL'):.2f} | {ratio:.3f} | {own.memory:.0f}"
+            rows.append(f"| {subnet} | {held:,} | {name} | {numbers} |")
+    return rows
+
+
+def plot(results: Results) -> str:
+    """ADD against fill, by powers of ten, a panel per pool."""
+    width, height, left, top = 380, 260, 60, 40
+
+    def x(held: int) -> float:
+        return left + 300 * FILLS.index(held) / (len(FILLS) - 1)
+
+    def y(ms: float) -> float:
+        return top + height * (1 - (math.log10(ms) + 1) / 5)  # 0.1 to 10,000
+
+    size = f'width="{2 * width + 60}" height="{height + 110}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for panel, subnet in enumerate(SUBNETS):
+        parts.append(f'<g transform="translate({panel * (width + 20)} 0)">')
+        parts.append(f'<text x="{left}" y="20" font-size="14">ADD in {subnet}, ms by addresses held</text>')
+        for decade in (0.1, 1, 10, 100, 1000, 10000):
+            parts.append(f'<path d="M{left} {y(decade):.1f}h300" stroke="#ddd"/>')
+            parts.append(f'<text x="{left - 8}" y="{y(decade) + 4:.1f}" text-anchor="end">{decade:g}</text>')
+        parts.extend(
+            f'<text x="{x(held)}" y="{top + height + 18}" text-anchor="middle">{held:,}</text>' for held in FILLS
+        )
+        for name, colour in COLOURS.items():
+            medians = [(x(held), y(results[subnet, held][name].median("ADD"))) for held in FILLS]
+            points = " ".join(f"{a:.1f},{b:.1f}" for a, b in medians)
+            parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+            parts.extend(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{colour}"/>' for a, b in medians)
+        parts.append("</g>")
+    for i, (name, colour) in enumerate(COLOURS.items()):
+        parts.append(f'<text x="{left + 160 * i}" y="{top + height + 50}" fill="{colour}">● {name}</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description="ADD and DEL of an address by how many are held.")
+    options.add_argument("--rounds", type=int, default=20)
+    options.add_argument("--write", action="store_true", help="update docs/performance.md and docs/ipam.svg")
+    chosen = options.parse_args()
+    binary, peers = Path(os.environ.get("HPN_BINARY", "")), Path(os.environ.get("HPN_PEERS", ""))
+    if not binary.is_file() or not (peers / "host-local").is_file():
+        sys.exit("run it as `make bench`, which builds both sides, or set HPN_BINARY and HPN_PEERS")
+    results: Results = {}
+    with tempfile.TemporaryDirectory(prefix="hpn-bench-") as temporary:
+        scratch = Path(temporary)
+        ours = scratch / "bin" / "hpn-ipam"
+        ours.parent.mkdir()
+        shutil.copy(binary, ours)
+        for subnet in SUBNETS:
+            for held in FILLS:
+                results[subnet, held] = measure(
+                    {"hpn-ipam": ours, "host-local": peers / "host-local"}, subnet, held, chosen.rounds, scratch
+                )
+                print(f"{subnet}, {held:,} held: done", file=sys.stderr)
+    lines: Sequence[str] = [f"{chosen.rounds} rounds, medians.", "", *table(results), "", "![ADD by fill](ipam.svg)"]
+    print("\n".join(lines))
+    if chosen.write:
+        write(lines, "ipam")
+        PLOT.write_text(plot(results))
+
+
+if __name__ == "__main__":
+    main()
