@@ -76,7 +76,8 @@ def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], p
         try:
             # Ours is all or nothing, and needs no link: refusing before there is one is cheaper and quieter.
             if where.ipam in programs:
-                result, holds = _addresses(where.ipam, request, programs), True
+                inside = (pod.fd, pod.rtnl.sock.fileno())
+                result, holds = _addresses(where.ipam, replace(request, inside=inside), programs), True
             link = kind.attach(plan, host, pod, key.ifname)
             record = replace(record, link={**plan, "index": link.index if link else 0})
             if record.rxe:

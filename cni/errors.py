@@ -100,6 +100,10 @@ class AddressUnavailable(CniError):
     code = 102
 
 
+class AddressHeld(AddressUnavailable):
+    """A requested address is another's: it may be free once what is dead is released."""
+
+
 class PoolExhausted(CniError):
     """Every address of a range set is held."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from cni.errors import AddressUnavailable, PoolExhausted
+from cni.errors import AddressHeld, AddressUnavailable, PoolExhausted
 from cni.result import Address, Ip
 from ipam.pool import RangeSet
 from ipam.ranges import count, next_free
@@ -32,7 +32,7 @@ def _requested(sets: Sequence[RangeSet], requested: Sequence[Address], book: Boo
                 "and a range set gives one address; request one of each set"
             )
         if address not in book.mine and (owner := book.holder(address)):
-            raise AddressUnavailable(f"requested address {address} is held by {owner}; request another or delete that")
+            raise AddressHeld(f"requested address {address} is held by {owner}; request another or delete that")
         asked[range_set.key] = address
     return asked
 

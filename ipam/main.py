@@ -1,19 +1,21 @@
 """The IPAM plugin's commands.  ADD answers without interfaces (SPEC 1.1.0, section 4, "Plugin Delegation")."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cni import spec
 from cni.dispatch import Command, answer
-from cni.errors import CheckFailed, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
+from cni.errors import AddressHeld, CheckFailed, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
 from cni.location import IPAM_DIR
 from cni.result import Result
 from cni.spec import Json, Reply, Request
 from ipam import leases
 from ipam.pool import Pool
-from ipam.stores import Owner, Store
+from ipam.stores import Owner, Sandbox, Store
+
+T = TypeVar("T")
 
 
 def run(request: Request) -> Reply:
@@ -30,8 +32,9 @@ def add(request: Request, conf: Json, log: list[str]) -> Result:
     args = spec.cni_args(request.var("CNI_ARGS"))
     pool = _pool(conf, args)
     pod = "/".join(filter(None, (args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME"))))
-    owner = Owner(request.key, pod, request.netns)
-    ips = _store(conf, log).reserve(owner, partial(leases.choose, pool.sets, pool.requested))
+    owner = Owner(request.key, pod, request.netns, _sandbox(request))
+    store, choose = _store(conf, log), partial(leases.choose, pool.sets, pool.requested)
+    ips = _with_the_deads(store, log, lambda: store.reserve(owner, choose))
     return Result(ips=ips, routes=pool.routes, dns=pool.dns)
 
 
@@ -60,15 +63,16 @@ def check(request: Request, conf: Json, log: list[str]) -> None:
 def status(_request: Request, conf: Json, log: list[str]) -> None:
     """An ADD without requests would be served.  Raises NotAvailable, InvalidConfig, UnsupportedField."""
     pool = _pool(conf, {})
+    store = _store(conf, log)
     try:
-        _store(conf, log).rehearse(partial(leases.choose, pool.sets, ()))
+        _with_the_deads(store, log, lambda: store.rehearse(partial(leases.choose, pool.sets, ())))
     except (PoolExhausted, IoFailure) as e:
         raise NotAvailable(e.msg, e.details) from e
 
 
 def collect(_request: Request, conf: Json, log: list[str]) -> None:
-    """Release what the runtime's list does not name; without a list, what a former boot left."""
-    _store(conf, log).collect(spec.valid_attachments(conf))
+    """Release what the runtime's list does not name; without a list, what is provably dead."""
+    _store(conf, log).collect(spec.valid_attachments(conf), _gone)
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -80,8 +84,35 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
+def _with_the_deads(store: Store, log: list[str], ask: Callable[[], T]) -> T:
+    """What ``ask`` answers, if need be with the addresses of who is provably dead.
+
+    Only then: it takes a look at every lease there is.
+    """
+    try:
+        return ask()
+    except (PoolExhausted, AddressHeld):
+        freed = store.collect(None, _gone)
+        if not freed:
+            raise
+        log.append(f"released {freed} leases of an older boot, or of namespaces that are gone")
+    return ask()
+
+
 # pydantic, netaddr and filelock are most of this program's start-up: VERSION needs none of them, and DEL,
 # which has to work under a configuration that is no longer valid, only the last.
+
+
+def _sandbox(request: Request) -> Sandbox | None:
+    from ipam import sandboxes  # noqa: PLC0415
+
+    return sandboxes.of(request)
+
+
+def _gone(boxes: Collection[Sandbox]) -> Collection[Sandbox]:
+    from ipam import sandboxes  # noqa: PLC0415
+
+    return sandboxes.gone(boxes)
 
 
 def _pool(conf: Json, args: Mapping[str, str]) -> Pool:

@@ -35,6 +35,8 @@ OURS = {
         "cni.location",
         "cni.process",
     },
+    # What of ipam asks the kernel, and all that it asks.
+    "ipam.sandboxes": {"ipam.stores", "cni.kernel.netns", "cni.spec"},
     "agent": {
         "agent",
         "cni.main",

@@ -83,6 +83,29 @@ def _enter(fd: int) -> None:
         raise OSError(number, f"setns: {os.strerror(number)}")
 
 
+def inhabited() -> dict[int, str] | None:
+    """The inode number of every namespace that we can see a mount of or a process in, with a path that leads to it.
+
+    None where we may not see what every process is in: an absence proves nothing then.
+    """
+    found = dict[int, str]()
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        root, mount_point = line.split()[3:5]
+        if root.startswith("net:["):
+            found[int(root[5:-1])] = mount_point
+    for process in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+        path = f"/proc/{process}/ns/net"
+        try:
+            found.setdefault(int(os.readlink(path)[5:-1]), path)  # noqa: PTH115
+        except PermissionError:
+            # Also the answer about one that ends just now.  Init may be beyond us, and is in no pod.
+            if process != "1" and os.path.exists(f"/proc/{process}"):  # noqa: PTH110
+                return None
+        except OSError:  # it ended while we looked
+            continue
+    return found
+
+
 def holders(number: int) -> Iterator[str]:
     """Paths that lead to a namespace of this inode number: mounts we can see, then processes that live in it.
 

@@ -5,7 +5,7 @@ function, runs it on a consistent view and commits what that returns, so that a 
 (compare and swap) may call it again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,12 +15,27 @@ from ipam.ranges import Span
 
 
 @dataclass(frozen=True)
+class Sandbox:
+    """A network namespace: its inode, its cookie, and the namespaces of mounts and processes it was seen from."""
+
+    inode: int
+    cookie: int
+    mounts: int
+    processes: int
+
+
+# Those of the namespaces that are provably gone: none that is alive, whatever cannot be seen.
+Gone = Callable[[Collection[Sandbox]], Collection[Sandbox]]
+
+
+@dataclass(frozen=True)
 class Owner:
-    """Whom a lease is for: its key, and for people the pod ("namespace/name") and CNI_NETNS."""
+    """Whom a lease is for: its key, for people the pod ("namespace/name") and CNI_NETNS, and what that was."""
 
     key: Key
     pod: str = ""
     netns: str = ""
+    sandbox: Sandbox | None = None
 
 
 class Book(Protocol):
@@ -63,10 +78,10 @@ class Store(Protocol):
     def check(self, key: Key) -> tuple[Address, ...]:
         """The addresses the key holds.  Raises CheckFailed if there are none or they are not surely its own."""
 
-    def collect(self, valid: frozenset[Key] | None) -> None:
-        """Free what no key of ``valid`` holds or, if that is None, what a former boot left.
+    def collect(self, valid: frozenset[Key] | None, gone: Gone) -> int:
+        """Free what no key of ``valid`` holds or, if that is None, what is of an older boot or whose namespace is gone.
 
-        Goes on after errors and raises them as one at the end.
+        How many leases it was.  Goes on after errors and raises them as one at the end.
         """
 
     def rehearse(self, choose: Choose) -> None:

@@ -11,7 +11,7 @@ A call reads and writes a line and a few entries of the index, however much is h
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +23,11 @@ from cni.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, TryAg
 from cni.result import Address, Ip
 from cni.spec import Key
 from ipam.ranges import Span
-from ipam.stores import Choose, Owner
-from ipam.stores.lease import Lease, Lost, Unreadable, digest, unseal
+from ipam.stores import Choose, Gone, Owner
+from ipam.stores.lease import Lease, Lost, digest
 from ipam.stores.repair import repair
-from ipam.stores.slots import Slots
-from ipam.stores.table import LEASES, Held, Table
+from ipam.stores.stale import Rule, look
+from ipam.stores.table import LEASES, Table
 
 # Seconds.  A change takes a fraction of a millisecond, nearly all of it the disk's.
 PATIENCE = 30.0
@@ -78,27 +78,23 @@ class FileStore:
                 raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
             return held.entry.ips
 
-    def collect(self, valid: frozenset[Key] | None) -> None:
+    def collect(self, valid: frozenset[Key] | None, gone: Gone) -> int:
         if not self._is_there():
-            return
-        spared = None if valid is None else frozenset(map(digest, valid))
-
-        def is_stale(held: Held) -> bool:
-            return held.body["boot"] != durable.boot_id() if spared is None else held.holdings[0] not in spared
-
+            return 0
         # Looked for without the lock, and so looked at again: others are not to wait while a whole node's leases go.
         with self._table():
             pass  # the index is made anew if need be
         with _disk(self._directory):
-            stale = list(self._stale(is_stale))
-        problems = list[CniError]()
+            rule, lines = look(f"{self._directory}/{LEASES}", Rule.of(valid), gone)
+        stale, problems, freed = list(lines.items()), list[CniError](), 0
         for start in range(0, len(stale), BATCH):
             try:
-                self._collect(stale[start : start + BATCH], is_stale, problems)
+                freed += self._collect(stale[start : start + BATCH], rule, problems)
             except CniError as e:
                 problems.append(e)
         if problems:
             raise together(problems)
+        return freed
 
     def rehearse(self, choose: Choose) -> None:
         with self._table(make=True) as table:
@@ -107,27 +103,14 @@ class FileStore:
             if kept := len(os.listdir(table.quarantine)) if table.quarantine.is_dir() else 0:  # noqa: PTH208
                 self._log.append(f"{table.quarantine} has {kept} files of leases that could not be read; look at them")
 
-    def _stale(self, is_stale: Callable[[Held], bool]) -> Iterator[int]:
-        """The lines that may be stale leases, or are unreadable."""
-        slots = Slots(f"{self._directory}/{LEASES}")
-        try:
-            for slot, line in slots.lines(slots.size()):
-                try:
-                    body = unseal(line) if slot else None
-                    if body and "of" not in body and is_stale(Held((slot,), body)):
-                        yield slot
-                except Unreadable:
-                    yield slot
-        finally:
-            slots.close()
-
-    def _collect(self, slots: list[int], is_stale: Callable[[Held], bool], problems: list[CniError]) -> None:
+    def _collect(self, lines: Sequence[tuple[int, int]], rule: Rule, problems: list[CniError]) -> int:
         with self._table() as table:
-            found = [table.at(slot) for slot in slots if table.index.is_head(slot)]
-            stale = [held for held in found if is_stale(held)]
+            same = [slot for slot, said in lines if hash(table.slots.read(slot)) == said and table.index.is_head(slot)]
+            stale = [held for held in map(table.at, same) if rule.applies(held.body)]
             table.drop(stale)
             lost = [held.entry for held in stale if isinstance(held.entry, Lost)]
             problems.extend(self._unreadable("an attachment", one, "released") for one in lost)
+            return len(stale)
 
     def _unreadable(self, key: Key | str, lost: Lost, what: str) -> RecordUnreadable:
         names = ", ".join(map(str, lost.ips)) or "no address"

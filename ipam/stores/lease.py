@@ -9,7 +9,7 @@ makes it a lease, so the others are on disk before it.
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
 from typing import Any, Final
@@ -17,7 +17,7 @@ from zlib import crc32
 
 from cni.result import Address
 from cni.spec import Json, Key
-from ipam.stores import Owner
+from ipam.stores import Owner, Sandbox
 
 # A sector: what a disk writes whole or not at all.
 LINE: Final = 512
@@ -62,6 +62,7 @@ class Lease:
             "ifname": self.owner.key.ifname,
             "boot": self.boot,
             "time": self.time,
+            **({"sandbox": asdict(self.owner.sandbox)} if self.owner.sandbox else {}),
             "addresses": [str(address) for address in self.addresses],
             "pod": _short(self.owner.pod),
             "netns": _short(self.owner.netns),
@@ -95,10 +96,18 @@ def entry(body: Json) -> Entry:
         if "unreadable" in body:
             ips = tuple(ip_address(address) for address in body["addresses"])
             return Lost(bytes.fromhex(body["key"]), ips, body["boot"], body["unreadable"])
-        owner = Owner(Key(body["containerID"], body["ifname"]), body["pod"], body["netns"])
+        owner = Owner(Key(body["containerID"], body["ifname"]), body["pod"], body["netns"], sandbox(body))
         return Lease(owner, tuple(ip_interface(address) for address in body["addresses"]), body["boot"], body["time"])
     except (KeyError, TypeError, ValueError) as e:
         raise Unreadable(f"not a lease ({type(e).__name__}: {e})") from e
+
+
+def sandbox(body: Json) -> Sandbox | None:
+    """The namespace, where it is known.  Raises Unreadable."""
+    try:
+        return Sandbox(**body["sandbox"]) if "sandbox" in body else None
+    except TypeError as e:
+        raise Unreadable(f"not a namespace ({e})") from e
 
 
 def holdings(body: Json) -> tuple[bytes, list[tuple[int, int]]]:

@@ -1,0 +1,202 @@
+"""Addresses of who is provably dead are given again, those of the living never."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from topology import Host, Pod, ip
+from unit.ipam_calls import Net
+
+from cni.kernel import netns
+from ipam import main
+
+TWO = {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.2", "rangeEnd": "10.0.0.3"}
+MakePod = Callable[[], Pod]
+
+
+@pytest.fixture
+def net(host: Host) -> Net:
+    """A network of two addresses; the plugin alone, as under another main plugin."""
+    return Net(host.state, TWO)
+
+
+def call(net: Net, command: str, pod: Pod, path: str = "", **environ: str) -> dict[str, Any]:
+    request = net.request(command, pod.name).but(CNI_NETNS=path or pod.path, **environ)
+    return json.loads(main.run(request).stdout or "{}")
+
+
+def add(net: Net, pod: Pod, path: str = "", **environ: str) -> str:
+    answer = call(net, "ADD", pod, path, **environ)
+    assert "ips" in answer, answer
+    return str(answer["ips"][0]["address"].partition("/")[0])
+
+
+def test_the_dead_give_way_when_nothing_is_free(net: Net, make_pod: MakePod) -> None:
+    live, dead, new, late = (make_pod() for _ in range(4))
+    kept, freed = add(net, live), add(net, dead)
+    dead.gone()
+    assert add(net, new) == freed
+    assert net.leases() == {f"{live.name}:net1": (kept,), f"{new.name}:net1": (freed,)}
+    for _ in range(2):
+        answer = call(net, "ADD", late)
+        assert answer["code"] == 103
+    assert net.agrees()
+
+
+def test_not_before(net: Net, make_pod: MakePod) -> None:
+    dead, new = make_pod(), make_pod()
+    freed = add(net, dead)
+    dead.gone()
+    assert add(net, new) != freed
+    assert len(net.leases()) == 2
+
+
+def test_an_older_boots_give_way(net: Net, make_pod: MakePod) -> None:
+    pods = [make_pod() for _ in range(4)]
+    for pod in pods[:2]:
+        add(net, pod)
+        net.rewrite(pod.name, boot="another")
+    assert {add(net, pod) for pod in pods[2:]} == {"10.0.0.2", "10.0.0.3"}
+
+
+def test_a_requested_address_of_the_dead(net: Net, make_pod: MakePod) -> None:
+    live, dead, new = make_pod(), make_pod(), make_pod()
+    kept, freed = add(net, live), add(net, dead)
+    dead.gone()
+    assert call(net, "ADD", new, CNI_ARGS=f"IP={kept}")["code"] == 102
+    assert add(net, new, CNI_ARGS=f"IP={freed}") == freed
+
+
+def test_status_counts_with_them(net: Net, make_pod: MakePod) -> None:
+    live, dead = make_pod(), make_pod()
+    add(net, live)
+    add(net, dead)
+    assert net.call("STATUS")["code"] == 50
+    dead.gone()
+    assert net.call("STATUS") == {}
+
+
+def test_the_same_key_and_path_come_back(net: Net, make_pod: MakePod) -> None:
+    """As cnitool has it: another namespace, which is alive, under the name of one that is gone."""
+    back, other, late = make_pod(), make_pod(), make_pod()
+    first = add(net, back)
+    back.remade()
+    assert add(net, back) == first
+    add(net, other)
+    assert call(net, "ADD", late)["code"] == 103
+    back.gone()
+    assert add(net, late) == first
+
+
+def test_the_same_path_and_inode_of_another_key(net: Net, make_pod: MakePod) -> None:
+    """What is there now has the number of what was; only the cookie tells them apart."""
+    dead, other, new = make_pod(), make_pod(), make_pod()
+    freed = add(net, dead)
+    add(net, other)
+    dead.remade()
+    body = net.body(dead.name)
+    net.rewrite(dead.name, sandbox=body["sandbox"] | {"inode": dead.inode()})
+    assert add(net, new) == freed
+
+
+def test_a_process_in_it_is_enough(net: Net, make_pod: MakePod) -> None:
+    """The runtime's path is gone, the pod is not."""
+    lives, other, new = make_pod(), make_pod(), make_pod()
+    freed = add(net, lives)
+    add(net, other)
+    process = subprocess.Popen(["ip", "netns", "exec", lives.name, "cat"], stdin=subprocess.PIPE)
+    try:
+        while Path(f"/proc/{process.pid}/ns/net").stat().st_ino != lives.inode():
+            pass
+        lives.gone()
+        assert call(net, "ADD", new)["code"] == 103
+    finally:
+        process.communicate()
+    assert add(net, new) == freed
+
+
+def test_by_the_path_of_a_process(net: Net, make_pod: MakePod) -> None:
+    """As container runtimes without named namespaces call it."""
+    pod, other, new = make_pod(), make_pod(), make_pod()
+    add(net, other)
+    process = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE)
+    try:
+        own = Path("/proc/self/ns/net").stat().st_ino
+        while Path(f"/proc/{process.pid}/ns/net").stat().st_ino == own:
+            pass
+        freed = add(net, pod, f"/proc/{process.pid}/ns/net")
+        assert call(net, "ADD", new)["code"] == 103
+    finally:
+        process.communicate()
+    assert add(net, new) == freed
+
+
+@pytest.mark.parametrize("what", ["mounts", "processes"])
+def test_who_sees_another_part_of_the_machine_does_not_judge(net: Net, make_pod: MakePod, what: str) -> None:
+    dead, other, new = make_pod(), make_pod(), make_pod()
+    add(net, dead)
+    add(net, other)
+    dead.gone()
+    net.rewrite(dead.name, sandbox=net.body(dead.name)["sandbox"] | {what: 1})
+    assert call(net, "ADD", new)["code"] == 103
+
+
+def test_who_may_not_see_processes_does_not_judge(host: Host) -> None:
+    assert netns.inhabited()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(65534)
+            os._exit(0 if netns.inhabited() is None else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_inside_the_plugin_the_same_is_recorded(host: Host, net: Net, make_pod: MakePod) -> None:
+    """From what the main plugin has open already."""
+    pod, elsewhere = make_pod(), make_pod()
+    add(net, pod)
+    alone = net.body(pod.name)["sandbox"]
+    net.call("DEL", pod.name)
+    host.ok("ADD", pod, host.conf(name="net", ipam={"type": "hpn-ipam", **TWO}))
+    assert net.body(pod.name, "hpn0")["sandbox"] == alone
+    assert alone["inode"] == pod.inode()
+    add(net, elsewhere)
+    assert net.body(elsewhere.name)["sandbox"]["cookie"] != alone["cookie"]
+
+
+def test_what_a_launcher_opened_where_we_do_not_see_it(net: Net, make_pod: MakePod) -> None:
+    """The agent in a container: it is given the namespace, and would never see it again."""
+    pod, other = make_pod(), make_pod()
+    with netns.opened(pod.path) as fd:
+        sock = netns.run_in(fd, lambda: __import__("socket").socket(16, 3, 0))
+        with sock:
+            for path, known in ((other.path, False), ("/run/netns/nowhere", False), (pod.path, True)):
+                request = net.request("ADD", pod.name).but(CNI_NETNS=path)
+                request = type(request)(request.environ, request.stdin, (fd, sock.fileno()))
+                assert not json.loads(main.run(request).stdout).get("code")
+                assert ("sandbox" in net.body(pod.name)) is known
+
+
+@pytest.mark.parametrize("key", ["cni.dev/valid-attachments", "cni.dev/attachments"])
+def test_gc(net: Net, make_pod: MakePod, key: str) -> None:
+    """A list decides alone; without one the dead go."""
+    live, listed, dead = make_pod(), make_pod(), make_pod()
+    net.ipam = {"subnet": "10.0.0.0/24"}
+    for pod in (live, listed, dead):
+        add(net, pod)
+    listed.gone()
+    dead.gone()
+    assert net.call("GC", **{key: [{"containerID": p.name, "ifname": "net1"} for p in (live, listed)]}) == {}
+    assert set(net.leases()) == {f"{live.name}:net1", f"{listed.name}:net1"}
+    assert net.call("GC") == {}
+    assert set(net.leases()) == {f"{live.name}:net1"}
+    assert net.agrees()
+    ip("netns", "delete", live.name)
+    assert net.call("GC") == {}
+    assert net.leases() == {}
