@@ -12,6 +12,7 @@ from typing import Final
 from cni.attachments import listed
 from cni.location import STATE_DIR
 from cni.spec import Json
+from ctl.table import aligned
 
 _COLUMNS: Final = (
     "POD", "NETWORK", "IFNAME", "KIND", "DEVICE", "ADDRESS", "RDMA/PORT", "GID v2", "v1", "STATE", "SINCE", "NETNS",
@@ -32,7 +33,7 @@ def report(words: Sequence[str]) -> str:
             "unreadable": [str(path) for path in unreadable],
         }
         return json.dumps(document, indent=1) + "\n"
-    lines = list(_aligned([_COLUMNS, *(row for a in attachments for row in _rows(a))])) if attachments else []
+    lines = list(aligned([_COLUMNS, *(row for a in attachments for row in _rows(a))])) if attachments else []
     lines += [f"{path} cannot be read; DEL sets it aside" for path in unreadable]
     return "".join(f"{line}\n" for line in lines) or f"nothing is attached, says {options.state_dir}\n"
 
@@ -63,9 +64,3 @@ def _device(a: Json) -> str:
     if "device" not in a:
         return f"over {a['master']}"
     return f"{a['device']} VF {a['vf']} of {a['pfName'] or a['pf']}" if "vf" in a else str(a["device"])
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

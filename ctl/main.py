@@ -1,7 +1,7 @@
 """What a person at the keyboard gets."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cni.spec import VERSIONS
 
@@ -13,6 +13,7 @@ hpn {VERSION}: a CNI plugin for high-performance pod interfaces, with its IPAM
 A container runtime runs this program; a person has little to run by hand.
 
   hpn inspect     show what is attached: pod, device, addresses, GID indexes; --json, --state-dir DIR
+  hpn ipam        show whose which address is, release what is dead, verify the files (hpn ipam --help)
   hpn agent       answer CNI requests from a warm process (hpn agent help)
   hpn version     print the version
   hpn help        print this
@@ -43,15 +44,27 @@ def main(argv: Sequence[str]) -> int:
             return 0
         case ["inspect", *words]:
             # The journal and all it takes: nothing that help and version should wait for.
-            from cni.errors import CniError  # noqa: PLC0415
             from ctl.inspection import report  # noqa: PLC0415
 
-            try:
-                sys.stdout.write(report(words))
-            except CniError as e:
-                sys.stderr.write(f"hpn inspect: {e.msg}\n")
-                return 1
-            return 0
+            return _printed("inspect", lambda: (report(words), 0))
+        case ["ipam", *words]:
+            from ctl.addresses import answer  # noqa: PLC0415
+
+            return _printed("ipam", lambda: answer(words))
         case _:
             sys.stderr.write(f"hpn: {' '.join(argv[1:])!r} is not a command; see: hpn help\n")
             return 2
+
+
+def _printed(command: str, work: Callable[[], tuple[str, int]]) -> int:
+    """Print what it answers, or its error; the exit status."""
+    from cni.errors import CniError  # noqa: PLC0415
+
+    try:
+        text, status = work()
+    except CniError as e:
+        details = f" ({e.details})" if e.details else ""
+        sys.stderr.write(f"hpn {command}: {e.msg}{details}\n")
+        return 1
+    sys.stdout.write(text)
+    return status

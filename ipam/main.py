@@ -34,7 +34,7 @@ def add(request: Request, conf: Json, log: list[str]) -> Result:
     pod = "/".join(filter(None, (args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME"))))
     owner = Owner(request.key, pod, request.netns, _sandbox(request))
     store, choose = _store(conf, log), partial(leases.choose, pool.sets, pool.requested)
-    ips = _with_the_deads(store, log, lambda: store.reserve(owner, choose))
+    ips = _with_the_deads(store, log, lambda: store.reserve(owner, choose, tuple(s.spans for s in pool.sets)))
     return Result(ips=ips, routes=pool.routes, dns=pool.dns)
 
 

@@ -50,8 +50,13 @@ OURS = {
     },
     "ctl": {"ctl", "agent.main", "cni.main", "cni.process", "cni.spec", "ipam.main"},
     # What a person is shown, and nothing that could change it.
-    "ctl.main": {"ctl.inspection", "cni.spec", "cni.errors"},
-    "ctl.inspection": {"cni.attachments", "cni.location", "cni.spec"},
+    "ctl.main": {"ctl.inspection", "ctl.addresses", "cni.spec", "cni.errors"},
+    "ctl.inspection": {"ctl.table", "cni.attachments", "cni.location", "cni.spec"},
+    # And what frees the addresses of the dead.
+    "ctl.addresses": {
+        *("ctl.table", "cni.errors", "cni.location", "cni.spec"),
+        *("ipam.inventory", "ipam.sandboxes", "ipam.stores"),
+    },
 }
 # Of each library: who may import it.
 LIBRARIES = {

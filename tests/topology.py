@@ -174,11 +174,11 @@ class Host:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def state_files(self) -> set[str]:
-        """What is in the state directory, each lease as a file of its own; locks and the index are no state."""
+        """What is in the state directory, each lease as a file of its own; locks and indexes are none."""
         files = {
             str(p.relative_to(self.state))
             for p in self.state.rglob("*")
-            if not p.is_dir() and "locks" not in p.parts and p.name not in ("lock", "leases", "index")
+            if not p.is_dir() and "locks" not in p.parts and p.name not in ("lock", "leases", "index", "ranges")
         }
         return files | {f"{lease['containerID']}:{lease['ifname']} of leases" for lease in leases(self.state / "ipam")}
 

@@ -56,14 +56,18 @@ class Book(Protocol):
         """The span's lowest address that no key holds."""
 
 
+# What each range set has to give.
+Ranges = tuple[tuple[Span, ...], ...]
 Choose = Callable[[Book], tuple[Ip, ...]]
 
 
 class Store(Protocol):
     """The leases of one network.  Every method raises IoFailure, and TryAgain if others keep it busy."""
 
-    def reserve(self, owner: Owner, choose: Choose) -> tuple[Ip, ...]:
+    def reserve(self, owner: Owner, choose: Choose, ranges: Ranges = ()) -> tuple[Ip, ...]:
         """Make what ``choose`` picks, and nothing else, the owner's; permanent when this returns.
+
+        ``ranges`` is what it picks from, kept for people.
 
         What ``choose`` raises passes through and nothing has changed.  Raises RecordUnreadable where the
         owner has a lease that cannot be read.

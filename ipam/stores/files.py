@@ -4,6 +4,7 @@
       lock            flock
       leases          the truth: a line of JSON per attachment, with all its addresses (slots.py, lease.py)
       index           where in it things are; made anew whenever it may be wrong (index.py, repair.py)
+      ranges          what addresses there are, as the latest ADD had it, for people
       quarantine/     lines of leases that could not be read
 
 A call reads and writes a line and a few entries of the index, however much is held, and syncs once.
@@ -23,7 +24,8 @@ from cni.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, TryAg
 from cni.result import Address, Ip
 from cni.spec import Key
 from ipam.ranges import Span
-from ipam.stores import Choose, Gone, Owner
+from ipam.stores import Choose, Gone, Owner, Ranges, verify
+from ipam.stores import ranges as ranges_file
 from ipam.stores.lease import Lease, Lost, digest
 from ipam.stores.repair import repair
 from ipam.stores.stale import Rule, look
@@ -44,7 +46,7 @@ class FileStore:
         self._log = log
         self._patience = patience
 
-    def reserve(self, owner: Owner, choose: Choose) -> tuple[Ip, ...]:
+    def reserve(self, owner: Owner, choose: Choose, ranges: Ranges = ()) -> tuple[Ip, ...]:
         with self._table(make=True) as table:
             held = table.find(digest(owner.key))
             old = held.entry if held else None
@@ -52,6 +54,8 @@ class FileStore:
                 raise self._unreadable(owner.key, old, "held until it is deleted: delete the attachment, then add it")
             ips = choose(TableBook(table, old.ips if old else ()))
             new = Lease(owner, tuple(ip.address for ip in ips), durable.boot_id(), _now())
+            if ranges:
+                ranges_file.keep(table, ranges)
             if new != old:
                 table.put(held, new)
             return ips
@@ -102,6 +106,11 @@ class FileStore:
             table.rehearse()
             if kept := len(os.listdir(table.quarantine)) if table.quarantine.is_dir() else 0:  # noqa: PTH208
                 self._log.append(f"{table.quarantine} has {kept} files of leases that could not be read; look at them")
+
+    def verify(self) -> list[str]:
+        """What is wrong with the files, in words; nothing is changed."""
+        with _disk(self._directory), self._locked(), Table(self._directory, self._log) as table:
+            return [*verify.problems(table), *verify.quarantined(self._directory)]
 
     def _collect(self, lines: Sequence[tuple[int, int]], rule: Rule, problems: list[CniError]) -> int:
         with self._table() as table:

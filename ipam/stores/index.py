@@ -25,15 +25,15 @@ from cni.result import Address
 from ipam.ranges import Span
 from ipam.stores.lease import DIGEST
 
-MAGIC: Final = b"HPNIDX\0\1"
+MAGIC: Final = b"HPNIDX\0\2"
 HEADS: Final = 1 << 16
 PAGE_HEADS: Final = 1 << 14
 SLOTS: Final = 1 << 20
 BLOCK: Final = 1 << 12
 
 # Magic, boot, whether it is true, the addresses given last; inode, size and time of leases; lines, first free line,
-# leases, pages.
-_HEADER: Final = Struct("<8s16sBBxxQQQIIII")
+# leases, pages; of which ranges the file ``ranges`` is.
+_HEADER: Final = Struct("<8s16sBBxxQQQIIII8s")
 _LAST: Final = Struct("<B16s")
 _LASTS: Final = 24
 _TRUE_AT: Final = 24
@@ -58,7 +58,8 @@ class Index:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         header = os.pread(self.fd, _HEADER.size + _LASTS * _LAST.size, 0)
         fixed = header[: _HEADER.size].ljust(_HEADER.size, b"\0")
-        magic, boot, true, lasts, *numbers = _HEADER.unpack(fixed)
+        magic, boot, true, lasts, *numbers, ranges = _HEADER.unpack(fixed)
+        self.ranges: bytes = ranges
         self._of = tuple[int, ...](numbers[:3])
         self.slots, self.free, self.leases, self.pages = map(int, numbers[3:])
         self.readable = magic == MAGIC
@@ -84,7 +85,9 @@ class Index:
         """After it."""
         counts = (self.slots, self.free, self.leases, self.pages)
         lasts = len(self._last) // _LAST.size
-        os.pwrite(self.fd, _HEADER.pack(MAGIC, _boot(), 1, lasts, *_identity(leases), *counts) + self._last, 0)
+        os.pwrite(
+            self.fd, _HEADER.pack(MAGIC, _boot(), 1, lasts, *_identity(leases), *counts, self.ranges) + self._last, 0
+        )
 
     @property
     def last(self) -> tuple[Address, ...]:
@@ -196,6 +199,14 @@ class Index:
         slot = self.free
         _, self.free = self._record(slot)
         return slot
+
+    def free_lines(self) -> list[int]:
+        """All of them, in the order they will be taken."""
+        lines, slot = list[int](), self.free
+        while slot and len(lines) < self.slots:
+            lines.append(slot)
+            slot = self._record(slot)[1]
+        return lines
 
     # Addresses
 

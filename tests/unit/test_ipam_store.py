@@ -48,7 +48,7 @@ def test_lease_on_disk(net):
     }  # fmt: skip
     assert net.held() == {"10.0.0.2", "fd00::2"}
     assert {path.name: path.stat().st_mode & 0o777 for path in net.dir.iterdir()} == {
-        "lock": 0o600, "leases": 0o600, "index": 0o600,
+        "lock": 0o600, "leases": 0o600, "index": 0o600, "ranges": 0o600,
     }  # fmt: skip
     assert net.dir.stat().st_mode & 0o777 == 0o700
     assert net.agrees()

@@ -1,0 +1,183 @@
+"""hpn ipam: whose which address is, and what an operator may do about it."""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from cni.errors import CniError, together
+from cni.location import IPAM_DIR
+from cni.spec import Json, Key
+from ctl.table import aligned
+from ipam import sandboxes
+from ipam.inventory import Network, networks
+from ipam.stores.files import FileStore
+from ipam.stores.lease import Lease, Lost
+
+_BAR: Final = 30
+_COLUMNS: Final = ("ADDRESS", "POD", "IFNAME", "STATE", "SINCE", "CONTAINER")
+
+
+def answer(words: Sequence[str]) -> tuple[str, int]:
+    """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
+    options = _parser().parse_args(words)
+    command = {"show": _show, "lease": _lease, "release": _release, "gc": _gc, "verify": _verify}[options.command]
+    return command(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")
+    parser = argparse.ArgumentParser(prog="hpn ipam", description="Look at addresses, and free them.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, about, some in (
+        ("show", "the pools of every network: used, dead, free, and by whom", "*"),
+        ("lease", "all that is known of an attachment, an address, or a pod's", "?"),
+        ("gc", "release what is provably dead", "*"),
+        ("verify", "compare index and leases, checksums, what is in quarantine; changes nothing", "*"),
+    ):
+        command = commands.add_parser(name, help=about, description=about, parents=[common])
+        if name == "lease":
+            command.add_argument("what", nargs=some, default="", help="containerID:ifname, address, or namespace/pod")
+        else:
+            command.add_argument("network", nargs=some, help="default: all")
+        if name in ("show", "lease"):
+            command.add_argument("--json", action="store_true", help="one JSON document")
+        if name == "gc":
+            command.add_argument("--dry-run", action="store_true", help="only say what would go")
+    release = commands.add_parser("release", help="release one attachment's addresses", parents=[common])
+    release.add_argument("network")
+    release.add_argument("key", metavar="containerID:ifname")
+    release.add_argument("--force", action="store_true", help="also if it is not provably dead")
+    return parser
+
+
+def _show(options: argparse.Namespace) -> tuple[str, int]:
+    found = networks(options.data_dir, sandboxes.gone, options.network)
+    if options.json:
+        return _document({"dataDir": str(options.data_dir), "networks": [_described(one) for one in found]}), 0
+    lines = [line for one in found for line in _pictured(one)]
+    return "".join(f"{line}\n" for line in lines) or f"no address is held, says {options.data_dir}\n", 0
+
+
+def _lease(options: argparse.Namespace) -> tuple[str, int]:
+    leases = [
+        {"network": one.name, **_about(one, slot)}
+        for one in networks(options.data_dir, sandboxes.gone)
+        for slot in one.entries
+    ]
+    wanted = [lease for lease in leases if not options.what or options.what in _names(lease)]
+    if options.json:
+        return _document({"dataDir": str(options.data_dir), "leases": wanted}), 0 if wanted else 1
+    blocks = ["".join(f"{name:12} {_words(value)}\n" for name, value in lease.items()) for lease in wanted]
+    return "\n".join(blocks) or f"no lease of {options.what or 'anybody'} in {options.data_dir}\n", 0 if wanted else 1
+
+
+def _release(options: argparse.Namespace) -> tuple[str, int]:
+    (network,) = networks(options.data_dir, sandboxes.gone, [options.network])
+    held = {str(one.owner.key): slot for slot, one in network.leases}
+    if options.key not in held:
+        return f"{options.key} holds nothing in {network.directory}; see: hpn ipam lease\n", 1
+    slot = held[options.key]
+    ips = ", ".join(map(str, network.entries[slot].ips))
+    if network.state(slot) != "dead" and not options.force:
+        return f"{options.key} may be alive and use {ips}; its runtime's DEL releases that, or add --force\n", 1
+    container_id, _, ifname = options.key.partition(":")
+    FileStore(network.directory, []).release(Key(container_id, ifname))
+    return f"released {ips} of {options.key}\n", 0
+
+
+def _gc(options: argparse.Namespace) -> tuple[str, int]:
+    lines, failures = list[str](), list[CniError]()
+    for network in networks(options.data_dir, sandboxes.gone, options.network):
+        lines += [_obituary(network, slot, dry_run=options.dry_run) for slot in sorted(network.dead)]
+        if not options.dry_run:
+            try:
+                FileStore(network.directory, lines).collect(None, sandboxes.gone)
+            except CniError as e:
+                failures.append(e)
+    if failures:
+        raise together(failures)
+    return "".join(f"{line}\n" for line in lines) or "nothing is provably dead\n", 0
+
+
+def _obituary(network: Network, slot: int, *, dry_run: bool) -> str:
+    one = _about(network, slot)
+    who = " ".join(filter(None, (one.get("containerID", "a lease that was lost"), one.get("ifname"), one.get("pod"))))
+    return f"{'would release' if dry_run else 'released'} {network.name}: {_words(one['addresses'])} of {who}"
+
+
+def _verify(options: argparse.Namespace) -> tuple[str, int]:
+    lines = list[str]()
+    found = networks(options.data_dir, sandboxes.gone, options.network)
+    for network in found:
+        lines += [f"{network.name}: {problem}" for problem in FileStore(network.directory, []).verify()]
+    good = f"{len(found)} networks, {sum(len(one.entries) for one in found)} leases: all is as it should be\n"
+    return "".join(f"{line}\n" for line in lines) or good, 1 if lines else 0
+
+
+def _described(network: Network) -> Json:
+    return {
+        "network": network.name,
+        "pools": network.pools(),
+        "leases": [_about(network, slot) for slot in network.entries],
+        "unreadableLines": network.unreadable,
+        "quarantine": network.quarantined,
+    }
+
+
+def _about(network: Network, slot: int) -> Json:
+    one = network.entries[slot]
+    about: Json = {**one.body(), "state": network.state(slot), "line": slot}
+    return about if isinstance(one, Lease) else {"state": about["state"], **about}
+
+
+def _names(lease: Json) -> set[str]:
+    container_id = str(lease.get("containerID"))
+    addresses = {address.partition("/")[0] for address in lease["addresses"]}
+    return {container_id, f"{container_id}:{lease.get('ifname')}", str(lease.get("pod"))} | addresses
+
+
+def _pictured(network: Network) -> Iterator[str]:
+    """A bar for each pool, and a line for each holder."""
+    yield f"{network.name}  ({network.directory})"
+    for pool in network.pools():
+        yield f"  {', '.join(pool['ranges']) or 'outside its ranges'}"
+        yield f"    {_bar(pool)}"
+    if network.entries:
+        slots = sorted(network.entries, key=lambda slot: [(ip.version, int(ip)) for ip in network.entries[slot].ips])
+        rows = aligned([_COLUMNS, *(_row(network, slot) for slot in slots)])
+        yield from (f"  {line}" for line in rows)
+    if network.unreadable:
+        yield f"  lines {network.unreadable} cannot be read; the next call sets them aside"
+    if network.quarantined:
+        yield f"  {len(network.quarantined)} files in {network.directory}/quarantine: leases that could not be read"
+    yield ""
+
+
+def _bar(pool: Json) -> str:
+    words = [f"{pool[state]} {state}" for state in ("held", "dead", "unreadable") if pool[state] or state == "held"]
+    if pool["size"] is None:
+        return ", ".join(words)
+    drawn = {state: -(-_BAR * pool[state] // pool["size"]) for state in ("held", "dead", "unreadable")}
+    signs = "#" * drawn["held"] + "x" * drawn["dead"] + "?" * drawn["unreadable"]
+    free = f"{pool['free']}" if pool["free"] < 10**9 else f"2^{pool['free'].bit_length() - 1}"
+    return f"[{signs[:_BAR]:.<{_BAR}}] {', '.join(words)}, {free} free"
+
+
+def _row(network: Network, slot: int) -> tuple[str, ...]:
+    one, state = network.entries[slot], network.state(slot)
+    addresses = ", ".join(map(str, one.ips))
+    if isinstance(one, Lost):
+        return addresses, "-", "-", state, "-", one.kept
+    since = one.time[:19].replace("T", " ")
+    return addresses, one.owner.pod or "-", one.owner.key.ifname, state, since, one.owner.key.container_id[:12]
+
+
+def _words(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _document(body: Json) -> str:
+    return json.dumps(body, indent=1) + "\n"

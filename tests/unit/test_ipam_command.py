@@ -1,0 +1,175 @@
+"""hpn ipam: what it shows of leases, what it frees, and what it notices."""
+
+import json
+
+import pytest
+from unit.ipam_calls import Net
+
+from ctl.main import main
+
+SMALL = {"ranges": [[{"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.9"}], [{"subnet": "fd00::/64"}]]}
+POD = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"
+
+
+@pytest.fixture
+def net(tmp_path):
+    return Net(tmp_path, json.loads(json.dumps(SMALL)))
+
+
+@pytest.fixture
+def hpn(net, capsys):
+    """Run the command; what it prints, whatever its status unless that is given."""
+
+    def run(*words, status=0):
+        command, *rest = words
+        assert main(["hpn", "ipam", command, "--data-dir", str(net.state / "ipam"), *rest]) == status, (
+            capsys.readouterr()
+        )
+        out, err = capsys.readouterr()
+        return out or err
+
+    return run
+
+
+def of_another_boot(net, cid):
+    net.rewrite(cid, boot="another")
+
+
+def test_show_nothing(hpn, net):
+    assert hpn("show") == f"no address is held, says {net.state}/ipam\n"
+    assert not list(net.state.iterdir())
+
+
+def test_show_json(hpn, net):
+    net.add("a", args=POD)
+    net.add("b")
+    of_another_boot(net, "b")
+    (network,) = json.loads(hpn("show", "--json"))["networks"]
+    assert network["network"] == "net"
+    assert network["pools"] == [
+        {"ranges": ["10.0.0.2-10.0.0.9"], "size": 8, "held": 1, "dead": 1, "unreadable": 0, "free": 6},
+        {"ranges": ["fd00::2-fd00::ffff:ffff:ffff:ffff"], "size": 2**64 - 2, "held": 1, "dead": 1, "unreadable": 0,
+         "free": 2**64 - 4},
+    ]  # fmt: skip
+    assert [(lease["pod"], lease["addresses"], lease["state"]) for lease in network["leases"]] == [
+        ("ns/p", ["10.0.0.2/24", "fd00::2/64"], "held"),
+        ("", ["10.0.0.3/24", "fd00::3/64"], "dead"),
+    ]
+
+
+def test_show_for_people(hpn, net):
+    net.add("a", args=POD)
+    net.add("b")
+    net.add("c")
+    of_another_boot(net, "b")
+    net.overwrite(net.line("c"), b"#")
+    lines = hpn("show").splitlines()
+    assert lines[:3] == [f"net  ({net.dir})", "  10.0.0.2-10.0.0.9", f"    [####xxxx{'.' * 22}] 1 held, 1 dead, 6 free"]
+    assert lines[4] == f"    [#x{'.' * 28}] 1 held, 1 dead, 2^63 free"
+    assert lines[5].split() == ["ADDRESS", "POD", "IFNAME", "STATE", "SINCE", "CONTAINER"]
+    assert lines[6].split()[:5] == ["10.0.0.2,", "fd00::2", "ns/p", "net1", "held"]
+    assert lines[7].split()[2:5] == ["-", "net1", "dead"]
+    assert "lines [3] cannot be read" in lines[8]
+
+
+def test_long_leases_are_shown_whole(hpn, net):
+    net.ipam = {"ranges": [[{"subnet": f"fd00:{i}::/64"}] for i in range(1, 20)]}
+    held = net.add("a" * 220)
+    (lease,) = json.loads(hpn("lease", "a" * 220, "--json"))["leases"]
+    assert [address.partition("/")[0] for address in lease["addresses"]] == list(held)
+
+
+def test_addresses_outside_the_ranges(hpn, net):
+    """The ranges are those of the latest ADD, the leases are kept, and the ADD said so."""
+    net.ipam = {"subnet": "10.0.0.0/24"}
+    net.add("a")
+    net.ipam = {"subnet": "10.1.0.0/30"}
+    reply = net.reply("ADD", "b")
+    assert [line for line in reply.log if "10.0.0.2-10.0.0.254 and are 10.1.0.2 now" in line], reply.log
+    assert not net.reply("ADD", "b").log
+    pools = json.loads(hpn("show", "--json"))["networks"][0]["pools"]
+    assert [(pool["ranges"], pool["held"], pool["free"]) for pool in pools] == [
+        (["10.1.0.2"], 1, 0),
+        ([], 1, None),
+    ]
+    assert "outside its ranges" in hpn("show")
+
+
+@pytest.mark.parametrize("what", ["a", "a:net1", "10.0.0.2", "fd00::2", "ns/p"])
+def test_lease(hpn, net, what):
+    net.add("a", args=POD)
+    net.add("b")
+    found = json.loads(hpn("lease", what, "--json"))["leases"]
+    assert [(lease["network"], lease["containerID"]) for lease in found] == [("net", "a")]
+    assert "addresses    10.0.0.2/24, fd00::2/64\n" in hpn("lease", what)
+    assert len(json.loads(hpn("lease", "--json"))["leases"]) == 2
+
+
+def test_no_such_lease(hpn, net):
+    net.add("a")
+    assert "no lease of 10.9.9.9" in hpn("lease", "10.9.9.9", status=1)
+
+
+def test_release(hpn, net):
+    net.add("a")
+    net.add("dead")
+    of_another_boot(net, "dead")
+    assert "holds nothing" in hpn("release", "net", "b:net1", status=1)
+    assert "no network other" in hpn("release", "other", "a:net1", status=1)
+    assert "may be alive and use 10.0.0.2, fd00::2" in hpn("release", "net", "a:net1", status=1)
+    assert "released 10.0.0.3, fd00::3" in hpn("release", "net", "dead:net1")
+    assert list(net.leases()) == ["a:net1"]
+    assert "released 10.0.0.2" in hpn("release", "net", "a:net1", "--force")
+    assert net.leases() == {}
+    assert net.agrees()
+
+
+def test_gc(hpn, net):
+    net.add("a")
+    net.add("dead", args=POD)
+    of_another_boot(net, "dead")
+    before = net.file.read_bytes()
+    said = "net: 10.0.0.3/24, fd00::3/64 of dead net1 ns/p\n"
+    assert hpn("gc", "--dry-run") == "would release " + said
+    assert net.file.read_bytes() == before
+    assert hpn("gc", "net") == "released " + said
+    assert list(net.leases()) == ["a:net1"]
+    assert hpn("gc") == "nothing is provably dead\n"
+
+
+def test_verify(hpn, net):
+    net.add("a")
+    net.add("b")
+    assert hpn("verify") == "1 networks, 2 leases: all is as it should be\n"
+    # An index that lies, and is believed: of an address that is held it says that it is free.
+    index = net.dir / "index"
+    page = index.read_bytes().rindex(b"\x01\x00\x00\x80")
+    with index.open("r+b") as f:
+        f.seek(page)
+        f.write(bytes(4))
+    assert "of line 1 is not held there" in hpn("verify", status=1)
+
+
+def test_verify_reports_damage_and_quarantine(hpn, net):
+    net.add("a")
+    net.add("b")
+    net.overwrite(net.line("b"), b"#")
+    assert "net: line 2: checksum does not match" in hpn("verify", status=1)
+    net.call("ADD", "b")
+    said = hpn("verify", status=1)
+    assert "checksum" not in said
+    assert f"{net.dir}/quarantine/leases.0 holds leases that could not be read" in said
+
+
+def test_verify_finds_an_address_given_twice(hpn, net):
+    net.add("a")
+    net.add("b")
+    net.rewrite("b", addresses=["10.0.0.2/24"])
+    assert "net: 10.0.0.2 is in 2 leases" in hpn("verify", status=1)
+
+
+def test_wrong_options(hpn):
+    for words in ([], ["shew"], ["release", "net"], ["gc", "--jsn"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["hpn", "ipam", *words])
+        assert ended.value.code == 2
