@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 # "<containerID>:<ifname>.json.tmp" must fit NAME_MAX (255).
 _ID_MAX: Final = 220
 _ARGS: Final = frozenset({
-    "IgnoreUnknown", "IP", "GATEWAY", "MAC", "VF", "VLAN", "GUID",
+    "IgnoreUnknown", "IP", "GATEWAY", "MAC", "VF", "VLAN", "GUID", "STICKY",
     "K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_UID", "K8S_POD_INFRA_CONTAINER_ID",
 })  # fmt: skip
 

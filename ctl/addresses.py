@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import gmtime, strftime
 from typing import Final
 
 from cni.errors import CniError, together
@@ -11,11 +12,12 @@ from cni.location import IPAM_DIR
 from cni.spec import Json, Key
 from ctl.table import aligned
 from ipam import sandboxes
-from ipam.inventory import Network, networks
+from ipam.inventory import STATES, Network, networks
 from ipam.stores.files import FileStore
-from ipam.stores.lease import Lease, Lost
+from ipam.stores.lease import Kept, Lease, Lost
 
 _BAR: Final = 30
+_SIGNS: Final = "#x~=?"
 _COLUMNS: Final = ("ADDRESS", "POD", "IFNAME", "STATE", "SINCE", "CONTAINER")
 
 
@@ -91,10 +93,14 @@ def _release(options: argparse.Namespace) -> tuple[str, int]:
 def _gc(options: argparse.Namespace) -> tuple[str, int]:
     lines, failures = list[str](), list[CniError]()
     for network in networks(options.data_dir, sandboxes.gone, options.network):
-        lines += [_obituary(network, slot, dry_run=options.dry_run) for slot in sorted(network.dead)]
+        lines += [
+            _obituary(network, slot, dry_run=options.dry_run)
+            for slot in sorted(network.dead)
+            if network.state(slot) == "dead"
+        ]
         if not options.dry_run:
             try:
-                FileStore(network.directory, lines).collect(None, sandboxes.gone)
+                FileStore(network.directory, lines, sandboxes.gone).collect(None)
             except CniError as e:
                 failures.append(e)
     if failures:
@@ -146,7 +152,8 @@ def _pictured(network: Network) -> Iterator[str]:
         yield f"  {', '.join(pool['ranges']) or 'outside its ranges'}"
         yield f"    {_bar(pool)}"
     if network.entries:
-        slots = sorted(network.entries, key=lambda slot: [(ip.version, int(ip)) for ip in network.entries[slot].ips])
+        taken = [slot for slot in network.entries if network.state(slot) != "free"]
+        slots = sorted(taken, key=lambda slot: [(ip.version, int(ip)) for ip in network.entries[slot].ips])
         rows = aligned([_COLUMNS, *(_row(network, slot) for slot in slots)])
         yield from (f"  {line}" for line in rows)
     if network.unreadable:
@@ -157,11 +164,10 @@ def _pictured(network: Network) -> Iterator[str]:
 
 
 def _bar(pool: Json) -> str:
-    words = [f"{pool[state]} {state}" for state in ("held", "dead", "unreadable") if pool[state] or state == "held"]
+    words = [f"{pool[state]} {state}" for state in STATES if pool[state] or state == "held"]
     if pool["size"] is None:
         return ", ".join(words)
-    drawn = {state: -(-_BAR * pool[state] // pool["size"]) for state in ("held", "dead", "unreadable")}
-    signs = "#" * drawn["held"] + "x" * drawn["dead"] + "?" * drawn["unreadable"]
+    signs = "".join(sign * -(-_BAR * pool[state] // pool["size"]) for state, sign in zip(STATES, _SIGNS, strict=True))
     free = f"{pool['free']}" if pool["free"] < 10**9 else f"2^{pool['free'].bit_length() - 1}"
     return f"[{signs[:_BAR]:.<{_BAR}}] {', '.join(words)}, {free} free"
 
@@ -171,6 +177,9 @@ def _row(network: Network, slot: int) -> tuple[str, ...]:
     addresses = ", ".join(map(str, one.ips))
     if isinstance(one, Lost):
         return addresses, "-", "-", state, "-", one.kept
+    if isinstance(one, Kept):
+        since, until = (strftime("%F %T", gmtime(when)) for when in (one.released, one.until))
+        return addresses, one.sticky.rpartition(":")[0] or one.pod or "-", "-", f"{state} until {until}", since, "-"
     since = one.time[:19].replace("T", " ")
     return addresses, one.owner.pod or "-", one.owner.key.ifname, state, since, one.owner.key.container_id[:12]
 

@@ -5,8 +5,10 @@
     ipam.routes, ipam.resolvConf                         passed on in the result
     strict                                               false: unknown keys in ipam are tolerated
 
-The keys and the order of the sets (runtimeConfig's, subnet's, ranges') are host-local's; ``exclude`` and
-``"gateway": null`` are ours.  ipam.type and ipam.dataDir are for others to read.
+    ipam.releaseCooldown, ipam.sticky                    what of an address that was released
+
+The keys and the order of the sets (runtimeConfig's, subnet's, ranges') are host-local's; ``exclude``, ``reserved``,
+``"gateway": null``, ``releaseCooldown`` and ``sticky`` are ours.  ipam.type and ipam.dataDir are for others to read.
 """
 
 import json
@@ -39,6 +41,9 @@ def load(conf: Json, args: Mapping[str, str]) -> Pool:
         _requested(conf, args),
         tuple(route.route() for route in parsed.ipam.routes or ()),
         _dns(parsed.ipam.resolv_conf) if parsed.ipam.resolv_conf else {},
+        parsed.ipam.release_cooldown or 0,
+        parsed.ipam.sticky or 0,
+        _sticky_name(conf, args) if parsed.ipam.sticky else "",
     )
 
 
@@ -78,6 +83,7 @@ def _excluded(value: object) -> Span:
 _Address = Annotated[IPv4Address | IPv6Address, PlainValidator(_address)]
 _Subnet = Annotated[IPv4Network | IPv6Network, PlainValidator(_subnet)]
 _Excluded = Annotated[Span, PlainValidator(_excluded)]
+_Seconds = Annotated[int, Field(strict=True, ge=0, le=10 * 366 * 86400)]
 _U32 = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
 
 
@@ -102,11 +108,13 @@ class _Bounds(_Section):
     range_end: _Address | None = None
     gateway: _Address | None = None
     exclude: list[_Excluded] | None = None
+    reserved: list[_Excluded] | None = None
 
     def range(self, key: str, subnet: Network) -> Range:
         given = "gateway" in self.model_fields_set
         gateway = self.gateway if given else default_gateway(subnet)
-        return Range(key, subnet, self.range_start, self.range_end, gateway, tuple(self.exclude or ()))
+        spans = tuple(self.exclude or ()), tuple(self.reserved or ())
+        return Range(key, subnet, self.range_start, self.range_end, gateway, *spans)
 
 
 class _Range(_Bounds):
@@ -133,6 +141,8 @@ class _Ipam(_Bounds):
     ranges: list[list[_Range]] | None = None
     routes: list[_Route] | None = None
     resolv_conf: str | None = None
+    release_cooldown: _Seconds | None = None
+    sticky: _Seconds | None = None
 
 
 class _Runtime(BaseModel):
@@ -199,6 +209,14 @@ def _requested(conf: Json, args: Mapping[str, str]) -> tuple[Address, ...]:
         except ValueError as e:
             raise wrong(f"{where} {item!r}: {e}") from e
     return tuple(addresses)
+
+
+def _sticky_name(conf: Json, args: Mapping[str, str]) -> str:
+    """Whose the address is, where the attachment says so; else it is the pod's."""
+    name = spec.requested(conf, args, "sticky", "STICKY") or ""
+    if not isinstance(name, str):
+        raise InvalidConfig(f"sticky {name!r} names nobody; give a string")
+    return name
 
 
 def _dns(path: str) -> Json:

@@ -1,21 +1,26 @@
 """What the networks of this node hold, for people: a look that takes no lock and changes nothing."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Final
 
 from cni.errors import IoFailure
 from cni.result import Address
 from cni.spec import Json
 from ipam.ranges import Span, count
 from ipam.stores import Gone, Sandbox
-from ipam.stores.lease import Entry, Lease, Lost, Unreadable, entry, joined, unseal
+from ipam.stores.lease import Entry, Kept, Lease, Lost, Unreadable, entry, joined, unseal
 from ipam.stores.ranges import read as read_ranges
 from ipam.stores.slots import Slots
 from ipam.stores.stale import Rule
 from ipam.stores.table import LEASES, QUARANTINE
+
+# What is not free: a pod's; a dead one's; kept back after its release, from all or all but one; nobody knows whose.
+STATES: Final = ("held", "dead", "cooling", "sticky", "unreadable")
 
 
 @dataclass
@@ -43,9 +48,13 @@ class Network:
 
     def state(self, slot: int) -> str:
         """In a word."""
-        if isinstance(self.entries[slot], Lost):
-            return "unreadable"
-        return "dead" if slot in self.dead else "held"
+        match self.entries[slot]:
+            case Lost():
+                return "unreadable"
+            case Kept(sticky=sticky):
+                return "free" if slot in self.dead else "sticky" if sticky else "cooling"
+            case Lease():
+                return "dead" if slot in self.dead else "held"
 
     def pools(self) -> list[Json]:
         """Of each range set the addresses by state, and at last what is held outside of all; sizes may be huge."""
@@ -54,10 +63,10 @@ class Network:
         for spans in self.sets:
             inside = {address: state for address, state in rest.items() if any(address in span for span in spans)}
             rest = {address: state for address, state in rest.items() if address not in inside}
-            size = count(spans)
-            pools.append(
-                {"ranges": [str(span) for span in spans], "size": size, **_counted(inside), "free": size - len(inside)}
-            )
+            size, free = count(spans), sum(state == "free" for state in inside.values())
+            about: Json = {"ranges": [str(span) for span in spans], "size": size, **_counted(inside)}
+            pools.append(about | {"free": size - len(inside) + free})
+        rest = {address: state for address, state in rest.items() if state != "free"}
         if rest or not self.sets:
             pools.append({"ranges": [], "size": None, **_counted(rest), "free": None})
         return pools
@@ -114,10 +123,8 @@ def _whole(slot: int, head: Json, bodies: dict[int, Json]) -> Json:
 
 
 def _counted(states: dict[Address, str]) -> Json:
-    counts = dict.fromkeys(("held", "dead", "unreadable"), 0)
-    for state in states.values():
-        counts[state] += 1
-    return counts
+    counts = Counter(states.values())
+    return {state: counts[state] for state in STATES}
 
 
 def _span(text: str) -> Span:

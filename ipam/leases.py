@@ -62,6 +62,6 @@ def _kept_or_next(range_set: RangeSet, book: Book) -> Address:
         subnets = ", ".join(str(r.subnet) for r in range_set.ranges)
         raise PoolExhausted(
             f"{range_set.key} ({subnets}): all {count(range_set.spans)} addresses are held; "
-            "widen the range, or release what no container uses any more (GC)"
+            "widen the range, or release what no container uses any more (GC), or wait for what is kept back"
         )
     return address

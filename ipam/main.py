@@ -1,5 +1,6 @@
 """The IPAM plugin's commands.  ADD answers without interfaces (SPEC 1.1.0, section 4, "Plugin Delegation")."""
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -7,15 +8,18 @@ from typing import Any, TypeVar
 
 from cni import spec
 from cni.dispatch import Command, answer
-from cni.errors import AddressHeld, CheckFailed, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
+from cni.errors import AddressHeld, BadEnvironment, CheckFailed, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
 from cni.location import IPAM_DIR
 from cni.result import Result
 from cni.spec import Json, Reply, Request
 from ipam import leases
 from ipam.pool import Pool
-from ipam.stores import Owner, Sandbox, Store
+from ipam.stores import Owner, Sandbox, Store, Terms
 
 T = TypeVar("T")
+
+# A pod's namespace and name are 63 and 253 at most; a line of the store has room for this.
+STICKY_MAX = 400
 
 
 def run(request: Request) -> Reply:
@@ -32,9 +36,9 @@ def add(request: Request, conf: Json, log: list[str]) -> Result:
     args = spec.cni_args(request.var("CNI_ARGS"))
     pool = _pool(conf, args)
     pod = "/".join(filter(None, (args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME"))))
-    owner = Owner(request.key, pod, request.netns, _sandbox(request))
+    owner = Owner(request.key, pod, request.netns, _sandbox(request), _terms(pool, pod, request))
     store, choose = _store(conf, log), partial(leases.choose, pool.sets, pool.requested)
-    ips = _with_the_deads(store, log, lambda: store.reserve(owner, choose, tuple(s.spans for s in pool.sets)))
+    ips = _with_the_deads(store, log, lambda: store.reserve(owner, choose, tuple(s.all_spans for s in pool.sets)))
     return Result(ips=ips, routes=pool.routes, dns=pool.dns)
 
 
@@ -72,7 +76,7 @@ def status(_request: Request, conf: Json, log: list[str]) -> None:
 
 def collect(_request: Request, conf: Json, log: list[str]) -> None:
     """Release what the runtime's list does not name; without a list, what is provably dead."""
-    _store(conf, log).collect(spec.valid_attachments(conf), _gone)
+    _store(conf, log).collect(spec.valid_attachments(conf))
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -84,6 +88,21 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
+def _terms(pool: Pool, pod: str, request: Request) -> Terms:
+    """Raises BadEnvironment where nothing says whose a sticky address is."""
+    if not pool.sticky:
+        return Terms(pool.cooldown)
+    name = pool.sticky_name or pod
+    if not name:
+        raise BadEnvironment(
+            "ipam.sticky: CNI_ARGS has no K8S_POD_NAME and no STICKY, and args.cni no sticky; name whose address it is"
+        )
+    name = f"{name}:{request.key.ifname}"
+    if len(json.dumps(name)) > STICKY_MAX:
+        raise BadEnvironment(f"ipam.sticky: {name!r} is longer than {STICKY_MAX} characters; give a shorter STICKY")
+    return Terms(pool.cooldown, name, pool.sticky)
+
+
 def _with_the_deads(store: Store, log: list[str], ask: Callable[[], T]) -> T:
     """What ``ask`` answers, if need be with the addresses of who is provably dead.
 
@@ -92,10 +111,10 @@ def _with_the_deads(store: Store, log: list[str], ask: Callable[[], T]) -> T:
     try:
         return ask()
     except (PoolExhausted, AddressHeld):
-        freed = store.collect(None, _gone)
+        freed = store.collect(None)
         if not freed:
             raise
-        log.append(f"released {freed} leases of an older boot, or of namespaces that are gone")
+        log.append(f"released {freed} leases: of an older boot, of namespaces that are gone, or kept back long enough")
     return ask()
 
 
@@ -129,10 +148,10 @@ def _store(conf: Json, log: list[str]) -> Store:
     ipam: Any = conf.get("ipam")
     data_dir = ipam.get("dataDir") if isinstance(ipam, dict) else None
     if data_dir:
-        return FileStore(_absolute("ipam.dataDir", data_dir) / spec.network_of(conf), log)
+        return FileStore(_absolute("ipam.dataDir", data_dir) / spec.network_of(conf), log, _gone)
     state_dir = conf.get("stateDir")
     folder = _absolute("stateDir", state_dir) / "ipam" if state_dir else Path(IPAM_DIR)
-    return FileStore(folder / spec.network_of(conf), log)
+    return FileStore(folder / spec.network_of(conf), log, _gone)
 
 
 def _absolute(key: str, value: Any) -> Path:

@@ -21,6 +21,7 @@ class Range:
     end: Address | None = None
     gateway: Address | None = None
     exclude: tuple[Span, ...] = ()
+    reserved: tuple[Span, ...] = ()
 
     @property
     def span(self) -> Span:
@@ -36,7 +37,10 @@ class Range:
 
 @dataclass(frozen=True)
 class RangeSet:
-    """Ranges that together give an attachment one address; ``usable`` is what they have to give, by range."""
+    """Ranges that together give an attachment one address; ``usable`` is what they have to give, by range.
+
+    ``all_spans`` is that in one, and ``spans`` without what is given on request only.
+    """
 
     key: str
     ranges: tuple[Range, ...]
@@ -44,10 +48,15 @@ class RangeSet:
 
     @property
     def spans(self) -> tuple[Span, ...]:
+        pairs = zip(self.ranges, self.usable, strict=True)
+        return tuple(part for r, spans in pairs for span in spans for part in subtract(span, r.reserved))
+
+    @property
+    def all_spans(self) -> tuple[Span, ...]:
         return tuple(span for spans in self.usable for span in spans)
 
     def __contains__(self, address: Address) -> bool:
-        return any(address in span for span in self.spans)
+        return any(address in span for span in self.all_spans)
 
     def ip(self, address: Address) -> Ip:
         """The address as the result has it: with its subnet's prefix length and its range's gateway."""
@@ -62,6 +71,10 @@ class Pool:
     requested: tuple[Address, ...] = ()
     routes: tuple[Route, ...] = ()
     dns: Json = field(default_factory=dict)
+    # Seconds, and whose the addresses are where the request says so.
+    cooldown: int = 0
+    sticky: int = 0
+    sticky_name: str = ""
 
 
 def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet, ...]:
@@ -94,6 +107,7 @@ def _misplaced(r: Range) -> Iterator[str]:
     parts = {"rangeStart": r.start, "rangeEnd": r.end, "gateway": r.gateway}
     spans = {name: Span.of(address, address) for name, address in parts.items() if address is not None}
     spans |= {f"exclude[{i}]": span for i, span in enumerate(r.exclude)}
+    spans |= {f"reserved[{i}]": span for i, span in enumerate(r.reserved)}
     outside = {name: span for name, span in spans.items() if not whole(r.subnet).covers(span)}
     for name, span in outside.items():
         yield f"{r.key}.{name} {span} is outside {r.key}.subnet {r.subnet}; choose one inside"

@@ -29,6 +29,15 @@ Gone = Callable[[Collection[Sandbox]], Collection[Sandbox]]
 
 
 @dataclass(frozen=True)
+class Terms:
+    """For how many seconds from its release on nobody gets an address, and nobody but who has the same name."""
+
+    cooldown: int = 0
+    sticky: str = ""
+    ttl: int = 0
+
+
+@dataclass(frozen=True)
 class Owner:
     """Whom a lease is for: its key, for people the pod ("namespace/name") and CNI_NETNS, and what that was."""
 
@@ -36,6 +45,7 @@ class Owner:
     pod: str = ""
     netns: str = ""
     sandbox: Sandbox | None = None
+    terms: Terms = Terms()
 
 
 class Book(Protocol):
@@ -67,7 +77,7 @@ class Store(Protocol):
     def reserve(self, owner: Owner, choose: Choose, ranges: Ranges = ()) -> tuple[Ip, ...]:
         """Make what ``choose`` picks, and nothing else, the owner's; permanent when this returns.
 
-        ``ranges`` is what it picks from, kept for people.
+        To a sticky one, what its name had before is its own.  ``ranges`` is what it picks from, kept for people.
 
         What ``choose`` raises passes through and nothing has changed.  Raises RecordUnreadable where the
         owner has a lease that cannot be read.
@@ -82,10 +92,11 @@ class Store(Protocol):
     def check(self, key: Key) -> tuple[Address, ...]:
         """The addresses the key holds.  Raises CheckFailed if there are none or they are not surely its own."""
 
-    def collect(self, valid: frozenset[Key] | None, gone: Gone) -> int:
+    def collect(self, valid: frozenset[Key] | None) -> int:
         """Free what no key of ``valid`` holds or, if that is None, what is of an older boot or whose namespace is gone.
 
-        How many leases it was.  Goes on after errors and raises them as one at the end.
+        And what was kept back after its release for long enough.  How much it was.  Goes on after errors and raises
+        them as one at the end.
         """
 
     def rehearse(self, choose: Choose) -> None:

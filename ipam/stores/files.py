@@ -12,7 +12,7 @@ A call reads and writes a line and a few entries of the index, however much is h
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from cni.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, TryAg
 from cni.result import Address, Ip
 from cni.spec import Key
 from ipam.ranges import Span
-from ipam.stores import Choose, Gone, Owner, Ranges, verify
+from ipam.stores import Choose, Gone, Owner, Ranges, Sandbox, sticky, verify
 from ipam.stores import ranges as ranges_file
 from ipam.stores.lease import Lease, Lost, digest
 from ipam.stores.repair import repair
@@ -38,17 +38,24 @@ POLL = 0.0005
 BATCH = 256
 
 
-class FileStore:
-    """A stores.Store in one directory; ``log`` gets what an operator should look at."""
+def _nobody(_boxes: Collection[Sandbox]) -> Collection[Sandbox]:
+    return ()
 
-    def __init__(self, directory: Path, log: list[str], patience: float = PATIENCE) -> None:
+
+class FileStore:
+    """A stores.Store in one directory; ``log`` gets what an operator should look at, ``gone`` says who is dead."""
+
+    def __init__(self, directory: Path, log: list[str], gone: Gone = _nobody, patience: float = PATIENCE) -> None:
         self._directory = directory
         self._log = log
+        self._gone = gone
         self._patience = patience
 
     def reserve(self, owner: Owner, choose: Choose, ranges: Ranges = ()) -> tuple[Ip, ...]:
         with self._table(make=True) as table:
             held = table.find(digest(owner.key))
+            if held is None and owner.terms.sticky:
+                held = sticky.had(table, owner.terms.sticky, self._gone)
             old = held.entry if held else None
             if isinstance(old, Lost):
                 raise self._unreadable(owner.key, old, "held until it is deleted: delete the attachment, then add it")
@@ -67,7 +74,7 @@ class FileStore:
             held = table.find(digest(key))
             if held is None:
                 return
-            table.drop([held])
+            sticky.release(table, [held])
             if isinstance(lost := held.entry, Lost):
                 raise self._unreadable(key, lost, "released; repeat the call, it will succeed")
 
@@ -82,14 +89,14 @@ class FileStore:
                 raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
             return held.entry.ips
 
-    def collect(self, valid: frozenset[Key] | None, gone: Gone) -> int:
+    def collect(self, valid: frozenset[Key] | None) -> int:
         if not self._is_there():
             return 0
         # Looked for without the lock, and so looked at again: others are not to wait while a whole node's leases go.
         with self._table():
             pass  # the index is made anew if need be
         with _disk(self._directory):
-            rule, lines = look(f"{self._directory}/{LEASES}", Rule.of(valid), gone)
+            rule, lines = look(f"{self._directory}/{LEASES}", Rule.of(valid), self._gone)
         stale, problems, freed = list(lines.items()), list[CniError](), 0
         for start in range(0, len(stale), BATCH):
             try:
@@ -116,7 +123,7 @@ class FileStore:
         with self._table() as table:
             same = [slot for slot, said in lines if hash(table.slots.read(slot)) == said and table.index.is_head(slot)]
             stale = [held for held in map(table.at, same) if rule.applies(held.body)]
-            table.drop(stale)
+            sticky.release(table, stale)
             lost = [held.entry for held in stale if isinstance(held.entry, Lost)]
             problems.extend(self._unreadable("an attachment", one, "released") for one in lost)
             return len(stale)
@@ -172,7 +179,12 @@ class TableBook:
         if not slot:
             return ""
         found = self.table.at(slot).entry
-        return str(found.owner.key) if isinstance(found, Lease) else f"a lease that could not be read ({found.kept})"
+        if isinstance(found, Lease):
+            return str(found.owner.key)
+        if isinstance(found, Lost):
+            return f"a lease that could not be read ({found.kept})"
+        whom = f"for {found.sticky}" if found.sticky else "after its release"
+        return f"nobody and kept back {whom}, until {time.strftime('%F %TZ', time.gmtime(found.until))}"
 
     def first_free(self, span: Span) -> Address | None:
         return self.table.index.first_free(span)

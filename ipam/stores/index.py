@@ -168,8 +168,19 @@ class Index:
         self._set_head(digest, slot)
         self.leases += 1
 
+    def rename(self, old: bytes, new: bytes, slot: int) -> None:
+        """The line is another key's now."""
+        self._unlink(old, slot)
+        self._set_record(slot, new, self._head(new))
+        self._set_head(new, slot)
+
     def remove(self, digest: bytes, slot: int) -> None:
         """The line is free then."""
+        self._unlink(digest, slot)
+        self.leases -= 1
+        self.push(slot)
+
+    def _unlink(self, digest: bytes, slot: int) -> None:
         _, after = self._record(slot)
         before = self._head(digest)
         if before == slot:
@@ -178,8 +189,6 @@ class Index:
             while (link := self._record(before))[1] != slot:
                 before = link[1]
             self._set_record(before, link[0], after)
-        self.leases -= 1
-        self.push(slot)
 
     # Free lines
 

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from cni.result import Address
 from cni.spec import Json, Key
-from ipam.stores import Owner, Sandbox
+from ipam.stores import Owner, Sandbox, Terms
 
 # A sector: what a disk writes whole or not at all.
 LINE: Final = 512
@@ -36,7 +36,16 @@ class Unreadable(ValueError):
 
 
 def digest(key: Key) -> bytes:
-    return blake2b(str(key).encode(), digest_size=DIGEST).digest()
+    return _hash(str(key))
+
+
+def kept_digest(sticky: str) -> bytes:
+    """Under which what the name had is found.  No key begins with a space."""
+    return _hash(f" sticky {sticky}")
+
+
+def _hash(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=DIGEST).digest()
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class Lease:
             "boot": self.boot,
             "time": self.time,
             **({"sandbox": asdict(self.owner.sandbox)} if self.owner.sandbox else {}),
+            **{name: value for name, value in asdict(self.owner.terms).items() if value},
             "addresses": [str(address) for address in self.addresses],
             "pod": _short(self.owner.pod),
             "netns": _short(self.owner.netns),
@@ -87,7 +97,49 @@ class Lost:
         }
 
 
-Entry = Lease | Lost
+@dataclass(frozen=True)
+class Kept:
+    """What was released, and is kept back: until ``cool`` from all, until ``until`` from all but its sticky name."""
+
+    addresses: tuple[IPv4Interface | IPv6Interface, ...]
+    pod: str
+    released: int
+    cool: int
+    sticky: str = ""
+    until: int = 0
+
+    @classmethod
+    def of(cls, lease: Lease, now: int, *, cools: bool) -> "Kept | None":
+        """What a lease leaves that is released now; None where that is free at once."""
+        terms = lease.owner.terms
+        cool = now + (terms.cooldown if cools else 0)
+        kept = cls(lease.addresses, lease.owner.pod, now, cool, terms.sticky, max(cool, now + terms.ttl))
+        return None if kept.is_over(now) else kept
+
+    @property
+    def digest(self) -> bytes:
+        return kept_digest(self.sticky) if self.sticky else _hash(f" cooling {self.addresses[0].ip}")
+
+    @property
+    def ips(self) -> tuple[Address, ...]:
+        return tuple(address.ip for address in self.addresses)
+
+    def is_over(self, now: int) -> bool:
+        # A clock that was set back must not keep it for years.
+        return not self.released <= now < self.until
+
+    def body(self) -> Json:
+        return {
+            "released": self.released,
+            "cool": self.cool,
+            "sticky": self.sticky,
+            "until": self.until,
+            "addresses": [str(address) for address in self.addresses],
+            "pod": _short(self.pod),
+        }
+
+
+Entry = Lease | Lost | Kept
 
 
 def entry(body: Json) -> Entry:
@@ -96,8 +148,14 @@ def entry(body: Json) -> Entry:
         if "unreadable" in body:
             ips = tuple(ip_address(address) for address in body["addresses"])
             return Lost(bytes.fromhex(body["key"]), ips, body["boot"], body["unreadable"])
-        owner = Owner(Key(body["containerID"], body["ifname"]), body["pod"], body["netns"], sandbox(body))
-        return Lease(owner, tuple(ip_interface(address) for address in body["addresses"]), body["boot"], body["time"])
+        addresses = tuple(ip_interface(address) for address in body["addresses"])
+        if "released" in body:
+            released, cool, until = (int(body[name]) for name in ("released", "cool", "until"))
+            return Kept(addresses, body["pod"], released, cool, body["sticky"], until)
+        terms = Terms(body.get("cooldown", 0), body.get("sticky", ""), body.get("ttl", 0))
+        key = Key(body["containerID"], body["ifname"])
+        owner = Owner(key, body["pod"], body["netns"], sandbox(body), terms)
+        return Lease(owner, addresses, body["boot"], body["time"])
     except (KeyError, TypeError, ValueError) as e:
         raise Unreadable(f"not a lease ({type(e).__name__}: {e})") from e
 
@@ -113,9 +171,12 @@ def sandbox(body: Json) -> Sandbox | None:
 def holdings(body: Json) -> tuple[bytes, list[tuple[int, int]]]:
     """The digest and the addresses as (version, number), without the cost of an Entry.  Raises Unreadable."""
     try:
-        lost = "unreadable" in body
-        name = bytes.fromhex(body["key"]) if lost else digest(Key(body["containerID"], body["ifname"]))
-        return name, [_number(address.partition("/")[0]) for address in body.get("addresses", ())]
+        numbers = [_number(address.partition("/")[0]) for address in body.get("addresses", ())]
+        if "containerID" in body:
+            return digest(Key(body["containerID"], body["ifname"])), numbers
+        if "unreadable" in body:
+            return bytes.fromhex(body["key"]), numbers
+        return entry(body).digest, numbers
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise Unreadable(f"not a lease ({type(e).__name__}: {e})") from e
 

@@ -1,12 +1,14 @@
-"""Which leases may go: what the runtime does not list or, without a list, what is provably dead."""
+"""Which leases may go: what the runtime does not list or, without a list, what is provably dead; and what was kept
+back after its release for long enough."""
 
+import time
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cni import durable
 from cni.spec import Json, Key
 from ipam.stores import Gone, Sandbox
-from ipam.stores.lease import Unreadable, digest, holdings, sandbox, unseal
+from ipam.stores.lease import Kept, Unreadable, digest, entry, holdings, sandbox, unseal
 from ipam.stores.slots import Slots
 
 
@@ -16,6 +18,7 @@ class Rule:
 
     spared: frozenset[bytes] | None
     dead: Collection[Sandbox] = frozenset()
+    now: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
     def of(cls, valid: frozenset[Key] | None) -> "Rule":
@@ -23,6 +26,9 @@ class Rule:
 
     def applies(self, body: Json) -> bool:
         """Raises Unreadable."""
+        if "released" in body:
+            kept = entry(body)
+            return isinstance(kept, Kept) and kept.is_over(self.now)
         if self.spared is not None:
             return holdings(body)[0] not in self.spared
         return body.get("boot") != durable.boot_id() or sandbox(body) in self.dead

@@ -12,7 +12,7 @@ from cni import durable
 from cni.spec import Json
 from ipam.ranges import Span
 from ipam.stores.index import SLOTS, Index
-from ipam.stores.lease import BLANK, Entry, Lost, Unreadable, entry, holdings, joined, seal, split, unseal
+from ipam.stores.lease import BLANK, Entry, Kept, Lost, Unreadable, entry, holdings, joined, seal, split, unseal
 from ipam.stores.slots import Slots
 
 LEASES, INDEX, QUARANTINE = "leases", "index", "quarantine"
@@ -116,11 +116,14 @@ class Table:
                 self.index.add(new.digest, slot)
             else:
                 self._free(old.lines[1:])
+                if old.holdings[0] != new.digest:
+                    self.index.rename(old.holdings[0], new.digest, slot)
             for version, number in set(before) - set(after):
                 self.index.take(version, number)
             for version, number in after:
                 self.index.give(version, number, slot)
-            self.index.last = new.ips
+            if not isinstance(new, Kept):
+                self.index.last = new.ips
             self.trust()
 
     def drop(self, leases: Sequence[Held]) -> None:

@@ -1,0 +1,83 @@
+"""What becomes of released addresses: free at once, or kept back, in the same line and by the same commit.
+
+Kept back they are a line of their own that holds them, so nobody is given one by mistake, at any cost to nobody:
+what is over is released when the range is exhausted, and on GC (stale.py).
+"""
+
+import json
+import time
+from collections.abc import Sequence
+
+from cni import durable
+from ipam.stores import Gone
+from ipam.stores.lease import Kept, Lease, Unreadable, kept_digest, sandbox, unseal
+from ipam.stores.stale import Rule
+from ipam.stores.table import Held, Table
+
+
+def release(table: Table, leases: Sequence[Held]) -> None:
+    """Free them, or keep them back; on disk when this returns.  Raises OSError."""
+    now, free = int(time.time()), list[Held]()
+    # First, for a lease may be the successor of one.
+    if others := [held for held in leases if not isinstance(held.entry, Lease)]:
+        table.drop(others)
+    for held in leases:
+        lease = held.entry
+        if not isinstance(lease, Lease):
+            continue
+        # Nobody on the link remembers an address since before this boot.
+        kept = Kept.of(lease, now, cools=lease.boot == durable.boot_id())
+        if kept is None:
+            free.append(held)
+            continue
+        if kept.sticky:
+            _succeed(table, kept.sticky, now)
+        try:
+            table.put(held, kept)
+        except OSError:  # no room for what is longer than a line: better released than not
+            free.append(held)
+    if free:
+        table.drop(free)
+
+
+def had(table: Table, name: str, gone: Gone) -> Held | None:
+    """What the sticky name had before: kept back, or of an attachment that is provably dead."""
+    if kept := table.find(kept_digest(name)):
+        return kept
+    # There is no index of these, so it is a look through the file, for a name that is new or had no DEL.
+    text = json.dumps(name).encode()
+    for slot, line in list(table.slots.lines(table.index.slots)):
+        if text in line and (head := _head(table, slot, line)):
+            held = table.at(head)
+            if isinstance(held.entry, Lease) and held.entry.owner.terms.sticky == name and _is_dead(held, gone):
+                return held
+    return None
+
+
+def _head(table: Table, slot: int, line: bytes) -> int:
+    """Where the lease begins that the line is of, 0 if it is of none."""
+    try:
+        head: int = (unseal(line) or {}).get("of", slot)
+    except Unreadable:
+        return 0
+    return head if table.index.is_head(head) else 0
+
+
+def _is_dead(held: Held, gone: Gone) -> bool:
+    try:
+        box = sandbox(held.body)
+        return Rule(None, gone({box}) if box else ()).applies(held.body)
+    except Unreadable:
+        return False
+
+
+def _succeed(table: Table, name: str, now: int) -> None:
+    """Of a name one set of addresses is kept: the latest.  What it had before only cools down."""
+    before = table.find(kept_digest(name))
+    if before is None:
+        return
+    one = before.entry
+    if isinstance(one, Kept) and one.released <= now < one.cool:
+        table.put(before, Kept(one.addresses, one.pod, one.released, one.cool, "", one.cool))
+    else:
+        table.drop([before])
