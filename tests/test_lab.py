@@ -17,15 +17,21 @@ ROOT = Path(__file__).parents[1]
 LAB = ROOT / "netns-fixtures" / "lab"
 # What runs in which boot: netns-fixtures/lab's options, and the tests.
 BOOTS = {
-    "exclusive": (
+    "VFs": ((), ("tests/lab/test_guest.py", "tests/lab/test_sriov.py", "tests/lab/test_devices.py")),
+    "RDMA": (
         (),
         (
-            "tests/lab",
+            "tests/lab/test_rdma.py",
+            "tests/lab/test_rxe_refused.py",
+            "tests/lab/test_examples.py",
+            "tests/lab/test_kinds.py",
             "tests/netns/test_ipvlan.py",
             "tests/netns/test_kinds.py",
             "tests/netns/test_macvlan.py::test_the_host_has_an_interface_of_that_name",
         ),
     ),
+    "InfiniBand": ((), ("tests/lab/test_infiniband.py",)),
+    "failures": ((), ("tests/lab/test_failures.py", "tests/lab/test_transaction.py")),
     "soft-RoCE": (("--kernel", "trixie", "--rdma", "shared", "--vfs", "1"), ("tests/lab/shared/test_rxe.py",)),
     "soft-RoCE without namespaces": (
         ("--rdma", "shared", "--pfs", "1", "--vfs", "1"),
@@ -88,6 +94,11 @@ def test_under_load() -> None:
     stress = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/lab/stress.py")
     done = lab("--pfs", "8", "--vfs", "7", *stress)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_test_has_a_boot() -> None:
+    named = {Path(test) for _, tests in BOOTS.values() for test in tests}
+    assert {p.relative_to(ROOT) for p in (ROOT / "tests/lab").rglob("test_*.py")} <= named
 
 
 def outcomes(case: ET.Element) -> list[ET.Element]:
