@@ -10,6 +10,7 @@ from typing import Final
 from cni.errors import CniError, together
 from cni.location import IPAM_DIR
 from cni.spec import Json, Key
+from ctl import migrate
 from ctl.table import aligned
 from ipam import sandboxes
 from ipam.inventory import STATES, Network, networks
@@ -24,14 +25,22 @@ _COLUMNS: Final = ("ADDRESS", "POD", "IFNAME", "STATE", "SINCE", "CONTAINER")
 def answer(words: Sequence[str]) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
     options = _parser().parse_args(words)
-    command = {"show": _show, "lease": _lease, "release": _release, "gc": _gc, "verify": _verify}[options.command]
+    command = {
+        "show": _show,
+        "lease": _lease,
+        "release": _release,
+        "gc": _gc,
+        "verify": _verify,
+        "import": migrate.take,
+        "export": migrate.give,
+    }[options.command]
     return command(options)
 
 
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")
-    parser = argparse.ArgumentParser(prog="hpn ipam", description="Look at addresses, and free them.")
+    parser = argparse.ArgumentParser(prog="hpn ipam", description="Look at addresses, free them, move them.")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, about, some in (
         ("show", "the pools of every network: used, dead, free, and by whom", "*"),
@@ -48,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--json", action="store_true", help="one JSON document")
         if name == "gc":
             command.add_argument("--dry-run", action="store_true", help="only say what would go")
+    migrate.add_to(commands, common)
     release = commands.add_parser("release", help="release one attachment's addresses", parents=[common])
     release.add_argument("network")
     release.add_argument("key", metavar="containerID:ifname")

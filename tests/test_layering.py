@@ -53,8 +53,9 @@ OURS = {
     "ctl.main": {"ctl.inspection", "ctl.addresses", "cni.spec", "cni.errors"},
     "ctl.inspection": {"ctl.table", "cni.attachments", "cni.location", "cni.spec"},
     # And what frees the addresses of the dead.
+    "ctl.migrate": {"cni.errors", "cni.spec", "ipam.migrate", "ipam.inventory", "ipam.sandboxes", "ipam.stores"},
     "ctl.addresses": {
-        *("ctl.table", "cni.errors", "cni.location", "cni.spec"),
+        *("ctl.table", "ctl.migrate", "cni.errors", "cni.location", "cni.spec"),
         *("ipam.inventory", "ipam.sandboxes", "ipam.stores"),
     },
 }

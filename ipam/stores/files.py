@@ -107,6 +107,32 @@ class FileStore:
             raise together(problems)
         return freed
 
+    def adopt(self, leases: Sequence[Lease], *, dry_run: bool = False) -> list[str]:
+        """Hold what another IPAM gave; a lease that is here already is fine.
+
+        What collides with others here or among them, in words, and then nothing has changed.
+        """
+        if dry_run and not self._is_there():
+            return list(_given_twice(leases))
+        with self._table(make=True) as table:
+            here = {lease.owner.key: table.find(lease.digest) for lease in leases}
+            collisions = list(_given_twice(leases))
+            for lease in leases:
+                held = here[lease.owner.key]
+                if held and set(held.entry.ips) != set(lease.ips):
+                    has = ", ".join(map(str, held.entry.ips))
+                    collisions.append(f"{lease.owner.key} holds {has} here and {', '.join(map(str, lease.ips))} there")
+                book = TableBook(table, held.entry.ips if held else ())
+                holders = ((ip, book.holder(ip)) for ip in lease.ips if ip not in book.mine)
+                collisions += [
+                    f"{ip} is held by {whom} here, by {lease.owner.key} there" for ip, whom in holders if whom
+                ]
+            if not collisions and not dry_run:
+                for lease in leases:
+                    if here[lease.owner.key] is None:
+                        table.put(None, lease)
+            return collisions
+
     def rehearse(self, choose: Choose) -> None:
         with self._table(make=True) as table:
             choose(TableBook(table, ()))
@@ -188,6 +214,14 @@ class TableBook:
 
     def first_free(self, span: Span) -> Address | None:
         return self.table.index.first_free(span)
+
+
+def _given_twice(leases: Sequence[Lease]) -> Iterator[str]:
+    owners = dict[Address, list[str]]()
+    for lease in leases:
+        for ip in lease.ips:
+            owners.setdefault(ip, []).append(str(lease.owner.key))
+    return (f"{ip} is of {' and '.join(keys)} there" for ip, keys in owners.items() if len(keys) > 1)
 
 
 @contextmanager

@@ -1,0 +1,74 @@
+"""hpn ipam import and export: from other IPAMs, and back to host-local."""
+
+import argparse
+from pathlib import Path
+
+from cni.errors import InvalidConfig, IoFailure
+from cni.spec import network_of
+from ipam import migrate, sandboxes
+from ipam.inventory import networks
+from ipam.stores.files import FileStore
+from ipam.stores.lease import Kept, Lost
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
+    """The two commands' options."""
+    about = "take over what host-local (a network's directory) or whereabouts (IPPools as JSON) has given"
+    command = commands.add_parser("import", help=about, description=about, parents=[common])
+    command.add_argument("--from", dest="source", choices=("host-local", "whereabouts"), required=True)
+    command.add_argument("path", type=Path)
+    command.add_argument("--network", help="default: of host-local the directory's name")
+    command.add_argument("--pods", type=Path, help="whereabouts: a file of this node's pods, namespace/name a line")
+    command.add_argument("--ifname", default="", help="of entries that do not name their interface")
+    command.add_argument("--dry-run", action="store_true", help="only say what would be taken over")
+    about = "write a network's leases as host-local's files"
+    command = commands.add_parser("export", help=about, description=about, parents=[common])
+    command.add_argument("--to", choices=("host-local",), required=True)
+    command.add_argument("network")
+    command.add_argument("path", type=Path, help="the network's directory, as /var/lib/cni/networks/NETWORK")
+    command.add_argument("--dry-run", action="store_true", help="only say what would be written")
+
+
+def take(options: argparse.Namespace) -> tuple[str, int]:
+    """hpn ipam import.  Raises IoFailure, InvalidConfig, TryAgain, RecordUnreadable."""
+    default = options.path.resolve().name if options.source == "host-local" else ""
+    name = network_of({"name": options.network or default})
+    store = FileStore(options.data_dir / name, log := list[str](), sandboxes.gone)
+    if options.source == "host-local":
+        with migrate.host_local_locked(options.path):
+            leases = migrate.from_host_local(options.path, options.ifname)
+            collisions = store.adopt(leases, dry_run=options.dry_run)
+    else:
+        leases = migrate.from_whereabouts(options.path, _pods(options.pods), options.ifname)
+        collisions = store.adopt(leases, dry_run=options.dry_run)
+    if collisions:
+        return "".join(f"{line}\n" for line in [*collisions, f"{name}: nothing was imported"]), 1
+    verb = "would import" if options.dry_run else "imported"
+    lines = [f"{verb} {', '.join(map(str, one.ips))} of {one.owner.key} {one.owner.pod}".rstrip() for one in leases]
+    return "".join(f"{line}\n" for line in [*log, *lines, f"{name}: {verb} {len(leases)} leases"]), 0
+
+
+def give(options: argparse.Namespace) -> tuple[str, int]:
+    """hpn ipam export.  Raises IoFailure."""
+    (network,) = networks(options.data_dir, sandboxes.gone, [options.network])
+    if lost := [one for one in network.entries.values() if isinstance(one, Lost)]:
+        ips = ", ".join(str(ip) for one in lost for ip in one.ips)
+        raise IoFailure(f"{network.name}: leases of {ips} could not be read, so nobody knows whose they are")
+    leases = [one for _, one in network.leases]
+    last = [max(ips, key=int) for ips in ([i for o in leases for i in o.ips if i.version == v] for v in (4, 6)) if ips]
+    collisions = migrate.to_host_local(options.path, leases, last, dry_run=options.dry_run)
+    if collisions:
+        return "".join(f"{line}\n" for line in [*collisions, f"{network.name}: nothing was exported"]), 1
+    kept = sum(isinstance(one, Kept) for one in network.entries.values())
+    note = f"; {kept} that are kept back after their release are free there" if kept else ""
+    verb = "would export" if options.dry_run else "exported"
+    return f"{network.name}: {verb} {len(leases)} leases{note}\n", 0
+
+
+def _pods(file: Path | None) -> frozenset[str] | None:
+    if file is None:
+        return None
+    try:
+        return frozenset(filter(None, map(str.strip, file.read_text().splitlines())))
+    except (OSError, ValueError) as e:
+        raise InvalidConfig(f"--pods {file}: {e}; a line namespace/name for each pod") from e

@@ -1,0 +1,148 @@
+"""Other IPAMs' state as leases, and leases as host-local's state.  Decides nothing, and writes host-local's only."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
+from pathlib import Path
+from typing import Any
+
+from cni import durable, spec
+from cni.errors import BadEnvironment, InvalidConfig, IoFailure
+from cni.result import Address
+from cni.spec import Key
+from ipam.stores import Owner
+from ipam.stores.lease import Lease
+
+# host-local: plugins/ipam/host-local/backend/disk/backend.go
+_LAST = "last_reserved_ip."
+_LINE = "\r\n"
+
+Given = dict[Key, tuple[str, list[IPv4Interface | IPv6Interface]]]
+
+
+@contextmanager
+def host_local_locked(directory: Path) -> Iterator[None]:
+    """Alone with a network's directory, as host-local itself would be."""
+    try:
+        fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as e:
+        raise IoFailure(f"{directory}: {e.strerror}; give the directory of one network of host-local's") from e
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def from_host_local(directory: Path, ifname: str = "") -> list[Lease]:
+    """A network's directory: a file per address, with container id and interface; very old ones have no interface.
+
+    Raises IoFailure, InvalidConfig.
+    """
+    given, wrong = Given(), list[str]()
+    for path in _addresses(directory):
+        try:
+            container_id, _, named = path.read_text().strip().partition("\n")
+        except (OSError, ValueError) as e:
+            raise IoFailure(f"reading {path}: {e}") from e
+        key = Key(container_id.strip(), named.strip() or ifname)
+        if why := _bad(key):
+            wrong.append(f"{path}: {why}")
+        given.setdefault(key, ("", []))[1].append(ip_interface(path.name))
+    return _leases(given, wrong)
+
+
+def from_whereabouts(file: Path, pods: frozenset[str] | None, ifname: str = "") -> list[Lease]:
+    """IPPools as ``kubectl get ippools -A -o json`` shows them; of these pods, where they are given.
+
+    Its older versions do not record the interface.
+
+    Raises IoFailure, InvalidConfig.
+    """
+    try:
+        document: Any = json.loads(file.read_bytes())
+        pools = document.get("items", [document])
+        entries = [(ip_interface(pool["spec"]["range"]), pool["spec"].get("allocations") or {}) for pool in pools]
+        given, wrong = Given(), list[str]()
+        for subnet, allocations in entries:
+            for offset, one in sorted(allocations.items(), key=lambda item: int(item[0])):
+                pod, key = str(one["podref"]), Key(str(one["id"]), str(one.get("ifname") or ifname))
+                if pods is not None and pod not in pods:
+                    continue
+                address = ip_interface(f"{subnet.ip + int(offset)}/{subnet.network.prefixlen}")
+                if why := _bad(key):
+                    wrong.append(f"{address.ip} of {pod}: {why}")
+                given.setdefault(key, (pod, []))[1].append(address)
+    except OSError as e:
+        raise IoFailure(f"reading {file}: {e.strerror}") from e
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
+        raise InvalidConfig(f"{file} is no dump of IPPools ({type(e).__name__}: {e}); make it with -o json") from e
+    return _leases(given, wrong)
+
+
+def to_host_local(directory: Path, leases: Sequence[Lease], last: Sequence[Address], *, dry_run: bool) -> list[str]:
+    """Write the files; what is in their way, and then nothing was written.  Raises IoFailure."""
+    files = {directory / str(ip): _content(lease) for lease in leases for ip in lease.ips}
+    there = {path: path.read_bytes() for path in files if path.exists()} if directory.exists() else {}
+    foreign = [path for path in _addresses(directory) if path not in files] if directory.exists() else []
+    collisions = [f"{path.name} is {_words(text)} there" for path, text in there.items() if text != files[path]]
+    collisions += [f"{path.name} is {_words(path.read_bytes())} there, and free here" for path in foreign]
+    if collisions or dry_run:
+        return collisions
+    durable.directory(directory)
+    with host_local_locked(directory):
+        made = list[Path]()
+        try:
+            for path in sorted(files.keys() - there.keys()):
+                with path.open("xb") as f:
+                    made.append(path)
+                    f.write(files[path])
+            for i, address in enumerate(last):
+                (directory / f"{_LAST}{i}").write_text(str(address))
+            durable.sync_directory(directory)
+        except OSError as e:
+            for path in made:
+                with suppress(OSError):
+                    path.unlink()
+            raise IoFailure(f"writing {e.filename or directory}: {e.strerror}; nothing was exported") from e
+    return []
+
+
+def _addresses(directory: Path) -> Iterator[Path]:
+    for path in sorted(directory.iterdir()):
+        with suppress(ValueError):
+            ip_address(path.name)
+            yield path
+
+
+def _content(lease: Lease) -> bytes:
+    return f"{lease.owner.key.container_id}{_LINE}{lease.owner.key.ifname}".encode()
+
+
+def _words(content: bytes) -> str:
+    return content.decode(errors="replace").replace(_LINE, ":")
+
+
+def _bad(key: Key) -> str:
+    """Why no CNI request could ever name this key; empty if one could."""
+    environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": key.container_id, "CNI_IFNAME": key.ifname}
+    try:
+        spec.check_environment(spec.Request(environ))
+    except BadEnvironment as e:
+        return e.msg
+    return ""
+
+
+def _leases(given: Given, wrong: list[str]) -> list[Lease]:
+    if wrong:
+        raise InvalidConfig(
+            f"{len(wrong)} entries name no attachment; remove them, or give --ifname where that is missing: "
+            + "; ".join(wrong)
+        )
+    # Of this boot: that they are older is nothing that these tell, and who is alive must not be dead to us.
+    now, boot = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), durable.boot_id()
+    return [Lease(Owner(key, pod), tuple(addresses), boot, now) for key, (pod, addresses) in given.items()]

@@ -1,0 +1,73 @@
+"""Pods that were attached before the IPAM was changed keep their addresses, and are deleted by the new one."""
+
+import json
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+from system.machine import RANGES, Machine
+
+
+def network(machine: Machine, ipam: str, ranges: Any = RANGES) -> None:
+    machine.network({"type": "macvlan", "master": "rail0", "ipam": {"type": ipam, "ranges": ranges}})
+
+
+def ipam(machine: Machine, *words: Any) -> subprocess.CompletedProcess[str]:
+    """hpn ipam, as an operator runs it."""
+    command, *rest = map(str, words)
+    argv = [str(machine.tools.hpn), "ipam", command, "--data-dir", str(machine.state / "ipam"), *rest]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("there", ["host-local", "hpn-ipam"])
+def test_pods_survive_the_switch(machine: Machine, there: str) -> None:
+    """From Go's host-local to ours under Go's macvlan, and the other way."""
+    theirs = machine.scratch / "host-local" / "rail0"
+    here = {"host-local": "hpn-ipam", "hpn-ipam": "host-local"}[there]
+    network(machine, there)
+    old = [machine.pod() for _ in range(3)]
+    for pod in old:
+        machine.ok("add", pod)
+    before = {pod: machine.addresses(pod) for pod in old}
+    # The last one goes between, so that the highest address is not what decides.
+    machine.ok("del", old[1])
+    del before[old[1]]
+    words = ("import", "--from", "host-local") if there == "host-local" else ("export", "--to", "host-local", "rail0")
+    done = ipam(machine, *words, theirs)
+    assert done.returncode == 0, done.stderr + done.stdout
+    network(machine, here)
+
+    new = machine.pod()
+    machine.ok("add", new)
+    assert machine.addresses(new).isdisjoint(set().union(*before.values()))
+    for pod, addresses in before.items():
+        assert machine.addresses(pod) == addresses
+        machine.ok("check", pod)
+        machine.ok("del", pod)
+    machine.ok("del", new)
+    if here == "hpn-ipam":
+        assert json.loads(ipam(machine, "show", "--json").stdout)["networks"][0]["leases"] == []
+    else:
+        assert {path.name for path in theirs.iterdir()} == {"lock", "last_reserved_ip.0", "last_reserved_ip.1"}
+    # What the old one has is the operator's to remove.
+    shutil.rmtree(theirs if there == "host-local" else machine.state / "ipam")
+
+
+def test_a_collision_changes_nothing(machine: Machine) -> None:
+    """Of IPv4: for IPv6 Go's macvlan finds the duplicate itself."""
+    theirs = machine.scratch / "host-local" / "rail0"
+    network(machine, "host-local", RANGES[:1])
+    old = machine.pod()
+    machine.ok("add", old)
+    network(machine, "hpn-ipam", RANGES[:1])
+    hasty = machine.pod()
+    machine.ok("add", hasty)
+    assert machine.addresses(hasty) == machine.addresses(old)
+    done = ipam(machine, "import", "--from", "host-local", theirs)
+    assert done.returncode == 1
+    assert done.stdout.count(" is held by ") == 1
+    machine.ok("del", hasty)
+    assert ipam(machine, "import", "--from", "host-local", theirs).returncode == 0
+    machine.ok("del", old)
+    shutil.rmtree(theirs)

@@ -1,0 +1,188 @@
+"""hpn ipam import and export: whole or not at all, and back again."""
+
+import json
+
+import pytest
+from unit.ipam_calls import Net
+
+from ctl.main import main
+
+RANGES = [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]
+
+
+@pytest.fixture
+def net(tmp_path):
+    return Net(tmp_path / "state", {"ranges": RANGES})
+
+
+@pytest.fixture
+def host_local(tmp_path):
+    """What host-local has written for two containers of a network."""
+    directory = tmp_path / "networks" / "net"
+    directory.mkdir(parents=True)
+    for name, content in {
+        "10.0.0.2": "c1\r\nnet1", "fd00::2": "c1\r\nnet1", "10.0.0.7": "c2\r\nnet1", "fd00::7": "c2\r\nnet1",
+        "last_reserved_ip.0": "10.0.0.7", "last_reserved_ip.1": "fd00::7", "lock": "",
+    }.items():  # fmt: skip
+        (directory / name).write_bytes(content.encode())
+    return directory
+
+
+@pytest.fixture
+def hpn(net, capsys):
+    def run(command, *words, status=0):
+        done = main(["hpn", "ipam", command, "--data-dir", str(net.state / "ipam"), *map(str, words)])
+        out, err = capsys.readouterr()
+        assert done == status, out + err
+        return out or err
+
+    return run
+
+
+def test_import(hpn, net, host_local):
+    assert hpn("import", "--from", "host-local", host_local).splitlines() == [
+        "imported 10.0.0.2, fd00::2 of c1:net1",
+        "imported 10.0.0.7, fd00::7 of c2:net1",
+        "net: imported 2 leases",
+    ]
+    held = {"c1:net1": ("10.0.0.2", "fd00::2"), "c2:net1": ("10.0.0.7", "fd00::7")}
+    assert net.leases() == held
+    assert net.agrees()
+    assert net.add("c1") == held["c1:net1"], "the same attachment, the same addresses"
+    assert net.add("c3") not in held.values()
+    assert net.call("DEL", "c2") == {}
+    assert list(net.leases()) == ["c1:net1", "c3:net1"]
+    assert net.call("GC") == {}
+    assert list(net.leases()) == ["c1:net1", "c3:net1"], "who was imported is not dead"
+
+
+def test_import_again_is_nothing_new(hpn, net, host_local):
+    for _ in range(2):
+        hpn("import", "--from", "host-local", host_local)
+    assert len(net.leases()) == 2
+    assert net.agrees()
+
+
+def test_import_dry_run(hpn, net, host_local):
+    assert "net: would import 2 leases" in hpn("import", "--from", "host-local", host_local, "--dry-run")
+    assert not net.state.exists()
+    net.add("x")
+    assert "10.0.0.2 is held by x:net1 here" in hpn("import", "--from", "host-local", host_local, "--dry-run", status=1)
+
+
+def test_import_into_another_network(hpn, net, host_local):
+    hpn("import", "--from", "host-local", host_local, "--network", "other")
+    assert (net.state / "ipam" / "other" / "leases").exists()
+
+
+def test_import_that_collides(hpn, net, host_local):
+    """All of it is said, and nothing done."""
+    net.add("x")  # 10.0.0.2 and fd00::2
+    net.add("c2")  # .3
+    before = net.file.read_bytes()
+    assert sorted(hpn("import", "--from", "host-local", host_local, status=1).splitlines()) == [
+        "10.0.0.2 is held by x:net1 here, by c1:net1 there",
+        "c2:net1 holds 10.0.0.3, fd00::3 here and 10.0.0.7, fd00::7 there",
+        "fd00::2 is held by x:net1 here, by c1:net1 there",
+        "net: nothing was imported",
+    ]
+    assert net.file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("10.0.0.9", "", "10.0.0.9: "),  # what a host-local that was killed leaves
+        ("10.0.0.9", "c9", "give --ifname"),
+        ("10.0.0.9", "../c9\r\nnet1", "is not a container id"),
+    ],
+)
+def test_import_of_what_names_nobody(hpn, net, host_local, name, content, part):
+    (host_local / name).write_text(content)
+    assert part in hpn("import", "--from", "host-local", host_local, status=1)
+    assert not net.state.exists()
+
+
+def test_import_with_the_interfaces_name(hpn, net, host_local):
+    (host_local / "10.0.0.9").write_text("c9")
+    hpn("import", "--from", "host-local", host_local, "--ifname", "eth0")
+    assert net.leases()["c9:eth0"] == ("10.0.0.9",)
+
+
+def test_import_of_nothing_there(hpn, net, tmp_path):
+    assert "give the directory of one network" in hpn("import", "--from", "host-local", tmp_path / "no", status=1)
+    assert "reading" in hpn("import", "--from", "whereabouts", tmp_path / "no", "--network", "net", status=1)
+
+
+A, B = ({"id": cid, "podref": f"ns/{pod}", "ifname": "net1"} for cid, pod in (("c1", "a"), ("c2", "b")))
+POOLS = {
+    "items": [
+        {"kind": "IPPool", "spec": {"range": "10.0.0.0/24", "allocations": {"5": A, "12": B}}},
+        {"kind": "IPPool", "spec": {"range": "fd00::/64", "allocations": {"5": A}}},
+        {"kind": "IPPool", "spec": {"range": "10.9.0.0/24", "allocations": None}},
+    ]
+}
+
+
+def test_import_from_whereabouts(hpn, net, tmp_path):
+    dump, pods = tmp_path / "ippools.json", tmp_path / "pods"
+    dump.write_text(json.dumps(POOLS))
+    pods.write_text("ns/a\nns/elsewhere\n")
+    command = ("import", "--from", "whereabouts", dump, "--network", "net")
+    assert "net: imported 1 leases" in hpn(*command, "--pods", pods)
+    assert net.leases() == {"c1:net1": ("10.0.0.5", "fd00::5")}
+    assert net.body("c1")["pod"] == "ns/a"
+    hpn(*command)
+    assert net.leases()["c2:net1"] == ("10.0.0.12",)
+    assert net.agrees()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"items": [{"spec": {}}]}', '{"items": [{"spec": {"range": "10.0.0.0/24", "allocations": 5}}]}'],
+)
+def test_no_dump(hpn, net, tmp_path, text):
+    (tmp_path / "dump").write_text(text)
+    said = hpn("import", "--from", "whereabouts", tmp_path / "dump", "--network", "net", status=1)
+    assert "is no dump of IPPools" in said
+    assert not net.state.exists()
+
+
+def test_whereabouts_needs_a_network(hpn, net, tmp_path):
+    (tmp_path / "dump").write_text(json.dumps(POOLS))
+    assert "is not a network name" in hpn("import", "--from", "whereabouts", tmp_path / "dump", status=1)
+
+
+def test_export_and_import_again(hpn, net, tmp_path):
+    held = {f"{cid}:net1": net.add(cid) for cid in ("a", "b")}
+    there = tmp_path / "networks" / "net"
+    assert "would export 2 leases" in hpn("export", "--to", "host-local", "net", there, "--dry-run")
+    assert not there.exists()
+    for _ in range(2):
+        assert hpn("export", "--to", "host-local", "net", there) == "net: exported 2 leases\n"
+    assert {path.name: path.read_bytes() for path in there.iterdir() if path.name != "lock"} == {
+        "10.0.0.2": b"a\r\nnet1", "fd00::2": b"a\r\nnet1", "10.0.0.3": b"b\r\nnet1", "fd00::3": b"b\r\nnet1",
+        "last_reserved_ip.0": b"10.0.0.3", "last_reserved_ip.1": b"fd00::3",
+    }  # fmt: skip
+    for cid in ("a", "b"):
+        net.call("DEL", cid)
+    hpn("import", "--from", "host-local", there)
+    assert net.leases() == held
+
+
+def test_export_that_collides(hpn, net, host_local):
+    net.add("x")
+    before = {path: path.read_bytes() for path in host_local.iterdir()}
+    said = hpn("export", "--to", "host-local", "net", host_local, status=1)
+    assert "10.0.0.2 is c1:net1 there" in said
+    assert "10.0.0.7 is c2:net1 there, and free here" in said
+    assert {path: path.read_bytes() for path in host_local.iterdir()} == before
+
+
+def test_export_says_what_is_lost_with_it(hpn, net, tmp_path):
+    net.ipam = {"subnet": "10.0.0.0/24", "releaseCooldown": 1000}
+    net.add("a")
+    net.call("DEL", "a")
+    assert "1 that are kept back after their release are free there" in hpn(
+        "export", "--to", "host-local", "net", tmp_path / "there"
+    )
