@@ -42,7 +42,8 @@ def release(table: Table, leases: Sequence[Held]) -> None:
 
 def had(table: Table, name: str, gone: Gone) -> Held | None:
     """What the sticky name had before: kept back, or of an attachment that is provably dead."""
-    if kept := table.find(kept_digest(name)):
+    kept = table.find(kept_digest(name))
+    if kept and isinstance(kept.entry, Kept):
         return kept
     # There is no index of these, so it is a look through the file, for a name that is new or had no DEL.
     text = json.dumps(name).encode()

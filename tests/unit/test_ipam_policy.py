@@ -206,6 +206,19 @@ def test_a_request_for_what_is_kept_for_another(net, clock):
     assert "kept back for ns/db-0:net1" in net.call("ADD", "c2", "net1", "STICKY=x;IP=10.0.0.2")["msg"]
 
 
+def test_what_was_kept_is_lost(net, clock):
+    """A damaged line keeps its addresses from others, but not its pod from coming back."""
+    net = net(**FEW, sticky=3600)
+    first = net.add("c1", *of("db-0"))
+    net.call("DEL", "c1")
+    net.overwrite(1, b"#")
+    second = net.add("c2", *of("db-0"))
+    assert second != first
+    assert net.call("DEL", "c2") == {}
+    assert net.add("c3", *of("db-0")) == second
+    assert net.agrees()
+
+
 def test_names_longer_than_a_line(net, clock):
     pod = "p" * 253
     net = net(ranges=[[{"subnet": f"fd00:{i}::/64"}] for i in range(1, 9)], sticky=3600)
