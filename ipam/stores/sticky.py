@@ -47,18 +47,18 @@ def had(table: Table, name: str, gone: Gone) -> Held | None:
         return kept
     # There is no index of these, so it is a look through the file, for a name that is new or had no DEL.
     text = json.dumps(name).encode()
-    for slot, line in list(table.slots.lines(table.index.slots)):
-        if text in line and (head := _head(table, slot, line)):
+    for slot in list(table.slots.containing(text, table.index.slots)):
+        if head := _head(table, slot):
             held = table.at(head)
             if isinstance(held.entry, Lease) and held.entry.owner.terms.sticky == name and _is_dead(held, gone):
                 return held
     return None
 
 
-def _head(table: Table, slot: int, line: bytes) -> int:
+def _head(table: Table, slot: int) -> int:
     """Where the lease begins that the line is of, 0 if it is of none."""
     try:
-        head: int = (unseal(line) or {}).get("of", slot)
+        head: int = (unseal(table.slots.read(slot)) or {}).get("of", slot)
     except Unreadable:
         return 0
     return head if table.index.is_head(head) else 0
