@@ -12,6 +12,9 @@ WARNING = 4  # and everything below it is worse
 HARMLESS = re.compile(
     r"A link change request failed with some changes committed already\."
     r"|__ib_cache_gid_add: unable to add gid \S+ error=-28"
+    # ib_ipoib, of what a person asks of it, and of its files in debugfs, which know no namespaces.
+    r"|\S+: (enabling connected mode|mtu > \d+) will cause multicast packet drops"
+    r"|debugfs: File '\S+' in directory 'ipoib' already present!"
     r"|igb 0000:\S+ VF \d+ attempted to (override administratively set|set invalid) "
     r"|igb 0000:\S+ VF \d+ requested MAC filter but is administratively denied"
     r"|clocksource: Long readout interval|hrtimer: interrupt took|workqueue: \S+ hogged CPU|perf: interrupt took"
