@@ -15,6 +15,10 @@ HARMLESS = re.compile(
     # ib_ipoib, of what a person asks of it, and of its files in debugfs, which know no namespaces.
     r"|\S+: (enabling connected mode|mtu > \d+) will cause multicast packet drops"
     r"|debugfs: File '\S+' in directory 'ipoib' already present!"
+    # igb hands multicast back to who sent it, an announcement of the link-local address too.
+    r"|ICMPv6: NA: \S+ advertised our address fe80:\S+ on \S+!"
+    # A soft-RoCE device whose interface has just gone with its namespace.
+    r"|infiniband hpn-\S+: ib_query_port failed \(-19\)"
     r"|igb 0000:\S+ VF \d+ attempted to (override administratively set|set invalid) "
     r"|igb 0000:\S+ VF \d+ requested MAC filter but is administratively denied"
     r"|clocksource: Long readout interval|hrtimer: interrupt took|workqueue: \S+ hogged CPU|perf: interrupt took"
