@@ -92,8 +92,7 @@ class Demo:
     def records(self) -> list[Path]:
         """Every attachment and every lease on disk."""
         records = list((self.state / "attachments").rglob("*.json"))
-        # A line of spaces is free.
-        return records + [path for path in (self.state / "ipam").glob("*/leases") if path.read_text().strip()]
+        return records + [path for path in (self.state / "ipam").glob("*/leases") if "containerID" in path.read_text()]
 
     def draw(self) -> None:
         title(3, "Who is connected to whom, read back from the kernel")
@@ -131,7 +130,9 @@ class Demo:
             if links != ["lo"]:
                 raise Failed(f"{name} still has {links}")
             ok(f"{name}: only lo")
-        print(f"   {DIM}${PLAIN} find $stateDir/attachments -name '*.json'; grep -l '[^ ]' $stateDir/ipam/*/leases")
+        print(
+            f"   {DIM}${PLAIN} find $stateDir/attachments -name '*.json'; grep -l containerID $stateDir/ipam/*/leases"
+        )
         if held := self.records():
             raise Failed(f"still on disk: {', '.join(map(str, held))}")
         ok("no attachment record and no lease")

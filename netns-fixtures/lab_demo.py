@@ -65,7 +65,7 @@ class Lab:
             if [link["ifname"] for link in ip("link", netns=pod)] != ["lo"]:
                 raise Failed(f"{pod} still has an interface")
             ok(f"{pod}: only lo")
-        leases = [path for path in self.state.rglob("leases") if path.read_text().strip()]
+        leases = [path for path in self.state.rglob("leases") if "containerID" in path.read_text()]
         if held := [*self.state.rglob("*.json"), *leases]:
             raise Failed(f"still on disk: {', '.join(map(str, held))}")
         ok("no record in the journal")

@@ -1,6 +1,7 @@
 """A runtime's deadline: SIGKILL at any moment of ADD, and DEL at once."""
 
 import json
+import os
 import random
 import subprocess
 import time
@@ -28,7 +29,7 @@ def test_killed_add_is_undone_by_del(machine: Machine, seed: int) -> None:
     for i in range(MOMENTS):
         process = subprocess.Popen(
             machine.node.command(*argv),
-            env=machine.command("ADD", pod),
+            env={**os.environ, **machine.command("ADD", pod)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
