@@ -55,6 +55,8 @@ class Side:
             "CNI_NETNS": netns_path(pod),
             "CNI_IFNAME": "hpn0",
             "CNI_PATH": str(self.binary.parent),
+            # Make's, or an installed one's place would be left behind.
+            **{name: value for name, value in os.environ.items() if name == "HPN_PROGRAM_DIR"},
             **self.variables,
         }
 
