@@ -273,8 +273,8 @@ def main() -> None:
         plugins = scratch / "bin"
         plugins.mkdir()
         shutil.copy(binary, plugins / "hpn")
-        # As by default: the journal in memory, the leases on a disk.
-        with tempfile.TemporaryDirectory(prefix="hpn-bench-", dir="/run") as state:
+        # As by default: the journal in memory, which /run is on a node if not on every machine, the leases on a disk.
+        with tempfile.TemporaryDirectory(prefix="hpn-bench-", dir="/dev/shm") as state:
             (scratch / "state").symlink_to(state)
             with agent(plugins / "hpn", scratch / "agent.sock") as pid:
                 bench = Bench(plugins, peers, scratch, [it.pod(name) for name in names], chosen.seconds)

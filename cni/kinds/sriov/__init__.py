@@ -8,14 +8,13 @@ A VF that a userspace driver has (vfio-pci) gets its attributes and no more; a P
 VF is, and has no attributes.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from cni import journal, rdma
 from cni.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable
-from cni.kernel import rtnl, sysfs, vf
+from cni.kernel import netns, rtnl, sysfs, vf
 from cni.kernel.rtnl import Link, Rtnl
 from cni.kernel.vf import Vf
 from cni.kinds.sriov import attributes, choose, infiniband, netdev
@@ -195,9 +194,6 @@ def _put_back(p: Plan, host: Rtnl, pod: Pod | None, ifname: str) -> None:
 
 def _bring_home(p: Plan, pod: Pod, ifname: str) -> None:
     """RDMA devices first: an attribute of the netdev's may hold them."""
-    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with netns.opened("/proc/self/ns/net") as own:
         rdma.take(p.rdma, pod, own)
         netdev.take(p, pod, ifname, own)
-    finally:
-        os.close(own)
