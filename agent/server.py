@@ -20,13 +20,17 @@ from cni.spec import Reply, Request
 
 Answer = Callable[[bool, Request], Reply]
 
-# More only wait for each other's bytecode; one that waits for the kernel, a lock or another program is made up for.
-THREADS: Final = 4
+# More only wait for each other's bytecode, and dearly: with fifty, fifty pods take three times as long.  Threads that
+# wait for the kernel, a lock or another program are made up for, once nothing was answered for STALL seconds.
+THREADS: Final = 2
 THREADS_MOST: Final = 64
+STALL: Final = 0.01
 REQUEST_TIMEOUT: Final = 10.0  # seconds for a launcher to send its request, which it does at once
 REPLY_TIMEOUT: Final = 10.0
 _PASSED: Final = 2  # a namespace and a netlink socket inside it
 _UCRED: Final = struct.Struct("=iII")
+# One thread is woken for it, and says when the next may be.
+_ONCE: Final = select.EPOLLIN | select.EPOLLONESHOT
 
 
 @dataclass
@@ -53,11 +57,13 @@ class Server:
         listener.setblocking(False)  # noqa: FBT003
         self._listener, self._version, self._answer = listener, version, answer
         self._epoll = select.epoll()
-        self._epoll.register(listener, select.EPOLLIN)
+        self._epoll.register(listener, _ONCE)
         self._connections = dict[int, _Connection]()
         self._lock = threading.Lock()
-        self._idle = self._count = 0
-        self._stopping = threading.Event()
+        self._idle = self._count = self._answered = 0
+        self._stopping = self._strained = False
+        # Wakes the thread of ``serve``.  Not an Event: a signal's handler may not wait for the lock inside it.
+        self._bell = os.eventfd(0)
         self._ended = threading.Condition(self._lock)
 
     def serve(self) -> None:
@@ -65,7 +71,14 @@ class Server:
         with self._lock:
             for _ in range(THREADS):
                 self._start_thread()
-        while not self._stopping.wait(1.0):
+        while not self._stopping:
+            answered = self._answered
+            if self._rung(STALL if self._strained else 1.0):
+                continue
+            with self._lock:
+                self._strained = not self._idle
+                if self._strained and self._answered == answered and self._count < THREADS_MOST:
+                    self._start_thread()
             self._drop_old()
         self._epoll.unregister(self._listener)
         while waiting := self._accepted():
@@ -75,10 +88,19 @@ class Server:
                 self._ended.wait()
         self._drop_old(older_than=0)
         self._epoll.close()
+        os.close(self._bell)
 
     def stop(self) -> None:
         """Take nothing new.  Safe in a signal's handler."""
-        self._stopping.set()
+        self._stopping = True
+        os.eventfd_write(self._bell, 1)
+
+    def _rung(self, timeout: float) -> bool:
+        """Wait so long, or until there is something to do before."""
+        rung, _, _ = select.select([self._bell], [], [], timeout)
+        if rung:
+            os.eventfd_read(self._bell)
+        return bool(rung)
 
     def _start_thread(self) -> None:
         self._count += 1
@@ -89,17 +111,23 @@ class Server:
             self._idle += 1
         while True:
             events = self._epoll.poll(0.5, 1)
-            if not events and (self._stopping.is_set() or self._idle > THREADS):
+            if not events and (self._stopping or self._idle > THREADS):
                 break
             for fd, _ in events:
-                # None: another thread was woken for the same newcomer and has it.
-                connection = self._accepted() if fd == self._listener.fileno() else self._connections.get(fd)
+                # None: a newcomer that is gone already, or may not be here.
+                connection = self._newcomer() if fd == self._listener.fileno() else self._connections.get(fd)
                 if connection:
                     self._read(connection)
         with self._ended:
             self._idle -= 1
             self._count -= 1
             self._ended.notify_all()
+
+    def _newcomer(self) -> _Connection | None:
+        connection = self._accepted()
+        with suppress(FileNotFoundError):  # no more are taken
+            self._epoll.modify(self._listener, _ONCE)
+        return connection
 
     def _accepted(self) -> _Connection | None:
         try:
@@ -120,7 +148,7 @@ class Server:
         """Have one thread, whichever, go on when more comes.  Not before: its end would be an event for another."""
         change = self._epoll.modify if connection.watched else self._epoll.register
         connection.watched = True
-        change(connection.sock, select.EPOLLIN | select.EPOLLONESHOT)
+        change(connection.sock, _ONCE)
 
     def _read(self, connection: _Connection) -> None:
         """Take in what is there; with all of it there, do the work."""
@@ -134,14 +162,16 @@ class Server:
             return
         with self._lock:
             self._idle -= 1
-            if not self._idle and self._count < THREADS_MOST:
-                self._start_thread()
+            if not self._idle and not self._strained:
+                self._strained = True
+                os.eventfd_write(self._bell, 1)
         try:
             self._serve(connection, whole)
         finally:
             self._forget(connection)
             with self._lock:
                 self._idle += 1
+                self._answered += 1
 
     def _received(self, c: _Connection) -> Header:
         """The request's header once all of it is in ``c.data``.  Raises BlockingIOError, OSError, ValueError."""

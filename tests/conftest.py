@@ -2,7 +2,7 @@
 
 import gc
 import os
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,12 +27,15 @@ def nothing_left() -> Iterator[None]:
     before = _belongings()
     yield
     gc.collect()
-    for thread in threading.enumerate():
-        if thread.name in ("unlink", "announced"):  # what the kernel takes its time for after we have answered
-            thread.join(5)
-    after = _belongings()
-    left = {what: after[what] - before[what] for what in after if after[what] - before[what]}
+    # The kernel takes its time to do away with a link after we have answered (cni/kernel/unlink.py).
+    deadline = time.monotonic() + 5
+    while (left := _more(before)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert not left, f"left behind: {left}"
+
+
+def _more(before: dict[str, set[str]]) -> dict[str, set[str]]:
+    return {what: new for what, now in _belongings().items() if (new := now - before[what])}
 
 
 def _belongings() -> dict[str, set[str]]:
@@ -40,7 +43,7 @@ def _belongings() -> dict[str, set[str]]:
     namespaces = Path("/run/netns")
     return {
         "file descriptors": {f"{fd} -> {target}" for fd, target in _descriptors()},
-        "threads": {thread.name for thread in threading.enumerate()},
+        "threads": set(os.listdir("/proc/self/task")),
         "children": set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
         "namespaces": {p.name for p in namespaces.glob(f"hpn-test-{os.getpid()}*")},
     }
