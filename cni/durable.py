@@ -47,7 +47,8 @@ def probe(path: Path) -> None:
 
 def write(path: Path, body: dict[str, Any]) -> None:
     """Replace the file; it is on disk when this returns.  Raises IoFailure, and then the old file stands."""
-    temporary = path.with_name(path.name + ".tmp")
+    # Text and not Path's operators, here and below: making a path takes as long as opening it.
+    file, temporary = f"{path}", f"{path}.tmp"
     canonical = _canonical(body)
     document = f'{{"schema":{SCHEMA},"sha256":"{_digest(canonical)}","body":{canonical}}}\n'
     try:
@@ -57,20 +58,21 @@ def write(path: Path, body: dict[str, Any]) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
-        os.replace(temporary, path)
-        sync_directory(path.parent)
+        os.replace(temporary, file)
+        sync_directory(os.path.dirname(file))
     except OSError as e:
         # Not the file itself: if only the directory's sync failed, what it holds may be the new state or
         # the old, and either is whole.
         with suppress(OSError):
-            temporary.unlink()
+            os.unlink(temporary)
         raise IoFailure(f"writing {path}: {e.strerror}; the state directory must be writable and have room") from e
 
 
 def read(path: Path) -> dict[str, Any] | None:
     """The file's body, None if there is no file.  Raises RecordUnreadable, IoFailure."""
     try:
-        text = path.read_bytes()
+        with open(path, "rb", buffering=0) as file:
+            text = file.read()
     except FileNotFoundError:
         return None
     except OSError as e:
@@ -90,10 +92,12 @@ def read(path: Path) -> dict[str, Any] | None:
 
 def remove(path: Path) -> None:
     """Remove the file and what an interrupted write left beside it; absent is fine.  Raises IoFailure."""
+    file = f"{path}"
     try:
-        path.with_name(path.name + ".tmp").unlink(missing_ok=True)
-        path.unlink()
-        sync_directory(path.parent)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{file}.tmp")
+        os.unlink(file)
+        sync_directory(os.path.dirname(file))
     except FileNotFoundError:
         return
     except OSError as e:
@@ -126,7 +130,7 @@ def _write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(path: Path | str) -> None:
     """What was made, renamed or removed in it is on disk.  Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -11,16 +11,14 @@ when everything it names has been confirmed undone, and not before.  Out of scop
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from cni import durable
-from cni.errors import IoFailure, RecordUnreadable, TryAgain
+from cni import durable, locks
+from cni.errors import IoFailure, RecordUnreadable
 from cni.kernel import sysfs
 from cni.pod import Identity
 from cni.spec import Json, Key
@@ -89,9 +87,9 @@ class Entry:
     network: str
     key: Key
 
-    @property
+    @cached_property
     def path(self) -> Path:
-        return _folder(self.state_dir, self.network) / f"{self.key}.json"
+        return Path(f"{_folder(self.state_dir, self.network)}/{self.key}.json")
 
     def load(self) -> Record | None:
         """The record, or None.  One that cannot be read is moved to quarantine/ and RecordUnreadable raised:
@@ -109,9 +107,9 @@ class Entry:
 
     def save(self, record: Record) -> None:
         """Put the record on disk.  Raises IoFailure, and then nothing may be changed."""
-        path = self.path
-        durable.directory(path.parent)
-        durable.write(path, record.to_json())
+        if not os.path.isdir(folder := _folder(self.state_dir, self.network)):
+            durable.directory(Path(folder))
+        durable.write(self.path, record.to_json())
 
     def forget(self) -> None:
         """Everything is undone.  Raises IoFailure."""
@@ -135,35 +133,24 @@ def device_locked(state_dir: Path, device: str) -> Iterator[None]:
 
 @contextmanager
 def _lock(state_dir: Path, what: str, name: str) -> Iterator[None]:
-    folder = durable.directory(state_dir / "locks")
+    folder = f"{state_dir}/locks"
     path = f"{folder}/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
-    lock = _file_lock(path)
-    try:
-        lock.acquire(LOCK_TIMEOUT)
-    except Timeout as e:
-        raise TryAgain(f"{path} is held by another process for over {LOCK_TIMEOUT:.0f} s; see: lslocks") from e
-    except OSError as e:
-        raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
-    try:
+    with ExitStack() as stack:
+        try:
+            try:
+                stack.enter_context(locks.held(path, LOCK_TIMEOUT))
+            except (FileNotFoundError, NotADirectoryError):
+                durable.directory(Path(folder))
+                stack.enter_context(locks.held(path, LOCK_TIMEOUT))
+        except OSError as e:
+            raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
         yield
-    finally:
-        lock.release()
-
-
-@cache
-def _file_lock(path: str) -> FileLock:
-    """One object per file, which costs as much to make as to take; each thread has its own state of it."""
-    return FileLock(path, mode=0o600)
-
-
-# filelock rightly refuses an object that a fork copied with whatever it held.
-os.register_at_fork(after_in_child=_file_lock.cache_clear)
 
 
 def keys(state_dir: Path, network: str) -> list[Key]:
     """Every attachment of the network that has a record, readable or not, or an interrupted first write of one."""
     try:
-        names = {p.name.removesuffix(".tmp") for p in _folder(state_dir, network).iterdir()}
+        names = {name.removesuffix(".tmp") for name in os.listdir(_folder(state_dir, network))}
     except FileNotFoundError:
         return []
     except OSError as e:
@@ -200,5 +187,5 @@ def owner(state_dir: Path, device: str) -> Record | None:
     return next((r for r in owned if device in (r.link["device"], r.link.get("netdev"))), None)
 
 
-def _folder(state_dir: Path, network: str) -> Path:
-    return state_dir / "attachments" / network
+def _folder(state_dir: Path, network: str) -> str:
+    return f"{state_dir}/attachments/{network}"

@@ -13,9 +13,10 @@ The keys and the order of the sets (runtimeConfig's, subnet's, ranges') are host
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from netaddr import INET_PTON, AddrFormatError, IPAddress
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, ValidationInfo, model_validator
@@ -26,7 +27,7 @@ from cni import spec
 from cni.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, together
 from cni.result import Address, Network, Route
 from cni.spec import Json
-from ipam.pool import Pool, Range, range_sets
+from ipam.pool import Pool, Range, RangeSet, range_sets
 from ipam.ranges import Span, default_gateway, whole
 
 
@@ -35,9 +36,10 @@ def load(conf: Json, args: Mapping[str, str]) -> Pool:
 
     Raises InvalidConfig, UnsupportedField, BadEnvironment; the message is the first problem, details the rest.
     """
-    parsed = _parse(conf)
+    # A node's attachments have one configuration between them.
+    parsed, sets = _parsed(json.dumps({key: conf[key] for key in _PARSED if key in conf}))
     return Pool(
-        range_sets(list(_written(parsed))),
+        sets,
         _requested(conf, args),
         tuple(route.route() for route in parsed.ipam.routes or ()),
         _dns(parsed.ipam.resolv_conf) if parsed.ipam.resolv_conf else {},
@@ -152,6 +154,16 @@ class _Runtime(BaseModel):
 class _Conf(BaseModel):
     ipam: _Ipam
     runtime: _Runtime | None = Field(None, alias="runtimeConfig")
+
+
+# What of a configuration is parsed into ranges.
+_PARSED: Final = ("ipam", "runtimeConfig", "strict")
+
+
+@lru_cache(64)
+def _parsed(text: str) -> tuple[_Conf, tuple[RangeSet, ...]]:
+    conf = _parse(json.loads(text))
+    return conf, range_sets(list(_written(conf)))
 
 
 def _parse(conf: Json) -> _Conf:

@@ -40,7 +40,7 @@ class Network:
     @property
     def quarantined(self) -> list[str]:
         folder = self.directory / QUARANTINE
-        return sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208
+        return sorted(os.listdir(folder)) if folder.is_dir() else []
 
     @property
     def leases(self) -> Iterator[tuple[int, Lease]]:
@@ -77,7 +77,7 @@ def networks(data_dir: Path, gone: Gone, names: Sequence[str] = ()) -> list[Netw
     try:
         found = sorted(path.parent for path in data_dir.glob(f"*/{LEASES}"))
         if not found and data_dir.exists():
-            os.listdir(data_dir)  # noqa: PTH208  # glob is silent about what it may not see
+            os.listdir(data_dir)  # glob is silent about what it may not see
         missing = set(names) - {directory.name for directory in found}
         if missing:
             raise IoFailure(f"no network {', '.join(sorted(missing))} in {data_dir}; see: hpn ipam show")

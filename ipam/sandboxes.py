@@ -51,7 +51,7 @@ def gone(boxes: Collection[Sandbox]) -> frozenset[Sandbox]:
 
 
 def _seen(path: str, fd: int, cookie: int) -> Sandbox | None:
-    there, this = os.stat(path), os.fstat(fd)  # noqa: PTH116
+    there, this = os.stat(path), os.fstat(fd)
     if not cookie or (there.st_dev, there.st_ino) != (this.st_dev, this.st_ino):
         return None
     return Sandbox(this.st_ino, cookie, *_view())
@@ -64,4 +64,4 @@ def _cookie(fd: int) -> int:
 
 @cache
 def _view() -> tuple[int, int]:
-    return os.stat("/proc/self/ns/mnt").st_ino, os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
+    return os.stat("/proc/self/ns/mnt").st_ino, os.stat("/proc/self/ns/pid").st_ino

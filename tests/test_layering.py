@@ -32,6 +32,7 @@ OURS = {
         "cni.errors",
         "cni.dispatch",
         "cni.durable",
+        "cni.locks",
         "cni.location",
         "cni.process",
     },
@@ -65,7 +66,7 @@ LIBRARIES = {
     "pydantic": {"cni.config", "cni.models", "ipam.config"},
     "pydantic_core": {"cni.config", "cni.models", "ipam.config"},
     "netaddr": {"cni.models", "ipam.config", "ipam.ranges"},
-    "filelock": {"cni.journal", "ipam.stores.files"},
+    "filelock": {"cni.locks"},
 }
 
 

@@ -93,13 +93,13 @@ def inhabited() -> dict[int, str] | None:
         root, mount_point = line.split()[3:5]
         if root.startswith("net:["):
             found[int(root[5:-1])] = mount_point
-    for process in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+    for process in filter(str.isdigit, os.listdir("/proc")):
         path = f"/proc/{process}/ns/net"
         try:
-            found.setdefault(int(os.readlink(path)[5:-1]), path)  # noqa: PTH115
+            found.setdefault(int(os.readlink(path)[5:-1]), path)
         except PermissionError:
             # Also the answer about one that ends just now.  Init may be beyond us, and is in no pod.
-            if process != "1" and os.path.exists(f"/proc/{process}"):  # noqa: PTH110
+            if process != "1" and os.path.exists(f"/proc/{process}"):
                 return None
         except OSError:  # it ended while we looked
             continue

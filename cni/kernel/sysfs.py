@@ -4,6 +4,7 @@ What a function's net/ and infiniband/ list is filtered by the network namespace
 host's: a device that was moved into a pod is not there.  ``root`` is a parameter for the tests.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +24,11 @@ class Function:
 
 def function(address: str, root: Path = SYS) -> Function | None:
     """The function at a PCI address ("0000:3b:00.2"); None if there is none."""
-    path = root / "bus/pci/devices" / address
-    if "/" in address or not (path / "vendor").exists():
+    path = f"{root}/bus/pci/devices/{address}"
+    if "/" in address or not os.path.exists(f"{path}/vendor"):
         return None
     return Function(
-        address, _link(path / "driver"), _link(path / "physfn"), _names(path / "net"), _names(path / "infiniband")
+        address, _link(f"{path}/driver"), _link(f"{path}/physfn"), _names(f"{path}/net"), _names(f"{path}/infiniband")
     )
 
 
@@ -36,22 +37,22 @@ def incarnation(address: str, root: Path = SYS) -> int:
     sriov_numvfs or a hot-plug: sysfs numbers its directories and never uses a number again (kernfs, Linux 5.5).
     0 if there is none."""
     try:
-        return (root / "bus/pci/devices" / address).stat().st_ino
+        return os.stat(f"{root}/bus/pci/devices/{address}").st_ino
     except OSError:
         return 0
 
 
 def vfs(pf: str, root: Path = SYS) -> tuple[str, ...]:
     """The addresses of a PF's VFs; a VF's place is its index."""
-    path = root / "bus/pci/devices" / pf
-    numbers = sorted(int(p.name.removeprefix("virtfn")) for p in path.glob("virtfn*"))
-    return tuple(_link(path / f"virtfn{number}") for number in numbers)
+    path = f"{root}/bus/pci/devices/{pf}"
+    numbers = sorted(int(name.removeprefix("virtfn")) for name in _names(path) if name.startswith("virtfn"))
+    return tuple(_link(f"{path}/virtfn{number}") for number in numbers)
 
 
 def address_of(netdev: str, root: Path = SYS) -> str:
     """The PCI address of the function an interface is of; empty for one that is of none."""
-    device = root / "class/net" / netdev / "device"
-    return _link(device) if (device / "vendor").exists() else ""
+    device = f"{root}/class/net/{netdev}/device"
+    return _link(device) if os.path.exists(f"{device}/vendor") else ""
 
 
 def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
@@ -61,9 +62,8 @@ def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
     if address:
         there = function(address, root)
         return [there] if there else []
-    lower = sorted((root / "class/net" / netdev).glob("lower_*"))
-    found = {f.address: f for p in lower for f in functions_under(p.name.removeprefix("lower_"), root)}
-    return list(found.values())
+    lower = [n.removeprefix("lower_") for n in _names(f"{root}/class/net/{netdev}") if n.startswith("lower_")]
+    return list({f.address: f for name in lower for f in functions_under(name, root)}.values())
 
 
 def rdma_names(address: str, root: Path = SYS) -> tuple[str, ...]:
@@ -101,16 +101,16 @@ def speed(netdev: str, root: Path = SYS) -> int:
         return 0
 
 
-def _link(path: Path) -> str:
+def _link(path: str) -> str:
     try:
-        return path.readlink().name
+        return os.path.basename(os.readlink(path))
     except OSError:
         return ""
 
 
-def _names(path: Path) -> tuple[str, ...]:
+def _names(path: str) -> tuple[str, ...]:
     try:
-        return tuple(sorted(p.name for p in path.iterdir()))
+        return tuple(sorted(os.listdir(path)))
     except OSError:
         return ()
 

@@ -4,11 +4,11 @@ RTM_DELLINK returns only after a wait of 20 ms for whoever may still look at the
 netdev_run_todo), long after it has left the namespace, announced that, and freed its name and MAC.
 """
 
+import _thread
 import os
 import select
 import socket
 from contextlib import suppress
-from threading import Thread
 from typing import Final
 
 from cni.kernel import rtnl
@@ -35,7 +35,8 @@ def delete(inside: Rtnl, ns_fd: int, index: int) -> None:
 
     inside.sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_LINK)
     try:
-        Thread(target=work, name="unlink").start()
+        # Not a Thread: its start waits for it to run, and we have the link's end to wait for.
+        _thread.start_new_thread(work, ())
         with ended:
             _await_end_of(index, inside.sock, ended)
     finally:

@@ -3,7 +3,7 @@
 import errno
 import zlib
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from cni import gids, rdma
@@ -58,7 +58,7 @@ def plan(attach: "Child", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: 
     inside = attach.linkInContainer
     link = master(attach, pod.rtnl if inside else host, pod.fd if inside else None)
     functions = [] if inside else sysfs.functions_under(link.name)
-    return asdict(
+    return vars(
         Plan(
             kind=kind,
             master=link.name,

@@ -17,10 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import lock_descriptor
-
-from cni import durable
-from cni.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, TryAgain, together
+from cni import durable, locks
+from cni.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, together
 from cni.result import Address, Ip
 from cni.spec import Key
 from ipam.ranges import Span
@@ -33,7 +31,6 @@ from ipam.stores.table import LEASES, Table
 
 # Seconds.  A change takes a fraction of a millisecond, nearly all of it the disk's.
 PATIENCE = 30.0
-POLL = 0.0005
 # Leases released by GC in one go, for which others wait.
 BATCH = 256
 
@@ -137,12 +134,16 @@ class FileStore:
         with self._table(make=True) as table:
             choose(TableBook(table, ()))
             table.rehearse()
-            if kept := len(os.listdir(table.quarantine)) if table.quarantine.is_dir() else 0:  # noqa: PTH208
+            if kept := len(os.listdir(table.quarantine)) if table.quarantine.is_dir() else 0:
                 self._log.append(f"{table.quarantine} has {kept} files of leases that could not be read; look at them")
 
     def verify(self) -> list[str]:
         """What is wrong with the files, in words; nothing is changed."""
-        with _disk(self._directory), self._locked(), Table(self._directory, self._log) as table:
+        with (
+            _disk(self._directory),
+            locks.held(f"{self._directory}/lock", self._patience),
+            Table(self._directory, self._log) as table,
+        ):
             return [*verify.problems(table), *verify.quarantined(self._directory)]
 
     def _collect(self, lines: Sequence[tuple[int, int]], rule: Rule, problems: list[CniError]) -> int:
@@ -168,25 +169,14 @@ class FileStore:
         """The files, locked, and the index true."""
         if make:
             durable.directory(self._directory)
-        with _disk(self._directory), self._locked(), Table(self._directory, self._log) as table:
+        with (
+            _disk(self._directory),
+            locks.held(f"{self._directory}/lock", self._patience),
+            Table(self._directory, self._log) as table,
+        ):
             if not table.is_true:
                 repair(table)
             yield table
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        # Opened for every use: flock excludes whoever opened the file, so the threads of a process too.
-        path = f"{self._directory}/lock"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            deadline = time.monotonic() + self._patience
-            while not lock_descriptor(fd, blocking=False):
-                if time.monotonic() > deadline:
-                    raise TryAgain(f"{path} was held by others for {self._patience:g} s; try again")
-                time.sleep(POLL)
-            yield
-        finally:
-            os.close(fd)
 
 
 @dataclass

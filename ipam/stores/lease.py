@@ -9,7 +9,7 @@ makes it a lease, so the others are on disk before it.
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
 from typing import Any, Final
@@ -71,8 +71,8 @@ class Lease:
             "ifname": self.owner.key.ifname,
             "boot": self.boot,
             "time": self.time,
-            **({"sandbox": asdict(self.owner.sandbox)} if self.owner.sandbox else {}),
-            **{name: value for name, value in asdict(self.owner.terms).items() if value},
+            **({"sandbox": vars(self.owner.sandbox)} if self.owner.sandbox else {}),
+            **{name: value for name, value in vars(self.owner.terms).items() if value},
             "addresses": [str(address) for address in self.addresses],
             "pod": _short(self.owner.pod),
             "netns": _short(self.owner.netns),
