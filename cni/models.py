@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from netaddr import EUI, mac_unix_expanded
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from cni import spec
@@ -17,6 +16,8 @@ _MAC: Final = re.compile(r"[0-9a-f]{2}([:-]?[0-9a-f]{2}){5}|([0-9a-f]{4}\.){2}[0
 
 def unicast_mac(text: str) -> str:
     """The MAC as aa:bb:cc:dd:ee:ff.  Raises ValueError where no interface may have it."""
+    from netaddr import EUI, mac_unix_expanded  # noqa: PLC0415  # a tenth of the start, and few ask for a MAC
+
     # EUI takes much more for one: eleven digits, a number, a line with its end.
     if not _MAC.fullmatch(text):
         raise ValueError("is not a MAC address; write aa:bb:cc:dd:ee:ff")

@@ -4,6 +4,7 @@ Called ``hpn-ipam`` it is the IPAM plugin; with CNI_COMMAND set it is the CNI pl
 otherwise a person is at the keyboard.
 """
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -26,6 +27,8 @@ def main() -> NoReturn:
         from ctl.main import main as operator  # noqa: PLC0415
 
         sys.exit(operator(sys.argv))
+    # A process of a tenth of a second leaves no garbage worth a look.
+    gc.disable()
     from cni.process import serve  # noqa: PLC0415
     from ipam.main import run as ipam  # noqa: PLC0415
 
