@@ -18,87 +18,28 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
 
-from fabric import Node, container_id, end_by_unwinding, entered, netns_path, node, run
+import chart
+import fills
+from fabric import Node, end_by_unwinding, entered, node, run
+from sides import VERBS, Floor, Side
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "performance.md"
+FIGURE = ROOT / "docs" / "performance.svg"
 PREFIX = "hpn-bench"
-VERBS = ("ADD", "DEL")
 PODS = 50
+HELD = 60_000
 WARM_UP = 2
 MEMORY_CYCLES = 1000
 
 _NETLINK_CALL = re.compile(r"\b(?:sendto|sendmsg|sendmmsg|write)\(\d+<NETLINK:")
-
-
-@dataclass
-class Side:
-    """One of the programs, and what it took: milliseconds per verb, and in which round."""
-
-    name: str
-    binary: Path
-    conf: dict[str, Any]
-    variables: dict[str, str]
-    times: dict[str, list[float]] = field(default_factory=lambda: {verb: [] for verb in VERBS})
-
-    def environment(self, verb: str, pod: str) -> dict[str, str]:
-        return {
-            "PATH": os.environ["PATH"],
-            "CNI_COMMAND": verb,
-            "CNI_CONTAINERID": container_id(pod),
-            "CNI_NETNS": netns_path(pod),
-            "CNI_IFNAME": "hpn0",
-            "CNI_PATH": str(self.binary.parent),
-            # Make's, or an installed one's place would be left behind.
-            **{name: value for name, value in os.environ.items() if name == "HPN_PROGRAM_DIR"},
-            **self.variables,
-        }
-
-    def argv(self, _verb: str, _pod: str) -> list[str]:
-        return [str(self.binary)]
-
-    def start(self, verb: str, pod: str) -> tuple[int, int]:
-        """Its process, and where its answer will be.  Not by subprocess, which takes longer than what is measured."""
-        stdin, stdout = os.memfd_create("stdin"), os.memfd_create("stdout")
-        os.write(stdin, json.dumps(self.conf).encode())
-        os.lseek(stdin, 0, os.SEEK_SET)
-        actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)]
-        pid = os.posix_spawn(self.binary, self.argv(verb, pod), self.environment(verb, pod), file_actions=actions)
-        os.close(stdin)
-        return pid, stdout
-
-    def end(self, verb: str, status: int, stdout: int) -> None:
-        """Raises SystemExit where the command failed."""
-        if status:
-            sys.exit(f"{self.name}: {verb} failed: {os.pread(stdout, 4096, 0).decode()}")
-        os.close(stdout)
-
-    def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
-        """The milliseconds from exec to exit, of one of them."""
-        started = time.perf_counter()
-        for pod in pods:
-            pid, stdout = self.start(verb, pod)
-            self.end(verb, os.waitpid(pid, 0)[1], stdout)
-        return (time.perf_counter() - started) * 1000 / len(pods)
-
-    def together(self, verb: str, pods: Sequence[str], at_once: int) -> float:
-        """The milliseconds for all of them, so many at a time."""
-        waiting, working = list(pods), dict[int, int]()
-        started = time.perf_counter()
-        while waiting or working:
-            while waiting and len(working) < at_once:
-                pid, stdout = self.start(verb, waiting.pop())
-                working[pid] = stdout
-            pid, status = os.wait3(0)[:2]
-            if pid in working:  # and not the agent, should it end
-                self.end(verb, status, working.pop(pid))
-        return (time.perf_counter() - started) * 1000
 
 
 @dataclass(frozen=True)
@@ -143,7 +84,10 @@ class Bench:
             Side("Go macvlan + host-local", self.peers / "macvlan", theirs, {}),
             Side("hpn, with its agent", hpn, ours(56), {"HPN_AGENT": str(self.scratch / "agent.sock")}),
         ]
-        return [*found, Side("hpn, without", hpn, ours(55), {"HPN_AGENT": ""})] if direct else found
+        if direct:
+            found.append(Side("hpn, without", hpn, ours(55), {"HPN_AGENT": ""}))
+            found.append(Floor("the kernel and the disk alone", self.scratch / "floor", theirs, {}))
+        return found
 
     def measure(self, sides: Sequence[Side], rounds: int, work: Any) -> int:
         """Fill in the sides' times; the rounds done, fewer than asked for where time ran out."""
@@ -224,29 +168,43 @@ def write(lines: Sequence[str], section: str = "bench") -> None:
     PAGE.write_text("\n".join([f"{before}{first}", *lines, f"{last}{after}"]))
 
 
-def run_all(bench: Bench, agent_pid: int, rounds: int) -> list[str]:
-    """All tables."""
+def run_all(bench: Bench, agent_pid: int, rounds: int) -> tuple[list[str], str]:
+    """All tables, and the figure."""
     one = bench.pods[:1]
-    lines, idle = [], memory(agent_pid)
+    lines, bars, idle = list[str](), list[chart.Bar](), memory(agent_pid)
+
+    def compare(title: str, sides: Sequence[Side], rounds: int, work: Any, *, pods: int = 0) -> None:
+        done = bench.measure(sides, rounds, work)
+        lines.extend(table(f"{title} ({done} rounds)", sides, pods=pods))
+        for verb in VERBS:
+            times = [statistics.median(side.times[verb]) / (pods or 1) for side in sides[:2]]
+            bars.append(chart.Bar(f"{verb}, {title[0].lower()}{title[1:]}", times[0], times[1]))
+
+    def single(side: Side, verb: str) -> float:
+        return side.one_by_one(verb, one)
+
     sides = bench.sides()
-    done = bench.measure(sides, rounds, lambda side, verb: side.one_by_one(verb, one))
-    lines += table(f"One at a time, IPv4 ({done} rounds)", sides)
-    dual = bench.sides(dual=True, direct=False)
-    done = bench.measure(dual, min(rounds, 10), lambda side, verb: side.one_by_one(verb, one))
-    lines += table(f"One at a time, IPv4 and IPv6 ({done} rounds)", dual)
+    compare("One at a time, IPv4", sides, rounds, single)
+    compare("One at a time, IPv4 and IPv6", bench.sides(dual=True, direct=False), min(rounds, 10), single)
     for at_once in (8, PODS):
+        together = partial(Side.together, pods=bench.pods, at_once=at_once)
         many = bench.sides(direct=False)
-        done = bench.measure(many, min(rounds, 10), lambda side, verb, n=at_once: side.together(verb, bench.pods, n))
-        lines += table(f"{PODS} pods, {at_once} at a time ({done} rounds)", many, pods=PODS)
+        compare(f"{PODS} pods, {at_once} at a time", many, min(rounds, 10), together, pods=PODS)
+    # Last, for it stays.
+    full = bench.sides(direct=False)
+    fills.ours(bench.scratch / "leases" / full[1].conf["name"], "10.56.0.0/16", HELD)
+    fills.theirs(bench.scratch / "host-local" / full[0].conf["name"], "10.57.0.0/16", HELD)
+    os.sync()
+    compare(f"One at a time, IPv4, {HELD:,} addresses held", full, min(rounds, 5), single)
     if shutil.which("strace"):
-        counts = [(side.name, netlink_requests(side, one[0], bench.scratch)) for side in (sides[0], sides[-1])]
+        counts = [(side.name, netlink_requests(side, one[0], bench.scratch)) for side in (sides[0], sides[2])]
         said = "; ".join(f"{name} {count['ADD']} and {count['DEL']}" for name, count in counts)
         lines += [f"Netlink requests of an ADD and a DEL: {said}.", ""]
     for _ in range(MEMORY_CYCLES // len(bench.pods)):
         for verb in VERBS:
             sides[1].together(verb, bench.pods, 8)
     lines.append(f"The agent's memory: {idle:.0f} MB at its start, {memory(agent_pid):.0f} MB at the end.")
-    return lines
+    return lines, chart.bars(bars, "Go macvlan + host-local", "hpn, with its agent")
 
 
 def main() -> None:
@@ -278,13 +236,14 @@ def main() -> None:
             (scratch / "state").symlink_to(state)
             with agent(plugins / "hpn", scratch / "agent.sock") as pid:
                 bench = Bench(plugins, peers, scratch, [it.pod(name) for name in names], chosen.seconds)
-                lines = run_all(bench, pid, chosen.rounds)
+                lines, figure = run_all(bench, pid, chosen.rounds)
     linux = ".".join(platform.release().split(".")[:2])
     said = f"Whole processes, wall time; {os.cpu_count()} CPUs, Linux {linux}, {run(str(binary), 'version').strip()}."
     lines = [f"{said} A ratio is to the first row of its command.", "", *lines]
     print("\n".join(lines))
     if chosen.write:
-        write(lines)
+        write([*lines, "", "![ADD and DEL](performance.svg)"])
+        FIGURE.write_text(figure)
 
 
 if __name__ == "__main__":

@@ -17,19 +17,15 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from ipaddress import ip_network
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import fills
+
 from bench import ROOT, write
-from cni.spec import Key, Request
-from ipam import leases
-from ipam.config import load
+from cni.spec import Request
 from ipam.main import run
-from ipam.stores import Owner
-from ipam.stores.files import FileStore
 
 PLOT = ROOT / "docs" / "ipam.svg"
 FILLS = (0, 1_000, 10_000, 60_000)
@@ -92,34 +88,13 @@ def in_process(stdin: bytes) -> Callable[[str, str], None]:
     return call
 
 
-def fill_ours(directory: Path, subnet: str, held: int) -> None:
-    """By our own store, in memory, where syncing costs nothing."""
-    choose = partial(leases.choose, load(json.loads(conf("hpn-ipam", subnet, directory)), {}).sets, ())
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
-        store = FileStore(Path(memory, "net"), [])
-        for i in range(held):
-            store.reserve(Owner(Key(f"{i:064x}", "hpn0"), f"default/pod-{i}", "/run/netns/pod"), choose)
-        shutil.copytree(memory, directory, dirs_exist_ok=True)
-
-
-def fill_theirs(directory: Path, subnet: str, held: int) -> None:
-    """As it writes them itself: a file per address, and the last one given."""
-    network = directory / "net"
-    network.mkdir(parents=True)
-    first = ip_network(subnet).network_address + 2
-    for i in range(held):
-        (network / str(first + i)).write_text(f"{i:064x}\r\nhpn0")
-    if held:
-        (network / "last_reserved_ip.0").write_text(str(first + held - 1))
-
-
 def measure(programs: dict[str, Path], subnet: str, held: int, rounds: int, scratch: Path) -> dict[str, Times]:
     times = {name: Times() for name in COLOURS}
     directories = {"hpn-ipam": scratch / "ours", "host-local": scratch / "theirs"}
     for directory in directories.values():
         shutil.rmtree(directory, ignore_errors=True)
-    fill_ours(directories["hpn-ipam"], subnet, held)
-    fill_theirs(directories["host-local"], subnet, held)
+    fills.ours(directories["hpn-ipam"] / "net", subnet, held)
+    fills.theirs(directories["host-local"] / "net", subnet, held)
     os.sync()
     stdin = {kind: conf(kind, subnet, directory) for kind, directory in directories.items()}
     calls = {

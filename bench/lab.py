@@ -21,8 +21,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
 
 from fabric import namespace, run
+from sides import Side
 
-from bench import PREFIX, ROOT, Bench, Side, agent, netlink_requests, table, write
+from bench import PREFIX, ROOT, Bench, agent, netlink_requests, table, write
 
 VF = "rail0v0"
 ROUNDS, SECONDS = 20, 300.0

@@ -1,0 +1,38 @@
+"""Stores that hold so many addresses of one subnet already."""
+
+import json
+import shutil
+import sys
+import tempfile
+from functools import partial
+from ipaddress import ip_network
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from cni.spec import Key
+from ipam import leases
+from ipam.config import load
+from ipam.stores import Owner
+from ipam.stores.files import FileStore
+
+
+def ours(network: Path, subnet: str, held: int) -> None:
+    """By our own store, in memory, where syncing costs nothing."""
+    ipam = {"type": "hpn-ipam", "ranges": [[{"subnet": subnet}]]}
+    choose = partial(leases.choose, load(json.loads(json.dumps({"ipam": ipam})), {}).sets, ())
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        store = FileStore(Path(memory), [])
+        for i in range(held):
+            store.reserve(Owner(Key(f"{i:064x}", "hpn0"), f"default/pod-{i}", "/run/netns/pod"), choose)
+        shutil.copytree(memory, network, dirs_exist_ok=True)
+
+
+def theirs(network: Path, subnet: str, held: int) -> None:
+    """As host-local writes them itself: a file per address, and the last one given."""
+    network.mkdir(parents=True, exist_ok=True)
+    first = ip_network(subnet).network_address + 2
+    for i in range(held):
+        (network / str(first + i)).write_text(f"{i:064x}\r\nhpn0")
+    if held:
+        (network / "last_reserved_ip.0").write_text(str(first + held - 1))

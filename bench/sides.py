@@ -1,0 +1,117 @@
+"""The programs that are compared, and how each is run: as a runtime does it, a new process per command."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Interface
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from fabric import container_id, netns_path
+
+from cni.kernel import netns, rtnl, unlink
+
+VERBS = ("ADD", "DEL")
+
+
+@dataclass
+class Side:
+    """One of the programs, and what it took: milliseconds per verb, and in which round."""
+
+    name: str
+    binary: Path
+    conf: dict[str, Any]
+    variables: dict[str, str]
+    times: dict[str, list[float]] = field(default_factory=lambda: {verb: [] for verb in VERBS})
+
+    def environment(self, verb: str, pod: str) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "CNI_COMMAND": verb,
+            "CNI_CONTAINERID": container_id(pod),
+            "CNI_NETNS": netns_path(pod),
+            "CNI_IFNAME": "hpn0",
+            "CNI_PATH": str(self.binary.parent),
+            # Make's, or an installed one's place would be left behind.
+            **{name: value for name, value in os.environ.items() if name == "HPN_PROGRAM_DIR"},
+            **self.variables,
+        }
+
+    def argv(self, _verb: str, _pod: str) -> list[str]:
+        return [str(self.binary)]
+
+    def start(self, verb: str, pod: str) -> tuple[int, int]:
+        """Its process, and where its answer will be.  Not by subprocess, which takes longer than what is measured."""
+        stdin, stdout = os.memfd_create("stdin"), os.memfd_create("stdout")
+        os.write(stdin, json.dumps(self.conf).encode())
+        os.lseek(stdin, 0, os.SEEK_SET)
+        actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)]
+        pid = os.posix_spawn(self.binary, self.argv(verb, pod), self.environment(verb, pod), file_actions=actions)
+        os.close(stdin)
+        return pid, stdout
+
+    def end(self, verb: str, status: int, stdout: int) -> None:
+        """Raises SystemExit where the command failed."""
+        if status:
+            sys.exit(f"{self.name}: {verb} failed: {os.pread(stdout, 4096, 0).decode()}")
+        os.close(stdout)
+
+    def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
+        """The milliseconds from exec to exit, of one of them."""
+        started = time.perf_counter()
+        for pod in pods:
+            pid, stdout = self.start(verb, pod)
+            self.end(verb, os.waitpid(pid, 0)[1], stdout)
+        return (time.perf_counter() - started) * 1000 / len(pods)
+
+    def together(self, verb: str, pods: Sequence[str], at_once: int) -> float:
+        """The milliseconds for all of them, so many at a time."""
+        waiting, working = list(pods), dict[int, int]()
+        started = time.perf_counter()
+        while waiting or working:
+            while waiting and len(working) < at_once:
+                pid, stdout = self.start(verb, waiting.pop())
+                working[pid] = stdout
+            pid, status = os.wait3(0)[:2]
+            if pid in working:  # and not the agent, should it end
+                self.end(verb, status, working.pop(pid))
+        return (time.perf_counter() - started) * 1000
+
+
+class Floor(Side):
+    """What nobody can save: the kernel's part, asked for by a warm loop, and one sync of 512 bytes to the disk."""
+
+    def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
+        """As a Side's, without a process."""
+        lease = os.open(self.binary, os.O_WRONLY | os.O_CREAT)
+        with rtnl.opened() as host:
+            master = host.link(self.conf["master"])
+            assert master
+            started = time.perf_counter()
+            for pod in pods:
+                with netns.opened(netns_path(pod)) as fd, rtnl.opened(fd) as inside:
+                    if verb == "ADD":
+                        self._add(host, inside, fd, master.index)
+                    elif link := inside.link("hpn0"):
+                        unlink.delete(inside, fd, link.index)
+                os.pwrite(lease, bytes(512), 0)
+                os.fdatasync(lease)
+            took = (time.perf_counter() - started) * 1000 / len(pods)
+        os.close(lease)
+        return took
+
+    @staticmethod
+    def _add(host: rtnl.Rtnl, inside: rtnl.Rtnl, fd: int, master: int) -> None:
+        bridge = rtnl.attr(1, rtnl.u32(4))  # IFLA_MACVLAN_MODE
+        body = rtnl.new_link(kind="macvlan", data=bridge, parent=master, name="hpn0", ns_fd=fd)
+        host.change(rtnl.RTM_NEWLINK, rtnl.NLM_F_CREATE | rtnl.NLM_F_EXCL, body)
+        link = inside.link("hpn0")
+        assert link
+        inside.add_address(link.index, IPv4Interface("10.58.0.2/16"))
+        inside.set_up(link.index)
