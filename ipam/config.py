@@ -5,13 +5,16 @@
     ipam.routes, ipam.resolvConf                         passed on in the result
     strict                                               false: unknown keys in ipam are tolerated
 
+    ipam.rails, ipam.align                               sets of ranges for each of several devices
     ipam.releaseCooldown, ipam.sticky                    what of an address that was released
 
 The keys and the order of the sets (runtimeConfig's, subnet's, ranges') are host-local's; ``exclude``, ``reserved``,
-``"gateway": null``, ``releaseCooldown`` and ``sticky`` are ours.  ipam.type and ipam.dataDir are for others to read.
+``"gateway": null``, ``rails``, ``align``, ``releaseCooldown`` and ``sticky`` are ours.  ipam.type and ipam.dataDir are
+for others to read.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
@@ -27,7 +30,7 @@ from cni import spec
 from cni.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, together
 from cni.result import Address, Network, Route
 from cni.spec import Json
-from ipam.pool import Pool, Range, RangeSet, range_sets
+from ipam.pool import Pool, Rail, Range, RangeSet, rails_of, range_sets
 from ipam.ranges import Span, default_gateway, whole
 
 
@@ -37,7 +40,7 @@ def load(conf: Json, args: Mapping[str, str]) -> Pool:
     Raises InvalidConfig, UnsupportedField, BadEnvironment; the message is the first problem, details the rest.
     """
     # A node's attachments have one configuration between them.
-    parsed, sets = _parsed(json.dumps({key: conf[key] for key in _PARSED if key in conf}))
+    parsed, rails, sets = _parsed(json.dumps({key: conf[key] for key in _PARSED if key in conf}))
     return Pool(
         sets,
         _requested(conf, args),
@@ -46,6 +49,8 @@ def load(conf: Json, args: Mapping[str, str]) -> Pool:
         parsed.ipam.release_cooldown or 0,
         parsed.ipam.sticky or 0,
         _sticky_name(conf, args) if parsed.ipam.sticky else "",
+        rails,
+        bool(parsed.ipam.align),
     )
 
 
@@ -82,6 +87,21 @@ def _excluded(value: object) -> Span:
     return Span.of(low, high)
 
 
+def _name(value: object) -> str:
+    if not isinstance(value, str) or (why := spec.bad_ifname(value)):
+        raise ValueError(f"cannot name an interface: {why if isinstance(value, str) else 'not a string'}")
+    return value
+
+
+def _pci_address(value: object) -> str:
+    if not _PCI_ADDRESS.fullmatch(str(value)):
+        raise ValueError("not a PCI address; write it as lspci -D does, 0000:3b:00.2")
+    return str(value).lower()
+
+
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]", re.IGNORECASE)
+_Name = Annotated[str, PlainValidator(_name)]
+_PciAddress = Annotated[str, PlainValidator(_pci_address)]
 _Address = Annotated[IPv4Address | IPv6Address, PlainValidator(_address)]
 _Subnet = Annotated[IPv4Network | IPv6Network, PlainValidator(_subnet)]
 _Excluded = Annotated[Span, PlainValidator(_excluded)]
@@ -123,6 +143,35 @@ class _Range(_Bounds):
     subnet: _Subnet
 
 
+class _Sets(_Bounds):
+    """A range in place, and sets of ranges."""
+
+    subnet: _Subnet | None = None
+    ranges: list[list[_Range]] | None = None
+
+    def written(self, key: str) -> Iterator[tuple[str, list[Range]]]:
+        """The ranges of every set, under its key."""
+        if self.subnet is not None:
+            yield key, [self.range(key, self.subnet)]
+        elif stray := self.model_fields_set & _Bounds.model_fields.keys():
+            names = ", ".join(sorted(to_camel(name) for name in stray))
+            raise InvalidConfig(
+                f"{key}.{names}: of no effect without {key}.subnet; set that, or move it into {key}.ranges"
+            )
+        yield from _listed(f"{key}.ranges", self.ranges or [])
+
+
+class _Rail(_Sets):
+    pf: _Name | None = None
+    master: _Name | None = None
+    pci_address: _PciAddress | None = None
+    numa_node: Annotated[int, Field(strict=True, ge=0)] | None = None
+
+    def device(self) -> dict[str, str | int | None]:
+        """What the rail may be known by."""
+        return {"pf": self.pf, "master": self.master, "pciAddress": self.pci_address, "numaNode": self.numa_node}
+
+
 class _Route(_Section):
     dst: _Subnet
     gw: _Address | None = None
@@ -136,11 +185,11 @@ class _Route(_Section):
         return Route(self.dst, self.gw, self.mtu, self.advmss, self.priority, self.table, self.scope)
 
 
-class _Ipam(_Bounds):
+class _Ipam(_Sets):
     type: Any = None
     data_dir: Any = None
-    subnet: _Subnet | None = None
-    ranges: list[list[_Range]] | None = None
+    rails: list[_Rail] | None = None
+    align: Annotated[bool, Field(strict=True)] | None = None
     routes: list[_Route] | None = None
     resolv_conf: str | None = None
     release_cooldown: _Seconds | None = None
@@ -161,9 +210,10 @@ _PARSED: Final = ("ipam", "runtimeConfig", "strict")
 
 
 @lru_cache(64)
-def _parsed(text: str) -> tuple[_Conf, tuple[RangeSet, ...]]:
+def _parsed(text: str) -> tuple[_Conf, tuple[Rail, ...], tuple[RangeSet, ...]]:
     conf = _parse(json.loads(text))
-    return conf, range_sets(list(_written(conf)))
+    rails = _rails(conf)
+    return conf, rails, tuple(s for rail in rails for s in rail.sets) or range_sets(list(_written(conf)))
 
 
 def _parse(conf: Json) -> _Conf:
@@ -194,17 +244,30 @@ def _written(conf: _Conf) -> Iterator[tuple[str, list[Range]]]:
     """The ranges of every set, under its key, in the order the sets are served."""
     ipam, runtime = conf.ipam, conf.runtime
     yield from _listed("runtimeConfig.ipRanges", (runtime and runtime.ip_ranges) or [])
-    if ipam.subnet is not None:
-        yield "ipam", [ipam.range("ipam", ipam.subnet)]
-    elif stray := ipam.model_fields_set & _Bounds.model_fields.keys():
-        names = ", ".join(sorted(to_camel(name) for name in stray))
-        raise InvalidConfig(f"ipam.{names}: of no effect without ipam.subnet; set that, or move it into ipam.ranges")
-    yield from _listed("ipam.ranges", ipam.ranges or [])
+    yield from ipam.written("ipam")
 
 
 def _listed(key: str, sets: list[list[_Range]]) -> Iterator[tuple[str, list[Range]]]:
     for i, items in enumerate(sets):
         yield f"{key}[{i}]", [item.range(f"{key}[{i}][{j}]", item.subnet) for j, item in enumerate(items)]
+
+
+def _rails(conf: _Conf) -> tuple[Rail, ...]:
+    """An attachment gets what its rail has, and nothing that stands elsewhere."""
+    ipam, runtime = conf.ipam, conf.runtime
+    if ipam.rails is None:
+        if ipam.align:
+            raise InvalidConfig("ipam.align true: of no effect without ipam.rails; set those, or remove it")
+        return ()
+    given = [ipam.subnet, ipam.ranges, runtime and runtime.ip_ranges]
+    names = ["ipam.subnet", "ipam.ranges", "runtimeConfig.ipRanges"]
+    if mixed := [name for name, value in zip(names, given, strict=True) if value]:
+        raise InvalidConfig(f"{', '.join(mixed)} beside ipam.rails, which have ranges of their own; remove one of them")
+    if not ipam.rails:
+        raise InvalidConfig("ipam.rails [] has no rail; add one or remove it")
+    keys = {f"ipam.rails[{i}]": rail for i, rail in enumerate(ipam.rails)}
+    written = [(key, rail.device(), list(rail.written(key))) for key, rail in keys.items()]
+    return rails_of(written, align=bool(ipam.align))
 
 
 def _requested(conf: Json, args: Mapping[str, str]) -> tuple[Address, ...]:

@@ -15,17 +15,17 @@ def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -
     What the attachment holds already is kept where it still fits, so that a repeated ADD answers the same.
     Raises AddressUnavailable for a requested address, PoolExhausted for a set.
     """
-    asked = _requested(sets, requested, book)
-    return tuple(s.ip(asked.get(s.key) or _kept_or_next(s, book)) for s in sets)
+    asked = asked_for(sets, requested, book)
+    return tuple(s.ip(asked.get(s.key) or kept(s, book) or _next(s, book)) for s in sets)
 
 
-def _requested(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -> dict[str, Address]:
-    """The set, by its key, that serves each requested address."""
+def asked_for(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -> dict[str, Address]:
+    """The requested address that each set, by its key, is to give.  Raises AddressUnavailable."""
     asked = dict[str, Address]()
     for address in requested:
         range_set = next((s for s in sets if address in s), None)
         if range_set is None:
-            raise AddressUnavailable(f"requested address {address} {_why_not(sets, address)}; request another")
+            raise AddressUnavailable(f"requested address {address} {why_not(sets, address)}; request another")
         if range_set.key in asked:
             raise AddressUnavailable(
                 f"requested address {address} is of {range_set.key} as {asked[range_set.key]} is, "
@@ -37,7 +37,7 @@ def _requested(sets: Sequence[RangeSet], requested: Sequence[Address], book: Boo
     return asked
 
 
-def _why_not(sets: Sequence[RangeSet], address: Address) -> str:
+def why_not(sets: Sequence[RangeSet], address: Address) -> str:
     """Why no set gives the address: the most particular reason first."""
     ranges = [r for s in sets for r in s.ranges]
     for r in ranges:
@@ -52,10 +52,12 @@ def _why_not(sets: Sequence[RangeSet], address: Address) -> str:
     return f"is in no range: {', '.join(f'{r.key} is {r.subnet}' for r in ranges)}"
 
 
-def _kept_or_next(range_set: RangeSet, book: Book) -> Address:
-    mine = next((address for address in book.mine if address in range_set), None)
-    if mine is not None:
-        return mine
+def kept(range_set: RangeSet, book: Book) -> Address | None:
+    """What the attachment has of the set already."""
+    return next((address for address in book.mine if address in range_set), None)
+
+
+def _next(range_set: RangeSet, book: Book) -> Address:
     after = next((address for address in book.last if address in range_set), None)
     address = next_free(range_set.spans, after, book.first_free)
     if address is None:

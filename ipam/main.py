@@ -14,7 +14,7 @@ from cni.result import Result
 from cni.spec import Json, Reply, Request
 from ipam import leases
 from ipam.pool import Pool
-from ipam.stores import Owner, Sandbox, Store, Terms
+from ipam.stores import Choose, Owner, Sandbox, Store, Terms
 
 T = TypeVar("T")
 
@@ -36,8 +36,9 @@ def add(request: Request, conf: Json, log: list[str]) -> Result:
     args = spec.cni_args(request.var("CNI_ARGS"))
     pool = _pool(conf, args)
     pod = "/".join(filter(None, (args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME"))))
-    owner = Owner(request.key, pod, request.netns, _sandbox(request), _terms(pool, pod, request))
-    store, choose = _store(conf, log), partial(leases.choose, pool.sets, pool.requested)
+    choose, rail = _choice(pool, conf)
+    owner = Owner(request.key, pod, request.netns, _sandbox(request), _terms(pool, pod, rail or request.key.ifname))
+    store = _store(conf, log)
     ips = _with_the_deads(store, log, lambda: store.reserve(owner, choose, tuple(s.all_spans for s in pool.sets)))
     return Result(ips=ips, routes=pool.routes, dns=pool.dns)
 
@@ -69,7 +70,7 @@ def status(_request: Request, conf: Json, log: list[str]) -> None:
     pool = _pool(conf, {})
     store = _store(conf, log)
     try:
-        _with_the_deads(store, log, lambda: store.rehearse(partial(leases.choose, pool.sets, ())))
+        _with_the_deads(store, log, lambda: store.rehearse(_rehearsal(pool)))
     except (PoolExhausted, IoFailure) as e:
         raise NotAvailable(e.msg, e.details) from e
 
@@ -88,7 +89,7 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
-def _terms(pool: Pool, pod: str, request: Request) -> Terms:
+def _terms(pool: Pool, pod: str, place: str) -> Terms:
     """Raises BadEnvironment where nothing says whose a sticky address is."""
     if not pool.sticky:
         return Terms(pool.cooldown)
@@ -97,7 +98,7 @@ def _terms(pool: Pool, pod: str, request: Request) -> Terms:
         raise BadEnvironment(
             "ipam.sticky: CNI_ARGS has no K8S_POD_NAME and no STICKY, and args.cni no sticky; name whose address it is"
         )
-    name = f"{name}:{request.key.ifname}"
+    name = f"{name}:{place}"
     if len(json.dumps(name)) > STICKY_MAX:
         raise BadEnvironment(f"ipam.sticky: {name!r} is longer than {STICKY_MAX} characters; give a shorter STICKY")
     return Terms(pool.cooldown, name, pool.sticky)
@@ -132,6 +133,24 @@ def _gone(boxes: Collection[Sandbox]) -> Collection[Sandbox]:
     from ipam import sandboxes  # noqa: PLC0415
 
     return sandboxes.gone(boxes)
+
+
+def _choice(pool: Pool, conf: Json) -> tuple[Choose, str]:
+    """How this attachment gets its addresses, and on what rail, empty where there are none.  Raises InvalidConfig."""
+    if not pool.rails:
+        return partial(leases.choose, pool.sets, pool.requested), ""
+    from ipam import device, rails  # noqa: PLC0415
+
+    at = rails.rail_of(pool.rails, device.of(conf))
+    return rails.choice(pool, at), str(pool.rails[at])
+
+
+def _rehearsal(pool: Pool) -> Choose:
+    if not pool.rails:
+        return partial(leases.choose, pool.sets, ())
+    from ipam import rails  # noqa: PLC0415
+
+    return rails.rehearsal(pool)
 
 
 def _pool(conf: Json, args: Mapping[str, str]) -> Pool:

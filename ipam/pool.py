@@ -1,9 +1,9 @@
 """The pool of a network: the ranges as they are written, checked, and what may be given of them.  Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from cni.errors import InvalidConfig, together
 from cni.result import Address, Ip, Network, Route
@@ -64,8 +64,29 @@ class RangeSet:
 
 
 @dataclass(frozen=True)
+class Rail:
+    """What attachments get whose device has this property: ``by`` is pf, master, pciAddress or numaNode."""
+
+    key: str
+    by: str
+    value: str | int
+    sets: tuple[RangeSet, ...]
+
+    def __str__(self) -> str:
+        return f"{self.by} {self.value}"
+
+
+# A rail as it is written: its key, what it may be known by, and its sets.
+Device = Mapping[str, str | int | None]
+Written = tuple[str, Device, Sequence[tuple[str, Sequence[Range]]]]
+
+
+@dataclass(frozen=True)
 class Pool:
-    """What an ADD may give, what it asks for, and what it passes on."""
+    """What an ADD may give, what it asks for, and what it passes on.
+
+    Where there are rails it gives of one rail's sets only, and ``sets`` are those of all.
+    """
 
     sets: tuple[RangeSet, ...]
     requested: tuple[Address, ...] = ()
@@ -75,6 +96,8 @@ class Pool:
     cooldown: int = 0
     sticky: int = 0
     sticky_name: str = ""
+    rails: tuple[Rail, ...] = ()
+    align: bool = False
 
 
 def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet, ...]:
@@ -95,6 +118,47 @@ def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet
         if not usable
     ])  # fmt: skip
     return tuple(sets)
+
+
+def rails_of(written: Sequence[Written], *, align: bool) -> tuple[Rail, ...]:
+    """The rails, their sets fit to be given from.  Raises InvalidConfig, with all that is wrong."""
+    _refuse([why for one in written for why in _misnamed(*one)])
+    rails, fit = dict[tuple[str, str | int], Rail](), iter(range_sets([s for *_, sets in written for s in sets]))
+    for key, device, sets in written:
+        ((by, value),) = ((by, value) for by, value in device.items() if value is not None)
+        if other := rails.get((by, value)):
+            _refuse([f"{key} and {other.key} are both of {other}; make them one, or correct one"])
+        rails[by, value] = Rail(key, by, value, tuple(islice(fit, len(sets))))
+    _refuse(list(_unalignable(list(rails.values()))) if align else ())
+    return tuple(rails.values())
+
+
+def _misnamed(key: str, device: Device, sets: Sequence[object]) -> Iterator[str]:
+    given = [name for name, value in device.items() if value is not None]
+    if len(given) != 1:
+        names = " and ".join(given) or "none"
+        yield f"{key} has {names} of {', '.join(device)}; give one, by which to know its devices"
+    if not sets:
+        yield f"{key} has no range; set its subnet or ranges"
+
+
+def _unalignable(rails: Sequence[Rail]) -> Iterator[str]:
+    """A host number must mean one address on each rail, and on no two the same one."""
+    for s in (s for rail in rails for s in rail.sets):
+        if len(s.ranges) > 1:
+            yield f"ipam.align: {s.key} has {len(s.ranges)} ranges; a set gives aligned addresses of one range only"
+    first, families = rails[0], [[s.ranges[0].subnet.version for s in rail.sets] for rail in rails]
+    for rail, versions in zip(rails, families, strict=True):
+        if versions != families[0]:
+            had, has = (", ".join(f"IPv{v}" for v in each) for each in (families[0], versions))
+            yield f"ipam.align: {first.key} has sets of {had} and {rail.key} of {has}; give all rails the same"
+    ordered = sorted((r for rail in rails for s in rail.sets for r in s.ranges), key=lambda r: whole(r.subnet))
+    for low, high in pairwise(ordered):
+        if low.subnet.overlaps(high.subnet):
+            yield (
+                f"ipam.align: {high.key}.subnet {high.subnet} and {low.key}.subnet {low.subnet} overlap, so a host "
+                "number is the same address in both; give each rail a subnet of its own, or remove ipam.align"
+            )
 
 
 def _refuse(wrong: Sequence[str]) -> None:

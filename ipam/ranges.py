@@ -74,6 +74,18 @@ def subtract(span: Span, holes: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(left)
 
 
+def common(spans: Iterable[Span], others: Sequence[Span]) -> tuple[Span, ...]:
+    """What is in both."""
+    pairs = ((one, other) for one in spans for other in others if one.overlaps(other))
+    return tuple(Span(a.version, max(a.first, b.first), min(a.last, b.last)) for a, b in pairs)
+
+
+def elsewhere(addresses: Iterable[Address], sets: Iterable[Sequence[Span]], given: Sequence[Address]) -> list[Address]:
+    """Those that are of no set of which one is given."""
+    giving = [span for spans in sets if any(one in span for one in given for span in spans) for span in spans]
+    return [address for address in addresses if not any(address in span for span in giving)]
+
+
 def count(spans: Iterable[Span]) -> int:
     return sum(span.last - span.first + 1 for span in spans)
 

@@ -38,6 +38,7 @@ OURS = {
     },
     # What of ipam asks the kernel, and all that it asks.
     "ipam.sandboxes": {"ipam.stores", "cni.kernel.netns", "cni.spec"},
+    "ipam.device": {"ipam.rails", "cni.kernel.sysfs", "cni.spec"},
     "agent": {
         "agent",
         "cni.main",

@@ -42,6 +42,14 @@ def incarnation(address: str, root: Path = SYS) -> int:
         return 0
 
 
+def numa_node(address: str, root: Path = SYS) -> int:
+    """The node whose memory is nearest to the function; negative where the machine has none, or does not say."""
+    try:
+        return int((root / "bus/pci/devices" / address / "numa_node").read_text())
+    except (OSError, ValueError):
+        return -1
+
+
 def vfs(pf: str, root: Path = SYS) -> tuple[str, ...]:
     """The addresses of a PF's VFs; a VF's place is its index."""
     path = f"{root}/bus/pci/devices/{pf}"

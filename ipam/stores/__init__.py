@@ -59,6 +59,10 @@ class Book(Protocol):
     def last(self) -> tuple[Address, ...]:
         """The addresses given last: a hint to start after, and possibly of no use."""
 
+    @property
+    def siblings(self) -> tuple[Address, ...]:
+        """What other attachments of this owner's container hold; to ask costs a search through the leases."""
+
     def holder(self, address: Address) -> str:
         """The key that holds the address, empty if none does."""
 

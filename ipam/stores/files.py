@@ -21,7 +21,7 @@ from cni import durable, locks
 from cni.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, together
 from cni.result import Address, Ip
 from cni.spec import Key
-from ipam.ranges import Span
+from ipam.ranges import Span, elsewhere
 from ipam.stores import Choose, Gone, Owner, Ranges, Sandbox, sticky, verify
 from ipam.stores import ranges as ranges_file
 from ipam.stores.lease import Lease, Lost, digest
@@ -56,12 +56,14 @@ class FileStore:
             old = held.entry if held else None
             if isinstance(old, Lost):
                 raise self._unreadable(owner.key, old, "held until it is deleted: delete the attachment, then add it")
-            ips = choose(TableBook(table, old.ips if old else ()))
+            ips = choose(TableBook(table, old.ips if old else (), owner.key))
             new = Lease(owner, tuple(ip.address for ip in ips), durable.boot_id(), _now())
             if ranges:
                 ranges_file.keep(table, ranges)
             if new != old:
-                table.put(held, new)
+                # On rails one ADD gives of some sets only, and each set goes on where it was.
+                rest = elsewhere(table.index.last, ranges, new.ips) if len(ranges) > len(ips) else ()
+                table.put(held, new, rest)
             return ips
 
     def release(self, key: Key) -> None:
@@ -185,6 +187,13 @@ class TableBook:
 
     table: Table
     mine: tuple[Address, ...]
+    key: Key | None = None
+
+    @property
+    def siblings(self) -> tuple[Address, ...]:
+        from ipam.stores import siblings  # noqa: PLC0415  # where addresses are aligned only
+
+        return siblings.addresses(self.table, self.key) if self.key else ()
 
     @property
     def last(self) -> tuple[Address, ...]:

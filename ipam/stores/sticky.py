@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cni import durable
 from ipam.stores import Gone
-from ipam.stores.lease import Kept, Lease, Unreadable, kept_digest, sandbox, unseal
+from ipam.stores.lease import Kept, Lease, Unreadable, kept_digest, sandbox
 from ipam.stores.stale import Rule
 from ipam.stores.table import Held, Table
 
@@ -48,20 +48,11 @@ def had(table: Table, name: str, gone: Gone) -> Held | None:
     # There is no index of these, so it is a look through the file, for a name that is new or had no DEL.
     text = json.dumps(name).encode()
     for slot in list(table.slots.containing(text, table.index.slots)):
-        if head := _head(table, slot):
+        if head := table.head(slot):
             held = table.at(head)
             if isinstance(held.entry, Lease) and held.entry.owner.terms.sticky == name and _is_dead(held, gone):
                 return held
     return None
-
-
-def _head(table: Table, slot: int) -> int:
-    """Where the lease begins that the line is of, 0 if it is of none."""
-    try:
-        head: int = (unseal(table.slots.read(slot)) or {}).get("of", slot)
-    except Unreadable:
-        return 0
-    return head if table.index.is_head(head) else 0
 
 
 def _is_dead(held: Held, gone: Gone) -> bool:

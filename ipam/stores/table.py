@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from cni import durable
+from cni.result import Address
 from cni.spec import Json
 from ipam.ranges import Span
 from ipam.stores.index import SLOTS, Index
@@ -94,6 +95,14 @@ class Table:
         slot = self.index.find(digest)
         return self.at(slot) if slot else None
 
+    def head(self, slot: int) -> int:
+        """Where the lease begins that the line is of, 0 if it is of none."""
+        try:
+            head: int = (unseal(self.slots.read(slot)) or {}).get("of", slot)
+        except Unreadable:
+            return 0
+        return head if self.index.is_head(head) else 0
+
     def at(self, slot: int) -> Held:
         """What the index has there.  One that cannot be read is set aside first."""
         try:
@@ -105,8 +114,8 @@ class Table:
             why = str(e)
         return self._set_aside(slot, why)
 
-    def put(self, old: Held | None, new: Entry) -> None:
-        """Commit the lease, in the place of the old one if there is one."""
+    def put(self, old: Held | None, new: Entry, last: Sequence[Address] = ()) -> None:
+        """Commit the lease, in the place of the old one if there is one; ``last`` stays behind what is given now."""
         before = old.holdings[1] if old else []
         after = [(address.version, int(address)) for address in new.ips]
         slot = self._write(old.slot if old else 0, new.body())
@@ -123,7 +132,7 @@ class Table:
             for version, number in after:
                 self.index.give(version, number, slot)
             if not isinstance(new, Kept):
-                self.index.last = new.ips
+                self.index.last = (*new.ips, *last)
             self.trust()
 
     def drop(self, leases: Sequence[Held]) -> None:

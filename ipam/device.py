@@ -1,0 +1,51 @@
+"""What device an attachment is over, by its configuration and /sys.  Where there are rails only.
+
+The configuration is the main plugin's, whichever that is, and all that an IPAM plugin is told.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from cni import spec
+from cni.kernel import sysfs
+from cni.spec import Json
+from ipam.rails import Device
+
+# Plugins that take a master, if need be by the default route, and pass over the device that Multus adds.
+_OVER_A_MASTER = {"macvlan", "ipvlan"}
+
+
+def of(conf: Json, root: Path = sysfs.SYS) -> Device:
+    """What is known; empty where the configuration names no device.  Raises InvalidConfig."""
+    master, pf = _interface(conf.get("master")), _interface(conf.get("pf"))
+    if master:
+        under = [] if conf.get("linkInContainer") else sysfs.functions_under(master, root)
+        # A bond's packets leave by several: it is on the rail that names it.
+        return {"master": [master], **(_behind(under[0], root) if len(under) == 1 else {})}
+    device = spec.requested(conf, {}, "deviceID", "") or conf.get("deviceID") or conf.get("pciBusID")
+    if isinstance(device, str) and device and not _defaults_to_a_master(conf):
+        function = sysfs.function(device.lower(), root)
+        return _behind(function, root) if function else {"pciAddress": [device.lower()]}
+    if pf:
+        function = sysfs.function(sysfs.address_of(pf, root), root)
+        return {**(_behind(function, root) if function else {}), "pf": [pf]}
+    return {}
+
+
+def _behind(function: sysfs.Function, root: Path) -> Device:
+    """A VF is where its PF is."""
+    pf = sysfs.function(function.pf, root) if function.pf else function
+    node = sysfs.numa_node(function.address, root)
+    return {
+        **({"pf": pf.netdevs} if pf and pf.netdevs else {}),
+        "pciAddress": [function.address, *([function.pf] if function.pf else [])],
+        **({"numaNode": [node]} if node >= 0 else {}),
+    }
+
+
+def _defaults_to_a_master(conf: Json) -> bool:
+    return not _OVER_A_MASTER.isdisjoint(str(conf.get(key)) for key in ("kind", "type")) or "mode" in conf
+
+
+def _interface(name: Any) -> str:
+    return name if isinstance(name, str) and not spec.bad_ifname(name) else ""

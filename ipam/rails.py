@@ -1,0 +1,142 @@
+"""Which rail an attachment is on, and addresses that have the same host number on all rails.  Pure.
+
+A host number is an address minus its subnet's first.  With ``align`` it belongs to one container on every rail, from
+its first attachment on: the others find their address free.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from cni.errors import AddressHeld, AddressUnavailable, InvalidConfig, PoolExhausted
+from cni.result import Address, Ip
+from ipam import leases
+from ipam.pool import Pool, Rail, RangeSet
+from ipam.ranges import Span, common, next_free, whole
+from ipam.stores import Book, Choose
+
+# What is known of an attachment's device: under each key that a rail may have, what it would match.
+Device = Mapping[str, Sequence[str | int]]
+
+
+def rail_of(rails: Sequence[Rail], device: Device) -> int:
+    """The place of the one rail that the attachment is on.  Raises InvalidConfig."""
+    found = [at for at, rail in enumerate(rails) if rail.value in device.get(rail.by, ())]
+    if len(found) == 1:
+        return found[0]
+    what = ", ".join(f"{key} {' or '.join(map(str, values))}" for key, values in device.items())
+    if not what:
+        raise InvalidConfig("ipam.rails: the attachment names no device, so no rail; set master, deviceID or pf")
+    if not found:
+        raise InvalidConfig(
+            f"ipam.rails: the attachment has {what}, and the rails are {', '.join(map(str, rails))}; "
+            "add a rail for it, or correct one"
+        )
+    both = " and ".join(f"{rails[at].key} ({rails[at]})" for at in found)
+    raise InvalidConfig(f"ipam.rails: the attachment has {what}, which is on {both}; leave one of them")
+
+
+def choice(pool: Pool, at: int) -> Choose:
+    """How an attachment on that rail gets its addresses."""
+    if pool.align:
+        return partial(_aligned, pool.rails, at, pool.requested)
+    return partial(leases.choose, pool.rails[at].sets, pool.requested)
+
+
+def rehearsal(pool: Pool) -> Choose:
+    """Raises what an ADD on any of the rails would, for a container that has nothing yet."""
+    every = [choice(pool, at) for at in range(len(pool.rails))]
+    return lambda book: tuple(ip for choose in every for ip in choose(book))
+
+
+def _aligned(rails: Sequence[Rail], at: int, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
+    """As leases.choose.  Raises AddressUnavailable where the address of the container's number cannot be given."""
+    own = rails[at].sets
+    asked = leases.asked_for(own, requested, book)
+    columns = zip(*(rail.sets for rail in rails), strict=True)
+    return tuple(s.ip(_pick(s, column, asked.get(s.key), book)) for s, column in zip(own, columns, strict=True))
+
+
+def _pick(own: RangeSet, column: Sequence[RangeSet], asked: Address | None, book: Book) -> Address:
+    """An address of the set; ``column`` are all rails' sets that are aligned with it."""
+    sibling, number = next(_numbers(column, book.siblings), (None, 0))
+    if sibling is None:
+        if asked is not None:
+            _refuse_anothers(own, column, asked, book)
+        return asked or leases.kept(own, book) or _next(own, column, book)
+    address = _address(own, number)
+    because = f"ipam.align: this container has {sibling}, host number {number}"
+    if asked not in (None, address):
+        raise AddressUnavailable(f"requested address {asked} is not what it gets here, {address}; {because}")
+    if address is None:
+        raise AddressUnavailable(f"{because}, which is outside of {own.key}; {_REMEDY}")
+    if address not in own:
+        raise AddressUnavailable(f"{because}, and {address} {leases.why_not([own], address)}; {_REMEDY}")
+    if address not in book.mine and (owner := book.holder(address)):
+        raise AddressHeld(f"{because}, and {address} is held by {owner}; delete that, or {_AGAIN}")
+    return address
+
+
+_AGAIN = "delete all attachments of this container and add them again, for another number"
+_REMEDY = f"give all rails the same host numbers, or {_AGAIN}"
+
+
+def _numbers(column: Sequence[RangeSet], addresses: Sequence[Address]) -> Iterator[tuple[Address, int]]:
+    """Of the addresses that are of those sets' subnets the host numbers."""
+    for address in addresses:
+        for s in column:
+            if address in s.ranges[0].subnet:
+                yield address, int(address) - _base(s)
+
+
+def _base(s: RangeSet) -> int:
+    return int(s.ranges[0].subnet.network_address)
+
+
+def _address(s: RangeSet, number: int) -> Address | None:
+    """Of that host number; None where the subnet has none."""
+    subnet = whole(s.ranges[0].subnet)
+    return subnet.address(subnet.first + number) if number <= subnet.last - subnet.first else None
+
+
+def _refuse_anothers(own: RangeSet, column: Sequence[RangeSet], asked: Address, book: Book) -> None:
+    """A number that another container has on any rail is not to be had on this one: it would stand in its way."""
+    if asked in book.mine:
+        return
+    number = int(asked) - _base(own)
+    for s in column:
+        there = _address(s, number)
+        if there and (owner := book.holder(there)):
+            raise AddressHeld(
+                f"requested address {asked}: host number {number} is another's (ipam.align), "
+                f"{there} is held by {owner}; request another or delete that"
+            )
+
+
+def _next(own: RangeSet, column: Sequence[RangeSet], book: Book) -> Address:
+    """Of the next number that is free on all rails, as an address of the set."""
+    shifts = [_base(s) - _base(own) for s in column]
+    spans: Sequence[Span] = own.spans
+    for s, shift in zip(column, shifts, strict=True):
+        spans = common(spans, [Span(p.version, p.first - shift, p.last - shift) for p in s.spans])
+
+    def first_free(span: Span) -> Address | None:
+        first = span.first
+        while first <= span.last:
+            found = [book.first_free(Span(span.version, first + by, span.last + by)) for by in shifts]
+            numbers = [int(address) - by for address, by in zip(found, shifts, strict=True) if address is not None]
+            if len(numbers) < len(found):
+                return None
+            first = max(numbers)
+            if first == min(numbers):
+                return span.address(first)
+        return None
+
+    last = next((number for _, number in _numbers(column, book.last)), None)
+    address = next_free(spans, None if last is None else _address(own, last), first_free)
+    if address is None:
+        subnets = ", ".join(str(s.ranges[0].subnet) for s in column)
+        raise PoolExhausted(
+            f"{own.key}: no host number is free on all of {subnets} (ipam.align); widen the ranges of all rails, "
+            "or release what no container uses any more (GC), or wait for what is kept back"
+        )
+    return address
