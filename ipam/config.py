@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from netaddr import INET_PTON, AddrFormatError, IPAddress
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, ValidationInfo, model_validator
@@ -39,8 +39,12 @@ def load(conf: Json, args: Mapping[str, str]) -> Pool:
 
     Raises InvalidConfig, UnsupportedField, BadEnvironment; the message is the first problem, details the rest.
     """
+    runtime = conf.get("runtimeConfig")
+    if isinstance(runtime, dict):  # the rest of it is each attachment's own
+        runtime = {"ipRanges": runtime.get("ipRanges")}
     # A node's attachments have one configuration between them.
-    parsed, rails, sets = _parsed(json.dumps({key: conf[key] for key in _PARSED if key in conf}))
+    shared: Json = {"runtimeConfig": runtime, **{key: conf[key] for key in ("ipam", "strict") if key in conf}}
+    parsed, rails, sets = _parsed(json.dumps(shared))
     return Pool(
         sets,
         _requested(conf, args),
@@ -203,10 +207,6 @@ class _Runtime(BaseModel):
 class _Conf(BaseModel):
     ipam: _Ipam
     runtime: _Runtime | None = Field(None, alias="runtimeConfig")
-
-
-# What of a configuration is parsed into ranges.
-_PARSED: Final = ("ipam", "runtimeConfig", "strict")
 
 
 @lru_cache(64)
