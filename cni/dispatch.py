@@ -3,7 +3,6 @@ exception becomes a CNI error (SPEC 1.1.0, "Error")."""
 
 import json
 import os
-import traceback
 from collections.abc import Callable, Mapping
 
 from cni import spec
@@ -52,4 +51,8 @@ def _document(version: str, **fields: object) -> str:
 
 def _trace(error: Exception) -> list[str]:
     """A bug's origin, for the log; an error we meant to give needs none."""
-    return [] if isinstance(error, CniError | OSError) else traceback.format_exception(error)
+    if isinstance(error, CniError | OSError):
+        return []
+    import traceback  # noqa: PLC0415  # a fortieth of the start
+
+    return traceback.format_exception(error)

@@ -16,12 +16,12 @@ for others to read.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any
 
-from netaddr import INET_PTON, AddrFormatError, IPAddress
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, ValidationInfo, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
@@ -59,13 +59,12 @@ def load(conf: Json, args: Mapping[str, str]) -> Pool:
 
 
 def _address(value: object) -> Address:
-    try:
-        # INET_PTON: no "10.1" for 10.0.0.1, no octal.
-        parsed = IPAddress(str(value), flags=INET_PTON)
-    except (AddrFormatError, ValueError):
-        raise ValueError("not an IP address; write it in full, as in 10.0.0.5 or fd00::5") from None
-    # Not ip_address(): it takes every number below 2**32 for an IPv4 address.
-    return IPv4Address(int(parsed)) if parsed.version == 4 else IPv6Address(int(parsed))
+    text = str(value)  # of a number too: ip_address takes every one below 2**32 for an IPv4 address
+    with suppress(ValueError):
+        address = ip_address(text)
+        if "%" not in text:  # a scope is an interface's, and no address's
+            return address
+    raise ValueError("not an IP address; write it in full, as in 10.0.0.5 or fd00::5")
 
 
 def _subnet(value: object) -> Network:

@@ -119,7 +119,7 @@ def _with_the_deads(store: Store, log: list[str], ask: Callable[[], T]) -> T:
     return ask()
 
 
-# pydantic, netaddr and filelock are most of this program's start-up: VERSION needs none of them, and DEL,
+# pydantic and filelock are most of this program's start-up: VERSION needs none of them, and DEL,
 # which has to work under a configuration that is no longer valid, only the last.
 
 

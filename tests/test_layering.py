@@ -66,7 +66,7 @@ LIBRARIES = {
     "pyroute2": {"cni.kernel.dump"},
     "pydantic": {"cni.config", "cni.models", "ipam.config"},
     "pydantic_core": {"cni.config", "cni.models", "ipam.config"},
-    "netaddr": {"cni.models", "ipam.config", "ipam.ranges"},
+    "netaddr": {"cni.models"},
     "filelock": {"cni.locks"},
 }
 

@@ -43,6 +43,8 @@ def test_taken(tmp_path, ipam, expected):
         ({}, 7, ["ipam has no range", "set ipam.subnet"]),
         (None, 7, ["ipam null"]),
         ({"subnet": "10.1/16"}, 7, ['ipam.subnet "10.1/16"', "write it in full"]),  # inet_aton's shorthand
+        ({"subnet": "fe80::/64", "gateway": "fe80::1%eth0"}, 7, ["ipam.gateway", "write it in full"]),
+        ({"subnet": "010.0.0.0/16"}, 7, ["ipam.subnet", "write it in full"]),  # octal, to some
         ({"subnet": "10.0.0.0"}, 7, ['ipam.subnet "10.0.0.0"', "address/length"]),
         ({"subnet": "10.0.0.0/33"}, 7, ["ipam.subnet", "address/length"]),
         ({"subnet": "10.0.0.0/255.255.255.0"}, 7, ["ipam.subnet", "address/length"]),

@@ -33,7 +33,7 @@ def test_process(tmp_path):
     [
         ("VERSION", []),  # asked before every other command by some runtimes
         ("DEL", ["filelock"]),  # and so cannot fail for what the configuration's parser thinks
-        ("ADD", ["filelock", "netaddr", "pydantic"]),
+        ("ADD", ["filelock", "pydantic"]),
     ],
 )
 def test_packages_loaded(tmp_path, command, loaded):
