@@ -14,7 +14,7 @@ from agent.server import Server
 from cni import commands, config, models  # noqa: F401  # what a request would import otherwise
 from cni.main import run
 from cni.spec import Reply, Request
-from ipam import config as ipam_config  # noqa: F401
+from ipam.config import Conf as IpamConf
 from ipam.main import run as ipam
 from ipam.stores import files  # noqa: F401
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str], version: str) -> int:
         sys.stderr.write(f"hpn agent: {path}: {e.strerror}\n")
         return 1
     # Here, where there is one thread: a plugin's process makes what it validates by when it needs it.
-    for model in models.MODELS.values():
+    for model in (*models.MODELS.values(), IpamConf):
         model.model_rebuild()
     # None of what is there now is garbage, and looking through it takes 4 ms each time.
     gc.freeze()

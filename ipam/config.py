@@ -115,7 +115,8 @@ _U32 = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
 class _Section(BaseModel):
     """An object of ours: an unknown key is refused, lest a misspelled one be ignored in silence."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+    # Built once, as part of the whole.
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -200,27 +201,33 @@ class _Ipam(_Sets):
 
 
 class _Runtime(BaseModel):
+    model_config = ConfigDict(defer_build=True)
+
     ip_ranges: list[list[_Range]] | None = Field(None, alias="ipRanges")
 
 
-class _Conf(BaseModel):
+class Conf(BaseModel):
+    """What of a configuration is ours."""
+
+    model_config = ConfigDict(defer_build=True)
+
     ipam: _Ipam
     runtime: _Runtime | None = Field(None, alias="runtimeConfig")
 
 
 @lru_cache(64)
-def _parsed(text: str) -> tuple[_Conf, tuple[Rail, ...], tuple[RangeSet, ...]]:
+def _parsed(text: str) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...]]:
     conf = _parse(json.loads(text))
     rails = _rails(conf)
     return conf, rails, tuple(s for rail in rails for s in rail.sets) or range_sets(list(_written(conf)))
 
 
-def _parse(conf: Json) -> _Conf:
+def _parse(conf: Json) -> Conf:
     strict = conf.get("strict", True)
     if not isinstance(strict, bool):
         raise InvalidConfig(f"strict {json.dumps(strict)} is neither true nor false")
     try:
-        return _Conf.model_validate(conf, context={"strict": strict})
+        return Conf.model_validate(conf, context={"strict": strict})
     except ValidationError as e:
         raise together([_problem(error) for error in e.errors(include_url=False)]) from e
 
@@ -239,7 +246,7 @@ def _problem(error: ErrorDetails) -> CniError:
             return InvalidConfig(f"{key} {value}: {error['msg']}")
 
 
-def _written(conf: _Conf) -> Iterator[tuple[str, list[Range]]]:
+def _written(conf: Conf) -> Iterator[tuple[str, list[Range]]]:
     """The ranges of every set, under its key, in the order the sets are served."""
     ipam, runtime = conf.ipam, conf.runtime
     yield from _listed("runtimeConfig.ipRanges", (runtime and runtime.ip_ranges) or [])
@@ -251,7 +258,7 @@ def _listed(key: str, sets: list[list[_Range]]) -> Iterator[tuple[str, list[Rang
         yield f"{key}[{i}]", [item.range(f"{key}[{i}][{j}]", item.subnet) for j, item in enumerate(items)]
 
 
-def _rails(conf: _Conf) -> tuple[Rail, ...]:
+def _rails(conf: Conf) -> tuple[Rail, ...]:
     """An attachment gets what its rail has, and nothing that stands elsewhere."""
     ipam, runtime = conf.ipam, conf.runtime
     if ipam.rails is None:
