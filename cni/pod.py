@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cni.kernel import netns, rtnl
 from cni.kernel.rtnl import Rtnl
@@ -15,17 +15,19 @@ class Identity:
 
     The inode alone does not: the next namespace gets the number of the last one that went, and cnitool brings
     path and container id back with it.  ``cookie`` is 0 on kernels before 5.14, where the inode must do.
+    ``mounts`` and ``processes`` say from where it was seen, which is no part of what it is (netns.gone).
     """
 
     inode: int
     cookie: int
-
-    def to_json(self) -> Json:
-        return {"inode": self.inode, "cookie": self.cookie}
+    mounts: int = field(default=0, compare=False)
+    processes: int = field(default=0, compare=False)
 
     @classmethod
     def from_json(cls, body: Json) -> "Identity":
-        return cls(int(body["inode"]), int(body["cookie"]))
+        """A record of before there was a view has none, and so proves nothing."""
+        what = int(body["inode"]), int(body["cookie"])
+        return cls(*what, int(body.get("mounts", 0)), int(body.get("processes", 0)))
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Pod:
 
     @property
     def identity(self) -> Identity:
-        return Identity(netns.inode(self.fd), netns.cookie(self.rtnl.sock))
+        return Identity(netns.inode(self.fd), netns.cookie(self.rtnl.sock), *netns.view(self.path, self.fd))
 
 
 @contextmanager
@@ -64,7 +66,7 @@ def of(request: Request) -> Iterator[Pod]:
 def found(identity: Identity, path: str, request: Request | None = None) -> Iterator[Pod | None]:
     """The namespace of that identity: where the request says, at the path, else wherever a mount or a process has it.
 
-    None if nobody runs in it any more; what was in there is gone with it, or soon will be.
+    None if nobody runs in it any more that we can see; ``is_gone`` says whether that proves anything.
     """
     with ExitStack() as stack:
         ways = [of(request)] if request and request.netns else []
@@ -78,6 +80,12 @@ def found(identity: Identity, path: str, request: Request | None = None) -> Iter
         # All of them lead to the same one, so the first that opens decides.
         there = next(filter(None, (_entered(stack, opened(p)) for p in netns.holders(identity.inode))), None)
         yield there if there and there.identity == identity else None
+
+
+def is_gone(identity: Identity, path: str) -> bool:
+    """Whether it provably is no more, and what was in there with it, or soon will be."""
+    with found(identity, path) as pod:
+        return pod is None and bool(netns.gone([identity]))
 
 
 def _entered(stack: ExitStack, namespace: AbstractContextManager[Pod]) -> Pod | None:

@@ -46,10 +46,7 @@ def attachment(
 
 def is_dead(record: Record) -> bool:
     """Whether the pod provably lives no more."""
-    if not record.of_this_boot:
-        return True
-    with pods.found(record.identity, record.netns) as pod:
-        return pod is None
+    return not record.of_this_boot or pods.is_gone(record.identity, record.netns)
 
 
 def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: Programs) -> None:

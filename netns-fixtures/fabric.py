@@ -66,8 +66,9 @@ class Node:
         return sorted(path.name for path in NAMESPACES.glob(f"{self.prefix}-*"))
 
     def command(self, *argv: str) -> list[str]:
-        """What runs argv in the node."""
-        return ["ip", "netns", "exec", self.netns, *argv]
+        """What runs argv in the node: in its network, and as on a real one all in one mount namespace, which `ip netns
+        exec` would make anew for each (/sys is the machine's)."""
+        return ["nsenter", f"--net={netns_path(self.netns)}", "--", *argv]
 
     def run(
         self, argv: Sequence[str], env: Mapping[str, str], stdin: str | None = None

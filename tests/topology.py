@@ -192,6 +192,12 @@ class Host:
         assert body is not None
         durable.write(record, body | changes)
 
+    def identity(self, pod: Pod) -> dict[str, int]:
+        """What the journal knows the pod's namespace by."""
+        body = durable.read(self.record(pod))
+        assert body is not None
+        return dict(body["identity"])
+
     def double(self, pod: Pod, link: dict[str, Any]) -> None:
         """Not our link, but of its kind, name, MAC and ifindex, over the same master."""
         like = ("index", str(link["ifindex"]), "address", link["address"])
@@ -214,9 +220,7 @@ class Host:
     def reuse_inode(self, pod: Pod) -> None:
         """As if the kernel had given the re-made pod the number of the one before it, as it sometimes does: only
         the cookie tells them apart then."""
-        body = durable.read(self.record(pod))
-        assert body is not None
-        self.rewrite(self.record(pod), identity=body["identity"] | {"inode": pod.inode()})
+        self.rewrite(self.record(pod), identity=self.identity(pod) | {"inode": pod.inode()})
 
     def leases(self) -> set[str]:
         """The addresses that our IPAM has given, of all networks."""

@@ -10,16 +10,33 @@ import fcntl
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 CLONE_NEWNET: Final = 0x40000000
 NS_GET_NSTYPE: Final = 0xB703  # man 2 ioctl_ns
 SO_NETNS_COOKIE: Final = 71
 
 T = TypeVar("T")
+
+
+class Sighting(Protocol):
+    """A namespace, and the namespaces of mounts and processes that it was seen from: zeros if from none we know."""
+
+    @property
+    def inode(self) -> int: ...
+    @property
+    def cookie(self) -> int: ...
+    @property
+    def mounts(self) -> int: ...
+    @property
+    def processes(self) -> int: ...
+
+
+S = TypeVar("S", bound=Sighting)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -81,6 +98,50 @@ def _enter(fd: int) -> None:
     if _libc.setns(fd, CLONE_NEWNET):  # os.setns is Python 3.12's
         number = ctypes.get_errno()
         raise OSError(number, f"setns: {os.strerror(number)}")
+
+
+def view(path: str, fd: int) -> tuple[int, int]:
+    """Where the namespace can be looked for again, a Sighting's ``mounts`` and ``processes``: here, if the path leads
+    to it here.
+
+    Zeros if not: an agent in a container, whose launcher opened it for us, sees nothing of the pods.
+    """
+    try:
+        there, this = os.stat(path), os.fstat(fd)
+    except OSError:
+        return 0, 0
+    return _view() if (there.st_dev, there.st_ino) == (this.st_dev, this.st_ino) else (0, 0)
+
+
+def gone(seen: Collection[S]) -> frozenset[S]:
+    """Those of them that are provably gone: no process is in it and no mount holds it, and whoever has it open only
+    can start nobody in there that the runtime knows of.
+
+    That is for those to say who see what was to be seen then: from the same mount and PID namespace.
+    """
+    here = _view()
+    ours = {one for one in seen if (one.mounts, one.processes) == here}
+    there = inhabited() if ours else None
+    if there is None:
+        return frozenset()
+    absent = {one for one in ours if one.inode not in there}
+    cookies = dict[int, int]()
+    for number in {one.inode for one in ours - absent}:
+        with suppress(OSError), opened(there[number]) as fd:  # one that cannot be asked may be alive
+            if inode(fd) == number:
+                cookies[number] = cookie_of(fd)
+    return frozenset(absent | {one for one in ours if cookies.get(one.inode, one.cookie) != one.cookie})
+
+
+def cookie_of(fd: int) -> int:
+    """The ``cookie`` of an open namespace."""
+    with run_in(fd, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)) as sock:
+        return cookie(sock)
+
+
+@cache
+def _view() -> tuple[int, int]:
+    return os.stat("/proc/self/ns/mnt").st_ino, os.stat("/proc/self/ns/pid").st_ino
 
 
 def inhabited() -> dict[int, str] | None:

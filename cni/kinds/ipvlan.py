@@ -7,6 +7,7 @@ from cni import journal
 from cni import pod as pods
 from cni.errors import LinkUnavailable
 from cni.journal import Record
+from cni.kernel import netns
 from cni.kernel.rtnl import Rtnl, attr
 from cni.kinds import child
 from cni.kinds.child import attach, check, claiming, detach, interfaces, stands, status
@@ -53,4 +54,5 @@ def _contradicts(other: Record, planned: Json, pod: Pod) -> bool:
 def _stands(record: Record) -> bool:
     """Whether its link is there; a record alone may wait for the DEL or GC of a pod that is gone."""
     with pods.found(record.identity, record.netns) as pod:
-        return bool(pod and stands(record.link, pod, record.key.ifname))
+        # Where we may only not see it, it may stand.
+        return stands(record.link, pod, record.key.ifname) if pod else not netns.gone([record.identity])

@@ -20,7 +20,7 @@ VF = Record(
     network="rail0",
     key=Key("0123456789abcdef", "hpn0"),
     netns="/run/netns/nobody",
-    identity=Identity(inode=1, cookie=1),
+    identity=Identity(inode=1, cookie=1),  # seen from nowhere, so nobody can say that it is gone
     kind="sriov",
     link={"device": "0000:3b:10.1", "pf": "0000:3b:00.0", "number": 1, "rdma_devs": ["mlx5_4", "mlx5_5"]},
     config={},
@@ -58,7 +58,7 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "containerID": "0123456789abcdef",
         "ifname": "hpn0",
         "netns": "/run/netns/nobody",
-        "alive": False,
+        "alive": True,
         "complete": True,
         "since": "2026-01-02T03:04:05.678+00:00",
         "kind": "sriov",
@@ -79,7 +79,7 @@ def test_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(tmp_path, capsys).splitlines()
     assert [line.split() for line in lines[1:]] == [
         ["0123456789ab", "rail0", "hpn0", "sriov", "0000:3b:10.1", "VF", "1", "of", "rail0", "10.56.0.2/24", "mlx5_4/1",
-         "3", "2", "dead", "2026-01-02", "03:04:05", "/run/netns/nobody"],
+         "3", "2", "alive", "2026-01-02", "03:04:05", "/run/netns/nobody"],
         ["10.56.0.2/24", "mlx5_5/1", "7", "-"],
         ["fd00:56::2/64", "mlx5_4,", "mlx5_5", "-", "-"],
     ]  # fmt: skip

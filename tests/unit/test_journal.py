@@ -22,7 +22,7 @@ RECORD = Record(
     network="rail0",
     key=KEY,
     netns="/run/netns/p",
-    identity=Identity(inode=4026532008, cookie=4097),
+    identity=Identity(inode=4026532008, cookie=4097, mounts=4026531841, processes=4026531836),
     kind="macvlan",
     link={"parent": 3, "mac": "02:00:00:00:00:01"},
     config={"name": "rail0", "ipam": {"type": "hpn-ipam"}},
@@ -112,7 +112,9 @@ def test_record_round_trip(tmp_path: Path) -> None:
         entry.save(incomplete)
         assert entry.load() == incomplete
         entry.save(RECORD)
-        assert entry.load() == RECORD
+        loaded = entry.load()
+        assert loaded == RECORD
+        assert vars(loaded.identity) == vars(RECORD.identity)
         entry.forget()
         assert entry.load() is None
         entry.forget()
@@ -126,7 +128,7 @@ def test_record_on_disk(tmp_path: Path) -> None:
         "network": "rail0",
         "key": {"container_id": "c1", "ifname": "hpn0"},
         "netns": "/run/netns/p",
-        "identity": {"inode": 4026532008, "cookie": 4097},
+        "identity": {"inode": 4026532008, "cookie": 4097, "mounts": 4026531841, "processes": 4026531836},
         "kind": "macvlan",
         "link": {"parent": 3, "mac": "02:00:00:00:00:01"},
         "config": {"name": "rail0", "ipam": {"type": "hpn-ipam"}},
