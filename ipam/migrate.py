@@ -20,6 +20,7 @@ from ipam.stores.lease import Lease
 # host-local: plugins/ipam/host-local/backend/disk/backend.go
 _LAST = "last_reserved_ip."
 _LINE = "\r\n"
+_DUMP = "kubectl get ippools.whereabouts.cni.cncf.io -A -o json"
 
 Given = dict[Key, tuple[str, list[IPv4Interface | IPv6Interface]]]
 
@@ -59,7 +60,9 @@ def from_host_local(directory: Path, ifname: str = "") -> list[Lease]:
 def from_whereabouts(file: Path, pods: frozenset[str] | None, ifname: str = "") -> list[Lease]:
     """IPPools as ``kubectl get ippools -A -o json`` shows them; of these pods, where they are given.
 
-    Its older versions do not record the interface.
+    A key of ``allocations`` counts from the address that ``range`` names (whereabouts: ippool_types.go, and
+    toIPReservationList in pkg/storage/kubernetes/ipam.go).  Its versions of before June 2024 do not record the
+    interface.  YAML would need a library for this alone, and kubectl writes both.
 
     Raises IoFailure, InvalidConfig.
     """
@@ -80,7 +83,8 @@ def from_whereabouts(file: Path, pods: frozenset[str] | None, ifname: str = "") 
     except OSError as e:
         raise IoFailure(f"reading {file}: {e.strerror}") from e
     except (ValueError, TypeError, KeyError, AttributeError) as e:
-        raise InvalidConfig(f"{file} is no dump of IPPools ({type(e).__name__}: {e}); make it with -o json") from e
+        what = "not JSON" if isinstance(e, json.JSONDecodeError) else "no dump of IPPools"
+        raise InvalidConfig(f"{file} is {what} ({type(e).__name__}: {e}); make it with: {_DUMP}") from e
     return _leases(given, wrong)
 
 

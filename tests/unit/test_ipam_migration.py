@@ -139,13 +139,29 @@ def test_import_from_whereabouts(hpn, net, tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"items": [{"spec": {}}]}', '{"items": [{"spec": {"range": "10.0.0.0/24", "allocations": 5}}]}'],
+    ["[]", "{}", '{"items": [{"spec": {}}]}', '{"items": [{"spec": {"range": "10.0.0.0/24", "allocations": 5}}]}'],
 )
 def test_no_dump(hpn, net, tmp_path, text):
     (tmp_path / "dump").write_text(text)
     said = hpn("import", "--from", "whereabouts", tmp_path / "dump", "--network", "net", status=1)
     assert "is no dump of IPPools" in said
     assert not net.state.exists()
+
+
+@pytest.mark.parametrize("text", ["", "apiVersion: v1\nitems: []\nkind: List\n", "---\nkind: IPPool\n", "NAME  AGE\n"])
+def test_what_kubectl_prints_otherwise(hpn, net, tmp_path, text):
+    (tmp_path / "dump").write_text(text)
+    said = hpn("import", "--from", "whereabouts", tmp_path / "dump", "--network", "net", status=1)
+    assert "is not JSON" in said
+    assert "kubectl get ippools.whereabouts.cni.cncf.io -A -o json" in said
+    assert not net.state.exists()
+
+
+def test_offsets_count_from_the_address_of_the_range(hpn, net, tmp_path):
+    """As whereabouts itself: not from the subnet's."""
+    (tmp_path / "dump").write_text(json.dumps({"spec": {"range": "10.0.0.64/24", "allocations": {"5": A}}}))
+    hpn("import", "--from", "whereabouts", tmp_path / "dump", "--network", "net")
+    assert net.leases() == {"c1:net1": ("10.0.0.69",)}
 
 
 def test_whereabouts_needs_a_network(hpn, net, tmp_path):
