@@ -3,6 +3,8 @@
 Cold is a new process per command, as a runtime starts it; warm is ours inside a process that has done it before, as in
 an agent.  A round is one ADD and one DEL of each side, and the side that goes first alternates.  Both sides' stores are
 on the disk that holds the temporary directory; ours syncs every change, host-local none.
+
+Then 64 at once on one network: workers that each ADD an address and DEL their last one, a process per command.
 """
 
 import argparse
@@ -23,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import fills
 
-from bench import ROOT, write
+from bench import ROOT, agent, write
 from cni.spec import Request
 from ipam.main import run
 
@@ -33,6 +35,10 @@ SUBNETS = ("10.0.0.0/16", "fd00::/64")
 VERBS = ("ADD", "DEL")
 OURS, WARM, THEIRS = "hpn-ipam, cold", "hpn-ipam, warm", "host-local, cold"
 COLOURS = {OURS: "#1f77b4", WARM: "#2ca02c", THEIRS: "#d62728"}
+BY_AGENT = "hpn-ipam, with an agent"
+WORKERS = 64
+# Of each worker.  A cold process takes so long that more would tell nothing new.
+TURNS, TURNS_COLD, CYCLES, CYCLES_COLD = 5, 1, 10, 2
 
 
 @dataclass
@@ -46,10 +52,12 @@ class Times:
         return statistics.median(self.of[verb])
 
 
-def environ(verb: str, cid: str) -> dict[str, str]:
+def environ(verb: str, cid: str, socket: str = "") -> dict[str, str]:
     return {
         "CNI_COMMAND": verb, "CNI_CONTAINERID": cid, "CNI_IFNAME": "hpn0", "CNI_NETNS": "/run/netns/pod",
-        "CNI_PATH": "/opt/cni/bin", "PATH": os.environ["PATH"],
+        "CNI_PATH": "/opt/cni/bin", "PATH": os.environ["PATH"], "HPN_AGENT": socket,
+        # Make's, or an installed one's place would be left behind.
+        **{name: value for name, value in os.environ.items() if name == "HPN_PROGRAM_DIR"},
     }  # fmt: skip
 
 
@@ -116,6 +124,95 @@ def measure(programs: dict[str, Path], subnet: str, held: int, rounds: int, scra
     return times
 
 
+# By process: the worker, the command, the container, and where the answer will be.
+Working = dict[int, tuple[int, str, str, int]]
+
+
+@dataclass
+class Crowd:
+    """One side's workers on one network; with the agent at ``socket``, if any."""
+
+    program: Path
+    stdin: bytes
+    socket: str = ""
+    turns: int = TURNS
+    cycles: int = CYCLES
+    commands: int = 0
+    seconds: float = 0.0
+    # Of each worker the container that it holds an address for, and of each address who holds it.
+    containers: dict[int, str] = field(default_factory=dict)
+    holders: dict[str, str] = field(default_factory=dict)
+
+    def work(self, turn: int) -> None:
+        """A cycle is an ADD and the DEL of the one before, so that every worker holds an address all the time.
+
+        Raises SystemExit where a command fails, and where an address is given that somebody holds.
+        """
+        todo = {worker: list(range(self.cycles)) for worker in range(WORKERS)}
+        started, working = time.perf_counter(), Working()
+        for worker, cycles in todo.items():
+            self._next(worker, "ADD", f"w{worker}-{turn}-{cycles.pop()}", working)
+        while working:
+            pid, status = os.wait3(0)[:2]
+            if pid not in working:  # the agent, should it end
+                sys.exit("the agent ended")
+            worker, verb, cid, stdout = working.pop(pid)
+            answer = os.pread(stdout, 4096, 0)
+            os.close(stdout)
+            if status:
+                sys.exit(f"{self.program}: {verb} {cid} failed: {answer.decode()}")
+            self.commands += 1
+            if verb == "ADD":
+                before = self.containers.get(worker)
+                self._given(worker, cid, json.loads(answer)["ips"][0]["address"])
+                if before:
+                    self._next(worker, "DEL", before, working)
+                    continue
+            if todo[worker]:
+                self._next(worker, "ADD", f"w{worker}-{turn}-{todo[worker].pop()}", working)
+        self.seconds += time.perf_counter() - started
+
+    def _next(self, worker: int, verb: str, cid: str, working: Working) -> None:
+        stdin, stdout = os.memfd_create("stdin"), os.memfd_create("stdout")
+        os.write(stdin, self.stdin)
+        os.lseek(stdin, 0, os.SEEK_SET)
+        actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)]
+        if verb == "DEL":
+            self.holders = {address: holder for address, holder in self.holders.items() if holder != cid}
+        env = environ(verb, cid, self.socket)
+        pid = os.posix_spawn(self.program, [str(self.program)], env, file_actions=actions)
+        working[pid] = worker, verb, cid, stdout
+        os.close(stdin)
+
+    def _given(self, worker: int, cid: str, address: str) -> None:
+        if address in self.holders:
+            sys.exit(f"{self.program}: {address} was given to {cid}, and {self.holders[address]} holds it")
+        self.holders[address] = self.containers[worker] = cid
+
+
+def contend(ours: Path, theirs: Path, scratch: Path) -> list[str]:
+    """The section on many at once."""
+    socket, subnet = scratch / "agent.sock", "10.0.0.0/24"
+    ours_conf = {name: conf("hpn-ipam", subnet, scratch / name) for name in ("warm", "cold")}
+    crowds = {
+        "host-local": Crowd(theirs, conf("host-local", subnet, scratch / "crowd")),
+        BY_AGENT: Crowd(ours, ours_conf["warm"], socket=str(socket)),
+        OURS: Crowd(ours, ours_conf["cold"], turns=TURNS_COLD, cycles=CYCLES_COLD),
+    }
+    with agent(ours.with_name("hpn"), socket):
+        for turn in range(TURNS):
+            for name in list(crowds) if turn % 2 else list(reversed(crowds)):
+                if turn < crowds[name].turns:
+                    crowds[name].work(turn)
+    base = crowds["host-local"].commands / crowds["host-local"].seconds
+    rows = [f"{WORKERS} at once on {subnet}, of which every ADD gave an address that nobody held.", ""]
+    rows += ["| program | ADDs and DELs | per second | against host-local |", "|---|--:|--:|--:|"]
+    for name, crowd in crowds.items():
+        rate = crowd.commands / crowd.seconds
+        rows.append(f"| {name} | {crowd.commands:,} | {rate:.0f} | {rate / base:.3f} |")
+    return rows
+
+
 Results = dict[tuple[str, int], dict[str, Times]]
 
 
@@ -179,13 +276,17 @@ def main() -> None:
         ours = scratch / "bin" / "hpn-ipam"
         ours.parent.mkdir()
         shutil.copy(binary, ours)
+        ours.with_name("hpn").hardlink_to(ours)
+        crowd = contend(ours, peers / "host-local", scratch)
+        print(f"{WORKERS} at once: done", file=sys.stderr)
         for subnet in SUBNETS:
             for held in FILLS:
                 results[subnet, held] = measure(
                     {"hpn-ipam": ours, "host-local": peers / "host-local"}, subnet, held, chosen.rounds, scratch
                 )
                 print(f"{subnet}, {held:,} held: done", file=sys.stderr)
-    lines: Sequence[str] = [f"{chosen.rounds} rounds, medians.", "", *table(results), "", "![ADD by fill](ipam.svg)"]
+    measured = [f"{chosen.rounds} rounds, medians.", "", *table(results), "", "![ADD by fill](ipam.svg)"]
+    lines: Sequence[str] = [*measured, "", *crowd]
     print("\n".join(lines))
     if chosen.write:
         write(lines, "ipam")
