@@ -24,10 +24,11 @@ from cni.spec import Key
 from ipam.ranges import Span, elsewhere
 from ipam.stores import Choose, Gone, Owner, Ranges, Sandbox, sticky, verify
 from ipam.stores import ranges as ranges_file
+from ipam.stores.index import HEADER
 from ipam.stores.lease import Lease, Lost, digest
 from ipam.stores.repair import repair
 from ipam.stores.stale import Rule, look
-from ipam.stores.table import LEASES, Table
+from ipam.stores.table import INDEX, LEASES, Table
 
 # Seconds.  A change takes a fraction of a millisecond, nearly all of it the disk's.
 PATIENCE = 30.0
@@ -164,7 +165,14 @@ class FileStore:
         )
 
     def _is_there(self) -> bool:
-        return os.path.lexists(f"{self._directory}/{LEASES}")
+        """Whether anything may be held: not by empty files, which are all that a first ADD leaves on a full disk."""
+        try:
+            return bool(
+                os.lstat(f"{self._directory}/{LEASES}").st_size
+                or os.lstat(f"{self._directory}/{INDEX}").st_size > HEADER
+            )
+        except OSError:
+            return False
 
     @contextmanager
     def _table(self, *, make: bool = False) -> Iterator[Table]:

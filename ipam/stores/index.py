@@ -30,6 +30,7 @@ HEADS: Final = 1 << 16
 PAGE_HEADS: Final = 1 << 14
 SLOTS: Final = 1 << 20
 BLOCK: Final = 1 << 12
+HEADER: Final = 4096
 
 # Magic, boot, whether it is true, the addresses given last; inode, size and time of leases; lines, first free line,
 # leases, pages; of which ranges the file ``ranges`` is.
@@ -41,8 +42,7 @@ _RECORD: Final = Struct(f"<{DIGEST}sI")
 _PAGE: Final = Struct("<B3x16sI8x")
 _U32: Final = Struct("<I")
 
-_HEADS_AT: Final = 4096
-_PAGES_AT: Final = _HEADS_AT + 4 * HEADS
+_PAGES_AT: Final = HEADER + 4 * HEADS
 _RECORDS_AT: Final = _PAGES_AT + 4 * PAGE_HEADS
 _BLOCKS_AT: Final = _RECORDS_AT + _RECORD.size * SLOTS
 _PAGE_SIZE: Final = _PAGE.size + 4 * BLOCK
@@ -55,7 +55,9 @@ class Index:
     """The open file; the caller has the lock, and closes."""
 
     def __init__(self, path: str) -> None:
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        """``path`` is empty for one in memory, that nobody will find."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self.fd = os.open(path, flags, 0o600) if path else os.memfd_create("index")
         header = os.pread(self.fd, _HEADER.size + _LASTS * _LAST.size, 0)
         fixed = header[: _HEADER.size].ljust(_HEADER.size, b"\0")
         magic, boot, true, lasts, *numbers, ranges = _HEADER.unpack(fixed)
@@ -129,12 +131,11 @@ class Index:
             if not taken[slot]:
                 records[slot * words + words - 1] = self.free
                 self.free = slot
-        self.distrust()
-        os.ftruncate(self.fd, 0)
+        os.ftruncate(self.fd, 0)  # without a header it is not true
         self.pages = 0
         for (version, prefix), block in blocks.items():
             self._fill(block.tobytes(), self._new_page(version, prefix))
-        self._fill(heads.tobytes(), _HEADS_AT)
+        self._fill(heads.tobytes(), HEADER)
         self._fill(records.tobytes(), _RECORDS_AT)
 
     def _fill(self, data: bytes, at: int) -> None:
@@ -281,10 +282,10 @@ class Index:
         return at + _PAGE.size
 
     def _head(self, digest: bytes) -> int:
-        return self._u32(_HEADS_AT + 4 * (int.from_bytes(digest[:4]) % HEADS))
+        return self._u32(HEADER + 4 * (int.from_bytes(digest[:4]) % HEADS))
 
     def _set_head(self, digest: bytes, slot: int) -> None:
-        os.pwrite(self.fd, _U32.pack(slot), _HEADS_AT + 4 * (int.from_bytes(digest[:4]) % HEADS))
+        os.pwrite(self.fd, _U32.pack(slot), HEADER + 4 * (int.from_bytes(digest[:4]) % HEADS))
 
     def _record(self, slot: int) -> tuple[bytes, int]:
         record = os.pread(self.fd, _RECORD.size, _record_at(slot)).ljust(_RECORD.size, b"\0")

@@ -6,6 +6,7 @@ lease that cannot be read, an index of this boot may still say whose it is and w
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cni import durable
@@ -13,6 +14,7 @@ from cni.errors import RecordUnreadable
 from cni.result import Address
 from cni.spec import Json
 from ipam.ranges import Span
+from ipam.stores.index import Index
 from ipam.stores.lease import BLANK, LINE, Lost, Unreadable, fits, holdings, joined, seal, unseal
 from ipam.stores.slots import HEAD, SCHEMA, Slots
 from ipam.stores.table import LEASES, QUARANTINE, Table
@@ -35,7 +37,8 @@ def repair(table: Table) -> None:
     table.slots.sync()
     stat = os.fstat(table.slots.fd)
     lost = _known(table) if table.index.is_of(stat) else {}
-    table.index.distrust()
+    with suppress(OSError):  # no room for a header: then there is none to be trusted
+        table.index.distrust()
     why = _foreign(table.slots)
     if why:
         _start_again(table, lost, why)
@@ -183,5 +186,12 @@ def _rebuild(table: Table, found: _Found) -> None:
     slots = table.slots
     for slot in found.parts.keys() - found.rest:
         slots.write(slot, BLANK)
-    table.index.make_anew(slots.size(), held())
-    table.trust()
+    try:
+        table.index.make_anew(slots.size(), held())
+        table.trust()
+    except OSError:
+        # No room; but leases are freed in place, by whatever index: this call's own, then.
+        table.index.close()
+        table.index = Index("")
+        table.index.make_anew(slots.size(), held())
+        table.trust()

@@ -62,6 +62,10 @@ class Net:
     def file(self) -> Path:
         return self.dir / "leases"
 
+    def has_lines(self) -> bool:
+        """An empty file is all that is there of a first ADD that was killed, or had no room."""
+        return self.file.exists() and self.file.stat().st_size > 0
+
     def lines(self) -> list[bytes]:
         data = self.file.read_bytes()
         return [data[i : i + 512] for i in range(0, len(data), 512)]
@@ -89,7 +93,7 @@ class Net:
 
     def leases(self) -> dict[str, tuple[str, ...]]:
         """What the lines say, whether or not the index agrees."""
-        if not self.file.exists():
+        if not self.has_lines():
             return {}
         bodies = [json.loads(line) for line in self.lines() if line.strip()]
         assert bodies[0]["schema"] == 1

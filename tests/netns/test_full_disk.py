@@ -1,0 +1,150 @@
+"""A disk that is full to the last byte, or read-only: nothing is given then, what is held can be let go, and all is as
+before when there is room again."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from topology import Host, Pod, filled, mounted, read_only, writable
+from unit.ipam_calls import Net
+
+from ipam.stores.slots import GROWTH
+
+RANGES = {"ranges": [[{"subnet": "10.0.0.0/16"}], [{"subnet": "fd00::/64"}]]}
+SIZES = {"tmpfs": "4m", "ext4": "16m"}
+
+
+@pytest.fixture(params=SIZES)
+def disk(request: pytest.FixtureRequest, tmp_path: Path, host: Host) -> Iterator[Path]:
+    kind = str(request.param)
+    if kind != "tmpfs" and subprocess.run(["losetup", "--find"], capture_output=True, check=False).returncode:
+        pytest.skip("no loop device")
+    with mounted(tmp_path / "disk", SIZES[kind], kind) as folder:
+        yield folder
+
+
+@pytest.fixture
+def net(disk: Path) -> Net:
+    return Net(disk / "state", RANGES)
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["no directory", "an empty directory"])
+def test_the_first_add(disk: Path, net: Net, there: bool) -> None:
+    if there:
+        net.dir.mkdir(parents=True)
+    filler = filled(disk)
+    for _ in range(2):
+        answer = net.call("ADD")
+        assert (answer["code"], str(net.state) in answer["msg"]) == (5, True)
+        assert net.call("STATUS")["code"] == 50
+        assert net.call("DEL") == {}, "there is nothing to free"
+        assert net.call("GC") == net.gc() == {}
+        assert net.call("CHECK")["code"] == 107
+    filler.unlink()
+    assert net.add() == ("10.0.0.2", "fd00::2")
+    assert net.agrees()
+
+
+def test_no_line_is_free(disk: Path, net: Net) -> None:
+    given = {f"c{i}:net1": net.add(f"c{i}") for i in range(GROWTH - 1)}
+    filler = filled(disk)
+    before = net.file.read_bytes()
+    for _ in range(2):
+        assert net.call("ADD", "new")["code"] == 5
+        assert net.call("ADD", "new", args="IP=10.0.9.9")["code"] == 5
+        assert net.file.read_bytes() == before
+        assert net.add("c7") == given["c7:net1"]
+        assert net.call("CHECK", "c7") == {}
+    for i in range(GROWTH - 1):
+        assert net.call("DEL", f"c{i}") == {}
+        del given[f"c{i}:net1"]
+        assert net.leases() == given
+    assert net.add("new")
+    filler.unlink()
+    assert net.call("DEL", "new") == {}
+    net.add("another")
+    assert net.agrees()
+
+
+def test_a_line_is_free_and_the_index_has_no_room(disk: Path, net: Net) -> None:
+    """What an ADD needs more than a line is in the index, which may be wrong; and then nobody is to be stuck."""
+    given = {"a:net1": net.add("a")}
+    filler = filled(disk)
+    for i in range(12):
+        cid = f"c{i}"
+        given[f"{cid}:net1"] = net.add(cid, args=f"IP=10.0.{20 * i}.9")  # each block of 4096 has its page
+        assert net.leases() == given
+    assert net.call("ADD", "new", args="IP=10.0.20.9")["code"] == 102
+    assert len({address for held in given.values() for address in held}) == 2 * len(given)
+    assert net.call("DEL", "a") == {}
+    assert net.gc(*((f"c{i}", "net1") for i in range(6))) == {}
+    assert net.leases() == {key: held for key, held in given.items() if key in {f"c{i}:net1" for i in range(6)}}
+    assert net.call("DEL", "c0") == {}
+    assert net.call("STATUS") == {}
+    filler.unlink()
+    for i in range(6):
+        assert net.call("DEL", f"c{i}") == {}
+    net.add("another")
+    assert net.leases().keys() == {"another:net1"}
+    assert net.agrees()
+
+
+def test_the_index_is_to_be_made_anew(disk: Path, net: Net) -> None:
+    """As after a reboot."""
+    for cid in ("a", "b"):
+        net.add(cid)
+    (net.dir / "index").unlink()
+    filler = filled(disk)
+    assert net.call("DEL", "a") == {}
+    assert net.leases().keys() == {"b:net1"}
+    filler.unlink()
+    assert net.call("DEL", "b") == {}
+    assert net.agrees()
+
+
+def test_what_is_kept_back(disk: Path, net: Net) -> None:
+    """Its line takes the lease's place."""
+    net.ipam = {**RANGES, "releaseCooldown": 1000, "sticky": 2000}
+    pod = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"
+    given = net.add("a", args=pod)
+    filler = filled(disk)
+    assert net.call("DEL", "a") == {}
+    assert net.leases() == {}
+    assert net.call("ADD", "b", args=f"IP={given[0]};K8S_POD_NAMESPACE=ns;K8S_POD_NAME=q")["code"] == 102
+    assert net.add("c", args=pod) == given
+    filler.unlink()
+    assert net.call("DEL", "c") == {}
+    assert net.agrees()
+
+
+def test_read_only(disk: Path, net: Net) -> None:
+    given = net.add("a")
+    before = net.file.read_bytes()
+    read_only(disk)
+    for command, cid in (("ADD", "b"), ("ADD", "a"), ("DEL", "a"), ("GC", "a")):
+        answer = net.call(command, cid)
+        assert (answer["code"], "ead-only" in answer["msg"]) == (5, True), command
+    assert net.call("STATUS")["code"] == 50
+    assert net.file.read_bytes() == before
+    writable(disk)
+    assert net.leases() == {"a:net1": given}
+    assert net.call("DEL", "a") == {}
+    assert net.agrees()
+
+
+def test_an_attachment(disk: Path, host: Host, pod: Pod) -> None:
+    """The journal's part: its record is removed, which needs no room either."""
+    host.state = disk / "state"
+    host.ok("ADD", pod)
+    filler = filled(disk)
+    before = host.picture(pod)
+    assert host.refused("ADD", pod, CNI_IFNAME="hpn1")["code"] == 5
+    assert host.picture(pod) == before
+    host.ok("DEL", pod)
+    assert pod.links() == set()
+    assert host.state_files() == set()
+    filler.unlink()
+    host.ok("ADD", pod)
+    host.ok("DEL", pod)
+    assert host.state_files() == set()
