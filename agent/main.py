@@ -49,6 +49,8 @@ def main(arguments: Sequence[str], version: str) -> int:
     # Here, where there is one thread: a plugin's process makes what it validates by when it needs it.
     for model in (*models.MODELS.values(), IpamConf):
         model.model_rebuild()
+    # What ps, top and systemctl call it; they would say ld-hpn.so.2, what it was started by (packaging/launcher).
+    Path("/proc/self/comm").write_text("hpn-agent")
     # None of what is there now is garbage, and looking through it takes 4 ms each time.
     gc.freeze()
     with listener:

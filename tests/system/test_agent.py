@@ -249,6 +249,7 @@ def test_by_systemds_socket(machine: Machine, path: Path) -> None:
     with subprocess.Popen(argv) as agent:
         try:
             until(lambda: answers(machine, path))
+            assert Path(f"/proc/{agent.pid}/comm").read_text() == "hpn-agent\n"
         finally:
             agent.terminate()
         assert agent.wait(20) == 0
