@@ -39,6 +39,18 @@ def test_go_macvlan_with_our_ipam(machine: Machine, version: str) -> None:
     machine.ok("del", pod)
 
 
+def test_go_host_device_with_our_ipam(machine: Machine) -> None:
+    fabric.run("ip", "-netns", machine.node.netns, "link", "add", "dev0", "type", "veth", "peer", "name", "far0")
+    machine.network({"type": "host-device", "device": "dev0", "ipam": {"type": "hpn-ipam", "ranges": RANGES}})
+    pod = machine.pod()
+    result = machine.ok("add", pod)
+    assert {ip["address"] for ip in result["ips"]} == machine.addresses(pod)
+    assert len(machine.records()) == 1
+    machine.ok("check", pod)
+    machine.ok("del", pod)
+    fabric.run("ip", "-netns", machine.node.netns, "link", "delete", "dev0")  # it came back
+
+
 def test_go_tuning_after_ours_gets_our_result(machine: Machine) -> None:
     machine.network(ours(), {"type": "tuning", "sysctl": {"net.ipv4.conf.hpn0.arp_filter": "1"}, "mtu": 1400})
     pod = machine.pod()
