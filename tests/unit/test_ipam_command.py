@@ -95,6 +95,29 @@ def test_addresses_outside_the_ranges(hpn, net):
     assert "outside its ranges" in hpn("show")
 
 
+def test_two_configurations_of_one_name(net):
+    """As two rails' conflists that forgot to differ: each gives from its own ranges, neither takes from the other."""
+    one, other = {"subnet": "10.0.0.0/24"}, {"subnet": "10.1.0.0/24"}
+    given, warned = {}, []
+    for i in range(6):
+        net.ipam = (one, other)[i % 2]
+        given[f"c{i}:net1"] = net.add(f"c{i}")
+        warned += net.reply("ADD", f"c{i}", "again").log
+        given[f"c{i}:again"] = net.leases()[f"c{i}:again"]
+    assert warned == [], "said once, by the ADD that came with others"
+    assert net.leases() == given
+    assert {address.rpartition(".")[0] for key, (address,) in given.items() if key[1] in "024"} == {"10.0.0"}
+    assert {address.rpartition(".")[0] for key, (address,) in given.items() if key[1] in "135"} == {"10.1.0"}
+    net.ipam = one
+    assert any("its ranges were 10.1.0.2" in text for text in net.reply("ADD", "c9").log)
+    assert net.call("CHECK", "c1") == {}, "another's, and its own configuration is not asked"
+    assert net.call("DEL", "c1") == {}
+    assert net.gc(*((key.split(":")[0], key.split(":")[1]) for key in given if key != "c1:net1")) == {}
+    del given["c1:net1"]
+    assert net.leases() == given
+    assert net.agrees()
+
+
 @pytest.mark.parametrize("what", ["a", "a:net1", "10.0.0.2", "fd00::2", "ns/p"])
 def test_lease(hpn, net, what):
     net.add("a", args=POD)

@@ -89,6 +89,18 @@ def test_import_that_collides(hpn, net, host_local):
     assert net.file.read_bytes() == before
 
 
+def test_import_of_what_is_kept_back(hpn, net, host_local):
+    """Somebody may still send to it: whoever was given it elsewhere was not by us."""
+    net.ipam = {**net.ipam, "releaseCooldown": 1000}
+    net.add("x")
+    net.call("DEL", "x")
+    before = net.file.read_bytes()
+    said = hpn("import", "--from", "host-local", host_local, status=1)
+    assert "10.0.0.2 is held by nobody and kept back after its release" in said
+    assert "net: nothing was imported" in said
+    assert net.file.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("name", "content", "part"),
     [
