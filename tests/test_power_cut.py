@@ -1,5 +1,5 @@
-"""The power is cut hundreds of times while eight processes attach and detach: no acknowledged lease is lost, and no
-address has two owners.
+"""The power is cut hundreds of times while eight processes attach and detach: no acknowledged lease is lost, no address
+has two owners, and what is to be kept back after its release is.
 
 One boot of the lab records every write of a disk under them (tests/lab/recording.py).  Here the record is cut at
 random, what was under way is there or not sector by sector, ext4's own journal is replayed by e2fsck, and the store is
@@ -13,13 +13,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from conftest import require
 from dm_log import Cut, cuts, entries
-from lab.recording import SIZE, call, conf
+from lab.recording import SIZE, call, conf, cools, sticky
 
 ROOT = Path(__file__).parents[1]
 LAB = ROOT / "netns-fixtures" / "lab"
@@ -62,28 +64,50 @@ def e2fs(*words: str | Path) -> int:
     return subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
 
 
-def told(marks: list[str]) -> tuple[dict[str, str], set[str]]:
+@dataclass
+class Told:
     """What was acknowledged to stand, and what to be gone; what was under way is in neither."""
-    held, gone = dict[str, str](), set[str]()
-    for what, name, *given in (mark.split(":", 2) for mark in marks):
-        match what:
-            case "added":
-                held[name] = given[0]
-            case "del":
-                held.pop(name, None)
-            case "deleted":
-                gone.add(name)
-    return held, gone
+
+    held: dict[str, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    # Of what is gone: what cools down, and what is kept for a name.
+    cooling: set[str] = field(default_factory=set)
+    kept: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def by(cls, marks: list[str]) -> "Told":
+        told, going = cls(), dict[str, str]()
+        for what, name, *given in (mark.split(":", 2) for mark in marks):
+            match what:
+                case "add":
+                    told.kept.pop(sticky(name), None)
+                case "added":
+                    told.held[name] = given[0]
+                case "del":
+                    going[name] = told.held.pop(name)
+                case "deleted":
+                    told.gone.add(name)
+                    if cools(name):
+                        told.cooling.add(going[name])
+                    if sticky(name):
+                        told.kept[sticky(name)] = going[name]
+        return told
 
 
-def leases(state: Path) -> Iterator[tuple[str, str]]:
-    """Who has what, as a program says that has to make the index anew, and nothing of it."""
+def lines(state: Path) -> list[dict[str, Any]]:
+    """Leases and what is kept back, as a program says that has to make the index anew, and nothing of it."""
     data = (state / "ipam" / "net" / "leases").read_bytes()
-    lines = [json.loads(line) for line in data.splitlines() if line.strip(b" \0")]
-    assert lines[0]["schema"] == 1
-    for line in lines:
-        if "containerID" in line:
-            yield line["containerID"], ",".join(a.partition("/")[0] for a in line["addresses"])
+    head, *found = [json.loads(line) for line in data.splitlines() if line.strip(b" \0")]
+    assert head["schema"] == 1
+    return found
+
+
+def addresses(line: dict[str, Any]) -> str:
+    return ",".join(address.partition("/")[0] for address in line["addresses"])
+
+
+def answered(result: dict[str, Any]) -> str:
+    return ",".join(ip["address"].partition("/")[0] for ip in result["ips"])
 
 
 @pytest.fixture
@@ -102,18 +126,29 @@ def test_no_cut_loses_a_lease_or_gives_an_address_twice(log: Path, scratch: Path
     candidates = [i for i, entry in enumerate(recorded) if i > first and entry.data and not entry.text]
     points = sorted(random.sample(candidates, min(CUTS, len(candidates))))
     assert len(points) == CUTS, f"only {len(candidates)} writes were recorded"
-    acknowledged = 0
+    acknowledged = kept_back = cooled = 0
     for point, cut in zip(points, cuts(recorded, SIZE, points, random), strict=True):
-        held, gone = told(cut.marks)
-        acknowledged = max(acknowledged, len(held) + len(gone))
+        told = Told.by(cut.marks)
+        acknowledged = max(acknowledged, len(told.held) + len(told.gone))
+        kept_back, cooled = max(kept_back, len(told.kept)), max(cooled, len(told.cooling))
         state = restored(cut, scratch)
         # The first call of the new boot reads every lease.
         newcomer = call(conf(state), "ADD", "newcomer", "")
-        found = dict(leases(state))
-        assert {name: found.get(name) for name in held} == held, f"lost, cut at {point}"
-        assert not gone & found.keys(), f"back from the dead, cut at {point}"
-        given = [address for addresses in found.values() for address in addresses.split(",")]
+        there = lines(state)
+        found = {line["containerID"]: addresses(line) for line in there if "containerID" in line}
+        assert {name: found.get(name) for name in told.held} == told.held, f"lost, cut at {point}"
+        assert not told.gone & found.keys(), f"back from the dead, cut at {point}"
+        given = [address for line in there for address in line.get("addresses", ())]
         assert len(given) == len(set(given)), f"given twice, cut at {point}"
+        kept = {line["sticky"].partition(":")[0]: addresses(line) for line in there if line.get("sticky", "")
+                and "released" in line}  # fmt: skip
+        assert {name: kept.get(name) for name in told.kept} == told.kept, f"not kept for its name, cut at {point}"
+        assert told.cooling <= {addresses(line) for line in there if "released" in line}, f"warm, cut at {point}"
         assert not (state / "ipam" / "net" / "quarantine").exists(), f"unreadable, cut at {point}"
-        assert found["newcomer"] == ",".join(ip["address"].partition("/")[0] for ip in newcomer["ips"])
+        assert found["newcomer"] == answered(newcomer)
+        for name, was in sorted(told.kept.items())[:1]:
+            back = f"newcomer.{name}"
+            assert answered(call(conf(state, back), "ADD", back, f"STICKY={name}")) == was, f"cut at {point}"
     assert acknowledged > 100
+    assert kept_back > 5
+    assert cooled > 5

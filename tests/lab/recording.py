@@ -20,7 +20,10 @@ NAME = "recorded"
 DEVICE = "/dev/dm-0"  # the only one there is; nothing makes names in /dev/mapper
 SIZE = 16 << 20
 WRITERS = 8
-IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.0.0.0/26"}], [{"subnet": "fd00::/64"}]]}
+# Room for all that the writers hold, and for what of theirs is kept back.
+IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.0.0.0/25"}], [{"subnet": "fd00::/64"}]]}
+# Seconds, longer than all of this takes.
+AGES = 100_000
 
 _DM_TARGET_MSG = 3 << 30 | 312 << 16 | 0xFD << 8 | 14
 
@@ -38,32 +41,53 @@ class Marks:
 
 
 def work(state: Path, writer: int, operations: int) -> None:
-    """Attach, attach again and detach, a few at a time, at random; a mark before and after each."""
+    """Attach, attach again and detach, a few at a time, at random; a mark before and after each.
+
+    Some addresses cool down after their release, and some are their name's: w1-7c, and w1-7.s1-0 of the name s1-0.
+    """
     random, mark = Random(writer), Marks()
     # Some leases take several lines.
     pods = ("K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p", f"K8S_POD_NAMESPACE={'n' * 60};K8S_POD_NAME={'p' * 250}")
-    held, number = dict[str, str](), 0
+    held, number, names = dict[str, str](), 0, {f"s{writer}-{n}": "" for n in range(2)}
     for _ in range(operations):
         if held and random.random() < len(held) / 6:
             name = random.choice(sorted(held))
             mark(f"del:{name}")
             assert call(conf(state), "DEL", name, "") == {}
             mark(f"deleted:{name}")
-            del held[name]
+            given = held.pop(name)
+            if sticky(name):
+                names[sticky(name)] = given
         else:
             number += 1
             again = held and random.random() < 0.1
-            name = random.choice(sorted(held)) if again else f"w{writer}-{number}"
-            answer = call(conf(state), "ADD", name, random.choice(pods))
+            idle = sorted(names.keys() - set(map(sticky, held)))
+            new = f"w{writer}-{number}" + random.choice(["", "", "", "", "c", *(f".{one}" for one in idle)])
+            name = random.choice(sorted(held)) if again else new
+            mark(f"add:{name}")
+            answer = call(
+                conf(state, name), "ADD", name, random.choice(pods) + f";STICKY={sticky(name)}" * (sticky(name) != "")
+            )
             if answer.get("code") == 103:
                 continue
             given = ",".join(ip["address"].partition("/")[0] for ip in answer["ips"])
             assert held.setdefault(name, given) == given
+            assert names.get(sticky(name), "") in ("", given), "a name has what it had"
             mark(f"added:{name}:{given}")
 
 
-def conf(state: Path) -> dict[str, object]:
-    return {"cniVersion": "1.1.0", "name": "net", "type": "x", "stateDir": str(state), "ipam": IPAM}
+def sticky(name: str) -> str:
+    """Whose its address is when it is released."""
+    return name.partition(".")[2]
+
+
+def cools(name: str) -> bool:
+    return name.endswith("c")
+
+
+def conf(state: Path, name: str = "") -> dict[str, object]:
+    terms = {"releaseCooldown": AGES * cools(name), "sticky": AGES * bool(sticky(name))}
+    return {"cniVersion": "1.1.0", "name": "net", "type": "x", "stateDir": str(state), "ipam": IPAM | terms}
 
 
 def call(conf: dict[str, object], command: str, name: str, args: str) -> dict[str, object]:
