@@ -18,11 +18,13 @@ _POLL: Final = 0.01
 _DAD_FLAGS: Final = {"optimistic": IFA_F_OPTIMISTIC, "off": IFA_F_NODAD, "wait": 0}
 
 
-def apply(pod: Pod, link: Link, result: Result, dad: str) -> None:
-    """Bring the interface up with everything the result gives it.  Raises OSError, AddressConflict, InvalidConfig."""
+def apply(pod: Pod, link: Link, result: Result, dad: str, sysctls: dict[str, str]) -> None:
+    """Bring the interface up with everything the result gives it, and ``sysctls`` after our own and before addresses,
+    because some (accept_ra, accept_dad) are about what comes with them.  Raises OSError, AddressConflict,
+    InvalidConfig."""
     needs_v6 = any(ip.address.version == 6 for ip in result.ips)
     with doing(f"configuring {link.name} in {pod.path}"):
-        sysctl.write(pod.fd, settings(link.name, needs_v6=needs_v6, dad=dad))
+        sysctl.write(pod.fd, settings(link.name, needs_v6=needs_v6, dad=dad) | sysctls)
         # arp_notify has the kernel announce what IPv4 addresses there are when the link goes up.
         for ip in result.ips:
             if ip.address.version == 4:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from cni import addressing, delegate, device_info, durable, gids, journal, kinds, rxe, spec, undo
@@ -28,7 +29,7 @@ from cni.errors import (
     NotAvailable,
     RecordUnreadable,
 )
-from cni.journal import Record
+from cni.journal import Entry, Record
 from cni.kernel import netns, rtnl
 from cni.location import Location, location
 from cni.pod import Pod
@@ -70,8 +71,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], p
             if wanted.attach.soft_roce:
                 rxe.refuse_unless_shared()
             _refuse_taken_name(pod, key.ifname)
-            record = _record(wanted, request, conf, pod, plan)
-            entry.save(record)
+            record = _recorded(entry, wanted, request, conf, pod, plan)
         result, holds = Result(), False
         try:
             # Ours is all or nothing, and needs no link: refusing before there is one is cheaper and quieter.
@@ -87,11 +87,19 @@ def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], p
                 holds = True
                 result = _addresses(where.ipam, request, programs)
             if link:
+                given = result
+                if wanted.attach.policyRouting:
+                    record = _routing().claimed(wanted.attach.policyRouting.table, entry, record, pod, result)
+                    _routing().add(pod, record.rules)
+                    given = _routing().placed(result, record.rules)
                 with gids.watched(pod, record.rdma_devs) as tables:
-                    addressing.apply(pod, link, result, wanted.attach.dad)
+                    values = {path: setting["value"] for path, setting in record.sysctl.items()}
+                    addressing.apply(pod, link, given, wanted.attach.dad, values)
                     addresses = [ip.address.ip for ip in result.ips]
                     found = tables.found(link.name, addresses, wanted.attach.rdma, log)
                 record = replace(record, gids=found)
+                if record.sysctl:
+                    record = replace(record, sysctl=_tuning().written(pod, record.sysctl))
             interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
             own = _own_result(wanted, interfaces, result)
             device_info.write(record.device_info, plan, record.rdma_devs, record.gids)
@@ -140,6 +148,8 @@ def check(request: Request, conf: Json, _log: list[str], programs: Programs) -> 
         link = kinds.named(record.kind).check(record.link, host, pod, expected)
         if record.rxe:
             rxe.check(record.rxe)
+        if record.sysctl:
+            _tuning().check(pod, record.sysctl)
         # Ours and still promised: what a later plugin took away is not missing.
         own = Result.from_json(record.result)
         ips = {ip.address for ip in promised.ips if ip.interface == index}
@@ -148,6 +158,9 @@ def check(request: Request, conf: Json, _log: list[str], programs: Programs) -> 
             addressing.check(
                 pod, link, [ip for ip in own.ips if ip.address in ips], [r for r in own.routes if r.dst in destinations]
             )
+            if record.rules:
+                still = replace(own, ips=tuple(ip for ip in own.ips if ip.address in ips))
+                _routing().check(pod, link, still, record.rules)
             addresses = {str(address.ip) for address in ips}
             gids.check(pod, link.name, [gid for gid in record.gids if gid["address"] in addresses])
         if where.ipam:
@@ -192,6 +205,8 @@ def status(request: Request, conf: Json, _log: list[str], programs: Programs) ->
             _status_of_kind(wanted, host)
             if wanted.attach.soft_roce:
                 rxe.refuse_unless_shared()
+            if wanted.attach.sysctl:
+                _tuning().refuse_unlisted(wanted.attach.sysctl)
     except (CniError, OSError) as e:
         raise NotAvailable(f"no ADD can be served: {e}") from e
     _ask_if_it_can(wanted.where.ipam, request, programs)
@@ -212,6 +227,18 @@ def _parsed(conf: Json, request: Request) -> "NetConf":
     return config.load(conf, request.var("CNI_ARGS"))
 
 
+def _tuning() -> ModuleType:
+    from cni import tuning  # noqa: PLC0415  # few ask for it
+
+    return tuning
+
+
+def _routing() -> ModuleType:
+    from cni import routing  # noqa: PLC0415  # likewise
+
+    return routing
+
+
 def _refuse_owned(device: str, where: Location) -> None:
     if owner := journal.owner(where.state_dir, device):
         raise DeviceInUse(
@@ -228,8 +255,9 @@ def _refuse_taken_name(pod: Pod, ifname: str) -> None:
         )
 
 
-def _record(wanted: "NetConf", request: Request, conf: Json, pod: Pod, plan: Json) -> Record:
-    return Record(
+def _recorded(entry: Entry, wanted: "NetConf", request: Request, conf: Json, pod: Pod, plan: Json) -> Record:
+    """The record, on disk.  Raises InvalidConfig for sysctls that the pod does not have."""
+    record = Record(
         network=wanted.where.network,
         key=request.key,
         netns=pod.path,
@@ -242,6 +270,11 @@ def _record(wanted: "NetConf", request: Request, conf: Json, pod: Pod, plan: Jso
         rxe=rxe.name() if wanted.attach.soft_roce else "",
         device_info=device_info.plan(conf, plan),
     )
+    if wanted.attach.sysctl:
+        record = _tuning().claimed(wanted.attach.sysctl, entry, record, pod)
+    else:
+        entry.save(record)
+    return record
 
 
 def _own_result(wanted: "NetConf", interfaces: tuple[Interface, ...], addresses: Result) -> Result:

@@ -31,7 +31,8 @@ _LOCKS = 64
 class Record:
     """One attachment.
 
-    ``link`` belongs to the kind (cni/kinds), ``rxe`` is the name of its soft-RoCE device or empty, ``config`` is
+    ``link`` belongs to the kind (cni/kinds), ``rxe`` is the name of its soft-RoCE device or empty, ``sysctl`` and
+    ``rules`` are what it sets (cni/tuning.py) and adds (cni/routing.py) in the pod's namespace, ``config`` is
     stdin as ADD had it, for delegates, ``result`` what ADD answered, in the newest version's shape, ``gids`` where its
     addresses are in GID tables (cni/gids.py), and ``device_info`` the file that says so, and what it was
     (cni/device_info.py).
@@ -47,6 +48,8 @@ class Record:
     args: str = ""
     pod: str = ""
     rxe: str = ""
+    sysctl: Json = field(default_factory=dict)
+    rules: list[Json] = field(default_factory=list)
     boot: str = field(default_factory=durable.boot_id)
     time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     complete: bool = False
@@ -132,6 +135,14 @@ def device_locked(state_dir: Path, device: str) -> Iterator[None]:
 
 
 @contextmanager
+def namespace_locked(state_dir: Path, namespace: Identity) -> Iterator[None]:
+    """Alone in deciding over what a pod's attachments share; taken inside an attachment's lock, never around one.
+    Raises TryAgain, IoFailure."""
+    with _lock(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}"):
+        yield
+
+
+@contextmanager
 def _lock(state_dir: Path, what: str, name: str) -> Iterator[None]:
     folder = f"{state_dir}/locks"
     path = f"{folder}/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
@@ -158,10 +169,10 @@ def keys(state_dir: Path, network: str) -> list[Key]:
     return [Key(*n.removesuffix(".json").split(":", 1)) for n in sorted(names) if n.endswith(".json") and ":" in n]
 
 
-def files(state_dir: Path) -> Iterator[tuple[Path, Record | None]]:
-    """Every record of every network, None where it cannot be read; without a lock: a look at what is there, nothing
-    to undo by."""
-    for path in state_dir.glob("attachments/*/*.json"):
+def files(state_dir: Path, container_id: str = "*") -> Iterator[tuple[Path, Record | None]]:
+    """Every record of every network, or those of one container, None where it cannot be read; without a lock: a look
+    at what is there, nothing to undo by."""
+    for path in state_dir.glob(f"attachments/*/{container_id}:*.json"):
         try:
             body = durable.read(path)
             if body is not None:  # it went meanwhile
@@ -170,9 +181,20 @@ def files(state_dir: Path) -> Iterator[tuple[Path, Record | None]]:
             yield path, None
 
 
-def records(state_dir: Path) -> Iterator[Record]:
+def records(state_dir: Path, container_id: str = "*") -> Iterator[Record]:
     """``files``, but for those that cannot be read."""
-    return (record for _, record in files(state_dir) if record)
+    return (record for _, record in files(state_dir, container_id) if record)
+
+
+def beside(state_dir: Path, ours: Record) -> list[Record]:
+    """The other attachments in that one's namespace: of the same container, which is what a runtime makes one for."""
+    return [
+        record
+        for record in records(state_dir, ours.key.container_id)
+        if (record.network, record.key) != (ours.network, ours.key)
+        and record.of_this_boot
+        and record.identity == ours.identity
+    ]
 
 
 def devices(state_dir: Path) -> dict[str, Record]:

@@ -4,9 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from cni import spec
+from cni.kernel import sysctl
 from cni.location import STATE_DIR, is_absolute
 from cni.log import DEFAULT
 from cni.spec import Json
@@ -96,6 +97,39 @@ class Rdma(BaseModel):
         return self
 
 
+def _sysctls(values: dict[str, str]) -> dict[str, str]:
+    for key, value in values.items():
+        try:
+            sysctl.path(key)
+        except ValueError as e:
+            raise ValueError(f"{key!r} {e}") from e
+        if not value.replace("\t", " ").isprintable():
+            raise ValueError(f"the value {value!r} of {key!r} is not one line of text")
+    return values
+
+
+def _free_table(table: int) -> int:
+    if table in (253, 254, 255):
+        raise ValueError("is one of the kernel's own tables (default, main, local); choose another, or leave it out")
+    return table
+
+
+def _switched(value: Any) -> Any:
+    if isinstance(value, bool):
+        return {} if value else None
+    if not isinstance(value, dict):
+        raise ValueError('must be true, false or an object, {"table": 100}')
+    return value
+
+
+class PolicyRouting(BaseModel):
+    """Routing by source address; ``table`` is the first of those used, and the first free from 100 on if not given."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    table: Annotated[int, Field(ge=1, le=2**32 - 1), AfterValidator(_free_table)] | None = None
+
+
 class Common(BaseModel):
     """What every kind of attachment takes."""
 
@@ -106,6 +140,8 @@ class Common(BaseModel):
     dns: dict[str, Any] = {}
     dad: Literal["optimistic", "wait", "off"] = "optimistic"
     rdma: Rdma = Rdma()
+    sysctl: Annotated[dict[str, str], AfterValidator(_sysctls)] = {}
+    policyRouting: Annotated[PolicyRouting | None, BeforeValidator(_switched)] = None  # noqa: N815
     stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR  # noqa: N815
     strict: bool = True
     # Read by cni/log.py, from every command's stdin; here to be checked.
@@ -121,6 +157,12 @@ class Common(BaseModel):
     def soft_roce(self) -> bool:
         """Whether the interface gets a soft-RoCE device."""
         return self.rdma.mode == "rxe"
+
+    @model_validator(mode="after")
+    def _routes_addresses(self) -> "Common":
+        if self.policyRouting and not self.ipam:
+            raise ValueError("policyRouting routes by the interface's addresses, and there is no ipam; set ipam")
+        return self
 
 
 class Child(Common):

@@ -27,6 +27,8 @@ def attachment(
             if record.rxe:
                 rxe.remove(record.rxe)
             with pods.found(record.identity, record.netns, request) as pod:
+                if pod:
+                    _settle_namespace(entry, record, pod)
                 kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
         device_info.undo(record.device_info)
         if ask_ipam:
@@ -42,6 +44,18 @@ def attachment(
     except (CniError, OSError) as e:
         return [e]
     return []
+
+
+def _settle_namespace(entry: Entry, record: Record, pod: Pod) -> None:
+    """What is the namespace's and not the interface's, and so does not go with it."""
+    if record.rules:
+        from cni import routing  # noqa: PLC0415  # few ask for it
+
+        routing.remove(pod, record.rules)
+    if record.sysctl:
+        from cni import tuning  # noqa: PLC0415  # likewise
+
+        tuning.restore(record, pod, entry.state_dir)
 
 
 def is_dead(record: Record) -> bool:

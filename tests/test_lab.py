@@ -28,6 +28,8 @@ BOOTS = {
             "tests/lab/test_kinds.py",
             "tests/netns/test_ipvlan.py",
             "tests/netns/test_kinds.py",
+            "tests/netns/test_routing.py::test_kinds",
+            "tests/netns/test_tuning.py::test_set_and_put_back",
             "tests/netns/test_macvlan.py::test_the_host_has_an_interface_of_that_name",
         ),
     ),

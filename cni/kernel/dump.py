@@ -45,6 +45,16 @@ def routes(ns_fd: int, index: int) -> frozenset[tuple[Route, int]]:
     return _ask(ns_fd, ask)
 
 
+def rules(ns_fd: int) -> frozenset[tuple[str, int]]:
+    """Equivalent to: ip rule show.  (Source address, table) of those for one source."""
+
+    def ask(ipr: Any) -> frozenset[tuple[str, int]]:
+        messages = [m for family in (AF_INET, AF_INET6) for m in ipr.rule("dump", family=family)]
+        return frozenset((m.get("FRA_SRC"), m.get("FRA_TABLE") or m["table"]) for m in messages if m.get("FRA_SRC"))
+
+    return _ask(ns_fd, ask)
+
+
 def default_route_link(ns_fd: int | None) -> str:
     """The interface of the default route (IPv4's, else IPv6's, of lowest metric); empty if there is none."""
 

@@ -6,6 +6,22 @@ from collections.abc import Mapping
 from cni.kernel.netns import run_in
 
 _ROOT = "/proc/sys/net/"
+_SWAPPED = str.maketrans("./", "/.")
+
+
+def path(key: str) -> str:
+    """The path below /proc/sys/net of a name as sysctl(8) takes it: the first separator in it says which of dot and
+    slash separates, and the other one stands for a dot in a part.  Raises ValueError for what is not below net."""
+    first = next((c for c in key if c in "./"), "")
+    parts = (key.translate(_SWAPPED) if first == "." else key).split("/")
+    if parts[0] != "net" or len(parts) < 2 or not key.isprintable() or any(part in ("", ".", "..") for part in parts):
+        raise ValueError("is no sysctl of the network; write net.ipv4.conf.IFNAME.rp_filter or net.core.somaxconn")
+    return "/".join(parts[1:])
+
+
+def name(path: str) -> str:
+    """``path``'s inverse, with dots."""
+    return "net." + path.translate(_SWAPPED)
 
 
 def write(ns_fd: int, values: Mapping[str, str]) -> None:
@@ -17,10 +33,26 @@ def write(ns_fd: int, values: Mapping[str, str]) -> None:
             path = _ROOT + key
             fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             try:
-                os.write(fd, value.encode())
+                os.write(fd, f"{value}\n".encode())  # with the line's end also an empty value is one
             except OSError as e:
-                raise OSError(e.errno, e.strerror, path) from e
+                raise OSError(e.errno, f"{e.strerror} (writing {value!r})", path) from e
             finally:
                 os.close(fd)
 
     run_in(ns_fd, work)
+
+
+def read(ns_fd: int, key: str, *, writable: bool = False) -> str:
+    """Equivalent to: sysctl -n net.KEY, each white space as one space.  Raises OSError with the file's name, also, if
+    that is asked for, where it could not be written."""
+
+    def work() -> bytes:
+        fd = os.open(_ROOT + key, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            return os.read(fd, 65536)
+        except OSError as e:
+            raise OSError(e.errno, e.strerror, _ROOT + key) from e
+        finally:
+            os.close(fd)
+
+    return " ".join(run_in(ns_fd, work).decode(errors="replace").split())

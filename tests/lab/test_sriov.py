@@ -35,6 +35,30 @@ def test_attaches_and_detaches(node: Node, pod: Pod) -> None:
     assert node.state_files() == set()
 
 
+def test_sysctls_and_rules(node: Node, pod: Pod) -> None:
+    """The interface's sysctls do not come home with it, nor do those of the namespace and the rules stay behind."""
+
+    def ours() -> tuple[list[str], list[dict[str, Any]], str]:
+        rules = [r["src"] for family in ("-4", "-6") for r in pod.ip(family, "rule", "show") if r["src"] != "all"]
+        shown = pod.ip("-4", "route", "show", "table", "all")
+        routes = [{k: r.get(k) for k in ("dst", "gateway", "dev")} for r in shown if r.get("table") == "100"]
+        return rules, routes, pod.sysctl("core/somaxconn")
+
+    before, at_home = ours(), Path(f"/proc/sys/net/ipv4/conf/{NAME}/arp_announce").read_text()
+    conf = node.conf(policyRouting=True, sysctl={"net.ipv4.conf.IFNAME.arp_announce": "2", "net.core.somaxconn": "77"})
+    result = node.ok("ADD", pod, conf)
+    routes = [
+        {"dst": "default", "gateway": "10.56.0.1", "dev": "hpn0"},
+        {"dst": "10.56.0.0/24", "gateway": None, "dev": "hpn0"},
+    ]
+    assert ours() == (["10.56.0.2", "fd00:56::2"], routes, "77")
+    assert pod.sysctl("ipv4/conf/hpn0/arp_announce") == "2"
+    assert node.checked(pod, conf, result).exit_code == 0
+    node.ok("DEL", pod, conf)
+    assert ours() == before
+    assert Path(f"/proc/sys/net/ipv4/conf/{NAME}/arp_announce").read_text() == at_home != "2\n"
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [

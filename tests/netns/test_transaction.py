@@ -16,6 +16,14 @@ _POOL = {
     "ranges": [[{"subnet": "10.56.0.0/30"}], [{"subnet": "fd00:56::/126", "rangeEnd": "fd00:56::2"}]],
 }
 
+# What is the namespace's, and does not go with the interface.
+_NAMESPACE = {"policyRouting": True, "sysctl": {"net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.rp_filter": "2"}}
+
+
+def of_namespace(pod: Pod) -> tuple[list[str], str]:
+    shown = [*pod.ip("-4", "rule", "show"), *pod.ip("-6", "rule", "show")]
+    return [r["src"] for r in shown if r["src"] != "all"], pod.sysctl("core/somaxconn")
+
 
 def by_del(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
     host.ok("DEL", pod, conf)
@@ -68,7 +76,9 @@ RECOVERIES = [by_del, by_del_without_netns, by_a_new_add, by_an_add_elsewhere, b
 def test_killed_at_every_step(
     host: Host, pod: Pod, command: str, recover: Callable[[Host, Pod, dict[str, Any]], None]
 ) -> None:
-    conf = host.conf(ipam=_POOL, routes=...)
+    conf = host.conf(ipam=_POOL, **_NAMESPACE)
+    untouched = of_namespace(pod)
+    assert untouched[1] != "77"
     strangers = {i["ifname"] for i in ip("link")}
     step = 0
     while True:
@@ -78,6 +88,7 @@ def test_killed_at_every_step(
         killed = killed_at(step, host.request(command, pod, conf | with_list))
         recover(host, pod, conf)
         assert pod.links() == set(), f"link left after step {step}"
+        assert of_namespace(pod) == untouched, f"left in the namespace after step {step}"
         assert host.state_files() == set(), f"files left after step {step}"
         if not killed:
             break

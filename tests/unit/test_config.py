@@ -109,6 +109,12 @@ COMMON_REFUSALS: list[Any] = [
     ("master", ["eth0"], '["eth0"]', "valid string"),
     ("linkInContainer", "true", '"true"', "valid boolean"),
     ("linkInContainer", 1, "1", "valid boolean"),
+    ("sysctl", [], "[]", "valid dictionary"),
+    ("sysctl", None, "null", "valid dictionary"),
+    ("sysctl", {"kernel.shmmax": "1"}, '{"kernel.shmmax": "1"}', "'kernel.shmmax' is no sysctl of the network; write"),
+    ("sysctl", {"net.core.x": "1\n2"}, '{"net.core.x": "1\\n2"}', "the value '1\\n2' of 'net.core.x' is not one line"),
+    ("policyRouting", 100, "100", 'must be true, false or an object, {"table": 100}'),
+    ("policyRouting", None, "null", "must be true, false or an object"),
 ]
 
 
@@ -543,6 +549,39 @@ def test_a_vf_or_rdma_refused(keys: dict[str, Any], says: tuple[str, ...]) -> No
     error = refused(conf(**keys))
     assert error.code == 7
     assert [word for word in says if word not in error.msg] == []
+
+
+@pytest.mark.parametrize("keys", [{"kind": "macvlan"}, {"kind": "ipvlan"}, VF])
+def test_sysctl_and_policy_routing_on_any_kind(keys: dict[str, Any]) -> None:
+    ipam = {"type": "hpn-ipam"}
+    for value, table in ((True, None), ({}, None), ({"table": 1}, 1), ({"table": 2**32 - 1}, 2**32 - 1)):
+        attach = config.load(conf(**keys, ipam=ipam, policyRouting=value), "").attach
+        assert attach.policyRouting == models.PolicyRouting(table=table)
+    assert config.load(conf(**keys, policyRouting=False), "").attach.policyRouting is None
+    wanted = {"net/core/b": "", "net.core.a": "4096\t87380 6291456"}
+    assert list(config.load(conf(**keys, sysctl=wanted), "").attach.sysctl.items()) == list(wanted.items())
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"sysctl": {"net.core.somaxconn": 1024}}, "sysctl.net.core.somaxconn 1024: input should be a valid string"),
+        ({"policyRouting": True, "ipam": None}, "policyRouting routes by the interface's addresses"),
+        ({"policyRouting": {"table": 0}}, "policyRouting.table 0: "),
+        ({"policyRouting": {"table": 2**32}}, "policyRouting.table 4294967296: "),
+        ({"policyRouting": {"table": "100"}}, 'policyRouting.table "100": '),
+        ({"policyRouting": {"table": 254}}, "policyRouting.table 254: is one of the kernel's own tables"),
+    ],
+)
+def test_sysctl_and_policy_routing_refused(keys: dict[str, Any], says: str) -> None:
+    error = refused(conf(**{"ipam": {"type": "hpn-ipam"}} | keys))
+    assert error.code == 7
+    assert error.msg.startswith(says)
+
+
+def test_unknown_key_of_policy_routing() -> None:
+    error = refused(conf(ipam={"type": "hpn-ipam"}, policyRouting={"gateways": ["10.0.0.1"]}))
+    assert (error.code, error.msg.partition(" ")[0]) == (2, "policyRouting.gateways")
 
 
 @pytest.mark.parametrize("keys", [{"kind": "macvlan"}, {"kind": "ipvlan"}, VF])

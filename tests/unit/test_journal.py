@@ -135,6 +135,8 @@ def test_record_on_disk(tmp_path: Path) -> None:
         "args": "IP=10.0.0.5",
         "pod": "default/p",
         "rxe": "",
+        "sysctl": {},
+        "rules": [],
         "boot": "b",
         "time": "t",
         "complete": True,

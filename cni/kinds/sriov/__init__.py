@@ -53,6 +53,9 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
         raise InvalidConfig(f"mtu {wanted.mtu}: {function.driver} leaves {function.address} to the pod; remove mtu")
     if wanted.soft_roce and not link:
         raise InvalidConfig(f"rdma.mode rxe: {function.driver} leaves {function.address} to the pod; remove rdma.mode")
+    for key in ("sysctl", "policyRouting"):
+        if getattr(wanted, key) and not link:
+            raise InvalidConfig(f"{key}: {function.driver} leaves {function.address} to the pod; remove {key}")
     moved, rdma_devs = rdma.of_function(wanted.rdma, function)
     is_ib = any(side.infiniband for side in (pf, link) if side)
     if is_ib:

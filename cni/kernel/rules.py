@@ -1,0 +1,109 @@
+"""Rules of policy routing (man 8 ip-rule, include/uapi/linux/fib_rules.h), and which routing tables are in use.
+
+Packed by hand as in rtnl.py, and held against pyroute2's encoder and decoder as well.  Failure is OSError.
+"""
+
+import errno
+import os
+import socket
+import struct
+import sys
+from typing import Final
+
+from cni.kernel.rtnl import (
+    HEADER,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REQUEST,
+    NLMSG_ERROR,
+    RTA_TABLE,
+    RTPROT_STATIC,
+    Rtnl,
+    attr,
+    attributes,
+    u32,
+)
+from cni.result import Address
+
+RTM_NEWROUTE, RTM_GETROUTE = 24, 26
+RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
+NLM_F_DUMP, NLM_F_DUMP_INTR = 0x300, 0x10
+NLMSG_DONE: Final = 3
+FRA_SRC, FRA_TABLE, FRA_PROTOCOL = 2, 15, 21
+FR_ACT_TO_TBL: Final = 1
+
+# struct fib_rule_hdr: family, dst_len, src_len, tos, table, two reserved, action, flags.  In struct rtmsg the first
+# five fields are the same, and so are twelve bytes.
+_RULE = struct.Struct("=BBBBBxxBI")
+
+
+def add(inside: Rtnl, source: Address, table: int) -> None:
+    """Equivalent to: ip rule add from SOURCE lookup TABLE protocol static.  The kernel puts it before those that were
+    added, and before the main table's."""
+    inside.change(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, rule(source, table))
+
+
+def remove(inside: Rtnl, source: Address, table: int) -> None:
+    """Equivalent to: ip rule delete from SOURCE lookup TABLE protocol static; also if it is not there."""
+    try:
+        inside.change(RTM_DELRULE, 0, rule(source, table))
+    except OSError as e:
+        # A kernel without IPv6, or without its rules, refused to add one as well.
+        if e.errno not in (errno.ENOENT, errno.EAFNOSUPPORT):
+            raise
+
+
+def tables_in_use(inside: Rtnl) -> set[int]:
+    """The tables that any rule names or any route is in, of whatever family."""
+    found = set[int]()
+    for kind, key in ((RTM_GETRULE, FRA_TABLE), (RTM_GETROUTE, RTA_TABLE)):
+        for body in _dump(inside, kind):
+            found.add(table_of(body, key))
+    return found
+
+
+def rule(source: Address, table: int) -> bytes:
+    """RTM_NEWRULE's body, and RTM_DELRULE's.  The protocol tells ours from a rule that a person added."""
+    family = socket.AF_INET if source.version == 4 else socket.AF_INET6
+    # A table above 255 does not fit the header; the attribute always does.
+    body = _RULE.pack(family, 0, source.max_prefixlen, 0, table if table < 256 else 0, FR_ACT_TO_TBL, 0)
+    return (
+        body + attr(FRA_SRC, source.packed) + attr(FRA_TABLE, u32(table)) + attr(FRA_PROTOCOL, bytes([RTPROT_STATIC]))
+    )
+
+
+def table_of(body: bytes, key: int) -> int:
+    """The table of a rule's or route's message; ``key`` is its attribute, which the header stands in for."""
+    named = attributes(body[_RULE.size :]).get(key)
+    return int.from_bytes(named[:4], sys.byteorder) if named else int(_RULE.unpack_from(body)[4])
+
+
+def _dump(inside: Rtnl, kind: int) -> list[bytes]:
+    """The bodies of all messages of a kind, of every family."""
+    while True:
+        # Rtnl numbers its requests from 1.
+        message = HEADER.pack(HEADER.size + _RULE.size, kind, NLM_F_REQUEST | NLM_F_DUMP, 0, 0) + bytes(_RULE.size)
+        inside.sock.sendto(message, (0, 0))
+        bodies, whole = _answer(inside.sock)
+        if whole:
+            return bodies
+
+
+def _answer(sock: socket.socket) -> tuple[list[bytes], bool]:
+    """The bodies, and whether nothing changed meanwhile."""
+    bodies, whole = list[bytes](), True
+    while True:
+        data, offset = sock.recv(65536), 0
+        while offset < len(data):
+            length, kind, flags, sequence, _ = HEADER.unpack_from(data, offset)
+            body = data[offset + HEADER.size : offset + length]
+            offset += length + (-length % 4)
+            if sequence:
+                continue  # what is left of a request that was interrupted by a signal's exception
+            whole = whole and not flags & NLM_F_DUMP_INTR
+            if kind == NLMSG_ERROR:
+                number = -int.from_bytes(body[:4], sys.byteorder, signed=True)
+                raise OSError(number, os.strerror(number))
+            if kind == NLMSG_DONE:
+                return bodies, whole
+            bodies.append(body)
