@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,15 @@ VERBS = ("ADD", "DEL")
 
 @dataclass
 class Side:
-    """One of the programs, and what it took: milliseconds per verb, and in which round."""
+    """One of the programs, and what it took: milliseconds per verb, and in which round.  ``quiet`` keeps what it logs
+    from the terminal."""
 
     name: str
     binary: Path
     conf: dict[str, Any]
     variables: dict[str, str]
     times: dict[str, list[float]] = field(default_factory=lambda: {verb: [] for verb in VERBS})
+    quiet: bool = False
 
     def environment(self, verb: str, pod: str) -> dict[str, str]:
         return {
@@ -51,7 +53,9 @@ class Side:
         stdin, stdout = os.memfd_create("stdin"), os.memfd_create("stdout")
         os.write(stdin, json.dumps(self.conf).encode())
         os.lseek(stdin, 0, os.SEEK_SET)
-        actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)]
+        actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)]
+        if self.quiet:
+            actions.append((os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0))
         pid = os.posix_spawn(self.binary, self.argv(verb, pod), self.environment(verb, pod), file_actions=actions)
         os.close(stdin)
         return pid, stdout
@@ -82,6 +86,31 @@ class Side:
             if pid in working:  # and not the agent, should it end
                 self.end(verb, status, working.pop(pid))
         return (time.perf_counter() - started) * 1000
+
+
+@dataclass
+class Chain(Side):
+    """A main plugin and others after it, as libcni calls them: ADD in order, each with the result of the one before,
+    and DEL in reverse, each with the last one's."""
+
+    others: tuple[Side, ...] = ()
+    results: dict[str, Any] = field(default_factory=dict)
+
+    def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
+        """As a Side's, of the whole chain."""
+        chain: tuple[Side, ...] = (self, *self.others)
+        started = time.perf_counter()
+        for pod in pods:
+            for side in chain if verb == "ADD" else reversed(chain):
+                previous = {"prevResult": self.results[pod]} if pod in self.results else {}
+                pid, stdout = replace(side, conf={**side.conf, **previous}).start(verb, pod)
+                status = os.waitpid(pid, 0)[1]
+                if verb == "ADD" and not status:
+                    self.results[pod] = json.loads(os.pread(stdout, 65536, 0))
+                side.end(verb, status, stdout)
+            if verb == "DEL":
+                del self.results[pod]
+        return (time.perf_counter() - started) * 1000 / len(pods)
 
 
 class Floor(Side):
