@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, ValidationInfo, model_validator
@@ -30,6 +29,7 @@ from cni import spec
 from cni.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, together
 from cni.result import Address, Network, Route
 from cni.spec import Json
+from ipam import resolv_conf
 from ipam.pool import Pool, Rail, Range, RangeSet, rails_of, range_sets
 from ipam.ranges import Span, default_gateway, whole
 
@@ -49,7 +49,7 @@ def load(conf: Json, args: Mapping[str, str]) -> Pool:
         sets,
         _requested(conf, args),
         tuple(route.route() for route in parsed.ipam.routes or ()),
-        _dns(parsed.ipam.resolv_conf) if parsed.ipam.resolv_conf else {},
+        resolv_conf.dns(parsed.ipam.resolv_conf) if parsed.ipam.resolv_conf else {},
         parsed.ipam.release_cooldown or 0,
         parsed.ipam.sticky or 0,
         _sticky_name(conf, args) if parsed.ipam.sticky else "",
@@ -298,23 +298,3 @@ def _sticky_name(conf: Json, args: Mapping[str, str]) -> str:
     if not isinstance(name, str):
         raise InvalidConfig(f"sticky {name!r} names nobody; give a string")
     return name
-
-
-def _dns(path: str) -> Json:
-    """A resolv.conf(5) as the result's dns.  Raises InvalidConfig."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except (OSError, ValueError) as e:
-        raise InvalidConfig(f"ipam.resolvConf {json.dumps(path)} cannot be read ({e}); correct or remove it") from e
-    dns: Json = {}
-    for line in lines:
-        match line.split():
-            case ["nameserver", server, *_]:
-                dns.setdefault("nameservers", []).append(server)
-            case ["domain", domain, *_]:
-                dns["domain"] = domain
-            case ["search" | "options" as keyword, *words]:
-                dns.setdefault(keyword, []).extend(words)
-            case _:
-                pass  # a comment, or an option that has no place in a result
-    return dns
