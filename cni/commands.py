@@ -26,6 +26,7 @@ from cni.errors import (
     InterfaceExists,
     InvalidConfig,
     InvalidNetns,
+    LinkUnavailable,
     NotAvailable,
     RecordUnreadable,
 )
@@ -72,12 +73,13 @@ def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], p
                 rxe.refuse_unless_shared()
             _refuse_taken_name(pod, key.ifname)
             record = _recorded(entry, wanted, request, conf, pod, plan)
-        result, holds = Result(), False
+        result, holds, asking = Result(), False, request
         try:
-            # Ours is all or nothing, and needs no link: refusing before there is one is cheaper and quieter.
+            # Ours is all or nothing, and mostly needs no link: refusing before there is one is cheaper and quieter.
             if where.ipam in programs:
-                inside = (pod.fd, pod.rtnl.sock.fileno())
-                result, holds = _addresses(where.ipam, replace(request, inside=inside), programs), True
+                asking = replace(request, inside=(pod.fd, pod.rtnl.sock.fileno()))
+                with _unless_it_needs_the_link():
+                    result, holds = _addresses(where.ipam, asking, programs, log), True
             link = kind.attach(plan, host, pod, key.ifname)
             record = replace(record, link={**plan, "index": link.index if link else 0})
             if record.rxe:
@@ -85,7 +87,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], p
             # A program may need the link, as dhcp does, and may hold something also if it fails.
             if where.ipam and not holds:
                 holds = True
-                result = _addresses(where.ipam, request, programs)
+                result = _addresses(where.ipam, asking, programs, log)
             if link:
                 given = result
                 if wanted.attach.policyRouting:
@@ -304,8 +306,18 @@ def _pod(request: Request) -> Iterator[Pod]:
         yield pod
 
 
-def _addresses(ipam: str, request: Request, programs: Programs) -> Result:
-    result = delegate.call(ipam, request, programs)
+@contextmanager
+def _unless_it_needs_the_link() -> Iterator[None]:
+    """Ours says by error 101 that it has to see the link, and then holds nothing."""
+    try:
+        yield
+    except DelegateError as e:
+        if e.code != LinkUnavailable.code:
+            raise
+
+
+def _addresses(ipam: str, request: Request, programs: Programs, log: list[str]) -> Result:
+    result = delegate.call(ipam, request, programs, log)
     if result is None or not result.ips:
         raise DelegateFailed(f"IPAM plugin {ipam} returned no address; correct its configuration or remove ipam")
     return result

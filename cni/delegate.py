@@ -16,12 +16,14 @@ from cni.spec import Program, Reply, Request
 Programs = Mapping[str, Program]
 
 
-def call(ipam: str, request: Request, programs: Programs) -> Result | None:
-    """What the IPAM plugin answers to this request; None where it prints nothing.
+def call(ipam: str, request: Request, programs: Programs, log: list[str] | None = None) -> Result | None:
+    """What the IPAM plugin answers to this request; None where it prints nothing.  ``log`` gets what one of ours says.
 
     Raises DelegateError with the plugin's own code, DelegateFailed if it cannot be run or understood.
     """
     reply = find(ipam, request, programs)(request)
+    if log is not None:
+        log.extend(reply.log)
     if reply.exit_code:
         raise _error(ipam, reply)
     if not reply.stdout.strip():

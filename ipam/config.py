@@ -7,10 +7,11 @@
 
     ipam.rails, ipam.align                               sets of ranges for each of several devices
     ipam.releaseCooldown, ipam.sticky                    what of an address that was released
+    ipam.probe                                           how long to ask the link whether others have an address
 
 The keys and the order of the sets (runtimeConfig's, subnet's, ranges') are host-local's; ``exclude``, ``reserved``,
-``"gateway": null``, ``rails``, ``align``, ``releaseCooldown`` and ``sticky`` are ours.  ipam.type and ipam.dataDir are
-for others to read.
+``"gateway": null``, ``rails``, ``align``, ``releaseCooldown``, ``sticky`` and ``probe`` are ours.  ipam.type
+and ipam.dataDir are for others to read.
 """
 
 import json
@@ -32,6 +33,9 @@ from cni.spec import Json
 from ipam import resolv_conf
 from ipam.pool import Pool, Rail, Range, RangeSet, rails_of, range_sets
 from ipam.ranges import Span, default_gateway, whole
+
+# Seconds to listen for who has an address: by default, at least, at most.
+PROBE, PROBE_LEAST, PROBE_MOST = 0.3, 0.03, 10.0
 
 
 def load(conf: Json, args: Mapping[str, str]) -> Pool:
@@ -55,6 +59,7 @@ def load(conf: Json, args: Mapping[str, str]) -> Pool:
         _sticky_name(conf, args) if parsed.ipam.sticky else "",
         rails,
         bool(parsed.ipam.align),
+        parsed.ipam.probe or 0.0,
     )
 
 
@@ -105,10 +110,22 @@ def _pci_address(value: object) -> str:
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]", re.IGNORECASE)
 _Name = Annotated[str, PlainValidator(_name)]
 _PciAddress = Annotated[str, PlainValidator(_pci_address)]
+
+
+def _listening(value: object) -> float:
+    """Seconds; numbers and no text that looks like one."""
+    if isinstance(value, bool):
+        return PROBE if value else 0.0
+    if not isinstance(value, int | float) or not (value == 0 or PROBE_LEAST <= value <= PROBE_MOST):
+        raise ValueError(f"neither true, false, nor {PROBE_LEAST:g} to {PROBE_MOST:g} seconds to listen")
+    return float(value)
+
+
 _Address = Annotated[IPv4Address | IPv6Address, PlainValidator(_address)]
 _Subnet = Annotated[IPv4Network | IPv6Network, PlainValidator(_subnet)]
 _Excluded = Annotated[Span, PlainValidator(_excluded)]
 _Seconds = Annotated[int, Field(strict=True, ge=0, le=10 * 366 * 86400)]
+_Listening = Annotated[float, PlainValidator(_listening)]
 _U32 = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
 
 
@@ -198,6 +215,7 @@ class _Ipam(_Sets):
     resolv_conf: str | None = None
     release_cooldown: _Seconds | None = None
     sticky: _Seconds | None = None
+    probe: _Listening | None = None
 
 
 class _Runtime(BaseModel):

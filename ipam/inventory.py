@@ -19,8 +19,9 @@ from ipam.stores.slots import Slots
 from ipam.stores.stale import Rule
 from ipam.stores.table import LEASES, QUARANTINE
 
-# What is not free: a pod's; a dead one's; kept back after its release, from all or all but one; nobody knows whose.
-STATES: Final = ("held", "dead", "cooling", "sticky", "unreadable")
+# What is not free: a pod's; a dead one's; kept back after its release, from all or all but one; another host's on the
+# link; nobody knows whose.
+STATES: Final = ("held", "dead", "cooling", "sticky", "conflict", "unreadable")
 
 
 @dataclass
@@ -51,8 +52,8 @@ class Network:
         match self.entries[slot]:
             case Lost():
                 return "unreadable"
-            case Kept(sticky=sticky):
-                return "free" if slot in self.dead else "sticky" if sticky else "cooling"
+            case Kept(sticky=sticky, mac=mac):
+                return "free" if slot in self.dead else "sticky" if sticky else "conflict" if mac else "cooling"
             case Lease():
                 return "dead" if slot in self.dead else "held"
 

@@ -10,7 +10,7 @@ from cni import spec
 from cni.dispatch import Command, answer
 from cni.errors import AddressHeld, BadEnvironment, CheckFailed, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
 from cni.location import IPAM_DIR
-from cni.result import Result
+from cni.result import Ip, Result
 from cni.spec import Json, Reply, Request
 from ipam import leases
 from ipam.pool import Pool
@@ -31,7 +31,7 @@ def add(request: Request, conf: Json, log: list[str]) -> Result:
     """Hold one address of each range set for this attachment, all or none; a repeated ADD answers the same.
 
     Raises InvalidConfig, UnsupportedField, BadEnvironment, AddressUnavailable, PoolExhausted, RecordUnreadable,
-    IoFailure, TryAgain.
+    IoFailure, TryAgain; AddressConflict, and LinkUnavailable where the interface is needed and not there (yet).
     """
     args = spec.cni_args(request.var("CNI_ARGS"))
     pool = _pool(conf, args)
@@ -39,7 +39,12 @@ def add(request: Request, conf: Json, log: list[str]) -> Result:
     choose, rail = _choice(pool, conf)
     owner = Owner(request.key, pod, request.netns, _sandbox(request), _terms(pool, pod, rail or request.key.ifname))
     store = _store(conf, log)
-    ips = _with_the_deads(store, log, lambda: store.reserve(owner, choose, tuple(s.all_spans for s in pool.sets)))
+    ranges = tuple(s.all_spans for s in pool.sets)
+
+    def reserve() -> tuple[Ip, ...]:
+        return _with_the_deads(store, log, lambda: store.reserve(owner, choose, ranges))
+
+    ips = _on_link(request, pool, store, reserve, log) if pool.probe else reserve()
     return Result(ips=ips, routes=pool.routes, dns=pool.dns)
 
 
@@ -143,6 +148,14 @@ def _choice(pool: Pool, conf: Json) -> tuple[Choose, str]:
 
     at = rails.rail_of(pool.rails, device.of(conf))
     return rails.choice(pool, at), str(pool.rails[at])
+
+
+def _on_link(
+    request: Request, pool: Pool, store: Store, reserve: Callable[[], tuple[Ip, ...]], log: list[str]
+) -> tuple[Ip, ...]:
+    from ipam import link  # noqa: PLC0415
+
+    return link.reserved(request, pool, store, reserve, log)
 
 
 def _rehearsal(pool: Pool) -> Choose:

@@ -98,6 +98,8 @@ class Pool:
     sticky_name: str = ""
     rails: tuple[Rail, ...] = ()
     align: bool = False
+    # Seconds to listen whether others on the link have an address.
+    probe: float = 0.0
 
 
 def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet, ...]:

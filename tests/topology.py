@@ -180,7 +180,8 @@ class Host:
             for p in self.state.rglob("*")
             if not p.is_dir() and "locks" not in p.parts and p.name not in ("lock", "leases", "index", "ranges")
         }
-        return files | {f"{lease['containerID']}:{lease['ifname']} of leases" for lease in leases(self.state / "ipam")}
+        held = [lease for lease in leases(self.state / "ipam") if "containerID" in lease]  # not what is kept back
+        return files | {f"{lease['containerID']}:{lease['ifname']} of leases" for lease in held}
 
     def record(self, pod: Pod, ifname: str = "hpn0") -> Path:
         """Where the journal has this attachment of the network rail0."""

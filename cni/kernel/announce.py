@@ -11,30 +11,35 @@ from threading import Thread
 
 from cni.kernel.netns import run_in
 
-_BROADCAST = b"\xff" * 6
+BROADCAST = b"\xff" * 6
+ALL_NODES_MAC = bytes.fromhex("333300000001")
+ETH_P_ARP, ETH_P_IPV6, ICMPV6 = 0x0806, 0x86DD, 58
 _ALL_NODES = IPv6Address("ff02::1").packed
-_ALL_NODES_MAC = bytes.fromhex("333300000001")
 _OVERRIDE = 0x20000000
-_ETH_P_ARP, _ETH_P_IPV6, _ICMPV6, _ICMPV6_NA = 0x0806, 0x86DD, 58, 136
+_ICMPV6_NA = 136
 
 
 def gratuitous_arp(mac: str, address: IPv4Address) -> bytes:
     """An ARP announcement (RFC 5227 section 3: a request whose sender and target address are the same)."""
     source = bytes.fromhex(mac.replace(":", ""))
-    head = _BROADCAST + source + struct.pack("!H", _ETH_P_ARP)
+    head = BROADCAST + source + struct.pack("!H", ETH_P_ARP)
     return head + struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + source + address.packed + bytes(6) + address.packed
 
 
 def unsolicited_na(mac: str, address: IPv6Address) -> bytes:
     """An unsolicited neighbour advertisement (RFC 4861 section 7.2.6), which overrides what others know: not to be
     sent before duplicate detection has ended (RFC 4429 section 3.3)."""
-    source = bytes.fromhex(mac.replace(":", ""))
-    option = b"\x02\x01" + source  # target link-layer address
-    icmp = struct.pack("!BBHI", _ICMPV6_NA, 0, 0, _OVERRIDE) + address.packed + option
-    pseudo = address.packed + _ALL_NODES + struct.pack("!II", len(icmp), _ICMPV6)
-    icmp = icmp[:2] + struct.pack("!H", _checksum(pseudo + icmp)) + icmp[4:]
-    ip = struct.pack("!IHBB", 6 << 28, len(icmp), _ICMPV6, 255) + address.packed + _ALL_NODES
-    return _ALL_NODES_MAC + source + struct.pack("!H", _ETH_P_IPV6) + ip + icmp
+    option = b"\x02\x01" + bytes.fromhex(mac.replace(":", ""))  # target link-layer address
+    message = struct.pack("!BBHI", _ICMPV6_NA, 0, 0, _OVERRIDE) + address.packed + option
+    return icmpv6(mac, ALL_NODES_MAC, address.packed, _ALL_NODES, message)
+
+
+def icmpv6(mac: str, to_mac: bytes, source: bytes, destination: bytes, message: bytes) -> bytes:
+    """The message, its checksum filled in, as a frame that no router passes on."""
+    pseudo = source + destination + struct.pack("!II", len(message), ICMPV6)
+    message = message[:2] + struct.pack("!H", _checksum(pseudo + message)) + message[4:]
+    ip = struct.pack("!IHBB", 6 << 28, len(message), ICMPV6, 255) + source + destination
+    return to_mac + bytes.fromhex(mac.replace(":", "")) + struct.pack("!H", ETH_P_IPV6) + ip + message
 
 
 def send(ns_fd: int, ifname: str, frames: Sequence[bytes]) -> None:

@@ -5,7 +5,7 @@ function, runs it on a consistent view and commits what that returns, so that a 
 (compare and swap) may call it again.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,8 +87,11 @@ class Store(Protocol):
         owner has a lease that cannot be read.
         """
 
-    def release(self, key: Key) -> None:
-        """Free whatever the key holds; nothing is fine.
+    def concede(self, key: Key, taken: Mapping[Address, str], seconds: int) -> None:
+        """Take from the key what other hosts have, with their MACs, and give it to nobody for so long."""
+
+    def release(self, key: Key, *, unused: bool = False) -> None:
+        """Free whatever the key holds; nothing is fine.  What was never used does not cool down.
 
         Raises RecordUnreadable, once and after the release, where the lease could not be read.
         """

@@ -12,7 +12,7 @@ A call reads and writes a line and a few entries of the index, however much is h
 
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,14 +67,19 @@ class FileStore:
                 table.put(held, new, rest)
             return ips
 
-    def release(self, key: Key) -> None:
+    def concede(self, key: Key, taken: Mapping[Address, str], seconds: int) -> None:
+        with self._table() as table:
+            if held := table.find(digest(key)):
+                sticky.concede(table, held, taken, seconds)
+
+    def release(self, key: Key, *, unused: bool = False) -> None:
         if not self._is_there():
             return
         with self._table() as table:
             held = table.find(digest(key))
             if held is None:
                 return
-            sticky.release(table, [held])
+            sticky.release(table, [held], unused=unused)
             if isinstance(lost := held.entry, Lost):
                 raise self._unreadable(key, lost, "released; repeat the call, it will succeed")
 
@@ -216,8 +221,11 @@ class TableBook:
             return str(found.owner.key)
         if isinstance(found, Lost):
             return f"a lease that could not be read ({found.kept})"
+        until = time.strftime("%F %TZ", time.gmtime(found.until))
+        if found.mac:
+            return f"another host on the link (MAC {found.mac}), as a probe found: kept back until {until}"
         whom = f"for {found.sticky}" if found.sticky else "after its release"
-        return f"nobody and kept back {whom}, until {time.strftime('%F %TZ', time.gmtime(found.until))}"
+        return f"nobody and kept back {whom}, until {until}"
 
     def first_free(self, span: Span) -> Address | None:
         return self.table.index.first_free(span)

@@ -99,7 +99,10 @@ class Lost:
 
 @dataclass(frozen=True)
 class Kept:
-    """What was released, and is kept back: until ``cool`` from all, until ``until`` from all but its sticky name."""
+    """What was released, and is kept back: until ``cool`` from all, until ``until`` from all but its sticky name.
+
+    With ``mac`` it is not ours to give: another host on the link was found to have it.
+    """
 
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
     pod: str
@@ -107,6 +110,7 @@ class Kept:
     cool: int
     sticky: str = ""
     until: int = 0
+    mac: str = ""
 
     @classmethod
     def of(cls, lease: Lease, now: int, *, cools: bool) -> "Kept | None":
@@ -114,7 +118,7 @@ class Kept:
         terms = lease.owner.terms
         cool = now + (terms.cooldown if cools else 0)
         kept = cls(lease.addresses, lease.owner.pod, now, cool, terms.sticky, max(cool, now + terms.ttl))
-        return None if kept.is_over(now) else kept
+        return None if kept.is_over(now) or not lease.addresses else kept
 
     @property
     def digest(self) -> bytes:
@@ -134,6 +138,7 @@ class Kept:
             "cool": self.cool,
             "sticky": self.sticky,
             "until": self.until,
+            **({"mac": self.mac} if self.mac else {}),
             "addresses": [str(address) for address in self.addresses],
             "pod": _short(self.pod),
         }
@@ -151,7 +156,7 @@ def entry(body: Json) -> Entry:
         addresses = tuple(ip_interface(address) for address in body["addresses"])
         if "released" in body:
             released, cool, until = (int(body[name]) for name in ("released", "cool", "until"))
-            return Kept(addresses, body["pod"], released, cool, body["sticky"], until)
+            return Kept(addresses, body["pod"], released, cool, body["sticky"], until, body.get("mac", ""))
         terms = Terms(body.get("cooldown", 0), body.get("sticky", ""), body.get("ttl", 0))
         key = Key(body["containerID"], body["ifname"])
         owner = Owner(key, body["pod"], body["netns"], sandbox(body), terms)

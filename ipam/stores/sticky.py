@@ -6,16 +6,18 @@ what is over is released when the range is exhausted, and on GC (stale.py).
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from cni import durable
+from cni.result import Address
 from ipam.stores import Gone
 from ipam.stores.lease import Kept, Lease, Unreadable, kept_digest, sandbox
 from ipam.stores.stale import Rule
 from ipam.stores.table import Held, Table
 
 
-def release(table: Table, leases: Sequence[Held]) -> None:
+def release(table: Table, leases: Sequence[Held], *, unused: bool = False) -> None:
     """Free them, or keep them back; on disk when this returns.  Raises OSError."""
     now, free = int(time.time()), list[Held]()
     # First, for a lease may be the successor of one.
@@ -26,7 +28,7 @@ def release(table: Table, leases: Sequence[Held]) -> None:
         if not isinstance(lease, Lease):
             continue
         # Nobody on the link remembers an address since before this boot.
-        kept = Kept.of(lease, now, cools=lease.boot == durable.boot_id())
+        kept = Kept.of(lease, now, cools=lease.boot == durable.boot_id() and not unused)
         if kept is None:
             free.append(held)
             continue
@@ -38,6 +40,20 @@ def release(table: Table, leases: Sequence[Held]) -> None:
             free.append(held)
     if free:
         table.drop(free)
+
+
+def concede(table: Table, held: Held, taken: Mapping[Address, str], seconds: int) -> None:
+    """Of a lease, keep back what other hosts have; the rest stays the key's.  Raises OSError."""
+    lease = held.entry
+    if not isinstance(lease, Lease):
+        return
+    now, last = int(time.time()), table.index.last
+    # The lease first: no address is ever in two lines, and one that is in none only has to be found again.
+    table.put(held, replace(lease, addresses=tuple(a for a in lease.addresses if a.ip not in taken)))
+    table.index.last = last  # where to go on; written by the next change
+    for address in (a for a in lease.addresses if a.ip in taken):
+        until = now + seconds
+        table.put(None, Kept((address,), "", now, until, until=until, mac=taken[address.ip]))
 
 
 def had(table: Table, name: str, gone: Gone) -> Held | None:

@@ -106,7 +106,8 @@ class Machine:
 
     def records(self) -> list[object]:
         """Every attachment and lease on disk, ours and host-local's."""
-        ours = [*(self.state / "attachments").rglob("*.json"), *leases(self.state / "ipam")]
+        held = [lease for lease in leases(self.state / "ipam") if "containerID" in lease]  # not what is kept back
+        ours = [*(self.state / "attachments").rglob("*.json"), *held]
         theirs = list((self.scratch / "host-local").rglob("*.*.*.*"))
         return [*ours, *theirs]
 

@@ -51,6 +51,19 @@ def test_go_host_device_with_our_ipam(machine: Machine) -> None:
     fabric.run("ip", "-netns", machine.node.netns, "link", "delete", "dev0")  # it came back
 
 
+def test_go_macvlan_with_our_ipam_that_probes(machine: Machine) -> None:
+    """It has made the link when it asks, and sets it up when it has the addresses."""
+    fabric.run("ip", "-netns", machine.node.fabric, "address", "add", "10.56.0.2/24", "dev", "port0")
+    machine.network(
+        {"type": "macvlan", "master": "rail0", "ipam": {"type": "hpn-ipam", "ranges": RANGES, "probe": True}}
+    )
+    pod = machine.pod()
+    machine.ok("add", pod)
+    assert machine.addresses(pod) == {"10.56.0.3/24", "fd00:56::2/64"}
+    machine.ok("check", pod)
+    machine.ok("del", pod)
+
+
 def test_go_tuning_after_ours_gets_our_result(machine: Machine) -> None:
     machine.network(ours(), {"type": "tuning", "sysctl": {"net.ipv4.conf.hpn0.arp_filter": "1"}, "mtu": 1400})
     pod = machine.pod()

@@ -1,0 +1,116 @@
+"""Ask the link who has an address before it is ours: ARP probes (RFC 5227), and for IPv6 what duplicate address
+detection sends and looks at (RFC 4862, section 5.4).
+
+Frames are made and read by pure functions.  How long to listen is the caller's to say.
+"""
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Collection
+from contextlib import ExitStack
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final
+
+from cni.kernel.announce import ALL_NODES_MAC, BROADCAST, ETH_P_ARP, ETH_P_IPV6, ICMPV6, icmpv6
+from cni.kernel.netns import run_in
+from cni.kernel.rtnl import Link
+from cni.result import Address
+
+PROBES: Final = 3  # RFC 5227's PROBE_NUM
+
+_ARP: Final = struct.Struct("!HHBBH6s4s6s4s")
+_ETHERNET_IPV4: Final = (1, 0x0800, 6, 4)
+_REQUEST, _REPLY = 1, 2
+_NS, _NA = 135, 136
+_UNSPECIFIED: Final = bytes(16)
+_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, _PACKET_MR_MULTICAST = 263, 1, 0
+
+
+def arp_probe(mac: str, address: IPv4Address) -> bytes:
+    """RFC 5227, section 2.1.1: a request without a sender's address, so that nobody learns it from us."""
+    source = bytes.fromhex(mac.replace(":", ""))
+    arp = _ARP.pack(*_ETHERNET_IPV4, _REQUEST, source, bytes(4), bytes(6), address.packed)
+    return BROADCAST + source + struct.pack("!H", ETH_P_ARP) + arp
+
+
+def dad_solicitation(mac: str, address: IPv6Address) -> bytes:
+    """RFC 4862, section 5.4.2: a neighbour solicitation from nobody, to the address's solicited-node group."""
+    # Without the source's link-layer address, which RFC 4861, section 4.3, forbids here.
+    message = struct.pack("!BBHI", _NS, 0, 0, 0) + address.packed
+    group = IPv6Address("ff02::1:ff00:0").packed[:13] + address.packed[13:]
+    return icmpv6(mac, solicited_node_mac(address), _UNSPECIFIED, group, message)
+
+
+def solicited_node_mac(address: IPv6Address) -> bytes:
+    return bytes.fromhex("3333ff") + address.packed[13:]
+
+
+def claim(frame: bytes, mac: str) -> tuple[Address, str] | None:
+    """The address that the frame says somebody has, or is about to take, and that one's MAC; ``mac`` is ours.
+
+    A NIC may hand our own multicast back to us (igb does): a probe of ours is no claim.
+    """
+    ours, sender = bytes.fromhex(mac.replace(":", "")), frame[6:12]
+    match int.from_bytes(frame[12:14]):
+        case 0x0806 if len(frame) >= 14 + _ARP.size:
+            *kind, operation, hardware, source, _, target = _ARP.unpack_from(frame, 14)
+            if tuple(kind) != _ETHERNET_IPV4 or operation not in (_REQUEST, _REPLY):
+                return None
+            if any(source):
+                return IPv4Address(source), hardware.hex(":")
+            return (IPv4Address(target), hardware.hex(":")) if operation == _REQUEST and hardware != ours else None
+        # Version 6, ICMPv6 and no extension before it, from this link (RFC 4861, section 7.1).
+        case 0x86DD if len(frame) >= 78 and frame[14] >> 4 == 6 and frame[20] == ICMPV6 and frame[21] == 255:
+            source, kind_of, target = frame[22:38], frame[54], IPv6Address(frame[62:78])
+            if kind_of == _NA or (kind_of == _NS and source == _UNSPECIFIED and sender != ours):
+                return target, sender.hex(":")
+    return None
+
+
+def others(ns_fd: int, link: Link, addresses: Collection[Address], seconds: float) -> dict[Address, str]:
+    """Which of the addresses others on the interface's link have, and their MACs.  Raises OSError.
+
+    The link must be up, Ethernet, and know ARP.
+    """
+    found = dict[Address, str]()
+    with ExitStack() as stack:
+        poll, listening = select.poll(), dict[int, socket.socket]()
+        for version, protocol in ((4, ETH_P_ARP), (6, ETH_P_IPV6)):
+            if some := [address for address in addresses if address.version == version]:
+                sock = stack.enter_context(_listening(ns_fd, link, protocol, some))
+                poll.register(sock, select.POLLIN)
+                listening[version] = sock
+        by_fd = {sock.fileno(): sock for sock in listening.values()}
+        began = time.monotonic()
+        for n in range(1, PROBES + 1):
+            for address in set(addresses) - found.keys():
+                listening[address.version].send(_probe(link.mac, address))
+            until = began + n * seconds / PROBES
+            while found.keys() != set(addresses) and (rest := until - time.monotonic()) > 0:
+                for fd, _ in poll.poll(rest * 1000):
+                    said = claim(by_fd[fd].recv(2048), link.mac)
+                    if said and said[0] in addresses:
+                        found.setdefault(*said)
+    return found
+
+
+def _probe(mac: str, address: Address) -> bytes:
+    return arp_probe(mac, address) if address.version == 4 else dad_solicitation(mac, address)
+
+
+def _listening(ns_fd: int, link: Link, protocol: int, addresses: Collection[Address]) -> socket.socket:
+    # Of no protocol at first: it would hear every interface of the namespace.
+    sock = run_in(ns_fd, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+    try:
+        sock.bind((link.name, protocol))
+        # Answers go to all nodes, and others' detection to the address's own group.  The kernel has joined neither for
+        # us, the first not where the pod has IPv6 disabled, and a macvlan passes on what was joined only.
+        for group in {g for a in addresses if a.version == 6 for g in (ALL_NODES_MAC, solicited_node_mac(a))}:
+            request = struct.pack("=iHH8s", link.index, _PACKET_MR_MULTICAST, len(group), group)
+            sock.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, request)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,85 @@
+"""Addresses that are probed for on the interface's link.  Imported where a configuration asks for that only."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Final
+
+from cni import pod as pods
+from cni.errors import BadEnvironment, InvalidConfig, LinkUnavailable
+from cni.kernel import probe, rtnl
+from cni.kernel.rtnl import Link
+from cni.pod import Pod
+from cni.result import Ip
+from cni.spec import Request
+from ipam import conflicts
+from ipam.pool import Pool
+from ipam.stores import Store
+
+# Seconds.  A VF has its carrier after its PF's next interrupt; the switch's port behind it was up before.
+CARRIER_TIMEOUT: Final = 2.0
+_POLL: Final = 0.005
+
+
+def reserved(
+    request: Request, pool: Pool, store: Store, reserve: Callable[[], tuple[Ip, ...]], log: list[str]
+) -> tuple[Ip, ...]:
+    """What ``reserve`` gives, if need be several times, until nobody else on the interface's link has any of it.
+
+    Raises LinkUnavailable where there is no such interface (yet), or no carrier; BadEnvironment, InvalidConfig,
+    AddressConflict, and what ``reserve`` does.
+    """
+    ifname = request.key.ifname
+    with ExitStack() as stack:
+        try:
+            pod = stack.enter_context(pods.of(request))
+        except OSError as e:
+            raise BadEnvironment(f"CNI_NETNS={request.netns!r} cannot be opened: {e.strerror}; is the pod gone?") from e
+        link = pod.rtnl.link(ifname)
+        if link is None:
+            raise LinkUnavailable(
+                f"CNI_IFNAME={ifname}: {request.netns} has no such interface yet, which ipam.probe needs; "
+                "remove that, or attach with a plugin that makes it before it asks for addresses"
+            )
+        refuse_unless_probeable(link)
+        with _up(pod, link):
+            ask = partial(probe.others, pod.fd, link, seconds=pool.probe)
+            return conflicts.resolved(store, request.key, pool.requested, reserve, ask, log)
+
+
+def refuse_unless_probeable(link: Link) -> None:
+    """Raises InvalidConfig where nobody would answer, or we would not hear it."""
+    why = ""
+    if link.infiniband:
+        why = "is InfiniBand, whose frames its driver alone can make"
+    elif link.kind == "ipvlan":
+        # ipvlan_addr_lookup: none of them has the target of an answer to a probe, 0.0.0.0.
+        why = "is an ipvlan, and answers to who has no address yet go to its master"
+    elif not link.arp or len(link.mac) != 17:
+        why = "has neither ARP nor neighbour discovery"
+    if why:
+        raise InvalidConfig(f"ipam.probe: {link.name} {why}; remove ipam.probe")
+
+
+@contextmanager
+def _up(pod: Pod, link: Link) -> Iterator[None]:
+    """The link up and with carrier, and after that as it was: what is done when it first goes up, such as to announce
+    its addresses (arp_notify), is still to come.  Raises LinkUnavailable, OSError."""
+    if link.up and link.carrier:
+        yield
+        return
+    pod.rtnl.set_up(link.index)
+    try:
+        deadline = time.monotonic() + CARRIER_TIMEOUT
+        while not ((now := pod.rtnl.link(index=link.index)) and now.carrier):
+            if time.monotonic() > deadline:
+                raise LinkUnavailable(
+                    f"{link.name} has no carrier after {CARRIER_TIMEOUT:.0f} s, and ipam.probe nobody to ask; "
+                    "see to its cable or master, or remove ipam.probe"
+                )
+            time.sleep(_POLL)
+        yield
+    finally:
+        if not link.up:
+            pod.rtnl.set_link(link.index, mask=rtnl.IFF_UP)
