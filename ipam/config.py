@@ -10,7 +10,7 @@
     ipam.probe                                           how long to ask the link whether others have an address
 
 The keys and the order of the sets (runtimeConfig's, subnet's, ranges') are host-local's; ``exclude``, ``reserved``,
-``"gateway": null``, ``rails``, ``align``, ``releaseCooldown``, ``sticky`` and ``probe`` are ours.  ipam.type
+``eui64``, ``"gateway": null``, ``rails``, ``align``, ``releaseCooldown``, ``sticky`` and ``probe`` are ours.  ipam.type
 and ipam.dataDir are for others to read.
 """
 
@@ -152,12 +152,13 @@ class _Bounds(_Section):
     gateway: _Address | None = None
     exclude: list[_Excluded] | None = None
     reserved: list[_Excluded] | None = None
+    eui64: Annotated[bool, Field(strict=True)] | None = None
 
     def range(self, key: str, subnet: Network) -> Range:
         given = "gateway" in self.model_fields_set
         gateway = self.gateway if given else default_gateway(subnet)
         spans = tuple(self.exclude or ()), tuple(self.reserved or ())
-        return Range(key, subnet, self.range_start, self.range_end, gateway, *spans)
+        return Range(key, subnet, self.range_start, self.range_end, gateway, *spans, bool(self.eui64))
 
 
 class _Range(_Bounds):

@@ -1,20 +1,23 @@
-"""Addresses that are probed for on the interface's link.  Imported where a configuration asks for that only."""
+"""Addresses for an interface that is there: made of its MAC, or probed for on its link.
+
+Imported where a configuration asks for one of these only.
+"""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final
 
 from cni import pod as pods
-from cni.errors import BadEnvironment, InvalidConfig, LinkUnavailable
+from cni.errors import BadEnvironment, InvalidConfig, LinkUnavailable, doing
 from cni.kernel import probe, rtnl
 from cni.kernel.rtnl import Link
 from cni.pod import Pod
-from cni.result import Ip
+from cni.result import Address, Ip
 from cni.spec import Request
-from ipam import conflicts
-from ipam.pool import Pool
+from ipam import conflicts, eui64
+from ipam.pool import Pool, RangeSet
 from ipam.stores import Store
 
 # Seconds.  A VF has its carrier after its PF's next interrupt; the switch's port behind it was up before.
@@ -22,10 +25,14 @@ CARRIER_TIMEOUT: Final = 2.0
 _POLL: Final = 0.005
 
 
+# What holds addresses for the attachment, of which these are requested.
+Reserve = Callable[[Sequence[Address]], tuple[Ip, ...]]
+
+
 def reserved(
-    request: Request, pool: Pool, store: Store, reserve: Callable[[], tuple[Ip, ...]], log: list[str]
+    request: Request, pool: Pool, sets: Sequence[RangeSet], store: Store, reserve: Reserve, log: list[str]
 ) -> tuple[Ip, ...]:
-    """What ``reserve`` gives, if need be several times, until nobody else on the interface's link has any of it.
+    """What ``reserve`` gives, with the addresses requested that the interface's MAC has in the sets, and probed for.
 
     Raises LinkUnavailable where there is no such interface (yet), or no carrier; BadEnvironment, InvalidConfig,
     AddressConflict, and what ``reserve`` does.
@@ -39,13 +46,19 @@ def reserved(
         link = pod.rtnl.link(ifname)
         if link is None:
             raise LinkUnavailable(
-                f"CNI_IFNAME={ifname}: {request.netns} has no such interface yet, which ipam.probe needs; "
-                "remove that, or attach with a plugin that makes it before it asks for addresses"
+                f"CNI_IFNAME={ifname}: {request.netns} has no such interface yet, which ipam.probe and eui64 need; "
+                "remove these, or attach with a plugin that makes it before it asks for addresses"
             )
+        own = eui64.addresses(sets, link.mac)
+        if own:
+            stack.enter_context(doing(f"giving {ifname} the address of its MAC {link.mac} (eui64)"))
+        requested = (*pool.requested, *own)
+        if not pool.probe:
+            return reserve(requested)
         refuse_unless_probeable(link)
         with _up(pod, link):
             ask = partial(probe.others, pod.fd, link, seconds=pool.probe)
-            return conflicts.resolved(store, request.key, pool.requested, reserve, ask, log)
+            return conflicts.resolved(store, request.key, requested, partial(reserve, requested), ask, log)
 
 
 def refuse_unless_probeable(link: Link) -> None:

@@ -1,7 +1,7 @@
 """The IPAM plugin's commands.  ADD answers without interfaces (SPEC 1.1.0, section 4, "Plugin Delegation")."""
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,10 +10,10 @@ from cni import spec
 from cni.dispatch import Command, answer
 from cni.errors import AddressHeld, BadEnvironment, CheckFailed, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
 from cni.location import IPAM_DIR
-from cni.result import Ip, Result
+from cni.result import Address, Ip, Result
 from cni.spec import Json, Reply, Request
 from ipam import leases
-from ipam.pool import Pool
+from ipam.pool import Pool, RangeSet
 from ipam.stores import Choose, Owner, Sandbox, Store, Terms
 
 T = TypeVar("T")
@@ -36,15 +36,16 @@ def add(request: Request, conf: Json, log: list[str]) -> Result:
     args = spec.cni_args(request.var("CNI_ARGS"))
     pool = _pool(conf, args)
     pod = "/".join(filter(None, (args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME"))))
-    choose, rail = _choice(pool, conf)
-    owner = Owner(request.key, pod, request.netns, _sandbox(request), _terms(pool, pod, rail or request.key.ifname))
-    store = _store(conf, log)
-    ranges = tuple(s.all_spans for s in pool.sets)
+    at = _rail(pool, conf)
+    sets, place = (pool.sets, request.key.ifname) if at is None else (pool.rails[at].sets, str(pool.rails[at]))
+    owner = Owner(request.key, pod, request.netns, _sandbox(request), _terms(pool, pod, place))
+    store, ranges = _store(conf, log), tuple(s.all_spans for s in pool.sets)
 
-    def reserve() -> tuple[Ip, ...]:
+    def reserve(requested: Sequence[Address]) -> tuple[Ip, ...]:
+        choose = _choice(pool, at, requested)
         return _with_the_deads(store, log, lambda: store.reserve(owner, choose, ranges))
 
-    ips = _on_link(request, pool, store, reserve, log) if pool.probe else reserve()
+    ips = _on_link(request, pool, sets, store, reserve, log) if pool.needs_link else reserve(pool.requested)
     return Result(ips=ips, routes=pool.routes, dns=pool.dns)
 
 
@@ -140,22 +141,35 @@ def _gone(boxes: Collection[Sandbox]) -> Collection[Sandbox]:
     return sandboxes.gone(boxes)
 
 
-def _choice(pool: Pool, conf: Json) -> tuple[Choose, str]:
-    """How this attachment gets its addresses, and on what rail, empty where there are none.  Raises InvalidConfig."""
+def _rail(pool: Pool, conf: Json) -> int | None:
+    """The place of the rail that the attachment is on, None where there are none.  Raises InvalidConfig."""
     if not pool.rails:
-        return partial(leases.choose, pool.sets, pool.requested), ""
+        return None
     from ipam import device, rails  # noqa: PLC0415
 
-    at = rails.rail_of(pool.rails, device.of(conf))
-    return rails.choice(pool, at), str(pool.rails[at])
+    return rails.rail_of(pool.rails, device.of(conf))
+
+
+def _choice(pool: Pool, at: int | None, requested: Sequence[Address]) -> Choose:
+    """How this attachment gets its addresses."""
+    if at is None:
+        return partial(leases.choose, pool.sets, requested)
+    from ipam import rails  # noqa: PLC0415
+
+    return rails.choice(pool, at, requested)
 
 
 def _on_link(
-    request: Request, pool: Pool, store: Store, reserve: Callable[[], tuple[Ip, ...]], log: list[str]
+    request: Request,
+    pool: Pool,
+    sets: Sequence[RangeSet],
+    store: Store,
+    reserve: Callable[[Sequence[Address]], tuple[Ip, ...]],
+    log: list[str],
 ) -> tuple[Ip, ...]:
     from ipam import link  # noqa: PLC0415
 
-    return link.reserved(request, pool, store, reserve, log)
+    return link.reserved(request, pool, sets, store, reserve, log)
 
 
 def _rehearsal(pool: Pool) -> Choose:

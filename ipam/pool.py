@@ -22,6 +22,8 @@ class Range:
     gateway: Address | None = None
     exclude: tuple[Span, ...] = ()
     reserved: tuple[Span, ...] = ()
+    # Whether the interface's MAC says which address.
+    eui64: bool = False
 
     @property
     def span(self) -> Span:
@@ -101,6 +103,11 @@ class Pool:
     # Seconds to listen whether others on the link have an address.
     probe: float = 0.0
 
+    @property
+    def needs_link(self) -> bool:
+        """Whether the interface must be there."""
+        return bool(self.probe) or any(r.eui64 for s in self.sets for r in s.ranges)
+
 
 def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet, ...]:
     """The sets, each under its key, fit to be given from.  Raises InvalidConfig, with all that is wrong."""
@@ -149,6 +156,8 @@ def _unalignable(rails: Sequence[Rail]) -> Iterator[str]:
     for s in (s for rail in rails for s in rail.sets):
         if len(s.ranges) > 1:
             yield f"ipam.align: {s.key} has {len(s.ranges)} ranges; a set gives aligned addresses of one range only"
+        elif s.ranges[0].eui64:
+            yield f"ipam.align: {s.key} has eui64, and each rail's interface its own MAC; remove one"
     first, families = rails[0], [[s.ranges[0].subnet.version for s in rail.sets] for rail in rails]
     for rail, versions in zip(rails, families, strict=True):
         if versions != families[0]:
@@ -180,6 +189,10 @@ def _misplaced(r: Range) -> Iterator[str]:
     if not outside and r.span.first > r.span.last:
         name = "rangeStart" if r.start is not None else "rangeEnd"
         yield f"{r.key}.{name} leaves {r.span}, which is no range; rangeStart must not be above rangeEnd"
+    if r.eui64 and (r.subnet.version, r.subnet.prefixlen) != (6, 64):
+        yield f"{r.key}.eui64 true with subnet {r.subnet}: an address made of a MAC is of an IPv6 /64; remove one"
+    if r.eui64 and (r.start or r.end or r.exclude or r.reserved):
+        yield f"{r.key}.eui64 true: the MAC says which address; remove rangeStart, rangeEnd, exclude and reserved"
 
 
 def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
@@ -192,6 +205,8 @@ def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
         if len({r.subnet.version for r in members}) > 1:
             subnets = ", ".join(str(r.subnet) for r in members)
             yield f"{key} mixes IPv4 and IPv6 ({subnets}); a set gives one address: make it two sets"
+        if len(members) > 1 and any(r.eui64 for r in members):
+            yield f"{key} has {len(members)} ranges, one with eui64; a set gives one address: make them sets"
     # In ascending order, whatever overlaps anything overlaps a neighbour.
     ordered = sorted((r for _, members in written for r in members), key=lambda r: r.span)
     for low, high in pairwise(ordered):

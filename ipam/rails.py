@@ -35,16 +35,16 @@ def rail_of(rails: Sequence[Rail], device: Device) -> int:
     raise InvalidConfig(f"ipam.rails: the attachment has {what}, which is on {both}; leave one of them")
 
 
-def choice(pool: Pool, at: int) -> Choose:
+def choice(pool: Pool, at: int, requested: Sequence[Address]) -> Choose:
     """How an attachment on that rail gets its addresses."""
     if pool.align:
-        return partial(_aligned, pool.rails, at, pool.requested)
-    return partial(leases.choose, pool.rails[at].sets, pool.requested)
+        return partial(_aligned, pool.rails, at, requested)
+    return partial(leases.choose, pool.rails[at].sets, requested)
 
 
 def rehearsal(pool: Pool) -> Choose:
     """Raises what an ADD on any of the rails would, for a container that has nothing yet."""
-    every = [choice(pool, at) for at in range(len(pool.rails))]
+    every = [choice(pool, at, ()) for at in range(len(pool.rails))]
     return lambda book: tuple(ip for choose in every for ip in choose(book))
 
 

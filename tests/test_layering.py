@@ -39,9 +39,9 @@ OURS = {
     # What of ipam asks the kernel, and all that it asks.
     "ipam.sandboxes": {"ipam.stores", "cni.kernel.netns", "cni.spec"},
     "ipam.device": {"ipam.rails", "cni.kernel.sysfs", "cni.spec"},
-    # Where an address has to be asked for on the pod's own link.
+    # Where the pod's interface decides.
     "ipam.link": {
-        *("ipam.conflicts", "ipam.pool", "ipam.stores"),
+        *("ipam.conflicts", "ipam.eui64", "ipam.pool", "ipam.stores"),
         *("cni.kernel.probe", "cni.kernel.rtnl", "cni.pod", "cni.errors", "cni.result", "cni.spec"),
     },
     "agent": {

@@ -51,15 +51,15 @@ def test_go_host_device_with_our_ipam(machine: Machine) -> None:
     fabric.run("ip", "-netns", machine.node.netns, "link", "delete", "dev0")  # it came back
 
 
-def test_go_macvlan_with_our_ipam_that_probes(machine: Machine) -> None:
+def test_go_macvlan_with_our_ipam_that_needs_its_link(machine: Machine) -> None:
     """It has made the link when it asks, and sets it up when it has the addresses."""
     fabric.run("ip", "-netns", machine.node.fabric, "address", "add", "10.56.0.2/24", "dev", "port0")
-    machine.network(
-        {"type": "macvlan", "master": "rail0", "ipam": {"type": "hpn-ipam", "ranges": RANGES, "probe": True}}
-    )
+    ranges = [RANGES[0], [{"subnet": "fd00:56::/64", "eui64": True}]]
+    ipam = {"type": "hpn-ipam", "ranges": ranges, "probe": True}
+    machine.network({"type": "macvlan", "master": "rail0", "mac": "02:00:00:00:00:2a", "ipam": ipam})
     pod = machine.pod()
     machine.ok("add", pod)
-    assert machine.addresses(pod) == {"10.56.0.3/24", "fd00:56::2/64"}
+    assert machine.addresses(pod) == {"10.56.0.3/24", "fd00:56::ff:fe00:2a/64"}
     machine.ok("check", pod)
     machine.ok("del", pod)
 

@@ -49,6 +49,7 @@ def test_refused(ipam, said):
 def test_how_long_to_listen(given, seconds):
     read = pool(**SMALL, **({} if given is ... else {"probe": given}))
     assert read.probe == seconds
+    assert read.needs_link == bool(seconds)
 
 
 def test_off_it_costs_nothing(tmp_path):
@@ -56,7 +57,7 @@ def test_off_it_costs_nothing(tmp_path):
     program = (
         "import sys; sys.path.insert(0, 'tests'); from pathlib import Path; from unit.ipam_calls import Net\n"
         f"net = Net(Path({str(tmp_path)!r}), {SMALL}); net.add('a')\n"
-        "print({'ipam.link', 'ipam.conflicts', 'cni.kernel.probe', 'cni.pod'} & sys.modules.keys())"
+        "print({'ipam.link', 'ipam.conflicts', 'ipam.eui64', 'cni.kernel.probe', 'cni.pod'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "set()"
