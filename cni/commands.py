@@ -17,16 +17,12 @@ from cni.errors import (
     BadEnvironment,
     CheckFailed,
     CniError,
-    DelegateError,
-    DelegateFailed,
     DelegateNotRun,
     DeviceInUse,
     DeviceTaken,
-    IncompatibleVersion,
     InterfaceExists,
     InvalidConfig,
     InvalidNetns,
-    LinkUnavailable,
     NotAvailable,
     RecordUnreadable,
 )
@@ -39,9 +35,6 @@ from cni.spec import Json, Key, Request
 
 if TYPE_CHECKING:
     from cni.config import NetConf
-
-# How an IPAM plugin that predates a command answers it: unknown command, or version too old.
-_TOO_OLD = (IncompatibleVersion.code, BadEnvironment.code)
 
 
 def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Result:
@@ -78,8 +71,8 @@ def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], p
             # Ours is all or nothing, and mostly needs no link: refusing before there is one is cheaper and quieter.
             if where.ipam in programs:
                 asking = replace(request, inside=(pod.fd, pod.rtnl.sock.fileno()))
-                with _unless_it_needs_the_link():
-                    result, holds = _addresses(where.ipam, asking, programs, log), True
+                with delegate.unless_it_needs_the_link():
+                    result, holds = delegate.addresses(where.ipam, asking, programs, log), True
             link = kind.attach(plan, host, pod, key.ifname)
             record = replace(record, link={**plan, "index": link.index if link else 0})
             if record.rxe:
@@ -87,7 +80,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], p
             # A program may need the link, as dhcp does, and may hold something also if it fails.
             if where.ipam and not holds:
                 holds = True
-                result = _addresses(where.ipam, asking, programs, log)
+                result = delegate.addresses(where.ipam, asking, programs, log)
             if link:
                 given = result
                 if wanted.attach.policyRouting:
@@ -192,7 +185,7 @@ def gc(request: Request, conf: Json, log: list[str], programs: Programs) -> None
             failures.append(e)
             kept.add(key)
     try:
-        _ask_if_it_can(where.ipam, _sparing(request, conf, kept), programs)
+        delegate.ask_if_it_can(where.ipam, _sparing(request, conf, kept), programs)
     except (CniError, OSError) as e:
         failures.append(e)
     undo.raise_all(failures)
@@ -211,7 +204,7 @@ def status(request: Request, conf: Json, _log: list[str], programs: Programs) ->
                 _tuning().refuse_unlisted(wanted.attach.sysctl)
     except (CniError, OSError) as e:
         raise NotAvailable(f"no ADD can be served: {e}") from e
-    _ask_if_it_can(wanted.where.ipam, request, programs)
+    delegate.ask_if_it_can(wanted.where.ipam, request, programs)
 
 
 def _status_of_kind(wanted: "NetConf", host: rtnl.Rtnl) -> None:
@@ -304,33 +297,6 @@ def _pod(request: Request) -> Iterator[Pod]:
         if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):
             raise InvalidNetns(f"CNI_NETNS={request.netns!r} is the plugin's own namespace; give the pod's")
         yield pod
-
-
-@contextmanager
-def _unless_it_needs_the_link() -> Iterator[None]:
-    """Ours says by error 101 that it has to see the link, and then holds nothing."""
-    try:
-        yield
-    except DelegateError as e:
-        if e.code != LinkUnavailable.code:
-            raise
-
-
-def _addresses(ipam: str, request: Request, programs: Programs, log: list[str]) -> Result:
-    result = delegate.call(ipam, request, programs, log)
-    if result is None or not result.ips:
-        raise DelegateFailed(f"IPAM plugin {ipam} returned no address; correct its configuration or remove ipam")
-    return result
-
-
-def _ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
-    """STATUS and GC for the IPAM plugin; one that is older than these commands is not in the way."""
-    if ipam:
-        try:
-            delegate.call(ipam, request, programs)
-        except DelegateError as e:
-            if e.code not in _TOO_OLD:
-                raise
 
 
 def _sparing(request: Request, conf: Json, kept: set[Key]) -> Request:

@@ -5,15 +5,27 @@ SPEC 1.1.0 section 4: same environment, whole configuration on stdin, stderr pas
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from cni.errors import DelegateError, DelegateFailed, DelegateNotRun, InvalidConfig
+from cni.errors import (
+    BadEnvironment,
+    DelegateError,
+    DelegateFailed,
+    DelegateNotRun,
+    IncompatibleVersion,
+    InvalidConfig,
+    LinkUnavailable,
+)
 from cni.result import Result
 from cni.spec import Program, Reply, Request
 
 Programs = Mapping[str, Program]
+
+# How an IPAM plugin that predates a command answers it: unknown command, or version too old.
+_TOO_OLD = (IncompatibleVersion.code, BadEnvironment.code)
 
 
 def call(ipam: str, request: Request, programs: Programs, log: list[str] | None = None) -> Result | None:
@@ -32,6 +44,34 @@ def call(ipam: str, request: Request, programs: Programs, log: list[str] | None 
         return Result.from_json(json.loads(reply.stdout))
     except (ValueError, RecursionError) as e:
         raise DelegateFailed(f"IPAM plugin {ipam} printed no result: {e}", reply.stdout[:500]) from e
+
+
+def addresses(ipam: str, request: Request, programs: Programs, log: list[str]) -> Result:
+    """What it gives.  Raises what ``call`` does, and DelegateFailed for nothing."""
+    result = call(ipam, request, programs, log)
+    if result is None or not result.ips:
+        raise DelegateFailed(f"IPAM plugin {ipam} returned no address; correct its configuration or remove ipam")
+    return result
+
+
+@contextmanager
+def unless_it_needs_the_link() -> Iterator[None]:
+    """Ours says by error 101 that it has to see the link, and then holds nothing."""
+    try:
+        yield
+    except DelegateError as e:
+        if e.code != LinkUnavailable.code:
+            raise
+
+
+def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
+    """STATUS and GC for the IPAM plugin; one that is older than these commands is not in the way."""
+    if ipam:
+        try:
+            call(ipam, request, programs)
+        except DelegateError as e:
+            if e.code not in _TOO_OLD:
+                raise
 
 
 def find(ipam: str, request: Request, programs: Programs) -> Program:
