@@ -31,6 +31,10 @@ BOOTS = {
             "tests/netns/test_routing.py::test_kinds",
             "tests/netns/test_tuning.py::test_set_and_put_back",
             "tests/netns/test_macvlan.py::test_the_host_has_an_interface_of_that_name",
+            "tests/netns/test_routing.py::test_kinds[ipvlan]",
+            *(f"tests/netns/test_tuning.py::test_set_and_put_back[ipvlan-names{n}]" for n in range(3)),
+            "tests/netns/test_eui64.py::test_ipvlans_have_one_mac",
+            "tests/netns/test_probe.py::test_ipvlan_is_refused",
         ),
     ),
     "InfiniBand": ((), ("tests/lab/test_infiniband.py",)),
@@ -100,6 +104,15 @@ def test_power_failures_of_a_node(tmp_path: Path) -> None:
         assert lost.returncode == 123, lost.stdout + lost.stderr
         after = lab("--disk", tmp_path / "disk", *outage, journal, "recover", lost.stdout)
         assert after.returncode == 0, after.stdout + after.stderr
+
+
+def test_the_agents_units() -> None:
+    if "HPN_BINARY" not in os.environ:
+        require("lab", "HPN_BINARY, which `make test` sets after building it")
+    units = ("env", f"PYTHONPATH={ROOT / 'tests'}", sys.executable, "-m", "lab.units", os.environ["HPN_BINARY"])
+    done = lab("--pfs", "0", *units)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-3:] == ["started by its socket", "started again", "stopped"]
 
 
 def test_under_load() -> None:

@@ -99,6 +99,13 @@ def test_attaches_and_detaches(node: Node, pod: Pod) -> None:
     assert node.state_files() == set()
 
 
+def test_an_address_of_its_guid(node: Node, pod: Pod) -> None:
+    ranges = [[{"subnet": "fd00:56::/64", "eui64": True}]]
+    node.ok("ADD", pod, node.conf(guid="00:11:22:33:44:55:66:77", ipam={"type": "hpn-ipam", "ranges": ranges}))
+    assert pod.addresses() == {"fd00:56::211:2233:4455:6677/64"}
+    node.ok("DEL", pod)
+
+
 @pytest.mark.parametrize(
     "keys",
     [

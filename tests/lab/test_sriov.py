@@ -35,6 +35,17 @@ def test_attaches_and_detaches(node: Node, pod: Pod) -> None:
     assert node.state_files() == set()
 
 
+def test_an_address_of_its_mac_that_nobody_has(node: Node, pod: Pod) -> None:
+    """igb hands a VF its own multicast back, which is not another host's."""
+    ranges = [[{"subnet": "10.56.0.0/24"}], [{"subnet": "fd00:56::/64", "eui64": True}]]
+    conf = node.conf(mac="02:00:00:00:00:77", ipam={"type": "hpn-ipam", "ranges": ranges, "probe": True})
+    result = node.ok("ADD", pod, conf)
+    assert pod.addresses() == {"10.56.0.2/24", "fd00:56::ff:fe00:77/64"}
+    assert node.checked(pod, conf, result).exit_code == 0
+    node.ok("DEL", pod, conf)
+    assert node.state_files() == set()
+
+
 def test_sysctls_and_rules(node: Node, pod: Pod) -> None:
     """The interface's sysctls do not come home with it, nor do those of the namespace and the rules stay behind."""
 

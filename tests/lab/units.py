@@ -1,0 +1,106 @@
+"""Run in the guest: the agent by its systemd units, under a systemd of its own (packaging/systemd).
+
+python -m lab.units BINARY
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from topology import until
+
+ROOT = Path(__file__).parents[2]
+CONF = {
+    "cniVersion": "1.1.0", "name": "rail0", "type": "hpn", "master": "rail9",
+    "ipam": {"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]]},
+}  # fmt: skip
+SERVICE, SOCKET = "hpn-agent.service", "hpn-agent.socket"
+
+
+class Machine:
+    """Where systemd is the first process: namespaces for processes and mounts, in which all else is done too."""
+
+    def __init__(self) -> None:
+        Path("/sys/fs/cgroup").mkdir(exist_ok=True)
+        if not os.path.ismount("/sys/fs/cgroup"):
+            subprocess.run(["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"], check=True)
+        # It would look through what lies in /tmp out there.
+        Path("/etc/systemd/system/systemd-tmpfiles-setup.service").symlink_to("/dev/null")
+        init = ["/lib/systemd/systemd", "--system", "--unit=basic.target", "--log-target=console", "--show-status=0"]
+        words = ["unshare", "--fork", "--pid", "--mount", "--mount-proc", "--kill-child", *init]
+        self.process = subprocess.Popen(words, env={"container": "lab", "PATH": os.environ["PATH"]})
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        until(lambda: children.read_text().split() and Path("/run/systemd/private").exists(), 120)
+        (self.first,) = children.read_text().split()
+
+    def run(self, *words: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        argv = ["nsenter", "-t", self.first, "-p", "-m", *words]
+        return subprocess.run(argv, input=stdin, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+
+    def systemctl(self, *words: str) -> str:
+        return self.run("systemctl", *words).stdout.strip()
+
+    def call(self, verb: str) -> str:
+        """By the agent, or not at all: there is no program to fall back to."""
+        env = {
+            "CNI_COMMAND": verb, "CNI_CONTAINERID": "c1", "CNI_IFNAME": "hpn0", "CNI_NETNS": "/run/netns/pod",
+            "CNI_PATH": "/opt/cni/bin", "HPN_PROGRAM_DIR": "/proc/nowhere",
+        }  # fmt: skip
+        done = self.run("/opt/cni/bin/hpn", stdin=json.dumps(CONF), **env)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    def answers(self) -> bool:
+        env = {"CNI_COMMAND": "VERSION", "HPN_PROGRAM_DIR": "/proc/nowhere"}
+        answered = self.run("/opt/cni/bin/hpn", stdin="{}", **env).returncode == 0
+        # It has a core to itself meanwhile: everything in here is emulated.
+        time.sleep(0 if answered else 2)
+        return answered
+
+    def agent(self) -> str:
+        """Its process, in there."""
+        return self.systemctl("show", "-p", "MainPID", "--value", SERVICE)
+
+
+def main(binary: str) -> None:
+    """Raises AssertionError."""
+    plugins = Path("/opt/cni/bin")
+    plugins.mkdir(parents=True, exist_ok=True)
+    shutil.copy(binary, plugins / "hpn")
+    for unit in (ROOT / "packaging" / "systemd").iterdir():
+        shutil.copy(unit, "/etc/systemd/system")
+    machine = Machine()
+    machine.run("ip", "link", "add", "rail9", "type", "veth", "peer", "name", "far9")
+    machine.run("ip", "link", "set", "rail9", "up")
+    machine.run("ip", "netns", "add", "pod")
+
+    machine.systemctl("start", SOCKET)
+    assert machine.systemctl("is-active", SOCKET, SERVICE) == "active\ninactive"
+    # The first to ask starts it, and may tire of waiting for it to be unpacked.
+    until(machine.answers, 120)
+    assert '"address":"10.56.0.2/24"' in machine.call("ADD")
+    assert machine.systemctl("is-active", SERVICE) == "active"
+    print("started by its socket")
+
+    killed = machine.agent()
+    machine.run("kill", f"-{signal.SIGKILL}", killed)
+    until(machine.answers, 120)
+    assert machine.agent() not in ("0", killed)
+    machine.call("DEL")
+    assert machine.run("ip", "-netns", "pod", "link", "show", "hpn0").returncode
+    print("started again")
+
+    machine.systemctl("stop", SERVICE)
+    assert machine.systemctl("show", "-p", "Result", "--value", SERVICE) == "success"
+    machine.systemctl("stop", SOCKET, SERVICE)
+    assert not Path("/run/hpn/agent.sock").exists()
+    print("stopped")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
