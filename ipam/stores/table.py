@@ -1,8 +1,8 @@
 """``leases`` and its index as one thing: who has a lease, who has an address, and the one commit of a change."""
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,6 +50,7 @@ class Table:
     def __init__(self, directory: Path, log: list[str]) -> None:
         self.directory = directory
         self.log = log
+        self._is_spoilt = False
         # Not Path's "/": opening takes less time than that.
         self.slots = Slots(f"{directory}/{LEASES}")
         try:
@@ -119,8 +120,7 @@ class Table:
         before = old.holdings[1] if old else []
         after = [(address.version, int(address)) for address in new.ips]
         slot = self._write(old.slot if old else 0, new.body())
-        # The lease stands: what fails from here on is the index's loss, and it is not trusted.
-        with suppress(OSError):
+        with self._indexing():
             if old is None:
                 self.index.add(new.digest, slot)
             else:
@@ -141,7 +141,7 @@ class Table:
         for held in leases:
             self.slots.write(held.slot, BLANK)
         self.slots.sync()
-        with suppress(OSError):
+        with self._indexing():
             for held in leases:
                 digest, addresses = held.holdings
                 for version, number in addresses:
@@ -160,7 +160,16 @@ class Table:
         self.trust()
 
     def trust(self) -> None:
-        self.index.trust(os.fstat(self.slots.fd))
+        if not self._is_spoilt:
+            self.index.trust(os.fstat(self.slots.fd))
+
+    @contextmanager
+    def _indexing(self) -> Iterator[None]:
+        """The change stands: what fails in here is the index's loss, and no later change of ours makes that good."""
+        try:
+            yield
+        except OSError:
+            self._is_spoilt = True
 
     def _set_aside(self, slot: int, why: str) -> Held:
         """Keep a copy of a lease that cannot be read; by the index, its key and addresses stay held."""

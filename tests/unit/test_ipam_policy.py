@@ -1,11 +1,13 @@
 """What becomes of an address after its release: cooled down, kept for its pod, or free at once; and reserved ones."""
 
+import errno
 import json
 
 import pytest
 from unit.ipam_calls import Net, killed_at
 
 from ctl.main import main
+from ipam.stores.index import Index
 
 ONE = {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.5", "rangeEnd": "10.0.0.5"}
 FEW = {"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.4"}  # .2 to .4
@@ -314,3 +316,24 @@ def test_shown(net, clock, capsys):
     clock[0] += 3600
     main(command)
     assert "0 held, 3 free" in capsys.readouterr().out
+
+
+def test_what_the_index_missed_stays_known(net, monkeypatch):
+    """Of two changes in one go the first fails half-way through the index; the second must not call that true."""
+    net = net(**FEW, sticky=600)
+    for pod in ("a", "b"):
+        net.add(pod, *of(pod))
+    real, calls = Index.rename, []
+
+    def rename(self, *args):
+        calls.append(args)
+        if len(calls) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, *args)
+
+    monkeypatch.setattr(Index, "rename", rename)
+    assert net.gc() == {}
+    assert len(calls) == 2
+    assert net.add("a2", *of("a")) == ("10.0.0.2",)
+    assert net.agrees()
+    assert not list((net.dir / "quarantine").glob("*"))
