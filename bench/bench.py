@@ -220,7 +220,7 @@ def run_all(bench: Bench, agent_pid: int, rounds: int) -> tuple[list[str], str]:
         for verb in VERBS:
             sides[1].together(verb, bench.pods, 8)
     lines.append(f"The agent's memory: {idle:.0f} MB at its start, {memory(agent_pid):.0f} MB at the end.")
-    return lines, chart.bars(bars, "Go macvlan + host-local", "hpn, with its agent")
+    return lines, chart.bars(bars, "the Go plugins", "hpn, with its agent")
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import log10
 
 OURS, THEIRS = "#2ca02c", "#d62728"
-_LEFT, _WIDTH, _ROW = 330, 420, 46
+_LEFT, _WIDTH, _ROW = 490, 420, 46
 _LEAST, _DECADES = 0.1, 5  # from 0.1 to 10,000 ms
 
 
@@ -31,7 +31,7 @@ def bars(rows: Sequence[Bar], theirs: str, ours: str) -> str:
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{_LEFT}" y="20" font-size="14">ms a pod</text>',
         f'<text x="{_LEFT + 90}" y="20" fill="{THEIRS}">■ {theirs}</text>',
-        f'<text x="{_LEFT + 270}" y="20" fill="{OURS}">■ {ours}</text>',
+        f'<text x="{_LEFT + 210}" y="20" fill="{OURS}">■ {ours}</text>',
     ]
     for decade in range(_DECADES + 1):
         at = _LEFT + _WIDTH * decade / _DECADES
