@@ -1,12 +1,12 @@
 """One IPAM result onto one interface: sysctls, addresses, up, routes, announcements; and its CHECK."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from cni.errors import AddressConflict, CheckFailed, InvalidConfig, doing
 from cni.kernel import announce, dump, sysctl
+from cni.kernel.patience import attempts
 from cni.kernel.rtnl import IFA_F_DADFAILED, IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_TENTATIVE, Link
 from cni.pod import Pod
 from cni.result import Address, Ip, Result, Route
@@ -116,20 +116,16 @@ def check(pod: Pod, link: Link, ips: list[Ip], routes: list[Route]) -> None:
 
 
 def _with_carrier(pod: Pod, link: Link) -> Link | None:
-    deadline = time.monotonic() + _CARRIER_TIMEOUT
-    while True:
+    for _ in attempts(_CARRIER_TIMEOUT, _POLL):
         now = pod.rtnl.link(index=link.index)
         if now and now.carrier:
             return now
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(_POLL)
+    return None
 
 
 def _wait_for_dad(pod: Pod, link: Link) -> bool:
     """Whether no address of the link is tentative any more.  Raises AddressConflict naming the one that failed."""
-    deadline = time.monotonic() + _DAD_TIMEOUT
-    while True:
+    for _ in attempts(_DAD_TIMEOUT, _POLL):
         flags = dump.addresses(pod.fd, link.index)
         failed = [str(address) for address, flag in flags.items() if flag & IFA_F_DADFAILED]
         if failed:
@@ -139,6 +135,4 @@ def _wait_for_dad(pod: Pod, link: Link) -> bool:
             )
         if not any(flag & IFA_F_TENTATIVE for flag in flags.values()):
             return True
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL)
+    return False

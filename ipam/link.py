@@ -3,7 +3,6 @@
 Imported where a configuration asks for one of these only.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Final
 from cni import pod as pods
 from cni.errors import BadEnvironment, InvalidConfig, LinkUnavailable, doing
 from cni.kernel import probe, rtnl
+from cni.kernel.patience import attempts
 from cni.kernel.rtnl import Link
 from cni.pod import Pod
 from cni.result import Address, Ip
@@ -84,15 +84,19 @@ def _up(pod: Pod, link: Link) -> Iterator[None]:
         return
     pod.rtnl.set_up(link.index)
     try:
-        deadline = time.monotonic() + CARRIER_TIMEOUT
-        while not ((now := pod.rtnl.link(index=link.index)) and now.carrier):
-            if time.monotonic() > deadline:
-                raise LinkUnavailable(
-                    f"{link.name} has no carrier after {CARRIER_TIMEOUT:.0f} s, and ipam.probe nobody to ask; "
-                    "see to its cable or master, or remove ipam.probe"
-                )
-            time.sleep(_POLL)
+        _await_carrier(pod, link)
         yield
     finally:
         if not link.up:
             pod.rtnl.set_link(link.index, mask=rtnl.IFF_UP)
+
+
+def _await_carrier(pod: Pod, link: Link) -> None:
+    for _ in attempts(CARRIER_TIMEOUT, _POLL):
+        now = pod.rtnl.link(index=link.index)
+        if now and now.carrier:
+            return
+    raise LinkUnavailable(
+        f"{link.name} has no carrier after {CARRIER_TIMEOUT:.0f} s, and ipam.probe nobody to ask; "
+        "see to its cable or master, or remove ipam.probe"
+    )

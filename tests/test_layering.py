@@ -42,7 +42,8 @@ OURS = {
     # Where the pod's interface decides.
     "ipam.link": {
         *("ipam.conflicts", "ipam.eui64", "ipam.pool", "ipam.stores"),
-        *("cni.kernel.probe", "cni.kernel.rtnl", "cni.pod", "cni.errors", "cni.result", "cni.spec"),
+        *("cni.kernel.patience", "cni.kernel.probe", "cni.kernel.rtnl"),
+        *("cni.pod", "cni.errors", "cni.result", "cni.spec"),
     },
     "agent": {
         "agent",

@@ -1,12 +1,12 @@
 """Which PCI function an attachment gets; looks only, under the PF's lock."""
 
-import time
 from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
 from cni import journal
 from cni.errors import DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
 from cni.kernel import dump, rtnl, sysfs, vf
+from cni.kernel.patience import attempts
 from cni.kernel.rtnl import Link, Rtnl
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def chosen(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
 
 def named(address: str) -> sysfs.Function:
     """The VF, with its netdev, unless a userspace driver has it.  Waits for one that a dying namespace still has."""
-    deadline = time.monotonic() + HOME_TIMEOUT
-    while True:
+    for _ in attempts(HOME_TIMEOUT, POLL):
         function = sysfs.function(address)
         if function is None:
             raise LinkUnavailable(f"deviceID {address!r} is no PCI function of this host; see: ls /sys/bus/pci/devices")
@@ -63,9 +62,7 @@ def named(address: str) -> sysfs.Function:
             raise LinkUnavailable(
                 f"deviceID {address!r} has no driver; bind it: echo {address} > /sys/bus/pci/drivers_probe"
             )
-        if time.monotonic() > deadline:
-            raise TryAgain(f"deviceID {address!r} is in another namespace still, perhaps one that is being removed")
-        time.sleep(POLL)
+    raise TryAgain(f"deviceID {address!r} is in another namespace still, perhaps one that is being removed")
 
 
 def vfs_of(pf: str) -> tuple[str, ...]:
@@ -133,13 +130,10 @@ def netdev_of_pf(address: str, host: Rtnl) -> Link:
 def at_home(address: str) -> str:
     """The name of the function's netdev on the host; empty if it has none any more.  Waits for a dying namespace.
     Raises TryAgain."""
-    deadline = time.monotonic() + HOME_TIMEOUT
-    while True:
+    for _ in attempts(HOME_TIMEOUT, POLL):
         function = sysfs.function(address)
         if function is None or function.driver in ("", *USERSPACE):
             return ""
         if function.netdevs:
             return function.netdevs[0]
-        if time.monotonic() > deadline:
-            raise TryAgain(f"{address} is in another namespace still, perhaps one that is being removed")
-        time.sleep(POLL)
+    raise TryAgain(f"{address} is in another namespace still, perhaps one that is being removed")

@@ -8,7 +8,6 @@ A VF gets its GUIDs through the PF, and mlx5's VF reads them when its driver is 
 RDMA device and netdev are others then, so no index or name of theirs in the journal is relied on.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from cni.errors import CheckFailed, InvalidConfig, TryAgain, doing
 from cni.kernel import dump, netns, pci, rdma_netlink, sysfs
+from cni.kernel.patience import attempts
 from cni.kernel.rtnl import IFLA_IFNAME, IFLA_MTU, Link, Rtnl, attr, text, u32
 from cni.kernel.vf import Vf
 from cni.kinds.sriov import attributes, choose, netdev
@@ -200,9 +200,7 @@ def _patience() -> Iterator[None]:
 
 def _until(look: Callable[[], T | None], otherwise: str) -> T:
     """The first thing that is seen.  Raises TryAgain."""
-    deadline = time.monotonic() + choose.HOME_TIMEOUT
-    while not (seen := look()):
-        if time.monotonic() > deadline:
-            raise TryAgain(otherwise)
-        time.sleep(choose.POLL)
-    return seen
+    for _ in attempts(choose.HOME_TIMEOUT, choose.POLL):
+        if seen := look():
+            return seen
+    raise TryAgain(otherwise)
