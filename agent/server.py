@@ -64,7 +64,6 @@ class Server:
         self._stopping = self._strained = False
         # Wakes the thread of ``serve``.  Not an Event: a signal's handler may not wait for the lock inside it.
         self._bell = os.eventfd(0)
-        self._ended = threading.Condition(self._lock)
 
     def serve(self) -> None:
         """Work until ``stop``, and then until all that had connected is answered."""
@@ -72,35 +71,35 @@ class Server:
             for _ in range(THREADS):
                 self._start_thread()
         while not self._stopping:
-            answered = self._answered
-            if self._rung(STALL if self._strained else 1.0):
-                continue
-            with self._lock:
-                self._strained = not self._idle
-                if self._strained and self._answered == answered and self._count < THREADS_MOST:
-                    self._start_thread()
-            self._drop_old()
+            self._look_after()
         self._epoll.unregister(self._listener)
         while waiting := self._accepted():
             self._watch(waiting)
-        with self._ended:
-            while self._count:
-                self._ended.wait()
+        while self._count:
+            self._look_after()
         self._drop_old(older_than=0)
         self._epoll.close()
-        os.close(self._bell)
+        with self._lock:  # which the last thread has let go, and so has rung
+            os.close(self._bell)
 
     def stop(self) -> None:
-        """Take nothing new.  Safe in a signal's handler."""
-        self._stopping = True
-        os.eventfd_write(self._bell, 1)
+        """Take nothing new.  Safe in a signal's handler, and again after the end."""
+        if not self._stopping:
+            self._stopping = True
+            os.eventfd_write(self._bell, 1)
 
-    def _rung(self, timeout: float) -> bool:
-        """Wait so long, or until there is something to do before."""
-        rung, _, _ = select.select([self._bell], [], [], timeout)
+    def _look_after(self) -> None:
+        """Wait, until it rings or for so long; then see to threads that stall and to connections that stay silent."""
+        answered = self._answered
+        rung, _, _ = select.select([self._bell], [], [], STALL if self._strained else 1.0)
         if rung:
             os.eventfd_read(self._bell)
-        return bool(rung)
+            return
+        with self._lock:
+            self._strained = not self._idle and bool(self._count)
+            if self._strained and self._answered == answered and self._count < THREADS_MOST:
+                self._start_thread()
+        self._drop_old()
 
     def _start_thread(self) -> None:
         self._count += 1
@@ -118,10 +117,10 @@ class Server:
                 connection = self._newcomer() if fd == self._listener.fileno() else self._connections.get(fd)
                 if connection:
                     self._read(connection)
-        with self._ended:
+        with self._lock:
             self._idle -= 1
             self._count -= 1
-            self._ended.notify_all()
+            os.eventfd_write(self._bell, 1)
 
     def _newcomer(self) -> _Connection | None:
         connection = self._accepted()

@@ -182,6 +182,26 @@ def test_stopping_answers_what_has_connected(tmp_path: Path) -> None:
     agent.end()
 
 
+def test_stopping_does_not_stop_making_up_for_those_that_wait(tmp_path: Path) -> None:
+    agent = Agent(tmp_path / "s")
+    many = [agent.connect() for _ in range(30)]
+    for sock in many:
+        sock.sendall(request(b"slow"))
+    started = time.monotonic()
+    agent.server.stop()
+    for sock in many:
+        assert answered(everything(sock)) == "False value slow False"
+        sock.close()
+    assert time.monotonic() - started < 30 * 0.5 / server.THREADS / 2
+    agent.end()
+
+
+def test_stopping_again_is_nothing(tmp_path: Path) -> None:
+    agent = Agent(tmp_path / "s")
+    agent.end()
+    agent.server.stop()
+
+
 def test_a_launcher_that_gave_up_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does the work itself, so nobody else may."""
     served = list[bytes]()
