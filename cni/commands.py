@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from cni import addressing, delegate, device_info, durable, gids, journal, kinds, rxe, spec, undo
@@ -84,9 +83,11 @@ def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], p
             if link:
                 given = result
                 if wanted.attach.policyRouting:
-                    record = _routing().claimed(wanted.attach.policyRouting.table, entry, record, pod, result)
-                    _routing().add(pod, record.rules)
-                    given = _routing().placed(result, record.rules)
+                    from cni import routing  # noqa: PLC0415  # few ask for it, and every start would pay; so below
+
+                    record = routing.claimed(wanted.attach.policyRouting.table, entry, record, pod, result)
+                    routing.add(pod, record.rules)
+                    given = routing.placed(result, record.rules)
                 with gids.watched(pod, record.rdma_devs) as tables:
                     values = {path: setting["value"] for path, setting in record.sysctl.items()}
                     addressing.apply(pod, link, given, wanted.attach.dad, values)
@@ -94,7 +95,9 @@ def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], p
                     found = tables.found(link.name, addresses, wanted.attach.rdma, log)
                 record = replace(record, gids=found)
                 if record.sysctl:
-                    record = replace(record, sysctl=_tuning().written(pod, record.sysctl))
+                    from cni import tuning  # noqa: PLC0415
+
+                    record = replace(record, sysctl=tuning.written(pod, record.sysctl))
             interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
             own = _own_result(wanted, interfaces, result)
             device_info.write(record.device_info, plan, record.rdma_devs, record.gids)
@@ -144,7 +147,9 @@ def check(request: Request, conf: Json, _log: list[str], programs: Programs) -> 
         if record.rxe:
             rxe.check(record.rxe)
         if record.sysctl:
-            _tuning().check(pod, record.sysctl)
+            from cni import tuning  # noqa: PLC0415
+
+            tuning.check(pod, record.sysctl)
         # Ours and still promised: what a later plugin took away is not missing.
         own = Result.from_json(record.result)
         ips = {ip.address for ip in promised.ips if ip.interface == index}
@@ -154,8 +159,10 @@ def check(request: Request, conf: Json, _log: list[str], programs: Programs) -> 
                 pod, link, [ip for ip in own.ips if ip.address in ips], [r for r in own.routes if r.dst in destinations]
             )
             if record.rules:
+                from cni import routing  # noqa: PLC0415
+
                 still = replace(own, ips=tuple(ip for ip in own.ips if ip.address in ips))
-                _routing().check(pod, link, still, record.rules)
+                routing.check(pod, link, still, record.rules)
             addresses = {str(address.ip) for address in ips}
             gids.check(pod, link.name, [gid for gid in record.gids if gid["address"] in addresses])
         if where.ipam:
@@ -201,7 +208,9 @@ def status(request: Request, conf: Json, _log: list[str], programs: Programs) ->
             if wanted.attach.soft_roce:
                 rxe.refuse_unless_shared()
             if wanted.attach.sysctl:
-                _tuning().refuse_unlisted(wanted.attach.sysctl)
+                from cni import tuning  # noqa: PLC0415
+
+                tuning.refuse_unlisted(wanted.attach.sysctl)
     except (CniError, OSError) as e:
         raise NotAvailable(f"no ADD can be served: {e}") from e
     delegate.ask_if_it_can(wanted.where.ipam, request, programs)
@@ -220,18 +229,6 @@ def _parsed(conf: Json, request: Request) -> "NetConf":
     from cni import config  # noqa: PLC0415
 
     return config.load(conf, request.var("CNI_ARGS"))
-
-
-def _tuning() -> ModuleType:
-    from cni import tuning  # noqa: PLC0415  # few ask for it
-
-    return tuning
-
-
-def _routing() -> ModuleType:
-    from cni import routing  # noqa: PLC0415  # likewise
-
-    return routing
 
 
 def _refuse_owned(device: str, where: Location) -> None:
@@ -266,7 +263,9 @@ def _recorded(entry: Entry, wanted: "NetConf", request: Request, conf: Json, pod
         device_info=device_info.plan(conf, plan),
     )
     if wanted.attach.sysctl:
-        record = _tuning().claimed(wanted.attach.sysctl, entry, record, pod)
+        from cni import tuning  # noqa: PLC0415
+
+        record = tuning.claimed(wanted.attach.sysctl, entry, record, pod)
     else:
         entry.save(record)
     return record
