@@ -6,7 +6,7 @@ from typing import Final
 
 from cni.errors import AddressConflict, CheckFailed, InvalidConfig, doing
 from cni.kernel import announce, dump, sysctl
-from cni.kernel.patience import attempts
+from cni.kernel.patience import attempts, with_carrier
 from cni.kernel.rtnl import IFA_F_DADFAILED, IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_TENTATIVE, Link
 from cni.pod import Pod
 from cni.result import Address, Ip, Result, Route
@@ -42,7 +42,7 @@ def apply(pod: Pod, link: Link, result: Result, dad: str, sysctls: dict[str, str
                 pod.rtnl.add_route(link.index, route)
         # A VF has its carrier after it is up, and nobody heard what the kernel announced then.
         if link.device or (dad != "optimistic" and any(ip.address.version == 6 for ip in result.ips)):
-            now = _with_carrier(pod, link)
+            now = with_carrier(pod.rtnl, link.index, _CARRIER_TIMEOUT)
             # An ipvlan in l3 or l3s has no ARP once it is up: it routes, and refuses a multicast MAC with ENOBUFS.
             # Nor are there frames to make for InfiniBand, whose header the driver alone can write.
             if now and now.arp and not now.infiniband:
@@ -113,14 +113,6 @@ def check(pod: Pod, link: Link, ips: list[Ip], routes: list[Route]) -> None:
     for route in routes:
         if route.dst not in destinations:
             raise CheckFailed(f"{link.name} has lost route {route.dst}")
-
-
-def _with_carrier(pod: Pod, link: Link) -> Link | None:
-    for _ in attempts(_CARRIER_TIMEOUT, _POLL):
-        now = pod.rtnl.link(index=link.index)
-        if now and now.carrier:
-            return now
-    return None
 
 
 def _wait_for_dad(pod: Pod, link: Link) -> bool:

@@ -5,7 +5,7 @@ What a command changed is undone by cni/undo.py and nothing else.
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ from cni import addressing, delegate, device_info, durable, gids, journal, kinds
 from cni import pod as pods
 from cni.delegate import Programs
 from cni.errors import (
-    BadEnvironment,
     CheckFailed,
     CniError,
     DelegateNotRun,
@@ -288,11 +287,7 @@ def _promised_interface(promised: Result, ifname: str, sandbox: str) -> tuple[in
 def _pod(request: Request) -> Iterator[Pod]:
     """CNI_NETNS, opened.  Raises BadEnvironment, and InvalidNetns for our own: whatever is done in there would
     be done to the host."""
-    with ExitStack() as stack:
-        try:
-            pod = stack.enter_context(pods.of(request))
-        except OSError as e:
-            raise BadEnvironment(f"CNI_NETNS={request.netns!r} cannot be opened: {e.strerror}; is the pod gone?") from e
+    with pods.given(request) as pod:
         if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):
             raise InvalidNetns(f"CNI_NETNS={request.netns!r} is the plugin's own namespace; give the pod's")
         yield pod

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+from cni.errors import BadEnvironment
 from cni.kernel import netns, rtnl
 from cni.kernel.rtnl import Rtnl
 from cni.spec import Json, Request
@@ -60,6 +61,17 @@ def of(request: Request) -> Iterator[Pod]:
         fd, sock = request.inside
         with rtnl.passed(sock) as inside:
             yield Pod(request.netns, fd, inside)
+
+
+@contextmanager
+def given(request: Request) -> Iterator[Pod]:
+    """CNI_NETNS, for who cannot do without.  Raises BadEnvironment."""
+    with ExitStack() as stack:
+        try:
+            pod = stack.enter_context(of(request))
+        except OSError as e:
+            raise BadEnvironment(f"CNI_NETNS={request.netns!r} cannot be opened: {e.strerror}; is the pod gone?") from e
+        yield pod
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Final
 
 from cni import pod as pods
-from cni.errors import BadEnvironment, InvalidConfig, LinkUnavailable, doing
+from cni.errors import InvalidConfig, LinkUnavailable, doing
 from cni.kernel import probe, rtnl
-from cni.kernel.patience import attempts
+from cni.kernel.patience import with_carrier
 from cni.kernel.rtnl import Link
 from cni.pod import Pod
 from cni.result import Address, Ip
@@ -22,7 +22,6 @@ from ipam.stores import Store
 
 # Seconds.  A VF has its carrier after its PF's next interrupt; the switch's port behind it was up before.
 CARRIER_TIMEOUT: Final = 2.0
-_POLL: Final = 0.005
 
 
 # What holds addresses for the attachment, of which these are requested.
@@ -39,10 +38,7 @@ def reserved(
     """
     ifname = request.key.ifname
     with ExitStack() as stack:
-        try:
-            pod = stack.enter_context(pods.of(request))
-        except OSError as e:
-            raise BadEnvironment(f"CNI_NETNS={request.netns!r} cannot be opened: {e.strerror}; is the pod gone?") from e
+        pod = stack.enter_context(pods.given(request))
         link = pod.rtnl.link(ifname)
         if link is None:
             raise LinkUnavailable(
@@ -84,19 +80,12 @@ def _up(pod: Pod, link: Link) -> Iterator[None]:
         return
     pod.rtnl.set_up(link.index)
     try:
-        _await_carrier(pod, link)
+        if not with_carrier(pod.rtnl, link.index, CARRIER_TIMEOUT):
+            raise LinkUnavailable(
+                f"{link.name} has no carrier after {CARRIER_TIMEOUT:.0f} s, and ipam.probe nobody to ask; "
+                "see to its cable or master, or remove ipam.probe"
+            )
         yield
     finally:
         if not link.up:
             pod.rtnl.set_link(link.index, mask=rtnl.IFF_UP)
-
-
-def _await_carrier(pod: Pod, link: Link) -> None:
-    for _ in attempts(CARRIER_TIMEOUT, _POLL):
-        now = pod.rtnl.link(index=link.index)
-        if now and now.carrier:
-            return
-    raise LinkUnavailable(
-        f"{link.name} has no carrier after {CARRIER_TIMEOUT:.0f} s, and ipam.probe nobody to ask; "
-        "see to its cable or master, or remove ipam.probe"
-    )

@@ -2,6 +2,11 @@
 
 import time
 from collections.abc import Iterator
+from typing import Final
+
+from cni.kernel.rtnl import Link, Rtnl
+
+_POLL: Final = 0.005
 
 
 def attempts(seconds: float, pause: float) -> Iterator[None]:
@@ -14,3 +19,12 @@ def attempts(seconds: float, pause: float) -> Iterator[None]:
     while time.monotonic() < deadline:
         time.sleep(pause)
         yield
+
+
+def with_carrier(inside: Rtnl, index: int, seconds: float) -> Link | None:
+    """The link, as soon as it has carrier; None if it gets none in time.  Raises OSError."""
+    for _ in attempts(seconds, _POLL):
+        link = inside.link(index=index)
+        if link and link.carrier:
+            return link
+    return None
