@@ -16,17 +16,27 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from cni.kernel.netns import run_in
-from cni.kernel.rtnl import NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR, attr, attributes, pairs, text, u32
+from cni.kernel.rtnl import (
+    HEADER,
+    NLM_F_ACK,
+    NLM_F_DUMP,
+    NLM_F_REQUEST,
+    NLMSG_DONE,
+    NLMSG_ERROR,
+    attr,
+    attributes,
+    messages,
+    pairs,
+    text,
+    u32,
+)
 
 NETLINK_RDMA: Final = 20
 NLDEV: Final = 5 << 10  # RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)
 GET, SET, NEWLINK, DELLINK, SYS_GET, RES_CTX_GET = (NLDEV + n for n in (1, 2, 3, 4, 6, 22))
 DEV_INDEX, DEV_NAME, RES_PID, NDEV_NAME, LINK_TYPE, NETNS_MODE, NET_NS_FD = 1, 2, 28, 51, 65, 66, 68
 RES_CTX, RES_CTX_ENTRY = 86, 87
-NLM_F_DUMP: Final = 0x300
-NLMSG_DONE: Final = 3
 
-_HEADER = struct.Struct("=IHHII")
 _MISSES: Final = 20  # of a dump, before a device is called absent; one in five loses one while others move
 T = TypeVar("T")
 
@@ -146,19 +156,15 @@ def _socket() -> socket.socket:
 
 def _call(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
     """Send one message; the bodies of the answer.  Raises OSError."""
-    sock.sendto(_HEADER.pack(_HEADER.size + len(body), kind, flags | NLM_F_REQUEST, 1, 0) + body, (0, 0))
+    sock.sendto(HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, 1, 0) + body, (0, 0))
     bodies = list[bytes]()
     while True:
-        data, offset = sock.recv(65536), 0
-        while offset < len(data):
-            length, kind, _, _, _ = _HEADER.unpack_from(data, offset)
-            payload = data[offset + _HEADER.size : offset + length]
-            offset += length + (-length % 4)
-            if kind == NLMSG_ERROR:
+        for answer, _, _, payload in messages(sock.recv(65536)):
+            if answer == NLMSG_ERROR:
                 if number := -struct.unpack_from("=i", payload)[0]:
                     raise OSError(number, os.strerror(number))
                 return bodies
-            if kind == NLMSG_DONE:
+            if answer == NLMSG_DONE:
                 return bodies
             bodies.append(payload)
         if not flags & (NLM_F_DUMP | NLM_F_ACK):

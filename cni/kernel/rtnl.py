@@ -24,7 +24,7 @@ RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_NEWROUTE = 20, 24
 RTM_NEWLINKPROP, RTM_DELLINKPROP = 108, 109
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE, NLM_F_ACK_TLVS = 0x1, 0x4, 0x200, 0x400, 0x200
-NLMSG_ERROR: Final = 2
+NLMSG_ERROR, NLMSG_DONE, NLM_F_DUMP = 2, 3, 0x300
 NLMSGERR_ATTR_MSG: Final = 1
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 
@@ -290,6 +290,15 @@ def pairs(data: bytes) -> Iterator[tuple[int, bytes]]:
         if length < _ATTR.size:
             break
         yield kind & NLA_TYPE_MASK, data[offset + _ATTR.size : offset + length]
+        offset += length + (-length & 3)
+
+
+def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """Of what was received each message's type, flags, sequence number and body."""
+    offset = 0
+    while offset < len(data):
+        length, kind, flags, sequence, _ = HEADER.unpack_from(data, offset)
+        yield kind, flags, sequence, data[offset + HEADER.size : offset + length]
         offset += length + (-length & 3)
 
 

@@ -13,22 +13,24 @@ from typing import Final
 from cni.kernel.rtnl import (
     HEADER,
     NLM_F_CREATE,
+    NLM_F_DUMP,
     NLM_F_EXCL,
     NLM_F_REQUEST,
+    NLMSG_DONE,
     NLMSG_ERROR,
     RTA_TABLE,
     RTPROT_STATIC,
     Rtnl,
     attr,
     attributes,
+    messages,
     u32,
 )
 from cni.result import Address
 
-RTM_NEWROUTE, RTM_GETROUTE = 24, 26
+RTM_GETROUTE: Final = 26
 RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
-NLM_F_DUMP, NLM_F_DUMP_INTR = 0x300, 0x10
-NLMSG_DONE: Final = 3
+NLM_F_DUMP_INTR: Final = 0x10
 FRA_SRC, FRA_TABLE, FRA_PROTOCOL = 2, 15, 21
 FR_ACT_TO_TBL: Final = 1
 
@@ -93,11 +95,7 @@ def _answer(sock: socket.socket) -> tuple[list[bytes], bool]:
     """The bodies, and whether nothing changed meanwhile."""
     bodies, whole = list[bytes](), True
     while True:
-        data, offset = sock.recv(65536), 0
-        while offset < len(data):
-            length, kind, flags, sequence, _ = HEADER.unpack_from(data, offset)
-            body = data[offset + HEADER.size : offset + length]
-            offset += length + (-length % 4)
+        for kind, flags, sequence, body in messages(sock.recv(65536)):
             if sequence:
                 continue  # what is left of a request that was interrupted by a signal's exception
             whole = whole and not flags & NLM_F_DUMP_INTR
