@@ -147,11 +147,7 @@ class FileStore:
 
     def verify(self) -> list[str]:
         """What is wrong with the files, in words; nothing is changed."""
-        with (
-            _disk(self._directory),
-            locks.held(f"{self._directory}/lock", self._patience),
-            Table(self._directory, self._log) as table,
-        ):
+        with self._opened() as table:
             return [*verify.problems(table), *verify.quarantined(self._directory)]
 
     def _collect(self, lines: Sequence[tuple[int, int]], rule: Rule, problems: list[CniError]) -> int:
@@ -184,13 +180,19 @@ class FileStore:
         """The files, locked, and the index true."""
         if make:
             durable.directory(self._directory)
+        with self._opened() as table:
+            if not table.is_true:
+                repair(table)
+            yield table
+
+    @contextmanager
+    def _opened(self) -> Iterator[Table]:
+        """The files as they are, locked."""
         with (
             _disk(self._directory),
             locks.held(f"{self._directory}/lock", self._patience),
             Table(self._directory, self._log) as table,
         ):
-            if not table.is_true:
-                repair(table)
             yield table
 
 
