@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import fills
+from sides import spawned
 
 from bench import ROOT, agent, write
 from cni.spec import Request
@@ -173,16 +174,10 @@ class Crowd:
         self.seconds += time.perf_counter() - started
 
     def _next(self, worker: int, verb: str, cid: str, working: Working) -> None:
-        stdin, stdout = os.memfd_create("stdin"), os.memfd_create("stdout")
-        os.write(stdin, self.stdin)
-        os.lseek(stdin, 0, os.SEEK_SET)
-        actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)]
         if verb == "DEL":
             self.holders = {address: holder for address, holder in self.holders.items() if holder != cid}
-        env = environ(verb, cid, self.socket)
-        pid = os.posix_spawn(self.program, [str(self.program)], env, file_actions=actions)
+        pid, stdout = spawned([str(self.program)], environ(verb, cid, self.socket), self.stdin)
         working[pid] = worker, verb, cid, stdout
-        os.close(stdin)
 
     def _given(self, worker: int, cid: str, address: str) -> None:
         if address in self.holders:

@@ -20,6 +20,19 @@ from cni.kernel import netns, rtnl, unlink
 VERBS = ("ADD", "DEL")
 
 
+def spawned(argv: list[str], environ: dict[str, str], given: bytes, *, quiet: bool = False) -> tuple[int, int]:
+    """Its process, and where its answer will be.  Not by subprocess, which takes longer than what is measured."""
+    stdin, stdout = os.memfd_create("stdin"), os.memfd_create("stdout")
+    os.write(stdin, given)
+    os.lseek(stdin, 0, os.SEEK_SET)
+    actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)]
+    if quiet:
+        actions.append((os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0))
+    pid = os.posix_spawn(argv[0], argv, environ, file_actions=actions)
+    os.close(stdin)
+    return pid, stdout
+
+
 @dataclass
 class Side:
     """One of the programs, and what it took: milliseconds per verb, and in which round.  ``quiet`` keeps what it logs
@@ -49,16 +62,10 @@ class Side:
         return [str(self.binary)]
 
     def start(self, verb: str, pod: str) -> tuple[int, int]:
-        """Its process, and where its answer will be.  Not by subprocess, which takes longer than what is measured."""
-        stdin, stdout = os.memfd_create("stdin"), os.memfd_create("stdout")
-        os.write(stdin, json.dumps(self.conf).encode())
-        os.lseek(stdin, 0, os.SEEK_SET)
-        actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)]
-        if self.quiet:
-            actions.append((os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0))
-        pid = os.posix_spawn(self.binary, self.argv(verb, pod), self.environment(verb, pod), file_actions=actions)
-        os.close(stdin)
-        return pid, stdout
+        """As ``spawned``."""
+        return spawned(
+            self.argv(verb, pod), self.environment(verb, pod), json.dumps(self.conf).encode(), quiet=self.quiet
+        )
 
     def end(self, verb: str, status: int, stdout: int) -> None:
         """Raises SystemExit where the command failed."""
@@ -114,7 +121,8 @@ class Chain(Side):
 
 
 class Floor(Side):
-    """What nobody can save: the kernel's part, asked for by a warm loop, and one sync of 512 bytes to the disk."""
+    """What nobody can save: the kernel's part, asked for by a warm loop, and one sync of 512 bytes to the disk, of
+    the file ``binary``."""
 
     def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
         """As a Side's, without a process."""
