@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hypothesis import HealthCheck, settings
+
 from cni.spec import Reply, Request
 from ipam import main
 from ipam.ranges import Span
@@ -19,6 +21,10 @@ from ipam.stores.table import Table
 STEPS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 # What Python raises no audit event for.
 CALLS = {"pwrite", "fsync", "fdatasync"}
+
+
+# What every state machine over the store runs with.
+MACHINE = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass
@@ -110,6 +116,14 @@ class Net:
 
     def litter(self) -> list[Path]:
         return [path for path in self.state.rglob("*") if path.name.endswith(".tmp")]
+
+    def misleads(self) -> bool:
+        """Whether the index is believed, and wrong."""
+        if not (self.dir / "index").exists():
+            return False
+        with Table(self.dir, []) as table:
+            believed = table.is_true
+        return believed and not self.agrees()
 
     def agrees(self) -> bool:
         """Whether the index is believed, and says what the lines say, and every other line is free, once."""
