@@ -17,7 +17,7 @@ _MAC: Final = re.compile(r"[0-9a-f]{2}([:-]?[0-9a-f]{2}){5}|([0-9a-f]{4}\.){2}[0
 
 def unicast_mac(text: str) -> str:
     """The MAC as aa:bb:cc:dd:ee:ff.  Raises ValueError where no interface may have it."""
-    from netaddr import EUI, mac_unix_expanded  # noqa: PLC0415  # a tenth of the start, and few ask for a MAC
+    from netaddr import EUI, mac_unix_expanded  # noqa: PLC0415  # a twelfth of the start, and few ask for a MAC
 
     # EUI takes much more for one: eleven digits, a number, a line with its end.
     if not _MAC.fullmatch(text):
