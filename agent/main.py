@@ -15,7 +15,7 @@ from cni import commands, config, models  # noqa: F401  # what a request would i
 from cni.main import run
 from cni.spec import Reply, Request
 from ipam.config import Conf as IpamConf
-from ipam.main import run as ipam
+from ipam import main as ipam
 from ipam.stores import files  # noqa: F401
 
 SOCKET: Final = "/run/hpn/agent.sock"
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str], version: str) -> int:
 
 def answer(as_ipam: bool, request: Request) -> Reply:  # noqa: FBT001  # a frame's flag
     """As ctl's entry decides by its name."""
-    return ipam(request) if as_ipam else run(request, {"hpn-ipam": ipam})
+    return ipam.run(request) if as_ipam else run(request, {"hpn-ipam": ipam.ask})
 
 
 def _passed() -> socket.socket | None:

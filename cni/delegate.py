@@ -1,17 +1,19 @@
 """Ask the IPAM plugin: a given function where there is one, else the program found on CNI_PATH.
 
-SPEC 1.1.0 section 4: same environment, whole configuration on stdin, stderr passed through, errors passed on.
+SPEC 1.1.0 section 4: same environment, whole configuration on stdin, stderr passed through, errors passed on.  A
+function answers the same request with the same results and errors, and neither is made into text in between.
 """
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from cni.errors import (
     BadEnvironment,
+    CniError,
     DelegateError,
     DelegateFailed,
     DelegateNotRun,
@@ -20,9 +22,11 @@ from cni.errors import (
     LinkUnavailable,
 )
 from cni.result import Result
-from cni.spec import Program, Reply, Request
+from cni.spec import Reply, Request
 
-Programs = Mapping[str, Program]
+# Answers as a plugin does, but in Python; lines for stderr go into the list.
+Ask = Callable[[Request, list[str]], Result | None]
+Programs = Mapping[str, Ask]
 
 # How an IPAM plugin that predates a command answers it: unknown command, or version too old.
 _TOO_OLD = (IncompatibleVersion.code, BadEnvironment.code)
@@ -33,17 +37,7 @@ def call(ipam: str, request: Request, programs: Programs, log: list[str] | None 
 
     Raises DelegateError with the plugin's own code, DelegateFailed if it cannot be run or understood.
     """
-    reply = find(ipam, request, programs)(request)
-    if log is not None:
-        log.extend(reply.log)
-    if reply.exit_code:
-        raise _error(ipam, reply)
-    if not reply.stdout.strip():
-        return None
-    try:
-        return Result.from_json(json.loads(reply.stdout))
-    except (ValueError, RecursionError) as e:
-        raise DelegateFailed(f"IPAM plugin {ipam} printed no result: {e}", reply.stdout[:500]) from e
+    return find(ipam, request, programs)(request, [] if log is None else log)
 
 
 def addresses(ipam: str, request: Request, programs: Programs, log: list[str]) -> Result:
@@ -74,10 +68,10 @@ def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
                 raise
 
 
-def find(ipam: str, request: Request, programs: Programs) -> Program:
+def find(ipam: str, request: Request, programs: Programs) -> Ask:
     """The plugin: ours, else the first of CNI_PATH's directories that has it.  Raises InvalidConfig, DelegateFailed."""
     if ipam in programs:
-        return programs[ipam]
+        return partial(_ask, ipam, programs[ipam])
     if "/" in ipam or ipam in (".", ".."):
         raise InvalidConfig(f"ipam.type {ipam!r} is not a plugin's name; name a program in CNI_PATH")
     path = request.var("CNI_PATH")
@@ -88,7 +82,14 @@ def find(ipam: str, request: Request, programs: Programs) -> Program:
     raise DelegateFailed(f"ipam.type {ipam!r} is no program in CNI_PATH={path!r}; install it there")
 
 
-def _execute(program: Path, request: Request) -> Reply:
+def _ask(ipam: str, ours: Ask, request: Request, log: list[str]) -> Result | None:
+    try:
+        return ours(request, log)
+    except CniError as e:
+        raise DelegateError(e.code, f"{ipam}: {e.msg}", e.details) from e
+
+
+def _execute(program: Path, request: Request, _log: list[str]) -> Result | None:
     # Not needed for ours, and a fortieth of the start.
     import subprocess  # noqa: PLC0415
 
@@ -98,7 +99,18 @@ def _execute(program: Path, request: Request) -> Reply:
         )
     except OSError as e:
         raise DelegateNotRun(f"IPAM plugin {program} cannot be run: {e.strerror}") from e
-    return Reply(done.stdout.decode(errors="replace"), done.returncode)
+    return _understood(program.name, Reply(done.stdout.decode(errors="replace"), done.returncode))
+
+
+def _understood(ipam: str, reply: Reply) -> Result | None:
+    if reply.exit_code:
+        raise _error(ipam, reply)
+    if not reply.stdout.strip():
+        return None
+    try:
+        return Result.from_json(json.loads(reply.stdout))
+    except (ValueError, RecursionError) as e:
+        raise DelegateFailed(f"IPAM plugin {ipam} printed no result: {e}", reply.stdout[:500]) from e
 
 
 def _error(ipam: str, reply: Reply) -> Exception:

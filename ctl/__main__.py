@@ -30,13 +30,13 @@ def main() -> NoReturn:
     # A process of a tenth of a second leaves no garbage worth a look.
     gc.disable()
     from cni.process import serve  # noqa: PLC0415
-    from ipam.main import run as ipam  # noqa: PLC0415
+    from ipam import main as ipam  # noqa: PLC0415
 
     if Path(sys.argv[0]).name == IPAM:
-        serve(ipam)
+        serve(ipam.run)
     from cni.main import run  # noqa: PLC0415
 
-    serve(lambda request: run(request, {IPAM: ipam}))
+    serve(lambda request: run(request, {IPAM: ipam.ask}))
 
 
 if __name__ == "__main__":

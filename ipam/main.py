@@ -27,6 +27,11 @@ def run(request: Request) -> Reply:
     return answer(request, COMMANDS)
 
 
+def ask(request: Request, log: list[str]) -> Result | None:
+    """The same for a caller in this process, who has checked the environment: no JSON, and errors are raised."""
+    return COMMANDS[request.command](request, spec.decode(request.stdin), log)
+
+
 def add(request: Request, conf: Json, log: list[str]) -> Result:
     """Hold one address of each range set for this attachment, all or none; a repeated ADD answers the same.
 

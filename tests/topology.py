@@ -14,7 +14,7 @@ from typing import Any
 from cni import durable
 from cni.main import run as hpn
 from cni.spec import Reply, Request
-from ipam.main import run as hpn_ipam
+from ipam.main import ask as hpn_ipam
 
 PROGRAMS = {"hpn-ipam": hpn_ipam}
 _numbers = itertools.count()

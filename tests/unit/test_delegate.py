@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cni import delegate
-from cni.errors import DelegateError, DelegateFailed, InvalidConfig
+from cni.errors import DelegateError, DelegateFailed, InvalidConfig, PoolExhausted
 from cni.result import Ip, Result
 from cni.spec import Reply, Request
 
@@ -205,9 +205,20 @@ def test_given_programs_come_first(install: Install, request_in: Request) -> Non
     install("exit 9")
     seen: list[Any] = []
 
-    def ours(request: Request) -> Reply:
+    def ours(request: Request, log: list[str]) -> Result | None:
         seen.append(json.loads(request.stdin))
-        return Reply(RESULT)
+        log.append("a word")
+        return PARSED
 
-    assert delegate.call("plug", request_in, {"plug": ours}) == PARSED
-    assert seen == [{"in": 1}]
+    log = list[str]()
+    assert delegate.call("plug", request_in, {"plug": ours}, log) == PARSED
+    assert (seen, log) == ([{"in": 1}], ["a word"])
+
+
+def test_a_given_one_s_error_is_passed_on_as_a_programs(request_in: Request) -> None:
+    def ours(_request: Request, _log: list[str]) -> Result | None:
+        raise PoolExhausted("all held", "widen it")
+
+    with pytest.raises(DelegateError) as e:
+        delegate.call("plug", request_in, {"plug": ours})
+    assert (e.value.code, e.value.msg, e.value.details) == (103, "plug: all held", "widen it")
