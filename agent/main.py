@@ -14,8 +14,8 @@ from agent.server import Server
 from cni import commands, config, models  # noqa: F401  # what a request would import otherwise
 from cni.main import run
 from cni.spec import Reply, Request
-from ipam.config import Conf as IpamConf
 from ipam import main as ipam
+from ipam.config import Conf as IpamConf
 from ipam.stores import files  # noqa: F401
 
 SOCKET: Final = "/run/hpn/agent.sock"

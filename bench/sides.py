@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from fabric import container_id, netns_path
 
-from cni.kernel import netns, rtnl, unlink
+from cni.kernel import addresses, netns, rtnl, unlink
 
 VERBS = ("ADD", "DEL")
 
@@ -150,5 +150,4 @@ class Floor(Side):
         host.change(rtnl.RTM_NEWLINK, rtnl.NLM_F_CREATE | rtnl.NLM_F_EXCL, body)
         link = inside.link("hpn0")
         assert link
-        inside.add_address(link.index, IPv4Interface("10.58.0.2/16"))
-        inside.set_up(link.index)
+        inside.change_all([addresses.adding_address(link.index, IPv4Interface("10.58.0.2/16")), rtnl.setting_up(link)])

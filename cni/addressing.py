@@ -1,13 +1,14 @@
 """One IPAM result onto one interface: sysctls, addresses, up, routes, announcements; and its CHECK."""
 
+import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from cni.errors import AddressConflict, CheckFailed, InvalidConfig, doing
-from cni.kernel import announce, dump, sysctl
+from cni.kernel import addresses, announce, dump, rtnl, sysctl
+from cni.kernel.addresses import IFA_F_DADFAILED, IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_TENTATIVE
 from cni.kernel.patience import attempts, with_carrier
-from cni.kernel.rtnl import IFA_F_DADFAILED, IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_TENTATIVE, Link
+from cni.kernel.rtnl import Change, Link
 from cni.pod import Pod
 from cni.result import Address, Ip, Result, Route
 
@@ -25,21 +26,7 @@ def apply(pod: Pod, link: Link, result: Result, dad: str, sysctls: dict[str, str
     needs_v6 = any(ip.address.version == 6 for ip in result.ips)
     with doing(f"configuring {link.name} in {pod.path}"):
         sysctl.write(pod.fd, settings(link.name, needs_v6=needs_v6, dad=dad) | sysctls)
-        # arp_notify has the kernel announce what IPv4 addresses there are when the link goes up.
-        for ip in result.ips:
-            if ip.address.version == 4:
-                with doing(f"adding address {ip.address}"):
-                    pod.rtnl.add_address(link.index, ip.address)
-        with doing(f"setting it up with MAC {link.mac}"):
-            pod.rtnl.set_up(link.index)
-        # Added to a link that is down, an optimistic address is local only after duplicate detection, a second later.
-        for ip in result.ips:
-            if ip.address.version == 6:
-                with doing(f"adding address {ip.address}"):
-                    pod.rtnl.add_address(link.index, ip.address, _DAD_FLAGS[dad])
-        for route in with_gateways(result):
-            with doing(f"adding route {route.dst}" + (f" via {route.gw}" if route.gw else "")):
-                pod.rtnl.add_route(link.index, route)
+        pod.rtnl.change_all(_changes(link, result, dad))
         # A VF has its carrier after it is up, and nobody heard what the kernel announced then.
         if link.device or (dad != "optimistic" and any(ip.address.version == 6 for ip in result.ips)):
             now = with_carrier(pod.rtnl, link.index, _CARRIER_TIMEOUT)
@@ -47,6 +34,19 @@ def apply(pod: Pod, link: Link, result: Result, dad: str, sysctls: dict[str, str
             # Nor are there frames to make for InfiniBand, whose header the driver alone can write.
             if now and now.arp and not now.infiniband:
                 _announce(pod, now, result, dad)
+
+
+def _changes(link: Link, result: Result, dad: str) -> list[Change]:
+    v4 = [ip.address for ip in result.ips if ip.address.version == 4]
+    v6 = [ip.address for ip in result.ips if ip.address.version == 6]
+    return [
+        # arp_notify has the kernel announce what IPv4 addresses there are when the link goes up.
+        *(addresses.adding_address(link.index, address) for address in v4),
+        rtnl.setting_up(link),
+        # Added to a link that is down, an optimistic address is local only after duplicate detection, a second later.
+        *(addresses.adding_address(link.index, address, _DAD_FLAGS[dad]) for address in v6),
+        *(addresses.adding_route(link.index, route) for route in with_gateways(result)),
+    ]
 
 
 def _announce(pod: Pod, link: Link, result: Result, dad: str) -> None:
@@ -67,7 +67,7 @@ def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:
     address be used while duplicate detection still runs.  Raises InvalidConfig where the kernel has no IPv6.
     """
     values = {f"ipv4/conf/{ifname}/arp_notify": "1"}
-    if not Path("/proc/sys/net/ipv6").exists():
+    if not os.path.exists("/proc/sys/net/ipv6"):
         if needs_v6:
             raise InvalidConfig("the addresses include IPv6, which this kernel does not have; remove that range")
         return values

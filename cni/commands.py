@@ -28,7 +28,7 @@ from cni.journal import Entry, Record
 from cni.kernel import netns, rtnl
 from cni.location import Location, location
 from cni.pod import Pod
-from cni.result import Interface, Result
+from cni.result import Interface, Ip, Result
 from cni.spec import Json, Key, Request
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], p
         try:
             # Ours is all or nothing, and mostly needs no link: refusing before there is one is cheaper and quieter.
             if where.ipam in programs:
-                asking = replace(request, inside=(pod.fd, pod.rtnl.sock.fileno()))
+                asking = request if request.inside else replace(request, inside=(pod.fd, pod.rtnl.sock.fileno()))
                 with delegate.unless_it_needs_the_link():
                     result, holds = delegate.addresses(where.ipam, asking, programs, log), True
             link = kind.attach(plan, host, pod, key.ifname)
@@ -79,6 +79,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], p
             if where.ipam and not holds:
                 holds = True
                 result = delegate.addresses(where.ipam, asking, programs, log)
+            found = list[Json]()
             if link:
                 given = result
                 if wanted.attach.policyRouting:
@@ -92,15 +93,14 @@ def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], p
                     addressing.apply(pod, link, given, wanted.attach.dad, values)
                     addresses = [ip.address.ip for ip in result.ips]
                     found = tables.found(link.name, addresses, wanted.attach.rdma, log)
-                record = replace(record, gids=found)
                 if record.sysctl:
                     from cni import tuning  # noqa: PLC0415
 
                     record = replace(record, sysctl=tuning.written(pod, record.sysctl))
             interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
             own = _own_result(wanted, interfaces, result)
-            device_info.write(record.device_info, plan, record.rdma_devs, record.gids)
-            entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
+            device_info.write(record.device_info, plan, record.rdma_devs, found)
+            entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST), gids=found))
         except BaseException as failure:
             holds = holds and not isinstance(failure, DelegateNotRun)
             for problem in undo.attachment(entry, record, request, programs, ask_ipam=holds):
@@ -272,7 +272,7 @@ def _recorded(entry: Entry, wanted: "NetConf", request: Request, conf: Json, pod
 
 def _own_result(wanted: "NetConf", interfaces: tuple[Interface, ...], addresses: Result) -> Result:
     """What we add to the chain's result: interfaces, and the addresses as the first one's."""
-    ips = tuple(replace(ip, interface=0) for ip in addresses.ips)
+    ips = tuple(Ip(ip.address, ip.gateway, 0) for ip in addresses.ips)
     return Result(interfaces, ips, addresses.routes, wanted.dns or addresses.dns)
 
 

@@ -10,6 +10,8 @@ from cni.errors import CniError, KernelRefused
 from cni.result import Result
 from cni.spec import Json, Reply, Request
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 # A command gets the request and the decoded configuration, returns ADD's result or None, and may append lines
 # for stderr.
 Command = Callable[[Request, Json, list[str]], Result | None]
@@ -46,7 +48,7 @@ def error_json(version: str, error: Exception) -> str:
 
 
 def _document(version: str, **fields: object) -> str:
-    return json.dumps({"cniVersion": version, **fields}, separators=(",", ":")) + os.linesep
+    return _encode({"cniVersion": version, **fields}) + os.linesep
 
 
 def _trace(error: Exception) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any
 from cni.errors import IoFailure, RecordUnreadable
 
 SCHEMA = 1
+_READ = 1 << 16
 
 
 @cache
@@ -45,7 +46,7 @@ def probe(path: Path) -> None:
     remove(file)
 
 
-def write(path: Path, body: dict[str, Any]) -> None:
+def write(path: Path | str, body: dict[str, Any]) -> None:
     """Replace the file; it is on disk when this returns.  Raises IoFailure, and then the old file stands."""
     # Text and not Path's operators, here and below: making a path takes as long as opening it.
     file, temporary = f"{path}", f"{path}.tmp"
@@ -68,11 +69,10 @@ def write(path: Path, body: dict[str, Any]) -> None:
         raise IoFailure(f"writing {path}: {e.strerror}; the state directory must be writable and have room") from e
 
 
-def read(path: Path) -> dict[str, Any] | None:
+def read(path: Path | str) -> dict[str, Any] | None:
     """The file's body, None if there is no file.  Raises RecordUnreadable, IoFailure."""
     try:
-        with open(path, "rb", buffering=0) as file:
-            text = file.read()
+        text = _read_all(path)
     except FileNotFoundError:
         return None
     except OSError as e:
@@ -90,7 +90,7 @@ def read(path: Path) -> dict[str, Any] | None:
     return body
 
 
-def remove(path: Path) -> None:
+def remove(path: Path | str) -> None:
     """Remove the file and what an interrupted write left beside it; absent is fine.  Raises IoFailure."""
     file = f"{path}"
     try:
@@ -117,12 +117,25 @@ def set_aside(path: Path, to: Path) -> Path:
     return target
 
 
-def _canonical(body: object) -> str:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+# Made once: to make one takes as long as to encode a record.
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _digest(canonical: str) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _read_all(path: Path | str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = b""
+        while more := os.read(fd, _READ):
+            data += more
+            if len(more) < _READ:  # its end: a read of a file stops short nowhere else
+                break
+        return data
+    finally:
+        os.close(fd)
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -11,10 +11,9 @@ when everything it names has been confirmed undone, and not before.  Out of scop
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 
 from cni import durable, locks
@@ -90,16 +89,20 @@ class Entry:
     network: str
     key: Key
 
-    @cached_property
+    @property
     def path(self) -> Path:
-        return Path(f"{_folder(self.state_dir, self.network)}/{self.key}.json")
+        return Path(self._file)
+
+    @property
+    def _file(self) -> str:
+        return f"{_folder(self.state_dir, self.network)}/{self.key}.json"
 
     def load(self) -> Record | None:
         """The record, or None.  One that cannot be read is moved to quarantine/ and RecordUnreadable raised:
         what it named is unknown, so nothing may be called clean, but it must not block a pod for ever."""
         try:
             try:
-                body = durable.read(self.path)
+                body = durable.read(self._file)
                 return None if body is None else Record.from_json(body)
             except (TypeError, KeyError, ValueError) as e:
                 raise RecordUnreadable(f"{self.path} lacks what a record has: {e!r}") from e
@@ -112,50 +115,57 @@ class Entry:
         """Put the record on disk.  Raises IoFailure, and then nothing may be changed."""
         if not os.path.isdir(folder := _folder(self.state_dir, self.network)):
             durable.directory(Path(folder))
-        durable.write(self.path, record.to_json())
+        durable.write(self._file, record.to_json())
 
     def forget(self) -> None:
         """Everything is undone.  Raises IoFailure."""
-        durable.remove(self.path)
+        durable.remove(self._file)
 
 
 @contextmanager
 def locked(state_dir: Path, network: str, key: Key) -> Iterator[Entry]:
     """The attachment's entry, alone.  Raises TryAgain if another process keeps it, IoFailure."""
-    with _lock(state_dir, "attachment", f"{network}/{key}"):
+    lock = _taken(state_dir, "attachment", f"{network}/{key}")
+    try:
         yield Entry(state_dir, network, key)
+    finally:
+        os.close(lock)
 
 
 @contextmanager
 def device_locked(state_dir: Path, device: str) -> Iterator[None]:
     """Alone in deciding who gets a device; taken inside an attachment's lock, never around one.
     Raises TryAgain, IoFailure."""
-    with _lock(state_dir, "device", device):
+    lock = _taken(state_dir, "device", device)
+    try:
         yield
+    finally:
+        os.close(lock)
 
 
 @contextmanager
 def namespace_locked(state_dir: Path, namespace: Identity) -> Iterator[None]:
     """Alone in deciding over what a pod's attachments share; taken inside an attachment's lock, never around one.
     Raises TryAgain, IoFailure."""
-    with _lock(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}"):
+    lock = _taken(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
+    try:
         yield
+    finally:
+        os.close(lock)
 
 
-@contextmanager
-def _lock(state_dir: Path, what: str, name: str) -> Iterator[None]:
+def _taken(state_dir: Path, what: str, name: str) -> int:
+    """The lock, held until this is closed."""
     folder = f"{state_dir}/locks"
     path = f"{folder}/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
-    with ExitStack() as stack:
+    try:
         try:
-            try:
-                stack.enter_context(locks.held(path, LOCK_TIMEOUT))
-            except (FileNotFoundError, NotADirectoryError):
-                durable.directory(Path(folder))
-                stack.enter_context(locks.held(path, LOCK_TIMEOUT))
-        except OSError as e:
-            raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
-        yield
+            return locks.taken(path, LOCK_TIMEOUT)
+        except (FileNotFoundError, NotADirectoryError):
+            durable.directory(Path(folder))
+            return locks.taken(path, LOCK_TIMEOUT)
+    except OSError as e:
+        raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
 
 
 def keys(state_dir: Path, network: str) -> list[Key]:

@@ -5,6 +5,7 @@ It is read from a configuration of any quality: a pod must be deletable after it
 
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +39,11 @@ def location(conf: Json) -> Location:
     plugin = ipam.get("type", "")
     if not isinstance(plugin, str) or (ipam and not plugin):
         raise InvalidConfig(f"ipam.type {plugin!r} names no plugin; set hpn-ipam, host-local, ... or remove ipam")
-    return Location(spec.network_of(conf), Path(state_dir), plugin)
+    return Location(spec.network_of(conf), path_of(state_dir), plugin)
+
+
+# A node has one or two, and to make one takes longer than to open what is there.
+path_of = lru_cache(maxsize=64)(Path)
 
 
 def is_absolute(path: str) -> bool:

@@ -2,8 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from filelock import lock_descriptor
@@ -15,19 +13,24 @@ _POLL: Final = 0.0005
 _POLL_MOST: Final = 0.005
 
 
-@contextmanager
-def held(path: str, patience: float) -> Iterator[None]:
-    """Hold the file's lock; it is made where there is none.  Raises TryAgain after ``patience`` seconds, OSError."""
+def taken(path: str, patience: float) -> int:
+    """The file's lock, held until the descriptor is closed; the file is made where there is none.  Raises TryAgain
+    after ``patience`` seconds, OSError."""
     # Opened for every use: flock excludes whoever opened the file, so the threads of a process too.  filelock's own
     # objects do all this and more, at ten times the cost.
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        deadline, pause = time.monotonic() + patience, _POLL
-        while not lock_descriptor(fd, blocking=False):
-            if time.monotonic() > deadline:
-                raise TryAgain(f"{path} was held by others for {patience:g} s; try again, and see: lslocks")
-            time.sleep(pause)
-            pause = min(2 * pause, _POLL_MOST)
-        yield
-    finally:
+        _take(fd, path, patience)
+    except BaseException:
         os.close(fd)
+        raise
+    return fd
+
+
+def _take(fd: int, path: str, patience: float) -> None:
+    deadline, pause = time.monotonic() + patience, _POLL
+    while not lock_descriptor(fd, blocking=False):
+        if time.monotonic() > deadline:
+            raise TryAgain(f"{path} was held by others for {patience:g} s; try again, and see: lslocks")
+        time.sleep(pause)
+        pause = min(2 * pause, _POLL_MOST)

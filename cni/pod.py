@@ -1,8 +1,11 @@
 """The pod's network namespace: opened once per request, recognised again later."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Self
 
 from cni.errors import BadEnvironment
 from cni.kernel import netns, rtnl
@@ -38,6 +41,15 @@ class Pod:
     path: str
     fd: int
     rtnl: Rtnl
+    ours: bool = True  # to close
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rtnl.sock.close()
+        if self.ours:
+            os.close(self.fd)
 
     @property
     def identity(self) -> Identity:
@@ -45,32 +57,13 @@ class Pod:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Pod]:
-    """The namespace at ``path``.  Raises OSError: ENOENT, or EINVAL if it is no network namespace."""
-    with netns.opened(path) as fd, rtnl.opened(fd) as inside:
-        yield Pod(path, fd, inside)
-
-
-@contextmanager
-def of(request: Request) -> Iterator[Pod]:
-    """CNI_NETNS.  Raises OSError as ``opened`` does."""
-    if request.inside is None:
-        with opened(request.netns) as pod:
-            yield pod
-    else:
-        fd, sock = request.inside
-        with rtnl.passed(sock) as inside:
-            yield Pod(request.netns, fd, inside)
-
-
-@contextmanager
 def given(request: Request) -> Iterator[Pod]:
     """CNI_NETNS, for who cannot do without.  Raises BadEnvironment."""
-    with ExitStack() as stack:
-        try:
-            pod = stack.enter_context(of(request))
-        except OSError as e:
-            raise BadEnvironment(f"CNI_NETNS={request.netns!r} cannot be opened: {e.strerror}; is the pod gone?") from e
+    try:
+        pod = _of(request)
+    except OSError as e:
+        raise BadEnvironment(f"CNI_NETNS={request.netns!r} cannot be opened: {e.strerror}; is the pod gone?") from e
+    with pod:
         yield pod
 
 
@@ -80,18 +73,19 @@ def found(identity: Identity, path: str, request: Request | None = None) -> Iter
 
     None if nobody runs in it any more that we can see; ``is_gone`` says whether that proves anything.
     """
-    with ExitStack() as stack:
-        ways = [of(request)] if request and request.netns else []
-        if path and not (request and path == request.netns):
-            ways.append(opened(path))
-        for way in ways:
-            pod = _entered(stack, way)
-            if pod and pod.identity == identity:
-                yield pod
-                return
-        # All of them lead to the same one, so the first that opens decides.
-        there = next(filter(None, (_entered(stack, opened(p)) for p in netns.holders(identity.inode))), None)
-        yield there if there and there.identity == identity else None
+    ways: list[Callable[[], Pod | None]] = [partial(_somewhere, identity)]
+    if path and not (request and path == request.netns):
+        ways.insert(0, partial(_at, path))
+    if request and request.netns:
+        ways.insert(0, partial(_of, request))
+    for way in ways:
+        pod = _if_there(way)
+        if pod:
+            with pod:
+                if pod.identity == identity:
+                    yield pod
+                    return
+    yield None
 
 
 def is_gone(identity: Identity, path: str) -> bool:
@@ -100,8 +94,31 @@ def is_gone(identity: Identity, path: str) -> bool:
         return pod is None and bool(netns.gone([identity]))
 
 
-def _entered(stack: ExitStack, namespace: AbstractContextManager[Pod]) -> Pod | None:
+def _of(request: Request) -> Pod:
+    """CNI_NETNS.  Raises OSError as ``_at`` does."""
+    if request.inside is None:
+        return _at(request.netns)
+    fd, sock = request.inside
+    return Pod(request.netns, fd, rtnl.passed(sock), ours=False)
+
+
+def _at(path: str) -> Pod:
+    """The namespace at ``path``.  Raises OSError: ENOENT, or EINVAL if it is no network namespace."""
+    fd = netns.open_at(path)
     try:
-        return stack.enter_context(namespace)
+        return Pod(path, fd, rtnl.opened(fd))
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _somewhere(identity: Identity) -> Pod | None:
+    # All of them lead to the same one, so the first that opens decides.
+    return next(filter(None, (_if_there(partial(_at, path)) for path in netns.holders(identity.inode))), None)
+
+
+def _if_there(way: Callable[[], Pod | None]) -> Pod | None:
+    try:
+        return way()
     except OSError:  # gone, or something else now: either way it is not the one looked for
         return None

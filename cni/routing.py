@@ -16,7 +16,8 @@ from cni.errors import CheckFailed, InvalidConfig, doing
 from cni.journal import Entry, Record
 from cni.kernel import dump
 from cni.kernel import rules as kernel_rules
-from cni.kernel.rtnl import RT_SCOPE_LINK, Link
+from cni.kernel.addresses import RT_SCOPE_LINK
+from cni.kernel.rtnl import Link
 from cni.pod import Pod
 from cni.result import Address, Ip, Network, Result, Route
 from cni.spec import Json

@@ -3,13 +3,12 @@
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from cni import spec
 from cni.dispatch import Command, answer
 from cni.errors import AddressHeld, BadEnvironment, CheckFailed, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
-from cni.location import IPAM_DIR
+from cni.location import IPAM_DIR, path_of
 from cni.result import Address, Ip, Result
 from cni.spec import Json, Reply, Request
 from ipam import leases
@@ -199,13 +198,15 @@ def _store(conf: Json, log: list[str]) -> Store:
     ipam: Any = conf.get("ipam")
     data_dir = ipam.get("dataDir") if isinstance(ipam, dict) else None
     if data_dir:
-        return FileStore(_absolute("ipam.dataDir", data_dir) / spec.network_of(conf), log, _gone)
-    state_dir = conf.get("stateDir")
-    folder = _absolute("stateDir", state_dir) / "ipam" if state_dir else Path(IPAM_DIR)
-    return FileStore(folder / spec.network_of(conf), log, _gone)
+        folder = _absolute("ipam.dataDir", data_dir)
+    elif state_dir := conf.get("stateDir"):
+        folder = f"{_absolute('stateDir', state_dir)}/ipam"
+    else:
+        folder = IPAM_DIR
+    return FileStore(path_of(f"{folder}/{spec.network_of(conf)}"), log, _gone)
 
 
-def _absolute(key: str, value: Any) -> Path:
+def _absolute(key: str, value: Any) -> str:
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
         raise InvalidConfig(f"{key} {value!r} is not an absolute path; plugins run in no particular directory")
-    return Path(value)
+    return value

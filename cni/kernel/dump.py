@@ -10,8 +10,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip
 from socket import AF_INET, AF_INET6
 from typing import Any, TypeVar
 
+from cni.kernel.addresses import RT_TABLE_MAIN, RTN_UNICAST
 from cni.kernel.netns import run_in
-from cni.kernel.rtnl import RT_TABLE_MAIN, RTN_UNICAST
 from cni.result import Route
 
 T = TypeVar("T")

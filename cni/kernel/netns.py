@@ -42,23 +42,37 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def opened(path: str) -> Iterator[int]:
-    """The namespace at ``path`` as a file descriptor; ENOENT if nothing is there, EINVAL if it is no netns."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """``open_at``, and closed again."""
+    fd = open_at(path)
     try:
-        try:
-            kind = fcntl.ioctl(fd, NS_GET_NSTYPE)
-        except OSError as e:
-            raise OSError(errno.EINVAL, "not a namespace", path) from e
-        if kind != CLONE_NEWNET:
-            raise OSError(errno.EINVAL, "not a network namespace", path)
         yield fd
     finally:
         os.close(fd)
 
 
+def open_at(path: str) -> int:
+    """The namespace at ``path`` as a file descriptor; ENOENT if nothing is there, EINVAL if it is no netns."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _refuse_other(fd, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _refuse_other(fd: int, path: str) -> None:
+    try:
+        kind = fcntl.ioctl(fd, NS_GET_NSTYPE)
+    except OSError as e:
+        raise OSError(errno.EINVAL, "not a namespace", path) from e
+    if kind != CLONE_NEWNET:
+        raise OSError(errno.EINVAL, "not a network namespace", path)
+
+
 def is_own(fd: int) -> bool:
     """Whether this is the namespace we run in ourselves."""
-    return inode(fd) == Path("/proc/self/ns/net").stat().st_ino
+    return inode(fd) == os.stat("/proc/self/ns/net").st_ino
 
 
 def inode(fd: int) -> int:

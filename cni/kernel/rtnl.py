@@ -11,17 +11,13 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Interface, IPv6Interface
-from typing import Final
+from typing import Final, Self
 
 from cni.kernel.netns import run_in
-from cni.result import Route
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
-RTM_NEWADDR, RTM_NEWROUTE = 20, 24
 RTM_NEWLINKPROP, RTM_DELLINKPROP = 108, 109
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE, NLM_F_ACK_TLVS = 0x1, 0x4, 0x200, 0x400, 0x200
 NLMSG_ERROR, NLMSG_DONE, NLM_F_DUMP = 2, 3, 0x300
@@ -36,21 +32,17 @@ IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID = 28, 29, 37
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
 ARPHRD_INFINIBAND: Final = 32
 RTEXT_FILTER_SKIP_STATS: Final = 8
-IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_FLAGS = 1, 2, 4, 8
-IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_DADFAILED, IFA_F_TENTATIVE = 0x02, 0x04, 0x08, 0x40
-RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_METRICS, RTA_TABLE = 1, 4, 5, 6, 8, 15
-RTAX_MTU, RTAX_ADVMSS = 2, 8
-RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST = 254, 4, 1
-RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
 NLA_TYPE_MASK: Final = 0x3FFF
 NLA_F_NESTED: Final = 0x8000
 
 HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
 LINK: Final = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
-_ADDR = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
-_ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg: family, dst_len, src_len, tos, table, proto, scope, type, flags
 _ATTR = struct.Struct("=HH")
 _attr_at = _ATTR.unpack_from
+
+
+# What it is, in words; a message's type, flags and body.
+Change = tuple[str, int, int, bytes]
 
 
 @dataclass(frozen=True)
@@ -94,8 +86,16 @@ class Rtnl:
     """A NETLINK_ROUTE socket in one namespace: one request, its answer, at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
+        sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
+        sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
         self.sock = sock
         self._sequence = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
 
     def call(self, kind: int, flags: int, body: bytes) -> bytes:
         """Send one message; the body of the answer, empty for an acknowledgement.  Raises OSError."""
@@ -147,31 +147,35 @@ class Rtnl:
         """Equivalent to: ip link property del dev DEV altname NAME."""
         self.change(RTM_DELLINKPROP, 0, altname(index, name))
 
-    def add_address(self, index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> None:
-        """Equivalent to: ip address add ADDRESS dev DEV; ``flags`` are IFA_F_*."""
-        self.change(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, new_address(index, address, flags))
+    def change_all(self, changes: Sequence[Change]) -> None:
+        """Send them as one, in their order.  Raises the first OSError, with a note; those after it were tried too."""
+        first, data = self._sequence + 1, b""
+        self._sequence += len(changes)
+        for sequence, (_, kind, flags, body) in enumerate(changes, first):
+            # Failures are told in any case, so the last one's answer is the end of all answers.
+            wanted = flags | NLM_F_REQUEST | (NLM_F_ACK if sequence == self._sequence else 0)
+            data += HEADER.pack(HEADER.size + len(body), kind, wanted, sequence, 0) + body
+        self.sock.sendto(data, (0, 0))
+        failed, sequence = None, 0
+        while sequence != self._sequence:
+            ((_, flags, sequence, body),) = messages(self.sock.recv(65536))
+            try:
+                _raise_error(body, has_message=bool(flags & NLM_F_ACK_TLVS))
+            except OSError as e:
+                e.add_note(f"while {changes[sequence - first][0]}")
+                failed = failed or e
+        if failed:
+            raise failed
 
-    def add_route(self, index: int, route: Route) -> None:
-        """Equivalent to: ip route prepend ... dev DEV.  Not "add": that refuses a default route beside
-        another interface's, and a pod that asked for one has to get it (the reference plugins do the same)."""
-        self.change(RTM_NEWROUTE, NLM_F_CREATE, new_route(index, route))
+
+def opened(ns_fd: int | None = None) -> Rtnl:
+    """A socket in that namespace, or in ours; it keeps its namespace, whatever thread uses it.  Raises OSError."""
+    return Rtnl(_socket() if ns_fd is None else run_in(ns_fd, _socket))
 
 
-@contextmanager
-def opened(ns_fd: int | None = None) -> Iterator[Rtnl]:
-    """A socket in that namespace, or in ours; it keeps its namespace, whatever thread uses it."""
-    sock = _socket() if ns_fd is None else run_in(ns_fd, _socket)
-    with sock:
-        yield Rtnl(sock)
-
-
-@contextmanager
-def passed(fd: int) -> Iterator[Rtnl]:
+def passed(fd: int) -> Rtnl:
     """The same over a NETLINK_ROUTE socket that another process opened and closes.  Raises OSError."""
-    sock = socket.socket(fileno=os.dup(fd))
-    with sock:
-        _prepare(sock)
-        yield Rtnl(sock)
+    return Rtnl(_socket(os.dup(fd)))
 
 
 def attr(kind: int, payload: bytes) -> bytes:
@@ -207,37 +211,9 @@ def new_link(  # noqa: PLR0913  # they are the message's attributes
     return body + attr(IFLA_LINKINFO, attr(IFLA_INFO_KIND, text(kind)) + attr(IFLA_INFO_DATA, data))
 
 
-def new_address(index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> bytes:
-    """RTM_NEWADDR's body.  IPv4 gets its broadcast address, as ``ip address add ... brd +`` gives it."""
-    packed, length = address.ip.packed, address.network.prefixlen
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    body = _ADDR.pack(family, length, flags & 0xFF, 0, index) + attr(IFA_LOCAL, packed) + attr(IFA_ADDRESS, packed)
-    if address.version == 4 and length < 31:
-        body += attr(IFA_BROADCAST, address.network.broadcast_address.packed)
-    return body + attr(IFA_FLAGS, u32(flags)) if flags else body
-
-
-def new_route(index: int, route: Route) -> bytes:
-    """RTM_NEWROUTE's body.  A route with no gateway is on-link, hence link scope, unless it says otherwise."""
-    family = socket.AF_INET if route.dst.version == 4 else socket.AF_INET6
-    table = RT_TABLE_MAIN if route.table is None else route.table
-    scope = route.scope
-    if scope is None:
-        scope = RT_SCOPE_LINK if route.gw is None and route.dst.version == 4 else RT_SCOPE_UNIVERSE
-    length = route.dst.prefixlen
-    # A table above 255 does not fit the header; the attribute always does.
-    body = _ROUTE.pack(family, length, 0, 0, table if table < 256 else 0, RTPROT_STATIC, scope, RTN_UNICAST, 0)
-    if length:
-        body += attr(RTA_DST, route.dst.network_address.packed)
-    body += attr(RTA_OIF, u32(index)) + attr(RTA_TABLE, u32(table))
-    if route.gw is not None:
-        body += attr(RTA_GATEWAY, route.gw.packed)
-    if route.priority is not None:
-        body += attr(RTA_PRIORITY, u32(route.priority))
-    metrics = ((RTAX_MTU, route.mtu), (RTAX_ADVMSS, route.advmss))
-    if nested := b"".join(attr(k, u32(v)) for k, v in metrics if v is not None):
-        body += attr(RTA_METRICS, nested)
-    return body
+def setting_up(link: Link) -> Change:
+    """Equivalent to: ip link set DEV up."""
+    return f"setting it up with MAC {link.mac}", RTM_NEWLINK, 0, LINK.pack(0, 0, link.index, IFF_UP, IFF_UP)
 
 
 def altname(index: int, name: str) -> bytes:
@@ -302,15 +278,8 @@ def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
         offset += length + (-length & 3)
 
 
-def _socket() -> socket.socket:
-    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-    _prepare(sock)
-    return sock
-
-
-def _prepare(sock: socket.socket) -> None:
-    sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
-    sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
+def _socket(fd: int | None = None) -> socket.socket:
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE, fd)
 
 
 def _raise_error(body: bytes, *, has_message: bool) -> None:

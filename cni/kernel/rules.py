@@ -10,6 +10,7 @@ import struct
 import sys
 from typing import Final
 
+from cni.kernel.addresses import RTA_TABLE, RTPROT_STATIC
 from cni.kernel.rtnl import (
     HEADER,
     NLM_F_CREATE,
@@ -18,8 +19,6 @@ from cni.kernel.rtnl import (
     NLM_F_REQUEST,
     NLMSG_DONE,
     NLMSG_ERROR,
-    RTA_TABLE,
-    RTPROT_STATIC,
     Rtnl,
     attr,
     attributes,

@@ -100,8 +100,10 @@ class FileStore:
         # Looked for without the lock, and so looked at again: others are not to wait while a whole node's leases go.
         with self._table():
             pass  # the index is made anew if need be
-        with _disk(self._directory):
+        try:
             rule, lines = look(f"{self._directory}/{LEASES}", Rule.of(valid), self._gone)
+        except OSError as e:
+            raise _refusal(self._directory, e) from e
         stale, problems, freed = list(lines.items()), list[CniError](), 0
         for start in range(0, len(stale), BATCH):
             try:
@@ -147,7 +149,7 @@ class FileStore:
 
     def verify(self) -> list[str]:
         """What is wrong with the files, in words; nothing is changed."""
-        with self._opened() as table:
+        with self._table(mend=False) as table:
             return [*verify.problems(table), *verify.quarantined(self._directory)]
 
     def _collect(self, lines: Sequence[tuple[int, int]], rule: Rule, problems: list[CniError]) -> int:
@@ -176,24 +178,21 @@ class FileStore:
             return False
 
     @contextmanager
-    def _table(self, *, make: bool = False) -> Iterator[Table]:
-        """The files, locked, and the index true."""
-        if make:
-            durable.directory(self._directory)
-        with self._opened() as table:
-            if not table.is_true:
-                repair(table)
-            yield table
-
-    @contextmanager
-    def _opened(self) -> Iterator[Table]:
-        """The files as they are, locked."""
-        with (
-            _disk(self._directory),
-            locks.held(f"{self._directory}/lock", self._patience),
-            Table(self._directory, self._log) as table,
-        ):
-            yield table
+    def _table(self, *, make: bool = False, mend: bool = True) -> Iterator[Table]:
+        """The files, locked, and the index true unless they are to be seen as they are."""
+        try:
+            if make:
+                durable.directory(self._directory)
+            lock = locks.taken(f"{self._directory}/lock", self._patience)
+            try:
+                with Table(self._directory, self._log) as table:
+                    if mend and not table.is_true:
+                        repair(table)
+                    yield table
+            finally:
+                os.close(lock)
+        except OSError as e:
+            raise _refusal(self._directory, e) from e
 
 
 @dataclass
@@ -241,18 +240,14 @@ def _given_twice(leases: Sequence[Lease]) -> Iterator[str]:
     return (f"{ip} is of {' and '.join(keys)} there" for ip, keys in owners.items() if len(keys) > 1)
 
 
-@contextmanager
-def _disk(directory: Path) -> Iterator[None]:
-    """What the file system refuses is an IoFailure that names the file."""
-    try:
-        yield
-    except IsADirectoryError as e:
-        raise IoFailure(
+def _refusal(directory: Path, e: OSError) -> IoFailure:
+    """What the file system refuses, with the file's name."""
+    if isinstance(e, IsADirectoryError):
+        return IoFailure(
             f"{e.filename} is a directory, as no released version made it; remove {directory} when no pod is attached"
-        ) from e
-    except OSError as e:
-        file = e.filename2 or e.filename or directory / LEASES
-        raise IoFailure(f"{file}: {e.strerror}; {directory} must be writable and have room") from e
+        )
+    file = e.filename2 or e.filename or directory / LEASES
+    return IoFailure(f"{file}: {e.strerror}; {directory} must be writable and have room")
 
 
 def _now() -> str:

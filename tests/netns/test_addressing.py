@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_interface
 from typing import Any
 
 import pytest
 from topology import Host, Pod, ip, until
+
+from cni.kernel import addresses, netns, rtnl
 
 ETH_P_ALL, ETH_P_ARP, ETH_P_IPV6 = 0x0003, 0x0806, 0x86DD
 NA = 136
@@ -348,3 +350,18 @@ def test_master_without_carrier(host: Host, pod: Pod, dad: str) -> None:
     ip("addr", "add", "fd00:56::1/64", "dev", "fabric", "nodad")
     assert host.ping("10.56.0.2")
     assert until(lambda: host.ping("fd00:56::2", "-W", "0.5"))
+
+
+def test_of_several_changes_the_first_failure_is_told_and_the_others_were_tried(pod: Pod) -> None:
+    one, two, three = (ip_interface(f"10.57.0.{n}/24") for n in (1, 2, 3))
+    with netns.opened(pod.path) as fd, rtnl.opened(fd) as inside:
+        lo = inside.link("lo")
+        assert lo
+        wanted = [one, two, two, three, three]
+        with pytest.raises(FileExistsError) as e:
+            inside.change_all([addresses.adding_address(lo.index, address) for address in wanted])
+        assert e.value.__notes__ == ["while adding address 10.57.0.2/24"]
+        assert pod.addresses("lo") == {str(address) for address in (one, two, three)}
+        # No answer is left over that the next request could take for its own.
+        assert inside.link("lo") == lo
+        inside.change_all([rtnl.setting_up(lo)])

@@ -13,7 +13,7 @@ from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from cni.kernel import rtnl
+from cni.kernel import addresses, rtnl
 from cni.kernel.rtnl import Link
 from cni.result import Route
 
@@ -130,13 +130,13 @@ def test_new_link_in_descriptor_zero() -> None:
         ),
         (
             "fd00:56::2/128",
-            rtnl.IFA_F_NODAD,
+            addresses.IFA_F_NODAD,
             {"family": 10, "prefixlen": 128, "flags": 2},
             [("IFA_LOCAL", "fd00:56::2"), ("IFA_ADDRESS", "fd00:56::2"), ("IFA_FLAGS", 2)],
         ),
         (
             "fd00:56::2/64",
-            rtnl.IFA_F_OPTIMISTIC,
+            addresses.IFA_F_OPTIMISTIC,
             {"family": 10, "prefixlen": 64, "flags": 4},
             [("IFA_LOCAL", "fd00:56::2"), ("IFA_ADDRESS", "fd00:56::2"), ("IFA_FLAGS", 4)],
         ),
@@ -149,7 +149,7 @@ def test_new_link_in_descriptor_zero() -> None:
     ],
 )
 def test_new_address(address: str, flags: int, fields: dict[str, Any], attrs: list[Any]) -> None:
-    body = rtnl.new_address(7, ip_interface(address), flags)
+    body = addresses.new_address(7, ip_interface(address), flags)
     fields = {"scope": 0, "index": 7, **fields}
     assert decoded(ifaddrmsg, body) == (fields, attrs)
     assert body == encoded(ifaddrmsg, fields, attrs)
@@ -237,7 +237,7 @@ ROUTE = {
     ],
 )
 def test_new_route(route: Route, fields: dict[str, Any], attrs: list[Any]) -> None:
-    body = rtnl.new_route(7, route)
+    body = addresses.new_route(7, route)
     assert decoded(rtmsg, body) == (ROUTE | fields, attrs)
     nested = [(k, {"attrs": v}) if k == "RTA_METRICS" else (k, v) for k, v in attrs]
     assert body == encoded(rtmsg, ROUTE | fields, nested)

@@ -1,0 +1,65 @@
+"""An interface's addresses and routes as messages, packed by hand as rtnl.py's are (man 7 rtnetlink).  Pure."""
+
+import socket
+import struct
+from ipaddress import IPv4Interface, IPv6Interface
+
+from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, Change, attr, u32
+from cni.result import Route
+
+RTM_NEWADDR, RTM_NEWROUTE = 20, 24
+IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_FLAGS = 1, 2, 4, 8
+IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_DADFAILED, IFA_F_TENTATIVE = 0x02, 0x04, 0x08, 0x40
+RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_METRICS, RTA_TABLE = 1, 4, 5, 6, 8, 15
+RTAX_MTU, RTAX_ADVMSS = 2, 8
+RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST = 254, 4, 1
+RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
+
+_ADDR = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
+_ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg: family, dst_len, src_len, tos, table, proto, scope, type, flags
+
+
+def adding_address(index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> Change:
+    """Equivalent to: ip address add ADDRESS dev DEV; ``flags`` are IFA_F_*."""
+    body = new_address(index, address, flags)
+    return f"adding address {address}", RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, body
+
+
+def adding_route(index: int, route: Route) -> Change:
+    """Equivalent to: ip route prepend ... dev DEV.  Not "add": that refuses a default route beside another
+    interface's, and a pod that asked for one has to get it (the reference plugins do the same)."""
+    what = f"adding route {route.dst}" + (f" via {route.gw}" if route.gw else "")
+    return what, RTM_NEWROUTE, NLM_F_CREATE, new_route(index, route)
+
+
+def new_address(index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> bytes:
+    """RTM_NEWADDR's body.  IPv4 gets its broadcast address, as ``ip address add ... brd +`` gives it."""
+    packed, length = address.ip.packed, address.network.prefixlen
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    body = _ADDR.pack(family, length, flags & 0xFF, 0, index) + attr(IFA_LOCAL, packed) + attr(IFA_ADDRESS, packed)
+    if address.version == 4 and length < 31:
+        body += attr(IFA_BROADCAST, address.network.broadcast_address.packed)
+    return body + attr(IFA_FLAGS, u32(flags)) if flags else body
+
+
+def new_route(index: int, route: Route) -> bytes:
+    """RTM_NEWROUTE's body.  A route with no gateway is on-link, hence link scope, unless it says otherwise."""
+    family = socket.AF_INET if route.dst.version == 4 else socket.AF_INET6
+    table = RT_TABLE_MAIN if route.table is None else route.table
+    scope = route.scope
+    if scope is None:
+        scope = RT_SCOPE_LINK if route.gw is None and route.dst.version == 4 else RT_SCOPE_UNIVERSE
+    length = route.dst.prefixlen
+    # A table above 255 does not fit the header; the attribute always does.
+    body = _ROUTE.pack(family, length, 0, 0, table if table < 256 else 0, RTPROT_STATIC, scope, RTN_UNICAST, 0)
+    if length:
+        body += attr(RTA_DST, route.dst.network_address.packed)
+    body += attr(RTA_OIF, u32(index)) + attr(RTA_TABLE, u32(table))
+    if route.gw is not None:
+        body += attr(RTA_GATEWAY, route.gw.packed)
+    if route.priority is not None:
+        body += attr(RTA_PRIORITY, u32(route.priority))
+    metrics = ((RTAX_MTU, route.mtu), (RTAX_ADVMSS, route.advmss))
+    if nested := b"".join(attr(k, u32(v)) for k, v in metrics if v is not None):
+        body += attr(RTA_METRICS, nested)
+    return body
