@@ -136,7 +136,7 @@ class Floor(Side):
                     if verb == "ADD":
                         self._add(host, inside, fd, master.index)
                     elif link := inside.link("hpn0"):
-                        unlink.delete(inside, fd, link.index)
+                        unlink.delete(inside, link.index)
                 os.pwrite(lease, bytes(512), 0)
                 os.fdatasync(lease)
             took = (time.perf_counter() - started) * 1000 / len(pods)

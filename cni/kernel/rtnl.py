@@ -89,7 +89,7 @@ class Rtnl:
         sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
         sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
         self.sock = sock
-        self._sequence = 0
+        self.sequence = 0
 
     def __enter__(self) -> Self:
         return self
@@ -99,18 +99,21 @@ class Rtnl:
 
     def call(self, kind: int, flags: int, body: bytes) -> bytes:
         """Send one message; the body of the answer, empty for an acknowledgement.  Raises OSError."""
-        self._sequence += 1
-        header = HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, self._sequence, 0)
-        self.sock.sendto(header + body, (0, 0))
+        self.sock.sendto(self.packed(kind, flags, body), (0, 0))
         while True:
             answer = self.sock.recv(65536)
             length, kind, flags, sequence, _ = HEADER.unpack_from(answer)
-            if sequence != self._sequence:
-                continue  # what is left of a request that was interrupted by a signal's exception
+            if sequence != self.sequence:
+                continue  # what is left of a request that was not waited for to its end
             if kind != NLMSG_ERROR:
                 return answer[HEADER.size : length]
-            _raise_error(answer[HEADER.size : length], has_message=bool(flags & NLM_F_ACK_TLVS))
+            raise_error(answer[HEADER.size : length], has_message=bool(flags & NLM_F_ACK_TLVS))
             return b""
+
+    def packed(self, kind: int, flags: int, body: bytes) -> bytes:
+        """The next request as a message; ``sequence`` is the number its answer will have."""
+        self.sequence += 1
+        return HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, self.sequence, 0) + body
 
     def link(self, name: str = "", *, index: int = 0, filters: int = RTEXT_FILTER_SKIP_STATS) -> Link | None:
         """Equivalent to: ip link show NAME.  A name matches altnames too.  None if there is none."""
@@ -149,20 +152,20 @@ class Rtnl:
 
     def change_all(self, changes: Sequence[Change]) -> None:
         """Send them as one, in their order.  Raises the first OSError, with a note; those after it were tried too."""
-        first, data = self._sequence + 1, b""
-        self._sequence += len(changes)
-        for sequence, (_, kind, flags, body) in enumerate(changes, first):
-            # Failures are told in any case, so the last one's answer is the end of all answers.
-            wanted = flags | NLM_F_REQUEST | (NLM_F_ACK if sequence == self._sequence else 0)
-            data += HEADER.pack(HEADER.size + len(body), kind, wanted, sequence, 0) + body
-        self.sock.sendto(data, (0, 0))
+        before = self.sequence
+        # Failures are told in any case, so the last one's answer is the end of all answers.
+        *others, (_, kind, flags, body) = changes
+        data = [self.packed(k, f, b) for _, k, f, b in others]
+        self.sock.sendto(b"".join((*data, self.packed(kind, flags | NLM_F_ACK, body))), (0, 0))
         failed, sequence = None, 0
-        while sequence != self._sequence:
-            ((_, flags, sequence, body),) = messages(self.sock.recv(65536))
+        while sequence != self.sequence:
+            ((kind, flags, sequence, body),) = messages(self.sock.recv(65536))
+            if kind != NLMSG_ERROR or sequence <= before:
+                continue  # as above
             try:
-                _raise_error(body, has_message=bool(flags & NLM_F_ACK_TLVS))
+                raise_error(body, has_message=bool(flags & NLM_F_ACK_TLVS))
             except OSError as e:
-                e.add_note(f"while {changes[sequence - first][0]}")
+                e.add_note(f"while {changes[sequence - before - 1][0]}")
                 failed = failed or e
         if failed:
             raise failed
@@ -282,7 +285,7 @@ def _socket(fd: int | None = None) -> socket.socket:
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE, fd)
 
 
-def _raise_error(body: bytes, *, has_message: bool) -> None:
+def raise_error(body: bytes, *, has_message: bool) -> None:
     """Raise what struct nlmsgerr says, if it is an error and not an acknowledgement."""
     number = -int.from_bytes(body[:4], sys.byteorder, signed=True)
     if not number:

@@ -5,63 +5,76 @@ netdev_run_todo), long after it has left the namespace, announced that, and free
 """
 
 import _thread
+import errno
 import os
-import select
 import socket
-from contextlib import suppress
+import struct
 from typing import Final
 
-from cni.kernel import rtnl
-from cni.kernel.rtnl import HEADER, LINK, RTM_DELLINK, SOL_NETLINK, Rtnl
+from cni.kernel.patience import attempts
+from cni.kernel.rtnl import (
+    LINK,
+    NLM_F_ACK,
+    NLM_F_ACK_TLVS,
+    NLMSG_ERROR,
+    RTM_DELLINK,
+    SOL_NETLINK,
+    Rtnl,
+    messages,
+    raise_error,
+)
 
 NETLINK_ADD_MEMBERSHIP, NETLINK_DROP_MEMBERSHIP = 1, 2
 RTNLGRP_LINK: Final = 1
+_PATIENCE: Final = 30  # seconds; the kernel takes milliseconds
+_POLL: Final = 0.005
 
 
-def delete(inside: Rtnl, ns_fd: int, index: int) -> None:
-    """Equivalent to: ip link delete, in the namespace of both.  Raises OSError."""
-    fd, failed = os.dup(ns_fd), list[OSError]()
-    ended, end = socket.socketpair()
-
-    def work() -> None:
-        try:
-            with rtnl.opened(fd) as other:
-                other.change(RTM_DELLINK, 0, LINK.pack(0, 0, index, 0, 0))
-        except OSError as e:
-            failed.append(e)
-        finally:
-            end.close()
-            os.close(fd)
-
+def delete(inside: Rtnl, index: int) -> None:
+    """Equivalent to: ip link delete, in the socket's namespace.  Raises OSError."""
+    request = inside.packed(RTM_DELLINK, NLM_F_ACK, LINK.pack(0, 0, index, 0, 0))
+    inside.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _PATIENCE, 0))
     inside.sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_LINK)
     try:
-        # Not a Thread: its start waits for it to run, and we have the link's end to wait for.
-        _thread.start_new_thread(work, ())
-        with ended:
-            _await_end_of(index, inside.sock, ended)
+        # To ask and to be told takes one socket, but asking lasts longer than we do.  Not a Thread: its start waits
+        # for it to run, and we have the link's end to wait for.
+        _thread.start_new_thread(_ask, (os.dup(inside.sock.fileno()), request))
+        while not _has_ended(inside, index):
+            pass
     finally:
         inside.sock.setsockopt(SOL_NETLINK, NETLINK_DROP_MEMBERSHIP, RTNLGRP_LINK)
-    if failed:
-        raise failed[0]
 
 
-def _await_end_of(index: int, announcements: socket.socket, ended: socket.socket) -> None:
-    """Until the link's end is announced, or whoever ends it has ended."""
-    poll = select.poll()
-    poll.register(announcements, select.POLLIN)
-    poll.register(ended, select.POLLIN)
-    while True:
-        ready = [fd for fd, _ in poll.poll()]
-        if announcements.fileno() in ready:
-            with suppress(OSError):  # ENOBUFS: more was announced than there was room for
-                if _is_end_of(index, announcements.recv(65536)):
-                    return
-        if ended.fileno() in ready:
-            return
+def _ask(fd: int, request: bytes) -> None:
+    try:
+        os.write(fd, request)
+    finally:
+        os.close(fd)
 
 
-def _is_end_of(index: int, message: bytes) -> bool:
-    """A bridge's announcement that it has lost the link as a port is not that."""
-    _, kind, _, _, _ = HEADER.unpack_from(message)
-    family, _, which, _, _ = LINK.unpack_from(message, HEADER.size)
-    return (kind, family, which) == (RTM_DELLINK, socket.AF_UNSPEC, index)
+def _has_ended(inside: Rtnl, index: int) -> bool:
+    """Whether what came next was its end's announcement, or the answer that it had ended.  Raises OSError."""
+    try:
+        data = inside.sock.recv(65536)
+    except BlockingIOError as e:
+        raise OSError(errno.ETIMEDOUT, f"the kernel did not say in {_PATIENCE} s that the link is gone") from e
+    except OSError as e:
+        if e.errno != errno.ENOBUFS:
+            raise
+        return _is_absent(inside, index)
+    for kind, flags, sequence, body in messages(data):
+        if kind == NLMSG_ERROR and sequence == inside.sequence:
+            raise_error(body, has_message=bool(flags & NLM_F_ACK_TLVS))
+            return True
+        # Of a bridge (AF_BRIDGE) it says that the link is its port no more.
+        if kind == RTM_DELLINK and LINK.unpack_from(body)[::2][:2] == (socket.AF_UNSPEC, index):
+            return True
+    return False
+
+
+def _is_absent(inside: Rtnl, index: int) -> bool:
+    """More was announced than there was room for: look for it, for the announcement and the answer may be lost."""
+    for _ in attempts(_PATIENCE, _POLL):
+        if inside.link(index=index) is None:
+            return True
+    raise OSError(errno.ETIMEDOUT, f"the link is there after {_PATIENCE} s still")

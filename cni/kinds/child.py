@@ -174,7 +174,7 @@ def detach(plan: Json, pod: Pod | None, ifname: str) -> None:
         return
     with doing(f"removing {link.name} from {pod.path}"):
         try:
-            unlink.delete(pod.rtnl, pod.fd, link.index)
+            unlink.delete(pod.rtnl, link.index)
         except OSError as e:
             if e.errno != errno.ENODEV:
                 raise

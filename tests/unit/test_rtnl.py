@@ -342,18 +342,18 @@ OFFS = struct.pack("=HHI", 8, 2, 32)
 )
 def test_error(body: bytes, has_message: bool, number: int, text: str) -> None:
     with pytest.raises(OSError, match=re.escape(text)) as e:
-        rtnl._raise_error(body, has_message=has_message)
+        rtnl.raise_error(body, has_message=has_message)
     assert (e.value.errno, e.value.strerror) == (number, text)
 
 
 def test_error_of_its_own_class() -> None:
     with pytest.raises(FileExistsError):
-        rtnl._raise_error(nlmsgerr(17), has_message=False)
+        rtnl.raise_error(nlmsgerr(17), has_message=False)
 
 
 def test_acknowledgement_is_no_error() -> None:
-    rtnl._raise_error(nlmsgerr(0), has_message=False)
-    rtnl._raise_error(nlmsgerr(0, MSG), has_message=True)  # a warning beside success
+    rtnl.raise_error(nlmsgerr(0), has_message=False)
+    rtnl.raise_error(nlmsgerr(0, MSG), has_message=True)  # a warning beside success
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""A link's end: waited for, and no longer than it takes."""
+
+import errno
+import os
+import socket
+import time
+
+import pytest
+from topology import Pod, until
+
+from cni.kernel import netns, rtnl, unlink
+
+
+def make(pod: Pod, name: str = "v0") -> int:
+    pod.ip("link", "add", name, "type", "veth", "peer", "name", f"{name}p")
+    pod.ip("link", "set", name, "up")
+    link = pod.link(name)
+    assert link
+    return int(link["ifindex"])
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_gone_when_it_returns_and_the_socket_goes_on(pod: Pod) -> None:
+    before = open_descriptors()
+    with netns.opened(pod.path) as fd, rtnl.opened(fd) as inside:
+        for n in range(20):
+            index = make(pod)
+            began = time.monotonic()
+            unlink.delete(inside, index)
+            took = time.monotonic() - began
+            assert inside.link("v0") is None, n
+            assert inside.link(index=index) is None
+            assert took < 5
+            # Others' answers, announcements and the late one of the deletion are none of the next request's.
+            inside.change_all([rtnl.setting_up(lo) for lo in [inside.link("lo")] if lo])
+    assert until(lambda: open_descriptors() == before)  # the asking thread's goes with it
+
+
+def test_what_is_not_there(pod: Pod) -> None:
+    with netns.opened(pod.path) as fd, rtnl.opened(fd) as inside:
+        with pytest.raises(OSError, match="No such device") as e:
+            unlink.delete(inside, 4711)
+        assert e.value.errno == errno.ENODEV
+        assert inside.link("lo")
+
+
+def test_with_room_for_no_announcement(pod: Pod) -> None:
+    """The kernel drops what does not fit and says so: then the link itself is looked for."""
+    with netns.opened(pod.path) as fd, rtnl.opened(fd) as inside:
+        for _ in range(5):
+            index = make(pod)
+            inside.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            unlink.delete(inside, index)
+            inside.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+            assert inside.link(index=index) is None
