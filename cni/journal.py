@@ -182,13 +182,28 @@ def keys(state_dir: Path, network: str) -> list[Key]:
 def files(state_dir: Path, container_id: str = "*") -> Iterator[tuple[Path, Record | None]]:
     """Every record of every network, or those of one container, None where it cannot be read; without a lock: a look
     at what is there, nothing to undo by."""
-    for path in state_dir.glob(f"attachments/*/{container_id}:*.json"):
+    for path in _paths(f"{state_dir}/attachments", container_id):
         try:
             body = durable.read(path)
             if body is not None:  # it went meanwhile
                 yield path, Record.from_json(body)
         except (IoFailure, RecordUnreadable, TypeError, KeyError, ValueError):
             yield path, None
+
+
+def _paths(folder: str, container_id: str) -> Iterator[Path]:
+    # Not by glob, which takes longer than all else that is done for a pod's other attachments.
+    for network in _names(folder):
+        for name in _names(f"{folder}/{network}"):
+            if name.endswith(".json") and container_id in ("*", name.partition(":")[0]) and ":" in name:
+                yield Path(f"{folder}/{network}/{name}")
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def records(state_dir: Path, container_id: str = "*") -> Iterator[Record]:

@@ -55,9 +55,7 @@ def planned(first: int | None, used: set[int], result: Result) -> list[Json]:
 
 def add(pod: Pod, rules: list[Json]) -> None:
     """Raises OSError."""
-    for rule in rules:
-        with doing(f"adding rule from {rule['from']} lookup {rule['table']}"):
-            kernel_rules.add(pod.rtnl, ip_address(rule["from"]), rule["table"])
+    pod.rtnl.change_all([kernel_rules.adding(ip_address(rule["from"]), rule["table"]) for rule in rules])
 
 
 def remove(pod: Pod, rules: list[Json]) -> None:

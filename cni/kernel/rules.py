@@ -12,13 +12,12 @@ from typing import Final
 
 from cni.kernel.addresses import RTA_TABLE, RTPROT_STATIC
 from cni.kernel.rtnl import (
-    HEADER,
     NLM_F_CREATE,
     NLM_F_DUMP,
     NLM_F_EXCL,
-    NLM_F_REQUEST,
     NLMSG_DONE,
     NLMSG_ERROR,
+    Change,
     Rtnl,
     attr,
     attributes,
@@ -38,10 +37,10 @@ FR_ACT_TO_TBL: Final = 1
 _RULE = struct.Struct("=BBBBBxxBI")
 
 
-def add(inside: Rtnl, source: Address, table: int) -> None:
+def adding(source: Address, table: int) -> Change:
     """Equivalent to: ip rule add from SOURCE lookup TABLE protocol static.  The kernel puts it before those that were
     added, and before the main table's."""
-    inside.change(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, rule(source, table))
+    return f"adding rule from {source} lookup {table}", RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, rule(source, table)
 
 
 def remove(inside: Rtnl, source: Address, table: int) -> None:
@@ -82,21 +81,19 @@ def table_of(body: bytes, key: int) -> int:
 def _dump(inside: Rtnl, kind: int) -> list[bytes]:
     """The bodies of all messages of a kind, of every family."""
     while True:
-        # Rtnl numbers its requests from 1.
-        message = HEADER.pack(HEADER.size + _RULE.size, kind, NLM_F_REQUEST | NLM_F_DUMP, 0, 0) + bytes(_RULE.size)
-        inside.sock.sendto(message, (0, 0))
-        bodies, whole = _answer(inside.sock)
+        inside.sock.sendto(inside.packed(kind, NLM_F_DUMP, bytes(_RULE.size)), (0, 0))
+        bodies, whole = _answer(inside)
         if whole:
             return bodies
 
 
-def _answer(sock: socket.socket) -> tuple[list[bytes], bool]:
+def _answer(inside: Rtnl) -> tuple[list[bytes], bool]:
     """The bodies, and whether nothing changed meanwhile."""
     bodies, whole = list[bytes](), True
     while True:
-        for kind, flags, sequence, body in messages(sock.recv(65536)):
-            if sequence:
-                continue  # what is left of a request that was interrupted by a signal's exception
+        for kind, flags, sequence, body in messages(inside.sock.recv(65536)):
+            if sequence != inside.sequence:
+                continue  # what is left of a request that was not waited for to its end
             whole = whole and not flags & NLM_F_DUMP_INTR
             if kind == NLMSG_ERROR:
                 number = -int.from_bytes(body[:4], sys.byteorder, signed=True)
