@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
 import chart
 import fills
 from fabric import Node, end_by_unwinding, entered, node, run
-from sides import VERBS, Chain, Floor, Side
+from sides import VERBS, Asking, Chain, Floor, Side
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "performance.md"
@@ -86,6 +86,7 @@ class Bench:
         ]
         if direct:
             found.append(Side("hpn, without", hpn, ours(55), {"HPN_AGENT": ""}))
+            found.append(Asking("hpn, asked for its version", hpn, ours(56), found[1].variables))
             found.append(Floor("the kernel and the disk alone", self.scratch / "floor", theirs, {}))
         return found
 

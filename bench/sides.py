@@ -120,6 +120,13 @@ class Chain(Side):
         return (time.perf_counter() - started) * 1000 / len(pods)
 
 
+class Asking(Side):
+    """What a process and its question cost where the answer takes nothing: VERSION, whatever is measured beside it."""
+
+    def environment(self, _verb: str, pod: str) -> dict[str, str]:
+        return super().environment("VERSION", pod)
+
+
 class Floor(Side):
     """What nobody can save: the kernel's part, asked for by a warm loop, and one sync of 512 bytes to the disk, of
     the file ``binary``."""
