@@ -2,7 +2,6 @@
 
 import gc
 import os
-import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from agent.server import Server
+from agent import workers
 from cni import commands, config, models  # noqa: F401  # what a request would import otherwise
 from cni.main import run
 from cni.spec import Reply, Request
@@ -51,13 +50,10 @@ def main(arguments: Sequence[str], version: str) -> int:
         model.model_rebuild()
     # What ps, top and systemctl call it; they would say ld-hpn.so.2, what it was started by (packaging/launcher).
     Path("/proc/self/comm").write_text("hpn-agent")
-    # None of what is there now is garbage, and looking through it takes 4 ms each time.
+    # None of what is there now is garbage.  Looking through it takes 4 ms each time, and copies it for every worker.
     gc.freeze()
     with listener:
-        server = Server(listener, version, answer)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: server.stop())
-        server.serve()
+        workers.serve(listener, version, answer)
         if not given_by_systemd:
             Path(path).unlink(missing_ok=True)
     return 0

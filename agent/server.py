@@ -1,4 +1,4 @@
-"""A warm process that answers launchers: any thread takes the next event of one epoll, reads, and does the work.
+"""A warm process that answers launchers: any thread takes the next event of its epoll, reads, and does the work.
 
 A connection costs nobody a thread until its request is whole, so idle and half-sent ones stop nobody.
 """
@@ -20,9 +20,9 @@ from cni.spec import Reply, Request
 
 Answer = Callable[[bool, Request], Reply]
 
-# More only wait for each other's bytecode, and dearly: with fifty, fifty pods take three times as long.  Threads that
-# wait for the kernel, a lock or another program are made up for, once nothing was answered for STALL seconds.
-THREADS: Final = 2
+# More only take the interpreter from each other: what else there is to do is another process's (workers.py).  Threads
+# that wait for the kernel, a lock or another program are made up for, once nothing was answered for STALL seconds.
+THREADS: Final = 1
 THREADS_MOST: Final = 64
 STALL: Final = 0.01
 REQUEST_TIMEOUT: Final = 10.0  # seconds for a launcher to send its request, which it does at once
@@ -31,6 +31,8 @@ _PASSED: Final = 2  # a namespace and a netlink socket inside it
 _UCRED: Final = struct.Struct("=iII")
 # One thread is woken for it, and says when the next may be.
 _ONCE: Final = select.EPOLLIN | select.EPOLLONESHOT
+# One process is woken: of those that wait, the one that came first, whose caches are the warmest.
+_SHARED: Final = select.EPOLLIN | select.EPOLLEXCLUSIVE
 
 
 @dataclass
@@ -57,7 +59,7 @@ class Server:
         listener.setblocking(False)  # noqa: FBT003
         self._listener, self._version, self._answer = listener, version, answer
         self._epoll = select.epoll()
-        self._epoll.register(listener, _ONCE)
+        self._epoll.register(listener, _SHARED)
         self._connections = dict[int, _Connection]()
         self._lock = threading.Lock()
         self._idle = self._count = self._answered = 0
@@ -113,20 +115,14 @@ class Server:
             if not events and (self._stopping or self._idle > THREADS):
                 break
             for fd, _ in events:
-                # None: a newcomer that is gone already, or may not be here.
-                connection = self._newcomer() if fd == self._listener.fileno() else self._connections.get(fd)
+                # None: a newcomer that is gone already, is another's, or may not be here.
+                connection = self._accepted() if fd == self._listener.fileno() else self._connections.get(fd)
                 if connection:
                     self._read(connection)
         with self._lock:
             self._idle -= 1
             self._count -= 1
             os.eventfd_write(self._bell, 1)
-
-    def _newcomer(self) -> _Connection | None:
-        connection = self._accepted()
-        with suppress(FileNotFoundError):  # no more are taken
-            self._epoll.modify(self._listener, _ONCE)
-        return connection
 
     def _accepted(self) -> _Connection | None:
         try:

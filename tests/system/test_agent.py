@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from system.machine import Machine, ours
+from system.machine import running as running_programs
 
 CYCLES = 500
 KILLS = 100
@@ -29,7 +30,6 @@ def running(machine: Machine, path: Path, **env: str) -> Iterator[subprocess.Pop
             until(lambda: answers(machine, path))
             yield process
             if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
                 process.terminate()
                 assert process.wait(30) == 0
         finally:
@@ -58,8 +58,24 @@ def call(
     return subprocess.run(argv, env=environ, input=conf, capture_output=True, text=True, check=False)
 
 
+def processes(agent: subprocess.Popen[bytes]) -> list[int]:
+    """The one that was started, and its workers."""
+    return [agent.pid, *map(int, Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split())]
+
+
 def descriptors(agent: subprocess.Popen[bytes]) -> int:
-    return len(list(Path(f"/proc/{agent.pid}/fd").iterdir()))
+    return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in processes(agent))
+
+
+@contextmanager
+def stopped(pids: list[int]) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def ok(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -69,6 +85,17 @@ def ok(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 def conf(machine: Machine, **keys: Any) -> str:
     return json.dumps({"cniVersion": "1.1.0", "name": "rail0", **machine.local(ours(**keys))})
+
+
+def sleeper(machine: Machine, seconds: int) -> tuple[Path, str]:
+    """A network whose IPAM takes so long to ADD; and where it writes the command and whose child it is."""
+    calls, program = machine.scratch / "calls", machine.scratch / "bin" / "sleeper"
+    result = '{"cniVersion": "1.1.0", "ips": [{"address": "10.57.0.2/24"}]}'
+    program.write_text(
+        f"#!/bin/sh\necho $CNI_COMMAND $PPID >>{calls}\n[ $CNI_COMMAND != ADD ] || sleep {seconds}\necho '{result}'\n"
+    )
+    program.chmod(0o755)
+    return calls, conf(machine, ipam={"type": "sleeper"})
 
 
 @pytest.fixture
@@ -181,27 +208,71 @@ def test_one_that_hangs_is_passed_by(machine: Machine, path: Path) -> None:
     """It has not taken the request, and cannot any more."""
     pod, network = machine.pod(), conf(machine)
     with running(machine, path) as agent:
-        os.kill(agent.pid, signal.SIGSTOP)
-        result = ok(call(machine, path, "ADD", pod, network))
-        os.kill(agent.pid, signal.SIGCONT)
+        with stopped(processes(agent)):
+            result = ok(call(machine, path, "ADD", pod, network))
         assert machine.addresses(pod) == {ip["address"] for ip in result["ips"]}
         until(lambda: answers(machine, path))
         ok(call(machine, path, "DEL", pod, network))
 
 
 def test_one_that_hangs_at_work_is_not_doubled(machine: Machine, path: Path) -> None:
-    calls = machine.scratch / "calls"
-    sleeper = machine.scratch / "bin" / "sleeper"
-    sleeper.write_text(f'#!/bin/sh\necho $CNI_COMMAND >>{calls}\n[ "$CNI_COMMAND" != ADD ] || sleep 4\n')
-    sleeper.chmod(0o755)
-    pod, network = machine.pod(), conf(machine, ipam={"type": "sleeper"})
+    calls, network = sleeper(machine, 4)
+    pod = machine.pod()
     with running(machine, path):
         done = call(machine, path, "ADD", pod, network, HPN_AGENT_TIMEOUT="1")
         assert json.loads(done.stdout)["code"] == 11
-        assert calls.read_text().split() == ["ADD"]
+        assert calls.read_text().split()[::2] == ["ADD"]
         # The runtime's DEL waits for it, and finds what it left.
         ok(call(machine, path, "DEL", pod, network))
         assert machine.links(pod) == set()
+
+
+def test_a_worker_is_killed_at_work(machine: Machine, path: Path) -> None:
+    """Its launcher is told to try again, others notice nothing, and another worker is there."""
+    calls, network = sleeper(machine, 2)
+    pod, quick, local = machine.pod(), machine.pod(), conf(machine)
+    with running(machine, path) as agent, ThreadPoolExecutor(1) as pool:
+        before = processes(agent)
+        slow = pool.submit(call, machine, path, "ADD", pod, network, direct=False)
+        until(lambda: calls.exists() and calls.read_text())
+        ok(call(machine, path, "ADD", quick, local, direct=False))
+        assert not slow.done()
+        killed = int(calls.read_text().split()[1])
+        assert killed in before[1:]
+        os.kill(killed, signal.SIGKILL)
+        assert json.loads(slow.result().stdout)["code"] == 11
+        until(lambda: len(processes(agent)) == len(before) and killed not in processes(agent))
+        ok(call(machine, path, "DEL", pod, network, direct=False))
+        ok(call(machine, path, "DEL", quick, local, direct=False))
+
+
+def test_killed_it_leaves_no_process(machine: Machine, path: Path) -> None:
+    calls, network = sleeper(machine, 1)
+    pod, before = machine.pod(), running_programs()
+    with running(machine, path) as agent, ThreadPoolExecutor(1) as pool:
+        assert sorted(set(running_programs()) - set(before)) == sorted(processes(agent))
+        slow = pool.submit(call, machine, path, "ADD", pod, network, direct=False)
+        until(calls.exists)
+        agent.kill()
+        agent.wait()
+        assert json.loads(slow.result().stdout)["code"] == 11
+        until(lambda: running_programs() == before)
+    ok(call(machine, "", "DEL", pod, network))
+
+
+def test_what_comes_while_it_ends_is_done_without_it(machine: Machine, path: Path) -> None:
+    calls, network = sleeper(machine, 1)
+    pods = machine.pod(), machine.pod()
+    with running(machine, path) as agent, ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(call, machine, path, "ADD", pods[0], network, direct=False)
+        until(calls.exists)
+        agent.terminate()
+        time.sleep(0.2)
+        ok(call(machine, path, "ADD", pods[1], conf(machine)))
+        ok(slow.result())
+        assert agent.wait(20) == 0
+    ok(call(machine, "", "DEL", pods[1], conf(machine)))
+    ok(call(machine, "", "DEL", pods[0], network))
 
 
 def test_another_version_is_not_used(machine: Machine, path: Path) -> None:
@@ -249,7 +320,7 @@ def test_by_systemds_socket(machine: Machine, path: Path) -> None:
     with subprocess.Popen(argv) as agent:
         try:
             until(lambda: answers(machine, path))
-            assert Path(f"/proc/{agent.pid}/comm").read_text() == "hpn-agent\n"
+            assert {Path(f"/proc/{pid}/comm").read_text() for pid in processes(agent)} == {"hpn-agent\n"}
         finally:
             agent.terminate()
         assert agent.wait(20) == 0

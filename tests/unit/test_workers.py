@@ -1,0 +1,259 @@
+"""The agent's processes, without what they do: who answers, who is replaced, and how they end."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from agent import protocol, workers
+from agent.protocol import HEADER, MAGIC
+
+VERSION = "0123456789abcdef"
+SLOW = 1.0
+PROGRAM = f"""
+import os, signal, socket, sys, time
+from agent import workers
+from cni.spec import Reply
+
+def answer(as_ipam, request):
+    if request.stdin == b"slow":
+        print(os.getpid(), flush=True)
+        time.sleep({SLOW})
+    return Reply(str(os.getpid()), 0, ())
+
+listener = socket.socket(fileno=int(sys.argv[1]))
+"""
+SERVE = f"{PROGRAM}workers.serve(listener, {VERSION!r}, answer)"
+# Each is signalled some time in its first moments, or before them.
+MANY = f"""{PROGRAM}
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
+signal.signal(signal.SIGALRM, lambda *_: sys.exit("one does not end"))
+signal.alarm(30)
+agents = []
+try:
+    for i in range(24):
+        if not (pid := os.fork()):
+            os.setpgid(0, 0)
+            workers.serve(listener, {VERSION!r}, answer)
+            os._exit(0)
+        agents.append(pid)
+        os.setpgid(pid, pid)
+        time.sleep(float(sys.argv[2]))
+        (os.kill, os.killpg)[i % 2](pid, (signal.SIGTERM, signal.SIGINT)[i // 2 % 2])
+    while agents:
+        pid, status = os.wait()
+        agents.remove(pid)
+        assert not status, status
+finally:
+    for pid in agents:
+        os.kill(pid, signal.SIGKILL)
+"""
+ROOT = Path(__file__).parents[2]
+
+
+class Agent:
+    """In a process group of its own, as a shell would start it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(self.path)
+            listener.listen(100)
+            fd = listener.fileno()
+            argv = [sys.executable, "-c", SERVE, str(fd)]
+            self.process = subprocess.Popen(
+                argv, pass_fds=[fd], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                cwd=ROOT,
+            )  # fmt: skip
+        self.ask()
+        until(lambda: len(self.workers()) == workers.WORKERS)
+
+    def workers(self) -> set[int]:
+        pid = self.process.pid
+        return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+    def connect(self, stdin: bytes = b"{}") -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(20)
+        sock.connect(self.path)
+        sock.sendall(HEADER.pack(MAGIC, VERSION.encode(), 0, 0, len(stdin)) + stdin)
+        return sock
+
+    def ask(self, stdin: bytes = b"{}") -> int:
+        """Who answered it."""
+        with self.connect(stdin) as sock:
+            return answered(sock)
+
+    def slow(self) -> int:
+        """Who has just taken a slow request."""
+        assert self.process.stdout
+        return int(self.process.stdout.readline())
+
+    def said(self) -> str:
+        """On stderr, once it has ended."""
+        assert self.process.stderr
+        return self.process.stderr.read()
+
+
+def answered(sock: socket.socket) -> int:
+    data = everything(sock)
+    assert data[:1] == protocol.TAKEN
+    return int(data[13:])
+
+
+def everything(sock: socket.socket) -> bytes:
+    data = b""
+    while more := sock.recv(65536):
+        data += more
+    return data
+
+
+def until(done: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def states(pid: int) -> set[str]:
+    """Of its threads; none of one that is gone, Z where nobody looks after orphans."""
+    found = set[str]()
+    for task in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.add(task.read_text().rpartition(")")[2].split()[0])
+    return found
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[int]:
+    """And so out of epoll_wait: a connection that wakes one on its way out is another's with the next one only."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: states(pid) == {"T"})
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def taken(sock: socket.socket) -> None:
+    assert sock.recv(1) == protocol.TAKEN
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    agent = Agent(tmp_path / "s")
+    yield agent
+    with agent.process as process:
+        try:
+            if process.poll() is None:
+                process.terminate()
+                assert process.wait(10) == 0
+        finally:
+            process.kill()
+
+
+def test_all_work(agent: Agent) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(agent.ask, [b"slow"] * 8)) == agent.workers()
+
+
+def test_one_is_woken(agent: Agent) -> None:
+    def woken(pid: int) -> int:
+        tasks = Path(f"/proc/{pid}/task").glob("*/status")
+        return sum(int(t.read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for t in tasks)
+
+    before = {pid: woken(pid) for pid in agent.workers()}
+    for _ in range(100):
+        agent.ask()
+        time.sleep(0.005)
+    # The other one's threads look around now and then by themselves, and may be asked while the first is not back yet.
+    assert min(woken(pid) - before[pid] for pid in before) < 50
+
+
+def test_one_that_hangs_delays_nobody(agent: Agent) -> None:
+    with agent.connect(b"slow") as slow:
+        with stopped(agent.slow()) as pid:
+            started = time.monotonic()
+            assert {agent.ask() for _ in range(50)} == agent.workers() - {pid}
+            assert time.monotonic() - started < 5
+        assert answered(slow) == pid
+
+
+def test_one_that_is_killed_is_replaced(agent: Agent) -> None:
+    time.sleep(workers.PAUSE)  # it has lived for so long
+    with agent.connect(b"slow") as slow:
+        before, killed = agent.workers(), agent.slow()
+        os.kill(killed, signal.SIGKILL)
+        assert everything(slow) == protocol.TAKEN  # code 11, says the launcher
+    until(lambda: len(agent.workers() - {killed}) == workers.WORKERS, workers.PAUSE / 2)
+    assert agent.workers() & before == before - {killed}
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(agent.ask, [b"slow"] * 8)) == agent.workers()
+    agent.process.terminate()
+    assert agent.process.wait(10) == 0
+    assert agent.said() == f"hpn agent: worker {killed} ended by signal 9\n"
+
+
+def test_where_they_die_at_once_the_machine_is_not_kept_busy(agent: Agent) -> None:
+    seen, started = set[int](), time.monotonic()
+    while time.monotonic() < started + 2.5 * workers.PAUSE:
+        for pid in agent.workers():
+            seen.add(pid)
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
+    assert 2 * workers.WORKERS <= len(seen) <= 4 * workers.WORKERS
+    assert agent.ask() not in seen
+
+
+def test_killed_it_leaves_none(agent: Agent) -> None:
+    left = agent.workers()
+    with agent.connect(b"slow") as slow:
+        taken(slow)
+        agent.process.kill()
+        agent.process.wait(10)
+        until(lambda: all(states(pid) <= {"Z"} for pid in left))
+        assert everything(slow) == b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_ending(agent: Agent, send: Callable[[int, int], None], number: int) -> None:
+    """To the one that was started, or as systemd and a terminal may, to all: what was there is answered first."""
+    left = agent.workers()
+    working = [agent.connect(b"slow") for _ in range(6)]
+    for sock in working:
+        taken(sock)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.connect(agent.path)
+        send(agent.process.pid, number)
+        time.sleep(0.2)
+        with agent.connect() as late:
+            for sock in working:
+                with sock:
+                    assert everything(sock)[12:].isdigit()
+            assert everything(silent) == b""
+            # It was in the queue, and that was closed: its launcher does the work itself.
+            with pytest.raises(ConnectionResetError):
+                late.recv(1)
+    assert agent.process.wait(10) == 0
+    assert all(states(pid) <= {"Z"} for pid in left)
+    assert agent.said() == ""
+
+
+@pytest.mark.parametrize("pause", ["0", "0.001", "0.003", "0.01"])
+def test_a_signal_at_any_time(tmp_path: Path, pause: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(100)
+        fd = listener.fileno()
+        argv = [sys.executable, "-c", MANY, str(fd), pause]
+        done = subprocess.run(argv, pass_fds=[fd], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
