@@ -50,6 +50,7 @@ dist/hpn: $(SOURCES)
 	packaging/venv pyinstaller --log-level ERROR --noconfirm --clean --distpath build packaging/hpn.spec
 	@mkdir -p dist
 	packaging/venv python packaging/pack.py build/launcher build/program $@
+	@CNI_COMMAND=VERSION HPN_AGENT= $@ </dev/null >/dev/null
 
 bench: root binary ## as root: ADD and DEL, and addresses by how many are held, against the Go peers; WRITE=1 updates docs/performance.md
 	@netns-fixtures/setup net

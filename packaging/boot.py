@@ -1,0 +1,51 @@
+"""The frozen program's first script, in place of PyInstaller's: finds modules in the file that archive.py wrote.
+
+PyInstaller's importer goes through sys.path for every module, opens its archive for each and inflates it; a third of
+the modules it leaves to zipimport, which is Python code; and it imports ctypes, always.  That was a fifth of an ADD.
+"""
+
+import marshal
+import posix
+import sys
+from _frozen_importlib import ModuleSpec
+
+# Not from types, which is not there yet.
+ModuleType = type(sys)
+
+
+class Modules:
+    """An importer."""
+
+    def __init__(self, place: str) -> None:
+        path, _, offset = place.rpartition("?")
+        # Held open: an upgrade may remove it under a process that has not imported everything yet.
+        self._fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+        start = int(offset) + 8
+        size = int.from_bytes(posix.pread(self._fd, 8, start - 8), "little")
+        self._table = marshal.loads(posix.pread(self._fd, size, start))  # noqa: S302
+        self._start = start + size
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        """Where a module is; None if it is not in there, as extensions are not."""
+        if name not in self._table:
+            return None
+        is_package, start, size = self._table[name]
+        directory = f"{sys._MEIPASS}/{name.replace('.', '/')}"  # noqa: SLF001
+        spec = ModuleSpec(name, self, origin=f"{directory}.pyc", loader_state=(start, size), is_package=is_package)
+        if is_package:
+            # Where its extensions are.
+            spec.submodule_search_locations = [directory]
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """As usual."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run its code."""
+        start, size = module.__spec__.loader_state
+        exec(marshal.loads(posix.pread(self._fd, size, self._start + start)), module.__dict__)  # noqa: S102, S302
+
+
+# Behind what is built in and frozen, before what is in files.
+sys.meta_path.insert(2, Modules(sys._pyinstaller_pyz))  # noqa: SLF001
+sys.frozen = True
