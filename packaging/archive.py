@@ -38,8 +38,8 @@ def dotted(path: Path) -> str:
 
 
 def record(names: Iterable[str], target: Path) -> None:
-    """Write the module that ready_made.py looks things up in."""
+    """Write the module that precompiled.py looks things up in."""
     script = Path(__file__).with_name("record.py")
-    command = [sys.executable, "-OO", "-I", "-S", str(script), ":".join(sys.path), *names]
+    command = [sys.executable, "-OO", "-s", "-P", "-S", str(script), ":".join(sys.path), *names]
     with target.open("wb") as output:
         subprocess.run(command, stdout=output, check=True)  # noqa: S603
