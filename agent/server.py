@@ -3,6 +3,7 @@
 A connection costs nobody a thread until its request is whole, so idle and half-sent ones stop nobody.
 """
 
+import ctypes
 import os
 import select
 import socket
@@ -21,7 +22,7 @@ from cni.spec import Reply, Request
 Answer = Callable[[bool, Request], Reply]
 
 # More only take the interpreter from each other: what else there is to do is another process's (workers.py).  Threads
-# that wait for the kernel, a lock or another program are made up for, once nothing was answered for STALL seconds.
+# that wait for the kernel, a lock or another program are made up for, once none was idle for STALL seconds.
 THREADS: Final = 1
 THREADS_MOST: Final = 64
 STALL: Final = 0.01
@@ -33,6 +34,8 @@ _UCRED: Final = struct.Struct("=iII")
 _ONCE: Final = select.EPOLLIN | select.EPOLLONESHOT
 # One process is woken: of those that wait, the one that came first, whose caches are the warmest.
 _SHARED: Final = select.EPOLLIN | select.EPOLLEXCLUSIVE
+_ITIMERSPEC: Final = struct.Struct("4l")  # man 2 timerfd_settime; os has it from Python 3.13 on
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass
@@ -62,10 +65,13 @@ class Server:
         self._epoll.register(listener, _SHARED)
         self._connections = dict[int, _Connection]()
         self._lock = threading.Lock()
-        self._idle = self._count = self._answered = 0
-        self._stopping = self._strained = False
+        self._idle = self._count = 0
+        self._stopping = False
         # Wakes the thread of ``serve``.  Not an Event: a signal's handler may not wait for the lock inside it.
         self._bell = os.eventfd(0)
+        # Wakes it, too, STALL seconds after the last idle thread got work: nothing sooner, for it would take the
+        # interpreter from that thread in every request.
+        self._stall = _timer()
 
     def serve(self) -> None:
         """Work until ``stop``, and then until all that had connected is answered."""
@@ -83,6 +89,7 @@ class Server:
         self._epoll.close()
         with self._lock:  # which the last thread has let go, and so has rung
             os.close(self._bell)
+            os.close(self._stall)
 
     def stop(self) -> None:
         """Take nothing new.  Safe in a signal's handler, and again after the end."""
@@ -91,16 +98,16 @@ class Server:
             os.eventfd_write(self._bell, 1)
 
     def _look_after(self) -> None:
-        """Wait, until it rings or for so long; then see to threads that stall and to connections that stay silent."""
-        answered = self._answered
-        rung, _, _ = select.select([self._bell], [], [], STALL if self._strained else 1.0)
-        if rung:
+        """Wait, at most a second; then see to threads that stall and to connections that stay silent."""
+        rung, _, _ = select.select([self._bell, self._stall], [], [], 1.0)
+        if self._bell in rung:
             os.eventfd_read(self._bell)
             return
-        with self._lock:
-            self._strained = not self._idle and bool(self._count)
-            if self._strained and self._answered == answered and self._count < THREADS_MOST:
-                self._start_thread()
+        if rung:
+            with self._lock, suppress(BlockingIOError):  # set anew, by one that was idle in between
+                os.read(self._stall, 8)
+                if not self._idle and self._count < THREADS_MOST:
+                    self._start_thread()
         self._drop_old()
 
     def _start_thread(self) -> None:
@@ -112,17 +119,19 @@ class Server:
             self._idle += 1
         while True:
             events = self._epoll.poll(0.5, 1)
-            if not events and (self._stopping or self._idle > THREADS):
-                break
             for fd, _ in events:
                 # None: a newcomer that is gone already, is another's, or may not be here.
                 connection = self._accepted() if fd == self._listener.fileno() else self._connections.get(fd)
                 if connection:
                     self._read(connection)
-        with self._lock:
-            self._idle -= 1
-            self._count -= 1
-            os.eventfd_write(self._bell, 1)
+            # At once: a connection wakes all who wait here, one after the other, until it is accepted.  And alone, for
+            # two who each leave it to the other would leave nobody.
+            with self._lock:
+                if self._idle > THREADS or (self._stopping and not events):
+                    self._idle -= 1
+                    self._count -= 1
+                    os.eventfd_write(self._bell, 1)
+                    return
 
     def _accepted(self) -> _Connection | None:
         try:
@@ -157,16 +166,14 @@ class Server:
             return
         with self._lock:
             self._idle -= 1
-            if not self._idle and not self._strained:
-                self._strained = True
-                os.eventfd_write(self._bell, 1)
+            if not self._idle:
+                _set(self._stall, STALL)
         try:
             self._serve(connection, whole)
         finally:
             self._forget(connection)
             with self._lock:
                 self._idle += 1
-                self._answered += 1
 
     def _received(self, c: _Connection) -> Header:
         """The request's header once all of it is in ``c.data``.  Raises BlockingIOError, OSError, ValueError."""
@@ -216,3 +223,17 @@ class Server:
     @staticmethod
     def _is_whole(c: _Connection) -> bool:
         return c.header is not None and len(c.data) == c.header.length
+
+
+def _timer() -> int:
+    """Raises OSError."""
+    fd = int(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK))
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"timerfd_create: {os.strerror(number)}")
+    return fd
+
+
+def _set(timer: int, seconds: float) -> None:
+    """To become readable once, and not before."""
+    _libc.timerfd_settime(timer, 0, _ITIMERSPEC.pack(0, 0, 0, int(seconds * 1e9)), None)
