@@ -48,4 +48,3 @@ class Modules:
 
 # Behind what is built in and frozen, before what is in files.
 sys.meta_path.insert(2, Modules(sys._pyinstaller_pyz))  # noqa: SLF001
-sys.frozen = True

@@ -1,4 +1,4 @@
-"""Append a program's directory to the launcher: files, their table, a trailer (struct names as in carried.h).
+"""Append a program's directory to the launcher, files and their table, and tell it where (structs as in carried.h).
 
     pack.py LAUNCHER DIRECTORY OUTPUT
 
@@ -18,7 +18,8 @@ import sys
 from pathlib import Path
 
 FILE = struct.Struct("=QQI108s")
-TRAILER = struct.Struct("=8s16sQQQII")
+CARRIED = struct.Struct("=24sQQQQQ")
+PLACE = b"packed over this"
 FNV_OFFSET, FNV_PRIME = 14695981039346656037, 1099511628211
 
 
@@ -56,8 +57,10 @@ def pack(launcher: bytes, directory: Path) -> bytes:
         body += data + bytes(-len(data) % 8)
     carried = body[start - len(launcher) :] + table
     version = hashlib.sha256(carried).hexdigest()[:16].encode()
-    trailer = TRAILER.pack(b"HPNPACK1", version, start, len(launcher) + len(body), fnv(carried), len(paths), 0)
-    return launcher + body + table + trailer
+    whole = bytearray(launcher + body + table)
+    (place,) = (found.start() for found in re.finditer(PLACE, launcher))
+    CARRIED.pack_into(whole, place, version, start, len(launcher) + len(body), len(paths), fnv(carried), len(whole))
+    return bytes(whole)
 
 
 def main() -> None:

@@ -1,16 +1,15 @@
 /* What launcher.c and carried.c share. */
 #pragma once
 
-struct trailer { char magic[8], version[16]; uint64_t start, table, sum; uint32_t files, unused; };
+/* Where in this file the carried ones begin, and their table; how many; their checksum; this file's size with them. */
+struct carried { char version[24]; uint64_t start, table, count, sum, size; };
 struct file { uint64_t offset, size; uint32_t mode; char path[108]; };
 
 extern const char *cni; /* CNI_COMMAND: a runtime asks */
+extern struct carried carried;
 
-/* Ends with an error the asker understands. */
-_Noreturn void fail(int code, const char *what, const char *which, int number);
-
-/* Finds what is carried, and its version: 16 hexadecimal digits. */
-const char *find_carried(void);
+/* Ends with an error the asker understands; the code is a number. */
+_Noreturn void fail(const char *code, const char *what, const char *which, int number);
 
 /* The carried program's directory, unpacked if need be, and locked as in use for as long as this process lives. */
 const char *carried_directory(void);

@@ -1,7 +1,8 @@
 /*
  * dist/hpn: asks the agent, and where there is none runs the program it carries.  docs/protocol.md has the frames.
  *
- * Static, so that it needs nothing of the machine's and starts in 0.1 ms; the program takes hundreds of times that.
+ * Static, and on the way to the agent without stdio and malloc: it runs for every command, and most of its time is what
+ * an empty program takes.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -9,12 +10,13 @@
 #include <limits.h>
 #include <poll.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
@@ -27,44 +29,37 @@
 #define REPLY_MOST (16 << 20)
 
 struct request { char magic[4], version[16]; uint32_t ipam, variables, input; };
-struct reply { uint32_t code, out, err; };
+struct reply { char word; struct __attribute__((packed)) { uint32_t code, out, err; }; char text[2 * REPLY_MOST]; };
 
 const char *cni;
 static char text[VARIABLES_MOST + STDIN_MOST + 1]; /* environment, stdin: as the agent gets them */
 static size_t text_size;
 
-/* The texts are ours and hold nothing that JSON would escape. */
-void fail(int code, const char *what, const char *which, int number)
+static void print(int fd, const char *data, size_t size)
 {
-    const char *colon = number ? ": " : "", *why = number ? strerror(number) : "";
-    if (cni)
-        printf("{\"cniVersion\":\"1.1.0\",\"code\":%d,\"msg\":\"%s%s%s%s\"}\n", code, what, which, colon, why);
-    else
-        fprintf(stderr, "hpn: %s%s%s%s\n", what, which, colon, why);
-    fflush(stdout);
+    for (ssize_t n; size && (n = write(fd, data, size)) > 0; data += n, size -= n)
+        ;
+}
+
+/* The texts are ours and hold nothing that JSON would escape. */
+void fail(const char *code, const char *what, const char *which, int number)
+{
+    char line[PATH_MAX + 300], *end = line;
+    const char *parts[] = {"{\"cniVersion\":\"1.1.0\",\"code\":", code, ",\"msg\":\"", what, which, number ? ": " : "",
+                           number ? strerror(number) : "", "\"}\n"};
+    if (!cni)
+        parts[0] = "hpn: ", parts[1] = parts[2] = "", parts[7] = "\n";
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        end = stpcpy(end, parts[i]);
+    print(cni ? 1 : 2, line, end - line);
     _exit(1);
 }
 
 static int64_t now(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &t); /* finding the vDSO's takes longer than four of these */
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
-}
-
-static int receive_all(int fd, void *data, size_t size, int64_t deadline)
-{
-    while (size) {
-        struct pollfd p = {fd, POLLIN, 0};
-        int64_t left = deadline - now();
-        ssize_t n;
-        if (left <= 0 || poll(&p, 1, left) <= 0)
-            return -1;
-        if ((n = recv(fd, data, size, 0)) <= 0)
-            return -1;
-        data = (char *)data + n, size -= n;
-    }
-    return 0;
 }
 
 /* With the request go the pod's namespace and a netlink socket inside it: the agent may not see the path, and need not
@@ -72,75 +67,87 @@ static int receive_all(int fd, void *data, size_t size, int64_t deadline)
 static int send_request(int fd, struct request *q)
 {
     union { char room[CMSG_SPACE(2 * sizeof(int))]; struct cmsghdr head; } control = {0};
-    struct iovec parts[] = {{q, sizeof *q}, {text, q->variables + q->input}};
+    struct iovec parts[] = {{q, sizeof *q}, {text, text_size}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     const char *path = getenv("CNI_NETNS");
-    int own = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), inside = -1;
-    int pod = own >= 0 && path && *path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    ssize_t sent;
+    int pod = path && *path ? open(path, O_RDONLY | O_CLOEXEC) : -1, own = -1, inside = -1;
 
-    if (pod >= 0 && !setns(pod, CLONE_NEWNET)) {
+    if (pod >= 0 && (own = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) >= 0 && !setns(pod, CLONE_NEWNET)) {
         inside = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 0);
         if (setns(own, CLONE_NEWNET))
-            fail(5, "cannot return from the pod's namespace", "", errno);
+            fail("5", "cannot return from the pod's namespace", "", errno);
     }
     if (inside >= 0) {
-        int both[2] = {pod, inside};
         control.head.cmsg_level = SOL_SOCKET, control.head.cmsg_type = SCM_RIGHTS;
-        control.head.cmsg_len = CMSG_LEN(sizeof both);
-        memcpy(CMSG_DATA(&control.head), both, sizeof both);
+        control.head.cmsg_len = CMSG_LEN(2 * sizeof(int));
+        memcpy(CMSG_DATA(&control.head), (int[]){pod, inside}, 2 * sizeof(int));
         message.msg_control = &control, message.msg_controllen = sizeof control.room;
     }
-    sent = sendmsg(fd, &message, MSG_NOSIGNAL);
-    close(own), close(pod), close(inside);
-    for (size_t all = sizeof *q + parts[1].iov_len, done = sent; sent > 0 && done < all; done += sent)
+    ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+    for (size_t all = sizeof *q + text_size, done = sent; sent > 0 && done < all; done += sent)
         sent = send(fd, text + (done - sizeof *q), all - done, MSG_NOSIGNAL);
     return sent > 0 ? 0 : -1;
 }
 
-/* The agent's answer is printed and ends this process.  It returns where the agent will not act on the request. */
-static void ask_agent(const char *name, const char *version, size_t variables)
+/* The agent's answer, as much as came in time. */
+static size_t receive(int fd, struct reply *r)
 {
+    const char *limit = getenv("HPN_AGENT_TIMEOUT");
+    const size_t head = offsetof(struct reply, text);
+    int64_t deadline = now() + 5000, left;
+    size_t got = 0, all = 1;
+    ssize_t n;
+
+    while (got < all && (left = deadline - now()) > 0 && poll(&(struct pollfd){fd, POLLIN, 0}, 1, left) > 0 &&
+           (n = recv(fd, (char *)r + got, sizeof *r - got, 0)) > 0) {
+        if (!got && r->word == 'T')
+            deadline = now() + (limit ? atoi(limit) : 120) * 1000LL, all = head;
+        if ((got += n) >= head && all <= head) {
+            if (r->out > REPLY_MOST || r->err > REPLY_MOST)
+                break;
+            all = head + r->out + r->err;
+        }
+    }
+    return got;
+}
+
+/* The agent's answer is printed and ends this process.  It returns where the agent will not act on the request; what is
+ * open then closes when the program is executed. */
+static void ask_agent(size_t variables)
+{
+    static struct reply r;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct ucred peer;
     struct timeval patience = {5, 0};
     socklen_t size = sizeof peer;
-    const char *path = getenv("HPN_AGENT"), *limit = getenv("HPN_AGENT_TIMEOUT");
-    struct request q = {"HPN1", "", !strcmp(name, "hpn-ipam"), variables, text_size - variables};
-    struct reply r;
-    char *answer, word = 0;
+    const char *path = getenv("HPN_AGENT");
+    uint32_t is_ipam = !strcmp(program_invocation_short_name, "hpn-ipam");
+    struct request q = {"HPN1", "", is_ipam, variables, text_size - variables};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
     path = path ? path : "/run/hpn/agent.sock";
     if (fd < 0 || !*path || strlen(path) >= sizeof address.sun_path)
         return;
     strcpy(address.sun_path, path);
-    memcpy(q.version, version, sizeof q.version);
+    memcpy(q.version, carried.version, sizeof q.version);
     /* A full queue is EAGAIN: then the work is done here. */
     if (connect(fd, (void *)&address, sizeof address) || fcntl(fd, F_SETFL, 0) ||
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) ||
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) || (peer.uid && peer.uid != geteuid()) ||
-        send_request(fd, &q)) {
-        close(fd);
+        send_request(fd, &q))
         return;
-    }
+    size_t got = receive(fd, &r);
     /* Until it says that it has taken the request it may be given up: after the shutdown it can no longer say so. */
-    if (receive_all(fd, &word, 1, now() + 5000)) {
+    if (!got) {
         shutdown(fd, SHUT_RDWR);
-        if (recv(fd, &word, 1, MSG_DONTWAIT) != 1)
-            word = 0;
+        recv(fd, &r.word, 1, MSG_DONTWAIT);
     }
-    if (word != 'T') {
-        close(fd);
+    if (r.word != 'T')
         return;
-    }
-    int64_t deadline = now() + (limit ? atoi(limit) : 120) * 1000LL;
-    if (receive_all(fd, &r, sizeof r, deadline) || r.out > REPLY_MOST || r.err > REPLY_MOST ||
-        !(answer = malloc(r.out + r.err + 1)) || receive_all(fd, answer, r.out + r.err, deadline))
-        fail(11, "the agent took the request and did not answer; it may be done or not, so repeat it", "", 0);
-    fwrite(answer + r.out, 1, r.err, stderr);
-    fwrite(answer, 1, r.out, stdout);
-    fflush(stdout);
+    if (got < offsetof(struct reply, text) || got < offsetof(struct reply, text) + r.out + r.err)
+        fail("11", "the agent took the request and did not answer; it may be done or not, so repeat it", "", 0);
+    print(2, r.text + r.out, r.err);
+    print(1, r.text, r.out);
     _exit(r.code);
 }
 
@@ -149,41 +156,42 @@ static void rewind_input(size_t variables)
 {
     int again = memfd_create("stdin", 0);
     size_t size = text_size - variables;
-    if (again < 0 || write(again, text + variables, size) != (ssize_t)size || lseek(again, 0, SEEK_SET) || dup2(again, 0))
-        fail(5, "cannot keep stdin", "", errno);
+    if (again < 0 || write(again, text + variables, size) != (ssize_t)size || lseek(again, 0, SEEK_SET) ||
+        dup2(again, 0))
+        fail("5", "cannot keep stdin", "", errno);
     close(again);
 }
 
 int main(int argc, char **argv, char **environment)
 {
     static char program[PATH_MAX + 40], loader[PATH_MAX + 40];
-    const char *version, *directory, *slash = strrchr(argv[0], '/');
+    const char *directory;
     char *words[argc + 4];
-    size_t variables;
     cni = getenv("CNI_COMMAND");
-    version = find_carried();
     if (cni && !isatty(0)) {
-        for (; *environment && text_size + strlen(*environment) < VARIABLES_MOST; environment++) {
-            strcpy(text + text_size, *environment);
-            text_size += strlen(*environment) + 1;
-        }
-        variables = text_size;
+        for (; *environment && text_size + strlen(*environment) < VARIABLES_MOST; environment++)
+            text_size = stpcpy(text + text_size, *environment) + 1 - text;
+        size_t variables = text_size;
         for (ssize_t n; (n = read(0, text + text_size, sizeof text - text_size)) > 0;)
             text_size += n;
         if (text_size > variables + STDIN_MOST)
-            fail(6, "stdin is longer than 4 MiB", "", 0);
+            fail("6", "stdin is longer than 4 MiB", "", 0);
         if (!*environment) /* all of it went in */
-            ask_agent(slash ? slash + 1 : argv[0], version, variables);
+            ask_agent(variables);
         rewind_input(variables);
     }
     directory = carried_directory();
-    snprintf(program, sizeof program, "%s/hpn", directory);
-    snprintf(loader, sizeof loader, "%s/ld-hpn.so.2", directory);
+    stpcpy(stpcpy(program, directory), "/hpn");
+    stpcpy(stpcpy(loader, directory), "/ld-hpn.so.2");
     /* Its own name is the loader's now, and it has to know the agent that is of its version. */
     setenv("HPN_ARGV0", argv[0], 1);
-    setenv("HPN_VERSION", version, 1);
+    setenv("HPN_VERSION", carried.version, 1);
+    /* PyInstaller's bootloader would start itself again, with LD_LIBRARY_PATH set, which the loader's option makes
+     * needless: these are what it then finds. */
+    setenv("_PYI_ARCHIVE_FILE", program, 1);
+    setenv("_PYI_PARENT_PROCESS_LEVEL", "0", 1);
     memcpy(words, (char *[]){loader, "--library-path", (char *)directory, program}, 4 * sizeof *words);
     memcpy(words + 4, argv + 1, argc * sizeof *words);
     execv(loader, words);
-    fail(5, "cannot run ", program, errno);
+    fail("5", "cannot run ", program, errno);
 }
