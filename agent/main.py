@@ -23,7 +23,7 @@ _BACKLOG: Final = 512
 HELP: Final = f"""\
 usage: hpn agent [--socket PATH]
 
-Answers the CNI requests of this version of hpn from a warm process, until SIGTERM.  Launchers look for it at
+Answers the CNI requests of this version of hpn from warm processes, until SIGTERM.  Launchers look for it at
 $HPN_AGENT, by default {SOCKET}.  A socket passed by systemd is used instead.
 """
 
