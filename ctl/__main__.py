@@ -20,6 +20,7 @@ def main() -> NoReturn:
     # A person's command line needs none of the plugin's imports, and neither plugin the other's.
     version = os.environ.pop("HPN_VERSION", "")
     if "CNI_COMMAND" not in os.environ:
+        gc.enable()
         if sys.argv[1:2] == ["agent"]:
             from agent.main import main as agent  # noqa: PLC0415
 
@@ -27,7 +28,7 @@ def main() -> NoReturn:
         from ctl.main import main as operator  # noqa: PLC0415
 
         sys.exit(operator(sys.argv))
-    # A process of a tenth of a second leaves no garbage worth a look.
+    # As in the frozen program from its first module on (packaging/boot.py).
     gc.disable()
     try:
         plugin()

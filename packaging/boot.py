@@ -4,6 +4,7 @@ PyInstaller's importer goes through sys.path for every module, opens its archive
 the modules it leaves to zipimport, which is Python code; and it imports ctypes, always.  That was a fifth of an ADD.
 """
 
+import gc
 import marshal
 import posix
 import sys
@@ -46,5 +47,7 @@ class Modules:
         exec(marshal.loads(posix.pread(self._fd, size, self._start + start)), module.__dict__)  # noqa: S102, S302
 
 
+# A process of a tenth of a second leaves no garbage worth a look; ctl/__main__.py looks in those that live longer.
+gc.disable()
 # Behind what is built in and frozen, before what is in files.
 sys.meta_path.insert(2, Modules(sys._pyinstaller_pyz))  # noqa: SLF001

@@ -4,21 +4,12 @@
  * They are unpacked once per version into a directory that nobody else may write to; a shared lock held on a version's
  * directory says that it is in use, so that a newer version's first run can remove those that are not.
  */
-#define _GNU_SOURCE
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/file.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "carried.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 
 struct carried carried = {.version = "packed over this"};
 static const uint8_t *self; /* this file, mapped */

@@ -1,5 +1,14 @@
 /* What launcher.c and carried.c share. */
 #pragma once
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* Where in this file the carried ones begin, and their table; how many; their checksum; this file's size with them. */
 struct carried { char version[24]; uint64_t start, table, count, sum, size; };

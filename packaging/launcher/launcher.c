@@ -4,25 +4,16 @@
  * Static, and on the way to the agent without stdio and malloc: it runs for every command, and most of its time is what
  * an empty program takes.
  */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
+#include "carried.h"
+
 #include <poll.h>
 #include <sched.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
-
-#include "carried.h"
 
 #define VARIABLES_MOST (1 << 20)
 #define STDIN_MOST (4 << 20)
@@ -37,8 +28,7 @@ static size_t text_size;
 
 static void print(int fd, const char *data, size_t size)
 {
-    for (ssize_t n; size && (n = write(fd, data, size)) > 0; data += n, size -= n)
-        ;
+    for (ssize_t n; size && (n = write(fd, data, size)) > 0; data += n, size -= n) {}
 }
 
 /* The texts are ours and hold nothing that JSON would escape. */
@@ -154,12 +144,11 @@ static void ask_agent(size_t variables)
 /* stdin, which was read for the agent, once more for the program. */
 static void rewind_input(size_t variables)
 {
-    int again = memfd_create("stdin", 0);
+    int again = memfd_create("stdin", MFD_CLOEXEC);
     size_t size = text_size - variables;
     if (again < 0 || write(again, text + variables, size) != (ssize_t)size || lseek(again, 0, SEEK_SET) ||
         dup2(again, 0))
         fail("5", "cannot keep stdin", "", errno);
-    close(again);
 }
 
 int main(int argc, char **argv, char **environment)
