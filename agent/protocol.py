@@ -31,23 +31,24 @@ class Header:
     stdin: int
 
     @property
-    def length(self) -> int:
-        """Of what follows it."""
-        return self.environment + self.stdin
+    def end(self) -> int:
+        """Where the request ends that it begins."""
+        return HEADER.size + self.environment + self.stdin
 
 
-def header(data: bytes) -> Header:
-    """Raises ValueError for what no launcher sends."""
-    magic, version, ipam, environment, stdin = HEADER.unpack(data)
+def header(data: bytes | bytearray) -> Header:
+    """Of a request.  Raises ValueError for what no launcher sends."""
+    magic, version, ipam, environment, stdin = HEADER.unpack_from(data)
     if magic != MAGIC or ipam > 1 or environment > ENVIRONMENT_MOST or stdin > STDIN_MOST:
         raise ValueError("not a request")
     return Header(version.decode(errors="replace"), bool(ipam), environment, stdin)
 
 
-def environment(data: bytes) -> dict[str, str]:
-    """NAME=VALUE strings, each with a zero byte behind it."""
-    pairs = (os.fsdecode(one).partition("=") for one in data.split(b"\0"))
-    return {name: value for name, equals, value in pairs if equals}
+def parts(header: Header, request: bytes) -> tuple[dict[str, str], bytes]:
+    """Environment and stdin of a whole request.  The former is NAME=VALUE strings, each with a zero byte behind it."""
+    stdin = HEADER.size + header.environment
+    pairs = os.fsdecode(request[HEADER.size : stdin]).split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair), request[stdin : header.end]
 
 
 def reply(answer: Reply) -> bytes:

@@ -29,6 +29,8 @@ STALL: Final = 0.01
 REQUEST_TIMEOUT: Final = 10.0  # seconds for a launcher to send its request, which it does at once
 REPLY_TIMEOUT: Final = 10.0
 _PASSED: Final = 2  # a namespace and a netlink socket inside it
+_ROOM: Final = socket.CMSG_SPACE(4 * _PASSED)
+_PIECE: Final = 1 << 16  # mostly all of a request
 _UCRED: Final = struct.Struct("=iII")
 # One thread is woken for it, and says when the next may be.
 _ONCE: Final = select.EPOLLIN | select.EPOLLONESHOT
@@ -48,6 +50,10 @@ class _Connection:
     header: Header | None = None
     passed: list[int] = field(default_factory=list)
     watched: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        return self.header is not None and len(self.data) >= self.header.end
 
     def close(self) -> None:
         self.sock.close()
@@ -143,16 +149,17 @@ class Server:
         if uid not in (0, os.geteuid()):
             sock.close()
             return None
-        connection = _Connection(sock)
-        with self._lock:
-            self._connections[sock.fileno()] = connection
-        return connection
+        return _Connection(sock)
 
     def _watch(self, connection: _Connection) -> None:
         """Have one thread, whichever, go on when more comes.  Not before: its end would be an event for another."""
-        change = self._epoll.modify if connection.watched else self._epoll.register
+        if connection.watched:
+            self._epoll.modify(connection.sock, _ONCE)
+            return
         connection.watched = True
-        change(connection.sock, _ONCE)
+        with self._lock:
+            self._connections[connection.sock.fileno()] = connection
+        self._epoll.register(connection.sock, _ONCE)
 
     def _read(self, connection: _Connection) -> None:
         """Take in what is there; with all of it there, do the work."""
@@ -177,52 +184,50 @@ class Server:
 
     def _received(self, c: _Connection) -> Header:
         """The request's header once all of it is in ``c.data``.  Raises BlockingIOError, OSError, ValueError."""
-        while c.header is None or len(c.data) < c.header.length:
-            if c.header is None:
-                data, fds, _, _ = socket.recv_fds(c.sock, protocol.HEADER.size - len(c.data), _PASSED)
-                c.passed += fds
-            else:
-                data = c.sock.recv(c.header.length - len(c.data))
+        while c.header is None or len(c.data) < c.header.end:
+            # What is passed comes with the first piece.
+            room = 0 if c.data else _ROOM
+            data, passed, _, _ = c.sock.recvmsg(_PIECE, room, socket.MSG_CMSG_CLOEXEC)
+            for level, kind, fds in passed:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    c.passed += memoryview(fds)[: len(fds) & ~3].cast("i")
             if not data:
                 raise ValueError("it broke off")
             c.data += data
-            if c.header is None and len(c.data) == protocol.HEADER.size:
-                c.header = protocol.header(bytes(c.data))
-                c.data.clear()
+            if c.header is None and len(c.data) >= protocol.HEADER.size:
+                c.header = protocol.header(c.data)
         return c.header
 
     def _serve(self, c: _Connection, header: Header) -> None:
-        c.sock.settimeout(REPLY_TIMEOUT)
         with suppress(OSError):  # a launcher that is gone needs no answer
             if header.version != self._version:
-                c.sock.sendall(protocol.REFUSED)
+                c.sock.send(protocol.REFUSED)
                 return
             # Fails where the launcher has given us up: then it does the work itself.
-            c.sock.sendall(protocol.TAKEN)
-            data = bytes(c.data)
-            environ = protocol.environment(data[: header.environment])
+            c.sock.send(protocol.TAKEN)
+            environ, stdin = protocol.parts(header, bytes(c.data))
             inside = (c.passed[0], c.passed[1]) if len(c.passed) == _PASSED else None
-            request = Request(environ, data[header.environment :], inside)
-            c.sock.sendall(protocol.reply(self._answer(header.ipam, request)))
+            reply = protocol.reply(self._answer(header.ipam, Request(environ, stdin, inside)))
+            sent = c.sock.send(reply)
+            if sent < len(reply):
+                c.sock.settimeout(REPLY_TIMEOUT)
+                c.sock.sendall(reply[sent:])
 
     def _forget(self, connection: _Connection) -> None:
-        with self._lock:
-            self._connections.pop(connection.sock.fileno(), None)
+        if connection.watched:
+            with self._lock:
+                del self._connections[connection.sock.fileno()]
         connection.close()
 
     def _drop_old(self, older_than: float = REQUEST_TIMEOUT) -> None:
         """Close connections whose request does not come; one that is served has its whole request."""
         limit = time.monotonic() - older_than
         with self._lock:
-            old = [c for c in self._connections.values() if c.since <= limit and not self._is_whole(c)]
+            old = [c for c in self._connections.values() if c.since <= limit and not c.is_whole]
         for connection in old:
             # Not closed: a thread may be about to read it, and then sees its end.
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
-
-    @staticmethod
-    def _is_whole(c: _Connection) -> bool:
-        return c.header is not None and len(c.data) == c.header.length
 
 
 def _timer() -> int:

@@ -13,6 +13,7 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final, Self
 
 from cni.kernel.netns import run_in
@@ -37,6 +38,7 @@ NLA_F_NESTED: Final = 0x8000
 
 HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
 LINK: Final = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
+_series = count()
 _ATTR = struct.Struct("=HH")
 _attr_at = _ATTR.unpack_from
 
@@ -89,7 +91,8 @@ class Rtnl:
         sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
         sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
         self.sock = sock
-        self.sequence = 0
+        # Others may be over the same socket (``passed``), and an answer that nobody waited for is not theirs.
+        self.sequence = next(_series) << 12 & 0x7FFFFFFF
 
     def __enter__(self) -> Self:
         return self

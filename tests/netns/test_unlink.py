@@ -56,3 +56,15 @@ def test_with_room_for_no_announcement(pod: Pod) -> None:
             unlink.delete(inside, index)
             inside.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
             assert inside.link(index=index) is None
+
+
+def test_the_late_answer_is_nobody_elses(pod: Pod) -> None:
+    """A request's several users have one socket between them, and each numbers its requests."""
+    with netns.opened(pod.path) as fd, rtnl.opened(fd) as first:
+        for _ in range(10):
+            index = make(pod)
+            with rtnl.passed(first.sock.fileno()) as one, rtnl.passed(first.sock.fileno()) as other:
+                unlink.delete(one, index)
+                time.sleep(0.1)
+                assert other.link("lo")
+                assert other.link("v0") is None
