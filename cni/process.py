@@ -10,18 +10,9 @@ from cni.spec import NEWEST, Program, Reply, Request
 
 
 def environment() -> dict[str, str]:
-    """This process's environment as another program should see it.
-
-    A frozen program's loader points LD_LIBRARY_PATH at the libraries it carries and leaves notes to its own
-    children; a delegate must get neither (PyInstaller manual, "LD_LIBRARY_PATH / LIBPATH considerations").
-    """
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("_PYI_", "_MEIPASS"))}
-    if getattr(sys, "frozen", False):
-        environ.pop("LD_LIBRARY_PATH", None)
-        original = environ.pop("LD_LIBRARY_PATH_ORIG", None)
-        if original is not None:
-            environ["LD_LIBRARY_PATH"] = original
-    return environ
+    """This process's environment as another program should see it: without the notes to itself that a frozen program's
+    loader leaves there (PyInstaller)."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("_PYI_", "_MEIPASS"))}
 
 
 def serve(program: Program) -> NoReturn:
