@@ -208,6 +208,10 @@ def run_all(bench: Bench, agent_pid: int, rounds: int) -> tuple[list[str], str]:
         together = partial(Side.together, pods=bench.pods, at_once=at_once)
         many = bench.sides(direct=False)
         compare(f"{PODS} pods, {at_once} at a time", many, min(rounds, 10), together, pods=PODS)
+    for _ in range(MEMORY_CYCLES // len(bench.pods)):
+        for verb in VERBS:
+            sides[1].together(verb, bench.pods, 8)
+    after = memory(agent_pid)
     # Last, for it stays.
     full = bench.sides(direct=False)
     fills.ours(bench.scratch / "leases" / full[1].conf["name"], "10.56.0.0/16", HELD)
@@ -218,11 +222,10 @@ def run_all(bench: Bench, agent_pid: int, rounds: int) -> tuple[list[str], str]:
         counts = [(side.name, netlink_requests(side, one[0], bench.scratch)) for side in (sides[0], sides[2])]
         said = "; ".join(f"{name} {count['ADD']} and {count['DEL']}" for name, count in counts)
         lines += [f"Netlink requests of an ADD and a DEL: {said}.", ""]
-    for _ in range(MEMORY_CYCLES // len(bench.pods)):
-        for verb in VERBS:
-            sides[1].together(verb, bench.pods, 8)
-    at_end = memory(agent_pid)
-    lines.append(f"The agent's memory, PSS of its processes: {idle:.0f} MB at its start, {at_end:.0f} MB at the end.")
+    lines.append(
+        f"The agent's memory, PSS of its processes: {idle:.0f} MB at its start, {after:.0f} MB after another "
+        f"{MEMORY_CYCLES:,} attachments, {memory(agent_pid):.0f} MB with the index of {HELD:,} addresses made anew."
+    )
     return lines, chart.bars(bars, "the Go plugins", "hpn, with its agent")
 
 
