@@ -47,9 +47,9 @@ def claimed(wanted: Mapping[str, str], entry: Entry, record: Record, pod: Pod) -
     values = _paths(wanted, record.key.ifname)
     with journal.namespace_locked(entry.state_dir, record.identity):
         others = journal.beside(entry.state_dir, record)
+        now = _now(values, pod, record.key.ifname)
         settings = {
-            path: {"value": value, "before": _before(path, value, pod, record.key.ifname, others)}
-            for path, value in values.items()
+            path: {"value": value, "before": _before(path, value, now[path], others)} for path, value in values.items()
         }
         record = replace(record, sysctl=settings)
         entry.save(record)
@@ -58,7 +58,8 @@ def claimed(wanted: Mapping[str, str], entry: Entry, record: Record, pod: Pod) -
 
 def written(pod: Pod, settings: Json) -> Json:
     """The same with the values that the kernel made of those written ("0x10" is 16).  Raises OSError."""
-    return {path: {**setting, "value": sysctl.read(pod.fd, path)} for path, setting in settings.items()}
+    now = sysctl.read_all(pod.fd, settings)
+    return {path: {**setting, "value": now[path]} for path, setting in settings.items()}
 
 
 def restore(record: Record, pod: Pod, state_dir: Path) -> None:
@@ -106,19 +107,26 @@ def _twin(path: str, ifname: str) -> str:
     return f"{family}/{table}/default/{entry}" if table in ("conf", "neigh") and name == ifname else ""
 
 
-def _before(path: str, value: str, pod: Pod, ifname: str, others: list[Record]) -> str | None:
-    """What it is in the pod, or was before another attachment came; None for the interface's own."""
-    twin = _twin(path, ifname)
+def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | None]:
+    """What each is in the pod; None for the interface's own.  Raises InvalidConfig for one that cannot be set."""
+    twins = {path: _twin(path, ifname) for path in values}
+    asked = {twin or path: path for path, twin in twins.items()}
     try:
-        now = sysctl.read(pod.fd, twin or path, writable=True)
+        now = sysctl.read_all(pod.fd, asked, writable=True)
     except OSError as e:
+        path = asked.get(sysctl.path_of(str(e.filename)))
+        if path is None:
+            raise
         raise InvalidConfig(
-            f"sysctl {sysctl.name(path)!r} {value!r} cannot be set in the pod's namespace ({e.strerror}: "
+            f"sysctl {sysctl.name(path)!r} {values[path]!r} cannot be set in the pod's namespace ({e.strerror}: "
             f"{e.filename}); correct it, or set it on the host"
         ) from e
-    if twin:
-        return None
-    for other in others:
+    return {path: None if twin else now[path] for path, twin in twins.items()}
+
+
+def _before(path: str, value: str, now: str | None, others: list[Record]) -> str | None:
+    """What it is in the pod, or was before another attachment came; None for the interface's own."""
+    for other in others if now is not None else ():
         if path in other.sysctl:
             if value.split() != str(other.sysctl[path]["value"]).split():
                 raise InvalidConfig(

@@ -1,7 +1,7 @@
 """Files under /proc/sys/net, which show the namespace of the thread that opens them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from cni.kernel.netns import run_in
 
@@ -42,17 +42,27 @@ def write(ns_fd: int, values: Mapping[str, str]) -> None:
     run_in(ns_fd, work)
 
 
-def read(ns_fd: int, key: str, *, writable: bool = False) -> str:
-    """Equivalent to: sysctl -n net.KEY, each white space as one space.  Raises OSError with the file's name, also, if
-    that is asked for, where it could not be written."""
+def read(ns_fd: int, key: str) -> str:
+    """Equivalent to: sysctl -n net.KEY, each white space as one space.  Raises OSError with the file's name."""
+    return read_all(ns_fd, [key])[key]
 
-    def work() -> bytes:
+
+def read_all(ns_fd: int, keys: Iterable[str], *, writable: bool = False) -> dict[str, str]:
+    """``read`` of each, the namespace entered once.  Raises OSError with the file's name, also, if that is asked for,
+    where it could not be written."""
+
+    def one(key: str) -> str:
         fd = os.open(_ROOT + key, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         try:
-            return os.read(fd, 65536)
+            return " ".join(os.read(fd, 65536).decode(errors="replace").split())
         except OSError as e:
             raise OSError(e.errno, e.strerror, _ROOT + key) from e
         finally:
             os.close(fd)
 
-    return " ".join(run_in(ns_fd, work).decode(errors="replace").split())
+    return run_in(ns_fd, lambda: {key: one(key) for key in keys})
+
+
+def path_of(file: str) -> str:
+    """The path of a file's name."""
+    return file.removeprefix(_ROOT)
