@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cni import durable, locks
+from cni import durable
 from cni.errors import IoFailure, RecordUnreadable
 from cni.kernel import sysfs
+from cni.locks import Lock
 from cni.pod import Identity
 from cni.spec import Json, Key
 
@@ -125,45 +126,31 @@ class Entry:
 @contextmanager
 def locked(state_dir: Path, network: str, key: Key) -> Iterator[Entry]:
     """The attachment's entry, alone.  Raises TryAgain if another process keeps it, IoFailure."""
-    lock = _taken(state_dir, "attachment", f"{network}/{key}")
-    try:
+    with _lock(state_dir, "attachment", f"{network}/{key}"):
         yield Entry(state_dir, network, key)
-    finally:
-        os.close(lock)
 
 
-@contextmanager
-def device_locked(state_dir: Path, device: str) -> Iterator[None]:
+def device_locked(state_dir: Path, device: str) -> Lock:
     """Alone in deciding who gets a device; taken inside an attachment's lock, never around one.
     Raises TryAgain, IoFailure."""
-    lock = _taken(state_dir, "device", device)
-    try:
-        yield
-    finally:
-        os.close(lock)
+    return _lock(state_dir, "device", device)
 
 
-@contextmanager
-def namespace_locked(state_dir: Path, namespace: Identity) -> Iterator[None]:
+def namespace_locked(state_dir: Path, namespace: Identity) -> Lock:
     """Alone in deciding over what a pod's attachments share; taken inside an attachment's lock, never around one.
     Raises TryAgain, IoFailure."""
-    lock = _taken(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
-    try:
-        yield
-    finally:
-        os.close(lock)
+    return _lock(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
 
 
-def _taken(state_dir: Path, what: str, name: str) -> int:
-    """The lock, held until this is closed."""
+def _lock(state_dir: Path, what: str, name: str) -> Lock:
     folder = f"{state_dir}/locks"
     path = f"{folder}/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
     try:
         try:
-            return locks.taken(path, LOCK_TIMEOUT)
+            return Lock(path, LOCK_TIMEOUT)
         except (FileNotFoundError, NotADirectoryError):
             durable.directory(Path(folder))
-            return locks.taken(path, LOCK_TIMEOUT)
+            return Lock(path, LOCK_TIMEOUT)
     except OSError as e:
         raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
 

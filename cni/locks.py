@@ -13,18 +13,27 @@ _POLL: Final = 0.0005
 _POLL_MOST: Final = 0.005
 
 
-def taken(path: str, patience: float) -> int:
-    """The file's lock, held until the descriptor is closed; the file is made where there is none.  Raises TryAgain
-    after ``patience`` seconds, OSError."""
-    # Opened for every use: flock excludes whoever opened the file, so the threads of a process too.  filelock's own
-    # objects do all this and more, at ten times the cost.
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        _take(fd, path, patience)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+class Lock:
+    """A file's lock, from its making to the end of its ``with``."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: str, patience: float) -> None:
+        """The file is made where there is none.  Raises TryAgain after ``patience`` seconds, OSError."""
+        # Opened for every use: flock excludes whoever opened the file, so the threads of a process too.  filelock's
+        # own objects do all this and more, at ten times the cost.
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            _take(self._fd, path, patience)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
 
 
 def _take(fd: int, path: str, patience: float) -> None:

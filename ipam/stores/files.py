@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cni import durable, locks
+from cni import durable
 from cni.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, together
+from cni.locks import Lock
 from cni.result import Address, Ip
 from cni.spec import Key
 from ipam.ranges import Span, elsewhere
@@ -183,14 +184,10 @@ class FileStore:
         try:
             if make:
                 durable.directory(self._directory)
-            lock = locks.taken(f"{self._directory}/lock", self._patience)
-            try:
-                with Table(self._directory, self._log) as table:
-                    if mend and not table.is_true:
-                        repair(table)
-                    yield table
-            finally:
-                os.close(lock)
+            with Lock(f"{self._directory}/lock", self._patience), Table(self._directory, self._log) as table:
+                if mend and not table.is_true:
+                    repair(table)
+                yield table
         except OSError as e:
             raise _refusal(self._directory, e) from e
 
