@@ -52,8 +52,9 @@ class _Connection:
     watched: bool = False
 
     @property
-    def is_whole(self) -> bool:
-        return self.header is not None and len(self.data) >= self.header.end
+    def whole(self) -> Header | None:
+        """The request's header, once all of it is here."""
+        return self.header if self.header and len(self.data) >= self.header.end else None
 
     def close(self) -> None:
         self.sock.close()
@@ -184,7 +185,7 @@ class Server:
 
     def _received(self, c: _Connection) -> Header:
         """The request's header once all of it is in ``c.data``.  Raises BlockingIOError, OSError, ValueError."""
-        while c.header is None or len(c.data) < c.header.end:
+        while not (whole := c.whole):
             # What is passed comes with the first piece.
             room = 0 if c.data else _ROOM
             data, passed, _, _ = c.sock.recvmsg(_PIECE, room, socket.MSG_CMSG_CLOEXEC)
@@ -196,7 +197,7 @@ class Server:
             c.data += data
             if c.header is None and len(c.data) >= protocol.HEADER.size:
                 c.header = protocol.header(c.data)
-        return c.header
+        return whole
 
     def _serve(self, c: _Connection, header: Header) -> None:
         with suppress(OSError):  # a launcher that is gone needs no answer
@@ -223,7 +224,7 @@ class Server:
         """Close connections whose request does not come; one that is served has its whole request."""
         limit = time.monotonic() - older_than
         with self._lock:
-            old = [c for c in self._connections.values() if c.since <= limit and not c.is_whole]
+            old = [c for c in self._connections.values() if c.since <= limit and not c.whole]
         for connection in old:
             # Not closed: a thread may be about to read it, and then sees its end.
             with suppress(OSError):

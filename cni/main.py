@@ -25,7 +25,5 @@ def _run(programs: Programs, request: Request, conf: Json, log: list[str]) -> Re
         "GC": commands.gc,
         "STATUS": commands.status,
     }[request.command]
-    if "logFile" not in conf:
-        return command(request, conf, log, programs)
     with kept(request, conf, log):
         return command(request, conf, log, programs)

@@ -126,7 +126,9 @@ def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | No
 
 def _before(path: str, value: str, now: str | None, others: list[Record]) -> str | None:
     """What it is in the pod, or was before another attachment came; None for the interface's own."""
-    for other in others if now is not None else ():
+    if now is None:
+        return None
+    for other in others:
         if path in other.sysctl:
             if value.split() != str(other.sysctl[path]["value"]).split():
                 raise InvalidConfig(

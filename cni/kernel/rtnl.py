@@ -38,9 +38,9 @@ NLA_F_NESTED: Final = 0x8000
 
 HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
 LINK: Final = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
-_series = count()
 _ATTR = struct.Struct("=HH")
 _attr_at = _ATTR.unpack_from
+_series = count()  # of Rtnl's numbers
 
 
 # What it is, in words; a message's type, flags and body.
@@ -110,7 +110,7 @@ class Rtnl:
                 continue  # what is left of a request that was not waited for to its end
             if kind != NLMSG_ERROR:
                 return answer[HEADER.size : length]
-            raise_error(answer[HEADER.size : length], has_message=bool(flags & NLM_F_ACK_TLVS))
+            raise_error(answer[HEADER.size : length], flags)
             return b""
 
     def packed(self, kind: int, flags: int, body: bytes) -> bytes:
@@ -137,7 +137,7 @@ class Rtnl:
 
     def set_up(self, index: int) -> None:
         """Equivalent to: ip link set DEV up."""
-        self.change(RTM_NEWLINK, 0, LINK.pack(0, 0, index, IFF_UP, IFF_UP))
+        self.set_link(index, flags=IFF_UP, mask=IFF_UP)
 
     def set_link(self, index: int, *attrs: bytes, flags: int = 0, mask: int = 0) -> None:
         """Equivalent to: ip link set DEV ...; of IFF_* those in ``mask`` become as in ``flags``.  All in one message,
@@ -166,7 +166,7 @@ class Rtnl:
             if kind != NLMSG_ERROR or sequence <= before:
                 continue  # as above
             try:
-                raise_error(body, has_message=bool(flags & NLM_F_ACK_TLVS))
+                raise_error(body, flags)
             except OSError as e:
                 e.add_note(f"while {changes[sequence - before - 1][0]}")
                 failed = failed or e
@@ -288,12 +288,12 @@ def _socket(fd: int | None = None) -> socket.socket:
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE, fd)
 
 
-def raise_error(body: bytes, *, has_message: bool) -> None:
-    """Raise what struct nlmsgerr says, if it is an error and not an acknowledgement."""
+def raise_error(body: bytes, flags: int) -> None:
+    """Raise what an NLMSG_ERROR says (struct nlmsgerr), if it is an error and not an acknowledgement."""
     number = -int.from_bytes(body[:4], sys.byteorder, signed=True)
     if not number:
         return
-    said = attributes(body[4 + HEADER.size :]).get(NLMSGERR_ATTR_MSG) if has_message else None
+    said = attributes(body[4 + HEADER.size :]).get(NLMSGERR_ATTR_MSG) if flags & NLM_F_ACK_TLVS else None
     raise OSError(number, os.strerror(number) + (f" ({_text(said)})" if said else ""))
 
 

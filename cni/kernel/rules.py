@@ -4,7 +4,6 @@ Packed by hand as in rtnl.py, and held against pyroute2's encoder and decoder as
 """
 
 import errno
-import os
 import socket
 import struct
 import sys
@@ -22,6 +21,7 @@ from cni.kernel.rtnl import (
     attr,
     attributes,
     messages,
+    raise_error,
     u32,
 )
 from cni.result import Address
@@ -96,8 +96,7 @@ def _answer(inside: Rtnl) -> tuple[list[bytes], bool]:
                 continue  # what is left of a request that was not waited for to its end
             whole = whole and not flags & NLM_F_DUMP_INTR
             if kind == NLMSG_ERROR:
-                number = -int.from_bytes(body[:4], sys.byteorder, signed=True)
-                raise OSError(number, os.strerror(number))
+                raise_error(body, flags)
             if kind == NLMSG_DONE:
                 return bodies, whole
             bodies.append(body)

@@ -15,7 +15,6 @@ from cni.kernel.patience import attempts
 from cni.kernel.rtnl import (
     LINK,
     NLM_F_ACK,
-    NLM_F_ACK_TLVS,
     NLMSG_ERROR,
     RTM_DELLINK,
     SOL_NETLINK,
@@ -64,7 +63,7 @@ def _has_ended(inside: Rtnl, index: int) -> bool:
         return _is_absent(inside, index)
     for kind, flags, sequence, body in messages(data):
         if kind == NLMSG_ERROR and sequence == inside.sequence:
-            raise_error(body, has_message=bool(flags & NLM_F_ACK_TLVS))
+            raise_error(body, flags)
             return True
         # Of a bridge (AF_BRIDGE) it says that the link is its port no more.
         if kind == RTM_DELLINK and LINK.unpack_from(body)[::2][:2] == (socket.AF_UNSPEC, index):

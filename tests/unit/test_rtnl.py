@@ -342,18 +342,18 @@ OFFS = struct.pack("=HHI", 8, 2, 32)
 )
 def test_error(body: bytes, has_message: bool, number: int, text: str) -> None:
     with pytest.raises(OSError, match=re.escape(text)) as e:
-        rtnl.raise_error(body, has_message=has_message)
+        rtnl.raise_error(body, rtnl.NLM_F_ACK_TLVS if has_message else 0)
     assert (e.value.errno, e.value.strerror) == (number, text)
 
 
 def test_error_of_its_own_class() -> None:
     with pytest.raises(FileExistsError):
-        rtnl.raise_error(nlmsgerr(17), has_message=False)
+        rtnl.raise_error(nlmsgerr(17), 0)
 
 
 def test_acknowledgement_is_no_error() -> None:
-    rtnl.raise_error(nlmsgerr(0), has_message=False)
-    rtnl.raise_error(nlmsgerr(0, MSG), has_message=True)  # a warning beside success
+    rtnl.raise_error(nlmsgerr(0), 0)
+    rtnl.raise_error(nlmsgerr(0, MSG), rtnl.NLM_F_ACK_TLVS)  # a warning beside success
 
 
 @pytest.mark.parametrize(
