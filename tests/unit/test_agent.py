@@ -182,6 +182,25 @@ def test_stopping_answers_what_has_connected(tmp_path: Path) -> None:
     agent.end()
 
 
+def test_stopping_answers_also_what_nobody_had_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait in the listener's queue, which no event tells of any more."""
+    monkeypatch.setattr("agent.server.STALL", 60)  # no other thread takes them
+    agent = Agent(tmp_path / "s")
+    with agent.connect() as working:
+        working.sendall(request(b"slow"))
+        time.sleep(0.1)
+        queued = [agent.connect() for _ in range(3)]
+        for sock in queued:
+            sock.sendall(request(b"{}"))
+            sock.settimeout(5)
+        agent.server.stop()
+        assert answered(everything(working)) == "False value slow False"
+    for sock in queued:
+        assert answered(everything(sock)) == "False value {} False"
+        sock.close()
+    agent.end()
+
+
 def test_stopping_does_not_stop_making_up_for_those_that_wait(tmp_path: Path) -> None:
     agent = Agent(tmp_path / "s")
     many = [agent.connect() for _ in range(30)]
