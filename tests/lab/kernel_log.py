@@ -18,7 +18,7 @@ HARMLESS = re.compile(
     # igb hands multicast back to who sent it, an announcement of the link-local address too.
     r"|ICMPv6: NA: \S+ advertised our address fe80:\S+ on \S+!"
     # A soft-RoCE device whose interface has just gone with its namespace.
-    r"|infiniband hpn-\S+: ib_query_port failed \(-19\)"
+    r"|infiniband hpn-\S+: ib_query_port failed \(-19\)|hpn-\S+: rxe_query_port: returned err = -19"
     r"|igb 0000:\S+ VF \d+ attempted to (override administratively set|set invalid) "
     r"|igb 0000:\S+ VF \d+ requested MAC filter but is administratively denied"
     r"|clocksource: Long readout interval|hrtimer: interrupt took|workqueue: \S+ hogged CPU|perf: interrupt took"

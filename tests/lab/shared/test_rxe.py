@@ -14,6 +14,7 @@ from lab.node import Node, pci, rdma_devs
 from topology import Pod, until
 
 from cni import durable
+from cni.kernel import netns
 
 RXE = {"mode": "rxe"}
 IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]]}
@@ -106,12 +107,24 @@ def test_it_is_missed(node: Node, pod: Pod) -> None:
     node.ok("DEL", pod, one)
 
 
-def test_the_namespace_died(node: Node, pod: Pod) -> None:
-    one, before = conf(node, master="rail0"), rdma_devs()
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_namespace_died(node: Node, pod: Pod, kind: str) -> None:
+    one, before = conf(node, **KINDS[kind][0]), rdma_devs()
     node.ok("ADD", pod, one)
     assert len(rdma_devs() - before) == 1
     pod.gone()
     node.ok("DEL", pod, one)
+    until(lambda: rdma_devs() == before)
+
+
+def test_the_kernel_removes_it_with_the_namespace(node: Node, pod: Pod) -> None:
+    """And nobody else: it does not survive two at once."""
+    one, before = conf(node, master="rail0"), rdma_devs()
+    node.ok("ADD", pod, one)
+    with netns.opened(pod.path):  # and so it cannot be at it yet
+        pod.gone()
+        node.ok("DEL", pod, one)
+        assert len(rdma_devs() - before) == 1
     until(lambda: rdma_devs() == before)
 
 
