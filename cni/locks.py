@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Final
+from typing import Final, Self
 
 from filelock import lock_descriptor
 
@@ -14,7 +14,7 @@ _POLL_MOST: Final = 0.005
 
 
 class Lock:
-    """A file's lock, from its making to the end of its ``with``."""
+    """A file's lock, from its making to the end of its ``with``, or to its release before that."""
 
     __slots__ = ("_fd",)
 
@@ -29,11 +29,17 @@ class Lock:
             os.close(self._fd)
             raise
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            self.release()
+
+    def release(self) -> None:
+        """Let others have it."""
         os.close(self._fd)
+        self._fd = -1
 
 
 def _take(fd: int, path: str, patience: float) -> None:

@@ -65,7 +65,9 @@ class FileStore:
             if new != old:
                 # On rails one ADD gives of some sets only, and each set goes on where it was.
                 rest = elsewhere(table.index.last, ranges, new.ips) if len(ranges) > len(ips) else ()
-                table.put(held, new, rest)
+                table.put(held, new, rest, late=held is None)
+            else:
+                table.slots.sync()  # it may be of one that was killed before it had
             return ips
 
     def concede(self, key: Key, taken: Mapping[Address, str], seconds: int) -> None:
@@ -153,6 +155,17 @@ class FileStore:
         with self._table(mend=False) as table:
             return [*verify.problems(table), *verify.quarantined(self._directory)]
 
+    def _lock(self) -> Lock:
+        return Lock(f"{self._directory}/lock", self._patience)
+
+    def _sync(self, table: Table) -> None:
+        try:
+            table.sync_late()
+        except OSError:
+            with self._lock():
+                table.take_back()
+            raise
+
     def _collect(self, lines: Sequence[tuple[int, int]], rule: Rule, problems: list[CniError]) -> int:
         with self._table() as table:
             same = [slot for slot, said in lines if hash(table.slots.read(slot)) == said and table.index.is_head(slot)]
@@ -184,10 +197,15 @@ class FileStore:
         try:
             if make:
                 durable.directory(self._directory)
-            with Lock(f"{self._directory}/lock", self._patience), Table(self._directory, self._log) as table:
+            with self._lock() as lock, Table(self._directory, self._log) as table:
                 if mend and not table.is_true:
                     repair(table)
                 yield table
+                if table.is_late:
+                    # The disk takes longer than all else.  Others may go on from what it does not have yet, for it has
+                    # that before, or with, whatever it gets of them.
+                    lock.release()
+                    self._sync(table)
         except OSError as e:
             raise _refusal(self._directory, e) from e
 

@@ -51,6 +51,7 @@ class Table:
         self.directory = directory
         self.log = log
         self._is_spoilt = False
+        self._late = list[tuple[int, bytes]]()
         # Not Path's "/": opening takes less time than that.
         self.slots = Slots(f"{directory}/{LEASES}")
         try:
@@ -115,11 +116,13 @@ class Table:
             why = str(e)
         return self._set_aside(slot, why)
 
-    def put(self, old: Held | None, new: Entry, last: Sequence[Address] = ()) -> None:
-        """Commit the lease, in the place of the old one if there is one; ``last`` stays behind what is given now."""
+    def put(self, old: Held | None, new: Entry, last: Sequence[Address] = (), *, late: bool = False) -> None:
+        """Commit the lease, in the place of the old one if there is one; ``last`` stays behind what is given now.
+
+        ``late`` is for a new one, and leaves the sync to ``sync_late``."""
         before = old.holdings[1] if old else []
         after = [(address.version, int(address)) for address in new.ips]
-        slot = self._write(old.slot if old else 0, new.body())
+        slot = self._write(old.slot if old else 0, new.body(), late=late)
         with self._indexing():
             if old is None:
                 self.index.add(new.digest, slot)
@@ -134,6 +137,24 @@ class Table:
             if not isinstance(new, Kept):
                 self.index.last = (*new.ips, *last)
             self.trust()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether something was put that is not on disk yet."""
+        return bool(self._late)
+
+    def sync_late(self) -> None:
+        """Needs no lock: where another process syncs first, it is for both.  Raises OSError; see ``take_back``."""
+        self.slots.sync()
+        self._late.clear()
+
+    def take_back(self) -> None:
+        """With the lock again: what was put and could not be synced is not there, on disk or not.  Raises OSError."""
+        self.index.distrust()
+        for slot, line in self._late:
+            if self.slots.read(slot) == line:
+                self.slots.write(slot, BLANK)
+        self.slots.sync()
 
     def drop(self, leases: Sequence[Held]) -> None:
         """Free them, on disk when this returns."""
@@ -182,7 +203,7 @@ class Table:
         self.log.append(f"line {slot} of {self.slots.path}: {why}; kept in {kept}, {names} held until it is deleted")
         return self.read(slot)
 
-    def _write(self, slot: int, body: Json) -> int:
+    def _write(self, slot: int, body: Json, *, late: bool = False) -> int:
         """Commit the lease at that line or, for 0, a free one; where it is.  The index is not trusted any more."""
         parts = split(body)
         fresh = self._lines(len(parts) - bool(slot))
@@ -195,8 +216,12 @@ class Table:
                     self.slots.write(line, seal({"of": lines[0], **part} | ({"next": after} if after else {})))
                 self.slots.sync()
                 parts[0]["next"] = lines[1]
-            self.slots.write(lines[0], seal(parts[0]))
-            self.slots.sync()
+            sealed = seal(parts[0])
+            self.slots.write(lines[0], sealed)
+            if late:
+                self._late.append((lines[0], sealed))
+            else:
+                self.slots.sync()
         except OSError:
             # It may have reached the disk all the same.
             with suppress(OSError):
