@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from cni.dispatch import error_json
@@ -10,9 +11,9 @@ from cni.spec import NEWEST, Program, Reply, Request
 
 
 def environment() -> dict[str, str]:
-    """This process's environment as another program should see it: without the notes to itself that a frozen program's
-    loader leaves there (PyInstaller)."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(("_PYI_", "_MEIPASS"))}
+    """This process's environment as another program should see it: as it was given, for Python adds to it (PEP 538)."""
+    given = os.fsdecode(Path("/proc/self/environ").read_bytes()).split("\0")
+    return {name: value for name, _, value in (one.partition("=") for one in given) if name in os.environ}
 
 
 def serve(program: Program) -> NoReturn:

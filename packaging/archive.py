@@ -1,5 +1,6 @@
 """All Python modules of the frozen program in one file, as boot.py reads it: a table's size, the table, their code."""
 
+import importlib.util
 import marshal
 import subprocess
 import sys
@@ -11,6 +12,11 @@ from pathlib import Path
 def code(name: str, path: Path) -> bytes:
     """A module's, without docstrings and assertions: as -OO, for which nothing in there asks."""
     return marshal.dumps(compile(path.read_bytes(), name, "exec", dont_inherit=True, optimize=2))
+
+
+def compile_to(target: Path, name: str, source: Path) -> None:
+    """As a file that Python runs, or imports where it looks for files."""
+    target.write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + code(name, source))
 
 
 def write(sources: Mapping[str, Path], target: Path) -> None:

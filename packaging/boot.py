@@ -1,4 +1,4 @@
-"""The frozen program's first script, in place of PyInstaller's: finds modules in the file that archive.py wrote.
+"""What the frozen program's interpreter runs: finds modules in the file that archive.py wrote, and starts ours.
 
 PyInstaller's importer goes through sys.path for every module, opens its archive for each and inflates it; a third of
 the modules it leaves to zipimport, which is Python code; and it imports ctypes, always.  That was a fifth of an ADD.
@@ -17,21 +17,20 @@ ModuleType = type(sys)
 class Modules:
     """An importer."""
 
-    def __init__(self, place: str) -> None:
-        path, _, offset = place.rpartition("?")
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
         # Held open: an upgrade may remove it under a process that has not imported everything yet.
-        self._fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
-        start = int(offset) + 8
-        size = int.from_bytes(posix.pread(self._fd, 8, start - 8), "little")
-        self._table = marshal.loads(posix.pread(self._fd, size, start))  # noqa: S302
-        self._start = start + size
+        self._fd = posix.open(f"{directory}/modules", posix.O_RDONLY | posix.O_CLOEXEC)
+        size = int.from_bytes(posix.pread(self._fd, 8, 0), "little")
+        self._table = marshal.loads(posix.pread(self._fd, size, 8))  # noqa: S302
+        self._start = 8 + size
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         """Where a module is; None if it is not in there, as extensions are not."""
         if name not in self._table:
             return None
         is_package, start, size = self._table[name]
-        directory = f"{sys._MEIPASS}/{name.replace('.', '/')}"  # noqa: SLF001
+        directory = f"{self._directory}/{name.replace('.', '/')}"
         spec = ModuleSpec(name, self, origin=f"{directory}.pyc", loader_state=(start, size), is_package=is_package)
         if is_package:
             # Where its extensions are.
@@ -50,4 +49,8 @@ class Modules:
 # A process of a tenth of a second leaves no garbage worth a look; ctl/__main__.py looks in those that live longer.
 gc.disable()
 # Behind what is built in and frozen, before what is in files.
-sys.meta_path.insert(2, Modules(sys._pyinstaller_pyz))  # noqa: SLF001
+sys.meta_path.insert(2, Modules(sys.path[0]))
+# Before all that they are about.
+__import__("precompiled")
+__import__("no_plugins")
+__import__("ctl.__main__").__main__.main()

@@ -3,7 +3,6 @@
     pack.py LAUNCHER DIRECTORY OUTPUT
 
 With it goes the C library that the program was built with, and its loader: the machine's may be older, or absent.
-PyInstaller leaves these out, and its own start takes any loader whose name begins with "ld-".
 
 The version is a digest of all that is carried, so two builds of one commit share their unpacked directory, and
 the agent of another build is told apart.

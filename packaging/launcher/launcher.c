@@ -153,9 +153,9 @@ static void rewind_input(size_t variables)
 
 int main(int argc, char **argv, char **environment)
 {
-    static char program[PATH_MAX + 40], loader[PATH_MAX + 40];
+    static char program[PATH_MAX + 40], loader[PATH_MAX + 40], script[PATH_MAX + 40];
     const char *directory;
-    char *words[argc + 4];
+    char *words[argc + 7];
     cni = getenv("CNI_COMMAND");
     if (cni && !isatty(0)) {
         for (; *environment && text_size + strlen(*environment) < VARIABLES_MOST; environment++)
@@ -172,15 +172,13 @@ int main(int argc, char **argv, char **environment)
     directory = carried_directory();
     stpcpy(stpcpy(program, directory), "/hpn");
     stpcpy(stpcpy(loader, directory), "/ld-hpn.so.2");
+    stpcpy(stpcpy(script, directory), "/boot.pyc");
     /* Its own name is the loader's now, and it has to know the agent that is of its version. */
     setenv("HPN_ARGV0", argv[0], 1);
     setenv("HPN_VERSION", carried.version, 1);
-    /* PyInstaller's bootloader would start itself again, with LD_LIBRARY_PATH set, which the loader's option makes
-     * needless: these are what it then finds. */
-    setenv("_PYI_ARCHIVE_FILE", program, 1);
-    setenv("_PYI_PARENT_PROCESS_LEVEL", "0", 1);
-    memcpy(words, (char *[]){loader, "--library-path", (char *)directory, program}, 4 * sizeof *words);
-    memcpy(words + 4, argv + 1, argc * sizeof *words);
+    const char *first[] = {loader, "--library-path", directory, program, "-IB", "-Xutf8", script};
+    memcpy(words, first, sizeof first);
+    memcpy(words + sizeof first / sizeof *first, argv + 1, argc * sizeof *words);
     execv(loader, words);
     fail("5", "cannot run ", program, errno);
 }

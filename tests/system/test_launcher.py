@@ -4,8 +4,10 @@ import json
 import os
 import shutil
 import subprocess
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from system.machine import Tools
@@ -61,6 +63,22 @@ def test_what_is_not_as_it_was_unpacked_is_unpacked_again(tools: Tools, tmp_path
     version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)))
     assert program.stat(follow_symlinks=False).st_size > 1000
     assert [p.name for p in tmp_path.iterdir()] == [directory.name]
+
+
+def test_nothing_but_what_is_carried_is_run(tools: Tools, tmp_path: Path) -> None:
+    """Python would look for its library in all directories above, and in what the environment says."""
+    number = Path(sysconfig.get_paths()["stdlib"]).name
+    hostile = tmp_path / "lib" / number
+    for where in (hostile, tmp_path, tmp_path / "lib"):
+        (where / "encodings").mkdir(parents=True)
+        for module in ("os.py", "re.py", "sitecustomize.py", "encodings/__init__.py"):
+            (where / module).write_text("print('hostile')")
+    with ZipFile(tmp_path / "lib" / f"{number.replace('.', '')}.zip", "w") as archive:
+        archive.writestr("encodings/__init__.py", "print('hostile')")
+    names = ("HOME", "PATH", "STARTUP", "INSPECT", "VERBOSE", "WARNINGS", "OPTIMIZE", "PYCACHEPREFIX")
+    environ = {f"PYTHON{name}": str(tmp_path) for name in names}
+    done = hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path / "program"), **environ)
+    assert (version(done), done.stderr) == (version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path / "p"))), "")
 
 
 def test_another_version_is_removed_unless_it_runs(tools: Tools, tmp_path: Path) -> None:
