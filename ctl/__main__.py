@@ -25,8 +25,12 @@ def main() -> NoReturn:
             from agent.main import main as agent  # noqa: PLC0415
 
             sys.exit(agent(sys.argv[2:], version))
+        import signal  # noqa: PLC0415
+
         from ctl.main import main as operator  # noqa: PLC0415
 
+        # As any tool whose reader has seen enough, as head has: without a word.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         sys.exit(operator(sys.argv))
     # As in the frozen program from its first module on (packaging/boot.py).
     gc.disable()

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -30,6 +31,15 @@ def test_a_person_gets_help(tools: Tools, argv: list[str]) -> None:
     done = run(tools.hpn, *argv, env={})
     assert done.returncode == 0
     assert "CNI" in done.stdout
+
+
+def test_a_reader_that_has_seen_enough(tools: Tools) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    env = {"HPN_PROGRAM_DIR": os.environ["HPN_PROGRAM_DIR"]}
+    done = subprocess.run([tools.hpn, "help"], env=env, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")
 
 
 def test_a_person_sees_what_is_attached(tools: Tools, machine: Machine) -> None:
