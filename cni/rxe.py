@@ -55,12 +55,12 @@ def make(device: str, pod: Pod, ifname: str) -> None:
 
 
 def remove(device: str) -> None:
-    """If there is one, and it has not gone with its interface.  Raises TryAgain while a process has it open: the kernel
-    would not return from the removal before that ends.
+    """Also if it is gone, as it is with its interface.  Raises TryAgain while a process has it open: the kernel would
+    not return from the removal before that ends.
 
-    Not for an interface whose namespace is being removed, for then the kernel removes the device as well, and one that
-    does both at once frees a socket twice: 7.2 has been seen to crash (syzbot 8c9eede336e3a843750e)."""
-    index = rdma_netlink.index_of(device) if device else None
+    Not where the namespace is being removed, for the kernel then removes the device, of a VF that it sends home too,
+    and where both do it at once frees a socket twice: 7.2 has been seen to crash (syzbot 8c9eede336e3a843750e)."""
+    index = rdma_netlink.index_of(device)
     if index is None:
         return
     deadline = time.monotonic() + _IDLE_TIMEOUT

@@ -26,11 +26,10 @@ def attachment(
         if record.of_this_boot:
             with pods.found(record.identity, record.netns, request) as pod:
                 if pod:
-                    rxe.remove(record.rxe)
+                    if record.rxe:
+                        rxe.remove(record.rxe)
                     _settle_namespace(entry, record, pod)
                 kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
-                if not pod and record.device:  # whose interface came home with it; any other goes with its namespace
-                    rxe.remove(record.rxe)
         device_info.undo(record.device_info)
         if ask_ipam:
             as_added = request.but(
