@@ -5,12 +5,11 @@ answer    "T": taken, and from here on the work may have been done; or "R": not 
 reply     exit code, length of stdout, length of stderr; stdout, stderr
 """
 
-import os
 import struct
 from dataclasses import dataclass
 from typing import Final
 
-from cni.spec import Reply
+from cni.spec import Reply, variables
 
 MAGIC: Final = b"HPN1"
 TAKEN, REFUSED = b"T", b"R"
@@ -45,10 +44,9 @@ def header(data: bytes | bytearray) -> Header:
 
 
 def parts(header: Header, request: bytes) -> tuple[dict[str, str], bytes]:
-    """Environment and stdin of a whole request.  The former is NAME=VALUE strings, each with a zero byte behind it."""
+    """Environment and stdin of a whole request."""
     stdin = HEADER.size + header.environment
-    pairs = os.fsdecode(request[HEADER.size : stdin]).split("\0")
-    return dict(pair.split("=", 1) for pair in pairs if "=" in pair), request[stdin : header.end]
+    return variables(request[HEADER.size : stdin]), request[stdin : header.end]
 
 
 def reply(answer: Reply) -> bytes:

@@ -7,13 +7,13 @@ from typing import NoReturn
 
 from cni.dispatch import error_json
 from cni.errors import IoFailure
-from cni.spec import NEWEST, Program, Reply, Request
+from cni.spec import NEWEST, Program, Reply, Request, variables
 
 
 def environment() -> dict[str, str]:
     """This process's environment as another program should see it: as it was given, for Python adds to it (PEP 538)."""
-    given = os.fsdecode(Path("/proc/self/environ").read_bytes()).split("\0")
-    return {name: value for name, _, value in (one.partition("=") for one in given) if name in os.environ}
+    given = variables(Path("/proc/self/environ").read_bytes())
+    return {name: value for name, value in given.items() if name in os.environ}
 
 
 def serve(program: Program) -> NoReturn:

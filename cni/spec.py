@@ -94,6 +94,13 @@ class Reply:
 Program = Callable[[Request], Reply]
 
 
+def variables(block: bytes) -> dict[str, str]:
+    """A process's environment: NAME=VALUE strings, each with a zero byte behind it (man 5 proc_pid_environ).  Of a name
+    that is there twice the first counts, as for getenv."""
+    pairs = os.fsdecode(block).split("\0")
+    return dict(pair.split("=", 1) for pair in reversed(pairs) if "=" in pair)
+
+
 def check_environment(request: Request) -> None:
     """Refuse a request whose variables cannot be served, naming every one of them at once.
 

@@ -160,7 +160,7 @@ class FileStore:
 
     def _sync(self, table: Table) -> None:
         try:
-            table.sync_late()
+            table.slots.sync()
         except OSError:
             with self._lock():
                 table.take_back()

@@ -119,7 +119,7 @@ class Table:
     def put(self, old: Held | None, new: Entry, last: Sequence[Address] = (), *, late: bool = False) -> None:
         """Commit the lease, in the place of the old one if there is one; ``last`` stays behind what is given now.
 
-        ``late`` is for a new one, and leaves the sync to ``sync_late``."""
+        ``late`` is for a new one, and leaves the sync to the caller, who needs no lock for it; see ``take_back``."""
         before = old.holdings[1] if old else []
         after = [(address.version, int(address)) for address in new.ips]
         slot = self._write(old.slot if old else 0, new.body(), late=late)
@@ -140,16 +140,11 @@ class Table:
 
     @property
     def is_late(self) -> bool:
-        """Whether something was put that is not on disk yet."""
+        """Whether something was put and not synced."""
         return bool(self._late)
 
-    def sync_late(self) -> None:
-        """Needs no lock: where another process syncs first, it is for both.  Raises OSError; see ``take_back``."""
-        self.slots.sync()
-        self._late.clear()
-
     def take_back(self) -> None:
-        """With the lock again: what was put and could not be synced is not there, on disk or not.  Raises OSError."""
+        """With the lock again: what was put late and could not be synced is gone, on disk or not.  Raises OSError."""
         self.index.distrust()
         for slot, line in self._late:
             if self.slots.read(slot) == line:

@@ -14,6 +14,9 @@ DUAL = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}
 LONG = "K8S_POD_NAMESPACE=" + "n" * 250 + ";K8S_POD_NAME=" + "p" * 60
 
 
+AtTheSync = Callable[[Callable[[], object]], None]
+
+
 @pytest.fixture
 def net(tmp_path: Path) -> Net:
     net = Net(tmp_path, DUAL)
@@ -22,8 +25,8 @@ def net(tmp_path: Path) -> Net:
 
 
 @pytest.fixture
-def at_the_sync(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Have something done before the next sync, the first of those in which nothing else is to be done."""
+def at_the_sync(monkeypatch: pytest.MonkeyPatch) -> Iterator[AtTheSync]:
+    """Have something done before the next sync."""
     waiting, sync = list[Callable[[], object]](), os.fdatasync
 
     def fdatasync(fd: int) -> None:
@@ -41,7 +44,7 @@ def fail() -> None:
 
 
 @pytest.mark.parametrize("command", ["ADD", "DEL", "GC", "CHECK"])
-def test_others_go_on(net: Net, at_the_sync: Callable[[Callable[[], object]], None], command: str) -> None:
+def test_others_go_on(net: Net, at_the_sync: AtTheSync, command: str) -> None:
     answers = list[dict[str, object]]()
     before = net.add("other")
     more = {"cni.dev/valid-attachments": [{"containerID": "c", "ifname": "net1"}]} if command == "GC" else {}
@@ -56,7 +59,7 @@ def test_others_go_on(net: Net, at_the_sync: Callable[[Callable[[], object]], No
     assert net.agrees()
 
 
-def test_the_disk_fails(net: Net, at_the_sync: Callable[[Callable[[], object]], None]) -> None:
+def test_the_disk_fails(net: Net, at_the_sync: AtTheSync) -> None:
     before = net.leases()
     at_the_sync(fail)
     answer = net.call("ADD", "c")
@@ -66,7 +69,7 @@ def test_the_disk_fails(net: Net, at_the_sync: Callable[[Callable[[], object]], 
     assert net.agrees()
 
 
-def test_the_disk_fails_and_others_went_on(net: Net, at_the_sync: Callable[[Callable[[], object]], None]) -> None:
+def test_the_disk_fails_and_others_went_on(net: Net, at_the_sync: AtTheSync) -> None:
     def others() -> None:
         net.add("another")
         fail()
@@ -80,9 +83,7 @@ def test_the_disk_fails_and_others_went_on(net: Net, at_the_sync: Callable[[Call
 
 
 @pytest.mark.parametrize("args", ["", LONG], ids=["short", "long"])
-def test_what_a_killed_one_wrote_is_synced(
-    net: Net, at_the_sync: Callable[[Callable[[], object]], None], args: str
-) -> None:
+def test_what_a_killed_one_wrote_is_synced(net: Net, at_the_sync: AtTheSync, args: str) -> None:
     """Also where its lease is that of the same second, and there is nothing to write."""
     found = 0
     for step in range(1, 200):

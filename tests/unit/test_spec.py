@@ -17,6 +17,12 @@ COMPLETE = {
 }
 
 
+def test_variables() -> None:
+    """As getenv, and so the launcher, has them."""
+    found = spec.variables(b"A=1\0B=x=y\nz\0A=2\0C=\0no variable\0D=\xff\0")
+    assert found == {"A": "1", "B": "x=y\nz", "C": "", "D": "\udcff"}
+
+
 @pytest.mark.parametrize(
     ("command", "missing"),
     [
