@@ -29,15 +29,15 @@ from cni.kernel import netns, rtnl
 from cni.location import Location, location
 from cni.pod import Pod
 from cni.result import Interface, Ip, Result
-from cni.spec import Json, Key, Request
+from cni.spec import Config, Json, Key, Request
 
 if TYPE_CHECKING:
     from cni.config import NetConf
 
 
-def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Result:
+def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
     """Attach: all of it, or nothing and an error."""
-    wanted = _parsed(conf, request)
+    wanted = _parsed(request)
     if wanted.where.ipam:
         delegate.find(wanted.where.ipam, request, programs)
     while True:
@@ -49,7 +49,7 @@ def add(request: Request, conf: Json, log: list[str], programs: Programs) -> Res
                 raise
 
 
-def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], programs: Programs) -> Result:
+def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
     where, key, kind = wanted.where, request.key, kinds.named(wanted.attach.kind)
     with (
         _pod(request) as pod,
@@ -109,7 +109,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Json, log: list[str], p
     return own.after(wanted.previous) if wanted.previous else own
 
 
-def delete(request: Request, conf: Json, _log: list[str], programs: Programs) -> None:
+def delete(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:
     """Detach whatever is there.  Success means that nothing of the attachment is left."""
     where = location(conf)
     with journal.locked(where.state_dir, where.network, request.key) as entry:
@@ -125,9 +125,9 @@ def delete(request: Request, conf: Json, _log: list[str], programs: Programs) ->
             undo.raise_all(undo.attachment(entry, record, request, programs))
 
 
-def check(request: Request, conf: Json, _log: list[str], programs: Programs) -> None:
+def check(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
     """Raise unless the attachment is what ADD left, as later plugins of the chain may have changed it."""
-    wanted = _parsed(conf, request)
+    wanted = _parsed(request)
     where, key, promised = wanted.where, request.key, wanted.previous
     if promised is None:
         raise InvalidConfig("prevResult is missing; CHECK compares with what ADD answered")
@@ -168,7 +168,7 @@ def check(request: Request, conf: Json, _log: list[str], programs: Programs) -> 
             delegate.call(where.ipam, request, programs)
 
 
-def gc(request: Request, conf: Json, log: list[str], programs: Programs) -> None:
+def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
     """Undo every attachment of this network that the runtime does not list.
 
     Without a list it vouches for nothing, and only what is provably dead goes: an older boot's, and those
@@ -197,9 +197,9 @@ def gc(request: Request, conf: Json, log: list[str], programs: Programs) -> None
     undo.raise_all(failures)
 
 
-def status(request: Request, conf: Json, _log: list[str], programs: Programs) -> None:
+def status(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
     """Raise NotAvailable if an ADD could not be served now, or the IPAM plugin's own answer."""
-    wanted = _parsed(conf, request)
+    wanted = _parsed(request)
     try:
         durable.probe(wanted.where.state_dir)
         with rtnl.opened() as host:
@@ -223,11 +223,11 @@ def _status_of_kind(wanted: "NetConf", host: rtnl.Rtnl) -> None:
             raise
 
 
-def _parsed(conf: Json, request: Request) -> "NetConf":
+def _parsed(request: Request) -> "NetConf":
     # pydantic is most of this program's start: DEL and GC do without it.
     from cni import config  # noqa: PLC0415
 
-    return config.load(conf, request.var("CNI_ARGS"))
+    return config.of(request)
 
 
 def _refuse_owned(device: str, where: Location) -> None:
@@ -246,7 +246,7 @@ def _refuse_taken_name(pod: Pod, ifname: str) -> None:
         )
 
 
-def _recorded(entry: Entry, wanted: "NetConf", request: Request, conf: Json, pod: Pod, plan: Json) -> Record:
+def _recorded(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod: Pod, plan: Json) -> Record:
     """The record, on disk.  Raises InvalidConfig for sysctls that the pod does not have."""
     record = Record(
         network=wanted.where.network,
@@ -293,7 +293,7 @@ def _pod(request: Request) -> Iterator[Pod]:
         yield pod
 
 
-def _sparing(request: Request, conf: Json, kept: set[Key]) -> Request:
+def _sparing(request: Request, conf: Config, kept: set[Key]) -> Request:
     """GC's request with the attachments that could not be undone listed as valid: their addresses are in use."""
     spared = [{"containerID": key.container_id, "ifname": key.ifname} for key in sorted(kept, key=str)]
     lists = {k: conf[k] + spared for k in spec.VALID_ATTACHMENTS if conf.get(k) is not None}

@@ -6,7 +6,7 @@ passed over.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -16,13 +16,17 @@ from cni.errors import CniError, InvalidConfig, UnsupportedField, together
 from cni.location import Location, location
 from cni.models import MODELS, Attach, Ipvlan, Macvlan, Sriov, port_guid, unicast_mac
 from cni.result import Result
-from cni.spec import Json
+from cni.spec import Config, Json, Request
 
 # What runtimes put into a plugin's configuration: the specification's own keys, libcni's, and Multus' two.
 _RUNTIME_KEYS: Final = frozenset({
     "cniVersion", "name", "type", "prevResult", "runtimeConfig", "args", "capabilities", "cniVersions",
     "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "deviceID", "pciBusID",
 })  # fmt: skip
+
+
+# What of CNI_ARGS says what is to be made, and not for whom.
+_ARGS: Final = ("MAC", "VF", "VLAN", "GUID")
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,19 @@ class NetConf:
     dns: Json = field(default_factory=dict)
 
 
-def load(conf: Json, cni_args: str) -> NetConf:
+def of(request: Request) -> NetConf:
+    """``load`` of the request's, once for all that only their pods tell apart."""
+    args = spec.cni_args(request.var("CNI_ARGS"))
+    found = _loaded(request.stdin, ";".join(f"{name}={args[name]}" for name in _ARGS if name in args))
+    return replace(found, pod=_pod(args))
+
+
+@spec.once
+def _loaded(stdin: bytes, cni_args: str) -> NetConf:
+    return load(spec.decode(stdin), cni_args)
+
+
+def load(conf: Config, cni_args: str) -> NetConf:
     """Parse and check everything.  Raises InvalidConfig, UnsupportedField, BadEnvironment."""
     args = spec.cni_args(cni_args)
     own = {k: v for k, v in conf.items() if k not in _RUNTIME_KEYS and not k.startswith("cni.dev/")}
@@ -53,19 +69,23 @@ def load(conf: Json, cni_args: str) -> NetConf:
             f"mac {mac!r}: {attach.kind} in mode {attach.mode} has its master's MAC; remove mac or use mode bridge"
         )
     guid = _guid(conf, args, attach)
-    namespace, name = args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME")
     return NetConf(
         where=location(conf),
         attach=attach,
         mac=mac or "",
         guid=guid,
-        pod=f"{namespace}/{name}" if namespace and name else "",
+        pod=_pod(args),
         previous=previous_result(conf),
         dns=attach.dns,
     )
 
 
-def previous_result(conf: Json) -> Result | None:
+def _pod(args: Mapping[str, str]) -> str:
+    namespace, name = args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME")
+    return f"{namespace}/{name}" if namespace and name else ""
+
+
+def previous_result(conf: Config) -> Result | None:
     """The chain's result so far; None where we are first.  Raises InvalidConfig."""
     if conf.get("prevResult") is None:
         return None
@@ -75,7 +95,7 @@ def previous_result(conf: Json) -> Result | None:
         raise InvalidConfig(f"prevResult: {e}") from e
 
 
-def _model(own: Json, conf: Json) -> Attach:
+def _model(own: Json, conf: Config) -> Attach:
     kind = own.get("kind", _kind(own, conf))
     if not isinstance(kind, str) or kind not in MODELS:
         raise InvalidConfig(f"kind {kind!r} is not one of {', '.join(MODELS)}")
@@ -87,18 +107,18 @@ def _model(own: Json, conf: Json) -> Attach:
         raise refusal(e) from e
 
 
-def _kind(own: Json, conf: Json) -> str:
+def _kind(own: Json, conf: Config) -> str:
     """A device, or the PF it is of, asks for a VF, unless a master is named: Multus adds deviceID to any
     configuration whose resource has one."""
     names_a_device = _device(conf) or "pf" in own
     return "sriov" if names_a_device and not own.keys() & {"master", "mode"} else "macvlan"
 
 
-def _device(conf: Json) -> Any:
+def _device(conf: Config) -> Any:
     return spec.requested(conf, {}, "deviceID", "") or conf.get("deviceID")
 
 
-def _numbers(conf: Json, args: Mapping[str, str]) -> Json:
+def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
     """Keys of the sriov kind that a pod may ask for in CNI_ARGS, as the first sriov-cni had them."""
     found: Json = {}
     for key in ("vf", "vlan"):
@@ -122,7 +142,7 @@ def _requested_mac(text: object) -> str:
         raise InvalidConfig(f"requested mac {text!r} {e}") from e
 
 
-def _guid(conf: Json, args: Mapping[str, str], attach: Attach) -> str:
+def _guid(conf: Config, args: Mapping[str, str], attach: Attach) -> str:
     """ib-sriov-cni's two names for it, and our own key; empty for none."""
     for key, arg in (("infinibandGUID", ""), ("guid", "GUID")):
         text = spec.requested(conf, args, key, arg)

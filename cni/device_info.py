@@ -12,12 +12,12 @@ from pathlib import Path
 
 from cni.errors import InvalidConfig, IoFailure
 from cni.location import is_absolute
-from cni.spec import Json
+from cni.spec import Config, Json
 
 _VERSION = "1.1.0"
 
 
-def plan(conf: Json, link: Json) -> Json:
+def plan(conf: Config, link: Json) -> Json:
     """The file and what is in it now, for the journal; empty where none is asked for, no PCI function is behind the
     attachment, or the file tells of a device of another type.  Raises InvalidConfig.
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from cni import spec
 from cni.errors import CniError, KernelRefused
 from cni.result import Result
-from cni.spec import Json, Reply, Request
+from cni.spec import Config, Reply, Request
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 # A command gets the request and the decoded configuration, returns ADD's result or None, and may append lines
 # for stderr.
-Command = Callable[[Request, Json, list[str]], Result | None]
+Command = Callable[[Request, Config, list[str]], Result | None]
 
 
 def answer(request: Request, commands: Mapping[str, Command]) -> Reply:

@@ -11,7 +11,7 @@ from typing import Final
 
 from cni import spec
 from cni.errors import InvalidConfig
-from cni.spec import Json
+from cni.spec import Config
 
 # What the journal names, devices and namespaces, ends with the boot; where that is a tmpfs, syncing it costs nothing.
 STATE_DIR: Final = "/run/hpn"
@@ -28,7 +28,7 @@ class Location:
     ipam: str
 
 
-def location(conf: Json) -> Location:
+def location(conf: Config) -> Location:
     """Raises InvalidConfig."""
     state_dir = conf.get("stateDir", STATE_DIR)
     if not isinstance(state_dir, str) or not is_absolute(state_dir):

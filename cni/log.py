@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from typing import Final
 
 from cni.location import is_absolute
-from cni.spec import Json, Request
+from cni.spec import Config, Request
 
 LEVELS: Final = ("panic", "error", "warning", "info", "debug")
 DEFAULT: Final = "info"
 
 
 @contextmanager
-def kept(request: Request, conf: Json, lines: list[str]) -> Iterator[None]:
+def kept(request: Request, conf: Config, lines: list[str]) -> Iterator[None]:
     """Log the command that runs inside: its lines, how it ended, and its configuration if debugging.
 
     Never in the command's way: a log that cannot be written is one more line for stderr.
@@ -48,7 +48,7 @@ def kept(request: Request, conf: Json, lines: list[str]) -> Iterator[None]:
             lines.append(f"logFile {path!r} cannot be written: {e.strerror}")
 
 
-def _line(request: Request, conf: Json, level: str, event: str) -> str:
+def _line(request: Request, conf: Config, level: str, event: str) -> str:
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     key = request.key
     of = f"{conf.get('name')}/{key}" if key.container_id else conf.get("name")

@@ -6,7 +6,7 @@ from cni import dispatch
 from cni.delegate import Programs
 from cni.log import kept
 from cni.result import Result
-from cni.spec import VERBS, Json, Reply, Request
+from cni.spec import VERBS, Config, Reply, Request
 
 
 def run(request: Request, programs: Programs) -> Reply:
@@ -14,7 +14,7 @@ def run(request: Request, programs: Programs) -> Reply:
     return dispatch.answer(request, dict.fromkeys(VERBS, partial(_run, programs)))
 
 
-def _run(programs: Programs, request: Request, conf: Json, log: list[str]) -> Result | None:
+def _run(programs: Programs, request: Request, conf: Config, log: list[str]) -> Result | None:
     # Here, because VERSION needs nothing of it.
     from cni import commands  # noqa: PLC0415
 

@@ -5,7 +5,8 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from cni.errors import BadEnvironment, DecodeFailure, IncompatibleVersion, InvalidConfig
 
@@ -36,6 +37,14 @@ _ARGS: Final = frozenset({
 VALID_ATTACHMENTS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
 
 Json = dict[str, Any]
+# One that was decoded.  Nobody may change it: the next request's may be the same object (``once``).
+Config = Mapping[str, Any]
+T = TypeVar("T")
+P = ParamSpec("P")
+
+# A PF's VFs are so many configurations, where the runtime puts each one's address in.
+_REMEMBERED: Final = 256
+_LONG: Final = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -137,7 +146,21 @@ def bad_ifname(name: str) -> str:
     return ""
 
 
-def decode(stdin: bytes) -> Json:
+def once(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:
+    """``parse``, of stdin and more, answered from memory where it lately was asked the same: a node's attachments have
+    few configurations between them.  A result in it is each one's own, and lists are long: neither comes again."""
+    remembered: Any = lru_cache(_REMEMBERED)(parse)  # whose type forgets the parameters
+
+    def parsed(stdin: bytes, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        comes_again = len(stdin) < _LONG and b'"prevResult"' not in stdin
+        found: T = (remembered if comes_again else parse)(stdin, *args, **kwargs)
+        return found
+
+    return parsed
+
+
+@once
+def decode(stdin: bytes) -> Config:
     """The configuration as a JSON object.  Raises DecodeFailure."""
     try:
         conf = json.loads(stdin)

@@ -29,7 +29,7 @@ from pydantic_core import ErrorDetails
 from cni import spec
 from cni.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, together
 from cni.result import Address, Network, Route
-from cni.spec import Json
+from cni.spec import Config, Json
 from ipam import resolv_conf
 from ipam.pool import Pool, Rail, Range, RangeSet, rails_of, range_sets
 from ipam.ranges import Span, default_gateway, whole
@@ -38,17 +38,13 @@ from ipam.ranges import Span, default_gateway, whole
 PROBE, PROBE_LEAST, PROBE_MOST = 0.3, 0.03, 10.0
 
 
-def load(conf: Json, args: Mapping[str, str]) -> Pool:
-    """The pool that a configuration and its CNI_ARGS describe.
+def load(stdin: bytes, args: Mapping[str, str]) -> Pool:
+    """The pool that a request's stdin and its CNI_ARGS describe.
 
-    Raises InvalidConfig, UnsupportedField, BadEnvironment; the message is the first problem, details the rest.
+    Raises InvalidConfig, UnsupportedField, BadEnvironment, DecodeFailure; the message is the first problem, details the
+    rest.
     """
-    runtime = conf.get("runtimeConfig")
-    if isinstance(runtime, dict):  # the rest of it is each attachment's own
-        runtime = {"ipRanges": runtime.get("ipRanges")}
-    # A node's attachments have one configuration between them.
-    shared: Json = {"runtimeConfig": runtime, **{key: conf[key] for key in ("ipam", "strict") if key in conf}}
-    parsed, rails, sets = _parsed(json.dumps(shared))
+    conf, (parsed, rails, sets) = spec.decode(stdin), _of(stdin)
     return Pool(
         sets,
         _requested(conf, args),
@@ -234,6 +230,17 @@ class Conf(BaseModel):
     runtime: _Runtime | None = Field(None, alias="runtimeConfig")
 
 
+@spec.once
+def _of(stdin: bytes) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...]]:
+    conf = spec.decode(stdin)
+    runtime = conf.get("runtimeConfig")
+    if isinstance(runtime, dict):  # the rest of it is each attachment's own
+        runtime = {"ipRanges": runtime.get("ipRanges")}
+    # A node's attachments have one configuration between them.
+    shared: Json = {"runtimeConfig": runtime, **{key: conf[key] for key in ("ipam", "strict") if key in conf}}
+    return _parsed(json.dumps(shared))
+
+
 @lru_cache(64)
 def _parsed(text: str) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...]]:
     conf = _parse(json.loads(text))
@@ -295,7 +302,7 @@ def _rails(conf: Conf) -> tuple[Rail, ...]:
     return rails_of(written, align=bool(ipam.align))
 
 
-def _requested(conf: Json, args: Mapping[str, str]) -> tuple[Address, ...]:
+def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:
     """The addresses asked for, each once; the prefix length is the subnet's to say, as with host-local."""
     wrong: type[CniError] = InvalidConfig
     where, asked = "ips of runtimeConfig or args.cni", spec.requested(conf, {}, "ips", "IP")
@@ -311,7 +318,7 @@ def _requested(conf: Json, args: Mapping[str, str]) -> tuple[Address, ...]:
     return tuple(addresses)
 
 
-def _sticky_name(conf: Json, args: Mapping[str, str]) -> str:
+def _sticky_name(conf: Config, args: Mapping[str, str]) -> str:
     """Whose the address is, where the attachment says so; else it is the pod's."""
     name = spec.requested(conf, args, "sticky", "STICKY") or ""
     if not isinstance(name, str):

@@ -8,14 +8,14 @@ from typing import Any
 
 from cni import spec
 from cni.kernel import sysfs
-from cni.spec import Json
+from cni.spec import Config
 from ipam.rails import Device
 
 # Plugins that take a master, if need be by the default route, and pass over the device that Multus adds.
 _OVER_A_MASTER = {"macvlan", "ipvlan"}
 
 
-def of(conf: Json, root: Path = sysfs.SYS) -> Device:
+def of(conf: Config, root: Path = sysfs.SYS) -> Device:
     """What is known; empty where the configuration names no device.  Raises InvalidConfig."""
     master, pf = _interface(conf.get("master")), _interface(conf.get("pf"))
     if master:
@@ -43,7 +43,7 @@ def _behind(function: sysfs.Function, root: Path) -> Device:
     }
 
 
-def _defaults_to_a_master(conf: Json) -> bool:
+def _defaults_to_a_master(conf: Config) -> bool:
     return not _OVER_A_MASTER.isdisjoint(str(conf.get(key)) for key in ("kind", "type")) or "mode" in conf
 
 

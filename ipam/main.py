@@ -10,7 +10,7 @@ from cni.dispatch import Command, answer
 from cni.errors import AddressHeld, BadEnvironment, CheckFailed, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
 from cni.location import IPAM_DIR, path_of
 from cni.result import Address, Ip, Result
-from cni.spec import Json, Reply, Request
+from cni.spec import Config, Reply, Request
 from ipam import leases
 from ipam.pool import Pool, RangeSet
 from ipam.stores import Choose, Owner, Sandbox, Store, Terms
@@ -31,14 +31,14 @@ def ask(request: Request, log: list[str]) -> Result | None:
     return COMMANDS[request.command](request, spec.decode(request.stdin), log)
 
 
-def add(request: Request, conf: Json, log: list[str]) -> Result:
+def add(request: Request, conf: Config, log: list[str]) -> Result:
     """Hold one address of each range set for this attachment, all or none; a repeated ADD answers the same.
 
     Raises InvalidConfig, UnsupportedField, BadEnvironment, AddressUnavailable, PoolExhausted, RecordUnreadable,
     IoFailure, TryAgain; AddressConflict, and LinkUnavailable where the interface is needed and not there (yet).
     """
     args = spec.cni_args(request.var("CNI_ARGS"))
-    pool = _pool(conf, args)
+    pool = _pool(request, args)
     pod = "/".join(filter(None, (args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME"))))
     at = _rail(pool, conf)
     sets, place = (pool.sets, request.key.ifname) if at is None else (pool.rails[at].sets, str(pool.rails[at]))
@@ -53,7 +53,7 @@ def add(request: Request, conf: Json, log: list[str]) -> Result:
     return Result(ips=ips, routes=pool.routes, dns=pool.dns)
 
 
-def delete(request: Request, conf: Json, log: list[str]) -> None:
+def delete(request: Request, conf: Config, log: list[str]) -> None:
     """Release what this attachment holds, whatever the configured ranges have become since.
 
     Raises IoFailure, TryAgain and, once, RecordUnreadable.
@@ -61,7 +61,7 @@ def delete(request: Request, conf: Json, log: list[str]) -> None:
     _store(conf, log).release(request.key)
 
 
-def check(request: Request, conf: Json, log: list[str]) -> None:
+def check(request: Request, conf: Config, log: list[str]) -> None:
     """The lease stands, and the result the runtime kept has its addresses.  Raises CheckFailed."""
     held = _store(conf, log).check(request.key)
     if conf.get("prevResult") is None:
@@ -75,9 +75,9 @@ def check(request: Request, conf: Json, log: list[str]) -> None:
         raise CheckFailed(f"{names}: held by {request.key} and not in prevResult.ips; delete the attachment and add it")
 
 
-def status(_request: Request, conf: Json, log: list[str]) -> None:
+def status(request: Request, conf: Config, log: list[str]) -> None:
     """An ADD without requests would be served.  Raises NotAvailable, InvalidConfig, UnsupportedField."""
-    pool = _pool(conf, {})
+    pool = _pool(request, {})
     store = _store(conf, log)
     try:
         _with_the_deads(store, log, lambda: store.rehearse(_rehearsal(pool)))
@@ -85,7 +85,7 @@ def status(_request: Request, conf: Json, log: list[str]) -> None:
         raise NotAvailable(e.msg, e.details) from e
 
 
-def collect(_request: Request, conf: Json, log: list[str]) -> None:
+def collect(_request: Request, conf: Config, log: list[str]) -> None:
     """Release what the runtime's list does not name; without a list, what is provably dead."""
     _store(conf, log).collect(spec.valid_attachments(conf))
 
@@ -145,7 +145,7 @@ def _gone(boxes: Collection[Sandbox]) -> Collection[Sandbox]:
     return sandboxes.gone(boxes)
 
 
-def _rail(pool: Pool, conf: Json) -> int | None:
+def _rail(pool: Pool, conf: Config) -> int | None:
     """The place of the rail that the attachment is on, None where there are none.  Raises InvalidConfig."""
     if not pool.rails:
         return None
@@ -184,13 +184,13 @@ def _rehearsal(pool: Pool) -> Choose:
     return rails.rehearsal(pool)
 
 
-def _pool(conf: Json, args: Mapping[str, str]) -> Pool:
+def _pool(request: Request, args: Mapping[str, str]) -> Pool:
     from ipam.config import load  # noqa: PLC0415
 
-    return load(conf, args)
+    return load(request.stdin, args)
 
 
-def _store(conf: Json, log: list[str]) -> Store:
+def _store(conf: Config, log: list[str]) -> Store:
     """The network's store: <ipam.dataDir>/<name>, else <stateDir>/ipam/<name>, else /var/lib/cni/hpn/ipam/<name>.
     Raises InvalidConfig."""
     from ipam.stores.files import FileStore  # noqa: PLC0415

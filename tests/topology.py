@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cni import durable
+from cni import durable, spec
+from cni.errors import CniError
 from cni.main import run as hpn
 from cni.spec import Reply, Request
 from ipam.main import ask as hpn_ipam
@@ -148,7 +149,11 @@ class Host:
     def call(self, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> Reply:
         """Run the plugin, with our IPAM inside it."""
         conf = self.conf() if conf is None else conf
-        return hpn(self.request(command, pod, conf, **environ), PROGRAMS)
+        request = self.request(command, pod, conf, **environ)
+        reply = hpn(request, PROGRAMS)
+        with suppress(CniError):  # the next request may be answered with the same objects (spec.once)
+            assert spec.decode(request.stdin) == json.loads(request.stdin), "something changed the configuration"
+        return reply
 
     def ok(self, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> dict[str, Any]:
         """The same, to succeed; the result, empty where the command has none."""

@@ -1,5 +1,6 @@
 """stdin's JSON -> NetConf: every key, what it takes, what it refuses and in which words."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import pytest
 
 from cni import config, models
 from cni.config import Location
-from cni.errors import CniError, InvalidConfig, UnsupportedField
+from cni.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField
 from cni.models import Ipvlan, Macvlan, Sriov
 from cni.result import Interface, Result
+from cni.spec import Request
 
 MAC = "02:00:00:00:00:01"
 
@@ -346,6 +348,22 @@ def test_own_mac_with_passthru() -> None:
 )
 def test_pod_name(cni_args: str, pod: str) -> None:
     assert config.load(conf(), cni_args).pod == pod
+
+
+def test_pods_of_one_configuration() -> None:
+    """What is the same for all is parsed once; what a pod asks for is its own."""
+
+    def of(cni_args: str, **keys: Any) -> config.NetConf:
+        return config.of(Request({"CNI_ARGS": cni_args}, json.dumps(conf(**keys)).encode()))
+
+    names = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="
+    one, other, odd = of(f"{names}one"), of(f"{names}other"), of(f"{names}one;MAC={MAC};IP=10.0.0.9")
+    assert (one.pod, other.pod, odd.pod, of("").pod) == ("default/one", "default/other", "default/one", "")
+    assert (one.mac, other.mac, odd.mac) == ("", "", MAC)
+    assert one.attach is other.attach
+    assert of(f"{names}one", mtu=1400).attach.mtu == 1400
+    with pytest.raises(BadEnvironment, match="unknown FOO='1'"):
+        of("FOO=1;K8S_POD_NAME=one")
 
 
 def test_cni_args_are_checked() -> None:

@@ -1,5 +1,6 @@
 """Addresses made of a MAC, without an interface that has it."""
 
+import json
 from ipaddress import IPv6Address, ip_address
 
 import pytest
@@ -13,7 +14,7 @@ EUI = {"subnet": "fd00:56::/64", "eui64": True}
 
 
 def pool(**ipam):
-    return load({"cniVersion": "1.1.0", "name": "net", "type": "x", "ipam": ipam}, {})
+    return load(json.dumps({"cniVersion": "1.1.0", "name": "net", "type": "x", "ipam": ipam}).encode(), {})
 
 
 @pytest.mark.parametrize(

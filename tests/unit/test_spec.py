@@ -137,6 +137,17 @@ def test_decode() -> None:
     assert spec.decode(b' {"a": {"b": [1]}}\n') == {"a": {"b": [1]}}
 
 
+def test_what_is_asked_again_is_answered_from_memory() -> None:
+    asked = list[bytes]()
+    length = spec.once(lambda stdin, more: (asked.append(stdin), len(stdin) + more)[1])
+    assert [length(b"abc", 1), length(b"abc", 1), length(b"abc", 2), length(b"abcd", 1)] == [4, 4, 5, 5]
+    assert asked == [b"abc", b"abc", b"abcd"]
+    for own in (b"x" * (1 << 12), b'{"prevResult":{}}'):
+        asked.clear()
+        assert [length(own, 1), length(own, 1)] == [len(own) + 1] * 2
+        assert asked == [own, own]
+
+
 @pytest.mark.parametrize(
     ("stdin", "why"),
     [
