@@ -47,13 +47,14 @@ def probe(path: Path) -> None:
 
 
 def write(path: Path | str, body: dict[str, Any]) -> None:
-    """Replace the file; it is on disk when this returns.  Raises IoFailure, and then the old file stands."""
+    """Replace the file, its directory made if need be; it is on disk when this returns.  Raises IoFailure, and then the
+    old file stands."""
     # Text and not Path's operators, here and below: making a path takes as long as opening it.
     file, temporary = f"{path}", f"{path}.tmp"
     canonical = _canonical(body)
     document = f'{{"schema":{SCHEMA},"sha256":"{_digest(canonical)}","body":{canonical}}}\n'
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = _new(temporary)
         try:
             _write_all(fd, document.encode())
             os.fsync(fd)
@@ -136,6 +137,15 @@ def _read_all(path: Path | str) -> bytes:
         return data
     finally:
         os.close(fd)
+
+
+def _new(file: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(file, flags, 0o600)
+    except (FileNotFoundError, NotADirectoryError):
+        directory(Path(file).parent)
+        return os.open(file, flags, 0o600)
 
 
 def _write_all(fd: int, data: bytes) -> None:

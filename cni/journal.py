@@ -114,8 +114,6 @@ class Entry:
 
     def save(self, record: Record) -> None:
         """Put the record on disk.  Raises IoFailure, and then nothing may be changed."""
-        if not os.path.isdir(folder := _folder(self.state_dir, self.network)):
-            durable.directory(Path(folder))
         durable.write(self._file, record.to_json())
 
     def forget(self) -> None:

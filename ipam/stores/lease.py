@@ -186,12 +186,17 @@ def holdings(body: Json) -> tuple[bytes, list[tuple[int, int]]]:
         raise Unreadable(f"not a lease ({type(e).__name__}: {e})") from e
 
 
-def seal(body: Json) -> bytes:
-    """The body as a line; it must fit."""
+def sealed(body: Json) -> bytes | None:
+    """The body as a line, None where it does not fit."""
     text = _text(body)[:-1]
-    if len(text) >= _ROOM:
-        raise ValueError(f"{len(text)} bytes do not fit into a line: {text!r}")
-    return (text + _SEAL % crc32(text)).ljust(LINE - 1) + b"\n"
+    return (text + _SEAL % crc32(text)).ljust(LINE - 1) + b"\n" if len(text) < _ROOM else None
+
+
+def seal(body: Json) -> bytes:
+    """``sealed``, of what fits.  Raises ValueError."""
+    if line := sealed(body):
+        return line
+    raise ValueError(f"it does not fit into a line: {body!r}")
 
 
 def unseal(line: bytes) -> Json | None:
@@ -212,9 +217,7 @@ def unseal(line: bytes) -> Json | None:
 
 
 def split(body: Json) -> list[Json]:
-    """The body in parts that fit into a line each, with "of" and "next" where there are several."""
-    if fits(body):
-        return [body]
+    """The body in parts that fit into a line each, with "of" and "next"."""
     parts: list[Json] = [{}]
     for key, value in ((k, v) for k, values in body.items() for v in _each(values)):
         grown = joined([parts[-1], {key: value}])
@@ -236,11 +239,6 @@ def joined(parts: list[Json]) -> Json:
 
 def _each(value: Any) -> list[Any]:
     return [[item] for item in value] if isinstance(value, list) and value else [value]
-
-
-def fits(body: Json) -> bool:
-    """Whether one line is enough."""
-    return len(_text(body)) <= _ROOM
 
 
 def _text(body: Json) -> bytes:

@@ -15,7 +15,7 @@ from cni.result import Address
 from cni.spec import Json
 from ipam.ranges import Span
 from ipam.stores.index import Index
-from ipam.stores.lease import BLANK, LINE, Lost, Unreadable, fits, holdings, joined, seal, unseal
+from ipam.stores.lease import BLANK, LINE, Lost, Unreadable, holdings, joined, sealed, unseal
 from ipam.stores.slots import HEAD, SCHEMA, Slots
 from ipam.stores.table import LEASES, QUARANTINE, Table
 
@@ -158,8 +158,8 @@ def _keep(table: Table, found: _Found, lost: dict[int, Lost]) -> None:
         if one and one.digest not in keys:
             ips = tuple(a for a in one.ips if (a.version, int(a)) not in given)
             body = Lost(one.digest, ips, one.boot, f"{QUARANTINE}/{kept.name}" if kept else "nowhere").body()
-            if fits(body):
-                line, stay = seal(body), stay + len(ips)
+            if said := sealed(body):
+                line, stay = said, stay + len(ips)
                 found.leases[slot] = holdings(body)
         slots.write(slot, line)
     # After these, so that until then every line that was cut off is known as such.

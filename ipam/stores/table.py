@@ -13,7 +13,7 @@ from cni.result import Address
 from cni.spec import Json
 from ipam.ranges import Span
 from ipam.stores.index import SLOTS, Index
-from ipam.stores.lease import BLANK, Entry, Kept, Lost, Unreadable, entry, holdings, joined, seal, split, unseal
+from ipam.stores.lease import BLANK, Entry, Kept, Lost, Unreadable, entry, holdings, joined, seal, sealed, split, unseal
 from ipam.stores.slots import Slots
 
 LEASES, INDEX, QUARANTINE = "leases", "index", "quarantine"
@@ -200,21 +200,22 @@ class Table:
 
     def _write(self, slot: int, body: Json, *, late: bool = False) -> int:
         """Commit the lease at that line or, for 0, a free one; where it is.  The index is not trusted any more."""
-        parts = split(body)
+        whole = sealed(body)
+        parts = [body] if whole else split(body)
         fresh = self._lines(len(parts) - bool(slot))
         lines = [slot, *fresh] if slot else fresh
         old = self.slots.read(slot) if slot else BLANK
         self.index.distrust()
         try:
             if fresh[1:] or (slot and fresh):
-                for line, part, after in zip(lines[1:], parts[1:], [*lines[2:], 0], strict=True):
-                    self.slots.write(line, seal({"of": lines[0], **part} | ({"next": after} if after else {})))
+                for at, part, after in zip(lines[1:], parts[1:], [*lines[2:], 0], strict=True):
+                    self.slots.write(at, seal({"of": lines[0], **part} | ({"next": after} if after else {})))
                 self.slots.sync()
                 parts[0]["next"] = lines[1]
-            sealed = seal(parts[0])
-            self.slots.write(lines[0], sealed)
+            line = whole or seal(parts[0])
+            self.slots.write(lines[0], line)
             if late:
-                self._late.append((lines[0], sealed))
+                self._late.append((lines[0], line))
             else:
                 self.slots.sync()
         except OSError:

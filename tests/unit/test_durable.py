@@ -161,18 +161,23 @@ def test_a_failed_write_leaves_the_old_file(file: Path, room: int) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("absent/record.json", "No such file or directory"),
-        pytest.param("x" * 252, "File name too long"),  # with ".tmp"
-        pytest.param("file/record.json", "Not a directory"),
-        pytest.param("blocked", "Is a directory"),  # its temporary name
+        pytest.param("x" * 252, "File name too long; the state directory must be writable"),  # with ".tmp"
+        pytest.param("file/record.json", "File exists; it must be a writable directory"),
+        pytest.param("blocked", "Is a directory; the state directory must be writable"),  # its temporary name
     ],
 )
 def test_a_write_that_cannot_begin(tmp_path: Path, name: str, why: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "blocked.tmp").mkdir()
-    with pytest.raises(IoFailure, match=f": {why}; the state directory must be writable"):
+    with pytest.raises(IoFailure, match=f": {why}"):
         durable.write(tmp_path / name, {})
     assert names(tmp_path) == {"file", "blocked.tmp"}
+
+
+def test_the_directory_is_made(tmp_path: Path) -> None:
+    durable.write(tmp_path / "a" / "b" / "record.json", BODY)
+    assert durable.read(tmp_path / "a" / "b" / "record.json") == BODY
+    assert [folder.stat().st_mode & 0o7777 for folder in (tmp_path / "a", tmp_path / "a" / "b")] == [0o700, 0o700]
 
 
 def test_a_link_at_the_temporary_name_is_not_followed(file: Path) -> None:
