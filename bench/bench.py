@@ -52,7 +52,7 @@ class Bench:
     pods: list[str]
     seconds: float
 
-    def sides(self, *, dual: bool = False, direct: bool = True) -> list[Side]:
+    def sides(self, *, dual: bool = False, direct: bool = False, floors: bool = False) -> list[Side]:
         """Go first, to which the others are compared.  Each has addresses of its own, for they share a rail."""
 
         def ranges(n: int) -> list[list[dict[str, str]]]:
@@ -86,13 +86,14 @@ class Bench:
         ]
         if direct:
             found.append(Side("hpn, without", hpn, ours(55), {"HPN_AGENT": ""}))
+        if floors:
             found.append(Asking("hpn, asked for its version", hpn, ours(56), found[1].variables))
             found.append(Floor("the kernel and the disk alone", self.scratch / "floor", theirs, {}))
         return found
 
     def chains(self) -> list[Side]:
         """Go's with two chained plugins for what ours do in the one call.  The MTU is macvlan's own key in both."""
-        go, *ours = self.sides()[:3]
+        go, *ours = self.sides(direct=True)
         sysctls = {"net.ipv4.conf.IFNAME.rp_filter": "2", "net.core.somaxconn": "1024"}
         mtu, common = {"mtu": 1400}, {key: go.conf[key] for key in ("cniVersion", "name")}
         tuning = Side("tuning", self.peers / "tuning", {**common, "type": "tuning", "sysctl": sysctls}, {})
@@ -116,6 +117,10 @@ class Bench:
                     if i >= 0:
                         side.times[verb].append(took)
         return rounds
+
+
+def _together(side: Side, verb: str, pods: Sequence[str], at_once: int) -> float:
+    return side.together(verb, pods, at_once)
 
 
 @contextmanager
@@ -198,22 +203,22 @@ def run_all(bench: Bench, agent_pid: int, rounds: int) -> tuple[list[str], str]:
     def single(side: Side, verb: str) -> float:
         return side.one_by_one(verb, one)
 
-    sides = bench.sides()
+    sides = bench.sides(direct=True, floors=True)
     compare("One at a time, IPv4", sides, rounds, single)
-    compare("One at a time, IPv4 and IPv6", bench.sides(dual=True, direct=False), min(rounds, 10), single)
+    compare("One at a time, IPv4 and IPv6", bench.sides(dual=True), min(rounds, 20), single)
     chains = bench.chains()
     done = bench.measure(chains, min(rounds, 20), single)
     lines += table(f"One at a time, IPv4, with MTU, two sysctls and routing by source address ({done} rounds)", chains)
     for at_once in (8, PODS):
-        together = partial(Side.together, pods=bench.pods, at_once=at_once)
-        many = bench.sides(direct=False)
+        together = partial(_together, pods=bench.pods, at_once=at_once)
+        many = bench.sides(floors=True)
         compare(f"{PODS} pods, {at_once} at a time", many, min(rounds, 10), together, pods=PODS)
     for _ in range(MEMORY_CYCLES // len(bench.pods)):
         for verb in VERBS:
             sides[1].together(verb, bench.pods, 8)
     after = memory(agent_pid)
     # Last, for it stays.
-    full = bench.sides(direct=False)
+    full = bench.sides()
     fills.ours(bench.scratch / "leases" / full[1].conf["name"], "10.56.0.0/16", HELD)
     fills.theirs(bench.scratch / "host-local" / full[0].conf["name"], "10.57.0.0/16", HELD)
     os.sync()

@@ -1,6 +1,7 @@
 """The programs that are compared, and how each is run: as a runtime does it, a new process per command."""
 
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -15,9 +16,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from fabric import container_id, netns_path
 
+from agent.workers import WORKERS
 from cni.kernel import addresses, netns, rtnl, unlink
 
 VERBS = ("ADD", "DEL")
+_FORKED = multiprocessing.get_context("fork")
 
 
 def spawned(argv: list[str], environ: dict[str, str], given: bytes, *, quiet: bool = False) -> tuple[int, int]:
@@ -129,7 +132,28 @@ class Asking(Side):
 
 class Floor(Side):
     """What nobody can save: the kernel's part, asked for by a warm loop, and one sync of 512 bytes to the disk, of
-    the file ``binary``."""
+    the file ``binary``.  Of many at once, by as many loops as the agent has workers."""
+
+    def together(self, verb: str, pods: Sequence[str], at_once: int) -> float:
+        """As a Side's, without processes but the loops', once all of them are there."""
+        loops = min(at_once, WORKERS)
+        barrier = _FORKED.Barrier(loops + 1, timeout=60)
+
+        def loop(n: int) -> None:
+            barrier.wait()
+            replace(self, binary=self.binary.with_suffix(f".{n}")).one_by_one(verb, pods[n::loops])
+            barrier.wait()
+
+        processes = [_FORKED.Process(target=loop, args=(n,)) for n in range(loops)]
+        for process in processes:
+            process.start()
+        barrier.wait()
+        started = time.perf_counter()
+        barrier.wait()
+        took = (time.perf_counter() - started) * 1000
+        for process in processes:
+            process.join()
+        return took
 
     def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
         """As a Side's, without a process."""
