@@ -1,6 +1,5 @@
 """Stores that hold so many addresses of one subnet already."""
 
-import json
 import shutil
 import sys
 import tempfile
@@ -19,8 +18,8 @@ from ipam.stores.files import FileStore
 
 def ours(network: Path, subnet: str, held: int) -> None:
     """By our own store, in memory, where syncing costs nothing."""
-    conf = {"ipam": {"type": "hpn-ipam", "ranges": [[{"subnet": subnet}]]}}
-    choose = partial(leases.choose, load(json.dumps(conf).encode(), {}).sets, ())
+    ipam = {"type": "hpn-ipam", "ranges": [[{"subnet": subnet}]]}
+    choose = partial(leases.choose, load({"ipam": ipam}, {}).sets, ())
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         store = FileStore(Path(memory), [])
         for i in range(held):

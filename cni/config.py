@@ -25,10 +25,6 @@ _RUNTIME_KEYS: Final = frozenset({
 })  # fmt: skip
 
 
-# What of CNI_ARGS says what is to be made, and not for whom.
-_ARGS: Final = ("MAC", "VF", "VLAN", "GUID")
-
-
 @dataclass(frozen=True)
 class NetConf:
     """One attachment's configuration, valid as far as can be told without asking the kernel."""
@@ -43,10 +39,10 @@ class NetConf:
 
 
 def of(request: Request) -> NetConf:
-    """``load`` of the request's, once for all that only their pods tell apart."""
+    """``load`` of the request's, once for all that only their pods' names tell apart."""
     args = spec.cni_args(request.var("CNI_ARGS"))
-    found = _loaded(request.stdin, ";".join(f"{name}={args[name]}" for name in _ARGS if name in args))
-    return replace(found, pod=_pod(args))
+    nameless = ";".join(f"{name}={value}" for name, value in args.items() if not name.startswith("K8S_"))
+    return replace(_loaded(request.stdin, nameless), pod=_pod(args))
 
 
 @spec.once

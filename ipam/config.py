@@ -38,13 +38,17 @@ from ipam.ranges import Span, default_gateway, whole
 PROBE, PROBE_LEAST, PROBE_MOST = 0.3, 0.03, 10.0
 
 
-def load(stdin: bytes, args: Mapping[str, str]) -> Pool:
-    """The pool that a request's stdin and its CNI_ARGS describe.
+def load(conf: Config, args: Mapping[str, str]) -> Pool:
+    """The pool that a configuration and its CNI_ARGS describe.
 
-    Raises InvalidConfig, UnsupportedField, BadEnvironment, DecodeFailure; the message is the first problem, details the
-    rest.
+    Raises InvalidConfig, UnsupportedField, BadEnvironment; the message is the first problem, details the rest.
     """
-    conf, (parsed, rails, sets) = spec.decode(stdin), _of(stdin)
+    runtime = conf.get("runtimeConfig")
+    if isinstance(runtime, dict):  # the rest of it is each attachment's own
+        runtime = {"ipRanges": runtime.get("ipRanges")}
+    # A node's attachments have one configuration between them.
+    shared: Json = {"runtimeConfig": runtime, **{key: conf[key] for key in ("ipam", "strict") if key in conf}}
+    parsed, rails, sets = _parsed(json.dumps(shared))
     return Pool(
         sets,
         _requested(conf, args),
@@ -228,17 +232,6 @@ class Conf(BaseModel):
 
     ipam: _Ipam
     runtime: _Runtime | None = Field(None, alias="runtimeConfig")
-
-
-@spec.once
-def _of(stdin: bytes) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...]]:
-    conf = spec.decode(stdin)
-    runtime = conf.get("runtimeConfig")
-    if isinstance(runtime, dict):  # the rest of it is each attachment's own
-        runtime = {"ipRanges": runtime.get("ipRanges")}
-    # A node's attachments have one configuration between them.
-    shared: Json = {"runtimeConfig": runtime, **{key: conf[key] for key in ("ipam", "strict") if key in conf}}
-    return _parsed(json.dumps(shared))
 
 
 @lru_cache(64)

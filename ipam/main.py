@@ -38,7 +38,7 @@ def add(request: Request, conf: Config, log: list[str]) -> Result:
     IoFailure, TryAgain; AddressConflict, and LinkUnavailable where the interface is needed and not there (yet).
     """
     args = spec.cni_args(request.var("CNI_ARGS"))
-    pool = _pool(request, args)
+    pool = _pool(conf, args)
     pod = "/".join(filter(None, (args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME"))))
     at = _rail(pool, conf)
     sets, place = (pool.sets, request.key.ifname) if at is None else (pool.rails[at].sets, str(pool.rails[at]))
@@ -75,9 +75,9 @@ def check(request: Request, conf: Config, log: list[str]) -> None:
         raise CheckFailed(f"{names}: held by {request.key} and not in prevResult.ips; delete the attachment and add it")
 
 
-def status(request: Request, conf: Config, log: list[str]) -> None:
+def status(_request: Request, conf: Config, log: list[str]) -> None:
     """An ADD without requests would be served.  Raises NotAvailable, InvalidConfig, UnsupportedField."""
-    pool = _pool(request, {})
+    pool = _pool(conf, {})
     store = _store(conf, log)
     try:
         _with_the_deads(store, log, lambda: store.rehearse(_rehearsal(pool)))
@@ -184,10 +184,10 @@ def _rehearsal(pool: Pool) -> Choose:
     return rails.rehearsal(pool)
 
 
-def _pool(request: Request, args: Mapping[str, str]) -> Pool:
+def _pool(conf: Config, args: Mapping[str, str]) -> Pool:
     from ipam.config import load  # noqa: PLC0415
 
-    return load(request.stdin, args)
+    return load(conf, args)
 
 
 def _store(conf: Config, log: list[str]) -> Store:

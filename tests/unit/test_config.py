@@ -364,6 +364,9 @@ def test_pods_of_one_configuration() -> None:
     assert of(f"{names}one", mtu=1400).attach.mtu == 1400
     with pytest.raises(BadEnvironment, match="unknown FOO='1'"):
         of("FOO=1;K8S_POD_NAME=one")
+    vf = {"kind": "sriov", "pf": "ens1f0"}
+    for asked in ("VF=3", "VF=3;VLAN=7", f"VF=3;MAC={MAC}", "VF=3;GUID=00:11:22:33:44:55:66:77"):
+        assert of(f"{asked};K8S_POD_NAME=one", **vf) == config.load(conf(**vf), asked), asked
 
 
 def test_cni_args_are_checked() -> None:

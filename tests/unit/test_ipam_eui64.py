@@ -1,6 +1,5 @@
 """Addresses made of a MAC, without an interface that has it."""
 
-import json
 from ipaddress import IPv6Address, ip_address
 
 import pytest
@@ -14,7 +13,7 @@ EUI = {"subnet": "fd00:56::/64", "eui64": True}
 
 
 def pool(**ipam):
-    return load(json.dumps({"cniVersion": "1.1.0", "name": "net", "type": "x", "ipam": ipam}).encode(), {})
+    return load({"cniVersion": "1.1.0", "name": "net", "type": "x", "ipam": ipam}, {})
 
 
 @pytest.mark.parametrize(

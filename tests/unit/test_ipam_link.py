@@ -1,6 +1,5 @@
 """Addresses that depend on the interface, decided without one: who is asked, what becomes of a taken one."""
 
-import json
 import subprocess
 import sys
 from functools import partial
@@ -26,7 +25,7 @@ SMALL = {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.2", "rangeEnd": "10.0.0.
 
 
 def pool(**ipam):
-    return load(json.dumps({"cniVersion": "1.1.0", "name": "net", "type": "x", "ipam": ipam}).encode(), {})
+    return load({"cniVersion": "1.1.0", "name": "net", "type": "x", "ipam": ipam}, {})
 
 
 @pytest.mark.parametrize(
