@@ -10,15 +10,19 @@ Out of scope: locking, and what a body means.
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cni.errors import IoFailure, RecordUnreadable
 
 SCHEMA = 1
 _READ = 1 << 16
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+T = TypeVar("T")
 
 
 @cache
@@ -39,9 +43,18 @@ def directory(path: Path) -> Path:
     return path
 
 
+def with_directory(file: str, opened: Callable[[], T]) -> T:
+    """What ``opened`` returns; the file's directory is made where it finds none.  Raises OSError, IoFailure."""
+    try:
+        return opened()
+    except (FileNotFoundError, NotADirectoryError):
+        directory(Path(file).parent)
+        return opened()
+
+
 def probe(path: Path) -> None:
     """Write to the directory and take it back, as an ADD would.  Raises IoFailure."""
-    file = directory(path) / f"probe-{os.getpid()}"
+    file = path / f"probe-{os.getpid()}"
     write(file, {})
     remove(file)
 
@@ -54,7 +67,7 @@ def write(path: Path | str, body: dict[str, Any]) -> None:
     canonical = _canonical(body)
     document = f'{{"schema":{SCHEMA},"sha256":"{_digest(canonical)}","body":{canonical}}}\n'
     try:
-        fd = _new(temporary)
+        fd = with_directory(temporary, lambda: os.open(temporary, _NEW, 0o600))
         try:
             _write_all(fd, document.encode())
             os.fsync(fd)
@@ -137,15 +150,6 @@ def _read_all(path: Path | str) -> bytes:
         return data
     finally:
         os.close(fd)
-
-
-def _new(file: str) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        return os.open(file, flags, 0o600)
-    except (FileNotFoundError, NotADirectoryError):
-        directory(Path(file).parent)
-        return os.open(file, flags, 0o600)
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -141,14 +141,9 @@ def namespace_locked(state_dir: Path, namespace: Identity) -> Lock:
 
 
 def _lock(state_dir: Path, what: str, name: str) -> Lock:
-    folder = f"{state_dir}/locks"
-    path = f"{folder}/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
+    path = f"{state_dir}/locks/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
     try:
-        try:
-            return Lock(path, LOCK_TIMEOUT)
-        except (FileNotFoundError, NotADirectoryError):
-            durable.directory(Path(folder))
-            return Lock(path, LOCK_TIMEOUT)
+        return durable.with_directory(path, lambda: Lock(path, LOCK_TIMEOUT))
     except OSError as e:
         raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
 

@@ -155,15 +155,12 @@ class FileStore:
         with self._table(mend=False) as table:
             return [*verify.problems(table), *verify.quarantined(self._directory)]
 
-    def _lock(self, *, make: bool = False) -> Lock:
-        path = f"{self._directory}/lock"
-        try:
-            return Lock(path, self._patience)
-        except (FileNotFoundError, NotADirectoryError):
-            if not make:
-                raise
-            durable.directory(self._directory)
-            return Lock(path, self._patience)
+    def _lock(self) -> Lock:
+        return Lock(f"{self._directory}/lock", self._patience)
+
+    def _first_lock(self) -> Lock:
+        """``_lock``, of a network that may be new."""
+        return durable.with_directory(f"{self._directory}/lock", self._lock)
 
     def _sync(self, table: Table) -> None:
         try:
@@ -202,7 +199,8 @@ class FileStore:
     def _table(self, *, make: bool = False, mend: bool = True) -> Iterator[Table]:
         """The files, locked, and the index true unless they are to be seen as they are."""
         try:
-            with self._lock(make=make) as lock, Table(self._directory, self._log) as table:
+            locked = self._first_lock if make else self._lock
+            with locked() as lock, Table(self._directory, self._log) as table:
                 if mend and not table.is_true:
                     repair(table)
                 yield table
