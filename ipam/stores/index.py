@@ -68,7 +68,6 @@ class Index:
         self.of_this_boot = self.readable and boot == _boot()
         self._true = self.of_this_boot and true == 1
         self._last = header[_HEADER.size :][: lasts * _LAST.size] if self.readable else b""
-        self._met = 0, 0, 0  # the page that was looked for last
 
     def close(self) -> None:
         os.close(self.fd)
@@ -133,7 +132,7 @@ class Index:
                 records[slot * words + words - 1] = self.free
                 self.free = slot
         os.ftruncate(self.fd, 0)  # without a header it is not true
-        self.pages, self._met = 0, (0, 0, 0)
+        self.pages = 0
         for (version, prefix), block in blocks.items():
             self._fill(block.tobytes(), self._new_page(version, prefix))
         self._fill(heads.tobytes(), HEADER)
@@ -263,15 +262,12 @@ class Index:
 
     def _page(self, version: int, prefix: int) -> int:
         """Where the block's entries are, 0 if it has no page."""
-        if self._met[:2] == (version, prefix):
-            return self._met[2]
         n = self._u32(_PAGES_AT + 4 * (prefix % PAGE_HEADS))
         wanted = prefix.to_bytes(16)
         while n:
             at = _BLOCKS_AT + (n - 1) * _PAGE_SIZE
             found, block, after = _PAGE.unpack(os.pread(self.fd, _PAGE.size, at))
             if block == wanted and found == version:
-                self._met = version, prefix, at + _PAGE.size
                 return at + _PAGE.size
             n = after
         return 0
