@@ -9,6 +9,7 @@ import errno
 import os
 import socket
 import struct
+from contextlib import suppress
 from typing import Final
 
 from cni.kernel.patience import attempts
@@ -73,6 +74,11 @@ def _has_ended(inside: Rtnl, index: int) -> bool:
 
 def _is_absent(inside: Rtnl, index: int) -> bool:
     """More was announced than there was room for: look for it, for the announcement and the answer may be lost."""
+    # The kernel drops answers, too, until all is read that there was room for.
+    inside.sock.setsockopt(SOL_NETLINK, NETLINK_DROP_MEMBERSHIP, RTNLGRP_LINK)
+    with suppress(BlockingIOError):
+        while inside.sock.recv(65536, socket.MSG_DONTWAIT):
+            pass
     for _ in attempts(_PATIENCE, _POLL):
         if inside.link(index=index) is None:
             return True
