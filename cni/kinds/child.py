@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from cni import gids, rdma
 from cni.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
-from cni.kernel import dump, rtnl, sysfs, unlink
+from cni.kernel import dump, netdevice, rtnl, sysfs, unlink
 from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, RTM_NEWLINK, Link, Rtnl, attributes
 from cni.pod import Pod
 from cni.result import Interface
@@ -169,15 +169,26 @@ def find(plan: Json, pod: Pod, ifname: str) -> Link | None:
 
 def detach(plan: Json, pod: Pod | None, ifname: str) -> None:
     """Kind.detach.  The kernel removes the link with the namespace."""
-    link = find(plan, pod, ifname) if pod else None
-    if pod is None or link is None:
+    there = _index_and_name(plan, pod, ifname) if pod else None
+    if pod is None or there is None:
         return
-    with doing(f"removing {link.name} from {pod.path}"):
+    index, name = there
+    with doing(f"removing {name} from {pod.path}"):
         try:
-            unlink.delete(pod.rtnl, link.index)
+            unlink.delete(pod.rtnl, index)
         except OSError as e:
             if e.errno != errno.ENODEV:
                 raise
+
+
+def _index_and_name(plan: Json, pod: Pod, ifname: str) -> tuple[int, str] | None:
+    """``find``, for who needs no more.  A MAC that we chose tells our link as well as its kind does."""
+    wanted = Plan(**plan)
+    name = netdevice.name_of(pod.rtnl.sock, wanted.index, wanted.mac) if wanted.index and wanted.mac else ""
+    if name:
+        return wanted.index, name
+    link = find(plan, pod, ifname)
+    return (link.index, link.name) if link else None
 
 
 def check(plan: Json, host: Rtnl, pod: Pod, expected: Interface) -> Link:

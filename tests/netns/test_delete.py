@@ -205,6 +205,19 @@ def test_link_renamed_inside_the_pod(host: Host, pod: Pod) -> None:
     assert pod.links() == set()
 
 
+def test_link_with_another_mac(host: Host, pod: Pod) -> None:
+    """Whether a pod renamed it, too, or not."""
+    host.ok("ADD", pod)
+    host.ok("ADD", pod, CNI_IFNAME="hpn1")
+    pod.ip("link", "set", "hpn0", "address", "02:00:00:00:00:07")
+    host.ok("DEL", pod)
+    assert pod.links() == {"hpn1"}
+    pod.ip("link", "set", "hpn1", "down")
+    pod.ip("link", "set", "hpn1", "name", "data0", "address", "02:00:00:00:00:08")
+    host.ok("DEL", pod, CNI_IFNAME="hpn1")
+    assert pod.links() == set()
+
+
 def test_link_renamed_and_the_name_taken(host: Host, pod: Pod) -> None:
     """Ours goes under whatever name, the stranger under our name stays."""
     host.ok("ADD", pod)
