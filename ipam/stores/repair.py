@@ -25,8 +25,10 @@ class _Found:
     """What the lines say, by the line each lease begins at."""
 
     leases: dict[int, tuple[bytes, list[tuple[int, int]]]] = field(default_factory=dict)
-    rest: set[int] = field(default_factory=set)  # continuations
+    old: set[int] = field(default_factory=set)  # of an older boot
+    rest: dict[int, int] = field(default_factory=dict)  # continuations, and of which lease
     damaged: set[int] = field(default_factory=set)
+    dead: set[int] = field(default_factory=set)
     parts: dict[int, Json] = field(default_factory=dict)  # continuations that no lease has claimed yet
     long: dict[int, Json] = field(default_factory=dict)  # leases that have some
 
@@ -98,7 +100,7 @@ def _start_again(table: Table, lost: dict[int, Lost], why: str) -> None:
 
 
 def _look(slots: Slots, lost: dict[int, Lost]) -> _Found:
-    found = _Found()
+    found, boot = _Found(), durable.boot_id()
     for slot, line in slots.lines(max([slots.size() - 1, *lost]) + 1):
         if line == BLANK or not slot:
             continue
@@ -110,11 +112,14 @@ def _look(slots: Slots, lost: dict[int, Lost]) -> _Found:
                     found.damaged.add(slot)
             elif "of" in body:
                 found.parts[slot] = body
-            elif "next" in body:
-                holdings(body)
-                found.long[slot] = body
             else:
-                found.leases[slot] = holdings(body)
+                if "next" in body:
+                    holdings(body)
+                    found.long[slot] = body
+                else:
+                    found.leases[slot] = holdings(body)
+                if body.get("boot", boot) != boot:
+                    found.old.add(slot)
         except Unreadable:
             found.damaged.add(slot)
     return found
@@ -132,16 +137,20 @@ def _resolve(found: _Found) -> None:
             found.damaged.add(slot)
         else:
             found.leases[slot] = holdings(joined(bodies))
-            found.rest |= set(lines)
-    # By nothing that happens here; but who copies a line by hand must not have one address given twice.
+            found.rest |= dict.fromkeys(lines, slot)
+    # Where the power went while one was released and another given what it had, the disk may have both: the pods of
+    # either are gone.  In one boot by nothing that happens here; but who copies a line must not have one address given
+    # twice.
     keys, addresses_ = set[bytes](), set[tuple[int, int]]()
-    for slot, (digest, held) in list(found.leases.items()):
+    for slot in sorted(found.leases, key=found.old.__contains__):
+        digest, held = found.leases[slot]
         if digest in keys or not addresses_.isdisjoint(held):
-            found.damaged.add(slot)
+            (found.dead if slot in found.old else found.damaged).add(slot)
             del found.leases[slot]
         else:
             keys.add(digest)
             addresses_.update(held)
+    found.rest = {line: slot for line, slot in found.rest.items() if slot not in found.dead}
 
 
 def _keep(table: Table, found: _Found, lost: dict[int, Lost]) -> None:
@@ -162,6 +171,8 @@ def _keep(table: Table, found: _Found, lost: dict[int, Lost]) -> None:
                 line, stay = said, stay + len(ips)
                 found.leases[slot] = holdings(body)
         slots.write(slot, line)
+    for slot in found.dead:
+        slots.write(slot, BLANK)
     # After these, so that until then every line that was cut off is known as such.
     for slot in {*range(whole, slots.size())} - found.damaged:
         slots.write(slot, BLANK)

@@ -18,12 +18,13 @@ from ipam.stores.table import Held, Table
 
 
 def release(table: Table, leases: Sequence[Held], *, unused: bool = False) -> None:
-    """Free them, or keep them back; on disk when this returns.  Raises OSError."""
-    now, free = int(time.time()), list[Held]()
+    """Free them, or keep them back; on disk when this returns, but for what is ``Table.is_late``.  Raises OSError."""
+    now, free = int(time.time()), [held for held in leases if held.is_plain]
+    rest = [held for held in leases if not held.is_plain]
     # First, for a lease may be the successor of one.
-    if others := [held for held in leases if not isinstance(held.entry, Lease)]:
+    if others := [held for held in rest if not isinstance(held.entry, Lease)]:
         table.drop(others)
-    for held in leases:
+    for held in rest:
         lease = held.entry
         if not isinstance(lease, Lease):
             continue
@@ -39,7 +40,7 @@ def release(table: Table, leases: Sequence[Held], *, unused: bool = False) -> No
         except OSError:  # no room for what is longer than a line: better released than not
             free.append(held)
     if free:
-        table.drop(free)
+        table.drop(free, late=True)
 
 
 def concede(table: Table, held: Held, taken: Mapping[Address, str], seconds: int) -> None:

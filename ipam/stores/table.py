@@ -30,6 +30,11 @@ class Held:
     def slot(self) -> int:
         return self.lines[0]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a lease of which nothing is to be kept back: nearly every one, and needs no ``entry``."""
+        return "containerID" in self.body and "cooldown" not in self.body and "sticky" not in self.body
+
     @cached_property
     def entry(self) -> Entry:
         return entry(self.body)
@@ -140,7 +145,7 @@ class Table:
 
     @property
     def is_late(self) -> bool:
-        """Whether something was put and not synced."""
+        """Whether something was put or dropped and not synced."""
         return bool(self._late)
 
     def take_back(self) -> None:
@@ -151,12 +156,16 @@ class Table:
                 self.slots.write(slot, BLANK)
         self.slots.sync()
 
-    def drop(self, leases: Sequence[Held]) -> None:
-        """Free them, on disk when this returns."""
+    def drop(self, leases: Sequence[Held], *, late: bool = False) -> None:
+        """Free them, on disk when this returns; ``late`` leaves the sync to the caller as ``put`` does."""
         self.index.distrust()
         for held in leases:
             self.slots.write(held.slot, BLANK)
-        self.slots.sync()
+        # Another lease may be in a continuation's place before the disk knows that its first line is free.
+        if late and not any(held.lines[1:] for held in leases):
+            self._late += [(held.slot, BLANK) for held in leases]
+        else:
+            self.slots.sync()
         with self._indexing():
             for held in leases:
                 digest, addresses = held.holdings

@@ -234,15 +234,8 @@ class Attachments(RuleBasedStateMachine):
             with self.net.file.open("r+b") as f:
                 f.write(b"".join(sectors))
                 f.truncate()
-            self.another_boot()
+            self.net.another_boot()
         self.repeat(cid, command, args)
-
-    def another_boot(self):
-        index = self.net.dir / "index"
-        if index.exists() and index.stat().st_size:
-            with index.open("r+b") as f:
-                f.seek(8)
-                f.write(bytes(16))
 
     def repeat(self, cid, command, args):
         """What a runtime does that got no answer."""
@@ -253,7 +246,7 @@ class Attachments(RuleBasedStateMachine):
 
     @rule()
     def reboot(self):
-        self.another_boot()
+        self.net.another_boot()
 
     @rule(cid=keys, step=steps, again=st.booleans(), args=long)
     def add_killed(self, cid, step, again, args):

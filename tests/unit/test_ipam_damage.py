@@ -22,13 +22,6 @@ def quarantined(net):
     return sorted(path.name for path in (net.dir / "quarantine").iterdir())
 
 
-def another_boot(net):
-    """As after a reboot: the index is an older boot's."""
-    with (net.dir / "index").open("r+b") as f:
-        f.seek(8)
-        f.write(bytes(16))
-
-
 @pytest.mark.parametrize("damage", [*DAMAGE, *VALID])
 @pytest.mark.parametrize("first", ["ADD", "CHECK", "DEL", "GC", "another's ADD", "STATUS"])
 def test_a_lease_that_cannot_be_read(net, damage, first):
@@ -98,7 +91,7 @@ def test_after_a_reboot_nothing_is_known_of_it(net, damage):
     line = net.line("a")
     net.overwrite(line, damage)
     found = net.lines()[line]
-    another_boot(net)
+    net.another_boot()
     reply = net.reply("ADD", "c")
     assert reply.exit_code == 0
     assert net.leases().keys() == {"b:net1", "c:net1"}
@@ -187,7 +180,7 @@ def test_a_line_that_somebody_copied(net, reboot):
     a = net.add("a")
     net.overwrite(5, net.lines()[net.line("a")])
     if reboot:
-        another_boot(net)
+        net.another_boot()
     reply = net.reply("ADD", "b")
     assert any("could not be read" in text for text in reply.log)
     assert net.leases()["a:net1"] == a
@@ -205,7 +198,7 @@ def test_an_index_of_no_worth(net, content):
             index.unlink()
         case "header":
             os.truncate(index, 512)
-            another_boot(net)
+            net.another_boot()
         case "zeros":
             index.write_bytes(bytes(index.stat().st_size))
         case _:

@@ -1,4 +1,4 @@
-"""An ADD waits for the disk without the lock: others go on meanwhile, and a disk that fails keeps nothing of it."""
+"""Calls wait for the disk without the lock: others go on meanwhile, and a disk that fails keeps nothing of it."""
 
 import errno
 import os
@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 from unit.ipam_calls import Net, killed_at
+
+from cni.errors import TryAgain
+from cni.locks import Lock
 
 DUAL = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}
 # Of one line, and of several.
@@ -43,19 +46,74 @@ def fail() -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
+@pytest.mark.parametrize("ours", ["ADD", "DEL", "GC"])
 @pytest.mark.parametrize("command", ["ADD", "DEL", "GC", "CHECK"])
-def test_others_go_on(net: Net, at_the_sync: AtTheSync, command: str) -> None:
+def test_others_go_on(net: Net, at_the_sync: AtTheSync, command: str, ours: str) -> None:
+    def more(command: str, *staying: str) -> dict[str, object]:
+        keys = [{"containerID": name, "ifname": "net1"} for name in staying]
+        return {"cni.dev/valid-attachments": keys} if command == "GC" else {}
+
     answers = list[dict[str, object]]()
-    before = net.add("other")
-    more = {"cni.dev/valid-attachments": [{"containerID": "c", "ifname": "net1"}]} if command == "GC" else {}
-    at_the_sync(lambda: answers.append(net.call(command, "another" if command == "ADD" else "other", **more)))
-    given = net.add("c")
+    before, given = net.add("other"), () if ours == "ADD" else net.add("c")
+    name = "another" if command == "ADD" else "other"
+    at_the_sync(lambda: answers.append(net.call(command, name, **more(command, "c"))))
+    if ours == "ADD":
+        given = net.add("c")
+    else:
+        assert net.call(ours, "c", **more(ours, "first", "other", "another")) == {}
     assert "code" not in answers[0]
     held = net.leases()
-    assert held.pop("c:net1") == given
+    assert held.pop("c:net1", ()) == (given if ours == "ADD" else ())
     assert (held.get("other:net1") == before) == (command in ("ADD", "CHECK"))
     assert ("another:net1" in held) == (command == "ADD")
     assert len({a for ips in held.values() for a in ips} | set(given)) == 2 * len(held) + 2
+    assert net.agrees()
+
+
+def test_a_lease_of_several_lines_is_released_alone(net: Net, at_the_sync: AtTheSync) -> None:
+    """Its continuations may be another's only when the disk knows that it is gone."""
+
+    def locked() -> None:
+        with pytest.raises(TryAgain):
+            Lock(str(net.dir / "lock"), 0)
+        locks.append("held")
+
+    locks = list[str]()
+    net.add("c", args=LONG)
+    assert b'"next"' in net.lines()[net.line("c")]
+    at_the_sync(locked)
+    assert net.call("DEL", "c") == {}
+    assert locks == ["held"]
+    assert net.agrees()
+
+
+def test_the_power_goes_while_an_address_changes_hands(net: Net, at_the_sync: AtTheSync) -> None:
+    """The disk may have what was given and not what was released: both end with the boot, and nobody is alarmed."""
+    address, _ = given = net.add("c")
+    before, line = net.lines(), net.line("c")
+    at_the_sync(lambda: (net.add("other"), net.add("another", args=f"IP={address}")))
+    net.call("DEL", "c")
+    net.overwrite(line, before[line])
+    for name in ("c", "another"):
+        net.rewrite(name, boot="0" * 32)
+    net.another_boot()
+    reply = net.reply("ADD", "new")
+    assert (reply.exit_code, reply.log) == (0, ())
+    held = net.leases()
+    assert "new:net1" in held
+    assert len(held.keys() & {"c:net1", "another:net1"}) == 1
+    assert len([ip for ips in held.values() for ip in ips if ip in given]) <= 2
+    assert not (net.dir / "quarantine").exists()
+    assert net.agrees()
+
+
+def test_the_disk_fails_when_a_lease_is_released(net: Net, at_the_sync: AtTheSync) -> None:
+    net.add("c")
+    at_the_sync(fail)
+    assert net.call("DEL", "c")["code"] == 5
+    net.add("another")
+    assert net.call("DEL", "c") == {}
+    assert net.leases().keys() == {"first:net1", "another:net1"}
     assert net.agrees()
 
 
