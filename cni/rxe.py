@@ -2,6 +2,9 @@
 
 It carries the pod's traffic where it listens in the pod's namespace, which it does since it was taught namespaces;
 before, it is made all the same, and listens in the host's.  In shared mode, which it needs, every namespace sees it.
+
+To be made and removed under the namespace's lock: what listens is one socket for all devices of a namespace, and the
+kernel counts them without a lock (rxe_net_init, rxe_net_del).
 """
 
 import errno

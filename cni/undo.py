@@ -27,7 +27,8 @@ def attachment(
             with pods.found(record.identity, record.netns, request) as pod:
                 if pod:
                     if record.rxe:
-                        rxe.remove(record.rxe)
+                        with journal.namespace_locked(entry.state_dir, record.identity):
+                            rxe.remove(record.rxe)
                     _settle_namespace(entry, record, pod)
                 kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
         device_info.undo(record.device_info)

@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,16 @@ def test_another_ones_interface_has_none(node: Node, pod: Pod) -> None:
     node.ok("DEL", pod, conf(node), CNI_IFNAME="hpn1")
     assert device(pod) == first
     node.ok("DEL", pod, conf(node))
+
+
+def test_two_of_one_pod_at_once(node: Node, pod: Pod) -> None:
+    """The kernel counts the users of a namespace's socket without a lock, and frees it twice, or never."""
+    one, names = conf(node, master="rail0"), ("hpn0", "hpn1")
+    with ThreadPoolExecutor() as threads:
+        for _ in range(15):
+            for command in ("ADD", "DEL"):
+                list(threads.map(lambda name, command=command: node.ok(command, pod, one, CNI_IFNAME=name), names))
+            assert pod.run("cat", "/proc/net/udp").stdout.count("12B7") == 0
 
 
 def test_it_is_missed(node: Node, pod: Pod) -> None:
