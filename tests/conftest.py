@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,11 @@ def require(tier: str, missing: str) -> None:
     if tier in os.environ.get("HPN_REQUIRE", "").split(","):
         pytest.fail(f"tier {tier} must run here and cannot: {missing}", pytrace=False)
     pytest.skip(missing)
+
+
+def pytest_configure() -> None:
+    """A run that is ended takes its namespaces along, as one that is interrupted does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
