@@ -62,30 +62,35 @@ def written(pod: Pod, settings: Json) -> Json:
     return {path: {**setting, "value": now[path]} for path, setting in settings.items()}
 
 
-def restore(record: Record, pod: Pod, state_dir: Path) -> None:
+def restore(entry: Entry, record: Record, pod: Pod) -> None:
     """Put back what is the namespace's, unless another attachment set it too, or somebody changed it since."""
     ours = {path: s for path, s in record.sysctl.items() if s["before"] is not None}
     if not ours:
         return
-    with journal.namespace_locked(state_dir, record.identity):
-        others = journal.beside(state_dir, record)
+    with journal.namespace_locked(entry.state_dir, record.identity):
+        others = journal.beside(entry.state_dir, record)
         for path in ours.keys() - {path for other in others for path in other.sysctl}:
             # What the kernel does not take back (a congestion control that only the host may choose) stays, and ends
             # with the namespace: a pod that could not be deleted would be worse.
             with suppress(OSError):
                 if not record.complete or sysctl.read(pod.fd, path) == ours[path]["value"]:
                     sysctl.write(pod.fd, {path: ours[path]["before"]})
+        # Already here, for the record may stay: of two that go at once each would leave it to the other.  Without room
+        # on the disk it is so when the record goes.
+        with suppress(IoFailure):
+            entry.save(replace(record, sysctl={path: s for path, s in record.sysctl.items() if path not in ours}))
 
 
 def check(pod: Pod, settings: Json) -> None:
     """Raise CheckFailed unless they are as ADD left them."""
+    try:
+        now = sysctl.read_all(pod.fd, settings)
+    except OSError as e:
+        path = sysctl.path_of(str(e.filename))
+        raise CheckFailed(f"sysctl {sysctl.name(path)} cannot be read any more: {e.strerror}") from e
     for path, setting in settings.items():
-        try:
-            now = sysctl.read(pod.fd, path)
-        except OSError as e:
-            raise CheckFailed(f"sysctl {sysctl.name(path)} cannot be read any more: {e.strerror}") from e
-        if now != setting["value"]:
-            raise CheckFailed(f"sysctl {sysctl.name(path)} is {now!r}, ADD left {setting['value']!r}")
+        if now[path] != setting["value"]:
+            raise CheckFailed(f"sysctl {sysctl.name(path)} is {now[path]!r}, ADD left {setting['value']!r}")
 
 
 def _paths(wanted: Mapping[str, str], ifname: str) -> dict[str, str]:

@@ -56,7 +56,7 @@ def _settle_namespace(entry: Entry, record: Record, pod: Pod) -> None:
     if record.sysctl:
         from cni import tuning  # noqa: PLC0415  # likewise
 
-        tuning.restore(record, pod, entry.state_dir)
+        tuning.restore(entry, record, pod)
 
 
 def is_dead(record: Record) -> bool:

@@ -117,6 +117,21 @@ def test_two_attachments_of_a_pod(host: Host, pod: Pod, first: str) -> None:
     assert pod.sysctl(SOMAXCONN) == before
 
 
+def test_two_attachments_that_go_at_once(host: Host, pod: Pod) -> None:
+    """The first one's record is still there when the second goes: its IPAM has not answered yet, or never will."""
+    before, path = pod.sysctl(SOMAXCONN), host.giving(ips=[{"address": "10.56.0.2/24"}])
+    keys = {"sysctl": {"net.core.somaxconn": "1024", "net.ipv4.conf.IFNAME.rp_filter": "2"}}
+    host.ok("ADD", pod, host.conf(**keys, ipam={"type": "script"}), CNI_PATH=path)
+    host.ok("ADD", pod, host.conf(**keys), CNI_IFNAME="hpn1")
+    host.refused("DEL", pod, host.conf(**keys, ipam={"type": "script"}), CNI_PATH="/nonexistent")
+    assert pod.sysctl(SOMAXCONN) == "1024"
+    host.ok("DEL", pod, host.conf(**keys), CNI_IFNAME="hpn1")
+    assert pod.sysctl(SOMAXCONN) == before
+    pod.sysctl(SOMAXCONN, "1024")  # another's, since
+    host.ok("DEL", pod, host.conf(**keys, ipam={"type": "script"}), CNI_PATH=path)
+    assert pod.sysctl(SOMAXCONN) == "1024"
+
+
 def test_two_attachments_that_disagree(host: Host, pod: Pod) -> None:
     host.ok("ADD", pod, tuned(host, net__core__somaxconn="1024"))
     conf = tuned(host, net__core__somaxconn="2048") | {"name": "other"}

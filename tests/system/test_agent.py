@@ -175,6 +175,36 @@ def test_mixed_at_random(machine: Machine, path: Path) -> None:
     machine.nothing_held()
 
 
+def test_one_pod_at_once(machine: Machine, path: Path) -> None:
+    """Six attachments that come and go as they like: what they share is there while one has it, and then as it was."""
+    pod = machine.pod()
+    sysctls = {"net.core.somaxconn": "1024", "net.ipv4.conf.IFNAME.rp_filter": "2"}
+    network = conf(machine, policyRouting=True, sysctl=sysctls)
+
+    def shared() -> tuple[str, str]:
+        inside = ["ip", "netns", "exec", pod]
+        somaxconn = subprocess.check_output([*inside, "sysctl", "-n", "net.core.somaxconn"], text=True)
+        return somaxconn.strip(), subprocess.check_output([*inside, "ip", "rule"], text=True)
+
+    def life(ifname: str, by_agent: list[bool]) -> None:
+        for agent in by_agent:
+            chosen = path if agent else ""
+            result = ok(call(machine, chosen, "ADD", pod, network, CNI_IFNAME=ifname))
+            somaxconn, rules = shared()
+            assert somaxconn == "1024"
+            assert all(ip["address"].partition("/")[0] in rules for ip in result["ips"] if ":" not in ip["address"])
+            checked = json.dumps(json.loads(network) | {"prevResult": result})
+            ok(call(machine, chosen, "CHECK", pod, checked, CNI_IFNAME=ifname))
+            ok(call(machine, chosen, "DEL", pod, network, CNI_IFNAME=ifname))
+
+    chance, before, names = random.Random(3), shared(), [f"hpn{n}" for n in range(6)]
+    with running(machine, path), ThreadPoolExecutor(len(names)) as pool:
+        for _ in range(10):
+            list(pool.map(life, names, [[chance.random() < 0.9 for _ in range(3)] for _ in names]))
+            assert shared() == before
+    machine.nothing_held()
+
+
 def test_killed_at_random(machine: Machine, path: Path) -> None:
     """Whatever it was doing: with a new agent and a DEL for each pod nothing is left."""
     network, pods = conf(machine), [machine.pod() for _ in range(4)]
