@@ -1,7 +1,7 @@
 """What is asked of a link by ioctl (man 7 netdevice), for one reason: these answers wait for nobody.
 
 RTM_GETLINK waits for whoever changes any link of the system (rtnl_lock), and where pods are deleted together that is a
-fifth of their DEL.  Names and MACs are read under RCU and locks of their own (net/core/dev_ioctl.c).
+tenth of their DEL.  Names and MACs are read under RCU and locks of their own (net/core/dev_ioctl.c).
 """
 
 import fcntl
