@@ -74,8 +74,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str],
             link = kind.attach(plan, host, pod, key.ifname)
             record = replace(record, link={**plan, "index": link.index if link else 0})
             if record.rxe:
-                with journal.namespace_locked(where.state_dir, record.identity):
-                    rxe.make(record.rxe, pod, key.ifname)
+                rxe.make(entry, record, pod)
             # A program may need the link, as dhcp does, and may hold something also if it fails.
             if where.ipam and not holds:
                 holds = True

@@ -3,8 +3,8 @@
 It carries the pod's traffic where it listens in the pod's namespace, which it does since it was taught namespaces;
 before, it is made all the same, and listens in the host's.  In shared mode, which it needs, every namespace sees it.
 
-To be made and removed under the namespace's lock: what listens is one socket for all devices of a namespace, and the
-kernel counts them without a lock (rxe_net_init, rxe_net_del).
+What listens is one socket for all devices of a namespace, and the kernel counts them without a lock (rxe_net_init,
+rxe_net_del): so one at a time is made or removed there.
 """
 
 import errno
@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 from typing import Final
 
+from cni import journal
 from cni.errors import CheckFailed, KernelRefused, LinkUnavailable, TryAgain, doing
+from cni.journal import Entry, Record
 from cni.kernel import rdma_netlink
 from cni.kernel.netns import run_in
 from cni.pod import Pod
@@ -41,37 +43,41 @@ def refuse_unless_shared() -> None:
         )
 
 
-def make(device: str, pod: Pod, ifname: str) -> None:
-    """Raises KernelRefused, and LinkUnavailable where the kernel's soft-RoCE knows no namespaces."""
-    try:
-        rdma_netlink.new_link("rxe", device, ifname, pod.fd)
-    except OSError as e:
-        remedy = "run: modprobe rdma_rxe" if e.errno == errno.EINVAL else "see: rdma link"
-        raise KernelRefused(
-            f"rdma.mode rxe: the kernel makes no device {device} on {ifname} ({e.strerror}); {remedy}"
-        ) from e
-    if not _listens(pod):
-        raise LinkUnavailable(
-            "rdma.mode rxe: this kernel's soft-RoCE does not listen in the pod's namespace, and would carry nothing; "
-            "use a newer kernel (7.2 does), or remove rdma.mode"
-        )
+def make(entry: Entry, record: Record, pod: Pod) -> None:
+    """The record's, on its interface.  Raises KernelRefused, TryAgain, IoFailure, and LinkUnavailable where the
+    kernel's soft-RoCE knows no namespaces."""
+    device, ifname = record.rxe, record.key.ifname
+    with journal.namespace_locked(entry.state_dir, record.identity):
+        try:
+            rdma_netlink.new_link("rxe", device, ifname, pod.fd)
+        except OSError as e:
+            remedy = "run: modprobe rdma_rxe" if e.errno == errno.EINVAL else "see: rdma link"
+            raise KernelRefused(
+                f"rdma.mode rxe: the kernel makes no device {device} on {ifname} ({e.strerror}); {remedy}"
+            ) from e
+        if not _listens(pod):
+            raise LinkUnavailable(
+                "rdma.mode rxe: this kernel's soft-RoCE does not listen in the pod's namespace, and would carry "
+                "nothing; use a newer kernel (7.2 does), or remove rdma.mode"
+            )
 
 
-def remove(device: str) -> None:
-    """Also if it is gone, as it is with its interface.  Raises TryAgain while a process has it open: the kernel would
-    not return from the removal before that ends.
+def remove(entry: Entry, record: Record) -> None:
+    """The record's, also if it is gone, as it is with its interface.  Raises IoFailure, and TryAgain while a process
+    has it open: the kernel would not return from the removal before that ends.
 
     Not where the namespace is being removed, for the kernel then removes the device, of a VF that it sends home too,
     and where both do it at once frees a socket twice: 7.2 has been seen to crash (syzbot 8c9eede336e3a843750e)."""
-    index = rdma_netlink.index_of(device)
-    if index is None:
-        return
-    deadline = time.monotonic() + _IDLE_TIMEOUT
-    with doing(f"removing RDMA device {device}"):
+    with journal.namespace_locked(entry.state_dir, record.identity), doing(f"removing RDMA device {record.rxe}"):
+        index = rdma_netlink.index_of(record.rxe)
+        if index is None:
+            return
+        deadline = time.monotonic() + _IDLE_TIMEOUT
         try:
             while pids := rdma_netlink.users(index):
                 if time.monotonic() > deadline:
-                    raise TryAgain(f"RDMA device {device} is open in process {', '.join(map(str, pids))}; end that")
+                    users = ", ".join(map(str, pids))
+                    raise TryAgain(f"RDMA device {record.rxe} is open in process {users}; end that")
                 time.sleep(_POLL)
             rdma_netlink.delete_link(index)
         except OSError as e:

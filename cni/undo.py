@@ -27,8 +27,7 @@ def attachment(
             with pods.found(record.identity, record.netns, request) as pod:
                 if pod:
                     if record.rxe:
-                        with journal.namespace_locked(entry.state_dir, record.identity):
-                            rxe.remove(record.rxe)
+                        rxe.remove(entry, record)
                     _settle_namespace(entry, record, pod)
                 kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
         device_info.undo(record.device_info)
