@@ -83,7 +83,7 @@ class FileStore:
             if held is None:
                 return
             sticky.release(table, [held], unused=unused)
-            if not held.is_plain and isinstance(lost := held.entry, Lost):
+            if lost := held.lost:
                 raise self._unreadable(key, lost, "released; repeat the call, it will succeed")
 
     def check(self, key: Key) -> tuple[Address, ...]:
@@ -175,7 +175,7 @@ class FileStore:
             same = [slot for slot, said in lines if hash(table.slots.read(slot)) == said and table.index.is_head(slot)]
             stale = [held for held in map(table.at, same) if rule.applies(held.body)]
             sticky.release(table, stale)
-            lost = [held.entry for held in stale if not held.is_plain and isinstance(held.entry, Lost)]
+            lost = filter(None, (held.lost for held in stale))
             problems.extend(self._unreadable("an attachment", one, "released") for one in lost)
             return len(stale)
 

@@ -26,9 +26,9 @@ class _Found:
 
     leases: dict[int, tuple[bytes, list[tuple[int, int]]]] = field(default_factory=dict)
     old: set[int] = field(default_factory=set)  # of an older boot
-    rest: dict[int, int] = field(default_factory=dict)  # continuations, and of which lease
+    rest: set[int] = field(default_factory=set)  # continuations
     damaged: set[int] = field(default_factory=set)
-    dead: set[int] = field(default_factory=set)
+    dead: set[int] = field(default_factory=set)  # old, and of what another has
     parts: dict[int, Json] = field(default_factory=dict)  # continuations that no lease has claimed yet
     long: dict[int, Json] = field(default_factory=dict)  # leases that have some
 
@@ -127,6 +127,7 @@ def _look(slots: Slots, lost: dict[int, Lost]) -> _Found:
 
 def _resolve(found: _Found) -> None:
     """Put together what has several lines, and settle what two claim."""
+    continued = dict[int, list[int]]()
     for slot, head in found.long.items():
         bodies, at, lines = [head], head["next"], list[int]()
         while at in found.parts and found.parts[at]["of"] == slot and at not in lines:
@@ -137,7 +138,7 @@ def _resolve(found: _Found) -> None:
             found.damaged.add(slot)
         else:
             found.leases[slot] = holdings(joined(bodies))
-            found.rest |= dict.fromkeys(lines, slot)
+            continued[slot] = lines
     # Where the power went while one was released and another given what it had, the disk may have both: the pods of
     # either are gone.  In one boot by nothing that happens here; but who copies a line must not have one address given
     # twice.
@@ -150,7 +151,7 @@ def _resolve(found: _Found) -> None:
         else:
             keys.add(digest)
             addresses_.update(held)
-    found.rest = {line: slot for line, slot in found.rest.items() if slot not in found.dead}
+    found.rest.update(line for slot, lines in continued.items() if slot not in found.dead for line in lines)
 
 
 def _keep(table: Table, found: _Found, lost: dict[int, Lost]) -> None:

@@ -39,6 +39,12 @@ class Held:
     def entry(self) -> Entry:
         return entry(self.body)
 
+    @property
+    def lost(self) -> Lost | None:
+        """The entry, if it stands for a lease that could not be read."""
+        found = None if self.is_plain else self.entry
+        return found if isinstance(found, Lost) else None
+
     @cached_property
     def holdings(self) -> tuple[bytes, list[tuple[int, int]]]:
         """The digest of its key, and its addresses as version and number."""

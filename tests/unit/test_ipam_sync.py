@@ -87,11 +87,12 @@ def test_a_lease_of_several_lines_is_released_alone(net: Net, at_the_sync: AtThe
     assert net.agrees()
 
 
-def test_the_power_goes_while_an_address_changes_hands(net: Net, at_the_sync: AtTheSync) -> None:
+@pytest.mark.parametrize("args", ["", f";{LONG}"], ids=["short", "long"])
+def test_the_power_goes_while_an_address_changes_hands(net: Net, at_the_sync: AtTheSync, args: str) -> None:
     """The disk may have what was given and not what was released: both end with the boot, and nobody is alarmed."""
     address, _ = given = net.add("c")
     before, line = net.lines(), net.line("c")
-    at_the_sync(lambda: (net.add("other"), net.add("another", args=f"IP={address}")))
+    at_the_sync(lambda: (net.add("other"), net.add("another", args=f"IP={address}{args}")))
     net.call("DEL", "c")
     net.overwrite(line, before[line])
     for name in ("c", "another"):
@@ -103,6 +104,7 @@ def test_the_power_goes_while_an_address_changes_hands(net: Net, at_the_sync: At
     assert "new:net1" in held
     assert len(held.keys() & {"c:net1", "another:net1"}) == 1
     assert len([ip for ips in held.values() for ip in ips if ip in given]) <= 2
+    assert not any(line.startswith(b'{"of"') for line in net.lines())
     assert not (net.dir / "quarantine").exists()
     assert net.agrees()
 
