@@ -71,7 +71,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str],
                 asking = request if request.inside else replace(request, inside=(pod.fd, pod.rtnl.sock.fileno()))
                 with delegate.unless_it_needs_the_link():
                     result, holds = delegate.addresses(where.ipam, asking, programs, log), True
-            link = kind.attach(plan, host, pod, key.ifname)
+            link = _made(kind, plan, host, pod, key.ifname)
             record = replace(record, link={**plan, "index": link.index if link else 0})
             if record.rxe:
                 rxe.make(entry, record, pod)
@@ -244,6 +244,15 @@ def _refuse_taken_name(pod: Pod, ifname: str) -> None:
         raise InterfaceExists(
             f"CNI_IFNAME={ifname}: {pod.path} has an interface of that name{whose}; choose another, or remove it"
         )
+
+
+def _made(kind: kinds.Kind, plan: Json, host: rtnl.Rtnl, pod: Pod, ifname: str) -> rtnl.Link | None:
+    """Kind.attach.  Raises InterfaceExists where the name was taken since it was looked for."""
+    try:
+        return kind.attach(plan, host, pod, ifname)
+    except FileExistsError:
+        _refuse_taken_name(pod, ifname)
+        raise
 
 
 def _recorded(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod: Pod, plan: Json) -> Record:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from cni import durable, spec
 from cni.errors import CniError
+from cni.locks import Lock
 from cni.main import run as hpn
 from cni.spec import Reply, Request
 from ipam.main import ask as hpn_ipam
@@ -191,6 +193,16 @@ class Host:
     def record(self, pod: Pod, ifname: str = "hpn0") -> Path:
         """Where the journal has this attachment of the network rail0."""
         return self.state / "attachments" / "rail0" / f"{pod.name}:{ifname}.json"
+
+    @contextmanager
+    def meanwhile(self, pod: Pod, conf: dict[str, Any]) -> Iterator["Future[Reply]"]:
+        """An ADD that has looked at everything and recorded what it will do; it goes on when this ends."""
+        store = self.state / "ipam" / conf["name"]
+        store.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor() as threads, Lock(f"{store}/lock", 1):
+            reply = threads.submit(self.call, "ADD", pod, conf)
+            until(lambda: self.record(pod).exists())
+            yield reply
 
     def rewrite(self, record: Path, **changes: Any) -> None:
         """Change a record as if it had been written so."""

@@ -1,6 +1,7 @@
 """VFs and their RDMA devices in pods: real ones, in the lab."""
 
 import itertools
+import json
 import os
 import subprocess
 import time
@@ -167,6 +168,17 @@ def test_a_name_taken_in_the_pod(node: Node, pod: Pod) -> None:
     error = node.refused("ADD", pod)
     assert error["code"] == 100
     assert pod.link()
+
+
+def test_a_name_taken_meanwhile(node: Node, pod: Pod) -> None:
+    """The kernel has moved the VF when it finds that out."""
+    with node.meanwhile(pod, node.conf(vlan=7)) as reply:
+        stranger = pod.stranger()
+    error = json.loads(reply.result().stdout)
+    assert (error["code"], "CNI_IFNAME=hpn0" in error["msg"]) == (100, True)
+    assert pod.links() == {"hpn0"}
+    assert pod.link() == stranger
+    assert node.state_files() == set()
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["free", "taken"])

@@ -1,5 +1,6 @@
 """What macvlan and ipvlan have in common: each test runs for both, for ipvlan where the kernel has it."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -188,3 +189,13 @@ def test_nobody_else_is_reached(host: Host, make_pod: Callable[[], Pod], kind: s
     host.ok("ADD", one, host.conf(kind=kind))
     assert not one.ping("10.56.0.3", "-W", "0.2")
     assert two.links() == set()
+
+
+def test_a_name_taken_meanwhile(host: Host, pod: Pod, kind: str) -> None:
+    """It was free when ADD looked: another network of the pod's, say, attached at the same moment."""
+    with host.meanwhile(pod, host.conf(kind=kind)) as reply:
+        stranger = pod.stranger()
+    error = json.loads(reply.result().stdout)
+    assert (error["code"], "CNI_IFNAME=hpn0" in error["msg"]) == (100, True)
+    assert pod.link() == stranger
+    assert host.state_files() == set()
