@@ -133,16 +133,28 @@ def settle(devices: Devices, address: str) -> None:
     """Wait until all are on the host, which a dying namespace gives them back to late, and see to their names."""
     deadline = time.monotonic() + _HOME_TIMEOUT
     for index, name in devices:
-        while not (now := rdma_netlink.name_of(index)):
-            function = sysfs.function(address)
-            if function is None or not function.driver:
-                return  # unbound: they are no more
-            if len(function.rdma_devs) == len(devices) and not rdma_netlink.name_of(index):
-                return  # bound again meanwhile: others are in their place
-            if time.monotonic() > deadline:
-                raise TryAgain(f"RDMA device {name} of {address} has not come back yet")
-            time.sleep(_POLL)
-        if now != name:
+        now = _at_home(index, name, address, len(devices), deadline)
+        if now and now != name:
             # Names are the whole system's: one that another device has now stays that one's.
             with suppress(FileExistsError), doing(f"renaming RDMA device {now} back to {name}"):
                 rdma_netlink.rename(index, name)
+
+
+def _at_home(index: int, name: str, address: str, of: int, deadline: float) -> str:
+    """What one of a function's RDMA devices is called on the host, once it is there; empty if it is no more.
+    Raises TryAgain."""
+    elsewhere = False
+    while not (now := rdma_netlink.name_of(index)):
+        function = sysfs.function(address)
+        if function is None or not function.driver:
+            return ""  # unbound
+        if len(function.rdma_devs) == of and not rdma_netlink.name_of(index):
+            return ""  # bound again meanwhile: others are in their place
+        elsewhere = elsewhere or sysfs.rdma_names(address) != function.rdma_devs
+        if time.monotonic() > deadline:
+            # While it moves a device is nowhere to be seen, but not for as long: its driver was unloaded, say.
+            if not elsewhere:
+                return ""
+            raise TryAgain(f"RDMA device {name} of {address} has not come back yet")
+        time.sleep(_POLL)
+    return now

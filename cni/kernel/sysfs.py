@@ -101,6 +101,11 @@ def set_ipoib_mode(netdev: str, mode: str, root: Path = SYS) -> None:
     (root / "class/net" / netdev / "mode").write_text(f"{mode}\n")
 
 
+def is_loaded(module: str, root: Path = SYS) -> bool:
+    """Whether the kernel has the module; one that is built in shows only if it has parameters."""
+    return os.path.exists(f"{root}/module/{module}")
+
+
 def speed(netdev: str, root: Path = SYS) -> int:
     """The link's speed in Mbit/s; 0 where the driver does not say, or the link is down."""
     try:

@@ -38,6 +38,10 @@ static unsigned int remove_ms;
 module_param(remove_ms, uint, 0644);
 MODULE_PARM_DESC(remove_ms, "how long it takes to unbind a VF");
 
+static bool bare;
+module_param(bare, bool, 0644);
+MODULE_PARM_DESC(bare, "bind without an RDMA device, as mlx5_core does without mlx5_ib");
+
 /* What a PF keeps of a VF. */
 struct tib_vf {
 	u64 node_guid;
@@ -540,7 +544,7 @@ static int tib_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	int err;
 
 	err = pci_enable_device(pdev);
-	if (err)
+	if (err || bare)
 		return err;
 	err = -ENOMEM;
 	tdev = ib_alloc_device(tib_dev, ib);
@@ -578,8 +582,10 @@ static void tib_remove(struct pci_dev *pdev)
 		msleep(remove_ms);
 	else
 		pci_disable_sriov(pdev);
-	ib_unregister_device(&tdev->ib);
-	ib_dealloc_device(&tdev->ib);
+	if (tdev) {
+		ib_unregister_device(&tdev->ib);
+		ib_dealloc_device(&tdev->ib);
+	}
 	pci_disable_device(pdev);
 }
 

@@ -21,7 +21,7 @@ from cni.kinds.sriov import infiniband
 
 GUID = "00:11:22:33:44:55:66:77"
 OTHER = "02:00:00:00:00:00:00:05"
-REMOVE_MS = Path("/sys/module/testib/parameters/remove_ms")
+REMOVE_MS, BARE = (Path("/sys/module/testib/parameters", name) for name in ("remove_ms", "bare"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -239,6 +239,37 @@ def test_the_namespace_died(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
     pod.gone()
     node.ok("DEL", pod, node.conf(**keys))
     assert node.state_files() == set()
+
+
+@pytest.mark.parametrize("keys", [{}, {"guid": GUID}], ids=["own", "given"])
+def test_its_rdma_driver_is_no_more(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
+    """A pod that could not be deleted would not bring it back; its PF is told all the same."""
+    before = hca.vf()
+    node.ok("ADD", pod, node.conf(**keys))
+    BARE.write_text("Y")
+    try:
+        hca.drive(node.device, "testib")
+        node.ok("DEL", pod, node.conf(**keys))
+        assert (hca.vf()["port guid"] == GUID, node.state_files()) == (False, set())
+    finally:
+        BARE.write_text("N")
+        hca.drive(node.device, "testib")
+        tell(**{key.replace(" ", "_"): value for key, value in before.items() if "guid" in key})
+
+
+def test_ipoib_is_no_more(node: Node, pod: Pod) -> None:
+    functions = {f"ib{number}": Path("/sys/bus/pci/devices", pci(f"ib{number}")) for number in range(hca.VFS + 1)}
+    node.ok("ADD", pod)
+    subprocess.run(["modprobe", "-r", "ib_ipoib"], check=True)
+    try:
+        node.ok("DEL", pod)
+        assert (rdma_devs(pod.name), node.state_files()) == (set(), set())
+    finally:
+        subprocess.run(["modprobe", "ib_ipoib"], check=True)
+        for suffix in ("-", ""):  # it numbers them anew
+            for name, function in functions.items():
+                (now,) = (function / "net").iterdir()
+                ip("link", "set", now.name, "name", name + suffix)
 
 
 def test_a_dead_owner_is_replaced(node: Node, make_pod: Callable[[], Pod]) -> None:

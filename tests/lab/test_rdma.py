@@ -144,6 +144,18 @@ def test_bound_again_while_it_was_in_a_pod(node: Node, pod: Pod) -> None:
         rdma("dev", "set", "fresh", "name", RDMA)
 
 
+def test_one_that_is_no_more(node: Node, pod: Pod) -> None:
+    """Its driver was unloaded, say: a pod that could not be deleted would not bring it back."""
+    node.ok("ADD", pod)
+    pod.run("rdma", "link", "delete", RDMA).check_returncode()
+    try:
+        node.ok("DEL", pod)
+        assert node.state_files() == set()
+        assert netdev()
+    finally:
+        rdma("link", "add", RDMA, "type", "testhca", "netdev", NAME)
+
+
 @pytest.mark.parametrize(
     ("keys", "says"),
     [

@@ -123,7 +123,7 @@ def check(p: Plan, pod: Pod) -> None:
 
 def _settled(host: Rtnl, p: Plan, port: Port) -> str:
     """Wait until all is on the host, with the GUIDs that its PF has for it now; the netdev's name, empty if there is
-    no driver to have one.  Raises TryAgain, OSError."""
+    no driver to have one, or to make one.  Raises TryAgain, OSError."""
     rebound = "port_guid" in p.wanted
     if rebound:
         with _patience():
@@ -132,11 +132,13 @@ def _settled(host: Rtnl, p: Plan, port: Port) -> str:
     # With no driver at all it may be us who died while it had none.
     if function is None or function.driver in choose.USERSPACE or not (function.driver or rebound):
         return ""
-    if function.driver and p.rdma:
-        _until(lambda: _rdma_here(p.device), f"the RDMA device of {p.device} has not come back yet")
+    if function.driver and not _rdma_home(p.device):
+        return ""
     if rebound:
         _take_on(p, port, p.before.node_guid, p.before.port_guid)
     _rename(p, port)
+    if not sysfs.is_loaded("ib_ipoib"):
+        return ""
     _, link = _until(lambda: _born(host, p, None), f"the IPoIB interface of {p.device} has not come back yet")
     if port.mode and sysfs.ipoib_mode(link.name) != port.mode:
         # Before the MTU, of which a datagram allows less.
@@ -171,6 +173,19 @@ def _move(p: Plan, pod: Pod, *, to: int, of: int | None) -> None:
         if index is not None:
             with doing(f"moving RDMA device {name} {'to' if of is None else 'back from'} {pod.path}"):
                 rdma_netlink.move(index, to=to, of=of)
+
+
+def _rdma_home(address: str) -> bool:
+    """Wait until the function's RDMA devices are on the host; whether it has any still, for without its RDMA driver it
+    has none.  Raises TryAgain."""
+    elsewhere = False
+    for _ in attempts(choose.HOME_TIMEOUT, choose.POLL):
+        if _rdma_here(address):
+            return True
+        elsewhere = elsewhere or bool(sysfs.rdma_names(address))
+    if elsewhere:
+        raise TryAgain(f"the RDMA device of {address} has not come back yet")
+    return False
 
 
 def _rdma_here(address: str) -> bool:
