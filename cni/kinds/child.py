@@ -111,7 +111,8 @@ def master(attach: "Child", where: Rtnl, ns_fd: int | None) -> Link:
 
 
 def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
-    """Kind.attach: one RTM_NEWLINK, and the link is born in the pod with its final name, MAC and MTU."""
+    """Kind.attach: one RTM_NEWLINK, and the link is born in the pod with its final name, MAC and MTU.  Raises
+    LinkUnavailable, OSError."""
     wanted = Plan(**plan)
     maker = pod.rtnl if wanted.in_container else host
 
@@ -131,6 +132,11 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
         try:
             make(ifname)
         except OSError as e:
+            if e.errno == errno.EBUSY:
+                raise LinkUnavailable(
+                    f"master {wanted.master!r} is in a bridge or bond, or carries interfaces of another kind than "
+                    f"{wanted.kind}, and its packets can go one way only; see: ip -d link, and use another master"
+                ) from e
             if e.errno != errno.EEXIST or wanted.in_container:
                 raise
             # Before Linux 6.15 the kernel looked for the name among the host's links (rtnl_newlink), although

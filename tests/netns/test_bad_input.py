@@ -304,6 +304,11 @@ def the_only_one_beside(host: Host, pod: Pod, _stack: ExitStack) -> None:
     host.ok("ADD", pod, host.conf(**ipam(subnet="10.56.0.0/30")), CNI_IFNAME="hpn1")
 
 
+def in_a_bridge(_host: Host, _pod: Pod, _stack: ExitStack) -> None:
+    ip("link", "add", "br0", "type", "bridge")
+    ip("link", "set", "rail0", "master", "br0")
+
+
 def down(_host: Host, _pod: Pod, _stack: ExitStack) -> None:
     ip("link", "set", "rail0", "down")
 
@@ -374,6 +379,7 @@ CIRCUMSTANCES = [
     Bad("master absent", 101, ("master", "'eth99'", "ip link"), {"master": "eth99"}),
     Bad("master not in the pod", 101, ("master", "'rail0'", "pod"), {"linkInContainer": True}),
     Bad("master down", 101, ("master", "'rail0'", "ip link set rail0 up"), setup=down),
+    Bad("master in a bridge", 101, ("master", "'rail0'", "bridge", "another"), setup=in_a_bridge),
     Bad("no master and no default route", 101, ("master", "default route", "host"), {"master": ...}),
     Bad("no default route in the pod", 101, ("default route", "pod"), {"master": ..., "linkInContainer": True}),
     Bad("master that carries no macvlan", 105, ("Invalid",), {"master": "lo"}, details="over lo"),
