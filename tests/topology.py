@@ -292,9 +292,9 @@ def _content(path: Path) -> str:
     return str(path.readlink()) if path.is_symlink() else path.read_text(errors="replace")
 
 
-def leases(directory: Path) -> list[dict[str, Any]]:
-    """What our IPAM's files say, of all networks, as jq reads them."""
-    lines = [line for file in sorted(directory.glob("*/leases")) for line in file.read_text().splitlines()]
+def leases(directory: Path, network: str = "*") -> list[dict[str, Any]]:
+    """What our IPAM's files say, of all networks or one, as jq reads them."""
+    lines = [line for file in sorted(directory.glob(f"{network}/leases")) for line in file.read_text().splitlines()]
     return [lease for line in lines if line.strip() and "schema" not in (lease := json.loads(line))]
 
 

@@ -1,0 +1,58 @@
+"""An agent in the node of the tests, and requests to it as a runtime makes them."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from system.machine import Machine, ours
+
+
+@contextmanager
+def running(machine: Machine, path: Path, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    """An agent in the node; ended, if it still runs, as systemd would."""
+    argv = machine.node.command(str(machine.tools.hpn), "agent", "--socket", str(path))
+    with subprocess.Popen(argv, env={**os.environ, **env}) as process:
+        try:
+            until(lambda: answers(machine, path))
+            yield process
+            if process.poll() is None:
+                process.terminate()
+                assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+def until(done: Any, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def answers(machine: Machine, path: Path) -> bool:
+    return path.exists() and call(machine, path, "VERSION", "", "{}", direct=False).returncode == 0
+
+
+def call(
+    machine: Machine, agent: Path | str, verb: str, pod: str, conf: str, *, direct: bool = True, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """One request as a runtime makes it; where the agent has to do it, there is no program to fall back to."""
+    command = machine.command(verb, pod) if pod else {"CNI_COMMAND": verb}
+    elsewhere = {} if direct else {"HPN_PROGRAM_DIR": "/proc/nowhere"}
+    environ = {**os.environ, **command, "HPN_AGENT": str(agent), **elsewhere, **env}
+    argv = machine.node.command(str(machine.tools.hpn))
+    return subprocess.run(argv, env=environ, input=conf, capture_output=True, text=True, check=False)
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout) if done.stdout else {}
+
+
+def conf(machine: Machine, **keys: Any) -> str:
+    return json.dumps({"cniVersion": "1.1.0", "name": "rail0", **machine.local(ours(**keys))})
