@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from agent import protocol
@@ -208,7 +209,8 @@ class Server:
             c.sock.send(protocol.TAKEN)
             environ, stdin = protocol.parts(header, bytes(c.data))
             inside = (c.passed[0], c.passed[1]) if len(c.passed) == _PASSED else None
-            reply = protocol.reply(self._answer(header.ipam, Request(environ, stdin, inside)))
+            request = Request(environ, stdin, inside, partial(_hung_up, c.sock))
+            reply = protocol.reply(self._answer(header.ipam, request))
             sent = c.sock.send(reply)
             if sent < len(reply):
                 c.sock.settimeout(REPLY_TIMEOUT)
@@ -229,6 +231,12 @@ class Server:
             # Not closed: a thread may be about to read it, and then sees its end.
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _hung_up(sock: socket.socket) -> bool:
+    looking = select.poll()
+    looking.register(sock, 0)  # which is told all the same: man 2 poll, POLLHUP
+    return bool(looking.poll(0))
 
 
 def _timer() -> int:

@@ -56,6 +56,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str],
         rtnl.opened() as host,
         journal.locked(where.state_dir, where.network, key) as entry,
     ):
+        request.refuse_if_abandoned()
         undo.settle(entry, pod, request, log, programs)
         with kind.claiming(wanted):
             _refuse_owned(wanted.attach.device, where)

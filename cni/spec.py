@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from cni.errors import BadEnvironment, DecodeFailure, IncompatibleVersion, InvalidConfig
+from cni.errors import BadEnvironment, DecodeFailure, IncompatibleVersion, InvalidConfig, TryAgain
 
 VERSIONS: Final = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 NEWEST: Final = VERSIONS[-1]
@@ -59,17 +59,24 @@ class Key:
         return f"{self.container_id}:{self.ifname}"
 
 
+def _never() -> bool:
+    """Who runs in its caller's own process ends with it."""
+    return False
+
+
 @dataclass(frozen=True)
 class Request:
     """What a runtime hands to a plugin: its environment and its stdin, nothing parsed yet.
 
     ``inside`` are descriptors of CNI_NETNS and of a NETLINK_ROUTE socket in there, where a launcher opened them: the
-    path may not be visible to us.  They stay the giver's to close.
+    path may not be visible to us.  They stay the giver's to close.  ``abandoned`` says whether nobody waits for the
+    reply any more.
     """
 
     environ: Mapping[str, str]
     stdin: bytes = b""
     inside: tuple[int, int] | None = None
+    abandoned: Callable[[], bool] = _never
 
     def var(self, name: str) -> str:
         return self.environ.get(name, "")
@@ -89,6 +96,12 @@ class Request:
     def but(self, *, stdin: bytes | None = None, **environ: str) -> "Request":
         """The same request with other stdin or variables, as a delegate is to see it."""
         return replace(self, stdin=self.stdin if stdin is None else stdin, environ={**self.environ, **environ})
+
+    def refuse_if_abandoned(self) -> None:
+        """Raise TryAgain.  To be asked where an ADD is alone with what it is about, before it begins: a runtime that
+        has killed its caller sends DEL, and what began after that would stay."""
+        if self.abandoned():
+            raise TryAgain(f"who asked for {self.command} of {self.key} waits no more, so nothing was done; repeat it")
 
 
 @dataclass(frozen=True)

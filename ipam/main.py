@@ -13,7 +13,7 @@ from cni.result import Address, Ip, Result
 from cni.spec import Config, Reply, Request
 from ipam import leases
 from ipam.pool import Pool, RangeSet
-from ipam.stores import Choose, Owner, Sandbox, Store, Terms
+from ipam.stores import Book, Choose, Owner, Sandbox, Store, Terms
 
 T = TypeVar("T")
 
@@ -46,7 +46,12 @@ def add(request: Request, conf: Config, log: list[str]) -> Result:
     store, ranges = _store(conf, log), tuple(s.all_spans for s in pool.sets)
 
     def reserve(requested: Sequence[Address]) -> tuple[Ip, ...]:
-        choose = _choice(pool, at, requested)
+        choice = _choice(pool, at, requested)
+
+        def choose(book: Book) -> tuple[Ip, ...]:
+            request.refuse_if_abandoned()
+            return choice(book)
+
         return _with_the_deads(store, log, lambda: store.reserve(owner, choose, ranges))
 
     ips = _on_link(request, pool, sets, store, reserve, log) if pool.needs_link else reserve(pool.requested)

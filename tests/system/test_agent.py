@@ -17,6 +17,8 @@ from system.agents import answers, call, conf, ok, running, until
 from system.machine import Machine, ours
 from system.machine import running as running_programs
 
+from cni.locks import Lock
+
 CYCLES = 500
 KILLS = 100
 
@@ -26,8 +28,13 @@ def processes(agent: subprocess.Popen[bytes]) -> list[int]:
     return [agent.pid, *map(int, Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split())]
 
 
+def opened(pid: int) -> list[Path]:
+    """Its descriptors."""
+    return list(Path(f"/proc/{pid}/fd").iterdir())
+
+
 def descriptors(agent: subprocess.Popen[bytes]) -> int:
-    return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in processes(agent))
+    return sum(len(opened(pid)) for pid in processes(agent))
 
 
 @contextmanager
@@ -209,6 +216,30 @@ def test_one_that_hangs_at_work_is_not_doubled(machine: Machine, path: Path) -> 
         # The runtime's DEL waits for it, and finds what it left.
         ok(call(machine, path, "DEL", pod, network))
         assert machine.links(pod) == set()
+
+
+@pytest.mark.parametrize(("program", "lock"), [("hpn", "locks/attachment-*"), ("hpn-ipam", "ipam/rail0/lock")])
+def test_a_caller_that_is_killed_while_it_waits(machine: Machine, path: Path, program: str, lock: str) -> None:
+    """Its ADD does not begin any more: the runtime's DEL may have been before it, and none comes after."""
+    pod, network = machine.pod(), conf(machine)
+    with running(machine, path) as agent:
+
+        def wait() -> bool:
+            return any(os.path.realpath(fd) == str(file) for pid in processes(agent) for fd in opened(pid))
+
+        for verb in ("ADD", "DEL"):
+            ok(call(machine, path, verb, pod, network))
+        (file,) = machine.state.glob(lock)
+        with Lock(str(file), 1):
+            environ = {**os.environ, **machine.command("ADD", pod), "HPN_AGENT": str(path)}
+            argv = machine.node.command(str(machine.tools.plugins / program))
+            with subprocess.Popen(argv, env=environ, stdin=subprocess.PIPE, text=True) as adding:
+                adding.stdin.write(network)
+                adding.stdin.close()
+                until(wait)
+                adding.kill()
+        until(lambda: not wait())
+        machine.nothing_held()
 
 
 def test_a_worker_is_killed_at_work(machine: Machine, path: Path) -> None:
