@@ -114,6 +114,7 @@ def delete(request: Request, conf: Config, _log: list[str], programs: Programs) 
     """Detach whatever is there.  Success means that nothing of the attachment is left."""
     where = location(conf)
     with journal.locked(where.state_dir, where.network, request.key) as entry:
+        request.refuse_if_abandoned()
         try:
             record = entry.load()
         except RecordUnreadable:
@@ -182,6 +183,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
             continue
         try:
             with journal.locked(where.state_dir, where.network, key) as entry:
+                request.refuse_if_abandoned()
                 record = entry.load()
                 if record is None:
                     entry.forget()

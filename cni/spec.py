@@ -98,10 +98,10 @@ class Request:
         return replace(self, stdin=self.stdin if stdin is None else stdin, environ={**self.environ, **environ})
 
     def refuse_if_abandoned(self) -> None:
-        """Raise TryAgain.  To be asked where an ADD is alone with what it is about, before it begins: a runtime that
-        has killed its caller sends DEL, and what began after that would stay."""
+        """Raise TryAgain.  To be asked where a command is alone with what it would change: a runtime that has killed
+        its caller may have sent another one since, and had it answered."""
         if self.abandoned():
-            raise TryAgain(f"who asked for {self.command} of {self.key} waits no more, so nothing was done; repeat it")
+            raise TryAgain(f"who asked for {self.command} waits no more, so it was not begun; repeat it")
 
 
 @dataclass(frozen=True)

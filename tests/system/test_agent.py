@@ -218,28 +218,42 @@ def test_one_that_hangs_at_work_is_not_doubled(machine: Machine, path: Path) -> 
         assert machine.links(pod) == set()
 
 
-@pytest.mark.parametrize(("program", "lock"), [("hpn", "locks/attachment-*"), ("hpn-ipam", "ipam/rail0/lock")])
-def test_a_caller_that_is_killed_while_it_waits(machine: Machine, path: Path, program: str, lock: str) -> None:
-    """Its ADD does not begin any more: the runtime's DEL may have been before it, and none comes after."""
+@pytest.mark.parametrize(
+    ("program", "verb", "lock"),
+    [
+        ("hpn", "ADD", "locks/attachment-*"),
+        ("hpn", "DEL", "locks/attachment-*"),
+        ("hpn", "GC", "locks/attachment-*"),
+        ("hpn-ipam", "ADD", "ipam/rail0/lock"),
+    ],
+)
+def test_a_caller_that_is_killed_while_it_waits(
+    machine: Machine, path: Path, program: str, verb: str, lock: str
+) -> None:
+    """It does not begin any more: the runtime's next command may have been before it."""
     pod, network = machine.pod(), conf(machine)
     with running(machine, path) as agent:
 
         def wait() -> bool:
             return any(os.path.realpath(fd) == str(file) for pid in processes(agent) for fd in opened(pid))
 
-        for verb in ("ADD", "DEL"):
-            ok(call(machine, path, verb, pod, network))
+        ok(call(machine, path, "ADD", pod, network))
+        if verb == "ADD":
+            ok(call(machine, path, "DEL", pod, network))
         (file,) = machine.state.glob(lock)
+        before = machine.records()
         with Lock(str(file), 1):
-            environ = {**os.environ, **machine.command("ADD", pod), "HPN_AGENT": str(path)}
+            environ = {**os.environ, **machine.command(verb, pod), "HPN_AGENT": str(path)}
             argv = machine.node.command(str(machine.tools.plugins / program))
-            with subprocess.Popen(argv, env=environ, stdin=subprocess.PIPE, text=True) as adding:
-                adding.stdin.write(network)
-                adding.stdin.close()
+            with subprocess.Popen(argv, env=environ, stdin=subprocess.PIPE, text=True) as asking:
+                asking.stdin.write(json.dumps(json.loads(network) | {"cni.dev/valid-attachments": []}))
+                asking.stdin.close()
                 until(wait)
-                adding.kill()
+                asking.kill()
         until(lambda: not wait())
-        machine.nothing_held()
+        assert machine.records() == before
+        assert machine.links(pod) == (set() if verb == "ADD" else {"hpn0"})
+        ok(call(machine, path, "DEL", pod, network))
 
 
 def test_a_worker_is_killed_at_work(machine: Machine, path: Path) -> None:
