@@ -194,6 +194,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
             failures.append(e)
             kept.add(key)
     try:
+        request.refuse_if_abandoned()
         delegate.ask_if_it_can(where.ipam, _sparing(request, conf, kept), programs)
     except (CniError, OSError) as e:
         failures.append(e)

@@ -3,13 +3,17 @@
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import topology
 from system.machine import Machine, ours
+
+# An agent, or one of its processes, may have to start.
+until = partial(topology.until, seconds=20)
 
 
 @contextmanager
@@ -25,13 +29,6 @@ def running(machine: Machine, path: Path, **env: str) -> Iterator[subprocess.Pop
                 assert process.wait(30) == 0
         finally:
             process.kill()
-
-
-def until(done: Any, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def answers(machine: Machine, path: Path) -> bool:

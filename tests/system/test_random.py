@@ -19,14 +19,20 @@ NETWORKS = {"a": 56, "b": 57}
 ROUNDS, STEPS, CALLERS = 15, 12, 4
 # A name, an address, a table or a sysctl that another attachment has; no ADD is refused for anything else.
 REFUSED = {7, 100, 102}
-INSIDE = ("link delete {0}", "address flush dev {0} scope global", "link set {0} down", "rule flush table all")
+INSIDE = (
+    "link delete {ifname}",
+    "address flush dev {ifname} scope global",
+    "link set {ifname} down",
+    "-{family} rule delete from {address}",  # where it has one
+)
 
 
 @dataclass
 class Attachment:
-    """One that one caller at a time is about; ``result`` is what its latest ADD answered, None where it is detached.
+    """One that one caller at a time is about, asked for with ``wanted``.
 
-    Where a caller was killed nobody knows which, and after that the pod may have been changed, so CHECK may say so.
+    ``result`` is what ADD answered, None where it is detached, or nobody knows because its caller was killed (not
+    ``known``).  Where its pod was ``changed`` CHECK may say so, and ADD may find it gone.
     """
 
     pod: str
@@ -67,25 +73,26 @@ class Node:
         pods = [machine.pod() for _ in range(3)]
         self.all = [Attachment(p, i, n) for p in pods for n in NETWORKS for i in ("hpn0", f"{n}0", f"{n}1")]
 
-    def ask(self, chance: random.Random, verb: str, one: Attachment, conf: dict[str, Any], **keys: Any) -> Any:
-        """The answer, decoded, None where there is nothing to say; by the agent, mostly."""
-        body = json.dumps({"cniVersion": "1.1.0", "name": one.network, **self.machine.local(conf), **keys})
+    def body(self, one: Attachment, conf: dict[str, Any]) -> str:
+        return json.dumps({"cniVersion": "1.1.0", "name": one.network, **self.machine.local(conf)})
+
+    def ask(self, chance: random.Random, verb: str, one: Attachment, conf: dict[str, Any]) -> dict[str, Any]:
+        """The answer, decoded, empty where there is nothing to say; by the agent, mostly."""
         agent = self.agent if chance.random() < 0.85 else ""
         args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={one.pod}"
+        body = self.body(one, conf)
         done = call(self.machine, agent, verb, one.pod, body, CNI_IFNAME=one.ifname, CNI_ARGS=args)
-        answer = json.loads(done.stdout) if done.stdout else {}
+        answer: dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
         assert (done.returncode != 0) == ("code" in answer), (verb, one, done)
         assert "Traceback" not in done.stderr
         return answer
 
     def killed(self, chance: random.Random, verb: str, one: Attachment) -> None:
         """Its caller gives up; without an agent it is the plugin that dies."""
-        environ = self.machine.command(verb, one.pod) | {"CNI_IFNAME": one.ifname, "HPN_AGENT": str(self.agent)}
-        if chance.random() < 0.5:
-            environ["HPN_AGENT"] = ""
-        conf = {"cniVersion": "1.1.0", "name": one.network, **self.machine.local(wishes(chance, one.network))}
+        agent = str(self.agent) if chance.random() < 0.5 else ""
+        environ = self.machine.command(verb, one.pod) | {"CNI_IFNAME": one.ifname, "HPN_AGENT": agent}
         argv = ["timeout", "--signal=KILL", f"{chance.random() * 0.1:.3f}", str(self.machine.tools.hpn)]
-        self.machine.node.run(argv, environ, json.dumps(conf))
+        self.machine.node.run(argv, environ, self.body(one, wishes(chance, one.network)))
         one.became(None, known=False)
 
     def add(self, chance: random.Random, one: Attachment) -> None:
@@ -104,15 +111,15 @@ class Node:
 
     def check(self, chance: random.Random, one: Attachment) -> None:
         if one.result:
-            answer = self.ask(chance, "CHECK", one, one.wanted, prevResult=one.result)
+            answer = self.ask(chance, "CHECK", one, one.wanted | {"prevResult": one.result})
             assert answer == {} or (one.changed and answer["code"] == 107), (one, answer)
 
     def delete(self, chance: random.Random, one: Attachment) -> None:
         """By a configuration that may be another one by now."""
-        rules = [ip["address"].partition("/")[0] for ip in (one.result or {"ips": []})["ips"]]
+        had = {ip["address"].partition("/")[0] for ip in (one.result or {"ips": []})["ips"]}
         assert self.ask(chance, "DEL", one, wishes(chance, one.network)) == {}
         one.became(None)
-        assert not set(rules) & {rule["src"] for rule in rules_of(one.pod)}
+        assert not had & {rule["src"] for rule in rules_of(one.pod)}
         assert not self.record(one).exists()
         assert (one.container, one.ifname) not in self.held(one.network)
 
@@ -126,7 +133,9 @@ class Node:
     def change(self, chance: random.Random, one: Attachment) -> None:
         """As who is in the pod may."""
         if one.result and self.record(one).exists():
-            words = chance.choice(INSIDE).format(one.ifname).split()
+            address = chance.choice(one.result["ips"])["address"].partition("/")[0]
+            family = 6 if ":" in address else 4
+            words = chance.choice(INSIDE).format(ifname=one.ifname, address=address, family=family).split()
             subprocess.run(["ip", "-netns", one.pod, *words], check=False, capture_output=True)
             one.changed = True
 
@@ -150,9 +159,8 @@ class Node:
         all_of_it = [one for one in self.all if one.network == network]
         kept = [one for one in all_of_it if one.result and chance.random() < 0.5]
         valid = [{"containerID": one.container, "ifname": one.ifname} for one in kept]
-        asking = all_of_it[0]
         conf = wishes(chance, network) | {"cni.dev/valid-attachments": valid}
-        assert self.ask(chance, "GC", asking, conf) == {}
+        assert self.ask(chance, "GC", all_of_it[0], conf) == {}
         for one in all_of_it:
             if one not in kept:
                 one.became(None)
