@@ -5,7 +5,7 @@
 
 # A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
 ifeq ($(CI),true)
-export HPN_REQUIRE ?= unit,netns,system,lab
+export HPN_REQUIRE ?= unit,netns,system,attack,lab
 endif
 
 SOURCES := $(shell find cni ipam agent ctl -name '*.py') pyproject.toml $(wildcard packaging/*.py packaging/launcher/*) packaging/hpn.spec
