@@ -26,6 +26,9 @@ from cni.spec import Json, Key
 LOCK_TIMEOUT = 30.0  # seconds; the longest an operation on one attachment may hold up another on it
 _LOCKS = 64
 
+# Inode, time of the last write, time of the last change.
+Version = tuple[int, int, int] | None
+
 
 @dataclass(frozen=True)
 class Record:
@@ -112,6 +115,14 @@ class Entry:
             e.add_note(f"moved to {aside}; what it described must be looked for by hand, a repeated DEL succeeds")
             raise
 
+    def version(self) -> Version:
+        """What tells the record from any other that is written in its place; None if there is none."""
+        try:
+            now = os.stat(self._file, follow_symlinks=False)
+        except OSError:
+            return None
+        return now.st_ino, now.st_mtime_ns, now.st_ctime_ns
+
     def save(self, record: Record) -> None:
         """Put the record on disk.  Raises IoFailure, and then nothing may be changed."""
         durable.write(self._file, record.to_json())
@@ -157,6 +168,12 @@ def keys(state_dir: Path, network: str) -> list[Key]:
     except OSError as e:
         raise IoFailure(f"listing {_folder(state_dir, network)}: {e.strerror}") from e
     return [Key(*n.removesuffix(".json").split(":", 1)) for n in sorted(names) if n.endswith(".json") and ":" in n]
+
+
+def entries(state_dir: Path, network: str) -> list[tuple[Entry, Version]]:
+    """``keys``, each with the version of its record.  Raises IoFailure."""
+    found = [Entry(state_dir, network, key) for key in keys(state_dir, network)]
+    return [(entry, entry.version()) for entry in found]
 
 
 def files(state_dir: Path, container_id: str = "*") -> Iterator[tuple[Path, Record | None]]:

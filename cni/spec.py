@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
@@ -64,19 +64,25 @@ def _never() -> bool:
     return False
 
 
+def _none() -> Collection[Key]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Request:
     """What a runtime hands to a plugin: its environment and its stdin, nothing parsed yet.
 
     ``inside`` are descriptors of CNI_NETNS and of a NETLINK_ROUTE socket in there, where a launcher opened them: the
     path may not be visible to us.  They stay the giver's to close.  ``abandoned`` says whether nobody waits for the
-    reply any more.
+    reply any more.  ``attached`` names the attachments that GC's IPAM is to leave alone, whatever the list says.  It
+    has to be asked after the leases were read.
     """
 
     environ: Mapping[str, str]
     stdin: bytes = b""
     inside: tuple[int, int] | None = None
     abandoned: Callable[[], bool] = _never
+    attached: Callable[[], Collection[Key]] = _none
 
     def var(self, name: str) -> str:
         return self.environ.get(name, "")

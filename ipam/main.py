@@ -90,9 +90,9 @@ def status(_request: Request, conf: Config, log: list[str]) -> None:
         raise NotAvailable(e.msg, e.details) from e
 
 
-def collect(_request: Request, conf: Config, log: list[str]) -> None:
+def collect(request: Request, conf: Config, log: list[str]) -> None:
     """Release what the runtime's list does not name; without a list, what is provably dead."""
-    _store(conf, log).collect(spec.valid_attachments(conf))
+    _store(conf, log).collect(spec.valid_attachments(conf), request.attached)
 
 
 COMMANDS: Mapping[str, Command] = {

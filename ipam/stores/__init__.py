@@ -99,11 +99,12 @@ class Store(Protocol):
     def check(self, key: Key) -> tuple[Address, ...]:
         """The addresses the key holds.  Raises CheckFailed if there are none or they are not surely its own."""
 
-    def collect(self, valid: frozenset[Key] | None) -> int:
+    def collect(self, valid: frozenset[Key] | None, attached: Callable[[], Collection[Key]] = tuple) -> int:
         """Free what no key of ``valid`` holds or, if that is None, what is of an older boot or whose namespace is gone.
 
-        And what was kept back after its release for long enough.  How much it was.  Goes on after errors and raises
-        them as one at the end.
+        With a list the keys of ``attached`` are spared too.  It is asked after the leases were read, for an attachment
+        has a record before it has a lease.  What was kept back after its release for long enough goes as well.  How
+        much it was.  Goes on after errors and raises them as one at the end.
         """
 
     def rehearse(self, choose: Choose) -> None:

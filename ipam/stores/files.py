@@ -12,7 +12,7 @@ A call reads and writes a line and a few entries of the index, however much is h
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +97,7 @@ class FileStore:
                 raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
             return held.entry.ips
 
-    def collect(self, valid: frozenset[Key] | None) -> int:
+    def collect(self, valid: frozenset[Key] | None, attached: Callable[[], Collection[Key]] = tuple) -> int:
         if not self._is_there():
             return 0
         # Looked for without the lock, and so looked at again: others are not to wait while a whole node's leases go.
@@ -107,6 +107,7 @@ class FileStore:
             rule, lines = look(f"{self._directory}/{LEASES}", Rule.of(valid), self._gone)
         except OSError as e:
             raise _refusal(self._directory, e) from e
+        rule = rule.sparing(attached())
         stale, problems, freed = list(lines.items()), list[CniError](), 0
         for start in range(0, len(stale), BATCH):
             try:

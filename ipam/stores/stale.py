@@ -24,6 +24,12 @@ class Rule:
     def of(cls, valid: frozenset[Key] | None) -> "Rule":
         return cls(None if valid is None else frozenset(map(digest, valid)))
 
+    def sparing(self, keys: Collection[Key]) -> "Rule":
+        """The same, but for the leases of these keys, where a list decides."""
+        if self.spared is None or not keys:
+            return self
+        return replace(self, spared=self.spared | frozenset(map(digest, keys)))
+
     def applies(self, body: Json) -> bool:
         """Raises Unreadable."""
         if "released" in body:

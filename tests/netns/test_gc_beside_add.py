@@ -1,0 +1,90 @@
+"""GC beside ADD: what began or ended since GC began is left alone, record, link and lease together."""
+
+import os
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from topology import Host, Pod, until
+
+from cni import journal
+from cni.main import run as hpn
+from cni.spec import Key, Request
+from ipam.main import ask as hpn_ipam
+
+NOTHING = {"cni.dev/valid-attachments": []}
+
+
+def test_an_add_beside_gcs_ipam(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """The runtime's list was made before it, and the IPAM's own GC comes after it."""
+    old, new, during = make_pod(), make_pod(), list[dict[str, Any]]()
+    host.ok("ADD", old)
+
+    def late(request: Request, log: list[str]) -> Any:
+        if request.command == "GC":
+            during.append(host.ok("ADD", new))
+        return hpn_ipam(request, log)
+
+    request = host.request("GC", None, host.conf(**NOTHING), CNI_IFNAME="")
+    reply = hpn(request, {"hpn-ipam": late})
+    assert (reply.exit_code, reply.stdout) == (0, "")
+    assert (old.links(), new.links()) == (set(), {"hpn0"})
+    assert host.leases() == {ip["address"].partition("/")[0] for ip in during[0]["ips"]}
+    assert host.checked(new, host.conf(), during[0]).exit_code == 0
+
+
+def test_an_add_while_gc_waits_for_a_lock(host: Host, make_pod: Callable[[], Pod]) -> None:
+    old, new = make_pod(), make_pod()
+    host.ok("ADD", old)
+    conf, key = host.conf(**NOTHING), Key(old.name, "hpn0")
+    with ThreadPoolExecutor() as threads:
+        with journal.locked(host.state, "rail0", key):
+            reply = threads.submit(host.call, "GC", None, conf, CNI_IFNAME="")
+            until(lambda: lock_users(host) == 2)
+            result = add_elsewhere(host, new, key)
+        assert reply.result().exit_code == 0
+    assert (old.links(), new.links()) == (set(), {"hpn0"})
+    assert host.leases() == {ip["address"].partition("/")[0] for ip in result["ips"]}
+
+
+def test_an_attachment_made_again_while_gc_waits(host: Host, pod: Pod) -> None:
+    """Its record is another one than GC saw: the list cannot know that."""
+    host.ok("ADD", pod)
+    conf, key = host.conf(**NOTHING), Key(pod.name, "hpn0")
+    with ThreadPoolExecutor() as threads:
+        with journal.locked(host.state, "rail0", key) as entry:
+            reply = threads.submit(host.call, "GC", None, conf, CNI_IFNAME="")
+            until(lambda: lock_users(host) == 2)
+            record = entry.load()
+            assert record
+            entry.save(record)
+        assert reply.result().exit_code == 0
+    assert pod.links() == {"hpn0"}
+    assert host.record(pod).exists()
+    assert len(host.leases()) == 2
+
+
+def lock_users(host: Host) -> int:
+    """How many descriptors of this process are of an attachment's lock."""
+    count = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the one that lists them
+            count += os.readlink(f"/proc/self/fd/{fd}").startswith(f"{host.state}/locks/attachment-")
+    return count
+
+
+def add_elsewhere(host: Host, pod: Pod, locked: Key) -> dict[str, Any]:
+    """ADD of an interface whose lock is another file than the one that is held."""
+    names = (f"hpn{n}" for n in range(9))
+    name = next(n for n in names if lock_file(Key(pod.name, n)) != lock_file(locked))
+    result = host.ok("ADD", pod, CNI_IFNAME=name)
+    if name != "hpn0":
+        pod.ip("link", "set", name, "down")
+        pod.ip("link", "set", name, "name", "hpn0")
+    return result
+
+
+def lock_file(key: Key) -> int:
+    return zlib.crc32(f"rail0/{key}".encode()) % 64
