@@ -140,9 +140,11 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
     ):
         record = entry.load()
         if record is None or not record.complete:
-            raise CheckFailed(f"{where.network}/{key} is not attached" + (" completely" if record else ""))
+            raise CheckFailed(
+                f"{key.of(wanted.pod, where.network)}, is not attached" + (" completely" if record else "")
+            )
         if not record.of_this_boot or record.identity != pod.identity:
-            raise CheckFailed(f"{where.network}/{key} was attached to another namespace than {pod.path} is now")
+            raise CheckFailed(f"{record.whose}, was attached to another namespace than {pod.path} is now")
         index, expected = _promised_interface(promised, key.ifname, request.netns)
         link = kinds.named(record.kind).check(record.link, host, pod, expected)
         if record.rxe:
@@ -199,7 +201,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
                     entry.forget()
                 elif valid is not None or undo.is_dead(record):
                     undo.raise_all(undo.attachment(entry, record, request, programs))
-                    log.append(f"gc: removed {where.network}/{seen.key}")
+                    log.append(f"gc: removed {record.whose}")
         except (CniError, OSError) as e:
             failures.append(e)
     undo.raise_all(failures)
@@ -241,7 +243,7 @@ def _parsed(request: Request) -> "NetConf":
 def _refuse_owned(device: str, where: Location) -> None:
     if owner := journal.owner(where.state_dir, device):
         raise DeviceInUse(
-            f"deviceID {device!r} belongs to {owner.network}/{owner.key}, since {owner.time}; delete that first",
+            f"deviceID {device!r} belongs to {owner.whose}, since {owner.time}; delete that first",
             owner.device,
         )
 

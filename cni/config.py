@@ -42,7 +42,7 @@ def of(request: Request) -> NetConf:
     """``load`` of the request's, once for all that only their pods' names tell apart."""
     args = spec.cni_args(request.var("CNI_ARGS"))
     nameless = ";".join(f"{name}={value}" for name, value in args.items() if not name.startswith("K8S_"))
-    return replace(_loaded(request.stdin, nameless), pod=_pod(args))
+    return replace(_loaded(request.stdin, nameless), pod=spec.pod_name(args))
 
 
 @spec.once
@@ -70,15 +70,10 @@ def load(conf: Config, cni_args: str) -> NetConf:
         attach=attach,
         mac=mac or "",
         guid=guid,
-        pod=_pod(args),
+        pod=spec.pod_name(args),
         previous=previous_result(conf),
         dns=attach.dns,
     )
-
-
-def _pod(args: Mapping[str, str]) -> str:
-    namespace, name = args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME")
-    return f"{namespace}/{name}" if namespace and name else ""
 
 
 def previous_result(conf: Config) -> Result | None:

@@ -61,6 +61,11 @@ class Record:
     device_info: Json = field(default_factory=dict)
 
     @property
+    def whose(self) -> str:
+        """Whose attachment it is, in a message for people."""
+        return self.key.of(self.pod, self.network)
+
+    @property
     def rdma_devs(self) -> list[str]:
         """The RDMA devices by which its addresses are reached."""
         return [self.rxe] if self.rxe else list(self.link.get("rdma_devs", ()))

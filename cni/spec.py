@@ -58,6 +58,11 @@ class Key:
         # Neither part can hold a colon, so this is unambiguous; it is also the state files' name.
         return f"{self.container_id}:{self.ifname}"
 
+    def of(self, pod: str, network: str) -> str:
+        """For people, who know the pod by its name and a container by the first twelve digits of its id."""
+        container = f"container {self.container_id[:12]}"
+        return f"{self.ifname} of {f'{pod}, ' if pod else ''}{container}, network {network}"
+
 
 def _never() -> bool:
     """Who runs in its caller's own process ends with it."""
@@ -234,6 +239,12 @@ def cni_args(text: str) -> dict[str, str]:
             f"CNI_ARGS: unknown {', '.join(f'{k}={pairs[k]!r}' for k in unknown)}; remove, or add IgnoreUnknown=1"
         )
     return pairs
+
+
+def pod_name(args: Mapping[str, str]) -> str:
+    """What CNI_ARGS call the pod: namespace/name, or the name alone, as podman gives it; empty without a name."""
+    name, namespace = args.get("K8S_POD_NAME", ""), args.get("K8S_POD_NAMESPACE", "")
+    return f"{namespace}/{name}" if name and namespace else name
 
 
 def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: str) -> Any:

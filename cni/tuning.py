@@ -137,7 +137,7 @@ def _before(path: str, value: str, now: str | None, others: list[Record]) -> str
         if path in other.sysctl:
             if value.split() != str(other.sysctl[path]["value"]).split():
                 raise InvalidConfig(
-                    f"sysctl {sysctl.name(path)!r} is to be {value!r}, and {other.network}/{other.key} has set it to "
+                    f"sysctl {sysctl.name(path)!r} is to be {value!r}, and {other.whose}, has set it to "
                     f"{other.sysctl[path]['value']!r} for the whole pod; make them the same"
                 )
             return str(other.sysctl[path]["before"])

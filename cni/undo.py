@@ -73,9 +73,9 @@ def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: P
         return
     here = record.of_this_boot and record.identity == pod.identity
     if here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname):
-        raise InterfaceExists(f"{record.network}/{record.key} is attached already, since {record.time}; send DEL first")
+        raise InterfaceExists(f"{record.whose}, is attached already, since {record.time}; send DEL first")
     raise_all(attachment(entry, record, request, programs))
-    log.append(f"undid what an earlier ADD of {record.network}/{record.key} left, of {record.time}")
+    log.append(f"undid what an earlier ADD of {record.whose}, left, of {record.time}")
 
 
 def free_one(devices: tuple[str, ...], where: Location, request: Request, programs: Programs) -> bool:

@@ -39,7 +39,7 @@ def add(request: Request, conf: Config, log: list[str]) -> Result:
     """
     args = spec.cni_args(request.var("CNI_ARGS"))
     pool = _pool(conf, args)
-    pod = "/".join(filter(None, (args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME"))))
+    pod = spec.pod_name(args)
     at = _rail(pool, conf)
     sets, place = (pool.sets, request.key.ifname) if at is None else (pool.rails[at].sets, str(pool.rails[at]))
     owner = Owner(request.key, pod, request.netns, _sandbox(request), _terms(pool, pod, place))

@@ -33,7 +33,7 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     for other in journal.records(conf.where.state_dir):
         if _contradicts(other, planned, pod) and _stands(other):
             raise LinkUnavailable(
-                f"mode {wanted.mode}: {other.network}/{other.key} has an ipvlan of another mode over "
+                f"mode {wanted.mode}: {other.whose}, has an ipvlan of another mode over "
                 f"{planned['master']}, and a master has one mode; use that, or another master"
             )
     return planned

@@ -374,7 +374,7 @@ CIRCUMSTANCES = [
     Bad("name taken by a stranger", 100, ("CNI_IFNAME", "hpn0", "another"), setup=stranger),
     Bad("name taken as another's altname", 100, ("hpn0", "altname of data0"), setup=stranger_by_altname),
     Bad("name of the loopback", 100, ("CNI_IFNAME", "lo"), environ={"CNI_IFNAME": "lo"}),
-    Bad("attached already", 100, ("rail0/", "hpn0", "attached", "DEL"), setup=attached),
+    Bad("attached already", 100, ("network rail0", "hpn0", "attached", "DEL"), setup=attached),
     Bad("CHECK of what is not attached", 107, ("not attached",), {"prevResult": {}}, command="CHECK"),
     Bad("master absent", 101, ("master", "'eth99'", "ip link"), {"master": "eth99"}),
     Bad("master not in the pod", 101, ("master", "'rail0'", "pod"), {"linkInContainer": True}),

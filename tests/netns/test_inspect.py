@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from topology import Host, Pod
+from topology import Host, Pod, leases
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,6 +56,13 @@ def test_attachments_of_every_network(host: Host, make_pod: Callable[[], Pod]) -
     assert [word in lines[2] for word in ("default/worker-0", "rail0", "hpn0", "macvlan", "alive", one.path)] == [
         True
     ] * 6
+
+
+def test_a_name_without_a_namespace(host: Host, pod: Pod) -> None:
+    """As podman gives it: `hpn ipam show` says the same."""
+    host.ok("ADD", pod, CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAME=web")
+    assert [a["pod"] for a in attachments(host)] == ["web"]
+    assert [lease["pod"] for lease in leases(host.state / "ipam")] == ["web"]
 
 
 def test_a_namespace_that_died(host: Host, pod: Pod) -> None:

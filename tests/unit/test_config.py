@@ -341,8 +341,9 @@ def test_own_mac_with_passthru() -> None:
     ("cni_args", "pod"),
     [
         ("K8S_POD_NAMESPACE=default;K8S_POD_NAME=p", "default/p"),
-        ("K8S_POD_NAME=p", ""),  # half a name is none
-        ("K8S_POD_NAMESPACE=default", ""),
+        ("K8S_POD_NAME=p", "p"),  # podman
+        ("K8S_POD_NAMESPACE=default", ""),  # is many pods'
+        ("K8S_POD_NAMESPACE=;K8S_POD_NAME=p", "p"),
         ("", ""),
     ],
 )
@@ -366,7 +367,7 @@ def test_pods_of_one_configuration() -> None:
         of("FOO=1;K8S_POD_NAME=one")
     vf = {"kind": "sriov", "pf": "ens1f0"}
     for asked in ("VF=3", "VF=3;VLAN=7", f"VF=3;MAC={MAC}", "VF=3;GUID=00:11:22:33:44:55:66:77"):
-        assert of(f"{asked};K8S_POD_NAME=one", **vf) == config.load(conf(**vf), asked), asked
+        assert of(f"{asked};K8S_POD_NAME=one", **vf) == config.load(conf(**vf), f"{asked};K8S_POD_NAME=one"), asked
 
 
 def test_cni_args_are_checked() -> None:

@@ -42,9 +42,7 @@ def chosen(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
         raise InvalidConfig(f"vf {wanted.vf}: pf {wanted.pf!r} has VFs 0 to {len(addresses) - 1}")
     address = addresses[wanted.vf]
     if owner := owners.get(address):
-        raise DeviceInUse(
-            f"vf {wanted.vf} of pf {wanted.pf!r} ({address}) belongs to {owner.network}/{owner.key}", address
-        )
+        raise DeviceInUse(f"vf {wanted.vf} of pf {wanted.pf!r} ({address}) belongs to {owner.whose}", address)
     return named(address)
 
 
@@ -102,9 +100,7 @@ def whole(pf: str, where: "Location", host: Rtnl) -> sysfs.Function:
     owners = journal.devices(where.state_dir)
     for address in sysfs.vfs(function.address):
         if owner := owners.get(address):
-            raise DeviceInUse(
-                f"pfOnly: VF {address} of {pf!r} belongs to {owner.network}/{owner.key}; delete that first", address
-            )
+            raise DeviceInUse(f"pfOnly: VF {address} of {pf!r} belongs to {owner.whose}; delete that first", address)
     if dump.default_route_link(None) == pf:
         raise InvalidConfig(f"pfOnly: the host's default route is by {pf!r}; choose another PF")
     lost = [str(a) for a in dump.addresses(None, link.index) if not a.is_link_local]
