@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from cni import spec
 from cni.errors import CniError, InvalidConfig, UnsupportedField, together
-from cni.location import Location, location
+from cni.location import Location, location, names_itself
 from cni.models import MODELS, Attach, Ipvlan, Macvlan, Sriov, port_guid, unicast_mac
 from cni.result import Result
 from cni.spec import Config, Json, Request
@@ -52,6 +52,8 @@ def _loaded(stdin: bytes, cni_args: str) -> NetConf:
 
 def load(conf: Config, cni_args: str) -> NetConf:
     """Parse and check everything.  Raises InvalidConfig, UnsupportedField, BadEnvironment."""
+    if names_itself(conf):
+        raise InvalidConfig(f"ipam.type {conf['type']!r} is the main plugin's own name; did you mean hpn-ipam?")
     args = spec.cni_args(cni_args)
     own = {k: v for k, v in conf.items() if k not in _RUNTIME_KEYS and not k.startswith("cni.dev/")}
     attach = _model(own | _numbers(conf, args), conf)

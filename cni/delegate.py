@@ -2,6 +2,9 @@
 
 SPEC 1.1.0 section 4: same environment, whole configuration on stdin, stderr passed through, errors passed on.  A
 function answers the same request with the same results and errors, and neither is made into text in between.
+
+A program gets one variable more, ``spec.DELEGATED``: this plugin under another name sees by it that it was taken for an
+IPAM plugin, and does not ask itself again.
 """
 
 import json
@@ -22,7 +25,7 @@ from cni.errors import (
     LinkUnavailable,
 )
 from cni.result import Result
-from cni.spec import Reply, Request
+from cni.spec import DELEGATED, Reply, Request
 
 # Answers as a plugin does, but in Python; lines for stderr go into the list.
 Ask = Callable[[Request, list[str]], Result | None]
@@ -93,9 +96,10 @@ def _execute(program: Path, request: Request, _log: list[str]) -> Result | None:
     # Not needed for ours, and a fortieth of the start.
     import subprocess  # noqa: PLC0415
 
+    environ = {**request.environ, DELEGATED: "1"}
     try:
         done = subprocess.run(  # noqa: S603  # the operator's own CNI_PATH decides what runs
-            [program], input=request.stdin, env=dict(request.environ), stdout=subprocess.PIPE, check=False
+            [program], input=request.stdin, env=environ, stdout=subprocess.PIPE, check=False
         )
     except OSError as e:
         raise DelegateNotRun(f"IPAM plugin {program} cannot be run: {e.strerror}") from e

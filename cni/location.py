@@ -39,7 +39,14 @@ def location(conf: Config) -> Location:
     plugin = ipam.get("type", "")
     if not isinstance(plugin, str) or (ipam and not plugin):
         raise InvalidConfig(f"ipam.type {plugin!r} names no plugin; set hpn-ipam, host-local, ... or remove ipam")
-    return Location(spec.network_of(conf), path_of(state_dir), plugin)
+    # Not an IPAM: it would ask itself, without end.  Such a one holds nothing, so DEL and GC go on without it.
+    return Location(spec.network_of(conf), path_of(state_dir), "" if names_itself(conf) else plugin)
+
+
+def names_itself(conf: Config) -> bool:
+    """Whether ``ipam.type`` is the main plugin's own name."""
+    ipam = conf.get("ipam")
+    return isinstance(ipam, dict) and bool(ipam.get("type")) and ipam["type"] == conf.get("type")
 
 
 # A node has one or two, and to make one takes longer than to open what is there.

@@ -4,9 +4,10 @@ from functools import partial
 
 from cni import dispatch
 from cni.delegate import Programs
+from cni.errors import InvalidConfig
 from cni.log import kept
 from cni.result import Result
-from cni.spec import VERBS, Config, Reply, Request
+from cni.spec import DELEGATED, VERBS, Config, Reply, Request
 
 
 def run(request: Request, programs: Programs) -> Reply:
@@ -15,6 +16,8 @@ def run(request: Request, programs: Programs) -> Reply:
 
 
 def _run(programs: Programs, request: Request, conf: Config, log: list[str]) -> Result | None:
+    if request.var(DELEGATED):
+        return _taken_for_ipam(request)
     # Here, because VERSION needs nothing of it.
     from cni import commands  # noqa: PLC0415
 
@@ -27,3 +30,10 @@ def _run(programs: Programs, request: Request, conf: Config, log: list[str]) -> 
     }[request.command]
     with kept(request, conf, log):
         return command(request, conf, log, programs)
+
+
+def _taken_for_ipam(request: Request) -> None:
+    """The answer to who has us for an IPAM plugin, a link to this program under another name.  To go on would be to ask
+    ourselves, without end.  Raises InvalidConfig, but for DEL and GC: nothing was ever given, so nothing is held."""
+    if request.command not in ("DEL", "GC"):
+        raise InvalidConfig("ipam.type names hpn, which gives no addresses; did you mean hpn-ipam?")

@@ -36,6 +36,9 @@ _ARGS: Final = frozenset({
 # The specification's main branch and libcni use the first name, its tag spec-v1.1.0 the second; the first wins.
 VALID_ATTACHMENTS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
 
+# Set for every program that we start as a delegate.  The main plugin refuses to run where it is.
+DELEGATED: Final = "HPN_DELEGATED"
+
 Json = dict[str, Any]
 # One that was decoded.  Nobody may change it: the next request's may be the same object (``once``).
 Config = Mapping[str, Any]

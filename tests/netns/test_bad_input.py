@@ -1,9 +1,11 @@
 """What cannot be served is refused with a code, a message that names key, value and remedy, and no trace."""
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,7 +49,9 @@ def cni_args(**keys: Any) -> dict[str, Any]:
     return {"args": {"cni": keys}}
 
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = {"ipam": {"type": "script"}}
+ITSELF = {"ipam": {"type": "hpn"} | {"subnet": "10.56.0.0/24"}}
 V4 = {"subnet": "10.56.0.0/24"}
 ENVIRONMENT = [
     Bad("no command", 4, ("CNI_COMMAND", "ADD"), command=""),
@@ -408,6 +412,9 @@ CIRCUMSTANCES = [
     Bad("state full", 5, ("state", "No space", "room"), setup=full_state),
     Bad("state is a file", 5, ("file", "directory"), setup=file_as_state),
     Bad("state is below a file", 5, ("file", "irectory"), setup=below_a_file),
+    Bad("IPAM plugin that is the main plugin", 7, ("ipam.type 'hpn'", "did you mean hpn-ipam"), ITSELF),
+    Bad("IPAM plugin that is the main plugin, at CHECK", 7, ("ipam.type 'hpn'",), ITSELF, command="CHECK"),
+    Bad("IPAM plugin that is the main plugin, at STATUS", 7, ("ipam.type 'hpn'",), ITSELF, command="STATUS"),
     Bad("IPAM plugin not executable", 106, ("script", "CNI_PATH"), SCRIPT, setup=not_executable),
     Bad("IPAM plugin not a program", 106, ("script", "xec format"), SCRIPT, setup=not_a_program),
     Bad(
@@ -507,3 +514,28 @@ def test_where_not_all_can_be_undone_the_record_stays(host: Host, pod: Pod) -> N
     host.program("script", "cat >/dev/null")
     host.ok("DEL", pod, conf, CNI_PATH=path)
     assert host.state_files() == set()
+
+
+def hpn_as(name: str, host: Host) -> tuple[str, Path]:
+    """This very program under another name; the CNI_PATH it is found with, and a file with a line for each start.  The
+    fourth start is the last, should it ask itself without end."""
+    starts = host.tmp_path / "starts"
+    once_more = f"echo $CNI_COMMAND >> {starts}\n[ $(wc -l < {starts}) -lt 4 ] || exit 9"
+    return host.program(name, f"{once_more}\ncd {ROOT} && exec {sys.executable} -m ctl"), starts
+
+
+@pytest.mark.parametrize("command", ["ADD", "STATUS", "DEL", "GC"])
+@pytest.mark.parametrize("name", ["hpn", "rails"])
+def test_hpn_never_asks_itself_for_addresses(host: Host, pod: Pod, name: str, command: str) -> None:
+    """Neither by the name that it was called by, nor by a link of another; and it never gave any that could go back."""
+    path, starts = hpn_as(name, host)
+    starts.write_text("")
+    reply = host.call(command, pod, host.conf(ipam={"type": name, "subnet": "10.56.0.0/24"}), CNI_PATH=path)
+    if command in ("DEL", "GC"):
+        assert (reply.exit_code, reply.stdout) == (0, "")
+    else:
+        error = json.loads(reply.stdout)
+        assert (error["code"], "did you mean hpn-ipam" in error["msg"]) == (7, True), error
+    failed_add = ["ADD", "DEL"] if command == "ADD" else [command]
+    assert starts.read_text().split() == ([] if name == "hpn" else failed_add)
+    assert (pod.links(), host.state_files()) == (set(), set())
