@@ -17,7 +17,8 @@ def run(request: Request, programs: Programs) -> Reply:
 
 def _run(programs: Programs, request: Request, conf: Config, log: list[str]) -> Result | None:
     if request.var(DELEGATED):
-        return _taken_for_ipam(request)
+        _refuse_as_ipam(request)
+        return None
     # Here, because VERSION needs nothing of it.
     from cni import commands  # noqa: PLC0415
 
@@ -32,7 +33,7 @@ def _run(programs: Programs, request: Request, conf: Config, log: list[str]) -> 
         return command(request, conf, log, programs)
 
 
-def _taken_for_ipam(request: Request) -> None:
+def _refuse_as_ipam(request: Request) -> None:
     """The answer to who has us for an IPAM plugin, a link to this program under another name.  To go on would be to ask
     ourselves, without end.  Raises InvalidConfig, but for DEL and GC: nothing was ever given, so nothing is held."""
     if request.command not in ("DEL", "GC"):
