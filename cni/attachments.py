@@ -10,17 +10,22 @@ from cni.journal import Record
 from cni.spec import Json
 
 
-def listed(state_dir: Path) -> tuple[list[Json], list[Path]]:
-    """Every attachment of every network, and the records that cannot be read.  Raises IoFailure."""
+def listed(state_dir: Path) -> tuple[list[Json], list[Path], list[Json]]:
+    """Every attachment of every network, the records that cannot be read, and those whose IPAM would not release.
+    Raises IoFailure."""
     try:
         with os.scandir(state_dir / "attachments"):
             pass
     except FileNotFoundError:
-        return [], []
+        return [], [], []
     except OSError as e:
         raise IoFailure(f"reading {state_dir}: {e.strerror}; it is for root") from e
-    files = dict(sorted(journal.files(state_dir)))
-    return [_described(record) for record in files.values() if record], [p for p, r in files.items() if not r]
+    files, refused = dict(sorted(journal.files(state_dir))), dict(sorted(journal.refused(state_dir)))
+    return (
+        [_described(record) for record in files.values() if record],
+        [path for path, record in (files | refused).items() if not record],
+        [{"file": str(path), **_described(record)} for path, record in refused.items() if record],
+    )
 
 
 def _described(record: Record) -> Json:
@@ -40,6 +45,8 @@ def _described(record: Record) -> Json:
         "addresses": [ip["address"] for ip in result.get("ips", [])],
         "rdma": {"devices": record.rdma_devs, "gids": record.gids},
     }
+    if record.trouble:
+        described["trouble"] = record.trouble
     if "master" in link:
         described["master"] = link["master"]
     if "device" in link:

@@ -15,6 +15,7 @@ from cni.delegate import Programs
 from cni.errors import (
     CheckFailed,
     CniError,
+    DelegateError,
     DelegateNotRun,
     DeviceInUse,
     DeviceTaken,
@@ -104,6 +105,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str],
             entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST), gids=found))
         except BaseException as failure:
             holds = holds and not isinstance(failure, DelegateNotRun)
+            record = replace(record, given=not isinstance(failure, DelegateError))
             for problem in undo.attachment(entry, record, request, programs, ask_ipam=holds):
                 failure.add_note(f"and could not undo it all, DEL has to: {problem}")
             raise

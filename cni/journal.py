@@ -3,6 +3,7 @@
     <stateDir>/attachments/<network>/<containerID>:<ifname>.json    a Record (cni/durable.py's format)
     <stateDir>/locks/attachment-<n>                                 flocks; n is the key's hash, so they never pile up
     <stateDir>/quarantine/<network>/...                             records that could not be read
+    <stateDir>/refused/<network>/...                                records whose IPAM would not release, for people
 
 A record is written once before the first change ("complete": false) and once after the last; it is removed
 when everything it names has been confirmed undone, and not before.  Out of scope: how to undo.
@@ -25,6 +26,8 @@ from cni.spec import Json, Key
 
 LOCK_TIMEOUT = 30.0  # seconds; the longest an operation on one attachment may hold up another on it
 _LOCKS = 64
+# Members that most records lack, and what they are then.
+_RARE = {"given": True, "refusals": 0, "trouble": ""}
 
 # Inode, time of the last write, time of the last change.
 Version = tuple[int, int, int] | None
@@ -38,7 +41,8 @@ class Record:
     ``rules`` are what it sets (cni/tuning.py) and adds (cni/routing.py) in the pod's namespace, ``config`` is
     stdin as ADD had it, for delegates, ``result`` what ADD answered, in the newest version's shape, ``gids`` where its
     addresses are in GID tables (cni/gids.py), and ``device_info`` the file that says so, and what it was
-    (cni/device_info.py).
+    (cni/device_info.py).  ``given`` is false where its IPAM plugin answered ADD with an error, ``refusals`` counts how
+    often the plugin would not release, and ``trouble`` is the last reason, for people.
     """
 
     network: str
@@ -59,6 +63,9 @@ class Record:
     result: Json = field(default_factory=dict)
     gids: list[Json] = field(default_factory=list)
     device_info: Json = field(default_factory=dict)
+    given: bool = True
+    refusals: int = 0
+    trouble: str = ""
 
     @property
     def whose(self) -> str:
@@ -76,7 +83,9 @@ class Record:
         return self.boot == durable.boot_id()
 
     def to_json(self) -> Json:
-        return {**vars(self), "key": vars(self.key), "identity": vars(self.identity)}
+        body = {**vars(self), "key": vars(self.key), "identity": vars(self.identity)}
+        # Most records have no trouble, and then an older version can read them.
+        return {name: value for name, value in body.items() if name not in _RARE or value != _RARE[name]}
 
     @property
     def device(self) -> str:
@@ -136,6 +145,11 @@ class Entry:
         """Everything is undone.  Raises IoFailure."""
         durable.remove(self._file)
 
+    def keep_for_people(self, record: Record) -> Path:
+        """Move the record out of the way, to where only people look at it.  Raises IoFailure."""
+        self.save(record)
+        return durable.set_aside(self.path, self.state_dir / "refused" / self.network)
+
 
 @contextmanager
 def locked(state_dir: Path, network: str, key: Key) -> Iterator[Entry]:
@@ -185,12 +199,24 @@ def files(state_dir: Path, container_id: str = "*") -> Iterator[tuple[Path, Reco
     """Every record of every network, or those of one container, None where it cannot be read; without a lock: a look
     at what is there, nothing to undo by."""
     for path in _paths(f"{state_dir}/attachments", container_id):
-        try:
-            body = durable.read(path)
-            if body is not None:  # it went meanwhile
-                yield path, Record.from_json(body)
-        except (IoFailure, RecordUnreadable, TypeError, KeyError, ValueError):
-            yield path, None
+        yield from _read(path)
+
+
+def refused(state_dir: Path) -> Iterator[tuple[Path, Record | None]]:
+    """The same of the records that are kept for people because their IPAM would not release."""
+    folder = f"{state_dir}/refused"
+    for network in _names(folder):
+        for name in _names(f"{folder}/{network}"):
+            yield from _read(Path(f"{folder}/{network}/{name}"))
+
+
+def _read(path: Path) -> Iterator[tuple[Path, Record | None]]:
+    try:
+        body = durable.read(path)
+        if body is not None:  # it went meanwhile
+            yield path, Record.from_json(body)
+    except (IoFailure, RecordUnreadable, TypeError, KeyError, ValueError):
+        yield path, None
 
 
 def _paths(folder: str, container_id: str) -> Iterator[Path]:

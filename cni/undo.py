@@ -4,15 +4,22 @@ It reads the journal only, so what it needs was on disk before the change was ma
 """
 
 import json
+from dataclasses import replace
+from typing import Final
 
-from cni import delegate, device_info, journal, kinds, rxe
+from cni import delegate, device_info, journal, kinds, rxe, spec
 from cni import pod as pods
 from cni.delegate import Programs
-from cni.errors import CniError, InterfaceExists, together
+from cni.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, together
 from cni.journal import Entry, Record
 from cni.location import Location, location
 from cni.pod import Pod
 from cni.spec import Request
+
+# An IPAM plugin of others that has refused to release so often is in the way of a pod's end: people have to look.
+REFUSALS: Final = 10
+# These say that another time may be better.
+_FOR_NOW: Final = (TryAgain.code, IoFailure.code)
 
 
 def attachment(
@@ -31,19 +38,62 @@ def attachment(
                     _settle_namespace(entry, record, pod)
                 kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
         device_info.undo(record.device_info)
-        if ask_ipam:
-            as_added = request.but(
-                stdin=json.dumps(record.config).encode(),
-                CNI_CONTAINERID=record.key.container_id,
-                CNI_IFNAME=record.key.ifname,
-                CNI_ARGS=record.args,
-                CNI_NETNS=request.netns if request.command == "DEL" else record.netns,
-            )
-            release(location(record.config).ipam, as_added, programs)
-        entry.forget()
+        if not ask_ipam or _released(entry, record, request, programs):
+            entry.forget()
     except (CniError, OSError) as e:
         return [e]
     return []
+
+
+def _released(entry: Entry, record: Record, request: Request, programs: Programs) -> bool:
+    """Have the IPAM plugin release; whether the record may be forgotten, and not only kept for people.
+
+    Raises what the plugin answers.  A plugin of others that has refused REFUSALS times is not asked again, and one that
+    answered ADD with an error is asked twice: it gave nothing, by its own word.
+    """
+    ipam = location(record.config).ipam
+    try:
+        _release_as_added(ipam, record, request, programs)
+    except (DelegateError, DelegateFailed) as why:
+        if ipam in programs or why.code in _FOR_NOW:
+            raise
+        record = replace(record, refusals=record.refusals + 1, trouble=f"{why}")
+        if record.refusals < (REFUSALS if record.given else 2):
+            entry.save(record)
+            raise
+        if record.given:
+            entry.keep_for_people(record)
+            return False
+    return True
+
+
+def _release_as_added(ipam: str, record: Record, request: Request, programs: Programs) -> None:
+    """By the configuration that ADD had and, where the plugin refuses that, by the one the caller has now: what was
+    wrong with it may have been corrected."""
+    as_added = request.but(
+        stdin=json.dumps(record.config).encode(),
+        CNI_CONTAINERID=record.key.container_id,
+        CNI_IFNAME=record.key.ifname,
+        CNI_ARGS=record.args,
+        CNI_NETNS=request.netns if request.command == "DEL" else record.netns,
+    )
+    try:
+        release(ipam, as_added, programs)
+    except (DelegateError, DelegateFailed) as refusal:
+        if not _is_for(request, record, ipam):
+            raise
+        try:
+            release(ipam, as_added.but(stdin=request.stdin, CNI_ARGS=request.var("CNI_ARGS")), programs)
+        except (DelegateError, DelegateFailed):
+            raise refusal from None
+
+
+def _is_for(request: Request, record: Record, ipam: str) -> bool:
+    """Whether the caller's configuration is of the record's network, and another than the recorded one."""
+    conf = spec.decode(request.stdin)
+    if conf.get("name") != record.network or location(conf).ipam != ipam:
+        return False
+    return conf.get("ipam") != record.config.get("ipam") or request.var("CNI_ARGS") != record.args
 
 
 def _settle_namespace(entry: Entry, record: Record, pod: Pod) -> None:

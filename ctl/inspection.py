@@ -25,28 +25,39 @@ def report(words: Sequence[str]) -> str:
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--state-dir", type=Path, default=Path(STATE_DIR), help=f"default {STATE_DIR}")
     options = parser.parse_args(words)
-    attachments, unreadable = listed(options.state_dir)
+    attachments, unreadable, refused = listed(options.state_dir)
     if options.json:
         document = {
             "stateDir": str(options.state_dir),
             "attachments": attachments,
             "unreadable": [str(path) for path in unreadable],
+            "refused": refused,
         }
         return json.dumps(document, indent=1) + "\n"
     lines = list(aligned([_COLUMNS, *(row for a in attachments for row in _rows(a))])) if attachments else []
+    lines += [f"{_who(a)} of {a['network']}: {a['trouble']}" for a in attachments if "trouble" in a]
     lines += [f"{path} cannot be read; DEL sets it aside" for path in unreadable]
+    lines += [
+        f"{_who(a)} of {a['network']} is detached, and its IPAM would not release {', '.join(a['addresses']) or 'it'}: "
+        f"{a['trouble']}; release that by hand, then remove {a['file']}"
+        for a in refused
+    ]
     return "".join(f"{line}\n" for line in lines) or f"nothing is attached, says {options.state_dir}\n"
 
 
 def _rows(a: Json) -> Iterator[tuple[str, ...]]:
     """A line for each address on each device that has a GID of it; what is the attachment's own is in the first."""
-    who = a["pod"] or a["containerID"][:12]
+    who = _who(a)
     state = ("alive" if a["alive"] else "dead") + ("" if a["complete"] else ", incomplete")
     first: tuple[str, ...] = (who, a["network"], a["ifname"], a["kind"], _device(a))
     last: tuple[str, ...] = (state, a["since"][:19].replace("T", " "), a["netns"])
     for row in list(_addresses(a)) or [("-", ", ".join(a["rdma"]["devices"]) or "-", "-", "-")]:
         yield *first, *row, *last
         first, last = ("",) * len(first), ("",) * len(last)
+
+
+def _who(a: Json) -> str:
+    return str(a["pod"] or a["containerID"][:12])
 
 
 def _addresses(a: Json) -> Iterator[tuple[str, str, str, str]]:
