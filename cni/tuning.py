@@ -62,11 +62,12 @@ def written(pod: Pod, settings: Json) -> Json:
     return {path: {**setting, "value": now[path]} for path, setting in settings.items()}
 
 
-def restore(entry: Entry, record: Record, pod: Pod) -> None:
-    """Put back what is the namespace's, unless another attachment set it too, or somebody changed it since."""
+def restore(entry: Entry, record: Record, pod: Pod) -> Record:
+    """Put back what is the namespace's, unless another attachment set it too, or somebody changed it since.  The record
+    without those."""
     ours = {path: s for path, s in record.sysctl.items() if s["before"] is not None}
     if not ours:
-        return
+        return record
     with journal.namespace_locked(entry.state_dir, record.identity):
         others = journal.beside(entry.state_dir, record)
         for path in ours.keys() - {path for other in others for path in other.sysctl}:
@@ -77,8 +78,10 @@ def restore(entry: Entry, record: Record, pod: Pod) -> None:
                     sysctl.write(pod.fd, {path: ours[path]["before"]})
         # Already here, for the record may stay: of two that go at once each would leave it to the other.  Without room
         # on the disk it is so when the record goes.
+        record = replace(record, sysctl={path: s for path, s in record.sysctl.items() if path not in ours})
         with suppress(IoFailure):
-            entry.save(replace(record, sysctl={path: s for path, s in record.sysctl.items() if path not in ours}))
+            entry.save(record)
+    return record
 
 
 def check(pod: Pod, settings: Json) -> None:

@@ -35,7 +35,7 @@ def attachment(
                 if pod:
                     if record.rxe:
                         rxe.remove(entry, record)
-                    _settle_namespace(entry, record, pod)
+                    record = _settle_namespace(entry, record, pod)
                 kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
         device_info.undo(record.device_info)
         if not ask_ipam or _released(entry, record, request, programs):
@@ -96,8 +96,8 @@ def _is_for(request: Request, record: Record, ipam: str) -> bool:
     return conf.get("ipam") != record.config.get("ipam") or request.var("CNI_ARGS") != record.args
 
 
-def _settle_namespace(entry: Entry, record: Record, pod: Pod) -> None:
-    """What is the namespace's and not the interface's, and so does not go with it."""
+def _settle_namespace(entry: Entry, record: Record, pod: Pod) -> Record:
+    """What is the namespace's and not the interface's, and so does not go with it.  The record without what is done."""
     if record.rules:
         from cni import routing  # noqa: PLC0415  # few ask for it
 
@@ -105,7 +105,8 @@ def _settle_namespace(entry: Entry, record: Record, pod: Pod) -> None:
     if record.sysctl:
         from cni import tuning  # noqa: PLC0415  # likewise
 
-        tuning.restore(entry, record, pod)
+        record = tuning.restore(entry, record, pod)
+    return record
 
 
 def is_dead(record: Record) -> bool:
