@@ -3,7 +3,6 @@
 A connection costs nobody a thread until its request is whole, so idle and half-sent ones stop nobody.
 """
 
-import ctypes
 import os
 import select
 import socket
@@ -14,13 +13,25 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Protocol, Self
 
 from agent import protocol
 from agent.protocol import Header
+from agent.timers import Timer
 from cni.spec import Reply, Request
 
 Answer = Callable[[bool, Request], Reply]
+
+
+class Activity(Protocol):
+    """Who is told by a server, now and then, that it has something to do, or has had nothing for QUIET seconds."""
+
+    def began(self) -> None:
+        """It has a request."""
+
+    def ended(self) -> None:
+        """It has had none for QUIET seconds."""
+
 
 # More only take the interpreter from each other: what else there is to do is another process's (workers.py).  Threads
 # that wait for the kernel, a lock or another program are made up for, once none was idle for STALL seconds.
@@ -29,6 +40,8 @@ THREADS_MOST: Final = 64
 STALL: Final = 0.01
 REQUEST_TIMEOUT: Final = 10.0  # seconds for a launcher to send its request, which it does at once
 REPLY_TIMEOUT: Final = 10.0
+QUIET: Final = 5.0  # seconds without a request, after which there is time for other work
+ENDING: Final = 0.5  # seconds that a thread waits for more before it ends with the agent
 _PASSED: Final = 2  # a namespace and a netlink socket inside it
 _ROOM: Final = socket.CMSG_SPACE(4 * _PASSED)
 _PIECE: Final = 1 << 16  # mostly all of a request
@@ -37,8 +50,8 @@ _UCRED: Final = struct.Struct("=iII")
 _ONCE: Final = select.EPOLLIN | select.EPOLLONESHOT
 # One process is woken: of those that wait, the one that came first, whose caches are the warmest.
 _SHARED: Final = select.EPOLLIN | select.EPOLLEXCLUSIVE
-_ITIMERSPEC: Final = struct.Struct("4l")  # man 2 timerfd_settime; os has it from Python 3.13 on
-_libc = ctypes.CDLL(None, use_errno=True)
+# Once for each time that it is rung, however many threads wait: not as long as it is readable.
+_RUNG: Final = select.EPOLLIN | select.EPOLLET
 
 
 @dataclass
@@ -64,9 +77,12 @@ class _Connection:
 
 
 class Server:
-    """Serves until ``stop``; ``version`` is the launchers' that it answers."""
+    """Serves until ``stop``; ``version`` is the launchers' that it answers.
 
-    def __init__(self, listener: socket.socket, version: str, answer: Answer) -> None:
+    It sleeps while nobody asks: whatever has a time limit sets a timer as long as it exists.
+    """
+
+    def __init__(self, listener: socket.socket, version: str, answer: Answer, activity: Activity | None = None) -> None:
         listener.setblocking(False)  # noqa: FBT003
         self._listener, self._version, self._answer = listener, version, answer
         self._epoll = select.epoll()
@@ -75,11 +91,20 @@ class Server:
         self._lock = threading.Lock()
         self._idle = self._count = 0
         self._stopping = False
-        # Wakes the thread of ``serve``.  Not an Event: a signal's handler may not wait for the lock inside it.
-        self._bell = os.eventfd(0)
-        # Wakes it, too, STALL seconds after the last idle thread got work: nothing sooner, for it would take the
-        # interpreter from that thread in every request.
-        self._stall = _timer()
+        # Wakes the thread of ``serve``.  Not an Event: a signal's handler may not wait for the lock inside it.  A pipe,
+        # for ``signal.set_wakeup_fd``: a signal that comes to another thread does not end the wait of that one.
+        self._rung, self.bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        # Wakes a thread that waits for work, to end.
+        self._end = os.eventfd(0)
+        self._epoll.register(self._end, _RUNG)
+        # Ends STALL seconds after the last idle thread got work: nothing sooner, for the thread of ``serve`` would take
+        # the interpreter from that thread in every request.
+        self._stall = Timer()
+        # Ends when a connection's request may be overdue.  Not set for each connection, but where it is not set.
+        self._overdue, self._overdue_set = Timer(), False
+        # Ends when nothing may have been asked for QUIET seconds; set in the same way.
+        self._quiet, self._quiet_set = Timer(), False
+        self._activity, self._last = activity, 0.0
 
     def serve(self) -> None:
         """Work until ``stop``, and then until all that had connected is answered."""
@@ -91,32 +116,68 @@ class Server:
         self._epoll.unregister(self._listener)
         while waiting := self._accepted():
             self._watch(waiting)
+        # Each thread that ends rings the bell, and then the next one is woken.
         while self._count:
+            os.eventfd_write(self._end, 1)
             self._look_after()
         self._drop_old(older_than=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._epoll.close()
         with self._lock:  # which the last thread has let go, and so has rung
-            os.close(self._bell)
-            os.close(self._stall)
+            for fd in (self._rung, self.bell, self._end):
+                os.close(fd)
+            for timer in (self._stall, self._overdue, self._quiet):
+                timer.close()
 
     def stop(self) -> None:
         """Take nothing new.  Safe in a signal's handler, and again after the end."""
         if not self._stopping:
             self._stopping = True
-            os.eventfd_write(self._bell, 1)
+            self._ring()
+
+    def _ring(self) -> None:
+        with suppress(BlockingIOError):  # it was rung so often that once more makes no difference
+            os.write(self.bell, b"\0")
 
     def _look_after(self) -> None:
-        """Wait, at most a second; then see to threads that stall and to connections that stay silent."""
-        rung, _, _ = select.select([self._bell, self._stall], [], [], 1.0)
-        if self._bell in rung:
-            os.eventfd_read(self._bell)
-            return
-        if rung:
-            with self._lock, suppress(BlockingIOError):  # set anew, by one that was idle in between
-                os.read(self._stall, 8)
-                if not self._idle and self._count < THREADS_MOST:
+        """Wait until there is something to see to, and see to it: threads that stall, silent connections, quiet."""
+        watched = [self._rung, self._stall.fd, self._overdue.fd, self._quiet.fd]
+        rung, _, _ = select.select(watched, [], [])
+        if self._rung in rung:
+            os.read(self._rung, _PIECE)
+        if self._stall.fd in rung:
+            with self._lock:
+                # Set anew by one that was idle in between: then it has not ended.
+                if self._stall.has_ended() and not self._idle and self._count < THREADS_MOST:
                     self._start_thread()
-        self._drop_old()
+        if self._overdue.fd in rung and self._overdue.has_ended():
+            self._drop_old(REQUEST_TIMEOUT)
+        if self._quiet.fd in rung and self._quiet.has_ended():
+            self._note_quiet()
+
+    def _note_quiet(self) -> None:
+        """Nothing was asked for a while; or else see when that may be."""
+        with self._lock:
+            left = QUIET if self._idle < self._count else self._last + QUIET - time.monotonic()
+            self._quiet_set = left > 0
+            if self._quiet_set:
+                self._quiet.set(left)
+            elif self._activity:
+                self._activity.ended()
+
+    def _note_request(self) -> None:
+        """With the lock held."""
+        if not self._activity:
+            return
+        self._last = time.monotonic()
+        if not self._quiet_set:
+            self._quiet_set = True
+            self._activity.began()
+            self._quiet.set(QUIET)
 
     def _start_thread(self) -> None:
         self._count += 1
@@ -125,21 +186,29 @@ class Server:
     def _work(self) -> None:
         with self._lock:
             self._idle += 1
-        while True:
-            events = self._epoll.poll(0.5, 1)
+        events: list[tuple[int, int]] | None = None
+        while self._stays(events):
+            events = self._epoll.poll(ENDING if self._stopping else None, 1)
             for fd, _ in events:
-                # None: a newcomer that is gone already, is another's, or may not be here.
+                # None: a newcomer that is gone already, is another's, or may not be here; or the end.
                 connection = self._accepted() if fd == self._listener.fileno() else self._connections.get(fd)
                 if connection:
                     self._read(connection)
-            # At once: a connection wakes all who wait here, one after the other, until it is accepted.  And alone, for
-            # two who each leave it to the other would leave nobody.
-            with self._lock:
-                if self._idle > THREADS or (self._stopping and not events):
-                    self._idle -= 1
-                    self._count -= 1
-                    os.eventfd_write(self._bell, 1)
-                    return
+
+    def _stays(self, events: list[tuple[int, int]] | None) -> bool:
+        """Whether this thread is needed further.
+
+        Decided at once after its work: a connection wakes all who wait, one after the other, until it is accepted.  And
+        by one thread at a time, for two who each leave it to the other would leave nobody.
+        """
+        with self._lock:
+            # An empty list: it waited ENDING seconds, and nothing came.
+            if self._idle <= THREADS and not (self._stopping and events == []):
+                return True
+            self._idle -= 1
+            self._count -= 1
+            self._ring()
+            return False
 
     def _accepted(self) -> _Connection | None:
         try:
@@ -161,6 +230,9 @@ class Server:
         connection.watched = True
         with self._lock:
             self._connections[connection.sock.fileno()] = connection
+            if not self._overdue_set:
+                self._overdue_set = True
+                self._overdue.set(REQUEST_TIMEOUT)
         self._epoll.register(connection.sock, _ONCE)
 
     def _read(self, connection: _Connection) -> None:
@@ -175,13 +247,15 @@ class Server:
             return
         with self._lock:
             self._idle -= 1
+            self._note_request()
             if not self._idle:
-                _set(self._stall, STALL)
+                self._stall.set(STALL)
         try:
             self._serve(connection, whole)
         finally:
             self._forget(connection)
             with self._lock:
+                self._last = time.monotonic()
                 self._idle += 1
 
     def _received(self, c: _Connection) -> Header:
@@ -189,10 +263,13 @@ class Server:
         while not (whole := c.whole):
             # What is passed comes with the first piece.
             room = 0 if c.data else _ROOM
-            data, passed, _, _ = c.sock.recvmsg(_PIECE, room, socket.MSG_CMSG_CLOEXEC)
+            data, passed, flags, _ = c.sock.recvmsg(_PIECE, room, socket.MSG_CMSG_CLOEXEC)
             for level, kind, fds in passed:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                     c.passed += memoryview(fds)[: len(fds) & ~3].cast("i")
+            if flags & socket.MSG_CTRUNC:
+                # More than a launcher passes, or more than we may have open: it does the work itself.
+                raise ValueError("descriptors were lost")
             if not data:
                 raise ValueError("it broke off")
             c.data += data
@@ -222,11 +299,16 @@ class Server:
                 del self._connections[connection.sock.fileno()]
         connection.close()
 
-    def _drop_old(self, older_than: float = REQUEST_TIMEOUT) -> None:
+    def _drop_old(self, older_than: float) -> None:
         """Close connections whose request does not come; one that is served has its whole request."""
         limit = time.monotonic() - older_than
         with self._lock:
-            old = [c for c in self._connections.values() if c.since <= limit and not c.whole]
+            silent = [c for c in self._connections.values() if not c.whole]
+            old = [c for c in silent if c.since <= limit]
+            younger = [c.since - limit for c in silent if c.since > limit]
+            self._overdue_set = bool(younger)
+            if younger:
+                self._overdue.set(min(younger))
         for connection in old:
             # Not closed: a thread may be about to read it, and then sees its end.
             with suppress(OSError):
@@ -237,17 +319,3 @@ def _hung_up(sock: socket.socket) -> bool:
     looking = select.poll()
     looking.register(sock, 0)  # which is told all the same: man 2 poll, POLLHUP
     return bool(looking.poll(0))
-
-
-def _timer() -> int:
-    """Raises OSError."""
-    fd = int(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK))
-    if fd < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"timerfd_create: {os.strerror(number)}")
-    return fd
-
-
-def _set(timer: int, seconds: float) -> None:
-    """To become readable once, and not before."""
-    _libc.timerfd_settime(timer, 0, _ITIMERSPEC.pack(0, 0, 0, int(seconds * 1e9)), None)

@@ -4,15 +4,17 @@ They are forked when all is imported and warm, and share the memory that stays a
 """
 
 import ctypes
+import mmap
 import os
 import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, NoReturn
 
 from agent.server import Answer, Server
 
@@ -20,61 +22,151 @@ from agent.server import Answer, Server
 WORKERS: Final = 2
 # Seconds from a worker's start to that of the one for it, at least: where none can live the machine has other work.
 PAUSE: Final = 1.0
+# Seconds that work for idle time may take: it may hold a lock that a request waits for.
+IDLE_MOST: Final = 60
 _STOP: Final = (signal.SIGTERM, signal.SIGINT)
-_AWAITED: Final = (*_STOP, signal.SIGCHLD)
+_QUIET: Final = signal.SIGUSR1  # from a worker that has had nothing to do for a while
+_AWAITED: Final = (*_STOP, signal.SIGCHLD, _QUIET)
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
+WhenIdle = Callable[[], None]
 
-def serve(listener: socket.socket, version: str, answer: Answer) -> None:
+
+def serve(listener: socket.socket, version: str, answer: Answer, when_idle: WhenIdle | None = None) -> None:
     """Answer until SIGTERM or SIGINT, and then until all that had connected is answered.
+
+    ``when_idle`` is called in a process of its own once no worker has had a request for ``agent.server.QUIET`` seconds,
+    if there was one since the last call.  That process is forked from this one and ends with it; requests that come
+    meanwhile are the workers' as ever.  It is killed after IDLE_MOST seconds, and when the agent stops.
 
     For a process with one thread that ends after it: the signals stay blocked.
     """
     # Blocked and waited for, not handled: so none comes between a fork and the parent's or the child's being ready.
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where our parent ignored it, it would never come
-    alive, due, stopping = dict[int, float](), [0.0] * WORKERS, False
-    while alive or not stopping:
+    _Keeper(listener, version, answer, when_idle).keep()
+
+
+class _Activity:
+    """Of one worker, in memory that its keeper sees."""
+
+    def __init__(self, shared: mmap.mmap, place: int, keeper: int) -> None:
+        self._shared, self._place, self._keeper = shared, place, keeper
+
+    def began(self) -> None:
+        """It has a request."""
+        self._shared[self._place] = 1
+
+    def ended(self) -> None:
+        """It has had none for a while."""
+        self._shared[self._place] = 0
+        with suppress(ProcessLookupError):
+            os.kill(self._keeper, _QUIET)
+
+
+class _Keeper:
+    """The first process: starts workers, replaces those that die, and sees when all of them are idle."""
+
+    def __init__(self, listener: socket.socket, version: str, answer: Answer, when_idle: WhenIdle | None) -> None:
+        self._listener, self._version, self._answer, self._when_idle = listener, version, answer, when_idle
+        self._alive = dict[int, tuple[float, int]]()  # since when, and its place
+        self._due = [(0.0, place) for place in range(WORKERS)]
+        self._active = mmap.mmap(-1, WORKERS)  # a byte for each worker
+        self._idle_work, self._has_idle_work = 0, False  # the process that does it; whether there is some
+        self._pid, self._stopping = os.getpid(), False
+
+    def keep(self) -> None:
+        """Until it is told to stop, and then until all have ended."""
+        while self._alive or self._idle_work or not self._stopping:
+            self._start_due()
+            number = self._awaited()
+            if number in _STOP:
+                self._stop()
+            self._has_idle_work |= number == _QUIET
+            self._bury()
+            self._start_idle_work()
+
+    def _start_due(self) -> None:
         now = time.monotonic()
-        while not stopping and due and min(due) <= now:
-            due.remove(min(due))
+        while not self._stopping and self._due and min(self._due)[0] <= now:
+            _, place = first = min(self._due)
+            self._due.remove(first)
             try:
-                alive[_started(listener, version, answer)] = now
+                self._alive[_forked(partial(self._work, place))] = now, place
             except OSError as e:
                 _say(f"no worker can be started: {e.strerror}")
-                due.append(now + PAUSE)
-        if stopping or not due:
-            number = signal.sigwaitinfo(_AWAITED).si_signo
-        else:
-            awaited = signal.sigtimedwait(_AWAITED, min(due) - now)
-            number = awaited.si_signo if awaited else 0
-        if number in _STOP:
-            stopping = True
-            for pid in alive:
-                os.kill(pid, signal.SIGTERM)
-        for pid, how in _ended(alive):
-            due.append(alive.pop(pid) + PAUSE)
-            if how or not stopping:
-                _say(f"worker {pid} ended by {f'signal {-how}' if how < 0 else f'status {how}'}")
+                self._due.append((now + PAUSE, place))
+
+    def _awaited(self) -> int:
+        """The next signal; 0 where a worker is due before there is one."""
+        if self._stopping or not self._due:
+            return signal.sigwaitinfo(_AWAITED).si_signo
+        awaited = signal.sigtimedwait(_AWAITED, max(0, min(self._due)[0] - time.monotonic()))
+        return awaited.si_signo if awaited else 0
+
+    def _stop(self) -> None:
+        self._stopping = True
+        for pid in (*self._alive, *([self._idle_work] if self._idle_work else [])):
+            os.kill(pid, signal.SIGTERM)
+
+    def _bury(self) -> None:
+        for pid, how in _ended():
+            if pid == self._idle_work:
+                self._idle_work, what, is_said = 0, "work in idle time", how != 0 and not self._stopping
+            elif pid in self._alive:
+                since, place = self._alive.pop(pid)
+                self._due.append((since + PAUSE, place))
+                self._active[place] = 0
+                what, is_said = f"worker {pid}", how != 0 or not self._stopping
+            else:
+                continue
+            if is_said:
+                _say(f"{what} ended by {f'signal {-how}' if how < 0 else f'status {how}'}")
+
+    def _start_idle_work(self) -> None:
+        """If there is some, and nothing else to do.  If a worker has, it says when it has had nothing for a while."""
+        if not self._has_idle_work or self._idle_work or self._stopping or any(self._active[:]):
+            return
+        self._has_idle_work = False
+        if work := self._when_idle:
+            with suppress(OSError):  # there is another time
+                self._idle_work = _forked(partial(self._do_idle_work, work))
+
+    def _do_idle_work(self, work: WhenIdle) -> None:
+        """In its process."""
+        # Else launchers could connect to it after the agent has ended.
+        self._listener.close()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
+        signal.alarm(IDLE_MOST)
+        work()
+
+    def _work(self, place: int) -> None:
+        """In a worker's process."""
+        activity = _Activity(self._active, place, self._pid) if self._when_idle else None
+        with Server(self._listener, self._version, self._answer, activity) as server:
+            signal.signal(signal.SIGTERM, lambda *_: server.stop())
+            # Ctrl-C is for the whole group, and the parent says what it means.  Not SIG_IGN: programs would inherit it.
+            signal.signal(signal.SIGINT, lambda *_: None)
+            signal.set_wakeup_fd(server.bell, warn_on_full_buffer=False)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
+            server.serve()
+            signal.set_wakeup_fd(-1)
 
 
-def _started(listener: socket.socket, version: str, answer: Answer) -> int:
-    """Its process.  Raises OSError."""
+def _forked(work: WhenIdle) -> int:
+    """The process that does it.  Raises OSError."""
     parent = os.getpid()
-    if pid := os.fork():
-        return pid
+    return os.fork() or _ending(parent, work)
+
+
+def _ending(parent: int, work: WhenIdle) -> NoReturn:
     status = 1
     try:
         # Nobody would stop it else, and an agent that was killed would go on.  Its parent may be gone already.
         _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
         if os.getppid() == parent:
-            server = Server(listener, version, answer)
-            signal.signal(signal.SIGTERM, lambda *_: server.stop())
-            # Ctrl-C is for the whole group, and the parent says what it means.  Not SIG_IGN: programs would inherit it.
-            signal.signal(signal.SIGINT, lambda *_: None)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
-            server.serve()
+            work()
         status = 0
     except Exception:  # noqa: BLE001  # whatever it is, it must not go on as a second parent
         traceback.print_exc()
@@ -82,14 +174,11 @@ def _started(listener: socket.socket, version: str, answer: Answer) -> int:
         os._exit(status)
 
 
-def _ended(alive: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Those that have, with their exit status or minus the signal.  As a container's first process, others' too."""
-    while alive:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            return
-        if pid in alive:
-            yield pid, os.waitstatus_to_exitcode(status)
+def _ended() -> Iterator[tuple[int, int]]:
+    """Children that have, with their exit status or minus the signal.  As a container's first process, others' too."""
+    with suppress(ChildProcessError):  # there is none
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            yield found[0], os.waitstatus_to_exitcode(found[1])
 
 
 def _say(text: str) -> None:

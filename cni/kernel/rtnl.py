@@ -181,7 +181,12 @@ def opened(ns_fd: int | None = None) -> Rtnl:
 
 def passed(fd: int) -> Rtnl:
     """The same over a NETLINK_ROUTE socket that another process opened and closes.  Raises OSError."""
-    return Rtnl(_socket(os.dup(fd)))
+    own = os.dup(fd)
+    try:
+        return Rtnl(_socket(own))
+    except BaseException:  # it is no socket
+        os.close(own)
+        raise
 
 
 def attr(kind: int, payload: bytes) -> bytes:

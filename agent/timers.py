@@ -1,0 +1,37 @@
+"""A timer that a thread can wait for beside other descriptors, and that another thread sets (man 2 timerfd_create)."""
+
+import ctypes
+import os
+import struct
+import time
+from contextlib import suppress
+from typing import Final
+
+_ITIMERSPEC: Final = struct.Struct("4l")  # man 2 timerfd_settime; os has it from Python 3.13 on
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Timer:
+    """Readable once the time has passed; it does not repeat."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self.fd = int(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK))
+        if self.fd < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"timerfd_create: {os.strerror(number)}")
+
+    def set(self, seconds: float) -> None:
+        """To become readable then, and not before."""
+        whole, rest = divmod(max(1, int(seconds * 1e9)), 10**9)  # 0 would disarm it
+        _libc.timerfd_settime(self.fd, 0, _ITIMERSPEC.pack(0, 0, whole, rest), None)
+
+    def has_ended(self) -> bool:
+        """Since it was last set; from then on it is not readable."""
+        with suppress(BlockingIOError):
+            os.read(self.fd, 8)
+            return True
+        return False
+
+    def close(self) -> None:
+        os.close(self.fd)
