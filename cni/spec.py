@@ -83,7 +83,8 @@ class Request:
     ``inside`` are descriptors of CNI_NETNS and of a NETLINK_ROUTE socket in there, where a launcher opened them: the
     path may not be visible to us.  They stay the giver's to close.  ``abandoned`` says whether nobody waits for the
     reply any more.  ``attached`` names the attachments that GC's IPAM is to leave alone, whatever the list says.  It
-    has to be asked after the leases were read.
+    has to be asked after the leases were read.  ``in_use`` tells the IPAM's DEL that the pod may use the addresses
+    still.
     """
 
     environ: Mapping[str, str]
@@ -91,6 +92,7 @@ class Request:
     inside: tuple[int, int] | None = None
     abandoned: Callable[[], bool] = _never
     attached: Callable[[], Collection[Key]] = _none
+    in_use: bool = False
 
     def var(self, name: str) -> str:
         return self.environ.get(name, "")

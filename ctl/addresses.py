@@ -18,7 +18,7 @@ from ipam.stores.files import FileStore
 from ipam.stores.lease import Kept, Lease, Lost
 
 _BAR: Final = 30
-_SIGNS: Final = "#x~=!?"
+_SIGNS: Final = "#x~=!*?"
 _COLUMNS: Final = ("ADDRESS", "POD", "IFNAME", "STATE", "SINCE", "CONTAINER")
 
 
@@ -189,6 +189,7 @@ def _row(network: Network, slot: int) -> tuple[str, ...]:
         return addresses, "-", "-", state, "-", one.kept
     if isinstance(one, Kept):
         since, until = (strftime("%F %T", gmtime(when)) for when in (one.released, one.until))
+        until = "the next boot" if one.boot else until
         whose = one.sticky.rpartition(":")[0] or one.pod or one.mac or "-"
         return addresses, whose, "-", f"{state} until {until}", since, "-"
     since = one.time[:19].replace("T", " ")

@@ -20,8 +20,8 @@ from ipam.stores.stale import Rule
 from ipam.stores.table import LEASES, QUARANTINE
 
 # What is not free: a pod's; a dead one's; kept back after its release, from all or all but one; another host's on the
-# link; nobody knows whose.
-STATES: Final = ("held", "dead", "cooling", "sticky", "conflict", "unreadable")
+# link; perhaps still used by the pod that had it; nobody knows whose.
+STATES: Final = ("held", "dead", "cooling", "sticky", "conflict", "doubtful", "unreadable")
 
 
 @dataclass
@@ -52,8 +52,10 @@ class Network:
         match self.entries[slot]:
             case Lost():
                 return "unreadable"
-            case Kept(sticky=sticky, mac=mac):
-                return "free" if slot in self.dead else "sticky" if sticky else "conflict" if mac else "cooling"
+            case Kept() if slot in self.dead:
+                return "free"
+            case Kept(sticky=sticky, mac=mac, boot=boot):
+                return "sticky" if sticky else "conflict" if mac else "doubtful" if boot else "cooling"
             case Lease():
                 return "dead" if slot in self.dead else "held"
 

@@ -52,7 +52,7 @@ def add(request: Request, conf: Config, log: list[str]) -> Result:
             request.refuse_if_abandoned()
             return choice(book)
 
-        return _with_the_deads(store, log, lambda: store.reserve(owner, choose, ranges))
+        return _with_the_deads(store, log, pool, lambda: store.reserve(owner, choose, ranges))
 
     ips = _on_link(request, pool, sets, store, reserve, log) if pool.needs_link else reserve(pool.requested)
     return Result(ips=ips, routes=pool.routes, dns=pool.dns)
@@ -63,7 +63,7 @@ def delete(request: Request, conf: Config, log: list[str]) -> None:
 
     Raises IoFailure, TryAgain and, once, RecordUnreadable.
     """
-    _store(conf, log).release(request.key)
+    _store(conf, log).release(request.key, in_use=request.in_use)
 
 
 def check(request: Request, conf: Config, log: list[str]) -> None:
@@ -85,7 +85,7 @@ def status(_request: Request, conf: Config, log: list[str]) -> None:
     pool = _pool(conf, {})
     store = _store(conf, log)
     try:
-        _with_the_deads(store, log, lambda: store.rehearse(_rehearsal(pool)))
+        _with_the_deads(store, log, pool, lambda: store.rehearse(_rehearsal(pool)))
     except (PoolExhausted, IoFailure) as e:
         raise NotAvailable(e.msg, e.details) from e
 
@@ -119,7 +119,7 @@ def _terms(pool: Pool, pod: str, place: str) -> Terms:
     return Terms(pool.cooldown, name, pool.sticky)
 
 
-def _with_the_deads(store: Store, log: list[str], ask: Callable[[], T]) -> T:
+def _with_the_deads(store: Store, log: list[str], pool: Pool, ask: Callable[[], T]) -> T:
     """What ``ask`` answers, if need be with the addresses of who is provably dead.
 
     Only then: it takes a look at every lease there is.
@@ -127,7 +127,7 @@ def _with_the_deads(store: Store, log: list[str], ask: Callable[[], T]) -> T:
     try:
         return ask()
     except (PoolExhausted, AddressHeld):
-        freed = store.collect(None)
+        freed = store.collect(None, probing=bool(pool.probe))
         if not freed:
             raise
         log.append(f"released {freed} leases: of an older boot, of namespaces that are gone, or kept back long enough")

@@ -90,8 +90,9 @@ class Store(Protocol):
     def concede(self, key: Key, taken: Mapping[Address, str], seconds: int) -> None:
         """Take from the key what other hosts have, with their MACs, and give it to nobody for so long."""
 
-    def release(self, key: Key, *, unused: bool = False) -> None:
-        """Free whatever the key holds; nothing is fine.  What was never used does not cool down.
+    def release(self, key: Key, *, unused: bool = False, in_use: bool = False) -> None:
+        """Free whatever the key holds; nothing is fine.  What was never used does not cool down, and what may be in use
+        still is given to nobody in this boot, unless ``collect`` is told that a probe comes before that.
 
         Raises RecordUnreadable, once and after the release, where the lease could not be read.
         """
@@ -99,12 +100,20 @@ class Store(Protocol):
     def check(self, key: Key) -> tuple[Address, ...]:
         """The addresses the key holds.  Raises CheckFailed if there are none or they are not surely its own."""
 
-    def collect(self, valid: frozenset[Key] | None, attached: Callable[[], Collection[Key]] = tuple) -> int:
+    def collect(
+        self,
+        valid: frozenset[Key] | None,
+        attached: Callable[[], Collection[Key]] = tuple,
+        *,
+        probing: bool = False,
+    ) -> int:
         """Free what no key of ``valid`` holds or, if that is None, what is of an older boot or whose namespace is gone.
 
         With a list the keys of ``attached`` are spared too.  It is asked after the leases were read, for an attachment
-        has a record before it has a lease.  What was kept back after its release for long enough goes as well.  How
-        much it was.  Goes on after errors and raises them as one at the end.
+        has a record before it has a lease.  What was kept back after its release for long enough goes as well, and
+        with ``probing``, for who asks the link before it gives an address, what only may be in use.
+
+        How much it was.  Goes on after errors and raises them as one at the end.
         """
 
     def rehearse(self, choose: Choose) -> None:

@@ -75,14 +75,14 @@ class FileStore:
             if held := table.find(digest(key)):
                 sticky.concede(table, held, taken, seconds)
 
-    def release(self, key: Key, *, unused: bool = False) -> None:
+    def release(self, key: Key, *, unused: bool = False, in_use: bool = False) -> None:
         if not self._is_there():
             return
         with self._table() as table:
             held = table.find(digest(key))
             if held is None:
                 return
-            sticky.release(table, [held], unused=unused)
+            sticky.release(table, [held], unused=unused, in_use=in_use)
             if lost := held.lost:
                 raise self._unreadable(key, lost, "released; repeat the call, it will succeed")
 
@@ -97,14 +97,20 @@ class FileStore:
                 raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
             return held.entry.ips
 
-    def collect(self, valid: frozenset[Key] | None, attached: Callable[[], Collection[Key]] = tuple) -> int:
+    def collect(
+        self,
+        valid: frozenset[Key] | None,
+        attached: Callable[[], Collection[Key]] = tuple,
+        *,
+        probing: bool = False,
+    ) -> int:
         if not self._is_there():
             return 0
         # Looked for without the lock, and so looked at again: others are not to wait while a whole node's leases go.
         with self._table():
             pass  # the index is made anew if need be
         try:
-            rule, lines = look(f"{self._directory}/{LEASES}", Rule.of(valid), self._gone)
+            rule, lines = look(f"{self._directory}/{LEASES}", Rule.of(valid, probing=probing), self._gone)
         except OSError as e:
             raise _refusal(self._directory, e) from e
         rule = rule.sparing(attached())
@@ -241,6 +247,8 @@ class TableBook:
             return str(found.owner.key)
         if isinstance(found, Lost):
             return f"a lease that could not be read ({found.kept})"
+        if found.boot:
+            return f"nobody and kept back until the next boot: its last pod{_named(found.pod)} may use it still"
         until = time.strftime("%F %TZ", time.gmtime(found.until))
         if found.mac:
             return f"another host on the link (MAC {found.mac}), as a probe found: kept back until {until}"
@@ -249,6 +257,10 @@ class TableBook:
 
     def first_free(self, span: Span) -> Address | None:
         return self.table.index.first_free(span)
+
+
+def _named(pod: str) -> str:
+    return f" ({pod})" if pod else ""
 
 
 def _given_twice(leases: Sequence[Lease]) -> Iterator[str]:

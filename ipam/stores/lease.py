@@ -15,6 +15,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip
 from typing import Any, Final
 from zlib import crc32
 
+from cni import durable
 from cni.result import Address
 from cni.spec import Json, Key
 from ipam.stores import Owner, Sandbox, Terms
@@ -101,7 +102,8 @@ class Lost:
 class Kept:
     """What was released, and is kept back: until ``cool`` from all, until ``until`` from all but its sticky name.
 
-    With ``mac`` it is not ours to give: another host on the link was found to have it.
+    With ``mac`` it is not ours to give: another host on the link was found to have it.  With ``boot`` the pod that had
+    it may use it still, and nobody gets it in that boot without a probe.
     """
 
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
@@ -111,10 +113,13 @@ class Kept:
     sticky: str = ""
     until: int = 0
     mac: str = ""
+    boot: str = ""
 
     @classmethod
-    def of(cls, lease: Lease, now: int, *, cools: bool) -> "Kept | None":
+    def of(cls, lease: Lease, now: int, *, cools: bool, in_use: bool = False) -> "Kept | None":
         """What a lease leaves that is released now; None where that is free at once."""
+        if in_use and lease.addresses:
+            return cls(lease.addresses, lease.owner.pod, now, now, until=now, boot=durable.boot_id())
         terms = lease.owner.terms
         cool = now + (terms.cooldown if cools else 0)
         kept = cls(lease.addresses, lease.owner.pod, now, cool, terms.sticky, max(cool, now + terms.ttl))
@@ -129,6 +134,8 @@ class Kept:
         return tuple(address.ip for address in self.addresses)
 
     def is_over(self, now: int) -> bool:
+        if self.boot:
+            return self.boot != durable.boot_id()
         # A clock that was set back must not keep it for years.
         return not self.released <= now < self.until
 
@@ -139,6 +146,7 @@ class Kept:
             "sticky": self.sticky,
             "until": self.until,
             **({"mac": self.mac} if self.mac else {}),
+            **({"boot": self.boot} if self.boot else {}),
             "addresses": [str(address) for address in self.addresses],
             "pod": _short(self.pod),
         }
@@ -156,7 +164,8 @@ def entry(body: Json) -> Entry:
         addresses = tuple(ip_interface(address) for address in body["addresses"])
         if "released" in body:
             released, cool, until = (int(body[name]) for name in ("released", "cool", "until"))
-            return Kept(addresses, body["pod"], released, cool, body["sticky"], until, body.get("mac", ""))
+            why = body.get("mac", ""), body.get("boot", "")
+            return Kept(addresses, body["pod"], released, cool, body["sticky"], until, *why)
         terms = Terms(body.get("cooldown", 0), body.get("sticky", ""), body.get("ttl", 0))
         key = Key(body["containerID"], body["ifname"])
         owner = Owner(key, body["pod"], body["netns"], sandbox(body), terms)

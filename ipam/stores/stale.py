@@ -14,15 +14,17 @@ from ipam.stores.slots import Slots
 
 @dataclass(frozen=True)
 class Rule:
-    """``spared`` are the digests of the runtime's list, None without one; ``dead`` the namespaces that are gone."""
+    """``spared`` are the digests of the runtime's list, None without one; ``dead`` the namespaces that are gone; with
+    ``probing`` nobody gets an address that another answers for, so what only may be in use goes too."""
 
     spared: frozenset[bytes] | None
     dead: Collection[Sandbox] = frozenset()
     now: int = field(default_factory=lambda: int(time.time()))
+    probing: bool = False
 
     @classmethod
-    def of(cls, valid: frozenset[Key] | None) -> "Rule":
-        return cls(None if valid is None else frozenset(map(digest, valid)))
+    def of(cls, valid: frozenset[Key] | None, *, probing: bool = False) -> "Rule":
+        return cls(None if valid is None else frozenset(map(digest, valid)), probing=probing)
 
     def sparing(self, keys: Collection[Key]) -> "Rule":
         """The same, but for the leases of these keys, where a list decides."""
@@ -34,7 +36,7 @@ class Rule:
         """Raises Unreadable."""
         if "released" in body:
             kept = entry(body)
-            return isinstance(kept, Kept) and kept.is_over(self.now)
+            return isinstance(kept, Kept) and (kept.is_over(self.now) or bool(kept.boot and self.probing))
         if self.spared is not None:
             return holdings(body)[0] not in self.spared
         return body.get("boot") != durable.boot_id() or sandbox(body) in self.dead

@@ -17,10 +17,10 @@ from ipam.stores.stale import Rule
 from ipam.stores.table import Held, Table
 
 
-def release(table: Table, leases: Sequence[Held], *, unused: bool = False) -> None:
+def release(table: Table, leases: Sequence[Held], *, unused: bool = False, in_use: bool = False) -> None:
     """Free them, or keep them back; on disk when this returns, but for what is ``Table.is_late``.  Raises OSError."""
-    now, free = int(time.time()), [held for held in leases if held.is_plain]
-    rest = [held for held in leases if not held.is_plain]
+    now, free = int(time.time()), [held for held in leases if held.is_plain and not in_use]
+    rest = [held for held in leases if not held.is_plain or in_use]
     # First, for a lease may be the successor of one.
     if others := [held for held in rest if not isinstance(held.entry, Lease)]:
         table.drop(others)
@@ -29,7 +29,7 @@ def release(table: Table, leases: Sequence[Held], *, unused: bool = False) -> No
         if not isinstance(lease, Lease):
             continue
         # Nobody on the link remembers an address since before this boot.
-        kept = Kept.of(lease, now, cools=lease.boot == durable.boot_id() and not unused)
+        kept = Kept.of(lease, now, cools=lease.boot == durable.boot_id() and not unused, in_use=in_use)
         if kept is None:
             free.append(held)
             continue
@@ -38,6 +38,8 @@ def release(table: Table, leases: Sequence[Held], *, unused: bool = False) -> No
         try:
             table.put(held, kept)
         except OSError:  # no room for what is longer than a line: better released than not
+            if in_use:
+                raise
             free.append(held)
     if free:
         table.drop(free, late=True)

@@ -46,7 +46,7 @@ def test_show_json(hpn, net):
     of_another_boot(net, "b")
     (network,) = json.loads(hpn("show", "--json"))["networks"]
     assert network["network"] == "net"
-    states = {"held": 1, "dead": 1, "cooling": 0, "sticky": 0, "conflict": 0, "unreadable": 0}
+    states = {"held": 1, "dead": 1, "cooling": 0, "sticky": 0, "conflict": 0, "doubtful": 0, "unreadable": 0}
     assert network["pools"] == [
         {"ranges": ["10.0.0.2-10.0.0.9"], "size": 8, **states, "free": 6},
         {"ranges": ["fd00::2-fd00::ffff:ffff:ffff:ffff"], "size": 2**64 - 2, **states, "free": 2**64 - 4},

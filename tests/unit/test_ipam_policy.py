@@ -2,12 +2,15 @@
 
 import errno
 import json
+from dataclasses import replace
 
 import pytest
 from unit.ipam_calls import Net, killed_at
 
 from ctl.main import main
+from ipam import main as program
 from ipam.stores.index import Index
+from ipam.stores.lease import seal
 
 ONE = {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.5", "rangeEnd": "10.0.0.5"}
 FEW = {"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.4"}  # .2 to .4
@@ -337,3 +340,38 @@ def test_what_the_index_missed_stays_known(net, monkeypatch):
     assert net.add("a2", *of("a")) == ("10.0.0.2",)
     assert net.agrees()
     assert not list((net.dir / "quarantine").glob("*"))
+
+
+# What the pod may use still
+
+
+def released_in_doubt(net, cid):
+    """DEL, by a main plugin that could not see the interface go."""
+    return program.run(replace(net.request("DEL", cid), in_use=True)).stdout
+
+
+@pytest.mark.parametrize("policy", [{}, {"releaseCooldown": 60}, {"sticky": 3600}])
+def test_in_use_until_the_next_boot(net, clock, policy, capsys):
+    """Not for its sticky name either: another pod of that name is another pod."""
+    net = net(**ONE, **policy)
+    net.add("a", *of("p"))
+    assert released_in_doubt(net, "a") == ""
+    assert net.leases() == {}
+    for _ in range(2):
+        assert net.call("ADD", "b", *of("p"))["code"] == 103
+        answer = net.call("ADD", "b", "net1", f"{of('p')[1]};IP=10.0.0.5")
+        assert answer["code"] == 102
+        assert "held by nobody and kept back until the next boot: its last pod" in answer["msg"]
+        clock[0] += 1e7
+    assert net.gc() == {}
+    where = ["--data-dir", str(net.state / "ipam")]
+    assert main(["hpn", "ipam", "gc", *where]) == main(["hpn", "ipam", "show", *where]) == 0
+    assert "doubtful until the next boot" in capsys.readouterr().out
+    assert net.agrees()
+    (line,) = (i for i, line in enumerate(net.lines()) if b"released" in line)
+    body = json.loads(net.lines()[line])
+    del body["crc"]
+    net.overwrite(line, seal({**body, "boot": "another"}))
+    reboot(net)
+    assert net.add("b", *of("p")) == ("10.0.0.5",)
+    assert net.agrees()
