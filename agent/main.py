@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from agent import workers
-from cni import commands, config, models  # noqa: F401  # what a request would import otherwise
+from cni import collect, commands, config, models  # noqa: F401  # what a request would import otherwise
 from cni.main import run
 from cni.spec import Reply, Request
 from ipam import main as ipam

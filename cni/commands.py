@@ -1,15 +1,14 @@
-"""The order of events: what each command does, one screen each.
+"""The order of events: what each command but GC does, one screen each.
 
 What a command changed is undone by cni/undo.py and nothing else.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cni import addressing, delegate, device_info, durable, gids, journal, kinds, rxe, spec, undo
+from cni import addressing, delegate, device_info, durable, gids, journal, kinds, places, rxe, spec, undo
 from cni import pod as pods
 from cni.delegate import Programs
 from cni.errors import (
@@ -30,7 +29,7 @@ from cni.kernel import netns, rtnl
 from cni.location import Location, location
 from cni.pod import Pod
 from cni.result import Interface, Ip, Result
-from cni.spec import Config, Json, Key, Request
+from cni.spec import Config, Json, Request
 
 if TYPE_CHECKING:
     from cni.config import NetConf
@@ -117,16 +116,28 @@ def delete(request: Request, conf: Config, _log: list[str], programs: Programs) 
     where = location(conf)
     with journal.locked(where.state_dir, where.network, request.key) as entry:
         request.refuse_if_abandoned()
-        try:
-            record = entry.load()
-        except RecordUnreadable:
-            undo.release(where.ipam, request, programs)
-            raise
-        if record is None:
-            entry.forget()
-            undo.release(where.ipam, request, programs)
-        else:
-            undo.raise_all(undo.attachment(entry, record, request, programs))
+        if _detached(entry, where, request, programs):
+            return
+        noted = places.noted(where.network, request.key)
+        if noted and noted != where.state_dir:
+            with journal.locked(noted, where.network, request.key) as elsewhere:
+                if _detached(elsewhere, where, request, programs):
+                    return
+        undo.release(where.ipam, request, programs)
+
+
+def _detached(entry: Entry, where: Location, request: Request, programs: Programs) -> bool:
+    """Undo the attachment if there is a record of it here; whether there was."""
+    try:
+        record = entry.load()
+    except RecordUnreadable:
+        undo.release(where.ipam, request, programs)
+        raise
+    if record is None:
+        entry.forget()
+        return False
+    undo.raise_all(undo.attachment(entry, record, request, programs))
+    return True
 
 
 def check(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
@@ -172,41 +183,6 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
             gids.check(pod, link.name, [gid for gid in record.gids if gid["address"] in addresses])
         if where.ipam:
             delegate.call(where.ipam, request, programs)
-
-
-def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
-    """Undo every attachment of this network that the runtime does not list.
-
-    Without a list it vouches for nothing, and only what is provably dead goes: an older boot's, and those
-    whose namespace nobody is in.  An attachment whose ADD began or ended since GC began is left alone: the list
-    cannot know it.  Raises the first failure, after having tried everything.
-    """
-    where, valid = location(conf), spec.valid_attachments(conf)
-    failures, there = list[Exception](), journal.entries(where.state_dir, where.network)
-    # The IPAM first, and it is told to spare what has a record: an ADD writes that before it has a lease.  What has
-    # both goes below, by its own DEL.
-    try:
-        request.refuse_if_abandoned()
-        delegate.ask_if_it_can(where.ipam, _sparing(request, conf, where), programs)
-    except (CniError, OSError) as e:
-        failures.append(e)
-    for seen, version in there:
-        if valid is not None and seen.key in valid:
-            continue
-        try:
-            with journal.locked(where.state_dir, where.network, seen.key) as entry:
-                request.refuse_if_abandoned()
-                if entry.version() != version:
-                    continue
-                record = entry.load()
-                if record is None:
-                    entry.forget()
-                elif valid is not None or undo.is_dead(record):
-                    undo.raise_all(undo.attachment(entry, record, request, programs))
-                    log.append(f"gc: removed {record.whose}")
-        except (CniError, OSError) as e:
-            failures.append(e)
-    undo.raise_all(failures)
 
 
 def status(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
@@ -282,6 +258,7 @@ def _recorded(entry: Entry, wanted: "NetConf", request: Request, conf: Config, p
         rxe=rxe.name() if wanted.attach.soft_roce else "",
         device_info=device_info.plan(conf, plan),
     )
+    places.note(entry.state_dir, entry.network, entry.key)
     if wanted.attach.sysctl:
         from cni import tuning  # noqa: PLC0415
 
@@ -312,19 +289,3 @@ def _pod(request: Request) -> Iterator[Pod]:
         if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):
             raise InvalidNetns(f"CNI_NETNS={request.netns!r} is the plugin's own namespace; give the pod's")
         yield pod
-
-
-def _sparing(request: Request, conf: Config, where: Location) -> Request:
-    """GC's request, with every attachment that has a record listed as valid."""
-
-    def attached() -> list[Key]:
-        return journal.keys(where.state_dir, where.network)
-
-    keys = sorted(attached(), key=str)
-    listed = [{"containerID": key.container_id, "ifname": key.ifname} for key in keys]
-    lists = {
-        name: conf[name] + [one for one in listed if one not in conf[name]]
-        for name in spec.VALID_ATTACHMENTS
-        if conf.get(name) is not None
-    }
-    return replace(request, stdin=json.dumps({**conf, **lists}).encode(), attached=attached)

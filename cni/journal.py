@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cni import durable
+from cni import durable, places
 from cni.errors import IoFailure, RecordUnreadable
 from cni.kernel import sysfs
 from cni.locks import Lock
@@ -144,6 +144,7 @@ class Entry:
     def forget(self) -> None:
         """Everything is undone.  Raises IoFailure."""
         durable.remove(self._file)
+        places.forget(self.state_dir, self.network, self.key)
 
     def keep_for_people(self, record: Record) -> Path:
         """Move the record out of the way, to where only people look at it.  Raises IoFailure."""

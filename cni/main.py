@@ -20,13 +20,13 @@ def _run(programs: Programs, request: Request, conf: Config, log: list[str]) -> 
         _refuse_as_ipam(request)
         return None
     # Here, because VERSION needs nothing of it.
-    from cni import commands  # noqa: PLC0415
+    from cni import collect, commands  # noqa: PLC0415
 
     command = {
         "ADD": commands.add,
         "DEL": commands.delete,
         "CHECK": commands.check,
-        "GC": commands.gc,
+        "GC": collect.gc,
         "STATUS": commands.status,
     }[request.command]
     with kept(request, conf, log):

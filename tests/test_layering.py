@@ -48,6 +48,7 @@ OURS = {
     "agent": {
         "agent",
         "cni.main",
+        "cni.collect",
         "cni.commands",
         "cni.config",
         "cni.models",

@@ -12,6 +12,8 @@ import pytest
 from conftest import require
 from topology import Host, Pod, ip
 
+from cni import places
+
 CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -20,11 +22,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def host(tmp_path: Path, nothing_left: None) -> Iterator[Host]:
     """The namespace the plugin runs in: a veth pair rail0 (a master, MTU 1500) - fabric, both up."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY)
+    elsewhere, places.ELSEWHERE = places.ELSEWHERE, f"{tmp_path}/elsewhere"
     try:
         if _libc.unshare(CLONE_NEWNET):
             require("netns", f"may not make a network namespace ({os.strerror(ctypes.get_errno())}); run as root")
         yield Host(tmp_path)
     finally:
+        places.ELSEWHERE = elsewhere
         assert _libc.setns(own, CLONE_NEWNET) == 0
         os.close(own)
 
