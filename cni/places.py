@@ -38,7 +38,7 @@ def noted(network: str, key: Key) -> Path | None:
     try:
         return Path(os.readlink(_path(network, key)))
     except OSError:
-        return Path(os.readlink(_path(network, key)))
+        return None
 
 
 def forget(state_dir: Path, network: str, key: Key) -> None:
