@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from cni import journal
+from cni import journal, node
 from cni.errors import CheckFailed, InvalidConfig, IoFailure
 from cni.journal import Entry, Record
 from cni.kernel import sysctl
@@ -25,13 +25,15 @@ _IFNAME: Final = "IFNAME"
 
 
 def refuse_unlisted(wanted: Mapping[str, str]) -> None:
-    """Raise InvalidConfig for a sysctl that the node's list, where there is one, does not allow; IoFailure."""
+    """Raise InvalidConfig for a sysctl that the node's list, where there is one, does not allow, and for a list that
+    others than root could have written; IoFailure."""
     try:
-        lines = _ALLOWED.read_text().splitlines()
-    except FileNotFoundError:
-        return
+        text = node.trusted(str(_ALLOWED))
+        lines = None if text is None else text.decode().splitlines()
     except (OSError, UnicodeDecodeError) as e:
         raise IoFailure(f"{_ALLOWED} cannot be read: {e}") from e
+    if lines is None:
+        return
     for key in wanted:
         if not any(_matches(line.strip(), sysctl.name(sysctl.path(key))) for line in lines if line.strip()):
             raise InvalidConfig(f"sysctl {key!r} is not allowed on this node; remove it, or add it to {_ALLOWED}")

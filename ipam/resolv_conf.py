@@ -1,18 +1,26 @@
 """resolv.conf(5)."""
 
 import json
-from pathlib import Path
 
+from cni import node
 from cni.errors import InvalidConfig
+from cni.location import is_absolute
 from cni.spec import Json
+
+_LIMIT = 1 << 16
 
 
 def dns(path: str) -> Json:
-    """A resolv.conf(5) as a result's dns.  Raises InvalidConfig."""
+    """A resolv.conf(5) as a result's dns.  Raises InvalidConfig, also where the node does not allow the path."""
+    label = "ipam.resolvConf"
+    if not is_absolute(path):
+        raise InvalidConfig(f"{label} {json.dumps(path)} must be an absolute path")
+    place = node.place(label, path, node.allowed("resolvConf"))
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = place.read(_LIMIT).decode().splitlines()
     except (OSError, ValueError) as e:
-        raise InvalidConfig(f"ipam.resolvConf {json.dumps(path)} cannot be read ({e}); correct or remove it") from e
+        why = getattr(e, "strerror", None) or e
+        raise InvalidConfig(f"{label} {json.dumps(path)} cannot be read ({why}); correct or remove it") from e
     found: Json = {}
     for line in lines:
         match line.split():

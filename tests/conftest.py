@@ -1,6 +1,7 @@
 """What every tier shares: which tiers must run, and that no test leaves anything behind."""
 
 import gc
+import json
 import os
 import signal
 import time
@@ -8,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from cni import node
 
 
 def require(tier: str, missing: str) -> None:
@@ -25,6 +28,15 @@ def pytest_configure() -> None:
 def pytest_collection_finish() -> None:
     """Take what was imported out of the collector's sight: it runs after every test, and looks at all it sees."""
     gc.freeze()
+
+
+@pytest.fixture
+def node_file(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The node's file, which lets configurations name what is in the test's own directory."""
+    file = tmp_path_factory.mktemp("node") / "hpn.json"
+    file.write_text(json.dumps({"allowedPaths": {key: [str(tmp_path)] for key in node.DEFAULTS}}))
+    monkeypatch.setattr(node, "FILE", str(file))
+    return file
 
 
 @pytest.fixture(autouse=True)

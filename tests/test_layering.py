@@ -36,6 +36,8 @@ OURS = {
         "cni.location",
         "cni.process",
     },
+    # Paths that the node allows.
+    "ipam.resolv_conf": {"cni.node", "cni.errors", "cni.location", "cni.spec"},
     # What of ipam asks the kernel, and all that it asks.
     "ipam.sandboxes": {"ipam.stores", "cni.kernel.netns", "cni.spec"},
     "ipam.device": {"ipam.rails", "cni.kernel.sysfs", "cni.spec"},

@@ -1,6 +1,7 @@
 """What an attachment may have in place of a VF with its netdev: a PF, a VF by number, one that the pod drives; and the
 names and flags that a device keeps."""
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -208,16 +209,17 @@ def test_an_altname_taken_on_the_host_meanwhile(node: Node, pod: Pod) -> None:
     assert pod.links() == set()
 
 
+@pytest.mark.usefixtures("node_file")
 def test_the_log(node: Node, pod: Pod) -> None:
     log = node.tmp_path / "hpn.log"
     conf = node.conf(logFile=str(log), logLevel="debug")
     node.ok("ADD", pod, conf)
     node.ok("DEL", pod, conf)
     error = node.refused("ADD", pod, conf | {"vlan": 9999})
-    lines = log.read_text().splitlines()
-    assert [line.split()[1:3] for line in lines if " debug " not in line] == [
-        ["info", "ADD"], ["info", "DEL"], ["error", "ADD"],
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["level"], line["command"]) for line in lines if line["level"] != "debug"] == [
+        ("info", "ADD"), ("info", "DEL"), ("error", "ADD"),
     ]  # fmt: skip
     assert "vlan 9999" in error["msg"]
-    assert "vlan 9999" in lines[-1]
+    assert "vlan 9999" in lines[-1]["message"]
     assert rdma_devs() >= {RDMA}

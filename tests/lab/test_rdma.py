@@ -332,6 +332,7 @@ def test_a_table_with_room_for_one_address_of_two(node: Node, shared: None, hca:
         assert (pod.links(), node.state_files()) == (set(), set())
 
 
+@pytest.mark.usefixtures("node_file")
 def test_device_information_of_a_vf(node: Node, pod: Pod) -> None:
     file = node.tmp_path / "devinfo/cni/rail0"
     conf = with_info(node.conf(rdma=PATIENT | {"name": "mlx5_0"}), file)
@@ -345,6 +346,7 @@ def test_device_information_of_a_vf(node: Node, pod: Pod) -> None:
     assert list(file.parent.iterdir()) == []
 
 
+@pytest.mark.usefixtures("node_file")
 def test_device_information_of_a_shared_master(node: Node, shared: None, hca: str, pod: Pod) -> None:
     file = node.tmp_path / "devinfo"
     file.write_text('{"type": "pci", "version": "1.1.0", "pci": {"vhost-net": "/dev/vhost-net"}}')
@@ -357,7 +359,7 @@ def test_device_information_of_a_shared_master(node: Node, shared: None, hca: st
     assert file.read_text() == before
 
 
-def test_device_information_of_an_add_that_failed(node: Node, pod: Pod) -> None:
+def test_device_information_of_an_add_that_failed(node: Node, pod: Pod, node_file: Path) -> None:
     """Written last; what was there before is there again."""
     file = node.tmp_path / "file"
     file.write_text("")
@@ -365,6 +367,7 @@ def test_device_information_of_an_add_that_failed(node: Node, pod: Pod) -> None:
     assert (error["code"], "CNIDeviceInfoFile" in error["msg"]) == (7, True)
     error = node.refused("ADD", pod, with_info(node.conf(), file))
     assert (error["code"], "CNIDeviceInfoFile" in error["msg"]) == (7, True)
+    node_file.write_text('{"allowedPaths": {"CNIDeviceInfoFile": ["/proc"]}}')
     directory = Path("/proc/devinfo")  # not a place for files
     error = node.refused("ADD", pod, with_info(node.conf(), directory))
     assert (error["code"], "CNIDeviceInfoFile" in error["msg"]) == (5, True)

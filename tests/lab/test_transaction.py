@@ -32,6 +32,7 @@ STRIDE = 5
 RECOVERIES = [by_del, by_del_after_the_namespace, by_gc]
 
 
+@pytest.mark.usefixtures("node_file")
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
 def test_killed_between_steps(node: Node, pod: Pod, command: str) -> None:
     info = node.tmp_path / "info"

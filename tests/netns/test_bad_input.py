@@ -258,7 +258,7 @@ IPAM = [
     Bad("route's mtu negative", 7, ("ipam.routes[0].mtu -1",), subnet(routes=[{"dst": "0.0.0.0/0", "mtu": -1}])),
     Bad("route's priority too high", 7, ("priority 4294967296",), subnet(routes=[{"dst": "::/0", "priority": 2**32}])),
     Bad("dataDir relative", 7, ("ipam.dataDir", "'state'", "absolute"), subnet(dataDir="state")),
-    Bad("resolvConf not there", 7, ("ipam.resolvConf", "/no/such", "remove"), subnet(resolvConf="/no/such")),
+    Bad("resolvConf not allowed", 7, ("ipam.resolvConf", "/no/such", "allowedPaths"), subnet(resolvConf="/no/such")),
     Bad("request not an address", 7, ("ips", "'oops'"), runtime(ips=["oops"])),
     Bad("request not an address, at args.cni", 7, ("ips", "'10.56.0.300'"), cni_args(ips=["10.56.0.300"])),
     Bad("request not an address, at CNI_ARGS", 4, ("CNI_ARGS", "IP", "'oops'"), environ={"CNI_ARGS": "IP=oops"}),

@@ -132,6 +132,7 @@ def test_master_by_default_route(host: Host, pod: Pod, kind: str, routes: list[t
         assert pod.links() == set()
 
 
+@pytest.mark.usefixtures("node_file")
 def test_dns_of_the_configuration_wins(host: Host, pod: Pod, kind: str) -> None:
     resolv_conf = host.tmp_path / "resolv.conf"
     resolv_conf.write_text("nameserver 192.0.2.1\nsearch ipam.example\n")

@@ -9,6 +9,7 @@ import pytest
 from cni import device_info
 from cni.errors import InvalidConfig, IoFailure
 
+pytestmark = pytest.mark.usefixtures("node_file")
 VF = {"device": "0000:3b:10.1", "pf": "0000:3b:00.0", "rdma_devs": ["mlx5_4", "mlx5_5"]}
 MACVLAN = {"master": "ens1f0", "pci": "0000:3b:00.0", "rdma_devs": []}
 GIDS = [{"address": "10.56.0.2", "device": "mlx5_4", "port": 1, "index": 3, "type": "RoCE v2"}]
@@ -108,7 +109,7 @@ def test_what_cannot_be_read(file: Path, text: str) -> None:
 def test_what_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(IoFailure, match="CNIDeviceInfoFile"):
-        device_info.write({"path": str(tmp_path / "file/x"), "before": None}, VF, [], [])
+        device_info.write(device_info.plan(asked(f"{tmp_path}/gone"), VF) | {"entry": f"{tmp_path}/file"}, VF, [], [])
 
 
 @pytest.mark.parametrize("path", ["relative", 5, ["/x"], "/a\0b"])

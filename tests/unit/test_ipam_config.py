@@ -69,7 +69,7 @@ def test_taken(tmp_path, ipam, expected):
         ({**R, "exclude": ["10.0.0.9-fd00::1"]}, 7, ["ipam.exclude[0]", "lowest-highest"]),
         ({**R, "routes": [{"dst": "0.0.0.0/0", "mtu": -1}]}, 7, ["ipam.routes[0].mtu -1"]),
         ({**R, "routes": [{"dst": "0.0.0.0/0", "mtu": True}]}, 7, ["ipam.routes[0].mtu true"]),  # not 1
-        ({**R, "resolvConf": "/nonexistent/r"}, 7, ["ipam.resolvConf", "/nonexistent/r", "No such file"]),
+        ({**R, "resolvConf": "/nonexistent/r"}, 7, ["ipam.resolvConf", "/nonexistent/r", "allowedPaths.resolvConf"]),
         ({**R, "dataDir": "state"}, 7, ["ipam.dataDir 'state'", "absolute"]),
         ({**R, "rangestart": "10.0.0.9"}, 2, ["ipam.rangestart", '"10.0.0.9"', "unknown key"]),  # Go would take it
         ({"ranges": [[{**R, "x": {"y": 1}}]]}, 2, ["ipam.ranges[0][0].x", '{"y": 1}']),
@@ -111,6 +111,7 @@ def test_runtime_ranges_are_named_in_refusals(tmp_path):
     assert net.call("ADD")["msg"].startswith("runtimeConfig.ipRanges[0][0].gateway 1.1.1.1")
 
 
+@pytest.mark.usefixtures("node_file")
 def test_routes_and_dns_are_passed_on(tmp_path):
     resolv = tmp_path / "resolv.conf"
     resolv.write_text(

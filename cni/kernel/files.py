@@ -1,0 +1,80 @@
+"""Open files whose names somebody else chose.
+
+Below a directory that is trusted no link is followed.  Only regular files are opened: opening a FIFO can wait for ever,
+and opening a device can do anything.  What is read has a bound.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+# Names a file and opens nothing, so it is safe on whatever is there (man 2 open, O_PATH).
+_HANDLE: Final = os.O_PATH | os.O_CLOEXEC
+_KINDS: Final = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+@contextmanager
+def directory(folder: str, names: Iterable[str] = (), make: int = 0) -> Iterator[int]:
+    """A descriptor of the directory that ``names`` lead to from ``folder``.  The folder may be reached by links; below
+    it none is followed.  What is missing is made with the mode ``make``.  Raises OSError."""
+    if make:
+        Path(folder).mkdir(make, parents=True, exist_ok=True)
+    fd = os.open(folder, _HANDLE | os.O_DIRECTORY)
+    try:
+        for name in names:
+            below = _entered(fd, name, make)
+            os.close(fd)
+            fd = below
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def regular(name: str, flags: int, at: int | None = None) -> int:
+    """Open a regular file that is there; in the directory ``at`` no link is followed.  Raises OSError."""
+    handle = os.open(name, _HANDLE | (0 if at is None else os.O_NOFOLLOW), dir_fd=at)
+    try:
+        if not_regular := why_not_regular(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, not_regular, name)
+        return os.open(f"/proc/self/fd/{handle}", flags | os.O_CLOEXEC)
+    finally:
+        os.close(handle)
+
+
+def why_not_regular(mode: int) -> str:
+    """What it is instead, in words; empty for a regular file."""
+    kind = stat.S_IFMT(mode)
+    return "" if kind == stat.S_IFREG else f"it is {_KINDS.get(kind, 'something else')}, not a regular file"
+
+
+def contents(fd: int, limit: int) -> bytes:
+    """All of a file.  Raises OSError where that is more than ``limit`` bytes."""
+    data = b""
+    while more := os.read(fd, limit + 1 - len(data)):
+        data += more
+        if len(data) > limit:
+            raise OSError(errno.EFBIG, f"it is longer than {limit} bytes")
+    return data
+
+
+def _entered(at: int, name: str, make: int) -> int:
+    flags = _HANDLE | os.O_DIRECTORY | os.O_NOFOLLOW
+    try:
+        return os.open(name, flags, dir_fd=at)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):  # another plugin's ADD was first
+        os.mkdir(name, make, dir_fd=at)
+    return os.open(name, flags, dir_fd=at)
