@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from conftest import require
 
 from agent import protocol
 from agent.protocol import HEADER, MAGIC
@@ -31,14 +32,15 @@ def answer(as_ipam: bool, request: Request) -> Reply:
 
 
 class Agent:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str, *, started: bool = True) -> None:
         self.path = str(path)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(self.path)
         self.listener.listen(600)
         self.server = Server(self.listener, VERSION, answer)
         self.thread = threading.Thread(target=self._serve)
-        self.thread.start()
+        if started:
+            self.thread.start()
 
     def _serve(self) -> None:
         with self.server:
@@ -264,13 +266,35 @@ def test_a_launcher_that_gave_up_is_not_served(tmp_path: Path, monkeypatch: pyte
         return answer(as_ipam, request)
 
     monkeypatch.setitem(globals(), "answer", noting)
-    monkeypatch.setattr(threading.Thread, "start", lambda _: None)
-    agent = Agent(tmp_path / "s")  # it does not run yet
+    agent = Agent(tmp_path / "s", started=False)
+    monkeypatch.undo()
     with agent.connect() as sock:
         sock.sendall(request(b"given up"))
         sock.shutdown(socket.SHUT_RDWR)
-    monkeypatch.undo()
     agent.thread.start()
     agent.ask(b"next")
     agent.end()
     assert served == [b"next"]
+
+
+def test_another_user_is_not_served() -> None:
+    """Whatever the socket's permissions are: the kernel tells who connected (man 7 unix, SO_PEERCRED)."""
+    if os.geteuid():
+        require("unit", "may not become another user; run as root")
+    # An abstract name: no directory's permissions keep the other user away, so the agent itself has to.
+    agent = Agent(f"\0hpn-test-{os.getpid()}", started=False)
+    os.seteuid(65534)
+    try:
+        stranger = agent.connect()
+    finally:
+        os.seteuid(0)
+    agent.thread.start()
+    with stranger:
+        stranger.sendall(request(b"{}"))
+        try:
+            told = everything(stranger)
+        except ConnectionResetError:  # closed with its request unread
+            told = b""
+    answer = agent.ask()
+    agent.end()
+    assert (told, answered(answer)) == (b"", "False value {} False")
