@@ -256,3 +256,35 @@ def test_keys_where_no_directory_can_be(tmp_path: Path) -> None:
     (tmp_path / "attachments" / "rail0").touch()
     with pytest.raises(IoFailure, match=r"^listing .*: Not a directory$"):
         journal.keys(tmp_path, "rail0")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_beside"),
+    [
+        pytest.param({}, True, id="another network of the pod"),
+        pytest.param({"identity": replace(RECORD.identity, mounts=1, processes=2)}, True, id="seen from elsewhere"),
+        # cnitool, and a runtime that makes a pod anew, bring the container id back with another namespace.
+        pytest.param({"identity": replace(RECORD.identity, cookie=5)}, False, id="another namespace, same number"),
+        pytest.param({"identity": replace(RECORD.identity, inode=5)}, False, id="another namespace"),
+        pytest.param({"boot": "00000000-0000-0000-0000-000000000000"}, False, id="an older boot's"),
+        pytest.param({"key": Key("c2", "hpn1")}, False, id="another container's"),
+    ],
+)
+def test_beside(tmp_path: Path, change: dict[str, Any], is_beside: bool) -> None:
+    """Only who shares the pod's namespace has a word about its sysctls and tables."""
+    ours, other = replace(RECORD), replace(RECORD, **{"network": "rail1", "key": Key("c1", "hpn1"), **change})
+    for record in (ours, other):
+        with journal.locked(tmp_path, record.network, record.key) as entry:
+            entry.save(record)
+    assert journal.beside(tmp_path, ours) == ([other] if is_beside else [])
+
+
+@pytest.mark.parametrize("other", [("rail0", Key("c1", "hpn1")), ("rail1", Key("c1", "hpn0"))], ids=str)
+def test_beside_is_every_other_one(tmp_path: Path, other: tuple[str, Key]) -> None:
+    """Also of the same network, or of the same interface's name."""
+    network, key = other
+    beside = replace(RECORD, network=network, key=key)
+    for record in (RECORD, beside):
+        with journal.locked(tmp_path, record.network, record.key) as entry:
+            entry.save(record)
+    assert journal.beside(tmp_path, RECORD) == [beside]
