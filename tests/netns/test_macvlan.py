@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from topology import Host, Pod, ip, until
 
+from cni import durable
+
 MAC = "02:00:00:00:00:0%d"
 
 
@@ -197,3 +199,35 @@ def test_our_own_namespace_if_the_operator_says_so(host: Host, pod: Pod, value: 
     assert {i["ifname"] for i in ip("link")} == before | {"hpn0"}
     host.ok("DEL", pod, **own)
     assert {i["ifname"] for i in ip("link")} == before
+
+
+def strange_macvlan(pod: Pod, name: str = "hpn0") -> dict[str, Any]:
+    """An interface of our kind over our master, which somebody else made; as ``ip -d link`` shows it."""
+    ip("link", "add", "link", "rail0", "name", name, "netns", pod.name, "type", "macvlan", "mode", "bridge")
+    link = pod.link(name)
+    assert link
+    return link
+
+
+def test_a_macvlan_that_took_the_name_meanwhile(host: Host, pod: Pod) -> None:
+    """It looks like what the record names, but for the MAC that we chose: ADD does not undo a stranger's."""
+    with host.meanwhile(pod, host.conf()) as reply:
+        stranger = strange_macvlan(pod)
+    assert json.loads(reply.result().stdout)["code"] == 100
+    assert pod.link() == stranger
+    assert host.state_files() == set()
+
+
+@pytest.mark.parametrize(("command", "code"), [("ADD", 100), ("DEL", 0), ("GC", 0)])
+def test_a_macvlan_of_the_name_that_an_interrupted_add_wanted(host: Host, pod: Pod, command: str, code: int) -> None:
+    """The record has no index yet to tell it by."""
+    with host.meanwhile(pod, host.conf()) as reply:
+        record = durable.read(host.record(pod))
+        stranger = strange_macvlan(pod)
+    assert reply.result().exit_code
+    assert record
+    durable.write(host.record(pod), record)  # as if ADD had been killed there
+    answer = host.call(command, pod, host.conf() | {"cni.dev/valid-attachments": []}).stdout
+    assert (json.loads(answer)["code"] if answer else 0) == code
+    assert pod.link() == stranger
+    assert host.state_files() == set()
