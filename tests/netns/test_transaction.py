@@ -99,3 +99,27 @@ def test_killed_at_every_step(
     assert {i["ifname"] for i in ip("link")} == strangers
     # Fewer would mean that the steps are not seen any more.
     assert step > 10
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["the same pod", "the path leads to another pod"])
+def test_no_add_over_what_cannot_be_undone(host: Host, pod: Pod, elsewhere: bool) -> None:
+    """An earlier ADD's address may be in use still: its record stays, and is in the way."""
+    answer = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
+    refusal = '{"cniVersion":"1.1.0","code":133,"msg":"database is away"}'
+    script = f"cat >/dev/null; case $CNI_COMMAND in ADD) echo '{answer}';; DEL) echo '{refusal}'; exit 1;; esac"
+    path, conf = host.program("script", script), host.conf(ipam={"type": "script"})
+    host.ok("ADD", pod, conf, CNI_PATH=path)
+    if elsewhere:
+        pod.remade()
+    else:
+        pod.ip("link", "delete", "hpn0")
+    before = host.identity(pod)
+    error = host.refused("ADD", pod, conf, CNI_PATH=path)
+    assert (error["code"], "database is away" in error["msg"]) == (133, True)
+    assert pod.links() == set()
+    assert host.identity(pod) == before
+    path = host.giving(ips=[{"address": "10.56.0.3/24"}])
+    host.ok("ADD", pod, conf, CNI_PATH=path)
+    assert pod.addresses() == {"10.56.0.3/24"}
+    host.ok("DEL", pod, conf, CNI_PATH=path)
+    assert host.state_files() == set()
