@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
     """Attach: all of it, or nothing and an error."""
     wanted = _parsed(request)
+    log.extend(wanted.remarks)
     if wanted.where.ipam:
         delegate.find(wanted.where.ipam, request, programs)
     while True:

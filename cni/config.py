@@ -25,9 +25,24 @@ _RUNTIME_KEYS: Final = frozenset({
 })  # fmt: skip
 
 
+# Keys of ib-sriov-cni and ib-kubernetes that have nothing to say to us, and what to do instead where they mean to.
+_PASSED_OVER: Final = {
+    "ibKubernetesEnabled": "the GUID is taken from runtimeConfig or args.cni, whoever set it there",
+    "pkey": "ib-kubernetes reads it from here, and partitions are the subnet manager's",
+    "rdmaIsolation": "rdma.mode says that here",
+    "vfioPciMode": "a VF's driver is found by itself",
+}
+
+# What hustcat's sriov-cni, and those that came of it, have beside a master, which is the PF to them.
+_BESIDE_A_PF: Final = frozenset({"vf", "vlan", "pfOnly", "l2enable"})
+
+
 @dataclass(frozen=True)
 class NetConf:
-    """One attachment's configuration, valid as far as can be told without asking the kernel."""
+    """One attachment's configuration, valid as far as can be told without asking the kernel.
+
+    ``remarks`` are for the log: what was passed over.
+    """
 
     where: Location
     attach: Attach
@@ -36,6 +51,7 @@ class NetConf:
     pod: str
     previous: Result | None
     dns: Json = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
 
 def of(request: Request) -> NetConf:
@@ -55,8 +71,11 @@ def load(conf: Config, cni_args: str) -> NetConf:
     if names_itself(conf):
         raise InvalidConfig(f"ipam.type {conf['type']!r} is the main plugin's own name; did you mean hpn-ipam?")
     args = spec.cni_args(cni_args)
-    own = {k: v for k, v in conf.items() if k not in _RUNTIME_KEYS and not k.startswith("cni.dev/")}
-    attach = _model(own | _numbers(conf, args), conf)
+    passed_over = _RUNTIME_KEYS | _PASSED_OVER.keys()
+    own = {k: v for k, v in conf.items() if k not in passed_over and not k.startswith("cni.dev/")}
+    own |= _numbers(conf, args)
+    _refuse_pf_as_master(own, conf)
+    attach = _model(own, conf)
     mac = spec.requested(conf, args, "mac", "MAC")
     if mac is not None:
         mac = _requested_mac(mac)
@@ -75,6 +94,9 @@ def load(conf: Config, cni_args: str) -> NetConf:
         pod=spec.pod_name(args),
         previous=previous_result(conf),
         dns=attach.dns,
+        remarks=tuple(
+            f"{k} {json.dumps(conf[k])} is passed over: {why}" for k, why in _PASSED_OVER.items() if k in conf
+        ),
     )
 
 
@@ -100,6 +122,20 @@ def _model(own: Json, conf: Config) -> Attach:
         raise refusal(e) from e
 
 
+def _refuse_pf_as_master(own: Json, conf: Config) -> None:
+    """Raise InvalidConfig for what would be a macvlan to us and is a VF, or the PF, to hustcat's sriov-cni."""
+    beside = sorted(own.keys() & _BESIDE_A_PF)
+    if "master" not in own or own.get("kind", "sriov") != "sriov" or not (beside or "kind" in own) or "mode" in own:
+        return
+    keys, name = " and ".join(beside) or "kind 'sriov'", own["master"]
+    remedy = f"write pf {name!r} in place of master"
+    if device := _device(conf):
+        remedy = f"remove master, for deviceID {device!r} says which VF"
+    if "l2enable" in own:
+        remedy += ", and in place of l2enable leave out ipam"
+    raise InvalidConfig(f"master {name!r} beside {keys}: a master is for macvlan and ipvlan, a VF is of a PF; {remedy}")
+
+
 def _kind(own: Json, conf: Config) -> str:
     """A device, or the PF it is of, asks for a VF, unless a master is named: Multus adds deviceID to any
     configuration whose resource has one."""
@@ -112,8 +148,14 @@ def _device(conf: Config) -> Any:
 
 
 def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
-    """Keys of the sriov kind that a pod may ask for in CNI_ARGS, as the first sriov-cni had them."""
+    """Keys that a pod may ask for: of the sriov kind in CNI_ARGS, as the first sriov-cni had them, and the MTU in
+    args.cni, as tuning has it."""
     found: Json = {}
+    mtu = spec.asked(conf).get("mtu")
+    if mtu is not None:
+        if type(mtu) is not int:
+            raise InvalidConfig(f"args.cni.mtu {json.dumps(mtu)} is not a whole number; give bytes, as in 1400")
+        found["mtu"] = mtu
     for key in ("vf", "vlan"):
         value = spec.requested(conf, args, key, key.upper())
         if value is not None:

@@ -24,7 +24,7 @@ def answer(request: Request, commands: Mapping[str, Command]) -> Reply:
         spec.check_environment(request)
         if request.command == "VERSION":
             return Reply(_document(version, supportedVersions=list(spec.VERSIONS)))
-        conf = spec.decode(request.stdin)
+        conf = spec.configuration(request)
         version = spec.version_of(conf, request.command)
         spec.network_of(conf)
         result = commands[request.command](request, conf, log)

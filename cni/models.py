@@ -200,6 +200,11 @@ class Ipvlan(Child):
     mode: Literal["l2", "l3", "l3s"] = "l2"
 
 
+def _lower(value: Any) -> Any:
+    """802.1Q is how the standard is spelled, and sriov-cni takes it."""
+    return value.lower() if isinstance(value, str) else value
+
+
 _Switch = Literal["on", "off"]
 _Mbps = Annotated[int, Field(ge=0, le=2**32 - 1)]
 
@@ -216,7 +221,7 @@ class Sriov(Common):
     mac: Annotated[str, AfterValidator(_no_or_unicast_mac)] | None = None
     vlan: Annotated[int, Field(ge=0, le=4094)] | None = None
     vlanQoS: Annotated[int, Field(ge=0, le=7)] = 0  # noqa: N815
-    vlanProto: Literal["802.1q", "802.1ad"] = "802.1q"  # noqa: N815
+    vlanProto: Annotated[Literal["802.1q", "802.1ad"], BeforeValidator(_lower)] = "802.1q"  # noqa: N815
     spoofchk: _Switch | None = None
     trust: _Switch | None = None
     link_state: Literal["auto", "enable", "disable"] | None = None

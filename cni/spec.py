@@ -9,9 +9,12 @@ from functools import lru_cache
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from cni.errors import BadEnvironment, DecodeFailure, IncompatibleVersion, InvalidConfig, TryAgain
+from cni.spelling import settled, unambiguous
 
 VERSIONS: Final = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 NEWEST: Final = VERSIONS[-1]
+# What every runtime takes that is in use.
+WIDELY_TAKEN: Final = "1.0.0"
 
 # Per verb: the specification version that brought it, and the variables it requires.  CNI_PATH is required
 # where a delegate may have to be found; the specification asks for it on GC only, and so do we, because a
@@ -188,21 +191,34 @@ def once(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[byte
     return parsed
 
 
+def configuration(request: Request) -> Config:
+    """The request's, decoded.  What is ambiguous is refused, but for DEL and GC: a pod must be deletable whatever its
+    network's configuration has become.  Raises DecodeFailure, InvalidConfig."""
+    return decode(request.stdin, request.command not in ("DEL", "GC"))
+
+
 @once
-def decode(stdin: bytes) -> Config:
-    """The configuration as a JSON object.  Raises DecodeFailure."""
+def decode(stdin: bytes, strictly: bool = True) -> Config:  # noqa: FBT001, FBT002  # lru_cache's keys are positional
+    """The configuration as a JSON object, in our spelling.  A key that is given twice is refused, or else the last one
+    counts.  Raises DecodeFailure, InvalidConfig."""
     try:
-        conf = json.loads(stdin)
+        conf = json.loads(stdin, object_pairs_hook=unambiguous if strictly else None)
+        if isinstance(conf, dict):
+            return settled(conf, strictly=strictly)
     except (ValueError, RecursionError) as e:
         raise DecodeFailure(f"stdin is not JSON: {e}; send one network configuration object") from e
-    if not isinstance(conf, dict):
-        raise DecodeFailure(f"stdin is a JSON {type(conf).__name__}; send one network configuration object")
-    return conf
+    raise DecodeFailure(f"stdin is a JSON {type(conf).__name__}; send one network configuration object")
 
 
 def version_of(conf: Mapping[str, Any], command: str) -> str:
     """The version to answer in.  Raises IncompatibleVersion where we do not speak it or it lacks the command."""
-    version = conf.get("cniVersion", "0.1.0")
+    version = conf.get("cniVersion") or "0.1.0"
+    if version not in VERSIONS and not conf.get("cniVersion"):
+        raise IncompatibleVersion(
+            f'cniVersion is missing, which means 0.1.0, and that is not supported; set "cniVersion": "{WIDELY_TAKEN}" '
+            "in the network's configuration",
+            f"config is {json.dumps(version)}, plugin supports {json.dumps(VERSIONS)}",
+        )
     if version not in VERSIONS:
         raise IncompatibleVersion(
             f"cniVersion {version!r} is not supported; set one of {', '.join(VERSIONS)}",
@@ -257,10 +273,15 @@ def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: s
 
     The order is CONVENTIONS.md's: a key given in a more specific place hides the others whole.
     """
-    for source in (_object(conf, "runtimeConfig"), _object(_object(conf, "args"), "cni", within="args.")):
+    for source in (_object(conf, "runtimeConfig"), asked(conf)):
         if source.get(key):
             return source[key]
     return args.get(arg) or None
+
+
+def asked(conf: Mapping[str, Any]) -> Mapping[str, Any]:
+    """args.cni: what this attachment asks for, as CONVENTIONS.md has it.  Raises InvalidConfig."""
+    return _object(_object(conf, "args"), "cni", within="args.")
 
 
 def _object(conf: Mapping[str, Any], key: str, within: str = "") -> Mapping[str, Any]:

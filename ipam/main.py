@@ -28,7 +28,7 @@ def run(request: Request) -> Reply:
 
 def ask(request: Request, log: list[str]) -> Result | None:
     """The same for a caller in this process, who has checked the environment: no JSON, and errors are raised."""
-    return COMMANDS[request.command](request, spec.decode(request.stdin), log)
+    return COMMANDS[request.command](request, spec.configuration(request), log)
 
 
 def add(request: Request, conf: Config, log: list[str]) -> Result:

@@ -152,9 +152,12 @@ class Host:
         """Run the plugin, with our IPAM inside it."""
         conf = self.conf() if conf is None else conf
         request = self.request(command, pod, conf, **environ)
+        before = None
+        with suppress(CniError):
+            before = json.dumps(spec.configuration(request))
         reply = hpn(request, PROGRAMS)
         with suppress(CniError):  # the next request may be answered with the same objects (spec.once)
-            assert spec.decode(request.stdin) == json.loads(request.stdin), "something changed the configuration"
+            assert json.dumps(spec.configuration(request)) == before, "something changed the configuration"
         return reply
 
     def ok(self, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> dict[str, Any]:

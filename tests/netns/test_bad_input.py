@@ -116,7 +116,7 @@ STDIN = [
 VERSION = [
     Bad("a version to come", 1, ("cniVersion", "'2.0.0'", "1.1.0"), {"cniVersion": "2.0.0"}),
     Bad("a version without interfaces", 1, ("cniVersion", "'0.2.0'", "0.3.1"), {"cniVersion": "0.2.0"}),
-    Bad("no version, which means 0.1.0", 1, ("cniVersion", "'0.1.0'"), {"cniVersion": ...}),
+    Bad("no version, which means 0.1.0", 1, ("cniVersion", "0.1.0", '"cniVersion": "1.0.0"'), {"cniVersion": ...}),
     Bad("a version that is a number", 1, ("cniVersion", "1.1"), {"cniVersion": 1.1}),
     Bad("a version that is a list", 1, ("cniVersion",), {"cniVersion": ["1.1.0"]}),
     Bad("a wrong version, at DEL", 1, ("cniVersion", "'7'"), {"cniVersion": "7"}, command="DEL"),

@@ -30,6 +30,14 @@ SIX = {"subnet": "fd00::/64"}
         ),
         ({**R, "cni.dev/whatever": 1, "type": 5}, [("10.0.0.2/24", "10.0.0.1")]),  # never ours to refuse
         ({**R, "ranges": None, "routes": None, "exclude": None}, [("10.0.0.2/24", "10.0.0.1")]),  # Go's empty
+        ({**R, "rangeStart": "", "rangeEnd": "", "gateway": ""}, [("10.0.0.2/24", "10.0.0.1")]),  # Go's defaults
+        ({"ranges": [[{**R, "gateway": "", "rangeend": ""}]], "rangeStart": ""}, [("10.0.0.2/24", "10.0.0.1")]),
+        (
+            {**R, "dataDir": "", "resolvConf": "", "routes": [{"dst": "10.0.0.0/8", "gw": ""}]},
+            [("10.0.0.2/24", "10.0.0.1")],
+        ),
+        ({"Subnet": "10.0.0.0/24", "rangestart": "10.0.0.9"}, [("10.0.0.9/24", "10.0.0.1")]),
+        ({"RANGES": [[{"SUBNET": "10.0.0.0/24", "Gateway": None}]]}, [("10.0.0.1/24", None)]),
     ],
 )
 def test_taken(tmp_path, ipam, expected):
@@ -41,7 +49,7 @@ def test_taken(tmp_path, ipam, expected):
     ("ipam", "code", "parts"),
     [
         ({}, 7, ["ipam has no range", "set ipam.subnet"]),
-        (None, 7, ["ipam null"]),
+        (None, 7, ["ipam is missing"]),
         ({"subnet": "10.1/16"}, 7, ['ipam.subnet "10.1/16"', "write it in full"]),  # inet_aton's shorthand
         ({"subnet": "fe80::/64", "gateway": "fe80::1%eth0"}, 7, ["ipam.gateway", "write it in full"]),
         ({"subnet": "010.0.0.0/16"}, 7, ["ipam.subnet", "write it in full"]),  # octal, to some
@@ -71,7 +79,8 @@ def test_taken(tmp_path, ipam, expected):
         ({**R, "routes": [{"dst": "0.0.0.0/0", "mtu": True}]}, 7, ["ipam.routes[0].mtu true"]),  # not 1
         ({**R, "resolvConf": "/nonexistent/r"}, 7, ["ipam.resolvConf", "/nonexistent/r", "allowedPaths.resolvConf"]),
         ({**R, "dataDir": "state"}, 7, ["ipam.dataDir 'state'", "absolute"]),
-        ({**R, "rangestart": "10.0.0.9"}, 2, ["ipam.rangestart", '"10.0.0.9"', "unknown key"]),  # Go would take it
+        ({**R, "rangestrat": "10.0.0.9"}, 2, ["ipam.rangestrat", '"10.0.0.9"', "unknown key"]),
+        ({**R, "rangeEnd": "10.0.0.9", "rangeend": ""}, 7, ["ipam.rangeEnd and ipam.rangeend", "remove one"]),
         ({"ranges": [[{**R, "x": {"y": 1}}]]}, 2, ["ipam.ranges[0][0].x", '{"y": 1}']),
         ({**R, "routes": [{"dst": "0.0.0.0/0", "metric": 5}]}, 2, ["ipam.routes[0].metric 5"]),
     ],

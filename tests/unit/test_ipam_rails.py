@@ -211,7 +211,7 @@ R, S = {"subnet": "10.1.0.0/24"}, {"subnet": "10.2.0.0/24"}
         ({"rails": [{"pciAddress": "3b:00.2", **R}]}, 7, ['ipam.rails[0].pciAddress "3b:00.2"', "0000:3b:00.2"]),
         ({"rails": [{"numaNode": -1, **R}]}, 7, ["ipam.rails[0].numaNode -1"]),
         ({"rails": [{"numaNode": "0", **R}]}, 7, ['ipam.rails[0].numaNode "0"']),
-        ({"rails": [A | {"pciaddress": 1}]}, 2, ["ipam.rails[0].pciaddress 1", "unknown key"]),
+        ({"rails": [A | {"pciadress": 1}]}, 2, ["ipam.rails[0].pciadress 1", "unknown key"]),
         ({"rails": [A], **S}, 7, ["ipam.subnet beside ipam.rails"]),
         ({"rails": [A], "ranges": [[S]]}, 7, ["ipam.ranges beside ipam.rails"]),
         ({**R, "align": True}, 7, ["ipam.align true", "without ipam.rails"]),

@@ -194,16 +194,21 @@ def test_commands_of_each_version(version: str, commands: str) -> None:
         assert refused.value.msg.startswith(f"cniVersion '{version}' has no {command}; set cniVersion ")
 
 
+@pytest.mark.parametrize("conf", [{}, {"cniVersion": ""}, {"cniVersion": None}])
+def test_missing_version(conf: dict[str, Any]) -> None:
+    with pytest.raises(IncompatibleVersion) as refused:
+        spec.version_of(conf, "ADD")
+    assert (refused.value.code, refused.value.details[:17]) == (1, 'config is "0.1.0"')
+    assert 'is missing, which means 0.1.0, and that is not supported; set "cniVersion": "1.0.0"' in refused.value.msg
+
+
 @pytest.mark.parametrize(
     ("conf", "shown", "json"),
     [
-        ({}, "'0.1.0'", '"0.1.0"'),  # what a missing version means
         ({"cniVersion": "0.1.0"}, "'0.1.0'", '"0.1.0"'),  # ip4 and ip6: a shape we do not write
         ({"cniVersion": "0.2.0"}, "'0.2.0'", '"0.2.0"'),
         ({"cniVersion": "1.2.0"}, "'1.2.0'", '"1.2.0"'),  # not yet written
         ({"cniVersion": "1.1"}, "'1.1'", '"1.1"'),
-        ({"cniVersion": ""}, "''", '""'),
-        ({"cniVersion": None}, "None", "null"),
         ({"cniVersion": 1.1}, "1.1", "1.1"),
         ({"cniVersion": ["1.1.0"]}, "['1.1.0']", '["1.1.0"]'),
         ({"cniVersion": {"a": 1}}, "{'a': 1}", '{"a": 1}'),
