@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from agent import workers
+from agent import idle, workers
 from cni import collect, commands, config, models  # noqa: F401  # what a request would import otherwise
 from cni.main import run
 from cni.spec import Reply, Request
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str], version: str) -> int:
     # None of what is there now is garbage.  Looking through it takes 4 ms each time, and copies it for every worker.
     gc.freeze()
     with listener:
-        workers.serve(listener, version, answer)
+        workers.serve(listener, version, answer, idle.reclaim)
         if not given_by_systemd:
             Path(path).unlink(missing_ok=True)
     return 0

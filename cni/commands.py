@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cni import addressing, delegate, device_info, durable, gids, journal, kinds, places, rxe, spec, undo
+from cni import addressing, collect, delegate, device_info, durable, gids, journal, kinds, places, rxe, spec, undo
 from cni import pod as pods
 from cni.delegate import Programs
 from cni.errors import (
@@ -41,6 +41,13 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
     log.extend(wanted.remarks)
     if wanted.where.ipam:
         delegate.find(wanted.where.ipam, request, programs)
+    result = _attached_at_last(wanted, request, conf, log, programs)
+    collect.a_few(wanted.where, request, log, programs)
+    return result
+
+
+def _attached_at_last(wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
+    """``_attached``, with the device of an attachment that is provably dead if need be."""
     while True:
         try:
             return _attached(wanted, request, conf, log, programs)

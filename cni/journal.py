@@ -153,9 +153,10 @@ class Entry:
 
 
 @contextmanager
-def locked(state_dir: Path, network: str, key: Key) -> Iterator[Entry]:
-    """The attachment's entry, alone.  Raises TryAgain if another process keeps it, IoFailure."""
-    with _lock(state_dir, "attachment", f"{network}/{key}"):
+def locked(state_dir: Path, network: str, key: Key, patience: float | None = None) -> Iterator[Entry]:
+    """The attachment's entry, alone.  Raises TryAgain if another process keeps it for so many seconds, LOCK_TIMEOUT if
+    none are given; IoFailure."""
+    with _lock(state_dir, "attachment", f"{network}/{key}", patience):
         yield Entry(state_dir, network, key)
 
 
@@ -171,10 +172,10 @@ def namespace_locked(state_dir: Path, namespace: Identity) -> Lock:
     return _lock(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
 
 
-def _lock(state_dir: Path, what: str, name: str) -> Lock:
+def _lock(state_dir: Path, what: str, name: str, patience: float | None = None) -> Lock:
     path = f"{state_dir}/locks/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
     try:
-        return durable.with_directory(path, lambda: Lock(path, LOCK_TIMEOUT))
+        return durable.with_directory(path, lambda: Lock(path, LOCK_TIMEOUT if patience is None else patience))
     except OSError as e:
         raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
 
@@ -194,6 +195,11 @@ def entries(state_dir: Path, network: str) -> list[tuple[Entry, Version]]:
     """``keys``, each with the version of its record.  Raises IoFailure."""
     found = [Entry(state_dir, network, key) for key in keys(state_dir, network)]
     return [(entry, entry.version()) for entry in found]
+
+
+def peek(state_dir: Path, network: str, key: Key) -> Record | None:
+    """An attachment's record as it is at this moment, without a lock; None if there is none that can be read."""
+    return next((record for _, record in _read(Path(f"{_folder(state_dir, network)}/{key}.json"))), None)
 
 
 def files(state_dir: Path, container_id: str = "*") -> Iterator[tuple[Path, Record | None]]:

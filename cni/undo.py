@@ -4,6 +4,7 @@ It reads the journal only, so what it needs was on disk before the change was ma
 """
 
 import json
+import os
 from dataclasses import replace
 from typing import Final
 
@@ -23,11 +24,12 @@ _FOR_NOW: Final = (TryAgain.code, IoFailure.code)
 
 
 def attachment(
-    entry: Entry, record: Record, request: Request, programs: Programs, *, ask_ipam: bool = True
+    entry: Entry, record: Record, request: Request, programs: Programs, *, ask_ipam: bool = True, counts: bool = True
 ) -> list[Exception]:
     """Undo all that the record names, and forget it once that is confirmed; else what went wrong.
 
-    An address goes back only after the interface that had it is gone, so that no two pods ever have it.
+    An address goes back only after the interface that had it is gone, so that no two pods ever have it.  ``counts``
+    says whether a refusal of its IPAM plugin is one of those after which it is not asked again.
     """
     try:
         if record.of_this_boot:
@@ -38,14 +40,14 @@ def attachment(
                     record = _settle_namespace(entry, record, pod)
                 kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
         device_info.undo(record.device_info)
-        if not ask_ipam or _released(entry, record, request, programs):
+        if not ask_ipam or _released(entry, record, request, programs, counts=counts):
             entry.forget()
     except (CniError, OSError) as e:
         return [e]
     return []
 
 
-def _released(entry: Entry, record: Record, request: Request, programs: Programs) -> bool:
+def _released(entry: Entry, record: Record, request: Request, programs: Programs, *, counts: bool) -> bool:
     """Have the IPAM plugin release; whether the record may be forgotten, and not only kept for people.
 
     Raises what the plugin answers.  A plugin of others that has refused REFUSALS times is not asked again, and one that
@@ -55,7 +57,7 @@ def _released(entry: Entry, record: Record, request: Request, programs: Programs
     try:
         _release_as_added(ipam, record, request, programs)
     except (DelegateError, DelegateFailed) as why:
-        if ipam in programs or why.code in _FOR_NOW:
+        if ipam in programs or why.code in _FOR_NOW or not counts:
             raise
         record = replace(record, refusals=record.refusals + 1, trouble=f"{why}")
         if record.refusals < (REFUSALS if record.given else 2):
@@ -107,6 +109,14 @@ def _settle_namespace(entry: Entry, record: Record, pod: Pod) -> Record:
 
         record = tuning.restore(entry, record, pod)
     return record
+
+
+def may_be_dead(record: Record) -> bool:
+    """A look that costs next to nothing: whether the path that the runtime named leads elsewhere now, or nowhere."""
+    try:
+        return not record.of_this_boot or os.stat(record.netns).st_ino != record.identity.inode
+    except OSError:
+        return True
 
 
 def is_dead(record: Record) -> bool:

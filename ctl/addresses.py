@@ -101,21 +101,25 @@ def _release(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _gc(options: argparse.Namespace) -> tuple[str, int]:
+    lines = dead(options.data_dir, options.network, dry_run=options.dry_run)
+    return "".join(f"{line}\n" for line in lines) or "nothing is provably dead\n", 0
+
+
+def dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> list[str]:
+    """Release what is provably dead; a line for each.  Raises CniError after having tried everything."""
     lines, failures = list[str](), list[CniError]()
-    for network in networks(options.data_dir, sandboxes.gone, options.network):
+    for network in networks(data_dir, sandboxes.gone, names):
         lines += [
-            _obituary(network, slot, dry_run=options.dry_run)
-            for slot in sorted(network.dead)
-            if network.state(slot) == "dead"
+            _obituary(network, slot, dry_run=dry_run) for slot in sorted(network.dead) if network.state(slot) == "dead"
         ]
-        if not options.dry_run:
+        if not dry_run:
             try:
                 FileStore(network.directory, lines, sandboxes.gone).collect(None)
             except CniError as e:
                 failures.append(e)
     if failures:
         raise together(failures)
-    return "".join(f"{line}\n" for line in lines) or "nothing is provably dead\n", 0
+    return lines
 
 
 def _obituary(network: Network, slot: int, *, dry_run: bool) -> str:

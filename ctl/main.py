@@ -14,6 +14,7 @@ A container runtime runs this program; a person has little to run by hand.
 
   hpn inspect     show what is attached: pod, device, addresses, GID indexes; --json, --state-dir DIR
   hpn ipam        show whose which address is, release what is dead, verify the files (hpn ipam --help)
+  hpn gc          undo what dead pods left: attachments and addresses; --dry-run
   hpn agent       answer CNI requests from a warm process (hpn agent help)
   hpn version     print the version
   hpn help        print this
@@ -47,6 +48,10 @@ def main(argv: Sequence[str]) -> int:
             from ctl.inspection import report  # noqa: PLC0415
 
             return _printed("inspect", lambda: (report(words), 0))
+        case ["gc", *words]:
+            from ctl.collection import answer as collected  # noqa: PLC0415
+
+            return _printed("gc", lambda: collected(words))
         case ["ipam", *words]:
             from ctl.addresses import answer  # noqa: PLC0415
 

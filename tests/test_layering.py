@@ -62,8 +62,14 @@ OURS = {
     },
     "ctl": {"ctl", "agent.main", "cni.main", "cni.process", "cni.spec", "ipam.main"},
     # What a person is shown, and nothing that could change it.
-    "ctl.main": {"ctl.inspection", "ctl.addresses", "cni.spec", "cni.errors"},
+    "ctl.main": {"ctl.inspection", "ctl.addresses", "ctl.collection", "cni.spec", "cni.errors"},
     "ctl.inspection": {"ctl.table", "cni.attachments", "cni.location", "cni.spec"},
+    # What undoes what the dead left.
+    "ctl.collection": {"ctl.addresses", "cni.collect", "cni.journal", "cni.location", "cni.places", "ipam.main"},
+    "agent.idle": {
+        *("cni.collect", "cni.errors", "cni.location", "cni.places"),
+        *("ipam.main", "ipam.sandboxes", "ipam.stores"),
+    },
     # And what frees the addresses of the dead.
     "ctl.migrate": {"cni.errors", "cni.spec", "ipam.migrate", "ipam.inventory", "ipam.sandboxes", "ipam.stores"},
     "ctl.addresses": {

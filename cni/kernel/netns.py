@@ -10,6 +10,7 @@ import fcntl
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -19,6 +20,8 @@ from typing import Final, Protocol, TypeVar
 CLONE_NEWNET: Final = 0x40000000
 NS_GET_NSTYPE: Final = 0xB703  # man 2 ioctl_ns
 SO_NETNS_COOKIE: Final = 71
+# Looks, a millisecond apart, at a process that may be ending.
+_ENDING: Final = 20
 
 T = TypeVar("T")
 
@@ -171,14 +174,27 @@ def inhabited() -> dict[int, str] | None:
     for process in filter(str.isdigit, os.listdir("/proc")):
         path = f"/proc/{process}/ns/net"
         try:
-            found.setdefault(int(os.readlink(path)[5:-1]), path)
+            found.setdefault(int(_link_of(path, process)[5:-1]), path)
         except PermissionError:
-            # Also the answer about one that ends just now.  Init may be beyond us, and is in no pod.
-            if process != "1" and os.path.exists(f"/proc/{process}"):
+            if process != "1":  # init may be beyond us, and is in no pod
                 return None
         except OSError:  # it ended while we looked
             continue
     return found
+
+
+def _link_of(path: str, process: str) -> str:
+    """Raises OSError: PermissionError for a process that we may not look at, others for one that is no more."""
+    for _ in range(_ENDING):
+        try:
+            return os.readlink(path)
+        except PermissionError:
+            # Also the answer about one that ends just now.
+            if process == "1":
+                raise
+            os.stat(f"/proc/{process}")
+            time.sleep(0.001)
+    return os.readlink(path)
 
 
 def holders(number: int) -> Iterator[str]:

@@ -1,0 +1,57 @@
+"""What the agent does while nobody asks: it undoes what dead pods left, of all networks."""
+
+import mmap
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from cni import collect, places
+from cni.errors import CniError
+from cni.location import IPAM_DIR, STATE_DIR
+from ipam import main as ipam
+from ipam import sandboxes
+from ipam.stores.files import FileStore
+
+# Seconds between two looks: a runtime that asks for STATUS all the time makes every pause a time for one.
+EVERY: Final = 60.0
+_TIME: Final = struct.Struct("=d")
+# When the last look was.  Shared, for each is in a process of its own (agent/workers.py).
+_last = mmap.mmap(-1, _TIME.size)
+
+
+def reclaim() -> None:
+    """Once in EVERY seconds at the most.  It says on stderr what it did, and what it could not do."""
+    now = time.monotonic()
+    (last,) = _TIME.unpack(_last[:])
+    if last and now - last < EVERY:
+        return
+    _last[:] = _TIME.pack(now)
+    for line in undone([Path(STATE_DIR), *sorted(places.all_noted())], Path(IPAM_DIR)):
+        sys.stderr.write(f"hpn agent: {line}\n")
+
+
+def undone(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
+    """Undo all that is dead there, attachments first; a line for each, and for each that could not be undone."""
+    for state_dir in state_dirs:
+        for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}):
+            yield (
+                f"{record.whose} could not be undone: {problem}"
+                if problem
+                else f"removed {record.whose}, which is dead"
+            )
+    for folder in (data_dir, *(state_dir / "ipam" for state_dir in state_dirs)):
+        for network in sorted(folder.glob("*/leases")):
+            yield from _released(network.parent)
+
+
+def _released(network: Path) -> Iterator[str]:
+    log = list[str]()
+    try:
+        if freed := FileStore(network, log, sandboxes.gone).collect(None):
+            log.append(f"released {freed} leases of {network.name}, whose pods are gone")
+    except CniError as e:
+        log.append(f"leases of {network.name} could not be released: {e}")
+    yield from log

@@ -1,0 +1,40 @@
+"""hpn gc: what dead pods left, attachments first, then addresses that no attachment has."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cni import collect, places
+from cni.journal import Record
+from cni.location import IPAM_DIR, STATE_DIR
+from ctl import addresses
+from ipam import main as ipam
+
+
+def answer(words: Sequence[str]) -> tuple[str, int]:
+    """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
+    about = "Undo the attachments of pods that are provably dead, and release their addresses."
+    parser = argparse.ArgumentParser(prog="hpn gc", description=about)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+    parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
+    parser.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")
+    options = parser.parse_args(words)
+    state_dirs = [options.state_dir] if options.state_dir else [Path(STATE_DIR), *sorted(places.all_noted())]
+    gone, failures = list[str](), list[str]()
+    for state_dir in state_dirs:
+        for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}, dry_run=options.dry_run):
+            gone += [] if problem else [_obituary(record, dry_run=options.dry_run)]
+            failures += [f"{record.whose} could not be undone: {problem}"] if problem else []
+    data_dirs = [options.data_dir, *(state_dir / "ipam" for state_dir in state_dirs)]
+    gone += [line for data_dir in data_dirs for line in _leases(data_dir, dry_run=options.dry_run)]
+    lines = [*gone, *failures] or ["nothing is provably dead"]
+    return "".join(f"{line}\n" for line in lines), 1 if failures else 0
+
+
+def _obituary(record: Record, *, dry_run: bool) -> str:
+    return f"{'would undo' if dry_run else 'undid'} {record.whose}, of {record.time[:19].replace('T', ' ')}"
+
+
+def _leases(data_dir: Path, *, dry_run: bool) -> Iterator[str]:
+    if data_dir.is_dir():
+        yield from addresses.dead(data_dir, dry_run=dry_run)

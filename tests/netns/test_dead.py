@@ -1,0 +1,168 @@
+"""Attachments of dead pods go without GC: a few with each ADD, all with hpn gc, and while the agent is idle."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from topology import Host, Pod
+
+from agent import idle
+from cni import collect, journal
+from cni.spec import Key
+
+ROOT = Path(__file__).parents[2]
+MakePod = Callable[[], Pod]
+SCRIPT = {"ipam": {"type": "script"}}
+
+
+@pytest.fixture(autouse=True)
+def every_add_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "EVERY", 1)
+
+
+def hpn_gc(host: Host, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "ctl",
+        "gc",
+        "--state-dir",
+        str(host.state),
+        "--data-dir",
+        str(host.tmp_path / "no"),
+    ]
+    return subprocess.run(
+        [*command, *words], capture_output=True, text=True, check=False, cwd=ROOT, timeout=30, env=environ
+    )
+
+
+def dead_and_living(host: Host, make_pod: MakePod) -> tuple[list[Pod], list[Pod]]:
+    pods = [make_pod() for _ in range(4)]
+    for pod in pods:
+        host.ok("ADD", pod)
+    for pod in pods[:2]:
+        pod.gone()
+    return pods[:2], pods[2:]
+
+
+def test_adds_take_the_dead_away(host: Host, make_pod: MakePod) -> None:
+    """One at a time, and nothing of the living."""
+    dead, living = dead_and_living(host, make_pod)
+    before = [host.picture(pod)[pod.name] for pod in living]
+    newcomer, left = make_pod(), {pod.name for pod in dead}
+    for _ in range(40):
+        reply = host.call("ADD", newcomer)
+        assert reply.exit_code == 0
+        now = {pod.name for pod in dead if host.record(pod).exists()}
+        assert len(left - now) <= 1
+        left = now
+        host.ok("DEL", newcomer)
+        if not left:
+            break
+    assert not left
+    assert {lease.partition(":")[0] for lease in host.state_files() if "of leases" in lease} == {p.name for p in living}
+    assert [host.picture(pod)[pod.name] for pod in living] == before
+
+
+def test_not_with_every_add(host: Host, make_pod: MakePod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a little time, and most ADDs are to have none of it."""
+    monkeypatch.setattr(collect, "EVERY", 257)  # a byte is never that
+    monkeypatch.setattr("os.urandom", lambda count: b"\1" * count)
+    dead, _ = dead_and_living(host, make_pod)
+    host.ok("ADD", make_pod())
+    assert all(host.record(pod).exists() for pod in dead)
+
+
+def test_an_add_waits_for_nobody(host: Host, make_pod: MakePod) -> None:
+    dead, newcomer = make_pod(), make_pod()
+    host.ok("ADD", dead)
+    dead.gone()
+    with journal.locked(host.state, "rail0", Key(dead.name, "hpn0")):
+        host.ok("ADD", newcomer, CNI_IFNAME="hpn7")
+        assert host.record(dead).exists()
+
+
+def test_an_add_asks_no_other_program(host: Host, make_pod: MakePod) -> None:
+    """It may be slow, or refuse; the agent and people have time."""
+    dead, newcomer = make_pod(), make_pod()
+    path = host.giving(ips=[{"address": "10.56.0.2/24"}])
+    host.ok("ADD", dead, host.conf(**SCRIPT), CNI_PATH=path)
+    dead.gone()
+    for _ in range(5):
+        host.ok("ADD", newcomer)
+        host.ok("DEL", newcomer)
+    assert host.record(dead).exists()
+    done = hpn_gc(host, CNI_PATH=path, PATH=os.environ["PATH"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not host.record(dead).exists()
+
+
+def test_hpn_gc(host: Host, make_pod: MakePod) -> None:
+    dead, living = dead_and_living(host, make_pod)
+    before = host.picture(*living)
+    done = hpn_gc(host, "--dry-run")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 4), "two attachments, and their leases"
+    assert done.stdout.count("would undo") == 2
+    assert host.picture(*living) == before
+    done = hpn_gc(host)
+    assert (done.returncode, done.stderr, done.stdout.count("undid")) == (0, "", 2)
+    assert not any(host.record(pod).exists() for pod in dead)
+    assert all(host.record(pod).exists() for pod in living)
+    assert len(host.leases()) == 4
+    assert hpn_gc(host).stdout == "nothing is provably dead\n"
+
+
+def test_hpn_gc_says_what_it_could_not_do(host: Host, make_pod: MakePod) -> None:
+    """And a look of ours is no refusal that counts: the plugin may be somewhere else."""
+    dead, other = make_pod(), make_pod()
+    host.ok("ADD", other)
+    host.ok("ADD", dead, host.conf(**SCRIPT), CNI_PATH=host.giving(ips=[{"address": "10.56.0.9/24"}]))
+    for pod in (dead, other):
+        pod.gone()
+    for _ in range(12):
+        done = hpn_gc(host, CNI_PATH="/nonexistent")
+        assert done.returncode == 1
+        assert "script" in done.stdout
+    assert host.record(dead).exists()
+    assert not host.record(other).exists()
+
+
+def test_the_agents_idle_time(host: Host, make_pod: MakePod) -> None:
+    dead, living = dead_and_living(host, make_pod)
+    said = list(idle.undone([host.state], host.tmp_path / "no"))
+    assert len(said) == 2
+    assert all("removed" in line for line in said)
+    assert not any(host.record(pod).exists() for pod in dead)
+    assert all(host.record(pod).exists() for pod in living)
+    assert len(host.leases()) == 4
+
+
+def test_leases_under_other_main_plugins(host: Host, make_pod: MakePod) -> None:
+    """They have no attachment of ours."""
+    dead, living = dead_and_living(host, make_pod)
+    for pod in (*dead, *living):
+        host.record(pod).unlink()
+    said = list(idle.undone([host.state], host.tmp_path / "no"))
+    assert said == ["released 2 leases of rail0, whose pods are gone"]
+    assert len(host.leases()) == 4
+
+
+def test_not_more_often_than_once_a_minute(monkeypatch: pytest.MonkeyPatch, host: Host) -> None:
+    looks = list[Any]()
+
+    def undone(*words: Any) -> list[str]:
+        looks.append(words)
+        return []
+
+    monkeypatch.setattr(idle, "undone", undone)
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for seconds, count in ((0, 1), (59, 1), (2, 2), (30, 2), (31, 3)):
+        now[0] += seconds
+        idle.reclaim()
+        assert len(looks) == count
+    idle._last[:] = bytes(8)
