@@ -31,7 +31,7 @@ IFLA_TXQLEN, IFLA_IFALIAS, IFLA_VFINFO_LIST, IFLA_PARENT_DEV_NAME = 13, 20, 22, 
 IFLA_PROP_LIST, IFLA_ALT_IFNAME = 52, 53
 IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID = 28, 29, 37
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
-ARPHRD_INFINIBAND: Final = 32
+ARPHRD_ETHER, ARPHRD_INFINIBAND = 1, 32
 RTEXT_FILTER_SKIP_STATS: Final = 8
 NLA_TYPE_MASK: Final = 0x3FFF
 NLA_F_NESTED: Final = 0x8000
@@ -68,7 +68,16 @@ class Link:
     alias: str = ""
     vfs: bytes = b""
     altnames: tuple[str, ...] = ()
-    infiniband: bool = False
+    hardware: int = ARPHRD_ETHER
+
+    @property
+    def ethernet(self) -> bool:
+        """Neither the loopback interface nor a tunnel."""
+        return self.hardware == ARPHRD_ETHER
+
+    @property
+    def infiniband(self) -> bool:
+        return self.hardware == ARPHRD_INFINIBAND
 
     @property
     def up(self) -> bool:
@@ -253,7 +262,7 @@ def parse_link(body: bytes) -> Link:
         alias=_text(attrs.get(IFLA_IFALIAS, b"")),
         vfs=attrs.get(IFLA_VFINFO_LIST, b""),
         altnames=tuple(_text(name) for _, name in pairs(attrs.get(IFLA_PROP_LIST, b""))),
-        infiniband=hardware == ARPHRD_INFINIBAND,
+        hardware=hardware,
     )
 
 

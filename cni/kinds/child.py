@@ -103,6 +103,11 @@ def master(attach: "Child", where: Rtnl, ns_fd: int | None) -> Link:
             f"master {name!r} is InfiniBand, over which Linux makes neither macvlan nor ipvlan; "
             "use kind sriov with its VFs"
         )
+    if not link.ethernet:
+        raise LinkUnavailable(
+            f"master {name!r} is not Ethernet, and Linux makes macvlan and ipvlan over nothing else; "
+            "name an Ethernet interface, see: ip -br link"
+        )
     if not link.up:
         raise LinkUnavailable(f"master {name!r} is down; run: ip link set {name} up")
     if attach.mtu > link.mtu:

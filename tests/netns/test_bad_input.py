@@ -313,6 +313,16 @@ def in_a_bridge(_host: Host, _pod: Pod, _stack: ExitStack) -> None:
     ip("link", "set", "rail0", "master", "br0")
 
 
+def a_tunnel(_host: Host, _pod: Pod, _stack: ExitStack) -> None:
+    ip("tuntap", "add", "dev", "tun9", "mode", "tun")
+    ip("link", "set", "tun9", "up")
+
+
+def default_by_a_tunnel(host: Host, pod: Pod, stack: ExitStack) -> None:
+    a_tunnel(host, pod, stack)
+    ip("route", "add", "default", "dev", "tun9")
+
+
 def down(_host: Host, _pod: Pod, _stack: ExitStack) -> None:
     ip("link", "set", "rail0", "down")
 
@@ -386,7 +396,10 @@ CIRCUMSTANCES = [
     Bad("master in a bridge", 101, ("master", "'rail0'", "bridge", "another"), setup=in_a_bridge),
     Bad("no master and no default route", 101, ("master", "default route", "host"), {"master": ...}),
     Bad("no default route in the pod", 101, ("default route", "pod"), {"master": ..., "linkInContainer": True}),
-    Bad("master that carries no macvlan", 105, ("Invalid",), {"master": "lo"}, details="over lo"),
+    Bad("master that is the loopback", 101, ("master 'lo'", "not Ethernet", "ip -br link"), {"master": "lo"}),
+    Bad("master that is a tunnel", 101, ("master 'tun9'", "not Ethernet"), {"master": "tun9"}, setup=a_tunnel),
+    Bad("master of the default route that is a tunnel", 101, ("'tun9'",), {"master": ...}, setup=default_by_a_tunnel),
+    Bad("master that is the loopback, at STATUS", 50, ("'lo'", "not Ethernet"), {"master": "lo"}, command="STATUS"),
     Bad(
         "passthru on a master in use",
         105,

@@ -66,7 +66,7 @@ def test_off_it_costs_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("link", "why"),
     [
-        (Link(5, "hpn0", 0, "80:00" + ":00" * 18, 2044, infiniband=True), "is InfiniBand"),
+        (Link(5, "hpn0", 0, "80:00" + ":00" * 18, 2044, hardware=32), "is InfiniBand"),
         (Link(5, "hpn0", 0, MAC, 1500, kind="ipvlan"), "is an ipvlan"),
         (Link(5, "hpn0", IFF_NOARP, "", 1500, kind="tun"), "has neither ARP"),
     ],

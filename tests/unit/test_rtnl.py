@@ -288,9 +288,9 @@ VETH = [("IFLA_IFNAME", "rail0"), ("IFLA_MTU", 1500), ("IFLA_ADDRESS", "02:00:00
             Link(index=3, name="rail0", flags=0, mac="02:00:00:00:00:09", mtu=1500, parent=5, parent_nsid=-1),
         ),
         (  # a link without a MAC, as tunnels are
-            {"index": 1},
+            {"index": 1, "ifi_type": 772},
             [("IFLA_IFNAME", "lo"), ("IFLA_MTU", 65536)],
-            Link(index=1, name="lo", flags=0, mac="", mtu=65536),
+            Link(index=1, name="lo", flags=0, mac="", mtu=65536, hardware=772),
         ),
         (  # a kind of which the kernel tells no more
             {"index": 1},
@@ -300,7 +300,8 @@ VETH = [("IFLA_IFNAME", "rail0"), ("IFLA_MTU", 1500), ("IFLA_ADDRESS", "02:00:00
     ],
 )
 def test_parse_link(fields: dict[str, Any], attrs: list[Any], link: Link) -> None:
-    assert rtnl.parse_link(encoded(ifinfmsg, fields, attrs)) == link
+    found = rtnl.parse_link(encoded(ifinfmsg, {"ifi_type": 1} | fields, attrs))
+    assert (found, found.ethernet) == (link, link.name != "lo")
 
 
 def test_infiniband_address_is_kept_whole() -> None:
