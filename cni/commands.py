@@ -26,7 +26,7 @@ from cni.errors import (
 )
 from cni.journal import Entry, Record
 from cni.kernel import netns, rtnl
-from cni.location import Location, location
+from cni.location import Location, is_stripped, location
 from cni.pod import Pod
 from cni.result import Interface, Ip, Result
 from cni.spec import Config, Json, Request
@@ -193,13 +193,14 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
             delegate.call(where.ipam, request, programs)
 
 
-def status(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
+def status(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:
     """Raise NotAvailable if an ADD could not be served now, or the IPAM plugin's own answer."""
     wanted = _parsed(request)
     try:
         durable.probe(wanted.where.state_dir)
         with rtnl.opened() as host:
-            _status_of_kind(wanted, host)
+            if not is_stripped(conf):
+                _status_of_kind(wanted, host)
             if wanted.attach.soft_roce:
                 rxe.refuse_unless_shared()
             if wanted.attach.sysctl:

@@ -49,6 +49,13 @@ def names_itself(conf: Config) -> bool:
     return isinstance(ipam, dict) and bool(ipam.get("type")) and ipam["type"] == conf.get("type")
 
 
+def is_stripped(conf: Config) -> bool:
+    """Whether it says nothing but who is asked: to that Multus (4.3) strips a network that it has from a file, for DEL
+    and STATUS."""
+    ipam = conf.get("ipam")
+    return conf.keys() <= {"cniVersion", "name", "type", "ipam"} and isinstance(ipam, dict) and ipam.keys() == {"type"}
+
+
 # A node has one or two, and to make one takes longer than to open what is there.
 path_of = lru_cache(maxsize=64)(Path)
 

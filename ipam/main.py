@@ -82,12 +82,23 @@ def check(request: Request, conf: Config, log: list[str]) -> None:
 
 def status(_request: Request, conf: Config, log: list[str]) -> None:
     """An ADD without requests would be served.  Raises NotAvailable, InvalidConfig, UnsupportedField."""
+    if _says_nothing(conf):
+        return
     pool = _pool(conf, {})
     store = _store(conf, log)
     try:
         _with_the_deads(store, log, pool, lambda: store.rehearse(_rehearsal(pool)))
     except (PoolExhausted, IoFailure) as e:
         raise NotAvailable(e.msg, e.details) from e
+
+
+def _says_nothing(conf: Config) -> bool:
+    """Whether there is nothing to ask about: Multus (4.3) strips a network that it was given by its file to ipam.type.
+    No ADD comes like that, and to call it an error would take the node down."""
+    ipam, runtime = conf.get("ipam"), conf.get("runtimeConfig")
+    return (
+        isinstance(ipam, dict) and ipam.keys() <= {"type"} and not (isinstance(runtime, dict) and "ipRanges" in runtime)
+    )
 
 
 def collect(request: Request, conf: Config, log: list[str]) -> None:

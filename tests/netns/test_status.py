@@ -1,5 +1,10 @@
 """STATUS: silent when the next ADD would be served, 50 when it would not."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,3 +129,46 @@ def test_a_foreign_ipam_that_is_not_installed(host: Host) -> None:
     error = host.refused("STATUS", None, host.conf(ipam={"type": "script"}))
     assert error["code"] in (50, 106)
     assert "script" in error["msg"]
+
+
+def through_multus(conf: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """STATUS in a process that has a /run and a /var/lib of its own, for it is told of no other directory."""
+    private = 'mount -t tmpfs none /run && mount -t tmpfs none /var/lib && exec "$@"'
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-c", private, "sh", sys.executable, "-m", "ctl"],
+        input=json.dumps(conf),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+        env={"CNI_COMMAND": "STATUS", "CNI_PATH": "/nonexistent", "PATH": os.environ["PATH"]},
+    )
+
+
+STRIPPED = {"cniVersion": "1.1.0", "name": "rail0", "type": "hpn", "ipam": {"type": "hpn-ipam"}}
+
+
+def test_stripped_by_multus(host: Host) -> None:
+    """Multus 4.3 leaves no more of a network that it has from a file.  Nothing can be told of it, neither the addresses
+    nor the master, and an error would take the node down; here there is not even a default route."""
+    done = through_multus(STRIPPED)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_no_ranges_to_ask_about(host: Host) -> None:
+    """The IPAM's part of it, which is also another main plugin's."""
+    assert host.call("STATUS", None, host.conf(ipam={"type": "hpn-ipam"})).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "says"),
+    [
+        ({"mode": "bridge"}, 50, "master is not set"),  # a configuration, and one that cannot be served
+        ({"ipam": {"type": "hpn-ipam", "routes": []}}, 50, "master is not set"),
+        ({"master": "rail0", "ipam": {"type": "hpn-ipam", "routes": []}}, 7, "ipam has no range"),
+        ({"master": "rail0", "runtimeConfig": {"ipRanges": []}}, 7, "ipam has no range"),
+    ],
+)
+def test_nothing_more_is_passed_over(host: Host, keys: dict[str, Any], code: int, says: str) -> None:
+    error = json.loads(through_multus(STRIPPED | keys).stdout)
+    assert (error["code"], says in error["msg"]) == (code, True), error
