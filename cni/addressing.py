@@ -1,16 +1,16 @@
-"""One IPAM result onto one interface: sysctls, addresses, up, routes, announcements; and its CHECK."""
+"""One IPAM result onto one interface: sysctls, addresses, up, routes, announcements."""
 
 import os
 from dataclasses import replace
 from typing import Final
 
-from cni.errors import AddressConflict, CheckFailed, InvalidConfig, doing
+from cni.errors import AddressConflict, InvalidConfig, doing
 from cni.kernel import addresses, announce, dump, rtnl, sysctl
 from cni.kernel.addresses import IFA_F_DADFAILED, IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_TENTATIVE
 from cni.kernel.patience import attempts, with_carrier
 from cni.kernel.rtnl import Change, Link
 from cni.pod import Pod
-from cni.result import Address, Ip, Result, Route
+from cni.result import Address, Result, Route
 
 # A virtual link has its carrier at once, a VF after its PF's next interrupt; who waits longer has no cable.
 _CARRIER_TIMEOUT: Final = 0.2
@@ -96,29 +96,10 @@ def with_gateways(result: Result) -> list[Route]:
     ]
 
 
-def check(pod: Pod, link: Link, ips: list[Ip], routes: list[Route]) -> None:
-    """Raise CheckFailed unless the interface has these addresses and routes.
-
-    More is fine, and so is another metric or gateway: plugins after us in a chain may change routes.
-    """
-    present = dump.addresses(pod.fd, link.index)
-    for ip in ips:
-        if ip.address not in present:
-            raise CheckFailed(f"{link.name} has lost address {ip.address}")
-        if present[ip.address] & IFA_F_DADFAILED:
-            raise CheckFailed(f"{link.name} cannot use {ip.address}: another host on the link has it")
-    if not routes:
-        return
-    destinations = {route.dst for route, _ in dump.routes(pod.fd, link.index)}
-    for route in routes:
-        if route.dst not in destinations:
-            raise CheckFailed(f"{link.name} has lost route {route.dst}")
-
-
 def _wait_for_dad(pod: Pod, link: Link) -> bool:
     """Whether no address of the link is tentative any more.  Raises AddressConflict naming the one that failed."""
     for _ in attempts(_DAD_TIMEOUT, _POLL):
-        flags = dump.addresses(pod.fd, link.index)
+        flags = {a: of.flags for a, of in dump.addresses(pod.fd, link.index).items()}
         failed = [str(address) for address, flag in flags.items() if flag & IFA_F_DADFAILED]
         if failed:
             raise AddressConflict(

@@ -150,6 +150,8 @@ def _detached(entry: Entry, where: Location, request: Request, programs: Program
 
 def check(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
     """Raise unless the attachment is what ADD left, as later plugins of the chain may have changed it."""
+    from cni import promises  # noqa: PLC0415  # no other command needs it
+
     wanted = _parsed(request)
     where, key, promised = wanted.where, request.key, wanted.previous
     if promised is None:
@@ -166,28 +168,17 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
             )
         if not record.of_this_boot or record.identity != pod.identity:
             raise CheckFailed(f"{record.whose}, was attached to another namespace than {pod.path} is now")
-        index, expected = _promised_interface(promised, key.ifname, request.netns)
-        link = kinds.named(record.kind).check(record.link, host, pod, expected)
+        still = promises.of(record, promised, request.netns)
+        link = kinds.named(record.kind).check(record.link, host, pod, key.ifname)
         if record.rxe:
             rxe.check(record.rxe)
         if record.sysctl:
             from cni import tuning  # noqa: PLC0415
 
             tuning.check(pod, record.sysctl)
-        # Ours and still promised: what a later plugin took away is not missing.
-        own = Result.from_json(record.result)
-        ips = {ip.address for ip in promised.ips if ip.interface == index}
-        destinations = {route.dst for route in promised.routes}
         if link:
-            addressing.check(
-                pod, link, [ip for ip in own.ips if ip.address in ips], [r for r in own.routes if r.dst in destinations]
-            )
-            if record.rules:
-                from cni import routing  # noqa: PLC0415
-
-                still = replace(own, ips=tuple(ip for ip in own.ips if ip.address in ips))
-                routing.check(pod, link, still, record.rules)
-            addresses = {str(address.ip) for address in ips}
+            promises.check(pod, link, still)
+            addresses = {str(ip.address.ip) for ip in still.ips}
             gids.check(pod, link.name, [gid for gid in record.gids if gid["address"] in addresses])
         if where.ipam:
             delegate.call(where.ipam, request, programs)
@@ -281,13 +272,6 @@ def _own_result(wanted: "NetConf", interfaces: tuple[Interface, ...], addresses:
     """What we add to the chain's result: interfaces, and the addresses as the first one's."""
     ips = tuple(Ip(ip.address, ip.gateway, 0) for ip in addresses.ips)
     return Result(interfaces, ips, addresses.routes, wanted.dns or addresses.dns)
-
-
-def _promised_interface(promised: Result, ifname: str, sandbox: str) -> tuple[int, Interface]:
-    for index, interface in enumerate(promised.interfaces):
-        if interface.name == ifname and interface.sandbox == sandbox:
-            return index, interface
-    raise CheckFailed(f"prevResult has no interface {ifname} in sandbox {sandbox}")
 
 
 @contextmanager

@@ -12,12 +12,10 @@ from ipaddress import IPv6Network, ip_address, ip_network
 from itertools import count
 
 from cni import journal
-from cni.errors import CheckFailed, InvalidConfig, doing
+from cni.errors import InvalidConfig, doing
 from cni.journal import Entry, Record
-from cni.kernel import dump
 from cni.kernel import rules as kernel_rules
 from cni.kernel.addresses import RT_SCOPE_LINK
-from cni.kernel.rtnl import Link
 from cni.pod import Pod
 from cni.result import Address, Ip, Network, Result, Route
 from cni.spec import Json
@@ -76,21 +74,6 @@ def placed(result: Result, rules: list[Json]) -> Result:
     return replace(
         result, routes=(*own, *(r for (table, _), ips in groups.items() for r in _routes(table, ips, result)))
     )
-
-
-def check(pod: Pod, link: Link, result: Result, rules: list[Json]) -> None:
-    """Raise CheckFailed unless rules and routes for the result's addresses are there; as with other routes, by another
-    gateway or metric is fine."""
-    still = {str(ip.address.ip) for ip in result.ips}
-    promised = [rule for rule in rules if rule["from"] in still]
-    there = dump.rules(pod.fd)
-    for rule in promised:
-        if (rule["from"], rule["table"]) not in there:
-            raise CheckFailed(f"{pod.path} has lost the rule: from {rule['from']} lookup {rule['table']}")
-    routes = {(route.dst, table) for route, table in dump.routes(pod.fd, link.index)}
-    for route in placed(result, promised).routes:
-        if (route.dst, route.table) not in routes:
-            raise CheckFailed(f"{link.name} has lost route {route.dst} in table {route.table}")
 
 
 def _tables(first: int | None, number: int, used: set[int], result: Result) -> list[int]:

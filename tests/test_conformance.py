@@ -5,6 +5,7 @@ The sections are the specification's subjects.  One test here sees that every te
 """
 
 import ast
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -157,7 +158,21 @@ DEMANDS: dict[str, dict[str, str | Untested]] = {
     },
 }
 
-_NAMED = sorted({where for section in DEMANDS.values() for where in section.values() if isinstance(where, str)})
+
+def _tests_of_check() -> set[str]:
+    """Those that docs/reference.md names in its tables of CHECK; a name without a file is of the file before it."""
+    section = (TESTS.parent / "docs" / "reference.md").read_text().partition("\n## CHECK\n")[2].partition("\n## ")[0]
+    found, file = set[str](), ""
+    for path, name in re.findall(r"`(?:([a-z_/]+\.py)::)?(test_\w+)`", section):
+        file = path or file
+        found.add(f"{'' if '/' in file else 'netns/'}{file}::{name}")
+    assert len(found) > 30
+    return found
+
+
+_NAMED = sorted(
+    {where for section in DEMANDS.values() for where in section.values() if isinstance(where, str)} | _tests_of_check()
+)
 
 
 @pytest.mark.parametrize("where", _NAMED)

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
 
 from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, Change, attr, u32
@@ -9,11 +10,14 @@ from cni.result import Route
 
 RTM_NEWADDR, RTM_NEWROUTE = 20, 24
 IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_FLAGS = 1, 2, 4, 8
-IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_DADFAILED, IFA_F_TENTATIVE = 0x02, 0x04, 0x08, 0x40
+IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_DADFAILED, IFA_F_DEPRECATED, IFA_F_TENTATIVE = 0x02, 0x04, 0x08, 0x20, 0x40
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_METRICS, RTA_TABLE = 1, 4, 5, 6, 8, 15
 RTAX_MTU, RTAX_ADVMSS = 2, 8
-RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST = 254, 4, 1
+RT_TABLE_MAIN, RT_TABLE_LOCAL, RTPROT_KERNEL, RTPROT_STATIC, RTN_UNICAST = 254, 255, 2, 4, 1
 RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
+
+_IP6_RT_PRIO_USER = 1024
+_MTU_MAX, _ADVMSS_MAX = 65535 - 15, 65535 - 40  # ip_metrics_convert
 
 _ADDR = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
 _ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg: family, dst_len, src_len, tos, table, proto, scope, type, flags
@@ -46,12 +50,9 @@ def new_route(index: int, route: Route) -> bytes:
     """RTM_NEWROUTE's body.  A route with no gateway is on-link, hence link scope, unless it says otherwise."""
     family = socket.AF_INET if route.dst.version == 4 else socket.AF_INET6
     table = RT_TABLE_MAIN if route.table is None else route.table
-    scope = route.scope
-    if scope is None:
-        scope = RT_SCOPE_LINK if route.gw is None and route.dst.version == 4 else RT_SCOPE_UNIVERSE
     length = route.dst.prefixlen
     # A table above 255 does not fit the header; the attribute always does.
-    body = _ROUTE.pack(family, length, 0, 0, table if table < 256 else 0, RTPROT_STATIC, scope, RTN_UNICAST, 0)
+    body = _ROUTE.pack(family, length, 0, 0, table if table < 256 else 0, RTPROT_STATIC, _scope(route), RTN_UNICAST, 0)
     if length:
         body += attr(RTA_DST, route.dst.network_address.packed)
     body += attr(RTA_OIF, u32(index)) + attr(RTA_TABLE, u32(table))
@@ -63,3 +64,22 @@ def new_route(index: int, route: Route) -> bytes:
     if nested := b"".join(attr(k, u32(v)) for k, v in metrics if v is not None):
         body += attr(RTA_METRICS, nested)
     return body
+
+
+def as_kept(route: Route) -> Route:
+    """The route as the kernel keeps it and shows it: nothing is left out, and what it bounds is within its bounds."""
+    v4 = route.dst.version == 4
+    return replace(
+        route,
+        mtu=min(route.mtu or 0, _MTU_MAX) or None,
+        advmss=min(route.advmss or 0, _ADVMSS_MAX) or None,
+        priority=route.priority or (0 if v4 else _IP6_RT_PRIO_USER),
+        table=route.table or RT_TABLE_MAIN,
+        scope=_scope(route) if v4 else RT_SCOPE_UNIVERSE,
+    )
+
+
+def _scope(route: Route) -> int:
+    if route.scope is not None:
+        return route.scope
+    return RT_SCOPE_LINK if route.gw is None and route.dst.version == 4 else RT_SCOPE_UNIVERSE

@@ -26,7 +26,7 @@ NLMSGERR_ATTR_MSG: Final = 1
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 
 IFF_UP, IFF_NOARP, IFF_PROMISC, IFF_ALLMULTI, IFF_LOWER_UP = 0x1, 0x80, 0x100, 0x200, 0x10000
-IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_LINKINFO = 1, 3, 4, 5, 18
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO = 1, 3, 4, 5, 10, 18
 IFLA_TXQLEN, IFLA_IFALIAS, IFLA_VFINFO_LIST, IFLA_PARENT_DEV_NAME = 13, 20, 22, 56
 IFLA_PROP_LIST, IFLA_ALT_IFNAME = 52, 53
 IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID = 28, 29, 37
@@ -50,9 +50,10 @@ Change = tuple[str, int, int, bytes]
 @dataclass(frozen=True)
 class Link:
     """One RTM_NEWLINK answer.  ``kind`` is empty for hardware; ``parent`` is an ifindex in namespace
-    ``parent_nsid``, or in the link's own if that is None; ``data`` is IFLA_INFO_DATA undecoded, ``device`` the bus
-    address of the hardware (Linux 5.14), and ``vfs`` IFLA_VFINFO_LIST where it was asked for.  An InfiniBand link's
-    ``mac`` has 20 bytes: a queue pair's number and a GID."""
+    ``parent_nsid``, or in the link's own if that is None; ``enslaved`` is the ifindex of the bridge, bond or VRF it is
+    in, 0 for none; ``data`` is IFLA_INFO_DATA undecoded, ``device`` the bus address of the hardware (Linux 5.14), and
+    ``vfs`` IFLA_VFINFO_LIST where it was asked for.  An InfiniBand link's ``mac`` has 20 bytes: a queue pair's number
+    and a GID."""
 
     index: int
     name: str
@@ -69,6 +70,7 @@ class Link:
     vfs: bytes = b""
     altnames: tuple[str, ...] = ()
     hardware: int = ARPHRD_ETHER
+    enslaved: int = 0
 
     @property
     def ethernet(self) -> bool:
@@ -263,6 +265,7 @@ def parse_link(body: bytes) -> Link:
         vfs=attrs.get(IFLA_VFINFO_LIST, b""),
         altnames=tuple(_text(name) for _, name in pairs(attrs.get(IFLA_PROP_LIST, b""))),
         hardware=hardware,
+        enslaved=_u32(attrs.get(IFLA_MASTER, b"")),
     )
 
 

@@ -44,8 +44,9 @@ class Kind(Protocol):
         """Undo ``attach``, whole or in part; nothing there is fine.  ``pod`` is None when nobody runs in it any
         more."""
 
-    def check(self, plan: Json, host: Rtnl, pod: Pod, expected: Interface) -> Link | None:
-        """Raise CheckFailed unless the interface is as planned; return it, as ``attach`` does."""
+    def check(self, plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
+        """Raise CheckFailed unless the interface is as planned; return it, as ``attach`` does.  What all kinds have in
+        common, cni/promises.py compares."""
 
     def status(self, conf: "NetConf", host: Rtnl) -> None:
         """Raise CniError if no ADD of this configuration can be served now."""

@@ -10,7 +10,7 @@ from cni.journal import Record
 from cni.kernel import netns
 from cni.kernel.rtnl import Rtnl, attr
 from cni.kinds import child
-from cni.kinds.child import attach, check, claiming, detach, interfaces, stands, status
+from cni.kinds.child import IFLA_IPVLAN_MODE, attach, check, claiming, detach, interfaces, stands, status
 from cni.pod import Pod
 from cni.spec import Json
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["attach", "check", "claiming", "detach", "interfaces", "plan", "stands", "status"]
 
-IFLA_IPVLAN_MODE: Final = 1
 MODES: Final = {"l2": 0, "l3": 1, "l3s": 2}
 
 

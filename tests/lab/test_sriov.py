@@ -131,7 +131,7 @@ def test_everything_the_pod_changed_is_put_back(node: Node, pod: Pod) -> None:
     # A VF that once had its MAC from the PF may change it only where it is trusted.
     node.ok("ADD", pod, node.conf(trust="on"))
     pod.ip("link", "set", "hpn0", "mtu", "1300", "txqueuelen", "77", "alias", "mine")
-    pod.ip("link", "set", "hpn0", "promisc", "on", "allmulticast", "on")
+    pod.ip("link", "set", "hpn0", "promisc", "on", "allmulticast", "on", "arp", "off")
     pod.ip("link", "property", "add", "dev", "hpn0", "altname", "in-the-pod")
     pod.ip("link", "set", "hpn0", "down")
     pod.ip("link", "set", "hpn0", "address", MAC)
@@ -239,8 +239,14 @@ def test_the_hosts_name_is_taken(node: Node, pod: Pod) -> None:
         (lambda _pod: ip("link", "set", PF, "vf", "0", "vlan", "9"), "vlan"),
         (lambda pod: pod.run("rdma", "dev", "set", RDMA, "netns", "lab-init").check_returncode(), "RDMA"),
         (lambda pod: pod.ip("link", "set", "hpn0", "down"), "down"),
+        (lambda pod: pod.ip("link", "set", "hpn0", "mtu", "1400"), "MTU 1400, expected 1500"),
+        (lambda pod: pod.ip("link", "set", "hpn0", "arp", "off"), "ARP off"),
+        (
+            lambda pod: pod.stranger("br9") and pod.ip("link", "set", "hpn0", "master", "br9"),
+            "enslaved to br9 (bridge)",
+        ),
     ],
-    ids=["vlan", "rdma", "down"],
+    ids=["vlan", "rdma", "down", "mtu", "arp", "bridge"],
 )
 def test_check_sees(node: Node, pod: Pod, change: Callable[[Pod], Any], says: str) -> None:
     conf = node.conf(vlan=7)

@@ -77,6 +77,38 @@ def test_go_tuning_after_ours_gets_our_result(machine: Machine) -> None:
     machine.ok("del", pod)
 
 
+TUNED = {"mtu": 1400, "mac": "02:00:00:00:00:2b", "promisc": True, "allmulti": True, "txQLen": 77}
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
+def test_check_after_go_tuning_changed_the_interface(machine: Machine, version: str) -> None:
+    """It says so of the MAC only; of the MTU a file of its own tells."""
+    machine.network(ours(), {"type": "tuning"} | TUNED, version=version)
+    pod = machine.pod()
+    machine.ok("add", pod)
+    machine.ok("check", pod)
+    fabric.run("ip", "-netns", pod, "link", "set", "hpn0", "mtu", "1300")
+    done = machine.cnitool("check", pod)
+    assert (done.returncode != 0, "MTU of hpn0 is 1400, current value is 1300" in done.stderr) == (True, True)
+    machine.ok("del", pod)
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
+def test_check_after_go_sbr_moved_the_routes(machine: Machine, version: str) -> None:
+    """To other tables, without a word in the result, the connected networks' too."""
+    routes = [{"dst": "10.60.0.0/16"}, {"dst": "0.0.0.0/0"}, {"dst": "fd00:60::/48", "gw": "fd00:56::9"}]
+    ipam = {"type": "hpn-ipam", "ranges": RANGES, "routes": routes}
+    machine.network(ours(ipam=ipam), {"type": "sbr"}, version=version)
+    pod = machine.pod()
+    machine.ok("add", pod)
+    machine.ok("check", pod)
+    assert ("10.60.0.0/16", "10.56.0.1") in routing(pod)["10.56.0.2"]
+    fabric.run("ip", "-netns", pod, "rule", "delete", "from", "10.56.0.2")
+    done = machine.cnitool("check", pod)
+    assert (done.returncode != 0, "where no rule leads" in done.stderr) == (True, True)
+    machine.ok("del", pod)
+
+
 def routing(pod: str) -> dict[str, set[tuple[str, str]]]:
     """Of each source address that a rule is for: destination and gateway of the routes in its table."""
     found = {}

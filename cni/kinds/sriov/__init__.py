@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from cni import journal, rdma
 from cni.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable
 from cni.kernel import netns, rtnl, sysfs, vf
-from cni.kernel.rtnl import Link, Rtnl
+from cni.kernel.rtnl import IFF_NOARP, Link, Rtnl
 from cni.kernel.vf import Vf
 from cni.kinds.sriov import attributes, choose, infiniband, netdev
 from cni.kinds.sriov.plan import Netdev, Plan
@@ -129,7 +129,7 @@ def detach(plan: Json, pod: Pod | None, ifname: str) -> None:
             raise
 
 
-def check(plan: Json, host: Rtnl, pod: Pod, expected: Interface) -> Link | None:
+def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
     """Kind.check."""
     p = Plan.from_json(plan)
     if not p.exists:
@@ -138,13 +138,11 @@ def check(plan: Json, host: Rtnl, pod: Pod, expected: Interface) -> Link | None:
         raise CheckFailed(f"VF {p.device} has {why}")
     if p.home is None:
         return None
-    link = netdev.find(p, pod, expected.name)
-    if link is None or link.name != expected.name:
-        raise CheckFailed(f"{expected.name} in {pod.path} is not {p.device}")
-    if expected.mac and link.mac != expected.mac.lower():
-        raise CheckFailed(f"{expected.name} has MAC {link.mac}, prevResult says {expected.mac}")
-    if not link.up:
-        raise CheckFailed(f"{expected.name} is down")
+    link = netdev.find(p, pod, ifname)
+    if link is None or link.name != ifname:
+        raise CheckFailed(f"{ifname} in {pod.path} is not {p.device}")
+    if not p.port and (link.flags ^ p.home.flags) & IFF_NOARP:
+        raise CheckFailed(f"{ifname} has ARP {'on' if link.arp else 'off'}, and on the host it had it otherwise")
     if p.port:
         infiniband.check(p, pod)
     else:

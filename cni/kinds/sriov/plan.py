@@ -4,12 +4,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from cni.kernel import sysfs
-from cni.kernel.rtnl import IFF_ALLMULTI, IFF_PROMISC, IFF_UP, Link
+from cni.kernel.rtnl import IFF_ALLMULTI, IFF_NOARP, IFF_PROMISC, IFF_UP, Link
 from cni.kernel.vf import Vf
 from cni.rdma import Devices
 from cni.spec import Json
 
-FLAGS: Final = IFF_UP | IFF_PROMISC | IFF_ALLMULTI  # a person sets them, and no move does away with the last two
+# A person sets them, and no move does away with any but the first.
+FLAGS: Final = IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI
 
 
 @dataclass(frozen=True)

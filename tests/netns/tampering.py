@@ -1,0 +1,47 @@
+"""What the tests of CHECK share: an attachment, a change behind our back, and what CHECK says of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from topology import Host, Pod
+
+Change = Callable[[Host, Pod, dict[str, Any]], None]
+ROUTES = ({"dst": "10.60.0.0/16"}, {"dst": "fd00:60::/48"})
+
+
+def routed(host: Host, *routes: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    """A configuration whose IPAM gives these routes."""
+    conf = host.conf(**keys)
+    conf["ipam"]["routes"] = list(routes or ROUTES)
+    return conf
+
+
+def in_pod(*commands: str) -> Change:
+    """What ``ip`` does in the pod when it is given these lines."""
+
+    def change(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
+        for command in commands:
+            pod.ip(*command.split())
+
+    return change
+
+
+def caught(host: Host, pod: Pod, conf: dict[str, Any], change: Change, *says: str) -> None:
+    """CHECK is fine before the change, and after it says these words; it changes nothing itself."""
+    result = host.ok("ADD", pod, conf)
+    assert host.checked(pod, conf, result).exit_code == 0
+    change(host, pod, result)
+    before = host.picture(pod)[pod.name], host.state_files()
+    error = host.refused("CHECK", pod, conf | {"prevResult": result})
+    assert error["code"] == 107, error
+    for words in says:
+        assert words in error["msg"]
+    assert (host.picture(pod)[pod.name], host.state_files()) == before
+
+
+def passes(host: Host, pod: Pod, conf: dict[str, Any], change: Change) -> None:
+    """CHECK is fine after the change, too."""
+    result = host.ok("ADD", pod, conf)
+    change(host, pod, result)
+    reply = host.checked(pod, conf, result)
+    assert (reply.exit_code, reply.stdout) == (0, "")

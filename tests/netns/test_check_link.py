@@ -1,0 +1,148 @@
+"""CHECK of the interface and its master: MTU, MAC, mode, ARP, up, and in nothing else."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from netns.tampering import caught, in_pod, passes
+from topology import Host, Pod, ip
+
+OTHER_MAC = "02:00:00:00:00:aa"
+TUNED = Path("/run/cni/tuning")
+
+
+def master(*words: str) -> Any:
+    """A change of the master."""
+    return lambda _host, _pod, _result: ip("link", "set", "rail0", *words)
+
+
+def test_mtu(host: Host, pod: Pod, kind: str) -> None:
+    conf = host.conf(kind=kind, mtu=1400)
+    result = host.ok("ADD", pod, conf)
+    for mtu in ("1300", "1450"):
+        pod.ip("link", "set", "hpn0", "mtu", mtu)
+        error = host.refused("CHECK", pod, conf | {"prevResult": result})
+        assert (error["code"], error["msg"]) == (107, f"hpn0 has MTU {mtu}, expected 1400")
+    pod.ip("link", "set", "hpn0", "mtu", "1400")
+    assert host.checked(pod, conf, result).exit_code == 0
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
+def test_mtu_of_the_master(host: Host, pod: Pod, version: str) -> None:
+    """The kernel lowers it with the master's; the record knows it also where no result of that version does."""
+    caught(host, pod, host.conf(cniVersion=version), master("mtu", "1400"), "hpn0 has MTU 1400, expected 1500")
+
+
+def test_mtu_in_prevresult(host: Host, pod: Pod) -> None:
+    """A plugin that changes the MTU and says so is believed, and held to it."""
+    result = host.ok("ADD", pod)
+    result["interfaces"][0]["mtu"] = 1300
+    error = host.refused("CHECK", pod, host.conf(prevResult=result))
+    assert (error["code"], error["msg"]) == (107, "hpn0 has MTU 1500, expected 1300")
+    pod.ip("link", "set", "hpn0", "mtu", "1300")
+    assert host.checked(pod, host.conf(), result).exit_code == 0
+
+
+@pytest.fixture
+def tuned(pod: Pod) -> Iterator[Path]:
+    """Where tuning would say what it changed of hpn0."""
+    there = TUNED.exists()
+    TUNED.mkdir(parents=True, exist_ok=True)
+    file = TUNED / f"{pod.name}_hpn0.json"
+    yield file
+    file.unlink(missing_ok=True)
+    if not there:
+        TUNED.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("said", "passes"),
+    [
+        (json.dumps({"mtu": 1500}), True),
+        (json.dumps({"mac": OTHER_MAC}), False),  # it changed something else
+        (json.dumps([]), False),
+        ("{", False),
+        (None, False),
+    ],
+)
+def test_mtu_of_tuning(host: Host, pod: Pod, tuned: Path, said: str | None, passes: bool) -> None:
+    """It leaves the result as it was, and compares the MTU itself; a file of its own tells that it changed it."""
+    result = host.ok("ADD", pod)
+    if said is not None:
+        tuned.write_text(said)
+    pod.ip("link", "set", "hpn0", "mtu", "1300")
+    assert (host.checked(pod, host.conf(), result).exit_code == 0) is passes
+
+
+@pytest.mark.parametrize(
+    ("commands", "says"),
+    [
+        (("link set hpn0 down",), "hpn0 is down"),
+        ((f"link set hpn0 address {OTHER_MAC}",), f"MAC {OTHER_MAC}"),
+        (("link set hpn0 arp off",), "hpn0 has ARP off; run in the pod: ip link set hpn0 arp on"),
+        (("link set hpn0 type macvlan mode private",), "mode"),
+        (("link add br9 type bridge", "link set hpn0 master br9"), "hpn0 is enslaved to br9 (bridge)"),
+    ],
+)
+def test_caught(host: Host, pod: Pod, commands: tuple[str, ...], says: str) -> None:
+    caught(host, pod, host.conf(), in_pod(*commands), says)
+
+
+def test_a_mac_that_prevresult_does_not_have(host: Host, pod: Pod) -> None:
+    result = host.ok("ADD", pod)
+    del result["interfaces"][0]["mac"]
+    assert host.checked(pod, host.conf(), result).exit_code == 0
+    pod.ip("link", "set", "hpn0", "address", OTHER_MAC)
+    assert f"MAC {OTHER_MAC}" in host.refused("CHECK", pod, host.conf(prevResult=result))["msg"]
+
+
+def test_master_down(host: Host, pod: Pod) -> None:
+    caught(host, pod, host.conf(), master("down"), "master 'rail0' of hpn0 is down; run: ip link set rail0 up")
+
+
+def test_a_pulled_cable_is_not_ours_to_tell(host: Host, pod: Pod) -> None:
+    passes(host, pod, host.conf(), lambda *_: ip("link", "set", "fabric", "down"))
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        ("link set hpn0 promisc on", "link set hpn0 allmulticast on", "link set hpn0 txqueuelen 77"),  # tuning
+        ("link set hpn0 alias mine", "link property add dev hpn0 altname mine0"),
+    ],
+)
+def test_what_others_may_do(host: Host, pod: Pod, commands: tuple[str, ...]) -> None:
+    passes(host, pod, host.conf(), in_pod(*commands))
+
+
+@pytest.mark.parametrize("mode", ["l2", "l3", "l3s"])
+def test_arp_of_an_ipvlan(host: Host, pod: Pod, ipvlan: str, mode: str) -> None:
+    """One that routes has none by nature."""
+    conf = host.conf(kind=ipvlan, mode=mode)
+    change = in_pod(f"link set hpn0 arp {'off' if mode == 'l2' else 'on'}")
+    caught(host, pod, conf, change, "hpn0 has ARP " + ("off" if mode == "l2" else "on"))
+
+
+def test_vrf(host: Host, pod: Pod) -> None:
+    """The chained plugin vrf puts the interface into one, and its routes into that one's table."""
+    if pod.run("ip", "link", "add", "blue", "type", "vrf", "table", "10").returncode:
+        pytest.skip("this kernel has no vrf; runs in the lab")
+    conf = host.conf()
+    conf["ipam"]["routes"] = [{"dst": "10.60.0.0/16"}]
+    commands = (
+        "link set blue up",
+        "link set hpn0 master blue",
+        "route add 10.60.0.0/16 via 10.56.0.1 dev hpn0 vrf blue",
+    )
+    passes(host, pod, conf, in_pod(*commands))
+
+
+def test_a_record_that_does_not_know_the_mtu(host: Host, pod: Pod) -> None:
+    """An older version's, and a result of before 1.1.0: there is nothing to compare with."""
+    conf = host.conf(cniVersion="1.0.0")
+    result = host.ok("ADD", pod, conf)
+    host.rewrite(host.record(pod), result=result)
+    pod.ip("link", "set", "hpn0", "mtu", "1300")
+    assert host.checked(pod, conf, result).exit_code == 0
