@@ -13,7 +13,7 @@ from cni.spelling import settled, unambiguous
 
 VERSIONS: Final = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 NEWEST: Final = VERSIONS[-1]
-# What every runtime takes that is in use.
+# What every runtime takes that is in use (docs/runtimes.md).
 WIDELY_TAKEN: Final = "1.0.0"
 
 # Per verb: the specification version that brought it, and the variables it requires.  CNI_PATH is required

@@ -22,7 +22,7 @@ A container runtime runs this program; a person has little to run by hand.
 Install: copy hpn into the runtime's plugin directory (/opt/cni/bin) and hard-link it there as hpn-ipam, which
 is the IPAM plugin alone.  Then name it in a network configuration:
 
-  {{"cniVersion": "1.1.0", "name": "rail0", "plugins": [
+  {{"cniVersion": "1.0.0", "name": "rail0", "plugins": [
     {{"type": "hpn", "master": "eth1",
      "ipam": {{"type": "hpn-ipam", "subnet": "10.56.0.0/24"}}}}]}}
 

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-CONF = Path(__file__).parents[1] / "conf"
+from ctl.main import HELP
+
+ROOT = Path(__file__).parents[1]
+CONF = ROOT / "conf"
 DEVICE = "0000:3b:02.0"
 
 # Kubernetes wraps a configuration in a NetworkAttachmentDefinition's spec.config: a block of JSON ("config: |"
@@ -28,6 +31,15 @@ def documents(path: Path) -> list[dict[str, Any]]:
     found = [json.loads(document) for document in wrapped]
     expected = len(_DEFINITION.findall(text))
     assert len(found) == expected, f"{path}: {expected} definitions, {len(found)} configurations"
+    return found
+
+
+def texts() -> dict[str, dict[str, Any]]:
+    """The network configurations that a person is shown: README's, and that of ``hpn help``."""
+    found = {}
+    for name, text in (("README.md", (ROOT / "README.md").read_text()), ("hpn help", HELP)):
+        start = text.index('{\n  "cniVersion"' if name == "README.md" else '{"cniVersion"')
+        found[name], _ = json.JSONDecoder().raw_decode(text[start:])
     return found
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shipped import CONF, documents, plugins, requests
+from shipped import CONF, documents, plugins, requests, texts
 
 from cni import config, spec
 from ipam import config as ipam_config
@@ -12,6 +12,7 @@ from ipam import config as ipam_config
 HPN, HPN_IPAM = "hpn", "hpn-ipam"
 FILES = sorted(p for p in CONF.rglob("*") if p.suffix in (".conflist", ".conf", ".json", ".yaml", ".yml"))
 SHIPPED = [pytest.param(plugin, id=f"{path.name}-{at}") for path in FILES for at, plugin in enumerate(requests(path))]
+SHOWN = [pytest.param(plugin, id=name) for name, network in texts().items() for plugin in plugins(network)]
 
 
 def test_every_file_has_something_of_ours() -> None:
@@ -25,9 +26,10 @@ def _ipam(plugin: dict[str, Any]) -> list[str]:
     return [plugin["ipam"]["type"]] if plugin.get("ipam") else []
 
 
-@pytest.mark.parametrize("plugin", SHIPPED)
+@pytest.mark.parametrize("plugin", SHIPPED + SHOWN)
 def test_loads(plugin: dict[str, Any]) -> None:
     assert spec.version_of(plugin, "ADD") == plugin["cniVersion"]
+    assert plugin["cniVersion"] == spec.WIDELY_TAKEN, "containerd 1.6 and podman 4 take nothing newer"
     if plugin["type"] == HPN:
         config.load(plugin, "")
         assert plugin.get("strict", True), "an example shows keys we know"

@@ -60,10 +60,10 @@ class Machine:
         self.pods.append(name)
         return name
 
-    def network(self, *plugins: dict[str, Any], version: str = "1.1.0", name: str = "rail0") -> None:
+    def network(self, *plugins: dict[str, Any], version: str = "1.1.0", name: str = "rail0", **more: Any) -> None:
         """Configure a network; a plugin of type hpn gets this machine's state directory."""
         plugins = tuple(self.local(plugin) for plugin in plugins)
-        conflist = {"cniVersion": version, "name": name, "plugins": plugins}
+        conflist = {"cniVersion": version, "name": name, "plugins": plugins, **more}
         (self.scratch / "net.d" / f"{name}.conflist").write_text(json.dumps(conflist))
 
     def local(self, plugin: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shipped import texts
 from system.machine import ROOT, Machine, Tools
 
 CONFLISTS = sorted((ROOT / "conf").glob("*.conflist"))
@@ -37,6 +38,29 @@ def test_example_attaches_and_detaches(machine: Machine, path: Path) -> None:
     result = machine.ok("add", pod, name)
     assert {ip["address"] for ip in result["ips"]} == machine.addresses(pod)
     machine.ok("del", pod, name)
+
+
+@pytest.mark.parametrize("where", texts())
+def test_what_a_person_is_shown_works(machine: Machine, where: str) -> None:
+    """As it stands, but for the name of the host's interface."""
+    network = texts()[where]
+    machine.network(
+        *({**plugin, "master": "rail0"} for plugin in network["plugins"]),
+        version=network["cniVersion"],
+        name=network["name"],
+    )
+    pod = machine.pod()
+    result = machine.ok("add", pod, network["name"])
+    assert {ip["address"] for ip in result["ips"]} == machine.addresses(pod) != set()
+    machine.ok("del", pod, network["name"])
+
+
+@pytest.mark.parametrize(("more", "asked"), [({}, False), ({"cniVersions": ["1.0.0", "1.1.0"]}, True)])
+def test_status_is_asked_of_whom_says_so(machine: Machine, more: dict[str, Any], asked: bool) -> None:
+    """docs/runtimes.md: libcni of 1.2 and later takes the newest of cniVersions, and has STATUS from 1.1.0 on."""
+    machine.network({"type": "hpn", "master": "nosuch"}, version="1.0.0", **more)
+    done = machine.cnitool("status", machine.pod())
+    assert ("nosuch" in done.stderr, done.returncode != 0) == (asked, asked), done.stderr
 
 
 @pytest.mark.parametrize(
