@@ -188,7 +188,7 @@ def status(request: Request, conf: Config, _log: list[str], programs: Programs) 
     """Raise NotAvailable if an ADD could not be served now, or the IPAM plugin's own answer."""
     wanted = _parsed(request)
     try:
-        durable.probe(wanted.where.state_dir)
+        durable.probe(wanted.where.state_dir / "locks")
         with rtnl.opened() as host:
             if not is_stripped(conf):
                 _status_of_kind(wanted, host)

@@ -7,20 +7,24 @@ enough and a crash leaves at most "<name>.tmp", which the next write replaces an
 Out of scope: locking, and what a body means.
 """
 
+import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cni import trust
 from cni.errors import IoFailure, RecordUnreadable
 
 SCHEMA = 1
 _READ = 1 << 16
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST = 1 << 26
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 T = TypeVar("T")
 
@@ -32,10 +36,12 @@ def boot_id() -> str:
 
 
 def directory(path: Path) -> Path:
-    """The directory, made with its parents if need be, each for root alone and on disk.  Raises IoFailure."""
+    """The directory, made with its parents if need be, each for root alone and on disk.  Raises IoFailure, and
+    InvalidConfig where others than root could put another in its place."""
     try:
         if not path.is_dir():
             directory(path.parent)
+            trust.refuse_unless_safe(f"{path.parent}")
             path.mkdir(mode=0o700, exist_ok=True)
             sync_directory(path.parent)
     except OSError as e:
@@ -53,7 +59,8 @@ def with_directory(file: str, opened: Callable[[], T]) -> T:
 
 
 def probe(path: Path) -> None:
-    """Write to the directory and take it back, as an ADD would.  Raises IoFailure."""
+    """Write to the directory and take it back, as an ADD would.  Raises IoFailure, InvalidConfig."""
+    trust.refuse_unless_ours(f"{directory(path)}")
     file = path / f"probe-{os.getpid()}"
     write(file, {})
     remove(file)
@@ -121,7 +128,7 @@ def remove(path: Path | str) -> None:
 def set_aside(path: Path, to: Path) -> Path:
     """Move an unreadable file into directory ``to``, beside earlier ones of its name.  Raises IoFailure."""
     directory(to)
-    target = next(t for n in range(1_000_000) if not (t := to / f"{path.name}.{n}").exists())
+    target = next(t for n in range(1_000_000) if not os.path.lexists(t := to / f"{path.name}.{n}"))
     try:
         os.replace(path, target)
         sync_directory(to)
@@ -140,11 +147,21 @@ def _digest(canonical: str) -> str:
 
 
 def _read_all(path: Path | str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    # Neither following a link nor waiting for the other end of a FIFO.
     try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as e:
+        if e.errno in (errno.ELOOP, errno.ENXIO):
+            raise RecordUnreadable(f"{path} is no regular file, and so no state file of ours") from e
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise RecordUnreadable(f"{path} is no regular file, and so no state file of ours")
         data = b""
         while more := os.read(fd, _READ):
             data += more
+            if len(data) > _MOST:
+                raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, and so no state file of ours")
             if len(more) < _READ:  # its end: a read of a file stops short nowhere else
                 break
         return data

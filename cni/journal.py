@@ -24,7 +24,7 @@ from cni.locks import Lock
 from cni.pod import Identity
 from cni.spec import Json, Key
 
-LOCK_TIMEOUT = 30.0  # seconds; the longest an operation on one attachment may hold up another on it
+LOCK_TIMEOUT = 10.0  # seconds; the longest an operation on one attachment may hold up another on it
 _LOCKS = 64
 # Members that most records lack, and what they are then.
 _RARE = {"given": True, "refusals": 0, "trouble": ""}

@@ -201,7 +201,7 @@ class Host:
     def meanwhile(self, pod: Pod, conf: dict[str, Any]) -> Iterator["Future[Reply]"]:
         """An ADD that has looked at everything and recorded what it will do; it goes on when this ends."""
         store = self.state / "ipam" / conf["name"]
-        store.mkdir(parents=True, exist_ok=True)
+        durable.directory(store)
         with ThreadPoolExecutor() as threads, Lock(f"{store}/lock", 1):
             reply = threads.submit(self.call, "ADD", pod, conf)
             until(lambda: self.record(pod).exists())

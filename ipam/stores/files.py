@@ -32,7 +32,7 @@ from ipam.stores.stale import Rule, look
 from ipam.stores.table import INDEX, LEASES, Table
 
 # Seconds.  A change takes a fraction of a millisecond, nearly all of it the disk's.
-PATIENCE = 30.0
+PATIENCE = 10.0
 # Leases released by GC in one go, for which others wait.
 BATCH = 256
 

@@ -32,7 +32,7 @@ def net(disk: Path) -> Net:
 @pytest.mark.parametrize("there", [False, True], ids=["no directory", "an empty directory"])
 def test_the_first_add(disk: Path, net: Net, there: bool) -> None:
     if there:
-        net.dir.mkdir(parents=True)
+        net.dir.mkdir(0o700, parents=True)
     filler = filled(disk)
     for _ in range(2):
         answer = net.call("ADD")

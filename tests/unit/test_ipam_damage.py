@@ -210,7 +210,8 @@ def test_an_index_of_no_worth(net, content):
 
 
 def test_the_layout_of_no_released_version(net):
-    (net.dir / "leases").mkdir(parents=True)
+    net.dir.mkdir(0o700, parents=True)
+    (net.dir / "leases").mkdir()
     (net.dir / "leases" / "a:net1.json").write_text("{}")
     (net.dir / "index").write_text("0b5e1d8f")
     for command in ("ADD", "DEL", "GC"):

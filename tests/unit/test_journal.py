@@ -43,14 +43,14 @@ with open(sys.argv[1], "w") as f:
 
 
 @contextmanager
-def held(lock: Path) -> Iterator[None]:
-    """While another process has the lock."""
+def held(lock: Path) -> Iterator[int]:
+    """While another process has the lock: that one."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout
         assert holder.stdout.readline() == "held\n"
-        yield
+        yield holder.pid
         holder.communicate()
 
 
@@ -65,11 +65,11 @@ def test_a_lock_excludes_another_process(tmp_path: Path, monkeypatch: pytest.Mon
         lock = the_lock(tmp_path)
         taken = subprocess.run(["flock", "--nonblock", lock, "true"], check=False)
         assert taken.returncode == 1
-    with held(lock):
+    with held(lock) as pid:
         with pytest.raises(TryAgain) as e, journal.locked(tmp_path, "rail0", KEY):
             pass
         assert e.value.code == 11
-        assert e.value.msg.startswith(f"{lock} was held by others for 0.1 s; ")
+        assert e.value.msg.startswith(f"{lock} was held by process {pid} ('python3') for 0.1 s; ")
         assert e.value.msg.endswith("see: lslocks")
     with journal.locked(tmp_path, "rail0", KEY):  # and free again
         pass
