@@ -100,7 +100,7 @@ def sweep(
     environ = {"CNI_PATH": os.environ.get("CNI_PATH", PLUGINS), "PATH": os.environ.get("PATH", "")}
     request = Request(environ, b"{}")
     for record in journal.records(state_dir):
-        if undo.may_be_dead(record) and undo.is_dead(record):
+        if record.kind != journal.LOST and undo.may_be_dead(record) and undo.is_dead(record):
             try:
                 if dry_run or _reclaimed(state_dir, record, request, programs, patience=1):
                     yield record, None
@@ -122,4 +122,6 @@ def _reclaimed(state_dir: Path, seen: Record, request: Request, programs: Progra
 
 def _is_cheap(record: Record, programs: Programs) -> bool:
     """Whether it may be dead, and to undo it would take no other program and no device."""
+    if record.kind == journal.LOST:
+        return False
     return undo.may_be_dead(record) and not record.device and location(record.config).ipam in ("", *programs)

@@ -124,22 +124,25 @@ def delete(request: Request, conf: Config, _log: list[str], programs: Programs) 
     where = location(conf)
     with journal.locked(where.state_dir, where.network, request.key) as entry:
         request.refuse_if_abandoned()
-        if _detached(entry, where, request, programs):
+        if _detached(entry, request, programs):
             return
         noted = places.noted(where.network, request.key)
         if noted and noted != where.state_dir:
             with journal.locked(noted, where.network, request.key) as elsewhere:
-                if _detached(elsewhere, where, request, programs):
+                if _detached(elsewhere, request, programs):
                     return
         undo.release(where.ipam, request, programs)
 
 
-def _detached(entry: Entry, where: Location, request: Request, programs: Programs) -> bool:
+def _detached(entry: Entry, request: Request, programs: Programs) -> bool:
     """Undo the attachment if there is a record of it here; whether there was."""
     try:
         record = entry.load()
-    except RecordUnreadable:
-        undo.release(where.ipam, request, programs)
+    except RecordUnreadable as unreadable:
+        lost = entry.load()
+        if lost:
+            for problem in undo.attachment(entry, lost, request, programs):
+                unreadable.add_note(f"repeat DEL: {problem}")
         raise
     if record is None:
         entry.forget()

@@ -127,8 +127,7 @@ def remove(path: Path | str) -> None:
 
 def set_aside(path: Path, to: Path) -> Path:
     """Move an unreadable file into directory ``to``, beside earlier ones of its name.  Raises IoFailure."""
-    directory(to)
-    target = next(t for n in range(1_000_000) if not os.path.lexists(t := to / f"{path.name}.{n}"))
+    target = _free(path, to)
     try:
         os.replace(path, target)
         sync_directory(to)
@@ -136,6 +135,28 @@ def set_aside(path: Path, to: Path) -> Path:
     except OSError as e:
         raise IoFailure(f"moving unreadable {path} to {target}: {e.strerror}") from e
     return target
+
+
+def replace_unreadable(path: Path, to: Path, body: Callable[[Path], dict[str, Any]]) -> Path:
+    """``set_aside``, with a file of ``body``'s in its place; ``body`` is told where the unreadable one is.  Raises
+    IoFailure.  A regular file is never absent from its place in between."""
+    target = _free(path, to)
+    try:
+        if path.is_file() and not path.is_symlink():
+            os.link(path, target)
+        else:
+            os.replace(path, target)
+        sync_directory(to)
+    except OSError as e:
+        raise IoFailure(f"moving unreadable {path} to {target}: {e.strerror}") from e
+    write(path, body(target))
+    return target
+
+
+def _free(path: Path, to: Path) -> Path:
+    directory(to)
+    names = (to / f"{path.name}.{n}" for n in range(1_000_000))
+    return next(target for target in names if not os.path.lexists(target))
 
 
 # Made once: to make one takes as long as to encode a record.

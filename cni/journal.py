@@ -9,7 +9,9 @@ A record is written once before the first change ("complete": false) and once af
 when everything it names has been confirmed undone, and not before.  Out of scope: how to undo.
 """
 
+import json
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +30,12 @@ LOCK_TIMEOUT = 10.0  # seconds; the longest an operation on one attachment may h
 _LOCKS = 64
 # Members that most records lack, and what they are then.
 _RARE = {"given": True, "refusals": 0, "trouble": ""}
+
+# The kind of a record that stands for one which could not be read (cni/lost.py).
+LOST = "lost"
+_NETNS = re.compile(rb'"netns":"(/[^"\\\\]{1,4095})"')
+_IDENTITY = re.compile(rb'"identity":({[^{}]{1,200}})')
+_LEGIBLE = 1 << 20
 
 # Inode, time of the last write, time of the last change.
 Version = tuple[int, int, int] | None
@@ -116,18 +124,32 @@ class Entry:
         return f"{_folder(self.state_dir, self.network)}/{self.key}.json"
 
     def load(self) -> Record | None:
-        """The record, or None.  One that cannot be read is moved to quarantine/ and RecordUnreadable raised:
-        what it named is unknown, so nothing may be called clean, but it must not block a pod for ever."""
+        """The record, or None.  One that cannot be read is kept in quarantine/, a record of kind LOST takes its place,
+        and RecordUnreadable is raised, once: what the attachment changed is unknown, so nothing may be called clean,
+        but it must not block a pod for ever."""
         try:
             try:
                 body = durable.read(self._file)
-                return None if body is None else Record.from_json(body)
+                record = None if body is None else Record.from_json(body)
             except (TypeError, KeyError, ValueError) as e:
                 raise RecordUnreadable(f"{self.path} lacks what a record has: {e!r}") from e
+            return self._own(record)
         except RecordUnreadable as e:
-            aside = durable.set_aside(self.path, self.state_dir / "quarantine" / self.network)
-            e.add_note(f"moved to {aside}; what it described must be looked for by hand, a repeated DEL succeeds")
+            aside = durable.replace_unreadable(self.path, self.state_dir / "quarantine" / self.network, self._lost)
+            e.add_note(f"kept in {aside}; what else it described must be looked for by hand")
             raise
+
+    def _own(self, record: Record | None) -> Record | None:
+        """The record, if it is of this attachment.  Raises RecordUnreadable."""
+        if record and (record.network, record.key) != (self.network, self.key):
+            raise RecordUnreadable(f"{self.path} is the record of another attachment, {record.network}/{record.key}")
+        return record
+
+    def _lost(self, aside: Path) -> Json:
+        """A record in place of that one, with what can be read of it."""
+        netns, identity = _legible(aside, self.key)
+        why = f"its record could not be read and is kept in {aside}"
+        return Record(self.network, self.key, netns, identity, kind=LOST, link={}, config={}, trouble=why).to_json()
 
     def version(self) -> Version:
         """What tells the record from any other that is written in its place; None if there is none."""
@@ -221,7 +243,9 @@ def _read(path: Path) -> Iterator[tuple[Path, Record | None]]:
     try:
         body = durable.read(path)
         if body is not None:  # it went meanwhile
-            yield path, Record.from_json(body)
+            record = Record.from_json(body)
+            is_its_own = path.name.startswith(f"{record.key}.json") and path.parent.name == record.network
+            yield path, record if is_its_own else None
     except (IoFailure, RecordUnreadable, TypeError, KeyError, ValueError):
         yield path, None
 
@@ -267,6 +291,23 @@ def owner(state_dir: Path, device: str) -> Record | None:
     """Whose the device is, by its bus address or the host's name for it; nobody's for the empty one."""
     owned = devices(state_dir).values() if device else ()
     return next((r for r in owned if device in (r.link["device"], r.link.get("netdev"))), None)
+
+
+def _legible(damaged: Path, key: Key) -> tuple[str, Identity]:
+    """The namespace of a record that cannot be read, by path and identity: something to look by, and no proof.  Nothing
+    where the record may be another attachment's."""
+    try:
+        fd = os.open(damaged, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            text = os.read(fd, _LEGIBLE)
+        finally:
+            os.close(fd)
+        netns, identity = _NETNS.search(text), _IDENTITY.search(text)
+        if netns and identity and f'"container_id":"{key.container_id}","ifname":"{key.ifname}"'.encode() in text:
+            return os.fsdecode(netns[1]), Identity.from_json(json.loads(identity[1]))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return "", Identity(0, 0)
 
 
 def _folder(state_dir: Path, network: str) -> str:

@@ -31,6 +31,8 @@ def attachment(
     An address goes back only after the interface that had it is gone, so that no two pods ever have it.  ``counts``
     says whether a refusal of its IPAM plugin is one of those after which it is not asked again.
     """
+    if record.kind == journal.LOST:
+        return _lost(entry, record, request, programs)
     try:
         if record.of_this_boot:
             with pods.found(record.identity, record.netns, request) as pod:
@@ -42,6 +44,20 @@ def attachment(
         device_info.undo(record.device_info)
         if not ask_ipam or _released(entry, record, request, programs, counts=counts):
             entry.forget()
+    except (CniError, OSError) as e:
+        return [e]
+    return []
+
+
+def _lost(entry: Entry, record: Record, request: Request, programs: Programs) -> list[Exception]:
+    """The same for a record that could not be read.  Unless its interface was found, its addresses may be in use."""
+    from cni import lost  # noqa: PLC0415  # hardly ever
+
+    try:
+        in_use = record.of_this_boot and not lost.remove(record, request)
+        asked = request.but(CNI_CONTAINERID=record.key.container_id, CNI_IFNAME=record.key.ifname)
+        release(location(spec.decode(request.stdin)).ipam, replace(asked, in_use=in_use), programs)
+        entry.forget()
     except (CniError, OSError) as e:
         return [e]
     return []
@@ -121,6 +137,8 @@ def may_be_dead(record: Record) -> bool:
 
 def is_dead(record: Record) -> bool:
     """Whether the pod provably lives no more."""
+    if record.kind == journal.LOST:
+        return not record.of_this_boot  # nothing else that it says is certain
     return not record.of_this_boot or pods.is_gone(record.identity, record.netns)
 
 

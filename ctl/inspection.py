@@ -73,5 +73,5 @@ def _addresses(a: Json) -> Iterator[tuple[str, str, str, str]]:
 
 def _device(a: Json) -> str:
     if "device" not in a:
-        return f"over {a['master']}"
+        return f"over {a['master']}" if "master" in a else "-"
     return f"{a['device']} VF {a['vf']} of {a['pfName'] or a['pf']}" if "vf" in a else str(a["device"])

@@ -159,8 +159,12 @@ def test_an_unreadable_record_does_not_stop_the_rest(host: Host, make_pod: Calla
     (kept,) = pods[1].addresses() & {f"10.56.0.{n}/24" for n in range(2, 5)}
     assert kept.partition("/")[0] in host.leases()
     assert len(host.leases()) == 2
+    # The runtime asks for no DEL of it any more, so GC does what it can; the address stays in use, for all we know.
     collect(host, **{LISTS[0]: []})
-    assert host.leases() == set()
+    assert not host.record(pods[1]).exists()
+    for pod in (pods[0], pods[2]):
+        host.ok("ADD", pod)
+        assert not pod.addresses() & pods[1].addresses()
 
 
 def test_one_failure_does_not_stop_the_rest(host: Host, make_pod: Callable[[], Pod]) -> None:

@@ -1,6 +1,8 @@
 """Records of attachments: locked, saved, found again, and set aside when unreadable."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -189,7 +191,7 @@ def test_whole_but_no_record_goes_to_quarantine(tmp_path: Path, body: dict[str, 
         durable.write(durable.directory(entry.path.parent) / entry.path.name, body)
         with pytest.raises(RecordUnreadable, match="lacks what a record has"):
             entry.load()
-        assert entry.load() is None
+        assert stands_in(entry)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"schema": 2, "sha256": "", "body": {}}', b"\0" * 512])
@@ -202,10 +204,50 @@ def test_unreadable_record_goes_to_quarantine(tmp_path: Path, content: bytes) ->
                 entry.load()
             aside = tmp_path / "quarantine" / "rail0" / f"c1:hpn0.json.{n}"
             assert aside.read_bytes() == content + b" " * n
-            assert e.value.details == (
-                f"moved to {aside}; what it described must be looked for by hand, a repeated DEL succeeds"
-            )
-            assert entry.load() is None
+            assert e.value.details == f"kept in {aside}; what else it described must be looked for by hand"
+            record = stands_in(entry)
+            assert str(aside) in record.trouble
+            assert (record.netns, record.identity) == ("", Identity(0, 0))
+
+
+def stands_in(entry: journal.Entry) -> Record:
+    """The record that has taken the place of one which cannot be read."""
+    record = entry.load()
+    assert record
+    assert (record.kind, record.complete, record.network, record.key) == (journal.LOST, False, "rail0", KEY)
+    return record
+
+
+def test_what_can_be_read_of_an_unreadable_record(tmp_path: Path) -> None:
+    with journal.locked(tmp_path, "rail0", KEY) as entry:
+        entry.save(RECORD)
+        whole = entry.path.read_bytes()
+        entry.path.write_bytes(whole.replace(b"macvlan", b"macvlam"))
+        with pytest.raises(RecordUnreadable):
+            entry.load()
+        record = stands_in(entry)
+        assert (record.netns, record.identity) == (RECORD.netns, RECORD.identity)
+
+
+@pytest.mark.parametrize("what", ["directory", "fifo", "link", "socket"])
+def test_something_else_in_its_place(tmp_path: Path, what: str) -> None:
+    with journal.locked(tmp_path, "rail0", KEY) as entry, socket.socket(socket.AF_UNIX) as listener:
+        durable.directory(entry.path.parent)
+        match what:
+            case "directory":
+                (entry.path / "in it").mkdir(parents=True)
+            case "fifo":
+                os.mkfifo(entry.path)
+            case "link":
+                entry.path.symlink_to("/etc/hostname")
+            case "socket":
+                listener.bind(str(entry.path))
+        with pytest.raises(RecordUnreadable):
+            entry.load()
+        assert stands_in(entry)
+        assert [aside.name for aside in (tmp_path / "quarantine" / "rail0").iterdir()] == ["c1:hpn0.json.0"]
+        entry.forget()
+        assert entry.load() is None
 
 
 def test_smallest_whole_record(tmp_path: Path) -> None:
