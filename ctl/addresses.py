@@ -143,6 +143,7 @@ def _described(network: Network) -> Json:
         "pools": network.pools(),
         "leases": [_about(network, slot) for slot in network.entries],
         "unreadableLines": network.unreadable,
+        **({"problem": network.problem} if network.problem else {}),
         "quarantine": network.quarantined,
     }
 
@@ -170,6 +171,8 @@ def _pictured(network: Network) -> Iterator[str]:
         slots = sorted(taken, key=lambda slot: [(ip.version, int(ip)) for ip in network.entries[slot].ips])
         rows = aligned([_COLUMNS, *(_row(network, slot) for slot in slots)])
         yield from (f"  {line}" for line in rows)
+    if network.problem:
+        yield f"  {network.problem}; the next call sets it aside"
     if network.unreadable:
         yield f"  lines {network.unreadable} cannot be read; the next call sets them aside"
     if network.quarantined:

@@ -4,7 +4,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -13,11 +12,12 @@ from cni.result import Address
 from cni.spec import Json
 from ipam.ranges import Span, count
 from ipam.stores import Gone, Sandbox
-from ipam.stores.lease import Entry, Kept, Lease, Lost, Unreadable, entry, joined, unseal
+from ipam.stores.lease import Entry, Kept, Lease, Lost, Unreadable, entry, joined, link, unseal
+from ipam.stores.ranges import parsed
 from ipam.stores.ranges import read as read_ranges
-from ipam.stores.slots import Slots
+from ipam.stores.slots import QUARANTINE, Slots, reading
 from ipam.stores.stale import Rule
-from ipam.stores.table import LEASES, QUARANTINE
+from ipam.stores.table import LEASES
 
 # What is not free: a pod's; a dead one's; kept back after its release, from all or all but one; another host's on the
 # link; perhaps still used by the pod that had it; nobody knows whose.
@@ -33,6 +33,7 @@ class Network:
     dead: frozenset[int] = frozenset()
     unreadable: list[int] = field(default_factory=list)
     sets: list[tuple[Span, ...]] = field(default_factory=list)
+    problem: str = ""  # why the leases could not be looked at
 
     @property
     def name(self) -> str:
@@ -90,9 +91,14 @@ def networks(data_dir: Path, gone: Gone, names: Sequence[str] = ()) -> list[Netw
 
 
 def _network(directory: Path, gone: Gone) -> Network:
-    network = Network(directory, sets=[tuple(map(_span, spans)) for spans in read_ranges(directory)])
+    network = Network(directory, sets=[tuple(map(parsed, spans)) for spans in read_ranges(directory)])
     bodies = dict[int, Json]()
-    slots = Slots(f"{directory}/{LEASES}")
+    path = f"{directory}/{LEASES}"
+    try:
+        slots = Slots(path, reading(path))
+    except OSError as e:
+        network.problem = f"{path}: {e.strerror}"
+        return network
     try:
         for slot, line in slots.lines(slots.size()):
             try:
@@ -116,20 +122,15 @@ def _network(directory: Path, gone: Gone) -> Network:
 
 
 def _whole(slot: int, head: Json, bodies: dict[int, Json]) -> Json:
-    parts, at = [head], head.get("next", 0)
+    parts, at = [head], link(head, "next", 0)
     while at:
         if bodies.get(at, {}).get("of") != slot or len(parts) > len(bodies):
             raise Unreadable(f"line {at} is no part of {slot}")
         parts.append(bodies[at])
-        at = parts[-1].get("next", 0)
+        at = link(parts[-1], "next", 0)
     return joined(parts)
 
 
 def _counted(states: dict[Address, str]) -> Json:
     counts = Counter(states.values())
     return {state: counts[state] for state in STATES}
-
-
-def _span(text: str) -> Span:
-    first, _, last = text.partition("-")
-    return Span.of(ip_address(first), ip_address(last or first))

@@ -10,12 +10,14 @@
 A call reads and writes a line and a few entries of the index, however much is held, and syncs once.
 """
 
+import errno
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from cni import durable
 from cni.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, together
@@ -25,11 +27,14 @@ from cni.spec import Key
 from ipam.ranges import Span, elsewhere
 from ipam.stores import Choose, Gone, Owner, Ranges, Sandbox, sticky, verify
 from ipam.stores import ranges as ranges_file
+from ipam.stores.blocks import Rotten
 from ipam.stores.index import HEADER
 from ipam.stores.lease import Lease, Lost, digest
 from ipam.stores.repair import repair
 from ipam.stores.stale import Rule, look
 from ipam.stores.table import INDEX, LEASES, Table
+
+T = TypeVar("T")
 
 # Seconds.  A change takes a fraction of a millisecond, nearly all of it the disk's.
 PATIENCE = 10.0
@@ -51,7 +56,7 @@ class FileStore:
         self._patience = patience
 
     def reserve(self, owner: Owner, choose: Choose, ranges: Ranges = ()) -> tuple[Ip, ...]:
-        with self._table(make=True) as table:
+        def work(table: Table) -> tuple[Ip, ...]:
             held = table.find(digest(owner.key))
             if held is None and owner.terms.sticky:
                 held = sticky.had(table, owner.terms.sticky, self._gone)
@@ -70,15 +75,17 @@ class FileStore:
                 table.slots.sync()  # it may be of one that was killed before it had
             return ips
 
+        return self._with_table(work, make=True)
+
     def concede(self, key: Key, taken: Mapping[Address, str], seconds: int) -> None:
-        with self._table() as table:
+        def work(table: Table) -> None:
             if held := table.find(digest(key)):
                 sticky.concede(table, held, taken, seconds)
 
+        self._with_table(work)
+
     def release(self, key: Key, *, unused: bool = False, in_use: bool = False) -> None:
-        if not self._is_there():
-            return
-        with self._table() as table:
+        def work(table: Table) -> None:
             held = table.find(digest(key))
             if held is None:
                 return
@@ -86,16 +93,18 @@ class FileStore:
             if lost := held.lost:
                 raise self._unreadable(key, lost, "released; repeat the call, it will succeed")
 
+        if self._is_there():
+            self._with_table(work)
+
     def check(self, key: Key) -> tuple[Address, ...]:
         if not self._is_there():
             raise CheckFailed(f"{key} holds no address: no {self._directory}/{LEASES}; delete the attachment, add it")
-        with self._table() as table:
-            held = table.find(digest(key))
-            if held is None:
-                raise CheckFailed(f"{key} holds no address in {self._directory}; delete the attachment and add it")
-            if isinstance(lost := held.entry, Lost):
-                raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
-            return held.entry.ips
+        held = self._with_table(lambda table: table.find(digest(key)))
+        if held is None:
+            raise CheckFailed(f"{key} holds no address in {self._directory}; delete the attachment and add it")
+        if isinstance(lost := held.entry, Lost):
+            raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
+        return held.entry.ips
 
     def collect(
         self,
@@ -107,8 +116,7 @@ class FileStore:
         if not self._is_there():
             return 0
         # Looked for without the lock, and so looked at again: others are not to wait while a whole node's leases go.
-        with self._table():
-            pass  # the index is made anew if need be
+        self._with_table(lambda _: None)  # the index is made anew if need be
         try:
             rule, lines = look(f"{self._directory}/{LEASES}", Rule.of(valid, probing=probing), self._gone)
         except OSError as e:
@@ -131,7 +139,8 @@ class FileStore:
         """
         if dry_run and not self._is_there():
             return list(_given_twice(leases))
-        with self._table(make=True) as table:
+
+        def work(table: Table) -> list[str]:
             here = {lease.owner.key: table.find(lease.digest) for lease in leases}
             collisions = list(_given_twice(leases))
             for lease in leases:
@@ -150,12 +159,16 @@ class FileStore:
                         table.put(None, lease)
             return collisions
 
+        return self._with_table(work, make=True)
+
     def rehearse(self, choose: Choose) -> None:
-        with self._table(make=True) as table:
+        def work(table: Table) -> None:
             choose(TableBook(table, ()))
             table.rehearse()
             if kept := len(os.listdir(table.quarantine)) if table.quarantine.is_dir() else 0:
                 self._log.append(f"{table.quarantine} has {kept} files of leases that could not be read; look at them")
+
+        self._with_table(work, make=True)
 
     def verify(self) -> list[str]:
         """What is wrong with the files, in words; nothing is changed."""
@@ -178,13 +191,16 @@ class FileStore:
             raise
 
     def _collect(self, lines: Sequence[tuple[int, int]], rule: Rule, problems: list[CniError]) -> int:
-        with self._table() as table:
-            same = [slot for slot, said in lines if hash(table.slots.read(slot)) == said and table.index.is_head(slot)]
+        def work(table: Table) -> tuple[int, list[Lost]]:
+            said = [(slot, was) for slot, was in lines if slot < table.index.slots and table.index.is_head(slot)]
+            same = [slot for slot, was in said if hash(table.slots.read(slot)) == was]
             stale = [held for held in map(table.at, same) if rule.applies(held.body)]
             sticky.release(table, stale)
-            lost = filter(None, (held.lost for held in stale))
-            problems.extend(self._unreadable("an attachment", one, "released") for one in lost)
-            return len(stale)
+            return len(stale), [held.lost for held in stale if held.lost]
+
+        count, lost = self._with_table(work)
+        problems.extend(self._unreadable("an attachment", one, "released") for one in lost)
+        return count
 
     def _unreadable(self, key: Key | str, lost: Lost, what: str) -> RecordUnreadable:
         names = ", ".join(map(str, lost.ips)) or "no address"
@@ -202,15 +218,34 @@ class FileStore:
         except OSError:
             return False
 
+    def _with_table(self, work: Callable[[Table], T], *, make: bool = False) -> T:
+        """What it answers, once more with the index made anew where it or a line was not what it should be."""
+        try:
+            with self._table(make=make) as table:
+                return work(table)
+        except Rotten as e:
+            self._log.append(f"{e}; the index of {self._directory} was made anew")
+        try:
+            with self._table(make=make) as table:
+                return work(table)
+        except Rotten as e:
+            raise IoFailure(f"{e}, and again when its index had been made anew; see to the disk, and try again") from e
+
     @contextmanager
     def _table(self, *, make: bool = False, mend: bool = True) -> Iterator[Table]:
         """The files, locked, and the index true unless they are to be seen as they are."""
         try:
             locked = self._first_lock if make else self._lock
-            with locked() as lock, Table(self._directory, self._log) as table:
-                if mend and not table.is_true:
-                    repair(table)
-                yield table
+            with locked() as lock, Table(self._directory, self._log, mend=mend) as table:
+                if not table.is_true:
+                    table.refuse_others()
+                    if mend:
+                        repair(table)
+                try:
+                    yield table
+                except Rotten:
+                    table.index.doubt()
+                    raise
                 if table.is_late:
                     # The disk takes longer than all else.  Others may go on from what it does not have yet, for it has
                     # that before, or with, whatever it gets of them.
@@ -239,7 +274,7 @@ class TableBook:
         return self.table.index.last
 
     def holder(self, address: Address) -> str:
-        slot = self.table.index.holder(address.version, int(address))
+        slot = self.table.index.pages.holder(address.version, int(address))
         if not slot:
             return ""
         found = self.table.at(slot).entry
@@ -256,7 +291,7 @@ class TableBook:
         return f"nobody and kept back {whom}, until {until}"
 
     def first_free(self, span: Span) -> Address | None:
-        return self.table.index.first_free(span)
+        return self.table.index.pages.first_free(span)
 
 
 def _named(pod: str) -> str:
@@ -273,10 +308,9 @@ def _given_twice(leases: Sequence[Lease]) -> Iterator[str]:
 
 def _refusal(directory: Path, e: OSError) -> IoFailure:
     """What the file system refuses, with the file's name."""
-    if isinstance(e, IsADirectoryError):
-        return IoFailure(
-            f"{e.filename} is a directory, as no released version made it; remove {directory} when no pod is attached"
-        )
+    if isinstance(e, IsADirectoryError) or e.errno == errno.ELOOP:
+        what = "is a directory" if isinstance(e, IsADirectoryError) else "is a symbolic link"
+        return IoFailure(f"{e.filename} {what} and should be a file; remove it, or move it away")
     file = e.filename2 or e.filename or directory / LEASES
     return IoFailure(f"{file}: {e.strerror}; {directory} must be writable and have room")
 

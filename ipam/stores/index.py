@@ -1,95 +1,117 @@
 """Where things are in ``leases``: a binary file of no worth of its own, made anew whenever it may be wrong.
 
-    0         header     whether and of what it is true; counts; the addresses given last
+    0         header     whether and of what it is true; counts; the addresses given last; a checksum
     4096      heads      by the hash of a key: the first of the lines that may be its lease
     + 256 K   pages      by the hash of a block of 4096 addresses: the first of the pages that may be the block's
-    + 64 K    records    one per line: the key's digest and the next line of the same hash, or the next free line
-    + 16 M    a page for every block that was ever given from: for each address the line of its lease, or 0
+    + 64 K    records    one per line: the key's digest and the next line of the same hash, or the next free line;
+                         and a checksum of the lease, so that no other line is taken for it
+    + 32 M    a page for every block that was ever given from: for each address the line of its lease, or 0 (pages.py)
 
+Heads, pages and records have a checksum after every 256 bytes (blocks.py), which are not counted here.
 Everything is one or two reads away, however much is held.  The tables never grow: with 60,000 leases a chain is one
-long, with ten times as many ten.  What is not there yet is a hole, and read as zeros.
+long, with ten times as many ten.
 
 It says "true" only for the leases file as it was when it was written (inode, size, time), in one boot, and not while
-a change is under way.  So it is never synced, and a crash at any point is found by the next who looks.
+a change is under way.  So it is never synced, and a crash at any point is found by the next who looks.  What is damaged
+is found by whoever reads it (Rotten): then it says "doubtful", which is to say that it was complete.
 """
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from struct import Struct
 from typing import Final
+from zlib import crc32
 
 from cni import durable
 from cni.result import Address
 from ipam.ranges import Span
+from ipam.stores import blocks
+from ipam.stores.blocks import SIZE, Blocks, Rotten
 from ipam.stores.lease import DIGEST
+from ipam.stores.pages import HEADS_SIZE, Pages
+from ipam.stores.slots import SLOTS
 
-MAGIC: Final = b"HPNIDX\0\2"
+MAGIC: Final = b"HPNIDX\0\3"
 HEADS: Final = 1 << 16
-PAGE_HEADS: Final = 1 << 14
-SLOTS: Final = 1 << 20
-BLOCK: Final = 1 << 12
 HEADER: Final = 4096
 
-# Magic, boot, whether it is true, the addresses given last; inode, size and time of leases; lines, first free line,
-# leases, pages; of which ranges the file ``ranges`` is.
-_HEADER: Final = Struct("<8s16sBBxxQQQIIII8s")
+# Magic, boot, whether it is true, a checksum of the rest.
+_PREFIX: Final = Struct("<8s16sB3xI")
+# How many addresses given last; inode, size and time of leases; lines, first free line, leases, pages; which making of
+# the file this is; how many leases were ever written; of which ranges the file ``ranges`` is.
+_HEADER: Final = Struct("<B7xQQQIIIII4xQ8s")
 _LAST: Final = Struct("<B16s")
 _LASTS: Final = 24
 _TRUE_AT: Final = 24
-_RECORD: Final = Struct(f"<{DIGEST}sI")
-_PAGE: Final = Struct("<B3x16sI8x")
+_CHANGING, _TRUE, _DOUBTFUL = range(3)
+_RECORD: Final = Struct(f"<{DIGEST}sII12x")
 _U32: Final = Struct("<I")
 
-_PAGES_AT: Final = HEADER + 4 * HEADS
-_RECORDS_AT: Final = _PAGES_AT + 4 * PAGE_HEADS
-_BLOCKS_AT: Final = _RECORDS_AT + _RECORD.size * SLOTS
-_PAGE_SIZE: Final = _PAGE.size + 4 * BLOCK
-# Set in the entry of an address that is held: four zero bytes are then found nowhere but where one is free.
-_HELD: Final = 1 << 31
-_FREE: Final = b"\0\0\0\0"
+# Places in the blocks.
+_PAGES_AT: Final = 4 * HEADS
+_RECORDS_AT: Final = _PAGES_AT + HEADS_SIZE
+# In the file.
+_END: Final = HEADER + -(-blocks.size(_RECORDS_AT + _RECORD.size * SLOTS) // 4096) * 4096
 
 
 class Index:
-    """The open file; the caller has the lock, and closes."""
+    """The open file; the caller has the lock, and closes.  What reads or writes raises Rotten, OSError."""
 
-    def __init__(self, path: str) -> None:
-        """``path`` is empty for one in memory, that nobody will find."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self.fd = os.open(path, flags, 0o600) if path else os.memfd_create("index")
-        header = os.pread(self.fd, _HEADER.size + _LASTS * _LAST.size, 0)
-        fixed = header[: _HEADER.size].ljust(_HEADER.size, b"\0")
-        magic, boot, true, lasts, *numbers, ranges = _HEADER.unpack(fixed)
+    def __init__(self, fd: int = -1) -> None:
+        """Without a file it is one in memory, that nobody will find."""
+        self.fd = fd if fd >= 0 else os.memfd_create("index")
+        try:
+            data = os.pread(self.fd, _PREFIX.size + _HEADER.size + _LASTS * _LAST.size, 0)
+        except OSError:  # of no file
+            data = b""
+        magic, boot, self._mark, said = _PREFIX.unpack(data[: _PREFIX.size].ljust(_PREFIX.size, b"\0"))
+        body = data[_PREFIX.size :].ljust(_HEADER.size, b"\0")
+        body = body[: _HEADER.size + _LAST.size * body[0]]
+        self.readable = magic == MAGIC and crc32(body) == said
+        if not self.readable:
+            body = bytes(_HEADER.size)
+        _, *numbers, ranges = _HEADER.unpack_from(body)
         self.ranges: bytes = ranges
         self._of = tuple[int, ...](numbers[:3])
-        self.slots, self.free, self.leases, self.pages = map(int, numbers[3:])
-        self.readable = magic == MAGIC
+        self.slots, self.free, self.leases, pages, self._making, self.written = map(int, numbers[3:])
         self.of_this_boot = self.readable and boot == _boot()
-        self._true = self.of_this_boot and true == 1
-        self._last = header[_HEADER.size :][: lasts * _LAST.size] if self.readable else b""
+        self._last = body[_HEADER.size :]
+        self._blocks = Blocks(self.fd, HEADER, self._making)
+        self.pages = Pages(self.fd, self._blocks, _PAGES_AT, _END, self._making, pages)
 
     def close(self) -> None:
         os.close(self.fd)
 
-    def is_of(self, leases: os.stat_result) -> bool:
-        """Whether it was written for that very file, whatever that holds now."""
-        return self.of_this_boot and self._of[:1] == _identity(leases)[:1]
+    @property
+    def is_complete(self) -> bool:
+        """Whether it was true of some leases of this boot, whatever became of these since."""
+        return self.of_this_boot and self._mark in (_TRUE, _DOUBTFUL)
 
     def is_true(self, leases: os.stat_result) -> bool:
-        return self._true and self._of == _identity(leases)
+        return self.of_this_boot and self._mark == _TRUE and self._of == _identity(leases)
 
     def distrust(self) -> None:
         """Before a change."""
-        os.pwrite(self.fd, b"\0", _TRUE_AT)
+        self._set_mark(_CHANGING)
+
+    def doubt(self) -> None:
+        """After it was seen to be wrong, or the leases."""
+        if self._mark == _TRUE:
+            self._set_mark(_DOUBTFUL)
+
+    def _set_mark(self, mark: int) -> None:
+        self._mark = mark
+        os.pwrite(self.fd, bytes([mark]), _TRUE_AT)
 
     def trust(self, leases: os.stat_result) -> None:
         """After it."""
-        counts = (self.slots, self.free, self.leases, self.pages)
+        counts = (self.slots, self.free, self.leases, self.pages.count, self._making, self.written)
         lasts = len(self._last) // _LAST.size
-        os.pwrite(
-            self.fd, _HEADER.pack(MAGIC, _boot(), 1, lasts, *_identity(leases), *counts, self.ranges) + self._last, 0
-        )
+        body = _HEADER.pack(lasts, *_identity(leases), *counts, self.ranges) + self._last
+        os.pwrite(self.fd, _PREFIX.pack(MAGIC, _boot(), _TRUE, crc32(body)) + body, 0)
+        self._mark = _TRUE
 
     @property
     def last(self) -> tuple[Address, ...]:
@@ -102,58 +124,52 @@ class Index:
     def last(self, addresses: Sequence[Address]) -> None:
         self._last = b"".join(_LAST.pack(a.version, int(a).to_bytes(16)) for a in addresses[:_LASTS])
 
-    def make_anew(self, slots: int, held: Iterable[tuple[int, bytes, Iterable[tuple[int, int]]]]) -> None:
-        """For so many lines, of which these are held: line, digest of the key, addresses as version and number.
+    def make_anew(self, slots: int, held: Iterable[tuple[int, bytes, int, Iterable[tuple[int, int]]]]) -> None:
+        """For so many lines, of which these are held: line, digest of the key, the lease's checksum, its addresses as
+        version and number.
 
         In memory and then in one go: 60,000 leases take a third of a second, nearly all of it for reading them.
         """
         heads = array("I", bytes(4 * HEADS))
-        blocks: dict[tuple[int, int], array[int]] = {}
-        records = array("I", bytes(_RECORD.size * slots))
-        words = _RECORD.size // 4
+        entries = list[tuple[int, int, int]]()
+        records = bytearray(-(-_RECORD.size * slots // SIZE) * SIZE)
         self.slots, self.leases = slots, 0
         taken = bytearray(slots)
-        for slot, digest, addresses in held:
+        for slot, digest, seal, addresses in held:
             taken[slot] = 1
             if not digest:
                 continue
             self.leases += 1
             hashed = int.from_bytes(digest[:4]) % HEADS
-            records[slot * words : (slot + 1) * words] = array("I", _RECORD.pack(digest, heads[hashed]))
+            _RECORD.pack_into(records, slot * _RECORD.size, digest, heads[hashed], seal)
             heads[hashed] = slot
-            for version, number in addresses:
-                block = blocks.setdefault((version, number // BLOCK), array("I"))
-                if not block:
-                    block.frombytes(bytes(4 * BLOCK))
-                block[number % BLOCK] = slot | _HELD
+            entries += [(version, number, slot) for version, number in addresses]
         self.free = 0
         for slot in range(slots - 1, 0, -1):
             if not taken[slot]:
-                records[slot * words + words - 1] = self.free
+                _U32.pack_into(records, slot * _RECORD.size + DIGEST, self.free)
                 self.free = slot
         os.ftruncate(self.fd, 0)  # without a header it is not true
-        self.pages = 0
-        for (version, prefix), block in blocks.items():
-            self._fill(block.tobytes(), self._new_page(version, prefix))
-        self._fill(heads.tobytes(), HEADER)
-        self._fill(records.tobytes(), _RECORDS_AT)
-
-    def _fill(self, data: bytes, at: int) -> None:
-        for i in range(0, len(data), 4096):
-            part = data[i : i + 4096]
-            if any(part):
-                os.pwrite(self.fd, part, at + i)
+        self._mark, self._making = _CHANGING, int.from_bytes(os.urandom(4))
+        self._blocks = Blocks(self.fd, HEADER, self._making)
+        os.ftruncate(self.fd, _END)
+        self._blocks.fill(0, heads.tobytes())
+        self._blocks.fill(_RECORDS_AT, bytes(records))
+        self.pages = Pages(self.fd, self._blocks, _PAGES_AT, _END, self._making)
+        self.pages.make_anew(entries)
 
     # Keys
 
     def find(self, digest: bytes) -> int:
         """The line of the key's lease, 0 if it has none."""
-        slot = self._head(digest)
+        slot, left = self._head(digest), self.slots
         while slot:
-            found, after = self._record(slot)
+            found, after, _ = self._record(slot)
             if found == digest:
                 return slot
-            slot = after
+            slot, left = after, left - 1
+            if left < 0:
+                raise Rotten("a chain of the index has no end")
         return 0
 
     def digest(self, slot: int) -> bytes:
@@ -164,16 +180,25 @@ class Index:
         """Whether a lease begins at the line."""
         return any(self.digest(slot))
 
-    def add(self, digest: bytes, slot: int) -> None:
-        self._set_record(slot, digest, self._head(digest))
+    def seal(self, slot: int) -> int:
+        """The checksum of the lease that begins at the line."""
+        return self._record(slot)[2]
+
+    def add(self, digest: bytes, slot: int, seal: int) -> None:
+        self._set_record(slot, digest, self._head(digest), seal)
         self._set_head(digest, slot)
         self.leases += 1
 
-    def rename(self, old: bytes, new: bytes, slot: int) -> None:
+    def rename(self, old: bytes, new: bytes, slot: int, seal: int) -> None:
         """The line is another key's now."""
         self._unlink(old, slot)
-        self._set_record(slot, new, self._head(new))
+        self._set_record(slot, new, self._head(new), seal)
         self._set_head(new, slot)
+
+    def reseal(self, slot: int, seal: int) -> None:
+        """The same key's lease says something else now."""
+        digest, after, _ = self._record(slot)
+        self._set_record(slot, digest, after, seal)
 
     def remove(self, digest: bytes, slot: int) -> None:
         """The line is free then."""
@@ -182,32 +207,43 @@ class Index:
         self.push(slot)
 
     def _unlink(self, digest: bytes, slot: int) -> None:
-        _, after = self._record(slot)
-        before = self._head(digest)
-        if before == slot:
+        after = self._record(slot)[1]
+        at, left = self._head(digest), self.slots
+        if at == slot:
             self._set_head(digest, after)
-        else:
-            while (link := self._record(before))[1] != slot:
-                before = link[1]
-            self._set_record(before, link[0], after)
+            return
+        while at and left:
+            found, following, seal = self._record(at)
+            if following == slot:
+                self._set_record(at, found, after, seal)
+                return
+            at, left = following, left - 1
+        raise Rotten(f"line {slot} is not found by its key")
 
     # Free lines
 
     def push(self, slot: int) -> None:
-        self._set_record(slot, bytes(DIGEST), self.free)
+        self._set_record(slot, bytes(DIGEST), self.free, 0)
         self.free = slot
 
     def push_all(self, first: int, slots: int) -> None:
         """The lines from the first up to ``slots``, which are new."""
-        chain = [_RECORD.pack(bytes(DIGEST), slot + 1) for slot in range(first, slots - 1)]
-        chain.append(_RECORD.pack(bytes(DIGEST), self.free))
-        os.pwrite(self.fd, b"".join(chain), _record_at(first))
+        chain = [_RECORD.pack(bytes(DIGEST), slot + 1, 0) for slot in range(first, slots - 1)]
+        chain.append(_RECORD.pack(bytes(DIGEST), self.free, 0))
+        # The block that the last lines before these are in is there.
+        begun = -first % (SIZE // _RECORD.size)
+        for slot, record in zip(range(first, first + begun), chain, strict=False):
+            self._blocks.write(_record_at(slot), record)
+        rest = b"".join(chain[begun:])
+        self._blocks.fill(_record_at(first + begun), rest.ljust(-(-len(rest) // SIZE) * SIZE, b"\0"))
         self.free, self.slots = first, slots
 
     def pop(self) -> int:
         """A free line; there must be one."""
         slot = self.free
-        _, self.free = self._record(slot)
+        digest, self.free, _ = self._record(slot)
+        if any(digest):
+            raise Rotten(f"line {slot} is in use and counts as free")
         return slot
 
     def free_lines(self) -> list[int]:
@@ -218,85 +254,20 @@ class Index:
             slot = self._record(slot)[1]
         return lines
 
-    # Addresses
-
-    def holder(self, version: int, number: int) -> int:
-        """The line of the lease that has the address, 0 if it is free."""
-        at = self._page(version, number // BLOCK)
-        return self._u32(at + 4 * (number % BLOCK)) & ~_HELD if at else 0
-
-    def give(self, version: int, number: int, slot: int) -> None:
-        at = self._page(version, number // BLOCK) or self._new_page(version, number // BLOCK)
-        os.pwrite(self.fd, _U32.pack(slot | _HELD), at + 4 * (number % BLOCK))
-
-    def take(self, version: int, number: int) -> None:
-        if at := self._page(version, number // BLOCK):
-            os.pwrite(self.fd, _FREE, at + 4 * (number % BLOCK))
-
-    def first_free(self, span: Span) -> Address | None:
-        """The span's lowest address that nobody holds."""
-        number = span.first
-        while number <= span.last:
-            at = self._page(span.version, number // BLOCK)
-            if not at:
-                return span.address(number)
-            rest = min(BLOCK - number % BLOCK, span.last - number + 1)
-            # Most often it is the very next one.
-            for count in (min(rest, 16), rest):
-                entries = os.pread(self.fd, 4 * count, at + 4 * (number % BLOCK))
-                if (found := entries.find(_FREE)) >= 0:
-                    return span.address(number + found // 4)
-            number += rest
-        return None
-
-    def held(self) -> Iterator[tuple[int, int, int]]:
-        """Every address that is held, as version, number and line."""
-        for n in range(self.pages):
-            page = os.pread(self.fd, _PAGE_SIZE, _BLOCKS_AT + n * _PAGE_SIZE)
-            if len(page) == _PAGE_SIZE:
-                version, prefix, _ = _PAGE.unpack_from(page)
-                first = int.from_bytes(prefix) * BLOCK
-                for i, slot in enumerate(array("I", page[_PAGE.size :])):
-                    if slot:
-                        yield version, first + i, slot & ~_HELD
-
-    def _page(self, version: int, prefix: int) -> int:
-        """Where the block's entries are, 0 if it has no page."""
-        n = self._u32(_PAGES_AT + 4 * (prefix % PAGE_HEADS))
-        wanted = prefix.to_bytes(16)
-        while n:
-            at = _BLOCKS_AT + (n - 1) * _PAGE_SIZE
-            found, block, after = _PAGE.unpack(os.pread(self.fd, _PAGE.size, at))
-            if block == wanted and found == version:
-                return at + _PAGE.size
-            n = after
-        return 0
-
-    def _new_page(self, version: int, prefix: int) -> int:
-        head = _PAGES_AT + 4 * (prefix % PAGE_HEADS)
-        at = _BLOCKS_AT + self.pages * _PAGE_SIZE
-        os.ftruncate(self.fd, at + _PAGE_SIZE)
-        os.pwrite(self.fd, _PAGE.pack(version, prefix.to_bytes(16), self._u32(head)), at)
-        self.pages += 1
-        os.pwrite(self.fd, _U32.pack(self.pages), head)
-        return at + _PAGE.size
-
     def _head(self, digest: bytes) -> int:
-        return self._u32(HEADER + 4 * (int.from_bytes(digest[:4]) % HEADS))
+        return self._blocks.number(4 * (int.from_bytes(digest[:4]) % HEADS))
 
     def _set_head(self, digest: bytes, slot: int) -> None:
-        os.pwrite(self.fd, _U32.pack(slot), HEADER + 4 * (int.from_bytes(digest[:4]) % HEADS))
+        self._blocks.write(4 * (int.from_bytes(digest[:4]) % HEADS), _U32.pack(slot))
 
-    def _record(self, slot: int) -> tuple[bytes, int]:
-        record = os.pread(self.fd, _RECORD.size, _record_at(slot)).ljust(_RECORD.size, b"\0")
-        digest, after = _RECORD.unpack(record)
-        return digest, after
+    def _record(self, slot: int) -> tuple[bytes, int, int]:
+        if not 0 < slot < self.slots:
+            raise Rotten(f"the index names line {slot} of {self.slots}")
+        digest, after, seal = _RECORD.unpack(self._blocks.read(_record_at(slot), _RECORD.size))
+        return digest, after, seal
 
-    def _set_record(self, slot: int, digest: bytes, after: int) -> None:
-        os.pwrite(self.fd, _RECORD.pack(digest, after), _record_at(slot))
-
-    def _u32(self, at: int) -> int:
-        return int.from_bytes(os.pread(self.fd, 4, at), "little")
+    def _set_record(self, slot: int, digest: bytes, after: int, seal: int) -> None:
+        self._blocks.write(_record_at(slot), _RECORD.pack(digest, after, seal))
 
 
 def _record_at(slot: int) -> int:

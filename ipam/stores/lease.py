@@ -10,6 +10,7 @@ makes it a lease, so the others are on disk before it.
 
 import json
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
 from typing import Any, Final
@@ -45,6 +46,7 @@ def kept_digest(sticky: str) -> bytes:
     return _hash(f" sticky {sticky}")
 
 
+@lru_cache(16)
 def _hash(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=DIGEST).digest()
 
@@ -223,6 +225,14 @@ def unseal(line: bytes) -> Json | None:
     except ValueError as e:
         raise Unreadable(f"not JSON ({e})") from e
     return body
+
+
+def link(body: Json, name: str, otherwise: int) -> int:
+    """The line that "of" or "next" names.  Raises Unreadable."""
+    at = body.get(name, otherwise)
+    if type(at) is not int or at < 0:
+        raise Unreadable(f"{name} {at!r} is no line")
+    return at
 
 
 def split(body: Json) -> list[Json]:

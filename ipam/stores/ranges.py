@@ -4,13 +4,19 @@ import json
 import os
 from contextlib import suppress
 from hashlib import blake2b
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
+from cni.errors import IoFailure
+from ipam.ranges import Span
 from ipam.stores import Ranges
+from ipam.stores.slots import file, reading, truly
 from ipam.stores.table import Table
 
 RANGES: Final = "ranges"
+# Bytes; more than any configuration has.
+_MOST: Final = 1 << 22
 
 
 def keep(table: Table, ranges: Ranges) -> None:
@@ -27,10 +33,11 @@ def keep(table: Table, ranges: Ranges) -> None:
             "leases outside them are kept until they are released"
         )
     # Nothing depends on it, so it is not synced, and a full disk is no reason to refuse an ADD that has a line.
-    with suppress(OSError):
+    with suppress(OSError, IoFailure):
         if before != now:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = truly(file(f"{path}", table.log), f"{path}", table.log)
             try:
+                os.ftruncate(fd, 0)
                 os.write(fd, json.dumps({"sets": now}).encode() + b"\n")
             finally:
                 os.close(fd)
@@ -40,11 +47,26 @@ def keep(table: Table, ranges: Ranges) -> None:
 
 def read(directory: Path) -> list[list[str]]:
     """What each range set had, as "first-last"; empty where it is not known."""
+    sets = list[list[str]]()
     try:
-        sets: list[list[str]] = json.loads((directory / RANGES).read_bytes())["sets"]
-    except (OSError, ValueError, TypeError, KeyError):  # cut off by a crash; the next ADD writes it again
-        return []
-    return sets
+        fd = reading(directory / RANGES)
+        try:
+            sets = json.loads(os.read(fd, _MOST))["sets"]
+        finally:
+            os.close(fd)
+        right = all([parsed(text) for text in spans] for spans in sets)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        right = False  # cut off by a crash, or damaged; the next ADD with other ranges writes it again
+    return sets if right else []
+
+
+def parsed(text: str) -> Span:
+    """Raises ValueError, TypeError, AttributeError."""
+    first, _, last = text.partition("-")
+    low, high = ip_address(first), ip_address(last or first)
+    if low.version != high.version or int(low) > int(high):
+        raise ValueError(f"{text} is no range")
+    return Span.of(low, high)
 
 
 def _words(sets: list[list[str]]) -> str:

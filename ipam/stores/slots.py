@@ -11,7 +11,9 @@ everything.  In place there is nothing to allocate: a lease can be freed on a fu
 at once, and is never made smaller.  Not here: locks, and what the lines mean.
 """
 
+import errno
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,20 +23,27 @@ from cni import durable
 from ipam.stores.lease import BLANK, LINE, seal
 
 SCHEMA: Final = 1
+# So many lines there may be.
+SLOTS: Final = 1 << 20
 # So many lines at once.
 GROWTH: Final = 128
 # So many lines are read at once.
 READ: Final = 2048
 
+QUARANTINE: Final = "quarantine"
+# A FIFO or a device must not make us wait.
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
 HEAD: Final = seal({"schema": SCHEMA, "about": "hpn-ipam: a lease per line of 512 bytes; jq . shows them"})
 
 
 class Slots:
-    """The open file; the caller has the lock, and closes.  A new one is empty, which ``repair`` makes good."""
+    """The open file; who writes has the lock, and whoever opened it closes.  A new one is empty, which ``repair`` makes
+    good."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, fd: int) -> None:
         self.path = path
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self.fd = fd
 
     def close(self) -> None:
         os.close(self.fd)
@@ -52,8 +61,8 @@ class Slots:
         os.fdatasync(self.fd)
 
     def size(self) -> int:
-        """In lines, the last perhaps not whole."""
-        return -(-os.fstat(self.fd).st_size // LINE)
+        """In lines, the last perhaps not whole; what is behind the most that there may be is none of ours."""
+        return min(-(-os.fstat(self.fd).st_size // LINE), SLOTS)
 
     def lines(self, slots: int) -> Iterator[tuple[int, bytes]]:
         """So many lines with their numbers, from the first on; shorter than a line where the file ends."""
@@ -85,8 +94,7 @@ class Slots:
 
     def copy(self, lines: Sequence[bytes], to: Path) -> Path:
         """The lines in a new file in that directory, on disk, for people to look at.  Raises OSError, IoFailure."""
-        durable.directory(to)
-        target = next(t for n in range(1_000_000) if not (t := to / f"leases.{n}").exists())
+        target = place(to, "leases")
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             _write(fd, b"".join(lines), 0)
@@ -95,6 +103,66 @@ class Slots:
             os.close(fd)
         durable.sync_directory(to)
         return target
+
+
+def place(quarantine: Path, name: str) -> Path:
+    """Where a file of that name may be kept.  Raises OSError, IoFailure."""
+    if not stat.S_ISDIR(_mode(quarantine) or stat.S_IFDIR):
+        quarantine.rename(_unused(quarantine))
+    return _unused(durable.directory(quarantine) / name)
+
+
+def file(path: str, log: list[str] | None = None) -> int:
+    """It opened, and made where there is none.  Raises OSError, IoFailure.
+
+    What cannot be opened, being no file, is moved to quarantine and ``log`` is told, if there is one.
+    """
+    try:
+        return os.open(path, _FLAGS, 0o600)
+    except OSError:
+        if log is None or stat.S_ISREG(_mode(Path(path)) or stat.S_IFREG):
+            raise
+    return _in_place_of(path, log)
+
+
+def truly(fd: int, path: str, log: list[str] | None = None) -> int:
+    """The descriptor, or that of a file in the place of what is none.  Raises OSError, IoFailure."""
+    if log is None or stat.S_ISREG(os.fstat(fd).st_mode):
+        return regular(fd, path)
+    os.close(fd)
+    return _in_place_of(path, log)
+
+
+def _in_place_of(path: str, log: list[str]) -> int:
+    there = Path(path)
+    kept = place(there.parent / QUARANTINE, there.name)
+    there.rename(kept)
+    log.append(f"{path} was no file; moved to {kept}, look at it")
+    return os.open(path, _FLAGS, 0o600)
+
+
+def reading(path: Path | str) -> int:
+    """It opened for who changes nothing.  Raises OSError where it is no file."""
+    return regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), path)
+
+
+def regular(fd: int, path: Path | str) -> int:
+    """The descriptor.  Raises OSError, and it is closed, where it is not a file's."""
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "not a file; move it away", str(path))
+
+
+def _mode(path: Path) -> int:
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return 0
+
+
+def _unused(path: Path) -> Path:
+    return next(p for n in range(1_000_000) if not _mode(p := path.with_name(f"{path.name}.{n}")))
 
 
 def _write(fd: int, data: bytes, at: int) -> None:

@@ -9,7 +9,7 @@ from cni import durable
 from cni.spec import Json, Key
 from ipam.stores import Gone, Sandbox
 from ipam.stores.lease import Kept, Unreadable, digest, entry, holdings, sandbox, unseal
-from ipam.stores.slots import Slots
+from ipam.stores.slots import Slots, reading
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def look(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]:
     With each the hash of what it says: looked at without the lock, a line proves something only while it stands.
     """
     stale, doubtful = dict[int, int](), dict[int, tuple[int, Sandbox]]()
-    slots = Slots(path)
+    slots = Slots(path, reading(path))
     try:
         for slot, line in slots.lines(slots.size()):
             try:

@@ -7,16 +7,30 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Self
+from zlib import crc32
 
-from cni import durable
 from cni.result import Address
 from cni.spec import Json
-from ipam.ranges import Span
-from ipam.stores.index import SLOTS, Index
-from ipam.stores.lease import BLANK, Entry, Kept, Lost, Unreadable, entry, holdings, joined, seal, sealed, split, unseal
-from ipam.stores.slots import Slots
+from ipam.stores.blocks import Rotten
+from ipam.stores.index import Index
+from ipam.stores.lease import (
+    BLANK,
+    Entry,
+    Kept,
+    Lost,
+    Unreadable,
+    entry,
+    holdings,
+    joined,
+    link,
+    seal,
+    sealed,
+    split,
+    unseal,
+)  # fmt: skip
+from ipam.stores.slots import QUARANTINE, SLOTS, Slots, file, truly
 
-LEASES, INDEX, QUARANTINE = "leases", "index", "quarantine"
+LEASES, INDEX = "leases", "index"
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,7 @@ class Held:
 
     lines: tuple[int, ...]
     body: Json
+    seal: int  # a checksum of all of them
 
     @property
     def slot(self) -> int:
@@ -55,18 +70,20 @@ class Table:
     """The open files of a network; the caller has the lock.
 
     ``log`` gets what an operator should look at.  Whatever raises OSError or IoFailure has changed no lease, or is
-    undone by the next who makes the index anew.
+    undone by the next who makes the index anew.  So is what raises Rotten, after which the index must be made anew.
     """
 
-    def __init__(self, directory: Path, log: list[str]) -> None:
+    def __init__(self, directory: Path, log: list[str], *, mend: bool = True) -> None:
+        """With ``mend`` what is there and is no file is set aside: at once, or by ``refuse_others``."""
         self.directory = directory
         self.log = log
         self._is_spoilt = False
         self._late = list[tuple[int, bytes]]()
         # Not Path's "/": opening takes less time than that.
-        self.slots = Slots(f"{directory}/{LEASES}")
+        leases, self._aside = f"{directory}/{LEASES}", log if mend else None
+        self.slots = Slots(leases, file(leases, self._aside))
         try:
-            self.index = Index(f"{directory}/{INDEX}")
+            self.index = Index(file(f"{directory}/{INDEX}", self._aside))
         except BaseException:
             self.slots.close()
             raise
@@ -81,6 +98,13 @@ class Table:
         self.slots.close()
         self.index.close()
 
+    def refuse_others(self) -> None:
+        """See that both are files: with an index that is true they are.  Raises OSError, IoFailure."""
+        self.slots.fd = truly(self.slots.fd, self.slots.path, self._aside)
+        index = truly(self.index.fd, f"{self.directory}/{INDEX}", self._aside)
+        if index != self.index.fd or not self.index.readable:
+            self.index = Index(index)
+
     @property
     def is_true(self) -> bool:
         """Whether the index is; where not, nothing but ``repair`` is of use."""
@@ -92,16 +116,18 @@ class Table:
 
     def read(self, slot: int) -> Held:
         """The lease that begins there.  Raises Unreadable."""
-        lines, bodies = list[int](), list[Json]()
+        lines, bodies, whole = list[int](), list[Json](), b""
         at = slot
         while at:
-            body = unseal(self.slots.read(at))
+            line = self.slots.read(at)
+            body = unseal(line)
             if body is None or at in lines or body.get("of", slot if at == slot else 0) != slot:
                 raise Unreadable(f"line {at} is no part of a lease at {slot}")
             lines.append(at)
             bodies.append(body)
-            at = body.get("next", 0)
-        return Held(tuple(lines), bodies[0] if len(bodies) == 1 else joined(bodies))
+            whole += line
+            at = link(body, "next", 0)
+        return Held(tuple(lines), bodies[0] if len(bodies) == 1 else joined(bodies), crc32(whole))
 
     def find(self, digest: bytes) -> Held | None:
         """The key's lease."""
@@ -111,21 +137,20 @@ class Table:
     def head(self, slot: int) -> int:
         """Where the lease begins that the line is of, 0 if it is of none."""
         try:
-            head: int = (unseal(self.slots.read(slot)) or {}).get("of", slot)
+            head = link(unseal(self.slots.read(slot)) or {}, "of", slot)
         except Unreadable:
             return 0
-        return head if self.index.is_head(head) else 0
+        return head if 0 < head < self.index.slots and self.index.is_head(head) else 0
 
     def at(self, slot: int) -> Held:
-        """What the index has there.  One that cannot be read is set aside first."""
+        """What the index has there.  Raises Rotten where it is not that any more."""
         try:
             held = self.read(slot)
-            if held.holdings[0] == self.index.digest(slot):
-                return held
-            why = "it is another key's"
         except Unreadable as e:
-            why = str(e)
-        return self._set_aside(slot, why)
+            raise Rotten(f"line {slot} of {self.slots.path}: {e}") from e
+        if held.seal != self.index.seal(slot):
+            raise Rotten(f"line {slot} of {self.slots.path} is another than was written there")
+        return held
 
     def put(self, old: Held | None, new: Entry, last: Sequence[Address] = (), *, late: bool = False) -> None:
         """Commit the lease, in the place of the old one if there is one; ``last`` stays behind what is given now.
@@ -133,18 +158,20 @@ class Table:
         ``late`` is for a new one, and leaves the sync to the caller, who needs no lock for it; see ``take_back``."""
         before = old.holdings[1] if old else []
         after = [(address.version, int(address)) for address in new.ips]
-        slot = self._write(old.slot if old else 0, new.body(), late=late)
+        slot, sealed_ = self._write(old.slot if old else 0, new.body(), late=late)
         with self._indexing():
             if old is None:
-                self.index.add(new.digest, slot)
+                self.index.add(new.digest, slot, sealed_)
             else:
                 self._free(old.lines[1:])
                 if old.holdings[0] != new.digest:
-                    self.index.rename(old.holdings[0], new.digest, slot)
+                    self.index.rename(old.holdings[0], new.digest, slot, sealed_)
+                else:
+                    self.index.reseal(slot, sealed_)
             for version, number in set(before) - set(after):
-                self.index.take(version, number)
+                self.index.pages.take(version, number)
             for version, number in after:
-                self.index.give(version, number, slot)
+                self.index.pages.give(version, number, slot)
             if not isinstance(new, Kept):
                 self.index.last = (*new.ips, *last)
             self.trust()
@@ -176,7 +203,7 @@ class Table:
             for held in leases:
                 digest, addresses = held.holdings
                 for version, number in addresses:
-                    self.index.take(version, number)
+                    self.index.pages.take(version, number)
                 self.index.remove(digest, held.slot)
                 self._free(held.lines[1:])
             self.trust()
@@ -199,23 +226,16 @@ class Table:
         """The change stands: what fails in here is the index's loss, and no later change of ours makes that good."""
         try:
             yield
-        except OSError:
+        except (OSError, Rotten):
             self._is_spoilt = True
 
-    def _set_aside(self, slot: int, why: str) -> Held:
-        """Keep a copy of a lease that cannot be read; by the index, its key and addresses stay held."""
-        kept = self.slots.copy([self.slots.read(slot)], self.quarantine)
-        ips = tuple(Span(v, n, n).address(n) for v, n, holder in self.index.held() if holder == slot)
-        lost = Lost(self.index.digest(slot), ips, durable.boot_id(), f"{QUARANTINE}/{kept.name}")
-        self._write(slot, lost.body())
-        self.trust()
-        names = ", ".join(map(str, ips)) or "no address"
-        self.log.append(f"line {slot} of {self.slots.path}: {why}; kept in {kept}, {names} held until it is deleted")
-        return self.read(slot)
+    def _write(self, slot: int, body: Json, *, late: bool = False) -> tuple[int, int]:
+        """Commit the lease at that line or, for 0, a free one; where it is, and its checksum.
 
-    def _write(self, slot: int, body: Json, *, late: bool = False) -> int:
-        """Commit the lease at that line or, for 0, a free one; where it is.  The index is not trusted any more."""
-        whole = sealed(body)
+        The index is not trusted any more."""
+        self.index.written += 1
+        body["n"] = self.index.written
+        whole, rest = sealed(body), b""
         parts = [body] if whole else split(body)
         fresh = self._lines(len(parts) - bool(slot))
         lines = [slot, *fresh] if slot else fresh
@@ -224,7 +244,8 @@ class Table:
         try:
             if fresh[1:] or (slot and fresh):
                 for at, part, after in zip(lines[1:], parts[1:], [*lines[2:], 0], strict=True):
-                    self.slots.write(at, seal({"of": lines[0], **part} | ({"next": after} if after else {})))
+                    rest += (line := seal({"of": lines[0], **part} | ({"next": after} if after else {})))
+                    self.slots.write(at, line)
                 self.slots.sync()
                 parts[0]["next"] = lines[1]
             line = whole or seal(parts[0])
@@ -239,7 +260,7 @@ class Table:
                 self.slots.write(lines[0], old)
                 self.slots.sync()
             raise
-        return lines[0]
+        return lines[0], crc32(line + rest)
 
     def _lines(self, count: int) -> list[int]:
         """So many free lines.  Raises OSError where there is no room for more."""
@@ -249,6 +270,8 @@ class Table:
                 if not self.index.free:
                     self._grow()
                 taken.append(self.index.pop())
+                if self.slots.read(taken[-1]).strip(b"\0 \n"):
+                    raise Rotten(f"line {taken[-1]} of {self.slots.path} counts as free and is not")
         except OSError:
             # The file is as it was, but for its time.
             for line in reversed(taken):

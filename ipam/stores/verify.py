@@ -5,16 +5,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ipam.ranges import Span
+from ipam.stores.blocks import Rotten
 from ipam.stores.index import Index
 from ipam.stores.lease import Unreadable, unseal
-from ipam.stores.table import QUARANTINE, Table
+from ipam.stores.slots import QUARANTINE
+from ipam.stores.table import Table
 
 _Holdings = tuple[bytes, list[tuple[int, int]]]
 
 
 def problems(table: Table) -> Iterator[str]:
     """What is wrong, in words.  Raises OSError."""
-    heads, parts = dict[int, _Holdings](), set[int]()
+    heads, seals, parts = dict[int, _Holdings](), dict[int, int](), set[int]()
     for slot, line in table.slots.lines(table.slots.size()):
         try:
             body = unseal(line)
@@ -22,13 +24,16 @@ def problems(table: Table) -> Iterator[str]:
                 yield "line 0 is not what it should be"
             elif slot and body is not None and "of" not in body:
                 held = table.read(slot)
-                heads[slot] = held.holdings
+                heads[slot], seals[slot] = held.holdings, held.seal
                 parts.update(held.lines[1:])
         except Unreadable as e:
             yield f"line {slot}: {e}"
     yield from _twice(heads)
     if table.is_true:  # else it says so itself, as after every boot, and nobody believes it
-        yield from _index(table.index, heads, parts)
+        try:
+            yield from _index(table.index, heads, seals, parts)
+        except Rotten as e:
+            yield f"index: {e}; the next call makes it anew"
 
 
 def _twice(heads: dict[int, _Holdings]) -> Iterator[str]:
@@ -41,8 +46,8 @@ def _twice(heads: dict[int, _Holdings]) -> Iterator[str]:
             yield f"lines {', '.join(str(s) for s, (d, _) in heads.items() if d == digest)} are of one attachment"
 
 
-def _index(index: Index, heads: dict[int, _Holdings], parts: set[int]) -> Iterator[str]:
-    there = set(index.held())
+def _index(index: Index, heads: dict[int, _Holdings], seals: dict[int, int], parts: set[int]) -> Iterator[str]:
+    there = set(index.pages.held())
     expected = {(*address, slot) for slot, (_, addresses) in heads.items() for address in addresses}
     for version, number, slot in sorted(expected - there):
         yield f"index: {Span(version, number, number)} of line {slot} is not held there"
@@ -51,6 +56,8 @@ def _index(index: Index, heads: dict[int, _Holdings], parts: set[int]) -> Iterat
     for slot, (digest, _) in heads.items():
         if index.find(digest) != slot:
             yield f"index: line {slot} is not found by its key"
+        elif index.seal(slot) != seals[slot]:
+            yield f"index: line {slot} is another than was written there"
     free = index.free_lines()
     if wrong := set(free) & (heads.keys() | parts):
         yield f"index: lines {sorted(wrong)} are in use and count as free"

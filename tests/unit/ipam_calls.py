@@ -95,7 +95,14 @@ class Net:
         """Change what a lease says, as whoever wrote it would have."""
         body = self.body(cid) | changes
         del body["crc"]
-        self.overwrite(self.line(cid), seal(body))
+        self.replace(self.line(cid), body)
+
+    def replace(self, number: int, body: dict[str, Any]) -> None:
+        """Write another line, as one who was killed in the middle of a change: else what was there would stay held."""
+        self.overwrite(number, seal(body))
+        with (self.dir / "index").open("r+b") as f:
+            f.seek(24)
+            f.write(b"\0")
 
     def leases(self) -> dict[str, tuple[str, ...]]:
         """What the lines say, whether or not the index agrees."""
@@ -112,7 +119,7 @@ class Net:
     def held(self) -> set[str]:
         """Every address that the index has as held."""
         with Table(self.dir, []) as table:
-            return {str(Span(v, n, n).address(n)) for v, n, _ in table.index.held()}
+            return {str(Span(v, n, n).address(n)) for v, n, _ in table.index.pages.held()}
 
     def another_boot(self) -> None:
         """As after a reboot: the index is an older boot's."""
@@ -141,15 +148,13 @@ class Net:
             bodies = {i: body for i, line in enumerate(lines) if i and (body := unseal(line))}
             heads = {slot: holdings(table.read(slot).body) for slot, body in bodies.items() if "of" not in body}
             expected = {(*address, slot) for slot, (_, addresses) in heads.items() for address in addresses}
-            free, slot = [], index.free
-            while slot:
-                free.append(slot)
-                slot = index._record(slot)[1]
+            free = index.free_lines()
             return (
                 table.is_true
                 and index.slots == len(lines)
                 and index.leases == len(heads)
-                and set(index.held()) == expected
+                and all(index.seal(slot) == table.read(slot).seal for slot in heads)
+                and set(index.pages.held()) == expected
                 and all(index.find(digest) == slot for slot, (digest, _) in heads.items())
                 and sorted([*free, *bodies]) == list(range(1, len(lines)))
                 and not self.litter()

@@ -2,6 +2,10 @@
 
 import json
 import os
+import shutil
+import socket
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from unit.ipam_calls import Net
@@ -79,7 +83,7 @@ def test_gc_without_a_list_releases_what_an_older_boot_could_not_read(net):
     (number,) = (i for i, line in enumerate(net.lines()) if b"unreadable" in line)
     body = json.loads(net.lines()[number])
     del body["crc"]
-    net.overwrite(number, seal(body | {"boot": "another"}))
+    net.replace(number, body | {"boot": "another"})
     assert net.call("GC")["code"] == 108
     assert net.held() == set()
     assert net.call("GC") == {}
@@ -158,20 +162,67 @@ def test_only_the_first_line_is_damaged(net):
     assert net.agrees()
 
 
-def test_a_file_that_is_gone_is_forgotten(net):
+@pytest.mark.parametrize("how", ["gone", "an old copy", "another's place"])
+def test_a_file_that_the_index_knows_better(net, how):
+    """Whoever removes it means to forget, or does not: nobody can tell, so the living keep what they have."""
+    a = net.add("a")
+    before = net.file.read_bytes()
+    b = net.add("b")
+    net.file.unlink()
+    if how != "gone":
+        net.file.write_bytes(before)
+    assert set(net.add("c")).isdisjoint({*a, *b})
+    assert net.call("DEL", "b")["code"] == 108
+    assert net.call("DEL", "a").get("code") == (108 if how == "gone" else None)
+    assert net.leases().keys() == {"c:net1"}
+    assert net.agrees()
+
+
+def test_all_that_is_gone_is_forgotten(net):
     net.add("a")
     net.file.unlink()
+    (net.dir / "index").unlink()
     assert net.call("DEL", "a") == {}
-    assert net.add("b") == ("10.0.0.3", "fd00::3")
+    assert net.add("b") == ("10.0.0.2", "fd00::2")
     assert net.leases().keys() == {"b:net1"}
     assert net.agrees()
 
 
-def test_a_line_that_somebody_blanked_is_free(net):
-    a = net.add("a")
-    net.overwrite(net.line("a"), BLANK)
-    net.add("b")
-    assert net.held().isdisjoint(a)
+@pytest.mark.parametrize("times", ["kept", "new"])
+@pytest.mark.parametrize("how", ["blanked", "another's", "swapped", "before it", "its own before"])
+def test_a_line_that_is_an_old_one(net, how, times):
+    """Whatever is in its place: who lives keeps the address, though nobody may know that it is his."""
+    net.add("other")
+    net.call("DEL", "other")
+    net.add("a", args="IP=10.0.0.9")
+    own, line = net.lines()[net.line("a")], net.line("a")
+    a = net.add("a", args="IP=10.0.0.7")
+    b = net.add("b")
+    stat, lines = net.file.stat(), net.lines()
+    match how:
+        case "blanked":
+            net.overwrite(line, BLANK)
+        case "another's":
+            net.overwrite(line, lines[net.line("b")])
+        case "swapped":
+            other = net.line("b")
+            net.overwrite(line, lines[other])
+            net.overwrite(other, lines[line])
+        case "before it":
+            net.overwrite(line, seal({"containerID": "other", "ifname": "net1", "addresses": list(b), "n": 1,
+                                      "boot": net.body("b")["boot"], "pod": "", "netns": "", "time": ""}))  # fmt: skip
+        case _:
+            net.overwrite(line, own)
+    if times == "kept":
+        os.utime(net.file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    for i in range(1, 20):
+        assert set(net.add(f"c{i}")).isdisjoint({*a, *b})
+    assert net.call("ADD", "d", args=f"IP={a[0]}")["code"] == 102
+    assert net.call("DEL", "other") == {}
+    assert net.call("ADD", "d", args=f"IP={b[0]}")["code"] == 102
+    assert net.call("DEL", "a").get("code") == (None if how == "swapped" else 108)
+    assert net.call("DEL", "b") == {}
+    assert net.held().isdisjoint({*a, *b})
     assert net.agrees()
 
 
@@ -209,14 +260,67 @@ def test_an_index_of_no_worth(net, content):
     assert net.agrees()
 
 
-def test_the_layout_of_no_released_version(net):
-    net.dir.mkdir(0o700, parents=True)
-    (net.dir / "leases").mkdir()
-    (net.dir / "leases" / "a:net1.json").write_text("{}")
-    (net.dir / "index").write_text("0b5e1d8f")
-    for command in ("ADD", "DEL", "GC"):
-        answer = net.call(command)
+WHAT = ["directory", "fifo", "link", "socket"]
+
+
+def put(what, path):
+    """In its place."""
+    if path.exists():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    match what:
+        case "directory":
+            path.mkdir()
+            (path / "file").write_text("kept")
+        case "fifo":
+            os.mkfifo(path)
+        case "link":
+            path.symlink_to("/etc/passwd")
+        case "socket":
+            with closing(socket.socket(socket.AF_UNIX)) as sock:
+                sock.bind(os.path.relpath(path))
+
+
+@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize("name", ["leases", "index", "ranges", "quarantine"])
+@pytest.mark.parametrize("command", ["ADD", "DEL", "GC", "STATUS", "CHECK"])
+def test_no_file(net, name, what, command):
+    """It is moved away and kept, and what is known stays held."""
+    if (name, what) == ("quarantine", "directory"):
+        return  # as it should be
+    a, b = net.add("a"), net.add("b")
+    passwd = Path("/etc/passwd").read_bytes()
+    put(what, net.dir / name)
+    if name == "quarantine":
+        net.overwrite(net.line("b"), b"#")
+    reply = net.reply(command, "c")
+    assert reply.exit_code == 0 or (command, '"code":107' in reply.stdout) == ("CHECK", True)
+    net.ipam["ranges"][0][0]["rangeEnd"] = "10.0.0.99"  # so that ranges are written
+    assert set(net.add("d")).isdisjoint({*a, *b})
+    for cid in "ab":
+        if net.call("DEL", cid):
+            assert net.call("DEL", cid) == {}
+    assert net.held().isdisjoint({*a, *b})
+    assert net.agrees()
+    there = [*net.dir.glob("quarantine/*"), *net.dir.glob("quarantine.*")]
+    assert any((path.name == f"{name}.0" and not path.is_file()) or path.is_symlink() for path in there), there
+    assert Path("/etc/passwd").read_bytes() == passwd
+
+
+@pytest.mark.parametrize("what", ["directory", "link"])
+def test_no_lock_is_an_error_that_names_it(net, what):
+    net.add("a")
+    put(what, net.dir / "lock")
+    for command in ("ADD", "DEL", "CHECK", "GC"):
+        answer = net.call(command, "a")
         assert answer["code"] == 5
-        assert "is a directory" in answer["msg"]
-    assert net.call("STATUS")["code"] == 50
-    assert (net.dir / "index").read_text() == "0b5e1d8f"
+        assert f"{net.dir}/lock" in answer["msg"]
+        assert "remove" in answer["msg"]
+
+
+@pytest.mark.parametrize("size", [1 << 30, 1 << 40])
+def test_a_file_that_is_said_to_be_huge(net, size):
+    a = net.add("a")
+    os.truncate(net.file, size)
+    assert set(net.add("b")).isdisjoint(a)
+    assert net.call("DEL", "a") == {}
+    assert net.agrees()

@@ -44,7 +44,7 @@ def test_lease_on_disk(net):
     assert len(body.pop("crc")) == 8
     assert body == {
         "containerID": "c", "ifname": "net1", "addresses": ["10.0.0.2/24", "fd00::2/64"], "pod": "ns/p",
-        "netns": "/run/netns/p", "boot": durable.boot_id(),
+        "netns": "/run/netns/p", "boot": durable.boot_id(), "n": 1,
     }  # fmt: skip
     assert net.held() == {"10.0.0.2", "fd00::2"}
     assert {path.name: path.stat().st_mode & 0o777 for path in net.dir.iterdir()} == {

@@ -97,6 +97,7 @@ def test_the_power_goes_while_an_address_changes_hands(net: Net, at_the_sync: At
     net.overwrite(line, before[line])
     for name in ("c", "another"):
         net.rewrite(name, boot="0" * 32)
+    net.rewrite("c", n=99)  # the one that was given last stays
     net.another_boot()
     reply = net.reply("ADD", "new")
     assert (reply.exit_code, reply.log) == (0, ())
