@@ -6,15 +6,20 @@ What a real one does is the lab's to show.
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pci
 import pytest
-from topology import Host, Pod
+from topology import Host, Pod, ip
 
-from cni import journal
+from cni import durable, journal
+from cni import pod as pods
 from cni.kernel import sysfs
-from cni.pod import Identity
+from cni.kernel.vf import Vf
+from cni.kinds.sriov.plan import Plan
 from cni.spec import Key
+
+ANOTHER = "0000:3b:10.3"
 
 
 @pytest.fixture
@@ -66,30 +71,154 @@ def test_the_device_information_of_an_add_that_failed(host: Host, pod: Pod, sys_
     assert host.state_files() == set()
 
 
-def owned_by(pod: Pod, host: Host) -> None:
-    """Have the journal say that this pod has the VF, by the network fabric."""
-    key = Key(pod.name, "net1")
-    seen = Path(pod.path).stat()
-    record = journal.Record(
-        network="fabric",
-        key=key,
-        netns=pod.path,
-        identity=Identity(seen.st_ino, 0),
-        kind="sriov",
-        link={"device": pci.VF, "incarnation": sysfs.incarnation(pci.VF), "netdev": "rail0v1"},
-        config={},
+def owned_by(pod: Pod, host: Host, **wanted: Any) -> Path:
+    """Have the journal say that this pod has the VF, by the network fabric, with these attributes; the record."""
+    with pods.given(host.request("ADD", pod, {})) as opened:
+        identity = opened.identity
+    plan = Plan(
+        device=pci.VF,
+        incarnation=sysfs.incarnation(pci.VF),
+        pf=pci.PF,
+        number=0,
+        netdev="rail0v1",
+        home=None,
+        before=Vf(),
+        wanted=wanted,
+        mac="",
+        mtu=0,
+        rdma=[],
+        rdma_devs=[],
     )
+    key = Key(pod.name, "net1")
+    record = journal.Record("fabric", key, pod.path, identity, "sriov", plan.to_json(), {"name": "fabric"})
     with journal.locked(host.state, "fabric", key) as entry:
         entry.save(record)
+        return entry.path
+
+
+def by_device(host: Host) -> dict[str, Any]:
+    return host.conf(kind="sriov", master=..., deviceID=pci.VF)
+
+
+def by_pf(host: Host, **keys: Any) -> dict[str, Any]:
+    return host.conf(kind="sriov", master=..., pf="rail0", **keys)
 
 
 def test_a_device_that_another_attachment_has(host: Host, make_pod: Callable[[], Pod], sys_tree: Path) -> None:
     one, two = make_pod(), make_pod()
     owned_by(one, host)
     before = host.picture(one, two)
-    conf = host.conf(kind="sriov", master=..., deviceID=pci.VF)
-    error = host.refused("ADD", two, conf)
+    error = host.refused("ADD", two, by_device(host))
     assert error["code"] == 109
     assert error["msg"].startswith(f"deviceID '{pci.VF}' belongs to ")
     assert "network fabric" in error["msg"]
     assert host.picture(one, two) == before
+
+
+def test_a_device_that_a_dead_pod_has(host: Host, make_pod: Callable[[], Pod], sys_tree: Path) -> None:
+    """It is undone, and its device is looked at; this one has no driver."""
+    one, two = make_pod(), make_pod()
+    record = owned_by(one, host)
+    one.gone()
+    error = host.refused("ADD", two, by_device(host))
+    assert (error["code"], "has no driver" in error["msg"]) == (101, True)
+    assert not record.exists()
+
+
+def test_a_device_of_a_dead_pod_that_cannot_be_put_back(
+    host: Host, make_pod: Callable[[], Pod], sys_tree: Path
+) -> None:
+    """The veth that stands for the PF tells nothing of a VF, so nobody can say that its VLAN is gone."""
+    one, two = make_pod(), make_pod()
+    record = owned_by(one, host, vlan=[5, 0, "802.1q"])
+    one.gone()
+    error = host.refused("ADD", two, by_device(host))
+    assert (error["code"], "tells nothing of VF 0" in error["msg"]) == (101, True)
+    assert record.exists()
+
+
+@pytest.mark.parametrize("change", [{"boot": "0" * 8}, {"incarnation": 1}], ids=["boot", "incarnation"])
+def test_a_device_that_is_another_now(
+    host: Host, make_pod: Callable[[], Pod], sys_tree: Path, change: dict[str, Any]
+) -> None:
+    """A record of an older boot, or of a VF that was at the same address, has no device."""
+    one, two = make_pod(), make_pod()
+    record = owned_by(one, host)
+    body = durable.read(record)
+    assert body
+    of_link = {k: v for k, v in change.items() if k in body["link"]}
+    durable.write(record, {**body, **({} if of_link else change), "link": body["link"] | of_link})
+    error = host.refused("ADD", two, by_device(host))
+    assert (error["code"], "has no driver" in error["msg"]) == (101, True)
+    assert record.exists()
+
+
+def test_one_at_a_time_decides_over_a_pf(host: Host, pod: Pod, sys_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose a VF is, is decided under its PF's lock, and the record is there when that is let go."""
+    monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.1)
+    with journal.device_locked(host.state, pci.PF):
+        assert host.refused("ADD", pod, by_device(host))["code"] == 11
+    assert host.refused("ADD", pod, by_device(host))["code"] == 101
+
+
+@pytest.fixture
+def two_vfs(host: Host, sys_tree: Path) -> None:
+    """The VF of the tree and another, both with interfaces that are down."""
+    devices = sys_tree / "bus/pci/devices"
+    (devices / pci.PF / "virtfn0").symlink_to(f"../{pci.VF}")
+    (devices / pci.PF / "virtfn1").symlink_to(f"../{ANOTHER}")
+    pci.function(sys_tree, ANOTHER, netdev="vf1", pf=pci.PF)
+    (devices / pci.VF / "net/vf0").mkdir(parents=True)
+    ip("link", "add", "vf0", "type", "veth", "peer", "name", "vf1")
+
+
+def chosen(host: Host, pod: Pod, **keys: Any) -> str:
+    """The address of the VF that ADD decides for.  It goes no further: the veth that stands for the PF has none."""
+    msg = str(host.refused("ADD", pod, by_pf(host, **keys))["msg"])
+    assert msg.startswith("rail0 tells nothing of VF "), msg
+    return msg.removeprefix("rail0 tells nothing of VF ")[: len(pci.VF)]
+
+
+@pytest.mark.usefixtures("two_vfs")
+def test_any_free_vf(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """The first that no attachment has, and that the host does not use."""
+    one, two = make_pod(), make_pod()
+    assert chosen(host, two) == pci.VF
+    ip("link", "set", "vf0", "up")
+    assert chosen(host, two) == ANOTHER
+    ip("link", "set", "vf0", "down")
+    owned_by(one, host)
+    assert chosen(host, two) == ANOTHER
+    assert chosen(host, two, vf=1) == ANOTHER
+    error = host.refused("ADD", two, by_pf(host, vf=0))
+    assert (error["code"], "belongs to" in error["msg"]) == (109, True)
+    error = host.refused("ADD", two, by_pf(host, vf=2))
+    assert (error["code"], "has VFs 0 to 1" in error["msg"]) == (7, True)
+    ip("link", "set", "vf1", "up")
+    error = host.refused("ADD", two, by_pf(host))
+    assert (error["code"], "has no free VF" in error["msg"]) == (101, True)
+
+
+@pytest.mark.usefixtures("two_vfs")
+def test_a_whole_pf(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """Not one that a pod has a VF of, or the host's own way to the network."""
+    one, two = make_pod(), make_pod()
+    conf = by_pf(host, pfOnly=True)
+    record = owned_by(one, host)
+    assert host.refused("ADD", two, conf)["code"] == 109
+    record.unlink()
+    ip("address", "add", "192.0.2.1/24", "dev", "rail0")
+    error = host.refused("ADD", two, conf)
+    assert (error["code"], "has 192.0.2.1/24 on the host" in error["msg"]) == (7, True)
+    ip("route", "add", "default", "via", "192.0.2.2")
+    error = host.refused("ADD", two, conf)
+    assert (error["code"], "the host's default route is by 'rail0'" in error["msg"]) == (7, True)
+    error = host.refused("ADD", two, conf | {"pf": "vf1"})
+    assert (error["code"], "is a VF" in error["msg"]) == (7, True)
+
+
+def test_a_device_that_is_no_vf(host: Host, pod: Pod, sys_tree: Path) -> None:
+    error = host.refused("ADD", pod, by_device(host) | {"deviceID": pci.PF})
+    assert (error["code"], "is no VF" in error["msg"]) == (7, True)
+    error = host.refused("ADD", pod, by_device(host) | {"deviceID": "0000:3b:1f.7"})
+    assert (error["code"], "is no PCI function of this host" in error["msg"]) == (101, True)
