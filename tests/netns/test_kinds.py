@@ -200,3 +200,12 @@ def test_a_name_taken_meanwhile(host: Host, pod: Pod, kind: str) -> None:
     assert (error["code"], "CNI_IFNAME=hpn0" in error["msg"]) == (100, True)
     assert pod.link() == stranger
     assert host.state_files() == set()
+
+
+def test_a_name_that_is_taken_costs_no_address(host: Host, pod: Pod, kind: str) -> None:
+    """It is looked for before addresses are: the next ADD gets the first one."""
+    pod.stranger()
+    assert host.refused("ADD", pod, host.conf(kind=kind))["code"] == 100
+    pod.ip("link", "delete", "hpn0")
+    host.ok("ADD", pod, host.conf(kind=kind))
+    assert pod.addresses() == {"10.56.0.2/24", "fd00:56::2/64"}
