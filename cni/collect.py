@@ -83,7 +83,7 @@ def a_few(where: Location, request: Request, log: list[str], programs: Programs)
         return
     with suppress(CniError, OSError):
         keys = journal.keys(where.state_dir, where.network)
-        first = int.from_bytes(os.urandom(4)) % len(keys)
+        first = int.from_bytes(os.urandom(4)) % max(len(keys), 1)
         for key in (keys[first:] + keys[:first])[:LOOKS]:
             record = journal.peek(where.state_dir, where.network, key)
             if record and _is_cheap(record, programs) and undo.is_dead(record):

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from topology import Host, Pod
+from topology import PROGRAMS, Host, Pod
 
 from agent import idle
 from cni import collect, journal
+from cni.location import location
 from cni.spec import Key
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +76,12 @@ def test_not_with_every_add(host: Host, make_pod: MakePod, monkeypatch: pytest.M
     dead, _ = dead_and_living(host, make_pod)
     host.ok("ADD", make_pod())
     assert all(host.record(pod).exists() for pod in dead)
+
+
+def test_an_add_whose_attachment_is_gone_again(host: Host, make_pod: MakePod) -> None:
+    """Somebody deleted it before ADD had its look: no attachment is left to look at."""
+    conf = host.conf()
+    collect.a_few(location(conf), host.request("ADD", make_pod(), conf), [], PROGRAMS)
 
 
 def test_an_add_waits_for_nobody(host: Host, make_pod: MakePod) -> None:
