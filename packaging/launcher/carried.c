@@ -1,64 +1,128 @@
 /*
  * The program that the launcher carries: packaging/pack.py appends files and their table, and says here where.
  *
- * They are unpacked once per version into a directory that nobody else may write to; a shared lock held on a version's
- * directory says that it is in use, so that a newer version's first run can remove those that are not.
+ * They are unpacked once per version into a directory that nobody else may open, below others that nobody else may
+ * change (place.c); a shared lock held on a version's directory says that it is in use, so that a newer version's first
+ * run can remove those that are not.
+ *
+ * What is checked is what is run: the loader is executed by its descriptor, and opens the rest through that of the
+ * version's directory (/proc/self/fd/N), so nobody who renames or replaces a directory above it has a say.  In there
+ * only root, or the user whose it is, can change a file.  That one was changed all the same shows by its ctime, which
+ * nobody can set; to sum up 28 MB would take a third of every start.
  */
 #include "carried.h"
 
 #include <dirent.h>
 #include <stdio.h>
 #include <sys/file.h>
-#include <sys/stat.h>
+#include <sys/random.h>
+
+#define FNV_OFFSET 14695981039346656037ULL
+#define FNV_PRIME 1099511628211ULL
+#define STAMP ".stamp" /* what look() found when all was unpacked */
+#define LOCK ".lock"
 
 struct carried carried = {.version = "packed over this"};
 static const uint8_t *self; /* this file, mapped */
 static const struct file *files;
-static uid_t me;
+static const char *place; /* where versions lie, for messages */
 
 static void map_carried(void)
 {
     struct stat st;
     int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st))
-        fail("5", "cannot read myself; is /proc mounted", "", errno);
+        FAIL("5", errno, "cannot read myself; is /proc mounted");
     if ((uint64_t)st.st_size != carried.size)
-        fail("5", "this file is cut short; install it again", "", 0);
+        FAIL("5", 0, "this file is cut short; install it again");
     self = mmap(NULL, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (self == MAP_FAILED)
-        fail("5", "cannot map myself", "", errno);
+        FAIL("5", errno, "cannot map myself");
     close(fd);
     files = (const void *)(self + carried.table);
 }
 
-/* Ours, and nobody else's to write. */
-static int is_ours(const struct stat *st)
+/* FNV-1a, by words. */
+static uint64_t mixed(uint64_t sum, uint64_t word)
 {
-    return st->st_uid == me && !(st->st_mode & 022);
+    return (sum ^ word) * FNV_PRIME;
 }
 
-/* This version's directory, locked as in use, each file in it as it was carried; -1 if it is not. */
+static uint64_t mixed_in(uint64_t sum, const struct stat *st)
+{
+    return mixed(mixed(mixed(sum, st->st_ctim.tv_sec), st->st_ctim.tv_nsec), st->st_mode);
+}
+
+/* Looks at each directory that the path names and the one before it does not. */
+static int look_above(int dir, const char *path, const char *before, uint64_t *sum)
+{
+    struct stat st;
+    char name[sizeof files->path];
+    for (const char *slash = path; (slash = strchr(slash + 1, '/'));) {
+        size_t size = slash - path;
+        if (!strncmp(path, before, size + 1))
+            continue;
+        memcpy(name, path, size);
+        name[size] = 0;
+        if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(st.st_mode) || !is_ours_alone(&st))
+            return 0;
+        *sum = mixed_in(*sum, &st);
+    }
+    return 1;
+}
+
+/* Whether each file is there, of its size and ours alone, and each directory; and what tells when one was changed. */
+static int look(int dir, uint64_t *sum)
+{
+    struct stat st;
+    *sum = FNV_OFFSET;
+    for (uint32_t i = 0; i < carried.count; i++) {
+        if (!look_above(dir, files[i].path, i ? files[i - 1].path : "", sum) ||
+            fstatat(dir, files[i].path, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode) || !is_ours_alone(&st) ||
+            (uint64_t)st.st_size != files[i].size)
+            return 0;
+        *sum = mixed_in(*sum, &st);
+    }
+    return 1;
+}
+
+static int is_as_unpacked(int dir)
+{
+    uint64_t found, noted = 0;
+    int fd = openat(dir, STAMP, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    int is_noted = read(fd, &noted, sizeof noted) == sizeof noted;
+    close(fd);
+    return is_noted && look(dir, &found) && found == noted;
+}
+
+/* This version's directory, locked as in use and as it was unpacked; -1 if it is not. */
 static int open_version(int base)
 {
     struct stat st, linked;
-    int dir = openat(base, carried.version, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
-    /* Who removes it holds it exclusively: what we then hold may have no name any more. */
-    int whole = dir >= 0 && !flock(dir, LOCK_SH) && !fstat(dir, &st) && is_ours(&st) &&
-                !fstatat(base, carried.version, &linked, AT_SYMLINK_NOFOLLOW) && st.st_ino == linked.st_ino;
-    for (uint32_t i = 0; whole && i < carried.count; i++)
-        whole = !fstatat(dir, files[i].path, &st, AT_SYMLINK_NOFOLLOW) && S_ISREG(st.st_mode) && is_ours(&st) &&
-                (uint64_t)st.st_size == files[i].size;
-    if (whole || dir < 0)
-        return dir;
+    int dir = openat(base, carried.version, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir < 0)
+        return -1;
+    /* First whether others could have opened it, who might hold its lock. */
+    if (!fstat(dir, &st) && is_ours_alone(&st)) {
+        lock(dir, LOCK_SH, place, carried.version);
+        /* Who removes it holds it exclusively: what we then hold may have no name any more. */
+        if (!fstatat(base, carried.version, &linked, AT_SYMLINK_NOFOLLOW) && st.st_ino == linked.st_ino &&
+            is_as_unpacked(dir))
+            return dir;
+    }
     close(dir);
     return -1;
 }
 
-/* A directory of ours, two levels deep at most; in use by nobody, or left half-made by one that died. */
+/* A directory of ours; in use by nobody, or left half-made by one that died. */
 static void remove_tree(int parent, const char *name)
 {
     int dir = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *entries = dir < 0 || flock(dir, LOCK_EX | LOCK_NB) ? NULL : fdopendir(dir);
+    if (!entries && dir >= 0)
+        close(dir);
     for (struct dirent *e; entries && (e = readdir(entries));)
         if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && unlinkat(dir, e->d_name, 0) && errno == EISDIR)
             remove_tree(dir, e->d_name);
@@ -66,76 +130,134 @@ static void remove_tree(int parent, const char *name)
         unlinkat(parent, name, AT_REMOVEDIR);
 }
 
-/* All that the path names before its last slash. */
-static void make_parents(int dir, char *path)
+/* What a version's directory is called, this one's or another's; or what was one and is not whole. */
+static int is_version(const char *name)
 {
-    for (char *slash = path; (slash = strchr(slash + 1, '/')); *slash = '/') {
-        *slash = 0;
-        mkdirat(dir, path, 0755);
+    return !strcmp(name, "new") || !strncmp(name, "old-", 4) || (strlen(name) == 16 && strspn(name, "0123456789abcdef") == 16);
+}
+
+/* Removes other versions and what is left of them; and nothing else, should it lie there. */
+static void remove_others(int base)
+{
+    int again = openat(base, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), is_only_ours = 1;
+    DIR *others = again < 0 ? NULL : fdopendir(again);
+    for (struct dirent *e; others && (e = readdir(others));) {
+        if (is_version(e->d_name) && strcmp(e->d_name, carried.version))
+            remove_tree(base, e->d_name);
+        is_only_ours &= is_version(e->d_name) || *e->d_name == '.';
+    }
+    if (others)
+        closedir(others);
+    /* An older version made it for all to look at. */
+    if (is_only_ours)
+        fchmod(base, 0700);
+}
+
+/* All that the path names before its last slash. */
+static void make_parents(int dir, const char *path)
+{
+    char name[sizeof files->path];
+    for (const char *slash = path; (slash = strchr(slash + 1, '/'));) {
+        memcpy(name, path, slash - path);
+        name[slash - path] = 0;
+        if (!mkdirat(dir, name, 0700))
+            fchmodat(dir, name, 0700, 0);
+    }
+}
+
+static void write_file(int dir, const char *name, const void *data, size_t size, mode_t mode)
+{
+    int fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    for (ssize_t n; fd >= 0 && size; data = (const char *)data + n, size -= n)
+        if ((n = write(fd, data, size)) <= 0)
+            break;
+    if (fd < 0 || size || fchmod(fd, mode))
+        FAIL("5", errno, "cannot unpack ", place, "/", name);
+    close(fd);
+}
+
+/* What has this version's name goes out of the way: it is damaged, or others may look into it; and may be in use. */
+static void put_aside(int base)
+{
+    uint64_t number;
+    char aside[DIGITS + 4] = "old-";
+    remove_tree(base, carried.version);
+    if (getrandom(&number, sizeof number, 0) == sizeof number) {
+        digits(aside + 4, number);
+        renameat(base, carried.version, base, aside);
     }
 }
 
 /* With the base's lock held: one unpacks, the others wait and find it done. */
 static void unpack(int base)
 {
-    uint64_t sum = 14695981039346656037ULL; /* FNV-1a by words, of all that is carried */
+    uint64_t sum = FNV_OFFSET; /* of all that is carried */
     for (const uint64_t *w = (const void *)(self + carried.start); w < (const uint64_t *)(self + carried.size); w++)
-        sum = (sum ^ *w) * 1099511628211ULL;
+        sum = mixed(sum, *w);
     if (sum != carried.sum)
-        fail("5", "this file was altered; install it again", "", 0);
-    remove_tree(base, carried.version);
+        FAIL("5", 0, "this file was altered; install it again");
+    put_aside(base);
     remove_tree(base, "new");
-    int dir = mkdirat(base, "new", 0755) ? -1 : openat(base, "new", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int dir = mkdirat(base, "new", 0700) ? -1 : openat(base, "new", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir < 0 || fchmod(dir, 0700))
+        FAIL("5", errno, "cannot unpack ", place, "/", carried.version);
     for (uint32_t i = 0; i < carried.count; i++) {
-        struct file f = files[i];
-        make_parents(dir, f.path);
-        int fd = openat(dir, f.path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, f.mode);
-        for (uint64_t done = 0, n; done < f.size; done += n)
-            if ((n = write(fd, self + f.offset + done, f.size - done)) == (uint64_t)-1)
-                fail("5", "cannot unpack ", f.path, errno);
-        close(fd);
+        make_parents(dir, files[i].path);
+        write_file(dir, files[i].path, self + files[i].offset, files[i].size, files[i].mode & 0700);
     }
-    if (dir < 0 || syncfs(dir) || renameat(base, "new", base, carried.version))
-        fail("5", "cannot unpack ", carried.version, errno);
+    look(dir, &sum);
+    write_file(dir, STAMP, &sum, sizeof sum, 0600);
+    if (syncfs(dir) || renameat(base, "new", base, carried.version))
+        FAIL("5", errno, "cannot unpack ", place, "/", carried.version);
     close(dir);
-    DIR *others = fdopendir(openat(base, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    for (struct dirent *e; others && (e = readdir(others));)
-        if (*e->d_name != '.' && strcmp(e->d_name, carried.version))
-            remove_tree(base, e->d_name);
+    remove_others(base);
 }
 
-/* Where versions lie, made if need be; it must be ours alone to write. */
-static int open_base(char *path)
+/* Alone in unpacking.  A file of its own, that nobody else can open: others may have opened the base when an older
+ * version made it, and whoever has opened a directory can lock it. */
+static int lock_base(int base)
 {
     struct stat st;
-    const char *home = me ? getenv("HOME") : NULL, *chosen = getenv("HPN_PROGRAM_DIR");
-    int is_chosen = chosen && *chosen == '/';
-    strlcpy(path, is_chosen ? chosen : home ? home : "/var/lib/cni/hpn/program", PATH_MAX);
-    if (home && !is_chosen)
-        strlcat(path, "/.cache/hpn", PATH_MAX);
-    make_parents(AT_FDCWD, path);
-    mkdir(path, 0755);
-    int base = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (base < 0 || fstat(base, &st))
-        fail("5", "cannot make ", path, errno);
-    if (!is_ours(&st))
-        fail("5", "others may write to ", path, 0);
-    return base;
+    int fd = openat(base, LOCK, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (fd < 0 || fstat(fd, &st))
+        FAIL("5", errno, "cannot open ", place, "/" LOCK);
+    if (!S_ISREG(st.st_mode) || !is_ours_alone(&st))
+        FAIL("5", 0, place, "/" LOCK " is not mine alone; remove it");
+    lock(fd, LOCK_EX, place, LOCK);
+    return fd;
 }
 
-const char *carried_directory(void)
+/* Where versions lie, made if need be. */
+static int open_base(void)
 {
-    static char path[PATH_MAX + 20], resolved[PATH_MAX];
+    static char path[PATH_MAX];
+    const char *home = me ? getenv("HOME") : NULL, *chosen = getenv("HPN_PROGRAM_DIR");
+    int is_chosen = chosen && *chosen;
+    if (is_chosen && *chosen != '/')
+        FAIL("5", 0, "HPN_PROGRAM_DIR=", chosen, ": not an absolute path; set one, or none");
+    place = is_chosen ? chosen : home ? home : "/var/lib/cni/hpn/program";
+    if (strlcpy(path, place, sizeof path) >= sizeof path ||
+        (home && !is_chosen && strlcat(path, "/.cache/hpn", sizeof path) >= sizeof path))
+        FAIL("5", ENAMETOOLONG, is_chosen ? "HPN_PROGRAM_DIR" : "HOME");
+    place = path;
+    return open_place(path);
+}
+
+int carried_directory(void)
+{
     me = geteuid();
     map_carried();
-    int base = open_base(path), dir = open_version(base);
-    if (dir < 0 && !flock(base, LOCK_EX) && (dir = open_version(base)) < 0) {
-        unpack(base);
-        dir = open_version(base);
+    int base = open_base(), dir = open_version(base);
+    if (dir < 0) {
+        int held = lock_base(base);
+        if ((dir = open_version(base)) < 0) {
+            unpack(base);
+            dir = open_version(base);
+        }
+        close(held);
     }
     if (dir < 0)
-        fail("5", "cannot use what was unpacked into ", path, errno);
+        FAIL("5", errno, "cannot use what was unpacked into ", place);
     close(base);
-    strcat(strcat(path, "/"), carried.version);
-    return realpath(path, resolved) ? resolved : path;
+    return dir;
 }

@@ -18,6 +18,8 @@
 #define VARIABLES_MOST (1 << 20)
 #define STDIN_MOST (4 << 20)
 #define REPLY_MOST (16 << 20)
+#define NUDGE_AFTER 200 /* ms without an answer */
+#define TAKEN_MOST 2000 /* ms that an agent may take to say that it has a request */
 
 struct request { char magic[4], version[16]; uint32_t ipam, variables, input; };
 struct reply { char word; struct __attribute__((packed)) { uint32_t code, out, err; }; char text[2 * REPLY_MOST]; };
@@ -31,21 +33,39 @@ static void print(int fd, const char *data, size_t size)
     for (ssize_t n; size && (n = write(fd, data, size)) > 0; data += n, size -= n) {}
 }
 
-/* The texts are ours and hold nothing that JSON would escape. */
-void fail(const char *code, const char *what, const char *which, int number)
+/* Paths come from the environment: what JSON would escape is a question mark. */
+static char *join(char *end, const char *limit, const char *more)
 {
-    char line[PATH_MAX + 300], *end = line;
-    const char *parts[] = {"{\"cniVersion\":\"1.1.0\",\"code\":", code, ",\"msg\":\"", what, which, number ? ": " : "",
-                           number ? strerror(number) : "", "\"}\n"};
-    if (!cni)
-        parts[0] = "hpn: ", parts[1] = parts[2] = "", parts[7] = "\n";
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        end = stpcpy(end, parts[i]);
+    for (unsigned char c; (c = *more) && end < limit; more++)
+        *end++ = cni && (c < ' ' || c > '~' || c == '"' || c == '\\') ? '?' : c;
+    return end;
+}
+
+void fail_with(const char *code, int number, const char *const *texts)
+{
+    static char line[4 * PATH_MAX];
+    const char *limit = line + sizeof line - 4; /* what ends it */
+    char *end = cni ? stpcpy(stpcpy(stpcpy(line, "{\"cniVersion\":\"1.1.0\",\"code\":"), code), ",\"msg\":\"") :
+                      stpcpy(line, "hpn: ");
+    while (*texts)
+        end = join(end, limit, *texts++);
+    if (number)
+        end = join(join(end, limit, ": "), limit, strerror(number));
+    end = stpcpy(end, cni ? "\"}\n" : "\n");
     print(cni ? 1 : 2, line, end - line);
     _exit(1);
 }
 
-static int64_t now(void)
+const char *digits(char *room, uint64_t number)
+{
+    char *first = room + DIGITS - 1;
+    for (*first = 0; first == room + DIGITS - 1 || number; number /= 10)
+        *--first = '0' + number % 10;
+    memmove(room, first, room + DIGITS - first);
+    return room;
+}
+
+int64_t now(void)
 {
     struct timespec t;
     syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &t); /* finding the vDSO's takes longer than four of these */
@@ -60,12 +80,12 @@ static int send_request(int fd, struct request *q)
     struct iovec parts[] = {{q, sizeof *q}, {text, text_size}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     const char *path = getenv("CNI_NETNS");
-    int pod = path && *path ? open(path, O_RDONLY | O_CLOEXEC) : -1, own = -1, inside = -1;
+    int pod = path && *path ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1, own = -1, inside = -1;
 
     if (pod >= 0 && (own = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) >= 0 && !setns(pod, CLONE_NEWNET)) {
         inside = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 0);
         if (setns(own, CLONE_NEWNET))
-            fail("5", "cannot return from the pod's namespace", "", errno);
+            FAIL("5", errno, "cannot return from the pod's namespace");
     }
     if (inside >= 0) {
         control.head.cmsg_level = SOL_SOCKET, control.head.cmsg_type = SCM_RIGHTS;
@@ -79,12 +99,25 @@ static int send_request(int fd, struct request *q)
     return sent > 0 ? 0 : -1;
 }
 
+/* A connection wakes one of the agent's processes.  If that one is stopped, another connection wakes the next, which
+ * takes the first one first. */
+static void nudge(int fd, const struct sockaddr_un *address)
+{
+    if (poll(&(struct pollfd){fd, POLLIN, 0}, 1, NUDGE_AFTER))
+        return;
+    int other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (other >= 0) {
+        connect(other, (const void *)address, sizeof *address);
+        close(other);
+    }
+}
+
 /* The agent's answer, as much as came in time. */
 static size_t receive(int fd, struct reply *r)
 {
     const char *limit = getenv("HPN_AGENT_TIMEOUT");
     const size_t head = offsetof(struct reply, text);
-    int64_t deadline = now() + 5000, left;
+    int64_t deadline = now() + TAKEN_MOST - NUDGE_AFTER, left;
     size_t got = 0, all = 1;
     ssize_t n;
 
@@ -126,6 +159,7 @@ static void ask_agent(size_t variables)
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) || (peer.uid && peer.uid != geteuid()) ||
         send_request(fd, &q))
         return;
+    nudge(fd, &address);
     size_t got = receive(fd, &r);
     /* Until it says that it has taken the request it may be given up: after the shutdown it can no longer say so. */
     if (!got) {
@@ -135,7 +169,7 @@ static void ask_agent(size_t variables)
     if (r.word != 'T')
         return;
     if (got < offsetof(struct reply, text) || got < offsetof(struct reply, text) + r.out + r.err)
-        fail("11", "the agent took the request and did not answer; it may be done or not, so repeat it", "", 0);
+        FAIL("11", 0, "the agent took the request and did not answer; it may be done or not, so repeat it");
     print(2, r.text + r.out, r.err);
     print(1, r.text, r.out);
     _exit(r.code);
@@ -148,14 +182,37 @@ static void rewind_input(size_t variables)
     size_t size = text_size - variables;
     if (again < 0 || write(again, text + variables, size) != (ssize_t)size || lseek(again, 0, SEEK_SET) ||
         dup2(again, 0))
-        fail("5", "cannot keep stdin", "", errno);
+        FAIL("5", errno, "cannot keep stdin");
+}
+
+/* The loader by its descriptor, and all that it and Python open through that of the directory. */
+_Noreturn static void run_carried(int argc, char **argv)
+{
+    static const char loader[] = "/ld-hpn.so.2";
+    int unpacked = carried_directory(), dir = fcntl(unpacked, F_DUPFD, 3), fd = openat(dir, loader + 1, O_RDONLY | O_CLOEXEC);
+    char number[DIGITS], path[64], program[64], name[64], script[64];
+    stpcpy(stpcpy(path, "/proc/self/fd/"), digits(number, dir));
+    stpcpy(stpcpy(program, path), "/hpn");
+    stpcpy(stpcpy(name, path), loader);
+    stpcpy(stpcpy(script, path), "/boot.pyc");
+    /* Its own name is the loader's now, and it has to know the agent that is of its version. */
+    setenv("HPN_ARGV0", argv[0], 1);
+    setenv("HPN_VERSION", carried.version, 1);
+    const char *first[] = {name, "--library-path", path, program, "-IB", "-Xutf8", script};
+    const size_t count = sizeof first / sizeof *first;
+    const char **words = calloc(count + argc, sizeof *words);
+    if (!words)
+        FAIL("5", errno, "cannot run ", program);
+    memcpy(words, first, sizeof first);
+    memcpy(words + count, argv + 1, argc * sizeof *words); /* the NULL at their end, too */
+    syscall(SYS_execveat, fd, "", words, environ, AT_EMPTY_PATH);
+    FAIL("5", errno, "cannot run ", program);
 }
 
 int main(int argc, char **argv, char **environment)
 {
-    static char program[PATH_MAX + 40], loader[PATH_MAX + 40], script[PATH_MAX + 40];
-    const char *directory;
-    char *words[argc + 7];
+    if (argc < 1)
+        FAIL("4", 0, "called without a name");
     cni = getenv("CNI_COMMAND");
     if (cni && !isatty(0)) {
         for (; *environment && text_size + strlen(*environment) < VARIABLES_MOST; environment++)
@@ -164,21 +221,10 @@ int main(int argc, char **argv, char **environment)
         for (ssize_t n; (n = read(0, text + text_size, sizeof text - text_size)) > 0;)
             text_size += n;
         if (text_size > variables + STDIN_MOST)
-            fail("6", "stdin is longer than 4 MiB", "", 0);
+            FAIL("6", 0, "stdin is longer than 4 MiB");
         if (!*environment) /* all of it went in */
             ask_agent(variables);
         rewind_input(variables);
     }
-    directory = carried_directory();
-    stpcpy(stpcpy(program, directory), "/hpn");
-    stpcpy(stpcpy(loader, directory), "/ld-hpn.so.2");
-    stpcpy(stpcpy(script, directory), "/boot.pyc");
-    /* Its own name is the loader's now, and it has to know the agent that is of its version. */
-    setenv("HPN_ARGV0", argv[0], 1);
-    setenv("HPN_VERSION", carried.version, 1);
-    const char *first[] = {loader, "--library-path", directory, program, "-IB", "-Xutf8", script};
-    memcpy(words, first, sizeof first);
-    memcpy(words + sizeof first / sizeof *first, argv + 1, argc * sizeof *words);
-    execv(loader, words);
-    fail("5", "cannot run ", program, errno);
+    run_carried(argc, argv);
 }

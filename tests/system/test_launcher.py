@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,32 +27,46 @@ def version(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
+def unpacked(base: Path) -> list[Path]:
+    """What is there, but for the lock."""
+    return [path for path in base.iterdir() if path.name != ".lock"]
+
+
 def test_unpacked_once(tools: Tools, tmp_path: Path) -> None:
     version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)))
-    (directory,) = tmp_path.iterdir()
+    (directory,) = unpacked(tmp_path)
     before = {p: p.stat().st_ctime_ns for p in tmp_path.rglob("*")}
     version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)))
     assert {p: p.stat().st_ctime_ns for p in tmp_path.rglob("*")} == before
-    assert not [p for p in directory.rglob("*") if p.stat().st_mode & 0o022]
+    assert not [p for p in (directory, *directory.rglob("*")) if p.stat().st_mode & 0o077]
 
 
 def test_ten_at_once(tools: Tools, tmp_path: Path) -> None:
     with ThreadPoolExecutor(10) as pool:
         done = list(pool.map(lambda _: hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)), range(10)))
     assert {version(one) for one in done} == {done[0].stdout}
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(unpacked(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("damage", ["removed", "shorter", "a link", "writable", "all of it"])
+@pytest.mark.parametrize(
+    "damage", ["removed", "shorter", "altered", "a link", "writable", "a directory", "open to all", "all of it"]
+)
 def test_what_is_not_as_it_was_unpacked_is_unpacked_again(tools: Tools, tmp_path: Path, damage: str) -> None:
     version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)))
-    (directory,) = tmp_path.iterdir()
+    (directory,) = unpacked(tmp_path)
     program = directory / "hpn"
     match damage:
         case "removed":
             program.unlink()
         case "shorter":
             os.truncate(program, 1000)
+        case "altered":
+            with program.open("r+b") as file:
+                file.write(b"#!/bin/false\n")
+        case "a directory":
+            (directory / "encodings").chmod(0o777)
+        case "open to all":
+            directory.chmod(0o755)
         case "a link":
             program.rename(tmp_path.parent / "elsewhere")
             program.symlink_to(tmp_path.parent / "elsewhere")
@@ -62,7 +77,8 @@ def test_what_is_not_as_it_was_unpacked_is_unpacked_again(tools: Tools, tmp_path
             directory.mkdir()
     version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)))
     assert program.stat(follow_symlinks=False).st_size > 1000
-    assert [p.name for p in tmp_path.iterdir()] == [directory.name]
+    assert not [p for p in (directory, *directory.rglob("*")) if p.stat().st_mode & 0o077]
+    assert [p.name for p in unpacked(tmp_path)] == [directory.name]
 
 
 def test_nothing_but_what_is_carried_is_run(tools: Tools, tmp_path: Path) -> None:
@@ -90,7 +106,7 @@ def test_another_version_is_removed_unless_it_runs(tools: Tools, tmp_path: Path)
             while subprocess.run(["flock", "-n", tmp_path / "fedcba9876543210", "true"], check=False).returncode == 0:
                 pass
             version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)))
-            left = {p.name for p in tmp_path.iterdir()}
+            left = {p.name for p in unpacked(tmp_path)}
             assert "fedcba9876543210" in left
             assert "0123456789abcdef" not in left
             assert len(left) == 2
@@ -125,7 +141,75 @@ def test_a_user_has_a_place_of_his_own(tools: Tools, tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents[:3], tools.plugins):
         folder.chmod(folder.stat().st_mode | 0o055)
     version(hpn(tools.hpn, "version", user=NOBODY, HOME=str(home)))
-    assert len(list((home / ".cache/hpn").iterdir())) == 1
+    assert len(unpacked(home / ".cache/hpn")) == 1
+
+
+def test_nothing_else_is_removed(tools: Tools, tmp_path: Path) -> None:
+    """Whoever gives it a directory that is not its own loses nothing, nor do others lose the way to it."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "one").write_text("kept")
+    version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)))
+    assert (tmp_path / "photos" / "one").read_text() == "kept"
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+def test_one_that_is_damaged_while_it_runs(tools: Tools, tmp_path: Path) -> None:
+    """Another is unpacked beside it; what runs goes on."""
+    version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)))
+    (directory,) = unpacked(tmp_path)
+    with subprocess.Popen(["flock", "--shared", directory, "sleep", "60"]) as user:
+        try:
+            while subprocess.run(["flock", "-n", directory, "true"], check=False).returncode == 0:
+                pass
+            (directory / "hpn").unlink()
+            version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)))
+            version(hpn(tools.hpn, "version", HPN_PROGRAM_DIR=str(tmp_path)))
+            assert len(unpacked(tmp_path)) == 2
+            assert (directory / "hpn").exists()
+        finally:
+            user.terminate()
+
+
+def test_messages_are_json_whatever_a_path_holds(tools: Tools, tmp_path: Path) -> None:
+    base = tmp_path / 'a "quoted" \\ name\n\tof \u00e4'
+    base.mkdir()
+    base.chmod(0o777)
+    error = json.loads(hpn(tools.hpn, HPN_PROGRAM_DIR=str(base), CNI_COMMAND="VERSION").stdout)
+    assert (error["code"], "others may write to" in error["msg"]) == (5, True)
+
+
+@pytest.mark.parametrize("length", [300, 4000, 4095, 4096, 5000, 100000])
+def test_a_path_that_is_too_long(tools: Tools, tmp_path: Path, length: int) -> None:
+    name = "x" * (length if length == 300 else 200)
+    base = str(tmp_path) + f"/{name}" * -(-length // len(name))
+    done = hpn(tools.hpn, HPN_PROGRAM_DIR=base[: max(length, 400)], CNI_COMMAND="VERSION")
+    assert json.loads(done.stdout).get("code", 0) == (5 if length == 300 or length > 4095 else 0)
+
+
+def test_without_a_name(tools: Tools, tmp_path: Path) -> None:
+    """A kernel before 5.18 lets it be called so; others give it an empty one."""
+    code = (
+        "import ctypes, sys; variables = (ctypes.c_char_p * 2)(f'HPN_PROGRAM_DIR={sys.argv[2]}'.encode());"
+        "ctypes.CDLL(None).execve(sys.argv[1].encode(), None, variables)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tools.hpn, tmp_path], check=False, capture_output=True)
+    assert done.returncode in (0, 1)
+
+
+def test_many_arguments(tools: Tools, tmp_path: Path) -> None:
+    words = ["x"] * 50000
+    assert hpn(tools.hpn, *words, HPN_PROGRAM_DIR=str(tmp_path)).returncode == 2
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_closed_descriptors(tools: Tools, tmp_path: Path, closed: str) -> None:
+    """What it opens itself is not taken for stdin, stdout or stderr."""
+    script = f'"$1" version {closed}; echo $? >"$2"/status'
+    env = {"HPN_AGENT": "", "HPN_PROGRAM_DIR": str(tmp_path / "program")}
+    subprocess.run(["sh", "-c", script, "sh", tools.hpn, tmp_path], env=env, check=True, capture_output=True)
+    assert (tmp_path / "status").read_text() in ("0\n", "1\n", "120\n")
+    assert len(unpacked(tmp_path / "program")) == 1
 
 
 @pytest.mark.parametrize("damage", ["cut short", "altered"])
