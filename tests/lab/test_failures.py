@@ -402,3 +402,21 @@ def test_dead_pods_give_way(node: Node, make_pod: Callable[[], Pod], crowd: Call
     for pod in (*dying, *new, one, other):
         node.ok("DEL", pod, conf)
     assert node.state_files() == set()
+
+
+def test_a_record_that_cannot_be_read(node: Node, make_pod: Callable[[], Pod]) -> None:
+    """The VF goes home, with its RDMA device, and can be attached again; how it was, nobody knows any more."""
+    pod, before = make_pod(), netdev()
+    node.ok("ADD", pod)
+    assert (RDMA in rdma_devs(), pod.links()) == (False, {"hpn0"})
+    node.record(pod).write_bytes(b"")
+    assert node.refused("DEL", pod)["code"] == 108
+    assert (pod.links(), node.leases()) == (set(), set())
+    assert RDMA in rdma_devs()
+    (home,) = os.listdir(f"/sys/bus/pci/devices/{node.device}/net")
+    node.ok("DEL", pod)
+    result = node.ok("ADD", pod)
+    assert node.checked(pod, node.conf(), result).exit_code == 0
+    node.ok("DEL", pod)
+    ip("link", "set", home, "name", NAME)
+    assert netdev() == before
