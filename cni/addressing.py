@@ -14,7 +14,7 @@ from cni.result import Address, Result, Route
 
 # A virtual link has its carrier at once, a VF after its PF's next interrupt; who waits longer has no cable.
 _CARRIER_TIMEOUT: Final = 0.2
-_DAD_TIMEOUT: Final = 10.0  # twice the kernel's own delay and retransmissions at their defaults, and then some
+_DAD_TIMEOUT: Final = 5.0  # twice the kernel's own delay and retransmissions at their defaults, and then some
 _POLL: Final = 0.01
 _DAD_FLAGS: Final = {"optimistic": IFA_F_OPTIMISTIC, "off": IFA_F_NODAD, "wait": 0}
 

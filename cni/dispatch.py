@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from cni import spec
 from cni.errors import CniError, KernelRefused
+from cni.kernel import patience
 from cni.result import Result
 from cni.spec import Config, Reply, Request
 
@@ -20,6 +21,7 @@ Command = Callable[[Request, Config, list[str]], Result | None]
 def answer(request: Request, commands: Mapping[str, Command]) -> Reply:
     """Answer one request; never raises."""
     version, log = spec.NEWEST, list[str]()
+    patience.begin()
     try:
         spec.check_environment(request)
         if request.command == "VERSION":

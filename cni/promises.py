@@ -27,7 +27,8 @@ from cni.kernel.addresses import (
     as_kept,
 )
 from cni.kernel.dump import Assigned, Hop, Rule
-from cni.kernel.rtnl import Link, attributes
+from cni.kernel.netlink import attributes
+from cni.kernel.rtnl import Link
 from cni.pod import Pod
 from cni.result import Interface, Ip, Network, Result, Route
 from cni.spec import Json, Key

@@ -13,6 +13,7 @@ from cni import pod as pods
 from cni.delegate import Programs
 from cni.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, together
 from cni.journal import Entry, Record
+from cni.kernel import patience
 from cni.location import Location, location
 from cni.pod import Pod
 from cni.spec import Request
@@ -31,6 +32,7 @@ def attachment(
     An address goes back only after the interface that had it is gone, so that no two pods ever have it.  ``counts``
     says whether a refusal of its IPAM plugin is one of those after which it is not asked again.
     """
+    patience.undoing()
     if record.kind == journal.LOST:
         return _lost(entry, record, request, programs)
     try:

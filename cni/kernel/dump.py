@@ -1,21 +1,28 @@
-"""rtnetlink questions that are asked rarely (CHECK, the default master), through pyroute2.
+"""rtnetlink questions that are asked rarely (CHECK, the default master), whose answers pyroute2 decodes.
 
-pyroute2 is imported on first use: it costs more than a whole ADD.  Every socket is opened, used and closed
-on a thread inside the namespace; ``IPRoute(netns=...)`` is not used, because it forks, and creates a
-namespace whose name is misspelled.
+pyroute2 is imported on first use: it costs more than a whole ADD.  Its sockets are not used: they take what a pod
+sends for the kernel's answer, and wait for ever.
 """
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from errno import EAFNOSUPPORT, ENOENT, EOPNOTSUPP
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface, ip_network
 from socket import AF_INET, AF_INET6
 from typing import Any, Final, TypeVar
 
-from cni.kernel.addresses import RT_TABLE_MAIN, RTN_UNICAST
-from cni.kernel.netns import run_in
+from cni.kernel.addresses import RT_TABLE_MAIN, RTA_TABLE, RTN_UNICAST
+from cni.kernel.netlink import HEADER, SOL_NETLINK
+from cni.kernel.rtnl import RTM_GETLINK, Link, Rtnl, attr, get_link, opened, parse_link, u32
+from cni.kernel.rules import RTM_GETROUTE, RTM_GETRULE
 from cni.result import Network, Route
 
 T = TypeVar("T")
+RTM_GETADDR: Final = 22
+NETLINK_GET_STRICT_CHK: Final = 12
+_FAMILIES: Final = (AF_INET, AF_INET6)
 FOREVER: Final = 2**32 - 1  # INFINITY_LIFE_TIME
 FR_ACT_TO_TBL: Final = 1
 FIB_RULE_INVERT: Final = 2
@@ -64,9 +71,9 @@ class Rule:
 def addresses(ns_fd: int | None, index: int) -> dict[IPv4Interface | IPv6Interface, Assigned]:
     """Equivalent to: ip address show dev DEV."""
 
-    def ask(ipr: Any) -> dict[IPv4Interface | IPv6Interface, Assigned]:
+    def ask(asked: _Asked) -> dict[IPv4Interface | IPv6Interface, Assigned]:
         found = {}
-        for message in ipr.addr("dump", index=index):
+        for message in asked.addresses(index):
             # IFA_LOCAL is the interface's own address where IFA_ADDRESS is a point-to-point peer's.
             address = message.get("IFA_LOCAL") or message.get("IFA_ADDRESS")
             flags, life = message.get("IFA_FLAGS") or message["flags"], message.get("IFA_CACHEINFO")
@@ -81,10 +88,9 @@ def addresses(ns_fd: int | None, index: int) -> dict[IPv4Interface | IPv6Interfa
 def routes(ns_fd: int) -> list[Hop]:
     """Equivalent to: ip route show table all.  Of one destination in one table the kernel takes the first."""
 
-    def ask(ipr: Any) -> list[Hop]:
-        messages = [m for family in (AF_INET, AF_INET6) for m in ipr.route("dump", family=family)]
+    def ask(asked: _Asked) -> list[Hop]:
         # One for some kinds of service, or from some sources, is not for all that goes to its destination.
-        return [hop for m in messages if not m["tos"] and not m["src_len"] for hop in _hops(m)]
+        return [hop for m in asked.routes() if not m["tos"] and not m["src_len"] for hop in _hops(m)]
 
     return _ask(ns_fd, ask)
 
@@ -92,8 +98,8 @@ def routes(ns_fd: int) -> list[Hop]:
 def rules(ns_fd: int) -> list[Rule]:
     """Equivalent to: ip rule show.  In the order in which the kernel asks them, of each family."""
 
-    def ask(ipr: Any) -> list[Rule]:
-        return [_rule(m) for family in (AF_INET, AF_INET6) for m in ipr.rule("dump", family=family)]
+    def ask(asked: _Asked) -> list[Rule]:
+        return [_rule(m) for m in asked.rules()]
 
     return _ask(ns_fd, ask)
 
@@ -101,18 +107,13 @@ def rules(ns_fd: int) -> list[Rule]:
 def default_route_link(ns_fd: int | None) -> str:
     """The interface of the default route (IPv4's, else IPv6's, of lowest metric); empty if there is none."""
 
-    def ask(ipr: Any) -> str:
-        for family in (AF_INET, AF_INET6):
-            found = [
-                m
-                for m in ipr.route("dump", family=family, table=RT_TABLE_MAIN)
-                if m["dst_len"] == 0 and m["type"] == RTN_UNICAST and _ways(m)[0][0]
-            ]
-            if found:
-                best = min(found, key=lambda m: m.get("RTA_PRIORITY") or 0)
-                (link,) = ipr.get_links(_ways(best)[0][0])
-                return str(link.get("IFLA_IFNAME"))
-        return ""
+    def ask(asked: _Asked) -> str:
+        found = [
+            m for m in asked.routes(RT_TABLE_MAIN) if m["dst_len"] == 0 and m["type"] == RTN_UNICAST and _ways(m)[0][0]
+        ]
+        best = min(found, key=lambda m: (m["family"] != AF_INET, m.get("RTA_PRIORITY") or 0), default=None)
+        link = asked.link(_ways(best)[0][0]) if best else None
+        return link.name if link else ""
 
     return _ask(ns_fd, ask)
 
@@ -120,25 +121,65 @@ def default_route_link(ns_fd: int | None) -> str:
 def link_of_device(ns_fd: int, address: str) -> int:
     """The index of the interface of a device, by the device's bus address; 0 if there is none."""
 
-    def ask(ipr: Any) -> int:
-        links = ipr.get_links()
-        return next((int(link["index"]) for link in links if link.get("IFLA_PARENT_DEV_NAME") == address), 0)
+    def ask(asked: _Asked) -> int:
+        return next((link.index for link in asked.links() if link.device == address), 0)
 
     return _ask(ns_fd, ask)
 
 
-def _ask(ns_fd: int | None, question: Callable[[Any], T]) -> T:
-    from pyroute2 import IPRoute  # noqa: PLC0415
-    from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415
+class _Asked:
+    """A namespace's socket for questions; of routes and addresses it tells only those asked for (since Linux 4.20)."""
 
-    def work() -> T:
-        with IPRoute() as ipr:
-            return question(ipr)
+    def __init__(self, inside: Rtnl) -> None:
+        self._inside = inside
+        with suppress(OSError):  # an older kernel tells all
+            inside.sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
 
-    try:
-        return work() if ns_fd is None else run_in(ns_fd, work)
-    except NetlinkError as e:
-        raise OSError(e.code, str(e)) from e
+    def addresses(self, index: int) -> list[Any]:
+        from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg  # noqa: PLC0415
+
+        found = self._all(RTM_GETADDR, struct.pack("=BBBBI", 0, 0, 0, 0, index), ifaddrmsg)
+        return [message for message in found if message["index"] == index]
+
+    def routes(self, table: int = 0) -> list[Any]:
+        """Of all tables, or one."""
+        from pyroute2.netlink.rtnl.rtmsg import rtmsg  # noqa: PLC0415
+
+        wanted = attr(RTA_TABLE, u32(table)) if table else b""
+        found = [
+            m for family in _FAMILIES for m in self._all(RTM_GETROUTE, struct.pack("=B11x", family) + wanted, rtmsg)
+        ]
+        return [m for m in found if not table or _table(m) == table]
+
+    def rules(self) -> list[Any]:
+        from pyroute2.netlink.rtnl.fibmsg import fibmsg  # noqa: PLC0415
+
+        return [m for family in _FAMILIES for m in self._all(RTM_GETRULE, struct.pack("=B11x", family), fibmsg)]
+
+    def links(self) -> Iterator[Link]:
+        return map(parse_link, self._inside.dump(RTM_GETLINK, get_link()))
+
+    def link(self, index: int) -> Link | None:
+        return self._inside.link(index=index)
+
+    def _all(self, kind: int, body: bytes, decoder: Any) -> Iterator[Any]:
+        try:
+            for answer in self._inside.dump(kind, body):
+                message = decoder(HEADER.pack(HEADER.size + len(answer), 0, 0, 0, 0) + answer)
+                message.decode()
+                yield message
+        except OSError as e:
+            if e.errno not in (ENOENT, EAFNOSUPPORT, EOPNOTSUPP):  # no such table, or family
+                raise
+
+
+def _ask(ns_fd: int | None, question: Callable[[_Asked], T]) -> T:
+    with opened(ns_fd) as inside:
+        return question(_Asked(inside))
+
+
+def _table(message: Any) -> int:
+    return int(message.get("RTA_TABLE") or message["table"])
 
 
 def _hops(message: Any) -> list[Hop]:

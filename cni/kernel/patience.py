@@ -1,27 +1,68 @@
-"""What the kernel does in its own time, and says nothing of, is looked for again and again."""
+"""How long a request waits for what others do in their own time.
+
+A pod may be hostile and make every wait a long one.  So each request has seconds to spend on all of its waits, whatever
+it waits for and however often: none of them is long because an earlier one was short.  Work is not counted, nor are
+waits for locks, for other programs, or for what a configuration itself says how long to wait.
+"""
 
 import time
+from _thread import _local  # threading's, which takes as long to import as some answers to make
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cni.kernel.rtnl import Link, Rtnl
+if TYPE_CHECKING:
+    from cni.kernel.rtnl import Link, Rtnl
 
+# Seconds for a request, and at least for each attachment that it undoes after that: no command waits for longer than
+# LONGEST, but GC, which undoes many.
+REQUEST: Final = 5.0
+UNDOING: Final = 3.0
+LONGEST: Final = REQUEST + UNDOING
 _POLL: Final = 0.005
 
 
+class _Purse(_local):
+    left = REQUEST
+
+
+_purse = _Purse()
+
+
+def begin() -> None:
+    """A request begins, on this thread."""
+    _purse.left = REQUEST
+
+
+def undoing() -> None:
+    """What the request changed is to be undone, also if it has waited for all of its time."""
+    _purse.left = max(_purse.left, UNDOING)
+
+
+def left() -> float:
+    """The seconds that the request may still wait."""
+    return _purse.left
+
+
+def spend(seconds: float) -> None:
+    """The request has waited so long."""
+    _purse.left = max(_purse.left - seconds, 0.0)
+
+
 def attempts(seconds: float, pause: float) -> Iterator[None]:
-    """One at once, others after a ``pause`` each, until so many seconds are over; all in seconds.
+    """One at once, others after a ``pause`` each, until so many seconds are over, or all that the request may wait; all
+    in seconds.
 
     A loop that ends without having left it has looked for what did not come.
     """
     deadline = time.monotonic() + seconds
     yield
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and left():
         time.sleep(pause)
+        spend(pause)
         yield
 
 
-def with_carrier(inside: Rtnl, index: int, seconds: float) -> Link | None:
+def with_carrier(inside: "Rtnl", index: int, seconds: float) -> "Link | None":
     """The link, as soon as it has carrier; None if it gets none in time.  Raises OSError."""
     for _ in attempts(seconds, _POLL):
         link = inside.link(index=index)

@@ -15,21 +15,20 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from cni.kernel.netns import run_in
-from cni.kernel.rtnl import (
+from cni.kernel import netlink
+from cni.kernel.netlink import (
     HEADER,
     NLM_F_ACK,
     NLM_F_DUMP,
     NLM_F_REQUEST,
     NLMSG_DONE,
     NLMSG_ERROR,
-    attr,
     attributes,
     messages,
     pairs,
-    text,
-    u32,
 )
+from cni.kernel.netns import run_in
+from cni.kernel.rtnl import attr, text, u32
 
 NETLINK_RDMA: Final = 20
 NLDEV: Final = 5 << 10  # RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)
@@ -151,15 +150,15 @@ def _in(ns_fd: int | None, work: Callable[[], T]) -> T:
 
 
 def _socket() -> socket.socket:
-    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_RDMA)
+    return netlink.opened(NETLINK_RDMA)
 
 
 def _call(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
     """Send one message; the bodies of the answer.  Raises OSError."""
-    sock.sendto(HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, 1, 0) + body, (0, 0))
-    bodies = list[bytes]()
+    request = HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, 1, 0) + body
+    bodies, hearing = list[bytes](), netlink.heard(sock, request)
     while True:
-        for answer, _, _, payload in messages(sock.recv(65536)):
+        for answer, _, _, payload in messages(next(hearing)):
             if answer == NLMSG_ERROR:
                 if number := -struct.unpack_from("=i", payload)[0]:
                     raise OSError(number, os.strerror(number))

@@ -4,26 +4,39 @@ pyroute2 takes longer to import than all the rest of an ADD takes to run; what i
 through it (dump.py), and the tests hold every byte made here against its encoder and decoder.
 
 Functions that make bytes are pure.  Failure is OSError with the kernel's errno and, where it gave one, its
-own sentence (NETLINK_EXT_ACK).
+own sentence (NETLINK_EXT_ACK); where its answer was lost, netlink.Unheard.
 """
 
 import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Final, Self
 
+from cni.kernel import netlink
+from cni.kernel.netlink import (
+    ATTR,
+    HEADER,
+    NLM_F_ACK,
+    NLM_F_DUMP,
+    NLM_F_DUMP_INTR,
+    NLM_F_REQUEST,
+    NLMSG_DONE,
+    NLMSG_ERROR,
+    attributes,
+    messages,
+    pairs,
+    raise_error,
+    read_text,
+)
 from cni.kernel.netns import run_in
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWLINKPROP, RTM_DELLINKPROP = 108, 109
-NLM_F_REQUEST, NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE, NLM_F_ACK_TLVS = 0x1, 0x4, 0x200, 0x400, 0x200
-NLMSG_ERROR, NLMSG_DONE, NLM_F_DUMP = 2, 3, 0x300
-NLMSGERR_ATTR_MSG: Final = 1
-SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
+NLM_F_EXCL, NLM_F_CREATE = 0x200, 0x400
 
 IFF_UP, IFF_NOARP, IFF_PROMISC, IFF_ALLMULTI, IFF_LOWER_UP = 0x1, 0x80, 0x100, 0x200, 0x10000
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO = 1, 3, 4, 5, 10, 18
@@ -33,14 +46,11 @@ IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID = 28, 29, 37
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
 ARPHRD_ETHER, ARPHRD_INFINIBAND = 1, 32
 RTEXT_FILTER_SKIP_STATS: Final = 8
-NLA_TYPE_MASK: Final = 0x3FFF
 NLA_F_NESTED: Final = 0x8000
 
-HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
 LINK: Final = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
-_ATTR = struct.Struct("=HH")
-_attr_at = _ATTR.unpack_from
 _series = count()  # of Rtnl's numbers
+_DUMPS: Final = 3  # of one thing that changes all the time
 
 
 # What it is, in words; a message's type, flags and body.
@@ -99,8 +109,6 @@ class Rtnl:
     """A NETLINK_ROUTE socket in one namespace: one request, its answer, at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
-        sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
-        sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
         self.sock = sock
         # Others may be over the same socket (``passed``), and an answer that nobody waited for is not theirs.
         self.sequence = next(_series) << 12 & 0x7FFFFFFF
@@ -113,9 +121,18 @@ class Rtnl:
 
     def call(self, kind: int, flags: int, body: bytes) -> bytes:
         """Send one message; the body of the answer, empty for an acknowledgement.  Raises OSError."""
-        self.sock.sendto(self.packed(kind, flags, body), (0, 0))
+        try:
+            return self._answer(self.packed(kind, flags, body))
+        except netlink.Unheard:
+            self.renew()
+            if flags & NLM_F_ACK:
+                raise
+            return self._answer(self.packed(kind, flags, body))  # a question: to ask again changes nothing
+
+    def _answer(self, request: bytes) -> bytes:
+        hearing = netlink.heard(self.sock, request)
         while True:
-            answer = self.sock.recv(65536)
+            answer = next(hearing)
             length, kind, flags, sequence, _ = HEADER.unpack_from(answer)
             if sequence != self.sequence:
                 continue  # what is left of a request that was not waited for to its end
@@ -123,6 +140,41 @@ class Rtnl:
                 return answer[HEADER.size : length]
             raise_error(answer[HEADER.size : length], flags)
             return b""
+
+    def dump(self, kind: int, body: bytes) -> Iterator[bytes]:
+        """The bodies of all messages of a kind.  Raises OSError.
+
+        The kernel says where something changed while it told them.  Then they are told again, but to a pod that changes
+        them all the time no more than so often: what is not among them then came meanwhile, or was taken away.
+        """
+        for _ in range(_DUMPS):
+            if (yield from self._dumped(self.packed(kind, NLM_F_DUMP, body))):
+                return
+
+    def _dumped(self, request: bytes) -> Generator[bytes, None, bool]:
+        """The bodies, and whether nothing changed meanwhile."""
+        whole, hearing = True, netlink.heard(self.sock, request)
+        try:
+            while True:
+                for kind, flags, sequence, body in messages(next(hearing)):
+                    if sequence != self.sequence:
+                        continue  # as above
+                    whole = whole and not flags & NLM_F_DUMP_INTR
+                    if kind == NLMSG_ERROR:
+                        raise_error(body, flags)
+                    if kind == NLMSG_DONE:
+                        return whole
+                    yield body
+        except netlink.Unheard:
+            self.renew()  # the kernel would go on telling
+            raise
+
+    def renew(self) -> None:
+        """Have another socket in the same namespace: the kernel may drop what it has to say on this one.  Raises
+        OSError."""
+        sock = netlink.another(self.sock)
+        self.sock.close()
+        self.sock = sock
 
     def packed(self, kind: int, flags: int, body: bytes) -> bytes:
         """The next request as a message; ``sequence`` is the number its answer will have."""
@@ -170,10 +222,10 @@ class Rtnl:
         # Failures are told in any case, so the last one's answer is the end of all answers.
         *others, (_, kind, flags, body) = changes
         data = [self.packed(k, f, b) for _, k, f, b in others]
-        self.sock.sendto(b"".join((*data, self.packed(kind, flags | NLM_F_ACK, body))), (0, 0))
+        hearing = netlink.heard(self.sock, b"".join((*data, self.packed(kind, flags | NLM_F_ACK, body))))
         failed, sequence = None, 0
         while sequence != self.sequence:
-            ((kind, flags, sequence, body),) = messages(self.sock.recv(65536))
+            ((kind, flags, sequence, body),) = messages(next(hearing))
             if kind != NLMSG_ERROR or sequence <= before:
                 continue  # as above
             try:
@@ -192,17 +244,16 @@ def opened(ns_fd: int | None = None) -> Rtnl:
 
 def passed(fd: int) -> Rtnl:
     """The same over a NETLINK_ROUTE socket that another process opened and closes.  Raises OSError."""
-    own = os.dup(fd)
-    try:
-        return Rtnl(_socket(own))
-    except BaseException:  # it is no socket
-        os.close(own)
-        raise
+    return Rtnl(_socket(os.dup(fd)))
+
+
+def _socket(fd: int | None = None) -> socket.socket:
+    return netlink.opened(socket.NETLINK_ROUTE, fd)
 
 
 def attr(kind: int, payload: bytes) -> bytes:
     """struct nlattr and its payload, padded to four bytes."""
-    return _ATTR.pack(_ATTR.size + len(payload), kind) + payload + bytes(-len(payload) % 4)
+    return ATTR.pack(ATTR.size + len(payload), kind) + payload + bytes(-len(payload) % 4)
 
 
 def u32(value: int) -> bytes:
@@ -251,72 +302,23 @@ def parse_link(body: bytes) -> Link:
     nsid = attrs.get(IFLA_LINK_NETNSID)
     return Link(
         index=index,
-        name=_text(attrs[IFLA_IFNAME]),
+        name=read_text(attrs[IFLA_IFNAME]),
         flags=flags,
         mac=attrs.get(IFLA_ADDRESS, b"").hex(":"),
         mtu=_u32(attrs[IFLA_MTU]),
-        kind=_text(info.get(IFLA_INFO_KIND, b"")),
+        kind=read_text(info.get(IFLA_INFO_KIND, b"")),
         parent=_u32(attrs.get(IFLA_LINK, bytes(4))),
         parent_nsid=None if nsid is None else int.from_bytes(nsid, sys.byteorder, signed=True),
         data=info.get(IFLA_INFO_DATA, b""),
-        device=_text(attrs.get(IFLA_PARENT_DEV_NAME, b"")),
+        device=read_text(attrs.get(IFLA_PARENT_DEV_NAME, b"")),
         txqlen=_u32(attrs.get(IFLA_TXQLEN, bytes(4))),
-        alias=_text(attrs.get(IFLA_IFALIAS, b"")),
+        alias=read_text(attrs.get(IFLA_IFALIAS, b"")),
         vfs=attrs.get(IFLA_VFINFO_LIST, b""),
-        altnames=tuple(_text(name) for _, name in pairs(attrs.get(IFLA_PROP_LIST, b""))),
+        altnames=tuple(read_text(name) for _, name in pairs(attrs.get(IFLA_PROP_LIST, b""))),
         hardware=hardware,
         enslaved=_u32(attrs.get(IFLA_MASTER, b"")),
     )
 
 
-def attributes(data: bytes) -> dict[int, bytes]:
-    """Attribute type (without its flag bits) -> payload; of a repeated type the last."""
-    found, offset, end = dict[int, bytes](), 0, len(data)
-    while offset + 4 <= end:
-        length, kind = _attr_at(data, offset)
-        if length < 4:
-            break
-        found[kind & NLA_TYPE_MASK] = data[offset + 4 : offset + length]
-        offset += length + (-length & 3)
-    return found
-
-
-def pairs(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The attributes in their order, repeated ones too."""
-    offset = 0
-    while offset + _ATTR.size <= len(data):
-        length, kind = _attr_at(data, offset)
-        if length < _ATTR.size:
-            break
-        yield kind & NLA_TYPE_MASK, data[offset + _ATTR.size : offset + length]
-        offset += length + (-length & 3)
-
-
-def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """Of what was received each message's type, flags, sequence number and body."""
-    offset = 0
-    while offset < len(data):
-        length, kind, flags, sequence, _ = HEADER.unpack_from(data, offset)
-        yield kind, flags, sequence, data[offset + HEADER.size : offset + length]
-        offset += length + (-length & 3)
-
-
-def _socket(fd: int | None = None) -> socket.socket:
-    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE, fd)
-
-
-def raise_error(body: bytes, flags: int) -> None:
-    """Raise what an NLMSG_ERROR says (struct nlmsgerr), if it is an error and not an acknowledgement."""
-    number = -int.from_bytes(body[:4], sys.byteorder, signed=True)
-    if not number:
-        return
-    said = attributes(body[4 + HEADER.size :]).get(NLMSGERR_ATTR_MSG) if flags & NLM_F_ACK_TLVS else None
-    raise OSError(number, os.strerror(number) + (f" ({_text(said)})" if said else ""))
-
-
 def _u32(payload: bytes) -> int:
     return int.from_bytes(payload[:4], sys.byteorder)
-
-
-def _text(payload: bytes) -> str:
-    return payload.rstrip(b"\0").decode(errors="replace")

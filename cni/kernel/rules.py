@@ -10,31 +10,20 @@ import sys
 from typing import Final
 
 from cni.kernel.addresses import RTA_TABLE, RTPROT_STATIC
-from cni.kernel.rtnl import (
-    NLM_F_CREATE,
-    NLM_F_DUMP,
-    NLM_F_EXCL,
-    NLMSG_DONE,
-    NLMSG_ERROR,
-    Change,
-    Rtnl,
-    attr,
-    attributes,
-    messages,
-    raise_error,
-    u32,
-)
+from cni.kernel.netlink import attributes
+from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, Change, Rtnl, attr, u32
 from cni.result import Address
 
 RTM_GETROUTE: Final = 26
 RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
-NLM_F_DUMP_INTR: Final = 0x10
 FRA_SRC, FRA_TABLE, FRA_PROTOCOL = 2, 15, 21
 FR_ACT_TO_TBL: Final = 1
 
 # struct fib_rule_hdr: family, dst_len, src_len, tos, table, two reserved, action, flags.  In struct rtmsg the first
 # five fields are the same, and so are twelve bytes.
 _RULE = struct.Struct("=BBBBBxxBI")
+_TABLE: Final = 4
+RT_TABLE_COMPAT: Final = 252  # a table that has no room there
 
 
 def adding(source: Address, table: int) -> Change:
@@ -54,12 +43,14 @@ def remove(inside: Rtnl, source: Address, table: int) -> None:
 
 
 def tables_in_use(inside: Rtnl) -> set[int]:
-    """The tables that any rule names or any route is in, of whatever family."""
-    found = set[int]()
-    for kind, key in ((RTM_GETRULE, FRA_TABLE), (RTM_GETROUTE, RTA_TABLE)):
-        for body in _dump(inside, kind):
-            found.add(table_of(body, key))
-    return found
+    """The tables that any rule names or any route is in, of whatever family.  Raises OSError, also where a pod has so
+    many that reading them takes longer than a request may wait."""
+    everything = bytes(_RULE.size)
+    return {
+        table_of(body, key)
+        for kind, key in ((RTM_GETRULE, FRA_TABLE), (RTM_GETROUTE, RTA_TABLE))
+        for body in inside.dump(kind, everything)
+    }
 
 
 def rule(source: Address, table: int) -> bytes:
@@ -74,29 +65,7 @@ def rule(source: Address, table: int) -> bytes:
 
 def table_of(body: bytes, key: int) -> int:
     """The table of a rule's or route's message; ``key`` is its attribute, which the header stands in for."""
+    if body[_TABLE] not in (0, RT_TABLE_COMPAT):
+        return body[_TABLE]  # in a tenth of the time, and a pod may have a million routes
     named = attributes(body[_RULE.size :]).get(key)
-    return int.from_bytes(named[:4], sys.byteorder) if named else int(_RULE.unpack_from(body)[4])
-
-
-def _dump(inside: Rtnl, kind: int) -> list[bytes]:
-    """The bodies of all messages of a kind, of every family."""
-    while True:
-        inside.sock.sendto(inside.packed(kind, NLM_F_DUMP, bytes(_RULE.size)), (0, 0))
-        bodies, whole = _answer(inside)
-        if whole:
-            return bodies
-
-
-def _answer(inside: Rtnl) -> tuple[list[bytes], bool]:
-    """The bodies, and whether nothing changed meanwhile."""
-    bodies, whole = list[bytes](), True
-    while True:
-        for kind, flags, sequence, body in messages(inside.sock.recv(65536)):
-            if sequence != inside.sequence:
-                continue  # what is left of a request that was not waited for to its end
-            whole = whole and not flags & NLM_F_DUMP_INTR
-            if kind == NLMSG_ERROR:
-                raise_error(body, flags)
-            if kind == NLMSG_DONE:
-                return bodies, whole
-            bodies.append(body)
+    return int.from_bytes(named[:4], sys.byteorder) if named else body[_TABLE]

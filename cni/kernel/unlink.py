@@ -8,41 +8,34 @@ import _thread
 import errno
 import os
 import socket
-import struct
-from contextlib import suppress
 from typing import Final
 
-from cni.kernel.patience import attempts
-from cni.kernel.rtnl import (
-    LINK,
-    NLM_F_ACK,
-    NLMSG_ERROR,
-    RTM_DELLINK,
-    SOL_NETLINK,
-    Rtnl,
-    messages,
-    raise_error,
-)
+from cni.kernel import netlink
+from cni.kernel.netlink import NLM_F_ACK, NLMSG_ERROR, SOL_NETLINK, messages, raise_error
+from cni.kernel.patience import REQUEST, attempts
+from cni.kernel.rtnl import LINK, RTM_DELLINK, Rtnl
 
 NETLINK_ADD_MEMBERSHIP, NETLINK_DROP_MEMBERSHIP = 1, 2
 RTNLGRP_LINK: Final = 1
-_PATIENCE: Final = 30  # seconds; the kernel takes milliseconds
 _POLL: Final = 0.005
 
 
 def delete(inside: Rtnl, index: int) -> None:
     """Equivalent to: ip link delete, in the socket's namespace.  Raises OSError."""
     request = inside.packed(RTM_DELLINK, NLM_F_ACK, LINK.pack(0, 0, index, 0, 0))
-    inside.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _PATIENCE, 0))
     inside.sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_LINK)
     try:
-        # To ask and to be told takes one socket, but asking lasts longer than we do.  Not a Thread: its start waits
-        # for it to run, and we have the link's end to wait for.
-        _thread.start_new_thread(_ask, (os.dup(inside.sock.fileno()), request))
-        while not _has_ended(inside, index):
-            pass
-    finally:
-        inside.sock.setsockopt(SOL_NETLINK, NETLINK_DROP_MEMBERSHIP, RTNLGRP_LINK)
+        try:
+            # To ask and to be told takes one socket, but asking lasts longer than we do.  Not a Thread: its start
+            # waits for it to run, and we have the link's end to wait for.
+            _thread.start_new_thread(_ask, (os.dup(inside.sock.fileno()), request))
+            _hear_of_its_end(inside, index)
+        finally:
+            _listen_no_more(inside.sock)
+    except netlink.Unheard:
+        # Others may speak in this group, and the kernel drops what there is no room for: look for the link itself.
+        inside.renew()
+        _see_it_gone(inside, index)
 
 
 def _ask(fd: int, request: bytes) -> None:
@@ -52,34 +45,35 @@ def _ask(fd: int, request: bytes) -> None:
         os.close(fd)
 
 
-def _has_ended(inside: Rtnl, index: int) -> bool:
-    """Whether what came next was its end's announcement, or the answer that it had ended.  Raises OSError."""
-    try:
-        data = inside.sock.recv(65536)
-    except BlockingIOError as e:
-        raise OSError(errno.ETIMEDOUT, f"the kernel did not say in {_PATIENCE} s that the link is gone") from e
-    except OSError as e:
-        if e.errno != errno.ENOBUFS:
-            raise
-        return _is_absent(inside, index)
-    for kind, flags, sequence, body in messages(data):
-        if kind == NLMSG_ERROR and sequence == inside.sequence:
-            raise_error(body, flags)
-            return True
-        # Of a bridge (AF_BRIDGE) it says that the link is its port no more.
-        if kind == RTM_DELLINK and LINK.unpack_from(body)[::2][:2] == (socket.AF_UNSPEC, index):
-            return True
-    return False
+def _hear_of_its_end(inside: Rtnl, index: int) -> None:
+    """By its announcement, or by the answer that it had ended.  Raises OSError."""
+    hearing = netlink.heard(inside.sock)
+    while True:
+        for kind, flags, sequence, body in messages(next(hearing)):
+            if kind == NLMSG_ERROR and sequence == inside.sequence:
+                raise_error(body, flags)
+                return
+            # Of a bridge (AF_BRIDGE) it says that the link is its port no more.
+            if kind == RTM_DELLINK and LINK.unpack_from(body)[::2][:2] == (socket.AF_UNSPEC, index):
+                return
 
 
-def _is_absent(inside: Rtnl, index: int) -> bool:
-    """More was announced than there was room for: look for it, for the announcement and the answer may be lost."""
-    # The kernel drops answers, too, until all is read that there was room for.
-    inside.sock.setsockopt(SOL_NETLINK, NETLINK_DROP_MEMBERSHIP, RTNLGRP_LINK)
-    with suppress(BlockingIOError):
-        while inside.sock.recv(65536, socket.MSG_DONTWAIT):
-            pass
-    for _ in attempts(_PATIENCE, _POLL):
+def _see_it_gone(inside: Rtnl, index: int) -> None:
+    """Raises OSError."""
+    for _ in attempts(REQUEST, _POLL):
         if inside.link(index=index) is None:
-            return True
-    raise OSError(errno.ETIMEDOUT, f"the link is there after {_PATIENCE} s still")
+            return
+    raise OSError(errno.ETIMEDOUT, "the link is there still, after all the time that there was to wait for its end")
+
+
+def _listen_no_more(sock: socket.socket) -> None:
+    """Nor find in the next answer's place what was announced meanwhile, which a pod has a say in.  Raises OSError."""
+    sock.setsockopt(SOL_NETLINK, NETLINK_DROP_MEMBERSHIP, RTNLGRP_LINK)
+    while True:
+        try:
+            sock.recv(1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as e:
+            if e.errno != errno.ENOBUFS:  # it was too full, and is read on: the kernel drops answers until it is empty
+                raise

@@ -5,7 +5,8 @@ import struct
 from dataclasses import dataclass, fields
 from typing import Final
 
-from cni.kernel.rtnl import IFLA_VFINFO_LIST, attr, attributes, pairs
+from cni.kernel.netlink import attributes, pairs
+from cni.kernel.rtnl import IFLA_VFINFO_LIST, attr
 
 RTEXT_FILTER_VF: Final = 1
 IFLA_VF_INFO: Final = 1

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, cast
 from cni import gids, rdma
 from cni.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
 from cni.kernel import dump, netdevice, rtnl, sysfs, unlink
-from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, RTM_NEWLINK, Link, Rtnl, attributes
+from cni.kernel.netlink import attributes
+from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, RTM_NEWLINK, Link, Rtnl
 from cni.pod import Pod
 from cni.result import Interface
 from cni.spec import Json

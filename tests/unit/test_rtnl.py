@@ -13,7 +13,7 @@ from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from cni.kernel import addresses, rtnl
+from cni.kernel import addresses, netlink, rtnl
 from cni.kernel.rtnl import Link
 from cni.result import Route
 
@@ -343,18 +343,18 @@ OFFS = struct.pack("=HHI", 8, 2, 32)
 )
 def test_error(body: bytes, has_message: bool, number: int, text: str) -> None:
     with pytest.raises(OSError, match=re.escape(text)) as e:
-        rtnl.raise_error(body, rtnl.NLM_F_ACK_TLVS if has_message else 0)
+        netlink.raise_error(body, netlink.NLM_F_ACK_TLVS if has_message else 0)
     assert (e.value.errno, e.value.strerror) == (number, text)
 
 
 def test_error_of_its_own_class() -> None:
     with pytest.raises(FileExistsError):
-        rtnl.raise_error(nlmsgerr(17), 0)
+        netlink.raise_error(nlmsgerr(17), 0)
 
 
 def test_acknowledgement_is_no_error() -> None:
-    rtnl.raise_error(nlmsgerr(0), 0)
-    rtnl.raise_error(nlmsgerr(0, MSG), rtnl.NLM_F_ACK_TLVS)  # a warning beside success
+    netlink.raise_error(nlmsgerr(0), 0)
+    netlink.raise_error(nlmsgerr(0, MSG), netlink.NLM_F_ACK_TLVS)  # a warning beside success
 
 
 @pytest.mark.parametrize(
@@ -368,18 +368,18 @@ def test_acknowledgement_is_no_error() -> None:
 )
 def test_attr(kind: int, payload: bytes, raw: str) -> None:
     assert rtnl.attr(kind, payload) == bytes.fromhex(raw)  # of a little-endian machine
-    assert rtnl.attributes(bytes.fromhex(raw)) == {kind: payload}
+    assert netlink.attributes(bytes.fromhex(raw)) == {kind: payload}
 
 
 def test_attributes_drops_flag_bits_and_keeps_the_last() -> None:
     nested, swapped = struct.pack("=HHI", 8, 0x8000 | 18, 1), struct.pack("=HHI", 8, 0x4000 | 19, 2)
-    assert rtnl.attributes(nested + swapped + rtnl.attr(18, b"last")) == {18: b"last", 19: struct.pack("=I", 2)}
+    assert netlink.attributes(nested + swapped + rtnl.attr(18, b"last")) == {18: b"last", 19: struct.pack("=I", 2)}
 
 
 @pytest.mark.parametrize("length", [0, 1, 3])
 def test_an_attribute_shorter_than_its_header_ends_the_list(length: int) -> None:
     broken = struct.pack("=HH", length, 9)
-    assert rtnl.attributes(rtnl.attr(1, b"ok") + broken + rtnl.attr(2, b"x")) == {1: b"ok"}
+    assert netlink.attributes(rtnl.attr(1, b"ok") + broken + rtnl.attr(2, b"x")) == {1: b"ok"}
 
 
 pairs = st.lists(st.tuples(st.integers(0, 0x3FFF), st.binary(max_size=40)), max_size=8)
@@ -388,7 +388,7 @@ pairs = st.lists(st.tuples(st.integers(0, 0x3FFF), st.binary(max_size=40)), max_
 @given(pairs)
 def test_attributes_reads_what_attr_wrote(written: list[tuple[int, bytes]]) -> None:
     data = b"".join(rtnl.attr(kind, payload) for kind, payload in written)
-    assert rtnl.attributes(data) == dict(written)
+    assert netlink.attributes(data) == dict(written)
     assert len(data) % 4 == 0
 
 
@@ -396,7 +396,7 @@ def test_attributes_reads_what_attr_wrote(written: list[tuple[int, bytes]]) -> N
 def test_attributes_cut_short(written: list[tuple[int, bytes]], length: int) -> None:
     """Every payload is what was written, but for the last one, which may be its beginning."""
     data = b"".join(rtnl.attr(kind, payload) for kind, payload in written)[:length]
-    read = rtnl.attributes(data)
+    read = netlink.attributes(data)
     cut = [kind for kind, payload in read.items() if (kind, payload) not in written]
     assert len(cut) <= 1
     assert all(any(k == kind and p.startswith(read[kind]) for k, p in written) for kind in cut)
@@ -404,7 +404,7 @@ def test_attributes_cut_short(written: list[tuple[int, bytes]], length: int) -> 
 
 @given(st.binary(max_size=300))
 def test_attributes_of_anything(data: bytes) -> None:
-    assert all(payload in data for payload in rtnl.attributes(data).values())
+    assert all(payload in data for payload in netlink.attributes(data).values())
 
 
 def test_altname() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-from cni.kernel import rtnl, vf
+from cni.kernel import netlink, rtnl, vf
 from cni.kernel.vf import Vf
 
 MAC = "02:00:00:00:00:07"
@@ -43,7 +43,7 @@ def test_set_attribute(name: str, value: object, attribute: str, fields: dict[st
 def test_set_guid(name: str, number: int) -> None:
     """struct ifla_vf_guid, a number after padding.  pyroute2 has the same bytes, and twenty that nobody reads."""
     guid = "00:11:22:33:44:55:66:77"
-    body = rtnl.attributes(rtnl.attributes(rtnl.attributes(vf.set_attribute(3, name, guid))[22])[1])[number]
+    body = netlink.attributes(netlink.attributes(netlink.attributes(vf.set_attribute(3, name, guid))[22])[1])[number]
     assert body == struct.pack("=I4xQ", 3, 0x0011223344556677)
     theirs = ifinfmsg.vflist.vfinfo.__dict__[f"vf_ib_{name}"](data=bytearray(64))
     theirs["vf"], theirs[f"ib_{name}"] = 3, guid
@@ -56,7 +56,7 @@ def test_set_vlan(protocol: str, number: int) -> None:
     """The protocol is in network order, alone among the fields (struct ifla_vf_vlan_info)."""
     body = vf.set_attribute(3, "vlan", (7, 2, protocol))
     for kind in (22, 1, 12, 1):
-        body = rtnl.attributes(body)[kind]
+        body = netlink.attributes(body)[kind]
     assert body == struct.pack("=III", 3, 7, 2) + number.to_bytes(2, "big") + bytes(2)
 
 

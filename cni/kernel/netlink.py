@@ -1,0 +1,157 @@
+"""What all netlink sockets of ours have in common (man 7 netlink): they hear the kernel alone, and wait no longer than
+the request may.
+
+Whoever has CAP_NET_ADMIN in a namespace may send to every netlink socket in it, and /proc/net/netlink lists them.  What
+a pod sends could pass for the kernel's answer, or fill the socket so that the kernel drops its own.
+"""
+
+import errno
+import fcntl
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from cni.kernel import patience
+from cni.kernel.netns import run_in
+
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_ACK_TLVS = 0x1, 0x4, 0x300, 0x10, 0x200
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
+NLMSGERR_ATTR_MSG: Final = 1
+NLA_TYPE_MASK: Final = 0x3FFF
+HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
+ATTR: Final = struct.Struct("=HH")  # struct nlattr
+_attr_at = ATTR.unpack_from
+_SIOCGSKNS: Final = 0x894C
+_ROOM: Final = 65536
+
+
+class Unheard(OSError):
+    """The kernel's answer was lost, or did not come: whether it did what it was asked is not known."""
+
+
+def opened(protocol: int, fd: int | None = None) -> socket.socket:
+    """A socket in the thread's namespace, or the one with this descriptor, which is closed if it is none.  Raises
+    OSError.
+
+    Connected to the kernel, it refuses everybody else's messages (netlink_getsockbyportid), but not what is sent to a
+    group that it joins.
+    """
+    try:
+        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol, fd)
+    except BaseException:
+        if fd is not None:
+            os.close(fd)
+        raise
+    try:
+        sock.connect((0, 0))
+        sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
+        sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def another(sock: socket.socket) -> socket.socket:
+    """A new one of the same protocol, in the same namespace.  Raises OSError."""
+    namespace = fcntl.ioctl(sock, _SIOCGSKNS)
+    try:
+        return run_in(namespace, partial(opened, sock.proto))
+    finally:
+        os.close(namespace)
+
+
+def heard(sock: socket.socket, request: bytes = b"") -> Iterator[bytes]:
+    """Send the request, if there is one; then all that the kernel says, for as long as the caller listens.
+
+    Raises Unheard where something was lost, and where the caller would have to wait longer than the request may; other
+    OSErrors where nothing was sent.
+    """
+    if request:
+        sock.sendto(request, (0, 0))
+    began = time.monotonic()
+    try:
+        while True:
+            # The kernel has mostly answered before ``sendto`` returned.
+            try:
+                data, (sender, _) = sock.recvfrom(_ROOM, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                _wait(sock, began)
+                continue
+            except OSError as e:
+                raise Unheard(e.errno, f"{e.strerror}: the kernel's answer was lost") from e
+            if not sender:
+                yield data
+            if _rest(began) <= 0:
+                raise _late()
+    finally:
+        patience.spend(time.monotonic() - began)
+
+
+def attributes(data: bytes) -> dict[int, bytes]:
+    """Attribute type (without its flag bits) -> payload; of a repeated type the last."""
+    found, offset, end = dict[int, bytes](), 0, len(data)
+    while offset + 4 <= end:
+        length, kind = _attr_at(data, offset)
+        if length < 4:
+            break
+        found[kind & NLA_TYPE_MASK] = data[offset + 4 : offset + length]
+        offset += length + (-length & 3)
+    return found
+
+
+def pairs(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The attributes in their order, repeated ones too."""
+    offset = 0
+    while offset + ATTR.size <= len(data):
+        length, kind = _attr_at(data, offset)
+        if length < ATTR.size:
+            break
+        yield kind & NLA_TYPE_MASK, data[offset + ATTR.size : offset + length]
+        offset += length + (-length & 3)
+
+
+def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """Of what was received each message's type, flags, sequence number and body."""
+    offset = 0
+    while offset < len(data):
+        length, kind, flags, sequence, _ = HEADER.unpack_from(data, offset)
+        yield kind, flags, sequence, data[offset + HEADER.size : offset + length]
+        offset += length + (-length & 3)
+
+
+def raise_error(body: bytes, flags: int) -> None:
+    """Raise what an NLMSG_ERROR says (struct nlmsgerr), if it is an error and not an acknowledgement."""
+    number = -int.from_bytes(body[:4], sys.byteorder, signed=True)
+    if not number:
+        return
+    said = attributes(body[4 + HEADER.size :]).get(NLMSGERR_ATTR_MSG) if flags & NLM_F_ACK_TLVS else None
+    raise OSError(number, os.strerror(number) + (f" ({read_text(said)})" if said else ""))
+
+
+def read_text(payload: bytes) -> str:
+    return payload.rstrip(b"\0").decode(errors="replace")
+
+
+def _wait(sock: socket.socket, began: float) -> None:
+    """Until something has come.  Raises Unheard."""
+    looking = select.poll()
+    looking.register(sock, select.POLLIN)
+    rest = _rest(began)
+    if rest <= 0 or not looking.poll(rest * 1000):
+        raise _late()
+
+
+def _rest(began: float) -> float:
+    return patience.left() - (time.monotonic() - began)
+
+
+def _late() -> Unheard:
+    return Unheard(errno.ETIMEDOUT, "the kernel's answer, or its end, did not come in time")

@@ -1,0 +1,253 @@
+"""What a hostile pod does: run inside its namespace, as `python hostile.py ATTACK`, until it is killed.
+
+It shares no code with what it attacks.  An attack that has to make something first says so by a line when it is ready.
+"""
+
+import itertools
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+NEWLINK, DELLINK, GETLINK, NEWADDR, DELADDR = 16, 17, 18, 20, 21
+NEWROUTE, DELROUTE, NEWRULE, DELRULE, NEWLINKPROP, DELLINKPROP = 24, 25, 32, 33, 108, 109
+CREATE = 0x1 | 0x400
+IFNAME, ADDRESS, LINKINFO, ALIAS = 3, 1, 18, 20
+SOL_NETLINK, GROUP_LINK = 270, 1
+
+
+def message(kind: int, body: bytes, flags: int = 0x1, sequence: int = 0) -> bytes:
+    return struct.pack("=IHHII", 16 + len(body), kind, flags, sequence, 0) + body
+
+
+def attr(kind: int, payload: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(payload), kind) + payload + bytes(-len(payload) % 4)
+
+
+def link(index: int, *attrs: bytes, flags: int = 0, mask: int = 0) -> bytes:
+    return struct.pack("=BxHiII", 0, 0, index, flags, mask) + b"".join(attrs)
+
+
+def name(text: str) -> bytes:
+    return attr(IFNAME, text.encode() + b"\0")
+
+
+def netlink() -> socket.socket:
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+
+
+def do(sock: socket.socket, *messages: bytes) -> None:
+    """Have it done; whether it was is no matter."""
+    with suppress(OSError):
+        sock.sendto(b"".join(messages), (0, 0))
+    with suppress(OSError):
+        while sock.recv(65536, socket.MSG_DONTWAIT):
+            pass
+
+
+def indexes() -> list[int]:
+    """Of all links but the loopback."""
+    return [index for index, text in socket.if_nameindex() if text != "lo"]
+
+
+def ready() -> None:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+
+
+def unicast() -> None:
+    """Fill the netlink socket of the process (argument) whose number is its port, and every other that is listed."""
+    sock, first, own = netlink(), int(sys.argv[2]), {0}
+    sock.bind((0, 0))
+    own.add(sock.getsockname()[0])
+    sock.setblocking(False)
+    junk = message(NEWLINK, link(1, name("hpn0")), 0) * 1000
+    ready()
+    while True:
+        for _ in range(300):
+            with suppress(OSError):
+                sock.sendto(junk, (first, 0))
+        with open("/proc/thread-self/net/netlink") as file:
+            ports = {int(line.split()[2]) for line in file.read().splitlines()[1:] if line.split()[1] in ("0", "20")}
+        for port in sorted(ports - own) * 20:
+            with suppress(OSError):
+                sock.sendto(junk, (port, 0))
+
+
+def multicast() -> None:
+    """Tell whoever listens to links that every link is gone, and too much of it."""
+    sock = netlink()
+    sock.setblocking(False)
+    lies = [message(DELLINK, link(index), 0) + bytes(60000) for index in range(1, 300)]
+    ready()
+    for lie in itertools.cycle(lies):
+        with suppress(OSError):
+            sock.sendto(lie, (0, GROUP_LINK))
+
+
+def announcements() -> None:
+    """Have the kernel itself say more about links than a socket has room for."""
+    sock = netlink()
+    do(sock, message(NEWLINK, link(0, name("chatty"), bridge()), CREATE))
+    chatty = socket.if_nametoindex("chatty")
+    ready()
+    for n in itertools.count():
+        do(sock, *(message(NEWLINK, link(chatty, attr(ALIAS, b"%d" % (n + k) * 20))) for k in range(50)))
+
+
+def bridge() -> bytes:
+    return attr(LINKINFO, attr(1, b"bridge\0"))
+
+
+def renames() -> None:
+    """Every link has another name at every moment."""
+    sock = netlink()
+    ready()
+    for n in itertools.count():
+        for index in indexes():
+            do(sock, message(NEWLINK, link(index, name(f"r{index}x{n % 7}"))))
+            do(sock, message(NEWLINK, link(index, name("hpn0"))))
+
+
+def decoys() -> None:
+    """The name and the MAC are another link's."""
+    sock = netlink()
+    ready()
+    for n in itertools.count():
+        for index, text in socket.if_nameindex():
+            if text == "hpn0":
+                address = b"\2\0\0\0\0\1"
+                with suppress(OSError):  # it is gone again
+                    address = bytes.fromhex(Path("/sys/class/net/hpn0/address").read_text().strip().replace(":", ""))
+                do(sock, message(NEWLINK, link(index, name(f"was{n % 999}"), attr(ADDRESS, b"\2\0\0\0\0\1"))))
+                do(sock, message(NEWLINK, link(0, name("hpn0"), attr(ADDRESS, address), bridge()), CREATE))
+        for index in indexes():
+            do(sock, message(DELLINK, link(index)) if n % 3 else b"")
+
+
+def updown() -> None:
+    sock = netlink()
+    ready()
+    for n in itertools.count():
+        do(sock, *(message(NEWLINK, link(index, flags=n % 2, mask=1)) for index in indexes()))
+
+
+def macs() -> None:
+    sock = netlink()
+    ready()
+    for n in itertools.count():
+        address = attr(ADDRESS, b"\2" + struct.pack("=IB", n, 7))
+        do(sock, *(message(NEWLINK, link(index, address)) for index in indexes()))
+
+
+def removals() -> None:
+    sock = netlink()
+    ready()
+    while True:
+        do(sock, *(message(DELLINK, link(index)) for index in indexes()))
+
+
+def altnames() -> None:
+    """More than an answer about a link has room for."""
+    sock = netlink()
+    ready()
+    for n in itertools.count():
+        for index in indexes():
+            names = (attr(53, f"{n:06}".encode() * 20 + b"%d\0" % k) for k in range(100))
+            do(sock, *(message(NEWLINKPROP, link(index, attr(52 | 0x8000, one)), CREATE) for one in names))
+
+
+def links() -> None:
+    """So many (argument), and more of them come and go."""
+    sock, wanted = netlink(), int(sys.argv[2])
+    for first in range(0, wanted, 50):
+        do(sock, *(message(NEWLINK, link(0, name(f"d{n}"), bridge()), CREATE) for n in range(first, first + 50)))
+    ready()
+    while True:
+        do(sock, message(NEWLINK, link(0, name("more"), bridge()), CREATE))
+        with suppress(OSError):
+            do(sock, message(DELLINK, link(socket.if_nametoindex("more"))))
+
+
+def _route(n: int) -> bytes:
+    """10.128.0.0 and on, one of 50 tables."""
+    table = 100 + n % 50
+    head = struct.pack("=BBBBBBBBI", 2, 32, 0, 0, table, 4, 253, 1, 0)
+    return head + attr(1, struct.pack("!I", 0x0A800000 + n)) + attr(4, struct.pack("=I", 1))
+
+
+def _rule(n: int) -> bytes:
+    head = struct.pack("=BBBBBxxBI", 2, 0, 32, 0, 100 + n % 50, 1, 0)
+    return head + attr(2, struct.pack("!I", 0x0A800000 + n))
+
+
+def _made(kind: int, undo: int, body: "type[_route]", batch: int = 200) -> None:  # type: ignore[valid-type]
+    """So many (argument), and they change all the time."""
+    sock, wanted = netlink(), int(sys.argv[2])
+    for first in range(0, wanted, batch):
+        do(sock, *(message(kind, body(n), CREATE) for n in range(first, first + batch)))
+    ready()
+    for n in itertools.cycle(range(wanted)):
+        do(sock, message(undo, body(n)))
+        do(sock, message(kind, body(n), CREATE))
+
+
+def routes() -> None:
+    _made(NEWROUTE, DELROUTE, _route)
+
+
+def rules() -> None:
+    _made(NEWRULE, DELRULE, _rule)
+
+
+def addresses() -> None:
+    """Take away what the link is given, and give it what others have: duplicate detection begins again and again."""
+    sock = netlink()
+    ready()
+    for n in itertools.count():
+        for index in indexes():
+            address = attr(1, bytes.fromhex("fd000056") + bytes(8) + struct.pack("!I", n % 250))
+            body = struct.pack("=BBBBI", socket.AF_INET6, 64, 0, 0, index) + address
+            do(sock, message(NEWADDR, body, CREATE))
+            if n % 20 == 0:
+                subprocess.run(["ip", "address", "flush", "dev", socket.if_indextoname(index)], check=False,
+                               stderr=subprocess.DEVNULL)  # fmt: skip
+
+
+def _packets() -> Iterator[tuple[socket.socket, bytes, str]]:
+    """All that comes by, once there is a link."""
+    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    ready()
+    while True:
+        frame, (interface, *_) = sock.recvfrom(2048)
+        yield sock, frame, interface
+
+
+def spoofs() -> None:
+    """Say of every address that somebody asks for: it is ours."""
+    for sock, frame, interface in _packets():
+        if frame[12:14] == b"\x08\x06" and frame[20:22] == b"\0\1":
+            mac, asked = b"\2\xee\0\0\0\1", frame[38:42]
+            arp = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 2) + mac + asked + frame[22:28] + bytes(4)
+            for _ in range(20):
+                with suppress(OSError):
+                    sock.sendto(b"\xff" * 6 + mac + b"\x08\x06" + arp, (interface, 0))
+
+
+def processes() -> None:
+    """So many (argument)."""
+    for _ in range(int(sys.argv[2])):
+        if not os.fork():
+            time.sleep(1000)
+            os._exit(0)
+    ready()
+    time.sleep(1000)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

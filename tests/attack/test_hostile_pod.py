@@ -1,0 +1,178 @@
+"""A pod with root and CAP_NET_ADMIN in its namespace, which runs while it is attached: what it does is in hostile.py.
+
+Its own ADD may fail of it.  No call takes longer than is promised, its DEL succeeds all the same, nothing of it is
+left, and nobody else waits for it.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from topology import Host, Pod, until
+
+from agent import protocol
+from cni.kernel import netns
+
+HOSTILE = Path(__file__).with_name("hostile.py")
+ROOT = Path(__file__).parents[2]
+BOUND = 10.0  # seconds; docs/security.md
+ROUNDS = 5
+
+# What the pod does, and what else than usually the configuration asks for.
+ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "unicasts": ("unicast {pid}", {}),
+    "unicasts, and rules to be made": ("unicast {pid}", {"policyRouting": True}),
+    "multicasts": ("multicast", {}),
+    "announcements": ("announcements", {}),
+    "links": ("links 200", {}),
+    "routes": ("routes 20000", {"policyRouting": True}),
+    "rules": ("rules 1000", {"policyRouting": True}),
+    "renames": ("renames", {}),
+    "decoys": ("decoys", {}),
+    "down and up": ("updown", {}),
+    "other MACs": ("macs", {}),
+    "removals": ("removals", {}),
+    "altnames": ("altnames", {}),
+    "addresses": ("addresses", {}),
+}
+# Those that do not touch what the pod is given: ADD succeeds.
+HARMLESS = list(ATTACKS)[:7]
+
+
+@pytest.fixture(autouse=True)
+def awake() -> Iterator[None]:
+    """A call that hangs is ended, and so is the test."""
+
+    def hangs(*_: object) -> None:
+        raise TimeoutError("it hangs")
+
+    signal.signal(signal.SIGALRM, hangs)
+    yield
+    signal.alarm(0)
+
+
+@contextmanager
+def attacking(pod: Pod, attack: str) -> Iterator[None]:
+    """While the pod does that."""
+    argv = ["ip", "netns", "exec", pod.name, sys.executable, str(HOSTILE), *attack.format(pid=os.getpid()).split()]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            yield
+            assert process.poll() is None, "it is over already"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def timed(host: Host, command: str, pod: Pod, conf: dict[str, Any]) -> int:
+    """The call's exit status, in time."""
+    signal.alarm(int(BOUND) + 2)
+    began = time.monotonic()
+    reply = host.call(command, pod, conf)
+    took = time.monotonic() - began
+    signal.alarm(0)
+    assert took < BOUND, f"{command} took {took:.1f} s: {reply}"
+    return reply.exit_code
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_call_is_long_and_nothing_is_left(host: Host, make_pod: Callable[[], Pod], attack: str) -> None:
+    pod, other = make_pod(), make_pod()
+    what, keys = ATTACKS[attack]
+    conf = host.conf(**keys)
+    with attacking(pod, what):
+        for _ in range(ROUNDS):
+            failed = timed(host, "ADD", pod, conf)
+            assert not (failed and attack in HARMLESS)
+            assert timed(host, "DEL", pod, conf) == 0
+            assert timed(host, "ADD", other, conf) == 0
+            assert timed(host, "DEL", other, conf) == 0
+    assert timed(host, "DEL", pod, conf) == 0
+    assert not host.leases()
+    assert not host.state_files()
+
+
+class Agent:
+    """The plugin's: the binary's, asked by its launcher, if there is one; else the source's, asked as by a launcher."""
+
+    VERSION = "0123456789abcdef"
+    SERVE = f"""
+import socket, sys
+from agent import main, workers
+workers.serve(socket.socket(fileno=int(sys.argv[1])), {VERSION!r}, main.answer)
+"""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.binary = str(path), os.environ.get("HPN_BINARY", "")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            if self.binary:
+                argv, fds = [self.binary, "agent", "--socket", self.path], list[int]()
+            else:
+                listener.bind(self.path)
+                listener.listen(100)
+                argv, fds = [sys.executable, "-c", self.SERVE, str(listener.fileno())], [listener.fileno()]
+            environ = os.environ | {"HPN_PROGRAM_DIR": str(path.parent / "program")}
+            self.process = subprocess.Popen(argv, pass_fds=fds, cwd=ROOT, env=environ)
+        until(path.exists)
+
+    def call(self, host: Host, command: str, pod: Pod, conf: dict[str, Any]) -> int:
+        """Its exit status, in time."""
+        request, began = host.request(command, pod, conf), time.monotonic()
+        status = (self._launched if self.binary else self._sent)(dict(request.environ), request.stdin, pod)
+        took = time.monotonic() - began
+        assert took < BOUND, f"{command} took {took:.1f} s"
+        return status
+
+    def _launched(self, environ: dict[str, str], stdin: bytes, _pod: Pod) -> int:
+        # Nowhere to unpack: the agent has to do it.
+        environ |= {"HPN_AGENT": self.path, "HPN_PROGRAM_DIR": "/proc/nowhere"}
+        done = subprocess.run([self.binary], env=environ, input=stdin, capture_output=True, check=False, timeout=20)
+        return done.returncode
+
+    def _sent(self, environ: dict[str, str], stdin: bytes, pod: Pod) -> int:
+        variables = b"".join(f"{k}={v}\0".encode() for k, v in environ.items())
+        head = protocol.HEADER.pack(protocol.MAGIC, self.VERSION.encode(), 0, len(variables), len(stdin))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock, netns.opened(pod.path) as fd:
+            sock.settimeout(20)
+            sock.connect(self.path)
+            with netns.run_in(fd, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)) as inside:
+                socket.send_fds(sock, [head + variables + stdin], [fd, inside.fileno()])
+            answer = b""
+            while more := sock.recv(65536):
+                answer += more
+        assert answer[:1] == protocol.TAKEN
+        return int.from_bytes(answer[1:5], sys.byteorder)
+
+    def terminated(self) -> int:
+        """Its exit status, after SIGTERM."""
+        self.process.terminate()
+        return self.process.wait(BOUND)
+
+
+@pytest.mark.parametrize("attack", ["unicast 0", "multicast", "announcements"])
+def test_the_agent_is_there_for_others_and_ends(
+    host: Host, make_pod: Callable[[], Pod], tmp_path: Path, attack: str
+) -> None:
+    pod, other, agent = make_pod(), make_pod(), Agent(tmp_path / "sock")
+    try:
+        with attacking(pod, attack):
+            for _ in range(2 * ROUNDS):
+                assert agent.call(host, "ADD", pod, host.conf()) == 0
+                assert agent.call(host, "ADD", other, host.conf()) == 0
+                assert agent.call(host, "DEL", pod, host.conf()) == 0
+                assert agent.call(host, "DEL", other, host.conf()) == 0
+            assert agent.terminated() == 0
+    finally:
+        agent.process.kill()
+        agent.process.wait()
+    assert not host.leases()
+    assert not host.state_files()

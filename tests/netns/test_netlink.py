@@ -1,0 +1,172 @@
+"""Sockets that hear the kernel alone, and for a bounded time, whoever else speaks to them."""
+
+import errno
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+from topology import Pod
+
+from cni.kernel import netlink, netns, patience, rdma_netlink, rtnl, unlink
+
+DELLINK, GROUP_LINK, SOL_NETLINK, ADD_MEMBERSHIP = 17, 1, 270, 1
+PATIENCE = 0.5  # seconds
+
+
+@pytest.fixture(autouse=True)
+def a_request() -> Iterator[None]:
+    """Each test is a request with little time."""
+    patience.begin()
+    patience.spend(patience.REQUEST - PATIENCE)
+    yield
+    patience.begin()
+
+
+@pytest.fixture
+def inside(pod: Pod) -> Iterator[rtnl.Rtnl]:
+    with netns.opened(pod.path) as fd, rtnl.opened(fd) as it:
+        yield it
+
+
+def stranger(pod: Pod) -> socket.socket:
+    """Another process's socket in there, as far as the kernel can tell."""
+    with netns.opened(pod.path) as fd:
+        sock = netns.run_in(fd, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE))
+    sock.bind((0, 0))
+    return sock
+
+
+def message(kind: int, body: bytes, sequence: int = 0) -> bytes:
+    return struct.pack("=IHHII", 16 + len(body), kind, 0, sequence, 0) + body
+
+
+def gone(index: int) -> bytes:
+    """The announcement that a link is gone."""
+    return message(DELLINK, struct.pack("=BxHiII", 0, 0, index, 0, 0))
+
+
+@contextmanager
+def repeated(act: Callable[[], object]) -> Iterator[None]:
+    """On another thread, as fast as it can."""
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            with suppress(OSError):
+                act()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_others_are_refused(pod: Pod, inside: rtnl.Rtnl) -> None:
+    """Also by the launcher's socket, which nobody has used before it is passed."""
+    with netns.opened(pod.path) as fd, stranger(pod) as other:
+        unused = netns.run_in(fd, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE))
+        with unused, rtnl.passed(unused.fileno()) as passed:
+            for sock in (inside.sock, unused):
+                with pytest.raises(ConnectionRefusedError):
+                    other.sendto(gone(1), (sock.getsockname()[0], 0))
+            assert passed.link("lo")
+
+
+def test_rdma_sockets_refuse_others_too() -> None:
+    try:
+        sock = rdma_netlink._socket()
+    except OSError as e:
+        pytest.skip(f"this kernel has no RDMA ({e.strerror}); runs in the lab")
+    with sock:
+        assert sock.getpeername() == (0, 0)
+
+
+def test_another_is_in_the_same_namespace(inside: rtnl.Rtnl) -> None:
+    with netlink.another(inside.sock) as other:
+        assert netns.cookie(other) == netns.cookie(inside.sock)
+        assert other.getsockname() != inside.sock.getsockname()
+
+
+def test_what_others_announce_is_not_believed(pod: Pod, inside: rtnl.Rtnl) -> None:
+    pod.ip("link", "add", "v0", "type", "veth", "peer", "name", "v0p")
+    link = inside.link("v0")
+    assert link
+    inside.sock.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP_LINK)
+    with stranger(pod) as other:
+        other.sendto(gone(link.index), (0, GROUP_LINK))
+        with pytest.raises(netlink.Unheard) as e:
+            unlink._hear_of_its_end(inside, link.index)
+    assert e.value.errno == errno.ETIMEDOUT
+
+
+def test_a_flood_does_not_make_it_wait_longer(pod: Pod, inside: rtnl.Rtnl) -> None:
+    inside.sock.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP_LINK)
+    began = time.monotonic()
+    with (
+        stranger(pod) as other,
+        repeated(lambda: other.sendto(gone(1), (0, GROUP_LINK))),
+        pytest.raises(netlink.Unheard),
+    ):
+        next(netlink.heard(inside.sock))
+    assert time.monotonic() - began < PATIENCE + 2
+
+
+def test_all_waits_of_a_request_are_one(inside: rtnl.Rtnl) -> None:
+    """What is at hand is taken after that too."""
+    began = time.monotonic()
+    for _ in range(5):
+        with pytest.raises(netlink.Unheard):
+            next(netlink.heard(inside.sock))
+        for _ in patience.attempts(1, 0.01):
+            pass
+    assert PATIENCE * 0.9 < time.monotonic() - began < PATIENCE + 2
+    assert patience.left() == 0
+    assert inside.link("lo")
+    patience.undoing()
+    assert patience.left() == patience.UNDOING
+
+
+def overflowed(inside: rtnl.Rtnl, pod: Pod) -> None:
+    inside.sock.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP_LINK)
+    with stranger(pod) as other:
+        for _ in range(1000):
+            other.sendto(gone(1) + bytes(20000), (0, GROUP_LINK))
+
+
+def test_a_socket_that_overflowed_is_given_up(pod: Pod, inside: rtnl.Rtnl) -> None:
+    """A question is asked again, by another one; of a change the answer is lost, and that is said."""
+    pod.ip("link", "add", "b0", "type", "bridge")
+    link = inside.link("b0")
+    assert link
+    overflowed(inside, pod)
+    assert inside.link("b0") == link
+    overflowed(inside, pod)
+    with pytest.raises(netlink.Unheard, match="the kernel's answer was lost"):
+        inside.rename(link.index, "b1")
+    assert inside.link("b1")
+    overflowed(inside, pod)
+    with pytest.raises(netlink.Unheard):
+        list(inside.dump(rtnl.RTM_GETLINK, rtnl.get_link()))
+    assert len(list(inside.dump(rtnl.RTM_GETLINK, rtnl.get_link()))) == 2
+
+
+def test_a_dump_of_what_changes_all_the_time_ends(pod: Pod, inside: rtnl.Rtnl) -> None:
+    for n in range(60):
+        pod.ip("link", "add", f"b{n}", "type", "bridge")
+    patience.begin()
+    numbers = iter(range(1 << 30))
+    with netns.opened(pod.path) as fd, rtnl.opened(fd) as other:
+        index = other.link("b59")
+        assert index
+        with repeated(lambda: other.rename(index.index, f"x{next(numbers)}")):
+            for _ in range(20):
+                names = [rtnl.parse_link(body).name for body in inside.dump(rtnl.RTM_GETLINK, rtnl.get_link())]
+                assert set(names) >= {"lo", *(f"b{n}" for n in range(59))}
+                assert len(names) <= 3 * 61
