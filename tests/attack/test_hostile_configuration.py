@@ -65,8 +65,9 @@ def resolving(host: Host, path: str) -> dict[str, Any]:
 
 
 def listing(folder: Path) -> dict[str, int]:
-    """All that is in there, and its size."""
-    return {str(p.relative_to(folder)): p.lstat().st_size for p in folder.rglob("*") if "state" not in p.parts}
+    """All that is in there but our state, and its size."""
+    files = {str(p.relative_to(folder)): p.lstat().st_size for p in folder.rglob("*")}
+    return {name: size for name, size in files.items() if not name.startswith(("state", "elsewhere"))}
 
 
 def test_log_file(host: Host, pod: Pod, victim: Path, elsewhere: str) -> None:
