@@ -63,7 +63,7 @@ def of(request: Request) -> NetConf:
 
 @spec.once
 def _loaded(stdin: bytes, cni_args: str) -> NetConf:
-    return load(spec.decode(stdin), cni_args)
+    return load(spec.decode(stdin, True), cni_args)  # noqa: FBT003  # as it was decoded already, and is remembered
 
 
 def load(conf: Config, cni_args: str) -> NetConf:

@@ -670,3 +670,40 @@ def test_location_refused(keys: dict[str, Any], msg: str) -> None:
     with pytest.raises(InvalidConfig) as e:
         config.location(conf(**keys))
     assert e.value.msg.startswith(msg)
+
+
+BASE = '"cniVersion": "1.0.0", "name": "n", "type": "hpn"'
+
+
+@pytest.mark.parametrize(
+    ("text", "attach"),
+    [
+        (f'{{{BASE}, "kind": "ipvlan", "mode": "", "master": "", "mtu": null}}', Ipvlan(kind="ipvlan")),
+        (f'{{{BASE}, "Kind": "ipvlan", "Mode": "l3", "LinkInContainer": true}}',
+         Ipvlan(kind="ipvlan", mode="l3", linkInContainer=True)),
+        (f'{{{BASE}, "kind": null, "strict": null, "policyRouting": null, "sysctl": null, "ipam": null}}', Macvlan()),
+        (f'{{{BASE}, "DeviceID": "0000:3b:00.2", "VLAN": 7, "vlanproto": "802.1Q", "vlanqos": null, "Trust": "on"}}',
+         Sriov(deviceID="0000:3b:00.2", vlan=7, trust="on")),
+        (f'{{{BASE}, "deviceID": "0000:3b:00.2", "vlan": null, "mac": "", "spoofchk": "", "trust": ""}}',
+         Sriov(deviceID="0000:3b:00.2")),
+        (f'{{{BASE}, "deviceID": "0000:3b:00.2", "link_state": "", "min_tx_rate": null, "max_tx_rate": null}}',
+         Sriov(deviceID="0000:3b:00.2")),
+        (f'{{{BASE}, "deviceID": "0000:3b:00.2", "logLevel": "", "logFile": "", "Master": "", "pfOnly": null}}',
+         Sriov(deviceID="0000:3b:00.2")),
+        (f'{{{BASE}, "pf": "ens1f0", "deviceID": "", "runtimeConfig": {{"deviceID": ""}}}}', Sriov(pf="ens1f0")),
+    ],
+)  # fmt: skip
+def test_as_a_peer_writes_it(text: str, attach: models.Attach) -> None:
+    assert config.of(Request({}, text.encode())).attach == attach
+
+
+def test_what_is_passed_over_is_said() -> None:
+    keys = {"pkey": "0x6", "ibKubernetesEnabled": True, "vfioPciMode": False}
+    loaded = config.load(conf(deviceID="0000:3b:00.2", **keys), "")
+    assert [line.partition(":")[0] for line in loaded.remarks] == [
+        "ibKubernetesEnabled true is passed over",
+        'pkey "0x6" is passed over',
+        "vfioPciMode false is passed over",
+    ]
+    assert config.load(conf(), "").remarks == ()
+    assert refused(conf(pkeys="0x6")).code == 2
