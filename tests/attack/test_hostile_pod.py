@@ -101,6 +101,21 @@ def test_no_call_is_long_and_nothing_is_left(host: Host, make_pod: Callable[[], 
     assert not host.state_files()
 
 
+def test_answers_to_every_probe(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """Who probes is told so after some tries; who does not is not concerned, nor is who probes afterwards."""
+    pod, other = make_pod(), make_pod()
+    probing = host.conf(ipam={"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]], "probe": 0.2})
+    assert timed(host, "ADD", pod, host.conf()) == 0
+    with attacking(pod, "spoofs"):
+        assert timed(host, "ADD", other, probing) != 0
+        assert timed(host, "DEL", other, probing) == 0
+        assert timed(host, "ADD", other, host.conf()) == 0
+        assert timed(host, "DEL", other, host.conf()) == 0
+    assert timed(host, "ADD", other, probing) == 0
+    assert timed(host, "DEL", other, probing) == 0
+    assert timed(host, "DEL", pod, host.conf()) == 0
+
+
 class Agent:
     """The plugin's: the binary's, asked by its launcher, if there is one; else the source's, asked as by a launcher."""
 
