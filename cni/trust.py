@@ -42,12 +42,17 @@ def refuse_unless_ours(folder: str) -> None:
 
 def refuse_unless_safe(folder: str) -> None:
     """Raise InvalidConfig where others than root could put another directory in this one's place.  Raises OSError."""
-    for path, found in _way(folder):
-        if why := _why_not(found):
-            raise InvalidConfig(
-                f"{folder}: others than root can change {path} ({why}), so no state is kept there; "
-                f"chown root:root {path}; chmod go-w {path}; or choose another stateDir or ipam.dataDir"
-            )
+    if weak := weak_spot(folder):
+        path, why = weak
+        raise InvalidConfig(
+            f"{folder}: others than root can change {path} ({why}), so no state is kept there; "
+            f"chown root:root {path}; chmod go-w {path}; or choose another stateDir or ipam.dataDir"
+        )
+
+
+def weak_spot(folder: str) -> tuple[str, str] | None:
+    """What on the way to the directory others than root can change, and why; None for nothing.  Raises OSError."""
+    return next(((path, why) for path, found in _way(folder) if (why := _why_not(found))), None)
 
 
 def is_trusted(uid: int) -> bool:

@@ -66,6 +66,7 @@ OURS = {
     "ctl.inspection": {"ctl.table", "cni.attachments", "cni.location", "cni.spec"},
     # What undoes what the dead left.
     "ctl.collection": {"ctl.addresses", "cni.collect", "cni.journal", "cni.location", "cni.places", "ipam.main"},
+    "agent.listening": {"cni.trust"},
     "agent.idle": {
         *("cni.collect", "cni.errors", "cni.location", "cni.places"),
         *("ipam.main", "ipam.sandboxes", "ipam.stores"),

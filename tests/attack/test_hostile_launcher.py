@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -318,6 +319,68 @@ def test_workers_that_are_stopped(hpn: Path, place: Path, many: int) -> None:
                     started = time.monotonic()
                     assert answers(hpn, Path("/proc/nowhere") if many == 1 else base, path)
                     assert time.monotonic() - started < (1 if many == 1 else 4)
+
+
+def started(hpn: Path, place: Path, *words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """An agent that should give up at once."""
+    environ = {"HPN_PROGRAM_DIR": str(place / "program"), **env}
+    argv = [hpn, "agent", *words]
+    return subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=20)
+
+
+@pytest.mark.parametrize("what", ["file", "directory", "link to a socket", "fifo"])
+def test_what_is_no_socket_is_not_removed(hpn: Path, place: Path, what: str) -> None:
+    path = place / "s"
+    match what:
+        case "file":
+            path.write_text("precious")
+        case "directory":
+            path.mkdir()
+        case "fifo":
+            os.mkfifo(path)
+        case _:
+            with socket.socket(socket.AF_UNIX) as stale:
+                stale.bind(str(place / "stale"))
+            path.symlink_to(place / "stale")
+    before = path.lstat()
+    done = started(hpn, place, "--socket", path)
+    assert (done.returncode, f"{path} is there and is no socket; remove it" in done.stderr) == (1, True)
+    assert path.lstat().st_ino == before.st_ino
+    assert what != "file" or path.read_text() == "precious"
+
+
+def test_a_stale_socket_is_removed(hpn: Path, place: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(place / "s"))
+    with agent(hpn, place / "program", place / "s"):
+        done = started(hpn, place, "--socket", place / "s")
+        assert (done.returncode, "in use by another agent" in done.stderr) == (1, True)
+    assert not (place / "s").exists()
+
+
+def test_a_socket_that_others_could_replace(hpn: Path, place: Path) -> None:
+    for mode, owner in ((0o777, 0), (0o755, NOBODY)):
+        folder = place / f"{mode:o}"
+        folder.mkdir()
+        folder.chmod(mode)
+        os.chown(folder, owner, owner)
+        done = started(hpn, place, "--socket", folder / "s")
+        assert (done.returncode, f"others than root can change {folder}" in done.stderr) == (1, True)
+        assert list(folder.iterdir()) == []
+
+
+def test_the_agent_listens_where_launchers_ask(hpn: Path, place: Path) -> None:
+    environ = {"HPN_PROGRAM_DIR": str(place / "program"), "HPN_AGENT": str(place / "s")}
+    with subprocess.Popen([hpn, "agent"], env=environ, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr
+            assert process.stderr.readline() == f"hpn agent: listens at {place / 's'}\n"
+            assert answers(hpn, Path("/proc/nowhere"), place / "s")
+        finally:
+            process.terminate()
+    for wrong, says in (("", "HPN_AGENT is empty"), ("s", "HPN_AGENT=s is not an absolute path")):
+        done = started(hpn, place, HPN_AGENT=wrong)
+        assert (done.returncode, says in done.stderr) == (1, True)
 
 
 def test_a_fifo_for_a_namespace(hpn: Path, place: Path) -> None:

@@ -1,0 +1,97 @@
+"""The socket that an agent listens at: systemd's, or one of its own at a path that launchers know."""
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from cni import trust
+
+SOCKET: Final = "/run/hpn/agent.sock"
+_FIRST_PASSED: Final = 3  # man 3 sd_listen_fds
+_BACKLOG: Final = 512
+
+
+class Unusable(Exception):
+    """What was asked for cannot be listened at; the message says what to do."""
+
+
+@contextmanager
+def listener(arguments: Sequence[str]) -> Iterator[tuple[socket.socket, str]]:
+    """The socket, and where that is, for people.  Raises Unusable."""
+    if passed := _passed():
+        with passed:
+            yield passed, f"systemd's socket {passed.getsockname()}"
+        return
+    path = _path(arguments)
+    try:
+        sock = _bound(path)
+    except OSError as e:
+        raise Unusable(f"{path}: {e.strerror or e}") from e
+    with sock:
+        ours = path.lstat().st_ino
+        yield sock, str(path)
+        # Another agent may have been given the path meanwhile.
+        with suppress(FileNotFoundError):
+            if path.lstat().st_ino == ours:
+                path.unlink()
+
+
+def _path(arguments: Sequence[str]) -> Path:
+    """As launchers have it: HPN_AGENT, unless the command line says another."""
+    key, path = ("--socket", arguments[1]) if arguments else ("HPN_AGENT", os.environ.get("HPN_AGENT", SOCKET))
+    if not path:
+        raise Unusable(f"{key} is empty, so launchers ask no agent; set it to a path, or unset it for {SOCKET}")
+    if not path.startswith("/"):
+        raise Unusable(f"{key}={path} is not an absolute path; launchers run in other directories; set one")
+    return Path(path)
+
+
+def _passed() -> socket.socket | None:
+    """The socket that systemd made (man 3 sd_listen_fds)."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS") != "1":
+        return None
+    os.set_inheritable(_FIRST_PASSED, False)  # noqa: FBT003
+    return socket.socket(fileno=_FIRST_PASSED)
+
+
+def _bound(path: Path) -> socket.socket:
+    """A socket of our own that root alone may connect to.  Raises Unusable, OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if weak := trust.weak_spot(str(path.parent)):
+        where, why = weak
+        raise Unusable(
+            f"{path}: others than root can change {where} ({why}), and put a socket of their own there; "
+            f"chown root:root {where}; chmod go-w {where}; or choose another path"
+        )
+    _make_room(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        sock.bind(str(path))
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.umask(mask)
+    return sock
+
+
+def _make_room(path: Path) -> None:
+    """Remove the socket of an agent that was killed, and nothing else.  Raises Unusable, OSError."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise Unusable(f"{path} is there and is no socket; remove it, or choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # noqa: FBT003  # one whose queue is full is alive
+        if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
+            raise Unusable(f"{path} is in use by another agent; stop that one, or choose another path")
+    path.unlink()
