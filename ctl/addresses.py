@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, about, some in (
         ("show", "the pools of every network: used, dead, free, and by whom", "*"),
         ("lease", "all that is known of an attachment, an address, or a pod's", "?"),
-        ("gc", "release what is provably dead", "*"),
+        ("gc", "release what is provably dead, and what a probe found in use by other hosts (conflict)", "*"),
         ("verify", "compare index and leases, checksums, what is in quarantine; changes nothing", "*"),
     ):
         command = commands.add_parser(name, help=about, description=about, parents=[common])
@@ -109,12 +109,13 @@ def dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> list[st
     """Release what is provably dead; a line for each.  Raises CniError after having tried everything."""
     lines, failures = list[str](), list[CniError]()
     for network in networks(data_dir, sandboxes.gone, names):
-        lines += [
-            _obituary(network, slot, dry_run=dry_run) for slot in sorted(network.dead) if network.state(slot) == "dead"
-        ]
+        gone = [slot for slot in sorted(network.entries) if network.state(slot) in ("dead", "conflict")]
+        lines += [_obituary(network, slot, dry_run=dry_run) for slot in gone]
         if not dry_run:
             try:
-                FileStore(network.directory, lines, sandboxes.gone).collect(None)
+                store = FileStore(network.directory, lines, sandboxes.gone)
+                store.collect(None)
+                store.pardon()
             except CniError as e:
                 failures.append(e)
     if failures:
@@ -124,7 +125,8 @@ def dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> list[st
 
 def _obituary(network: Network, slot: int, *, dry_run: bool) -> str:
     one = _about(network, slot)
-    who = " ".join(filter(None, (one.get("containerID", "a lease that was lost"), one.get("ifname"), one.get("pod"))))
+    unknown = f"another host (MAC {one['mac']})" if "mac" in one else "a lease that was lost"
+    who = " ".join(filter(None, (one.get("containerID", unknown), one.get("ifname"), one.get("pod"))))
     return f"{'would release' if dry_run else 'released'} {network.name}: {_words(one['addresses'])} of {who}"
 
 

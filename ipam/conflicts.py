@@ -4,22 +4,51 @@ In that order, so that whoever is killed in between leaves a lease that DEL find
 to ask takes long.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Final
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final, NoReturn
 
 from cni.errors import AddressConflict, CheckFailed, CniError, doing
 from cni.result import Address, Ip
 from cni.spec import Key
+from ipam.ranges import Span, count
 from ipam.stores import Store
 
 # With so many that are taken in a row, somebody else gives addresses out of this range.
 MOST: Final = 5
+# Seconds after which no other address is tried.
+LONGEST: Final = 5.0
 # Seconds that nobody is given an address which another host has.
 APART: Final = 600
+# So many addresses are kept back because one MAC answers for them, and such a part of a set because any does.
+FEW: Final = 4
+PART: Final = 4
 
 # Which of the addresses others on the link have, and their MACs.
 Ask = Callable[[Collection[Address]], Mapping[Address, str]]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Whom to ask, what that is called, and the sets that addresses are of."""
+
+    ask: Ask
+    name: str
+    sets: Sequence[Sequence[Span]]
+
+    def believed(self, taken: Mapping[Address, str], kept: Mapping[Address, str]) -> list[Address]:
+        """What of it is to be kept back beside what is.  A host that answers for everything must not empty a set: what
+        is not kept back is given to nobody either as long as somebody answers for it."""
+        now = dict(kept)
+        for address, mac in taken.items():
+            spans = next((spans for spans in self.sets if any(address in span for span in spans)), ())
+            inside = sum(any(other in span for span in spans) for other in now)
+            if inside < count(spans) // PART and Counter(now.values())[mac] < FEW:
+                now[address] = mac
+        return [address for address in taken if address in now and address not in kept]
 
 
 def resolved(
@@ -27,30 +56,33 @@ def resolved(
     key: Key,
     requested: Sequence[Address],
     reserve: Callable[[], tuple[Ip, ...]],
-    ask: Ask,
+    link: Link,
     log: list[str],
 ) -> tuple[Ip, ...]:
-    """What ``reserve`` gives the key, once ``ask`` finds nobody else to have it.
+    """What ``reserve`` gives the key, once nobody else on the link is found to have it.
 
     Raises AddressConflict for a requested address and after so many tries.  Who held nothing before holds nothing then.
     """
-    had, ips = _holds(store, key), tuple[Ip, ...]()
-    found, unique = dict[Address, str](), set[Address]()
+    had, ips, began = _holds(store, key), tuple[Ip, ...](), monotonic()
+    found, kept, unique = dict[Address, str](), dict[Address, str](), set[Address]()
     try:
         while True:
             with doing(f"giving others: {_words(found)}") if found else nullcontext():
                 ips = reserve()
             new = {ip.address.ip for ip in ips} - unique
-            taken = ask(new)
+            taken = link.ask(new)
             if not taken:
                 return ips
+            again = taken.keys() <= found.keys()
             found |= taken
             unique |= new - taken.keys()
             # Who asks for an address means that one, and is to have it as soon as the other has gone.
             if others := {address: mac for address, mac in taken.items() if address not in requested}:
-                store.concede(key, others, APART)
-                log.append(f"{_words(others)}; nobody is given it for {APART} s")
-            _refuse(taken, found, requested)
+                kept |= store.concede(key, others, APART, link.believed)
+                log.extend(_said(others, kept))
+            _refuse_requested(taken, requested)
+            if again or len(found) >= MOST or monotonic() - began > LONGEST:
+                _refuse(found, kept | found, link)
     except BaseException as failure:
         if ips and not had:
             try:
@@ -60,14 +92,32 @@ def resolved(
         raise
 
 
-def _refuse(taken: Mapping[Address, str], found: Mapping[Address, str], requested: Sequence[Address]) -> None:
+def _said(taken: Mapping[Address, str], kept: Mapping[Address, str]) -> list[str]:
+    """For the log."""
+    for_now = {address: mac for address, mac in taken.items() if address in kept}
+    skipped = {address: mac for address, mac in taken.items() if address not in kept}
+    return [
+        *([f"{_words(for_now)}; nobody is given it for {APART} s"] if for_now else []),
+        *([f"{_words(skipped)}; skipped, for enough is kept back already"] if skipped else []),
+    ]
+
+
+def _refuse_requested(taken: Mapping[Address, str], requested: Sequence[Address]) -> None:
     """Raises AddressConflict where another try would not help."""
     if wrong := {address: mac for address, mac in taken.items() if address in requested}:
         raise AddressConflict(f"requested address {_words(wrong)}; find that host, or request another")
-    if len(found) >= MOST:
-        raise AddressConflict(
-            f"ipam.probe: {_words(found)}; exclude what others have, or give this network a range of its own"
+
+
+def _refuse(found: Mapping[Address, str], claimed: Mapping[Address, str], link: Link) -> NoReturn:
+    mac, times = Counter(claimed.values()).most_common(1)[0]
+    why = f"{_words(found)}; exclude what others have, or give this network a range of its own"
+    if times > FEW:
+        why = (
+            f"one host on {link.name} (MAC {mac}) answers for {times} addresses of this network, lately for "
+            f"{', '.join(map(str, found))}; it lies, answers for others (proxy ARP), or the range is its own: find and "
+            "stop it, or give this network another range; what is kept back is freed by: hpn ipam gc"
         )
+    raise AddressConflict(f"ipam.probe: {why}")
 
 
 def _holds(store: Store, key: Key) -> bool:

@@ -15,7 +15,7 @@ from cni.kernel.patience import with_carrier
 from cni.kernel.rtnl import Link
 from cni.pod import Pod
 from cni.result import Address, Ip
-from cni.spec import Request
+from cni.spec import Request, configuration
 from ipam import conflicts, eui64
 from ipam.pool import Pool, RangeSet
 from ipam.stores import Store
@@ -54,7 +54,14 @@ def reserved(
         refuse_unless_probeable(link)
         with _up(pod, link):
             ask = partial(probe.others, pod.fd, link, seconds=pool.probe)
-            return conflicts.resolved(store, request.key, requested, partial(reserve, requested), ask, log)
+            asked = conflicts.Link(ask, _name(request, link), [s.all_spans for s in sets])
+            return conflicts.resolved(store, request.key, requested, partial(reserve, requested), asked, log)
+
+
+def _name(request: Request, link: Link) -> str:
+    """What people know the link by."""
+    master = configuration(request).get("master")
+    return f"the link of {link.name}" + (f" (master {master})" if isinstance(master, str) else "")
 
 
 def refuse_unless_probeable(link: Link) -> None:

@@ -103,7 +103,10 @@ def _says_nothing(conf: Config) -> bool:
 
 def collect(request: Request, conf: Config, log: list[str]) -> None:
     """Release what the runtime's list does not name; without a list, what is provably dead."""
-    _store(conf, log).collect(spec.valid_attachments(conf), request.attached)
+    store = _store(conf, log)
+    store.collect(spec.valid_attachments(conf), request.attached)
+    # What others on the link had is asked for again by whoever is to be given it.
+    store.pardon()
 
 
 COMMANDS: Mapping[str, Command] = {

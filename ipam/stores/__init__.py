@@ -73,6 +73,8 @@ class Book(Protocol):
 # What each range set has to give.
 Ranges = tuple[tuple[Span, ...], ...]
 Choose = Callable[[Book], tuple[Ip, ...]]
+# Which of the addresses that others answer for are kept back: asked with those, and what is kept back so, and the MACs.
+Believe = Callable[[Mapping[Address, str], Mapping[Address, str]], Collection[Address]]
 
 
 class Store(Protocol):
@@ -87,8 +89,12 @@ class Store(Protocol):
         owner has a lease that cannot be read.
         """
 
-    def concede(self, key: Key, taken: Mapping[Address, str], seconds: int) -> None:
-        """Take from the key what other hosts have, with their MACs, and give it to nobody for so long."""
+    def concede(self, key: Key, taken: Mapping[Address, str], seconds: int, believe: Believe) -> Mapping[Address, str]:
+        """Take from the key what other hosts have, with their MACs; what ``believe`` picks of it goes to nobody for so
+        long.  All that is kept back so then, with the MACs."""
+
+    def pardon(self) -> int:
+        """Free what was kept back because other hosts had it; how many addresses."""
 
     def release(self, key: Key, *, unused: bool = False, in_use: bool = False) -> None:
         """Free whatever the key holds; nothing is fine.  What was never used does not cool down, and what may be in use

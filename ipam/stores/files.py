@@ -25,7 +25,7 @@ from cni.locks import Lock
 from cni.result import Address, Ip
 from cni.spec import Key
 from ipam.ranges import Span, elsewhere
-from ipam.stores import Choose, Gone, Owner, Ranges, Sandbox, sticky, verify
+from ipam.stores import Believe, Choose, Gone, Owner, Ranges, Sandbox, sticky, verify
 from ipam.stores import ranges as ranges_file
 from ipam.stores.blocks import Rotten
 from ipam.stores.index import HEADER
@@ -77,12 +77,16 @@ class FileStore:
 
         return self._with_table(work, make=True)
 
-    def concede(self, key: Key, taken: Mapping[Address, str], seconds: int) -> None:
-        def work(table: Table) -> None:
-            if held := table.find(digest(key)):
-                sticky.concede(table, held, taken, seconds)
+    def concede(self, key: Key, taken: Mapping[Address, str], seconds: int, believe: Believe) -> Mapping[Address, str]:
+        return self._with_table(lambda t: sticky.concede(t, t.find(digest(key)), taken, seconds, believe))
 
-        self._with_table(work)
+    def pardon(self) -> int:
+        def work(table: Table) -> int:
+            found = sticky.conflicts(table)
+            table.drop([held for held, _ in found])
+            return sum(len(one.ips) for _, one in found)
+
+        return self._with_table(work) if self._is_there() else 0
 
     def release(self, key: Key, *, unused: bool = False, in_use: bool = False) -> None:
         def work(table: Table) -> None:

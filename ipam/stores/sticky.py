@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from cni import durable
 from cni.result import Address
-from ipam.stores import Gone
+from ipam.stores import Believe, Gone
 from ipam.stores.lease import Kept, Lease, Unreadable, kept_digest, sandbox
 from ipam.stores.stale import Rule
 from ipam.stores.table import Held, Table
@@ -45,18 +45,39 @@ def release(table: Table, leases: Sequence[Held], *, unused: bool = False, in_us
         table.drop(free, late=True)
 
 
-def concede(table: Table, held: Held, taken: Mapping[Address, str], seconds: int) -> None:
-    """Of a lease, keep back what other hosts have; the rest stays the key's.  Raises OSError."""
-    lease = held.entry
-    if not isinstance(lease, Lease):
-        return
-    now, last = int(time.time()), table.index.last
-    # The lease first: no address is ever in two lines, and one that is in none only has to be found again.
-    table.put(held, replace(lease, addresses=tuple(a for a in lease.addresses if a.ip not in taken)))
-    table.index.last = last  # where to go on; written by the next change
-    for address in (a for a in lease.addresses if a.ip in taken):
+def concede(
+    table: Table, held: Held | None, taken: Mapping[Address, str], seconds: int, believe: Believe
+) -> dict[Address, str]:
+    """Of a lease, give up what other hosts have, and keep back what is believed; all that is.  Raises OSError."""
+    kept = {ip: one.mac for _, one in conflicts(table) for ip in one.ips}
+    lease = held.entry if held else None
+    if held is None or not isinstance(lease, Lease):
+        return kept
+    now = int(time.time())
+    believed = set(believe(taken, kept))
+    # The lease first: no address is ever in two lines, and one that is in none only has to be found again.  And the
+    # next ADD goes on after all that was tried.
+    rest = tuple(a for a in lease.addresses if a.ip not in taken)
+    table.put(held, replace(lease, addresses=rest), table.index.last)
+    last = table.index.last
+    for address in (a for a in lease.addresses if a.ip in believed):
         until = now + seconds
         table.put(None, Kept((address,), "", now, until, until=until, mac=taken[address.ip]))
+        kept[address.ip] = taken[address.ip]
+    table.index.last = last
+    return kept
+
+
+def conflicts(table: Table) -> list[tuple[Held, Kept]]:
+    """What is kept back because other hosts have it; a look through the file.  Raises OSError."""
+    found, now = list[tuple[Held, Kept]](), int(time.time())
+    for slot in list(table.slots.containing(b'"mac":"', table.index.slots)):
+        if head := table.head(slot):
+            held = table.at(head)
+            one = held.entry
+            if isinstance(one, Kept) and one.mac and not one.is_over(now):
+                found.append((held, one))
+    return found
 
 
 def had(table: Table, name: str, gone: Gone) -> Held | None:
