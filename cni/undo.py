@@ -58,7 +58,7 @@ def _lost(entry: Entry, record: Record, request: Request, programs: Programs) ->
     try:
         in_use = record.of_this_boot and not lost.remove(record, request)
         asked = request.but(CNI_CONTAINERID=record.key.container_id, CNI_IFNAME=record.key.ifname)
-        release(location(spec.decode(request.stdin)).ipam, replace(asked, in_use=in_use), programs)
+        release(location(spec.configuration(request)).ipam, replace(asked, in_use=in_use), programs)
         entry.forget()
     except (CniError, OSError) as e:
         return [e]
@@ -110,7 +110,7 @@ def _release_as_added(ipam: str, record: Record, request: Request, programs: Pro
 
 def _is_for(request: Request, record: Record, ipam: str) -> bool:
     """Whether the caller's configuration is of the record's network, and another than the recorded one."""
-    conf = spec.decode(request.stdin)
+    conf = spec.configuration(request)
     if conf.get("name") != record.network or location(conf).ipam != ipam:
         return False
     return conf.get("ipam") != record.config.get("ipam") or request.var("CNI_ARGS") != record.args

@@ -129,3 +129,13 @@ def test_who_says_that_another_time_is_better_is_asked_again(host: Host, pod: Po
     for _ in range(undo.REFUSALS + 1):
         assert host.refused("DEL", pod, conf, CNI_PATH=path)["code"] == code
     assert host.record(pod).exists()
+
+
+def test_a_key_that_is_given_twice_is_in_no_dels_way(host: Host, pod: Pod) -> None:
+    """Also where the plugin refuses, and the caller's configuration is looked at."""
+    path, conf = ipam(host, refuse="none"), host.conf(ipam={"type": "script"})
+    host.ok("ADD", pod, conf, CNI_PATH=path, CNI_ARGS="K8S_POD_NAME=p")
+    ipam(host, refuse="*K8S_POD_NAME=p*")
+    twice = json.dumps(conf)[:-1] + ', "mtu": 1400, "mtu": 1300}'
+    host.ok("DEL", pod, twice.encode(), CNI_PATH=path, CNI_ARGS="IgnoreUnknown=1")
+    assert host.state_files() == set()
