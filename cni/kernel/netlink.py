@@ -154,4 +154,6 @@ def _rest(began: float) -> float:
 
 
 def _late() -> Unheard:
-    return Unheard(errno.ETIMEDOUT, "the kernel's answer, or its end, did not come in time")
+    return Unheard(
+        errno.ETIMEDOUT, "the kernel's answer did not come, or did not end, in time; too much is going on in the pod"
+    )
