@@ -196,6 +196,14 @@ def test_fails_in_every_version(host: Host, pod: Pod, version: str) -> None:
     assert (error["cniVersion"], error["code"]) == (version, 107)
 
 
+def test_a_record_of_an_older_boot(host: Host, pod: Pod) -> None:
+    """What it names is numbered anew in each boot, and another may have these numbers now."""
+    result = host.ok("ADD", pod)
+    host.rewrite(host.record(pod), boot="00000000-0000-0000-0000-000000000000")
+    error = host.refused("CHECK", pod, host.conf(prevResult=result))
+    assert (error["code"], "another namespace" in error["msg"]) == (107, True)
+
+
 def test_half_an_attachment(host: Host, pod: Pod) -> None:
     """What a killed ADD left, the pod still running."""
     result = host.ok("ADD", pod)

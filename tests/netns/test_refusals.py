@@ -1,6 +1,7 @@
 """An IPAM plugin of others that refuses to release: it is not in the way for ever, and people can see what is left."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -139,3 +140,37 @@ def test_a_key_that_is_given_twice_is_in_no_dels_way(host: Host, pod: Pod) -> No
     twice = json.dumps(conf)[:-1] + ', "mtu": 1400, "mtu": 1300}'
     host.ok("DEL", pod, twice.encode(), CNI_PATH=path, CNI_ARGS="IgnoreUnknown=1")
     assert host.state_files() == set()
+
+
+def test_ours_is_asked_as_often_as_it_takes(host: Host, pod: Pod) -> None:
+    """What is wrong with it can be put right, and it knows whether anything is held."""
+    host.ok("ADD", pod)
+    store = host.state / "ipam" / "rail0"
+    store.chmod(0o755)
+    for _ in range(undo.REFUSALS + 1):
+        assert host.refused("DEL", pod)["code"] == 7
+        assert host.record(pod).exists()
+    store.chmod(0o700)
+    host.ok("DEL", pod)
+    assert host.state_files() == set()
+
+
+def test_hpn_gc_says_why(host: Host, pod: Pod) -> None:
+    """It has no configuration of the network's to try instead."""
+    path = ipam(host, refuse="none")
+    host.ok("ADD", pod, host.conf(ipam={"type": "script"}), CNI_PATH=path)
+    ipam(host, refuse="*CNI_COMMAND=DEL*")
+    pod.gone()
+    command = [
+        sys.executable,
+        "-m",
+        "ctl",
+        "gc",
+        "--state-dir",
+        str(host.state),
+        "--data-dir",
+        str(host.tmp_path / "no"),
+    ]
+    environ = {"CNI_PATH": path, "PATH": os.environ["PATH"]}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environ)
+    assert (done.returncode, "no such pool" in done.stdout) == (1, True), done.stdout

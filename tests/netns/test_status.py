@@ -65,14 +65,16 @@ def test_master_without_carrier_is_ready(host: Host) -> None:
     assert host.call("STATUS", None).exit_code == 0
 
 
-def test_state_directory_read_only(host: Host, pod: Pod) -> None:
+@pytest.mark.parametrize("keys", [{}, {"ipam": ...}], ids=["of both", "of the journal alone"])
+def test_state_directory_read_only(host: Host, pod: Pod, keys: dict[str, Any]) -> None:
     """Also where an earlier call has made everything in it."""
+    conf = host.conf(**keys)
     with mounted(host.state):
-        host.ok("ADD", pod)
-        host.ok("DEL", pod)
-        assert host.call("STATUS", None).exit_code == 0
+        host.ok("ADD", pod, conf)
+        host.ok("DEL", pod, conf)
+        assert host.call("STATUS", None, conf).exit_code == 0
         read_only(host.state)
-        error = host.refused("STATUS", None)
+        error = host.refused("STATUS", None, conf)
         assert error["code"] == 50
         assert str(host.state) in error["msg"]
         assert "ead-only" in error["msg"]

@@ -123,3 +123,29 @@ def test_no_add_over_what_cannot_be_undone(host: Host, pod: Pod, elsewhere: bool
     assert pod.addresses() == {"10.56.0.3/24"}
     host.ok("DEL", pod, conf, CNI_PATH=path)
     assert host.state_files() == set()
+
+
+def test_the_double_of_ours_in_another_namespace(host: Host, pod: Pod) -> None:
+    """Under the same path, with the same ifindex and MAC: it does not keep the key from being attached there."""
+    host.ok("ADD", pod)
+    ours = pod.link()
+    assert ours
+    pod.remade()
+    host.double(pod, ours)
+    pod.ip("link", "set", "hpn0", "name", "data0")
+    host.ok("ADD", pod)
+    assert pod.links() == {"hpn0", "data0"}
+    host.ok("DEL", pod)
+    assert pod.links() == {"data0"}
+
+
+def test_a_record_of_an_older_boot_is_in_nobodys_way(host: Host, pod: Pod) -> None:
+    """Namespaces and interfaces are numbered anew in each boot: what has these numbers now is none of ours."""
+    host.ok("ADD", pod)
+    host.rewrite(host.record(pod), boot="00000000-0000-0000-0000-000000000000")
+    pod.ip("link", "set", "hpn0", "down")
+    pod.ip("link", "set", "hpn0", "name", "data0")
+    host.ok("ADD", pod)
+    assert pod.links() == {"hpn0", "data0"}
+    host.ok("DEL", pod)
+    assert pod.links() == {"data0"}

@@ -318,6 +318,17 @@ def test_a_number_that_another_holds(net):
     assert on(net, "eth2") == ("10.2.0.2",), "the dead give way"
 
 
+def test_a_number_that_is_free_on_all_rails(net):
+    """What is free on each rail by itself may be held on the other."""
+    net = net(few(A, 2, 9), few(B, 2, 9))
+    for cid, master, address in (("d", "eth2", "10.2.0.3"), ("e", "eth1", "10.1.0.2"), ("f", "eth1", "10.1.0.4")):
+        assert on(net, master, cid, args=f"IP={address}") == (address,)
+    assert on(net, "eth1", "g", args="IP=10.1.0.9") == ("10.1.0.9",)  # where it goes on
+    net.ipam["align"] = True
+    assert on(net, "eth1") == ("10.1.0.5",)
+    assert on(net, "eth2") == ("10.2.0.5",)
+
+
 @pytest.mark.parametrize(
     ("b", "part"),
     [
