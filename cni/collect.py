@@ -53,7 +53,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
                 if record is None:
                     entry.forget()
                 elif valid is not None or undo.is_dead(record):
-                    undo.raise_all(undo.attachment(entry, record, request, programs))
+                    undo.raise_all(undo.attachment(entry, record, request, programs, log))
                     log.append(f"gc: removed {record.whose}")
         except (CniError, OSError) as e:
             failures.append(e)
@@ -87,7 +87,7 @@ def a_few(where: Location, request: Request, log: list[str], programs: Programs)
         for key in (keys[first:] + keys[:first])[:LOOKS]:
             record = journal.peek(where.state_dir, where.network, key)
             if record and _is_cheap(record, programs) and undo.is_dead(record):
-                if _reclaimed(where.state_dir, record, request, programs, patience=0):
+                if _reclaimed(where.state_dir, record, request, programs, log, patience=0):
                     log.append(f"removed {record.whose}, whose pod is gone")
                 return
 
@@ -102,20 +102,22 @@ def sweep(
     for record in journal.records(state_dir):
         if record.kind != journal.LOST and undo.may_be_dead(record) and undo.is_dead(record):
             try:
-                if dry_run or _reclaimed(state_dir, record, request, programs, patience=1):
+                if dry_run or _reclaimed(state_dir, record, request, programs, [], patience=1):
                     yield record, None
             except (CniError, OSError) as e:
                 yield record, e
 
 
-def _reclaimed(state_dir: Path, seen: Record, request: Request, programs: Programs, patience: float) -> bool:
+def _reclaimed(
+    state_dir: Path, seen: Record, request: Request, programs: Programs, log: list[str], patience: float
+) -> bool:
     """Undo the attachment if it still is as it was seen; whether it was.  Raises CniError, OSError."""
     with journal.locked(state_dir, seen.network, seen.key, patience) as entry:
         record = entry.load()
         if record != seen:
             return False
         asked = request.but(CNI_COMMAND="GC", CNI_NETNS="")
-        if problems := undo.attachment(entry, record, asked, programs, counts=False):
+        if problems := undo.attachment(entry, record, asked, programs, log, counts=False):
             raise together(problems)
         return True
 

@@ -53,7 +53,7 @@ def _attached_at_last(wanted: "NetConf", request: Request, conf: Config, log: li
             return _attached(wanted, request, conf, log, programs)
         except DeviceTaken as e:
             # Not under our own attachment's lock: it takes the owner's, and the two may be one file.
-            if not undo.free_one(e.devices, wanted.where, request, programs):
+            if not undo.free_one(e.devices, wanted.where, request, programs, log):
                 raise
 
 
@@ -113,41 +113,41 @@ def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str],
         except BaseException as failure:
             holds = holds and not isinstance(failure, DelegateNotRun)
             record = replace(record, given=not isinstance(failure, DelegateError))
-            for problem in undo.attachment(entry, record, request, programs, ask_ipam=holds):
+            for problem in undo.attachment(entry, record, request, programs, log, ask_ipam=holds):
                 failure.add_note(f"and could not undo it all, DEL has to: {problem}")
             raise
     return own.after(wanted.previous) if wanted.previous else own
 
 
-def delete(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:
+def delete(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
     """Detach whatever is there.  Success means that nothing of the attachment is left."""
     where = location(conf)
     with journal.locked(where.state_dir, where.network, request.key) as entry:
         request.refuse_if_abandoned()
-        if _detached(entry, request, programs):
+        if _detached(entry, request, log, programs):
             return
         noted = places.noted(where.network, request.key)
         if noted and noted != where.state_dir:
             with journal.locked(noted, where.network, request.key) as elsewhere:
-                if _detached(elsewhere, request, programs):
+                if _detached(elsewhere, request, log, programs):
                     return
         undo.release(where.ipam, request, programs)
 
 
-def _detached(entry: Entry, request: Request, programs: Programs) -> bool:
+def _detached(entry: Entry, request: Request, log: list[str], programs: Programs) -> bool:
     """Undo the attachment if there is a record of it here; whether there was."""
     try:
         record = entry.load()
     except RecordUnreadable as unreadable:
         lost = entry.load()
         if lost:
-            for problem in undo.attachment(entry, lost, request, programs):
+            for problem in undo.attachment(entry, lost, request, programs, log):
                 unreadable.add_note(f"repeat DEL: {problem}")
         raise
     if record is None:
         entry.forget()
         return False
-    undo.raise_all(undo.attachment(entry, record, request, programs))
+    undo.raise_all(undo.attachment(entry, record, request, programs, log))
     return True
 
 

@@ -8,7 +8,7 @@ import os
 from dataclasses import replace
 from typing import Final
 
-from cni import delegate, device_info, journal, kinds, rxe, spec
+from cni import delegate, device_info, escaped, journal, kinds, rxe, spec
 from cni import pod as pods
 from cni.delegate import Programs
 from cni.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, together
@@ -24,8 +24,15 @@ REFUSALS: Final = 10
 _FOR_NOW: Final = (TryAgain.code, IoFailure.code)
 
 
-def attachment(
-    entry: Entry, record: Record, request: Request, programs: Programs, *, ask_ipam: bool = True, counts: bool = True
+def attachment(  # noqa: PLR0913  # one way for all who undo, and each says how
+    entry: Entry,
+    record: Record,
+    request: Request,
+    programs: Programs,
+    log: list[str],
+    *,
+    ask_ipam: bool = True,
+    counts: bool = True,
 ) -> list[Exception]:
     """Undo all that the record names, and forget it once that is confirmed; else what went wrong.
 
@@ -42,7 +49,13 @@ def attachment(
                     if record.rxe:
                         rxe.remove(entry, record)
                     record = _settle_namespace(entry, record, pod)
-                kinds.named(record.kind).detach(record.link, pod, record.key.ifname)
+                was_found = entry.was_found
+                search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
+                if search and was_found:
+                    search = replace(search, index=0, mac="")
+                if search and (doubt := escaped.removed(search, entry, record, pod)):
+                    log.append(f"the interface of {record.whose}, was not found: {doubt}; its addresses may be in use")
+                    request = replace(request, in_use=True)
         device_info.undo(record.device_info)
         if not ask_ipam or _released(entry, record, request, programs, counts=counts):
             entry.forget()
@@ -75,6 +88,8 @@ def _released(entry: Entry, record: Record, request: Request, programs: Programs
     try:
         _release_as_added(ipam, record, request, programs)
     except (DelegateError, DelegateFailed) as why:
+        if not request.in_use:
+            record = replace(record, link={**record.link, "index": 0})  # it is not to be looked for again
         if ipam in programs or why.code in _FOR_NOW or not counts:
             raise
         record = replace(record, refusals=record.refusals + 1, trouble=f"{why}")
@@ -155,11 +170,11 @@ def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: P
     here = record.of_this_boot and record.identity == pod.identity
     if here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname):
         raise InterfaceExists(f"{record.whose}, is attached already, since {record.time}; send DEL first")
-    raise_all(attachment(entry, record, request, programs))
+    raise_all(attachment(entry, record, request, programs, log))
     log.append(f"undid what an earlier ADD of {record.whose}, left, of {record.time}")
 
 
-def free_one(devices: tuple[str, ...], where: Location, request: Request, programs: Programs) -> bool:
+def free_one(devices: tuple[str, ...], where: Location, request: Request, programs: Programs, log: list[str]) -> bool:
     """Take one of the devices from an attachment that is provably dead; whether one of them is nobody's now.
 
     Raises what went wrong if there are dead owners and none could be undone.
@@ -173,7 +188,7 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
             if owner is None:
                 return True
             if is_dead(owner):
-                problems = attachment(entry, owner, request.but(CNI_NETNS="", CNI_COMMAND="GC"), programs)
+                problems = attachment(entry, owner, request.but(CNI_NETNS="", CNI_COMMAND="GC"), programs, log)
                 if not problems:
                     return True
                 failures += problems

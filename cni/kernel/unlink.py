@@ -11,12 +11,13 @@ import socket
 from typing import Final
 
 from cni.kernel import netlink
-from cni.kernel.netlink import NLM_F_ACK, NLMSG_ERROR, SOL_NETLINK, messages, raise_error
+from cni.kernel.netlink import NLM_F_ACK, NLMSG_ERROR, SOL_NETLINK, attributes, messages, raise_error
 from cni.kernel.patience import REQUEST, attempts
 from cni.kernel.rtnl import LINK, RTM_DELLINK, Rtnl
 
 NETLINK_ADD_MEMBERSHIP, NETLINK_DROP_MEMBERSHIP = 1, 2
 RTNLGRP_LINK: Final = 1
+IFLA_NEW_NETNSID: Final = 45
 _POLL: Final = 0.005
 
 
@@ -54,7 +55,12 @@ def _hear_of_its_end(inside: Rtnl, index: int) -> None:
                 raise_error(body, flags)
                 return
             # Of a bridge (AF_BRIDGE) it says that the link is its port no more.
-            if kind == RTM_DELLINK and LINK.unpack_from(body)[::2][:2] == (socket.AF_UNSPEC, index):
+            # And one that is moved to another namespace ends in this one, too, and does not end.
+            if (
+                kind == RTM_DELLINK
+                and LINK.unpack_from(body)[::2][:2] == (socket.AF_UNSPEC, index)
+                and IFLA_NEW_NETNSID not in attributes(body[LINK.size :])
+            ):
                 return
 
 

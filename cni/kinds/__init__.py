@@ -6,11 +6,13 @@ address, its PF's, and its number there) or ``master`` and ``pci`` (its
 function's address), and ``rdma_devs``, the RDMA devices that the pod has.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from cni.errors import RecordUnreadable
+from cni.escaped import Search
 from cni.kernel.rtnl import Link, Rtnl
 from cni.pod import Pod
 from cni.result import Interface
@@ -40,9 +42,11 @@ class Kind(Protocol):
     def stands(self, plan: Json, pod: Pod, ifname: str) -> bool:
         """Whether what ``attach`` made is there still; a stranger of the same name is not it."""
 
-    def detach(self, plan: Json, pod: Pod | None, ifname: str) -> None:
-        """Undo ``attach``, whole or in part; nothing there is fine.  ``pod`` is None when nobody runs in it any
-        more."""
+    def detach(self, plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) -> Search | None:
+        """Undo ``attach``, whole or in part; nothing there is fine.  ``pod`` is None when nobody runs in it any more.
+        ``found`` is to be called before what ``attach`` made goes.
+
+        What is to be looked for still, if the pod may have hidden it, or made more of it."""
 
     def check(self, plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
         """Raise CheckFailed unless the interface is as planned; return it, as ``attach`` does.  What all kinds have in

@@ -2,13 +2,16 @@
 
 import errno
 import zlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from cni import gids, rdma
+from cni import escaped, gids, journal, rdma
 from cni.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
-from cni.kernel import dump, netdevice, rtnl, sysfs, unlink
+from cni.escaped import Search
+from cni.kernel import dump, netdevice, nsid, rtnl, sysfs, unlink
 from cni.kernel.netlink import attributes
 from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, RTM_NEWLINK, Link, Rtnl
 from cni.pod import Pod
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 
 IFLA_IPVLAN_MODE: Final = 1
 _OTHER: Final = {"on": "off", "off": "on"}
+# What the kernel hangs on the master if it is made over a link of this kind (macvlan_common_newlink, ipvlan_link_new);
+# all else ends with that link.
+FAMILIES: Final = {"macvlan": ("macvlan", "macvtap"), "ipvlan": ("ipvlan", "ipvtap")}
 
 
 @dataclass(frozen=True)
@@ -30,8 +36,8 @@ class Plan:
     """One link to be made; ``mac`` is empty where the kernel gives the master's, ``mtu`` 0 for the master's.
 
     ``data`` is IFLA_INFO_DATA in hexadecimal, ``rdma_devs`` the master's RDMA devices where the pod shares them,
-    and ``pci`` the address of its PCI function, empty if it has none or several.  ``index`` is known once the link
-    exists.
+    and ``pci`` the address of its PCI function, empty if it has none or several.  ``others`` are the indexes of
+    others' links in the pod over the same master, and ``index`` is known once the link exists.
     """
 
     kind: str
@@ -43,6 +49,7 @@ class Plan:
     in_container: bool
     rdma_devs: list[str]
     pci: str
+    others: tuple[int, ...] = ()
     index: int = 0
 
     def is_ours(self, link: Link) -> bool:
@@ -58,8 +65,9 @@ def claiming(_conf: "NetConf") -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def plan(attach: "Child", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: Pod) -> Json:
+def plan(conf: "NetConf", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: Pod) -> Json:
     """Decide over which master.  Raises LinkUnavailable, InvalidConfig."""
+    attach = cast("Child", conf.attach)
     inside = attach.linkInContainer
     link = master(attach, pod.rtnl if inside else host, pod.fd if inside else None)
     functions = [] if inside else sysfs.functions_under(link.name)
@@ -74,8 +82,18 @@ def plan(attach: "Child", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: 
             in_container=inside,
             rdma_devs=[] if inside else shared_rdma(attach, link, functions),
             pci=functions[0].address if len(functions) == 1 else "",
+            others=() if inside else _others(link.index, kind, pod, conf.where.state_dir),
         )
     )
+
+
+def _others(master: int, kind: str, pod: Pod, state_dir: Path) -> tuple[int, ...]:
+    """What others have made in the pod over the same master.  It is not ours to remove."""
+    found = {link.index for link in nsid.over(pod.rtnl, master) if link.kind in FAMILIES[kind]}
+    if not found:
+        return ()
+    ours = (r.link.get("index", 0) for r in journal.records(state_dir) if r.of_this_boot and r.identity == pod.identity)
+    return tuple(sorted(found.difference(ours)))
 
 
 def status(conf: "NetConf", host: Rtnl) -> None:
@@ -183,11 +201,26 @@ def find(plan: Json, pod: Pod, ifname: str) -> Link | None:
     return None
 
 
-def detach(plan: Json, pod: Pod | None, ifname: str) -> None:
+def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) -> Search | None:
     """Kind.detach.  The kernel removes the link with the namespace."""
-    there = _index_and_name(plan, pod, ifname) if pod else None
-    if pod is None or there is None:
-        return
+    wanted = Plan(**plan)
+    is_removed = pod is not None and _remove(plan, pod, ifname, found)
+    if wanted.in_container:
+        return None  # who has the master has all that is over it
+    if not wanted.index:
+        return None  # ADD came not so far that the pod could have used it, and others' links may have come meanwhile
+    gone = Search(wanted.parent, FAMILIES[wanted.kind], tuple(wanted.others))
+    if not is_removed:
+        return replace(gone, index=wanted.index, mac=wanted.mac)
+    return gone if pod and escaped.suspected(pod.rtnl, gone) else None
+
+
+def _remove(plan: Json, pod: Pod, ifname: str, found: Callable[[], None]) -> bool:
+    """Whether it was there, and no longer is."""
+    there = _index_and_name(plan, pod, ifname)
+    if there is None:
+        return False
+    found()
     index, name = there
     with doing(f"removing {name} from {pod.path}"):
         try:
@@ -195,6 +228,8 @@ def detach(plan: Json, pod: Pod | None, ifname: str) -> None:
         except OSError as e:
             if e.errno != errno.ENODEV:
                 raise
+            return False
+    return True
 
 
 def _index_and_name(plan: Json, pod: Pod, ifname: str) -> tuple[int, str] | None:

@@ -28,7 +28,7 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     """Kind.plan."""
     wanted = cast("Ipvlan", conf.attach)  # config.MODELS: the kind chose this module
     data = attr(IFLA_IPVLAN_MODE, struct.pack("=H", MODES[wanted.mode]))
-    planned = child.plan(wanted, kind="ipvlan", mac="", data=data, host=host, pod=pod)
+    planned = child.plan(conf, kind="ipvlan", mac="", data=data, host=host, pod=pod)
     for other in journal.records(conf.where.state_dir):
         if _contradicts(other, planned, pod) and _stands(other):
             raise LinkUnavailable(

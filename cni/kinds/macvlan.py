@@ -28,7 +28,7 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     data = attr(IFLA_MACVLAN_MODE, u32(MODES[wanted.mode]))
     if wanted.bcqueuelen:
         data += attr(IFLA_MACVLAN_BC_QUEUE_LEN, u32(wanted.bcqueuelen))
-    return child.plan(wanted, kind="macvlan", mac=mac, data=data, host=host, pod=pod)
+    return child.plan(conf, kind="macvlan", mac=mac, data=data, host=host, pod=pod)
 
 
 def random_mac() -> str:

@@ -8,12 +8,13 @@ A VF that a userspace driver has (vfio-pci) gets its attributes and no more; a P
 VF is, and has no attributes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from cni import journal, rdma
 from cni.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable
+from cni.escaped import Search
 from cni.kernel import netns, rtnl, sysfs, vf
 from cni.kernel.rtnl import IFF_NOARP, Link, Rtnl
 from cni.kernel.vf import Vf
@@ -116,17 +117,18 @@ def stands(plan: Json, pod: Pod, ifname: str) -> bool:
     return p.exists and (p.home is None or netdev.find(p, pod, ifname) is not None)
 
 
-def detach(plan: Json, pod: Pod | None, ifname: str) -> None:
+def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None]) -> Search | None:
     """Kind.detach: home, and as it was.  What is no more, or has another driver now, has nothing to restore."""
     p = Plan.from_json(plan)
     if not p.exists:
-        return
+        return None
     try:
         with rtnl.opened() as host:
             _put_back(p, host, pod, ifname)
     except (CniError, OSError):
         if p.exists:
             raise
+    return None
 
 
 def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:

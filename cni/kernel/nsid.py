@@ -1,0 +1,210 @@
+"""The namespaces that a namespace knows (man 8 ip-netns, RTM_GETNSID): it has a number for each that one of its links
+was moved to, or has its lower device in, for as long as that lives, whether or not anybody can name it.
+
+So what was moved out of a namespace is found again, also where no process, mount or path leads to it.
+"""
+
+import fcntl
+import os
+import struct
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Final
+
+from cni.kernel import rtnl
+from cni.kernel.netlink import SOL_NETLINK, attributes
+from cni.kernel.netns import inode, run_in
+from cni.kernel.rtnl import (
+    IFLA_LINK,
+    IFLA_PARENT_DEV_NAME,
+    LINK,
+    RTM_DELLINK,
+    RTM_GETLINK,
+    RTM_NEWLINK,
+    Link,
+    Rtnl,
+    attr,
+    parse_link,
+    text,
+    u32,
+)
+
+RTM_GETNEIGH, RTM_GETNSID = 30, 90
+IFLA_GROUP, IFLA_TARGET_NETNSID = 27, 46
+NDA_LLADDR: Final = 2
+NETNSA_NSID, NETNSA_FD, NETNSA_TARGET_NSID, NETNSA_CURRENT_NSID = 1, 3, 4, 5
+_UNASSIGNED: Final = -1
+_GET_STRICT_CHK: Final = 12
+AF_BRIDGE: Final = 7
+_RTGEN: Final = bytes(4)  # struct rtgenmsg
+_NDMSG: Final = 12  # the size of struct ndmsg
+# <linux/if_tun.h>
+_TUNSETIFF, _TUNGETDEVNETNS = 0x400454CA, 0x54E3
+_IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
+_TRIES: Final = 3
+# So many links in one go, for which everybody waits who changes a link.
+_BATCH: Final = 200
+
+# A namespace of somebody's: its descriptor, and a socket inside.
+Place = tuple[int, Rtnl]
+# The links that are looked for by the socket, or where more attributes say.
+Look = Callable[..., list[Link]]
+
+
+def known(inside: Rtnl) -> set[int]:
+    """Equivalent to: ip netns list-id.  The numbers that the socket's namespace has for others.  Raises OSError."""
+    return {_number(body) for body in inside.dump(RTM_GETNSID, _RTGEN)}
+
+
+def number(inside: Rtnl, fd: int, *more: bytes) -> int:
+    """The number that it has for this one, -1 where it has none.  Raises OSError."""
+    return _number(inside.call(RTM_GETNSID, 0, _RTGEN + attr(NETNSA_FD, u32(fd)) + b"".join(more)))
+
+
+def over(inside: Rtnl, lower: int, *more: bytes) -> list[Link]:
+    """The links in there whose lower device has this index, in whatever namespace.  Raises OSError."""
+    return _links(inside, IFLA_LINK, u32(lower), *more)
+
+
+def of_device(inside: Rtnl, device: str, *more: bytes) -> list[Link]:
+    """The links in there of the hardware with this bus address.  Raises OSError."""
+    return _links(inside, IFLA_PARENT_DEV_NAME, text(device), *more)
+
+
+def _links(inside: Rtnl, kind: int, value: bytes, *more: bytes) -> list[Link]:
+    bodies = inside.dump(RTM_GETLINK, rtnl.get_link() + b"".join(more))
+    return [parse_link(body) for body in bodies if attributes(body[LINK.size :]).get(kind) == value]
+
+
+def _is_of_interest(fd: int, inside: Rtnl, nsid: int, look: Look) -> bool:
+    """Whether the one of that number has such links, or knows namespaces that we do not.
+
+    To ask from outside takes a thousandth of the time.  Raises OSError.
+    """
+    target = attr(NETNSA_TARGET_NSID, u32(nsid))
+    unknown = [
+        _number(body)
+        for body in inside.dump(RTM_GETNSID, _RTGEN + target)
+        if _number(body, NETNSA_CURRENT_NSID) == _UNASSIGNED
+    ]
+    # It has none for itself, and we none for ourselves.
+    if unknown and unknown != [number(inside, fd, target)]:
+        return True
+    return bool(look(inside, attr(IFLA_TARGET_NETNSID, u32(nsid))))
+
+
+def addresses(host: Rtnl, index: int) -> set[str]:
+    """Equivalent to: bridge fdb show dev DEV.  The MACs that it receives for, as those of its macvlans that are up.
+    Raises OSError."""
+    bodies = host.dump(RTM_GETNEIGH, LINK.pack(AF_BRIDGE, 0, index, 0, 0))
+    return {attributes(body[_NDMSG:]).get(NDA_LLADDR, b"").hex(":") for body in bodies}
+
+
+def remove(inside: Rtnl, indexes: Collection[int]) -> None:
+    """Equivalent to: ip link delete group GROUP.  Raises OSError.
+
+    Each RTM_DELLINK takes 20 ms, so a pod with thousands of links would keep us for minutes.
+    """
+    rest = list(indexes)
+    while rest:
+        batch, rest = rest[:_BATCH], rest[_BATCH:]
+        group = attr(IFLA_GROUP, os.urandom(4))
+        with suppress(OSError):  # who is gone meanwhile is gone
+            inside.change_all(
+                [(f"removing link {index}", RTM_NEWLINK, 0, LINK.pack(0, 0, index, 0, 0) + group) for index in batch]
+            )
+        with suppress(OSError):
+            inside.change(RTM_DELLINK, 0, LINK.pack(0, 0, 0, 0, 0) + group)
+
+
+@contextmanager
+def reached(top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most: int) -> Iterator[Iterator[Place]]:
+    """That namespace and those that can be reached from it by numbers, at most so many, each once: which have links
+    that ``look`` finds, or lead to others.  But for strangers' and what is behind them.
+
+    They are open until the end, so that no inode is another's meanwhile.  Raises OSError.
+    """
+    places = list[Place]()
+    try:
+        yield _walk(top, is_strange, look, most, places)
+    finally:
+        for fd, inside in places:
+            inside.sock.close()
+            os.close(fd)
+
+
+def _walk(
+    top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most: int, places: list[Place]
+) -> Iterator[Place]:
+    seen = set[int]()
+    if _visited(os.dup(top), seen, is_strange, places):
+        yield places[-1]
+    for fd, inside in places:  # which grows meanwhile
+        for one in known(inside):
+            if len(places) >= most:
+                return
+            with suppress(OSError):  # it ended meanwhile, or nothing can be sent there
+                if not _is_of_interest(fd, inside, one, look):
+                    continue
+                if not _visited(opened(fd, inside, one), seen, is_strange, places):
+                    continue
+            yield places[-1]
+
+
+def _visited(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], places: list[Place]) -> bool:
+    """Whether it is a place to look at, and was not before."""
+    inside = None
+    try:
+        if inode(fd) not in seen:
+            seen.add(inode(fd))
+            inside = rtnl.opened(fd)
+            inside.sock.setsockopt(SOL_NETLINK, _GET_STRICT_CHK, 1)  # else a dump knows no NETNSA_TARGET_NSID
+            if not is_strange(fd, inside):
+                places.append((fd, inside))
+                return True
+    except BaseException:
+        os.close(fd)
+        raise
+    if inside:
+        inside.sock.close()
+    os.close(fd)
+    return False
+
+
+def opened(fd: int, inside: Rtnl, nsid: int) -> int:
+    """The namespace that the one at ``fd`` has this number for, as a descriptor.  Raises OSError.
+
+    No request answers with one.  But a TUN device goes wherever a number says, and is asked where it is.
+    """
+    for attempt in range(_TRIES):
+        name = f"hpn{os.urandom(5).hex()}"
+        tun = run_in(fd, partial(_tun, name))
+        try:
+            link = inside.link(name)
+            if link is None:
+                continue  # the pod has renamed it, or sent it elsewhere
+            inside.change(RTM_NEWLINK, 0, LINK.pack(0, 0, link.index, 0, 0) + attr(IFLA_TARGET_NETNSID, u32(nsid)))
+            return fcntl.ioctl(tun, _TUNGETDEVNETNS)
+        except OSError:
+            if attempt == _TRIES - 1:
+                raise
+        finally:
+            os.close(tun)
+    raise OSError(19, os.strerror(19))
+
+
+def _tun(name: str) -> int:
+    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _number(body: bytes, kind: int = NETNSA_NSID) -> int:
+    value = attributes(body[4:]).get(kind)
+    return _UNASSIGNED if value is None else int.from_bytes(value, sys.byteorder, signed=True)
