@@ -1,0 +1,84 @@
+"""Configurations that nobody thought of: five thousand of them, each asked for with every command.
+
+HPN_FUZZ=n tries n, HPN_FUZZ_SEED=s others; what fails says which it was.
+"""
+
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attack.mutation import mutants
+from shipped import CONF, plugins, requests, texts
+from topology import PROGRAMS, Host, Pod, mounted
+
+from cni import node
+from cni.main import run as hpn
+
+COUNT = int(os.environ.get("HPN_FUZZ", "5000"))
+SEED = int(os.environ.get("HPN_FUZZ_SEED", "1"))
+SLOW = 10.0  # seconds, that no call takes
+COMMANDS = ("STATUS", "ADD", "CHECK", "DEL", "GC")
+
+
+@pytest.fixture
+def log(host: Host, node_file: Path) -> Iterator[Path]:
+    """A log, below the one directory that the node allows; and state in memory, for the disk is slow."""
+    folder = host.tmp_path / "allowed"
+    node_file.write_text(json.dumps({"allowedPaths": {key: [str(folder)] for key in node.DEFAULTS}}))
+    folder.mkdir()
+    with mounted(host.tmp_path / "memory", "256m") as memory:
+        host.state = memory / "state"
+        yield folder / "log"
+
+
+def shown() -> Iterator[dict[str, Any]]:
+    """What our own examples give to hpn; with the host's master, that some of them work."""
+    for plugin in itertools.chain(*map(plugins, texts().values()), *map(requests, sorted(CONF.glob("*.*")))):
+        if plugin["type"] == "hpn":
+            yield plugin | ({"master": "rail0"} if "master" in plugin else {})
+
+
+def test_mutilated_configurations(host: Host, pod: Pod, log: Path) -> None:
+    """No trace of Python, no wait, nothing made outside, and everything undone."""
+    bases = [*shown(), host.conf(logFile=str(log), logLevel="debug"), host.conf(policyRouting=True), host.conf()]
+    outside, added = surroundings(host), 0
+    for n, stdin in enumerate(itertools.islice(mutants(SEED, bases, host.state), COUNT)):
+        said = f"HPN_FUZZ_SEED={SEED}, number {n}: {stdin[:2000]!r}"
+        added += survived(host, pod, stdin, said)
+        if n % 250 == 249 or n == COUNT - 1:
+            assert (pod.links(), surroundings(host) - outside) == (set(), set()), said
+    assert added > COUNT / 50, "hardly any was one that ADD takes"
+    assert {json.loads(line)["command"] for line in log.read_bytes().splitlines()} == set(COMMANDS)
+
+
+def survived(host: Host, pod: Pod, stdin: bytes, said: str) -> bool:
+    """Whether ADD took it."""
+    result: dict[str, Any] = {}
+    for command in COMMANDS:
+        asked = json.dumps(json.loads(stdin) | {"prevResult": result}).encode() if result else stdin
+        started = time.monotonic()
+        reply = hpn(host.request(command, pod, asked), PROGRAMS)
+        assert time.monotonic() - started < SLOW, (command, said)
+        answer = json.loads(reply.stdout) if reply.stdout else {}
+        assert answer.get("code") != 999, (command, reply, said)
+        assert bool(reply.exit_code) == ("code" in answer), (command, reply, said)
+        if command == "ADD" and reply.exit_code == 0:
+            result = answer
+        if command == "DEL" and result:
+            assert reply.exit_code == 0, (reply, said)
+    left = list(host.state.glob("**/attachments/*/*"))
+    assert not left, (left, said)
+    return bool(result)
+
+
+def surroundings(host: Host) -> set[str]:
+    """What is there outside of the state directory, by name."""
+    folders = [Path("/"), Path.cwd(), host.tmp_path.parent, host.tmp_path, host.tmp_path / "allowed"]
+    folders += [Path(at) for at, _, _ in os.walk("/etc")]
+    names = {f"{folder}/{name}" for folder in folders for name in os.listdir(folder)}
+    return names - {str(host.state), f"{host.tmp_path}/elsewhere", f"{host.tmp_path}/allowed/log"}
