@@ -38,7 +38,7 @@ class Lock:
         self._fd = os.open(path, _FLAGS, 0o600)
         try:
             _make_ours(self._fd, path)
-            _take(self._fd, path, patience)
+            take(self._fd, path, patience)
         except BaseException:
             os.close(self._fd)
             raise
@@ -65,7 +65,8 @@ def _make_ours(fd: int, path: str) -> None:
         os.fchmod(fd, 0o600)
 
 
-def _take(fd: int, path: str, patience: float) -> None:
+def take(fd: int, path: str, patience: float) -> None:
+    """The lock of an open file.  Raises TryAgain."""
     deadline, pause = time.monotonic() + patience, _POLL
     while not lock_descriptor(fd, blocking=False):
         if time.monotonic() > deadline:

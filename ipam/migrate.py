@@ -1,6 +1,5 @@
 """Other IPAMs' state as leases, and leases as host-local's state.  Decides nothing, and writes host-local's only."""
 
-import fcntl
 import json
 import os
 import time
@@ -12,9 +11,11 @@ from typing import Any
 
 from cni import durable, spec
 from cni.errors import BadEnvironment, InvalidConfig, IoFailure
+from cni.locks import take
 from cni.result import Address
 from cni.spec import Key
 from ipam.stores import Owner
+from ipam.stores.files import PATIENCE
 from ipam.stores.lease import Lease
 
 # host-local: plugins/ipam/host-local/backend/disk/backend.go
@@ -33,7 +34,7 @@ def host_local_locked(directory: Path) -> Iterator[None]:
     except OSError as e:
         raise IoFailure(f"{directory}: {e.strerror}; give the directory of one network of host-local's") from e
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        take(fd, f"{directory}/lock", PATIENCE)
         yield
     finally:
         os.close(fd)

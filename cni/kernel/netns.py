@@ -55,7 +55,7 @@ def opened(path: str) -> Iterator[int]:
 
 def open_at(path: str) -> int:
     """The namespace at ``path`` as a file descriptor; ENOENT if nothing is there, EINVAL if it is no netns."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # or a FIFO would be waited for
     try:
         _refuse_other(fd, path)
     except BaseException:

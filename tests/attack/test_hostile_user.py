@@ -17,8 +17,9 @@ from attack.user import NOBODY, flocked, nobody
 from topology import Host, Pod, until
 
 from cni import durable, journal, program, trust
-from cni.errors import IoFailure
+from cni.errors import IoFailure, TryAgain
 from cni.locks import Lock
+from ipam import migrate
 from ipam.stores import files as stores
 
 PR_SET_NAME = 15
@@ -270,6 +271,25 @@ def test_a_lock_that_somebody_holds(
     assert (error["code"], str(lock) in error["msg"], f"process {pid} (" in error["msg"]) == (11, True, True), error
     assert "\n" not in error["msg"]
     host.ok("DEL", pod)
+
+
+def test_a_lock_of_host_locals(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose directory is for everybody to read: its import does not wait for ever either."""
+    monkeypatch.setattr(migrate, "PATIENCE", 0.3)
+    (public / "lock").touch()
+    with nobody(lambda: flocked(public)) as taken:
+        assert str(public / "lock") in taken
+        with pytest.raises(TryAgain, match="held by process"), migrate.host_local_locked(public):
+            pass
+
+
+def test_a_namespace_that_is_none(host: Host, pod: Pod, public: Path) -> None:
+    os.mkfifo(public / "netns")
+    started = time.monotonic()
+    for command in ("ADD", "DEL"):
+        host.call(command, pod, CNI_NETNS=str(public / "netns"))
+    assert time.monotonic() - started < SLOW
+    assert (pod.links(), host.state_files()) == (set(), set())
 
 
 def test_the_bounds() -> None:
