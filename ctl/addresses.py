@@ -19,6 +19,7 @@ from ipam.stores.lease import Kept, Lease, Lost
 
 _BAR: Final = 30
 _SIGNS: Final = "#x~=!*?"
+_MOMENTS: Final = ("released", "cool", "until")
 _COLUMNS: Final = ("ADDRESS", "POD", "IFNAME", "STATE", "SINCE", "CONTAINER")
 
 
@@ -82,7 +83,7 @@ def _lease(options: argparse.Namespace) -> tuple[str, int]:
     wanted = [lease for lease in leases if not options.what or options.what in _names(lease)]
     if options.json:
         return _document({"dataDir": str(options.data_dir), "leases": wanted}), 0 if wanted else 1
-    blocks = ["".join(f"{name:12} {_words(value)}\n" for name, value in lease.items()) for lease in wanted]
+    blocks = ["".join(f"{name:12} {_words(_dated(name, value))}\n" for name, value in one.items()) for one in wanted]
     return "\n".join(blocks) or f"no lease of {options.what or 'anybody'} in {options.data_dir}\n", 0 if wanted else 1
 
 
@@ -207,6 +208,11 @@ def _row(network: Network, slot: int) -> tuple[str, ...]:
 
 def _words(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _dated(name: str, value: object) -> object:
+    """A moment as a date, as everywhere for people."""
+    return strftime("%F %T", gmtime(value)) if name in _MOMENTS and isinstance(value, int) and value else value
 
 
 def _document(body: Json) -> str:

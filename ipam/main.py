@@ -77,7 +77,8 @@ def check(request: Request, conf: Config, log: list[str]) -> None:
         raise InvalidConfig(f"prevResult: {e}") from e
     if missing := set(held) - {ip.address.ip for ip in previous.ips}:
         names = ", ".join(map(str, missing))
-        raise CheckFailed(f"{names}: held by {request.key} and not in prevResult.ips; delete the attachment and add it")
+        whose = request.key.of(spec.pod_name(spec.cni_args(request.var("CNI_ARGS"))), spec.network_of(conf))
+        raise CheckFailed(f"{names}: held by {whose}, and not in prevResult.ips; delete the attachment and add it")
 
 
 def status(_request: Request, conf: Config, log: list[str]) -> None:

@@ -15,7 +15,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,10 +23,11 @@ from cni.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, toget
 from cni.locks import Lock
 from cni.result import Address, Ip
 from cni.spec import Key
-from ipam.ranges import Span, elsewhere
+from ipam.ranges import elsewhere
 from ipam.stores import Believe, Choose, Gone, Owner, Ranges, Sandbox, sticky, verify
 from ipam.stores import ranges as ranges_file
 from ipam.stores.blocks import Rotten
+from ipam.stores.book import TableBook
 from ipam.stores.index import HEADER
 from ipam.stores.lease import Lease, Lost, digest
 from ipam.stores.repair import repair
@@ -102,10 +102,14 @@ class FileStore:
 
     def check(self, key: Key) -> tuple[Address, ...]:
         if not self._is_there():
-            raise CheckFailed(f"{key} holds no address: no {self._directory}/{LEASES}; delete the attachment, add it")
+            raise CheckFailed(
+                f"{self._whose(key)}, holds no address: no {self._directory}/{LEASES}; delete the attachment, add it"
+            )
         held = self._with_table(lambda table: table.find(digest(key)))
         if held is None:
-            raise CheckFailed(f"{key} holds no address in {self._directory}; delete the attachment and add it")
+            raise CheckFailed(
+                f"{self._whose(key)}, holds no address in {self._directory}; delete the attachment and add it"
+            )
         if isinstance(lost := held.entry, Lost):
             raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
         return held.entry.ips
@@ -208,9 +212,13 @@ class FileStore:
 
     def _unreadable(self, key: Key | str, lost: Lost, what: str) -> RecordUnreadable:
         names = ", ".join(map(str, lost.ips)) or "no address"
+        whose = self._whose(key) if isinstance(key, Key) else key
         return RecordUnreadable(
-            f"the lease of {key} could not be read and is kept in {self._directory}/{lost.kept}; {names} {what}"
+            f"the lease of {whose} could not be read and is kept in {self._directory}/{lost.kept}; {names} {what}"
         )
+
+    def _whose(self, key: Key) -> str:
+        return key.of("", self._directory.name)
 
     def _is_there(self) -> bool:
         """Whether anything may be held: not by empty files, which are all that a first ADD leaves on a full disk."""
@@ -257,49 +265,6 @@ class FileStore:
                     self._sync(table)
         except OSError as e:
             raise _refusal(self._directory, e) from e
-
-
-@dataclass
-class TableBook:
-    """A stores.Book for one choice."""
-
-    table: Table
-    mine: tuple[Address, ...]
-    key: Key | None = None
-
-    @property
-    def siblings(self) -> tuple[Address, ...]:
-        from ipam.stores import siblings  # noqa: PLC0415  # where addresses are aligned only
-
-        return siblings.addresses(self.table, self.key) if self.key else ()
-
-    @property
-    def last(self) -> tuple[Address, ...]:
-        return self.table.index.last
-
-    def holder(self, address: Address) -> str:
-        slot = self.table.index.pages.holder(address.version, int(address))
-        if not slot:
-            return ""
-        found = self.table.at(slot).entry
-        if isinstance(found, Lease):
-            return str(found.owner.key)
-        if isinstance(found, Lost):
-            return f"a lease that could not be read ({found.kept})"
-        if found.boot:
-            return f"nobody and kept back until the next boot: its last pod{_named(found.pod)} may use it still"
-        until = time.strftime("%F %TZ", time.gmtime(found.until))
-        if found.mac:
-            return f"another host on the link (MAC {found.mac}), as a probe found: kept back until {until}"
-        whom = f"for {found.sticky}" if found.sticky else "after its release"
-        return f"nobody and kept back {whom}, until {until}"
-
-    def first_free(self, span: Span) -> Address | None:
-        return self.table.index.pages.first_free(span)
-
-
-def _named(pod: str) -> str:
-    return f" ({pod})" if pod else ""
 
 
 def _given_twice(leases: Sequence[Lease]) -> Iterator[str]:

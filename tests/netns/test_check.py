@@ -9,6 +9,8 @@ import pytest
 from netns.tampering import ROUTES, Change, caught, passes, routed
 from topology import Host, Pod, ip, until
 
+from ctl.main import main as hpn
+
 OTHER_MAC = "02:00:00:00:00:aa"
 
 
@@ -130,11 +132,8 @@ def master_renamed(_host: Host, _pod: Pod, _result: dict[str, Any]) -> None:
 
 
 def lease_removed(host: Host, pod: Pod, _result: dict[str, Any]) -> None:
-    file = host.state / "ipam" / "rail0" / "leases"
-    lines = file.read_bytes().splitlines(keepends=True)
-    ours = f'"containerID":"{pod.name}"'.encode()
-    assert sum(ours in line for line in lines) == 1
-    file.write_bytes(b"".join(b" " * 511 + b"\n" if ours in line else line for line in lines))
+    words = ["release", "rail0", f"{pod.name}:hpn0", "--force", "--data-dir", str(host.state / "ipam")]
+    assert hpn(["hpn", "ipam", *words]) == 0
 
 
 def record_removed(host: Host, pod: Pod, _result: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ def test_two_with_one_mac(host: Host, make_pod: Callable[[], Pod]) -> None:
     before = host.picture(one, two)
     error = host.refused("ADD", two, config)
     assert error["code"] == 102
-    assert f"fd00:56::ff:fe00:2a is held by {one.name}:hpn0" in error["msg"]
+    assert f"fd00:56::ff:fe00:2a is held by hpn0 of container {one.name[:12]}, network" in error["msg"]
     assert "MAC 02:00:00:00:00:2a (eui64)" in error["details"]
     assert host.picture(one, two) == before
     host.ok("DEL", one, config)
@@ -65,7 +65,7 @@ def test_ipvlans_have_one_mac(host: Host, make_pod: Callable[[], Pod], ipvlan: s
     one, two = make_pod(), make_pod()
     config = conf(host) | {"kind": ipvlan}
     host.ok("ADD", one, config)
-    assert f"held by {one.name}:hpn0" in host.refused("ADD", two, config)["msg"]
+    assert f"held by hpn0 of container {one.name[:12]}, network" in host.refused("ADD", two, config)["msg"]
 
 
 def test_on_rails(host: Host, pod: Pod) -> None:

@@ -128,6 +128,32 @@ def test_lease(hpn, net, what):
     assert len(json.loads(hpn("lease", "--json"))["leases"]) == 2
 
 
+def test_times_are_dates(hpn, net, monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
+    net.ipam["releaseCooldown"] = 60
+    net.add("a", args=POD)
+    net.call("DEL", "a")
+    said = hpn("lease", "ns/p")
+    assert "released     2027-01-15 08:00:00\n" in said
+    assert "until        2027-01-15 08:01:00\n" in said
+    assert json.loads(hpn("lease", "ns/p", "--json"))["leases"][0]["until"] == 1_800_000_060
+
+
+CONTAINER = "3fa9c1d2e4b5" + "0123456789abcdef" * 3 + "0123"
+
+
+def test_messages_name_the_pod(net):
+    """And of a container's id what `crictl ps` shows."""
+    net.add(CONTAINER, args=POD)
+    answer = net.call("ADD", "b", args="IP=10.0.0.2")
+    assert "is held by net1 of ns/p, container 3fa9c1d2e4b5, network net; request another" in answer["msg"]
+    net.overwrite(net.line(CONTAINER), b"#")
+    for command in ("CHECK", "ADD", "DEL", "CHECK"):
+        answer = net.call(command, CONTAINER)
+        assert "net1 of container 3fa9c1d2e4b5, network net" in answer["msg"]
+        assert CONTAINER not in json.dumps(answer)
+
+
 def test_no_such_lease(hpn, net):
     net.add("a")
     assert "no lease of 10.9.9.9" in hpn("lease", "10.9.9.9", status=1)

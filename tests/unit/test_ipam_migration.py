@@ -67,7 +67,9 @@ def test_import_dry_run(hpn, net, host_local):
     assert "net: would import 2 leases" in hpn("import", "--from", "host-local", host_local, "--dry-run")
     assert not net.state.exists()
     net.add("x")
-    assert "10.0.0.2 is held by x:net1 here" in hpn("import", "--from", "host-local", host_local, "--dry-run", status=1)
+    assert "10.0.0.2 is held by net1 of container x, network net here" in hpn(
+        "import", "--from", "host-local", host_local, "--dry-run", status=1
+    )
 
 
 def test_import_into_another_network(hpn, net, host_local):
@@ -81,9 +83,9 @@ def test_import_that_collides(hpn, net, host_local):
     net.add("c2")  # .3
     before = net.file.read_bytes()
     assert sorted(hpn("import", "--from", "host-local", host_local, status=1).splitlines()) == [
-        "10.0.0.2 is held by x:net1 here, by c1:net1 there",
+        "10.0.0.2 is held by net1 of container x, network net here, by c1:net1 there",
         "c2:net1 holds 10.0.0.3, fd00::3 here and 10.0.0.7, fd00::7 there",
-        "fd00::2 is held by x:net1 here, by c1:net1 there",
+        "fd00::2 is held by net1 of container x, network net here, by c1:net1 there",
         "net: nothing was imported",
     ]
     assert net.file.read_bytes() == before

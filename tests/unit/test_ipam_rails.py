@@ -301,7 +301,10 @@ def test_a_request_for_anothers_number(net):
     on(net, "eth1")
     answer = refused(net, "eth2", "d", args="IP=10.2.0.2")
     assert answer["code"] == 102
-    assert "host number 2 is another's (ipam.align), 10.1.0.2 is held by c:net-eth1" in answer["msg"]
+    assert (
+        "host number 2 is another's (ipam.align), 10.1.0.2 is held by net-eth1 of container c, network net"
+        in answer["msg"]
+    )
 
 
 def test_a_number_that_another_holds(net):
@@ -311,7 +314,10 @@ def test_a_number_that_another_holds(net):
     net.ipam["align"] = True
     answer = refused(net, "eth2")
     assert answer["code"] == 102
-    assert "container has 10.1.0.2, host number 2, and 10.2.0.2 is held by d:net1" in answer["msg"]
+    assert (
+        "container has 10.1.0.2, host number 2, and 10.2.0.2 is held by net1 of container d, network net"
+        in answer["msg"]
+    )
     assert "delete that, or delete all attachments" in answer["msg"]
     assert net.leases() == {"d:net1": ("10.2.0.2",), "c:net-eth1": ("10.1.0.2",)}
     net.rewrite("d", boot="another")
@@ -351,7 +357,7 @@ def test_two_attachments_of_one_rail(net):
     net = net(align=True)
     on(net, "eth1")
     answer = refused(net, "eth1", ifname="other")
-    assert (answer["code"], "10.1.0.2 is held by c:net-eth1" in answer["msg"]) == (102, True)
+    assert (answer["code"], "10.1.0.2 is held by net-eth1 of container c, network net" in answer["msg"]) == (102, True)
 
 
 def test_names_that_are_alike(net):

@@ -151,7 +151,7 @@ def test_request_held_by_another_names_it(net):
     net.add("a")
     answer = net.call("ADD", "b", args="IP=10.0.0.2")
     assert answer["code"] == 102
-    assert "held by a:net1" in answer["msg"]
+    assert "held by net1 of container a, network net" in answer["msg"]
     assert net.agrees()
 
 
