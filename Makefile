@@ -39,7 +39,7 @@ lint: ## ruff, mypy, and shellcheck where it is installed
 	packaging/venv mypy
 	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv $(addprefix netns-fixtures/,setup suite peers kernel lab) netns-fixtures/guest/*
 
-binary: dist/hpn ## freeze the program into dist/hpn, one file
+binary: dist/hpn ## freeze the program into dist/hpn, one file; beside it its licences and an SBOM
 
 # A static program at an address of chance, nothing of it writable that need not be; in two segments instead of four:
 # less to set up for every command.  musl-gcc knows no -static-pie, so its parts are named here.
@@ -58,7 +58,7 @@ dist/hpn: $(SOURCES)
 	PYTHONHASHSEED=0 SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) PYINSTALLER_CONFIG_DIR=build \
 	packaging/venv pyinstaller --log-level ERROR --noconfirm --clean --distpath build packaging/hpn.spec
 	@mkdir -p dist
-	packaging/venv python packaging/pack.py build/launcher build/program $@
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) packaging/venv python packaging/pack.py build/launcher build/program $@
 	@CNI_COMMAND=VERSION HPN_AGENT= $@ </dev/null >/dev/null
 
 bench: root binary ## as root: ADD and DEL, and addresses by how many are held, against the Go peers; WRITE=1 updates docs/performance.md

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from cni.spec import VERSIONS
 
@@ -16,7 +17,7 @@ A container runtime runs this program; a person has little to run by hand.
   hpn ipam        show whose which address is, release what is dead, verify the files (hpn ipam --help)
   hpn gc          undo what dead pods left: attachments and addresses; --dry-run
   hpn agent       answer CNI requests from a warm process (hpn agent help)
-  hpn version     print the version
+  hpn version     print the version; --licenses: of all that is carried
   hpn help        print this
 
 Install: copy hpn into the runtime's plugin directory (/opt/cni/bin) and hard-link it there as hpn-ipam, which
@@ -40,9 +41,8 @@ def main(argv: Sequence[str]) -> int:
         case [] | ["help" | "--help" | "-h"]:
             sys.stdout.write(HELP)
             return 0
-        case ["version" | "--version"]:
-            sys.stdout.write(f"hpn {VERSION}\n")
-            return 0
+        case ["version" | "--version", *words] if words in ([], ["--licenses"]):
+            return _licenses() if words else _version()
         case ["inspect", *words]:
             # The journal and all it takes: nothing that help and version should wait for.
             from ctl.inspection import report  # noqa: PLC0415
@@ -59,6 +59,24 @@ def main(argv: Sequence[str]) -> int:
         case _:
             sys.stderr.write(f"hpn: {' '.join(argv[1:])!r} is not a command; see: hpn help\n")
             return 2
+
+
+def _version() -> int:
+    sys.stdout.write(f"hpn {VERSION}\n")
+    return 0
+
+
+def _licenses() -> int:
+    """Print those of all that the program carries, which packaging/supply.py put beside it."""
+    import zlib  # noqa: PLC0415
+
+    try:
+        packed = Path(sys.path[0], "licenses.z").read_bytes()
+    except FileNotFoundError:
+        sys.stderr.write("hpn version: this one runs from its sources; their licence is in the file LICENSE\n")
+        return 1
+    sys.stdout.write(zlib.decompress(packed).decode())
+    return 0
 
 
 def _printed(command: str, work: Callable[[], tuple[str, int]]) -> int:

@@ -9,12 +9,15 @@ the agent of another build is told apart.
 """
 
 import hashlib
+import json
 import re
 import shutil
 import struct
 import subprocess
 import sys
 from pathlib import Path
+
+import supply
 
 FILE = struct.Struct("=QQI108s")
 CARRIED = struct.Struct("=24sQQQQQ")
@@ -26,14 +29,17 @@ LOADER = "ld-hpn.so.2"
 _LDD = re.compile(r"^\s*(?:(\S+) => )?(/\S+) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
 
-def add_libraries(directory: Path) -> None:
-    """Copy in what its programs and libraries need of the machine's."""
+def add_libraries(directory: Path) -> dict[str, Path]:
+    """Copy in what its programs and libraries need of the machine's; where each was taken from."""
+    taken = dict[str, Path]()
     for path in [p for p in directory.rglob("*") if p.is_file() and p.read_bytes()[:4] == b"\x7fELF"]:
         printed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout  # noqa: S603, S607
         for name, found in _LDD.findall(printed):
             target = directory / (name or LOADER)
             if not target.exists() and not (directory / Path(found).name).exists():
                 shutil.copy(found, target)
+                taken[target.name] = Path(found)
+    return taken
 
 
 def fnv(data: bytes) -> int:
@@ -64,9 +70,18 @@ def pack(launcher: bytes, directory: Path) -> bytes:
 
 def main() -> None:
     launcher, directory, output = map(Path, sys.argv[1:])
-    add_libraries(directory)
-    output.write_bytes(pack(launcher.read_bytes(), directory))
+    taken = json.loads(directory.with_name("taken.json").read_text())
+    files = {name: Path(path) for name, path in taken["files"].items()} | add_libraries(directory)
+    found = supply.components(files, map(Path, taken["modules"]))
+    supply.carry_licenses(found, directory, output.with_name(f"{output.name}.licenses.txt"))
+    supply.owner(Path(__file__)).files.add(supply.LICENSES)
+    packed = pack(launcher.read_bytes(), directory)
+    output.write_bytes(packed)
     output.chmod(0o755)
+    version = hashlib.sha256(packed).hexdigest()[:16]
+    output.with_name(f"{output.name}.cdx.json").write_text(supply.sbom(found, directory, version))
+    if older := supply.older_than_the_release(found):
+        sys.stderr.write(f"other machines may build another file; apt-get upgrade has: {', '.join(older)}\n")
 
 
 if __name__ == "__main__":
