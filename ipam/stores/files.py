@@ -95,7 +95,8 @@ class FileStore:
                 return
             sticky.release(table, [held], unused=unused, in_use=in_use)
             if lost := held.lost:
-                raise self._unreadable(key, lost, "released; repeat the call, it will succeed")
+                what = "kept back, for they may be in use" if in_use else "released"
+                raise self._unreadable(key, lost, f"{what}; repeat the call, it will succeed")
 
         if self._is_there():
             self._with_table(work)

@@ -8,11 +8,12 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from ipaddress import ip_interface
 
 from cni import durable
 from cni.result import Address
 from ipam.stores import Believe, Gone
-from ipam.stores.lease import Kept, Lease, Unreadable, kept_digest, sandbox
+from ipam.stores.lease import Kept, Lease, Lost, Unreadable, kept_digest, sandbox
 from ipam.stores.stale import Rule
 from ipam.stores.table import Held, Table
 
@@ -21,6 +22,8 @@ def release(table: Table, leases: Sequence[Held], *, unused: bool = False, in_us
     """Free them, or keep them back; on disk when this returns, but for what is ``Table.is_late``.  Raises OSError."""
     now, free = int(time.time()), [held for held in leases if held.is_plain and not in_use]
     rest = [held for held in leases if not held.is_plain or in_use]
+    if in_use:
+        rest = [held for held in rest if not _kept_though_unreadable(table, held, now)]
     # First, for a lease may be the successor of one.
     if others := [held for held in rest if not isinstance(held.entry, Lease)]:
         table.drop(others)
@@ -43,6 +46,15 @@ def release(table: Table, leases: Sequence[Held], *, unused: bool = False, in_us
             free.append(held)
     if free:
         table.drop(free, late=True)
+
+
+def _kept_though_unreadable(table: Table, held: Held, now: int) -> bool:
+    """Keep back what a lease has that could not be read, for it may be in use; whether it is one and has something."""
+    lost = held.entry
+    if not isinstance(lost, Lost) or not lost.ips:
+        return False
+    table.put(held, Kept(tuple(map(ip_interface, lost.ips)), "", now, now, until=now, boot=durable.boot_id()))
+    return True
 
 
 def concede(

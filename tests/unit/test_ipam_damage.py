@@ -5,11 +5,13 @@ import os
 import shutil
 import socket
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from unit.ipam_calls import Net
 
+from ipam import main as program
 from ipam.stores.lease import BLANK, seal
 
 IPAM = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}
@@ -61,6 +63,19 @@ def test_a_lease_that_cannot_be_read(net, damage, first):
     assert net.add("a", args=f"IP={a[0]}")[0] == a[0]
     assert net.add("a")[0] == a[0], "what is in quarantine from before is no obstacle"
     assert any("quarantine has" in text for text in net.reply("STATUS").log), "until someone has looked"
+
+
+def test_one_that_cannot_be_read_and_may_be_in_use(net):
+    """Two things went wrong at once: nobody can read the lease, nor say that its interface is gone."""
+    a = net.add("a")
+    net.overwrite(net.line("a"), b"#")
+    request = replace(net.request("DEL", "a"), in_use=True)
+    assert json.loads(program.run(request).stdout)["code"] == 108
+    assert net.held() == set(a)
+    assert program.run(request).exit_code == 0
+    assert net.held() == set(a)
+    assert set(a).isdisjoint(net.add("b"))
+    assert net.agrees()
 
 
 @pytest.mark.parametrize("valid", [("a",), ()])
