@@ -41,7 +41,7 @@ BOOTS = {
         ),
     ),
     "InfiniBand": ((), ("tests/lab/test_infiniband.py",)),
-    "failures": ((), ("tests/lab/test_failures.py", "tests/lab/test_transaction.py")),
+    "failures": ((), ("tests/lab/test_failures.py", "tests/lab/test_transaction.py", "tests/lab/test_hostile_pod.py")),
     "soft-RoCE": (("--kernel", "trixie", "--rdma", "shared", "--vfs", "1"), ("tests/lab/shared/test_rxe.py",)),
     "soft-RoCE without namespaces": (
         ("--rdma", "shared", "--pfs", "1", "--vfs", "1"),

@@ -1,0 +1,78 @@
+"""A hostile pod that has a VF: what it does is in tests/attack/hostile.py.
+
+Whatever it does, ADD and DEL end, and after DEL the VF and its RDMA device are the host's, as they were.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from lab.node import RDMA, Node, rdma_devs
+from topology import Pod
+
+HOSTILE = Path(__file__).parents[1] / "attack" / "hostile.py"
+# docs/security.md promises 8 s of waits.  The work itself takes many times longer where the machine is emulated, and
+# the pod has the emulated CPUs for itself: here it is enough that every command ends.
+BOUND = 60.0
+HOLDING = """
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+@contextmanager
+def running(pod: Pod, *words: str) -> Iterator[None]:
+    """While that runs in the pod; it says when it is ready."""
+    argv = ["ip", "netns", "exec", pod.name, sys.executable, *words]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def timed(node: Node, command: str, pod: Pod) -> int:
+    began = time.monotonic()
+    reply = node.call(command, pod, node.conf(vlan=7))
+    took = time.monotonic() - began
+    assert took < BOUND, f"{command} took {took:.1f} s: {reply}"
+    return reply.exit_code
+
+
+@pytest.mark.parametrize(
+    "attack", ["unicast {pid}", "multicast", "announcements", "renames", "decoys", "updown", "macs", "altnames"]
+)
+def test_the_vf_comes_home(node: Node, make_pod: Callable[[], Pod], attack: str) -> None:
+    pod = make_pod()
+    with running(pod, str(HOSTILE), *attack.format(pid=os.getpid()).split()):
+        for _ in range(2):
+            timed(node, "ADD", pod)
+            assert timed(node, "DEL", pod) == 0
+    assert (timed(node, "DEL", pod), node.leases()) == (0, set())
+    assert RDMA in rdma_devs()
+
+
+def test_its_rdma_device_is_held_open(node: Node, make_pod: Callable[[], Pod]) -> None:
+    """The kernel takes it from a process that has it open (disassociate_ucontext), and DEL waits for nobody."""
+    pod, other = make_pod(), make_pod()
+    assert timed(node, "ADD", pod) == 0
+    verbs = [
+        p.name for p in Path("/sys/class/infiniband_verbs").glob("uverbs*") if (p / "ibdev").read_text().strip() == RDMA
+    ]
+    assert verbs
+    with running(pod, "-c", HOLDING, f"/dev/infiniband/{verbs[0]}"):
+        assert timed(node, "DEL", pod) == 0
+        assert RDMA in rdma_devs()
+        assert timed(node, "ADD", other) == 0
+        assert rdma_devs(other.name) == {RDMA}
+        assert timed(node, "DEL", other) == 0
