@@ -123,7 +123,9 @@ class _Hunt:
         if self.search.is_what_add_made(link):
             return False
         over = [mate.link for mate in self.mates if mate.link.get("parent") == self.search.lower]
-        theirs = any(link.index == plan["index"] or link.mac == plan["mac"] != "" for plan in over)
+        theirs = any(
+            link.index == (plan["index"] or plan.get("born_as")) or link.mac == plan["mac"] != "" for plan in over
+        )
         return theirs or link.index in self.search.others
 
 

@@ -1,6 +1,7 @@
 """A link made over a master and born in the pod: what macvlan and ipvlan have in common."""
 
 import errno
+import os
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 IFLA_IPVLAN_MODE: Final = 1
 _OTHER: Final = {"on": "off", "off": "on"}
+_INDEXES: Final = 1 << 30
 # What the kernel hangs on the master if it is made over a link of this kind (macvlan_common_newlink, ipvlan_link_new);
 # all else ends with that link.
 FAMILIES: Final = {"macvlan": ("macvlan", "macvtap"), "ipvlan": ("ipvlan", "ipvtap")}
@@ -37,7 +39,8 @@ class Plan:
 
     ``data`` is IFLA_INFO_DATA in hexadecimal, ``rdma_devs`` the master's RDMA devices where the pod shares them,
     and ``pci`` the address of its PCI function, empty if it has none or several.  ``others`` are the indexes of
-    others' links in the pod over the same master, and ``index`` is known once the link exists.
+    others' links in the pod over the same master.  The link is to be born with the index ``born_as``, and ``index`` is
+    that once it exists.
     """
 
     kind: str
@@ -50,14 +53,21 @@ class Plan:
     rdma_devs: list[str]
     pci: str
     others: tuple[int, ...] = ()
+    born_as: int = 0
     index: int = 0
 
+    @property
+    def at(self) -> int:
+        """The index by which the link is found, whatever the pod has made of its name and MAC; 0 in a record of a
+        version that left it to the kernel, and that was killed before it asked."""
+        return self.index or self.born_as
+
     def is_ours(self, link: Link) -> bool:
-        """By index once it is known; before, by the MAC we chose for it, so that a crash between the journal
-        and the kernel never leads us to a stranger who took the name."""
+        """By the index that we chose for it, so that a crash between the journal and the kernel never leads us to a
+        stranger who took the name; where we chose none, by the MAC."""
         if link.kind != self.kind:
             return False
-        return link.index == self.index if self.index else not self.mac or link.mac == self.mac
+        return link.index == self.at if self.at else not self.mac or link.mac == self.mac
 
 
 def claiming(_conf: "NetConf") -> AbstractContextManager[None]:
@@ -83,8 +93,15 @@ def plan(conf: "NetConf", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: 
             rdma_devs=[] if inside else shared_rdma(attach, link, functions),
             pci=functions[0].address if len(functions) == 1 else "",
             others=() if inside else _others(link.index, kind, pod, conf.where.state_dir),
+            born_as=_unlikely_index(),
         )
     )
+
+
+def _unlikely_index() -> int:
+    """One that no link has: the kernel counts from 1, and a pod cannot guess it.  Were it taken, the kernel would say
+    so (EBUSY)."""
+    return _INDEXES + int.from_bytes(os.urandom(4)) % _INDEXES
 
 
 def _others(master: int, kind: str, pod: Pod, state_dir: Path) -> tuple[int, ...]:
@@ -92,7 +109,11 @@ def _others(master: int, kind: str, pod: Pod, state_dir: Path) -> tuple[int, ...
     found = {link.index for link in nsid.over(pod.rtnl, master) if link.kind in FAMILIES[kind]}
     if not found:
         return ()
-    ours = (r.link.get("index", 0) for r in journal.records(state_dir) if r.of_this_boot and r.identity == pod.identity)
+    ours = (
+        r.link.get("index") or r.link.get("born_as", 0)
+        for r in journal.records(state_dir)
+        if r.of_this_boot and r.identity == pod.identity
+    )
     return tuple(sorted(found.difference(ours)))
 
 
@@ -150,6 +171,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
             data=bytes.fromhex(wanted.data),
             parent=wanted.parent,
             name=name,
+            index=wanted.born_as,
             mac=wanted.mac,
             mtu=wanted.mtu,
             ns_fd=None if wanted.in_container else pod.fd,
@@ -173,8 +195,11 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
             if born := find(plan, pod, _other_name(wanted)):
                 pod.rtnl.rename(born.index, ifname)
         link = find(plan, pod, ifname)
-    if link is None:
-        raise LinkUnavailable(f"{ifname} was made in {pod.path} and is gone again; something else removes interfaces")
+    if link is None or link.name != ifname:
+        what = (
+            f"called {link.name} now; something else renames interfaces" if link else "gone again; something removes it"
+        )
+        raise LinkUnavailable(f"{ifname} was made in {pod.path} and is {what}")
     return link
 
 
@@ -191,8 +216,8 @@ def stands(plan: Json, pod: Pod, ifname: str) -> bool:
 def find(plan: Json, pod: Pod, ifname: str) -> Link | None:
     """Our link under whatever name it has now, never a stranger's of the same name."""
     wanted = Plan(**plan)
-    if wanted.index:
-        link = pod.rtnl.link(index=wanted.index)
+    if wanted.at:
+        link = pod.rtnl.link(index=wanted.at)
         return link if link and wanted.is_ours(link) else None
     for name in (ifname, _other_name(wanted)):
         link = pod.rtnl.link(name)
@@ -235,9 +260,9 @@ def _remove(plan: Json, pod: Pod, ifname: str, found: Callable[[], None]) -> boo
 def _index_and_name(plan: Json, pod: Pod, ifname: str) -> tuple[int, str] | None:
     """``find``, for who needs no more.  A MAC that we chose tells our link as well as its kind does."""
     wanted = Plan(**plan)
-    name = netdevice.name_of(pod.rtnl.sock, wanted.index, wanted.mac) if wanted.index and wanted.mac else ""
+    name = netdevice.name_of(pod.rtnl.sock, wanted.at, wanted.mac) if wanted.at and wanted.mac else ""
     if name:
-        return wanted.index, name
+        return wanted.at, name
     link = find(plan, pod, ifname)
     return (link.index, link.name) if link else None
 

@@ -40,8 +40,11 @@ def netlink() -> socket.socket:
 
 def do(sock: socket.socket, *messages: bytes) -> None:
     """Have it done; whether it was is no matter."""
+    data = b"".join(messages)
+    if not data:  # of which the kernel would complain
+        return
     with suppress(OSError):
-        sock.sendto(b"".join(messages), (0, 0))
+        sock.sendto(data, (0, 0))
     with suppress(OSError):
         while sock.recv(65536, socket.MSG_DONTWAIT):
             pass

@@ -312,7 +312,7 @@ def test_what_may_be_in_use_is_given_after_a_probe(
     hidden.use("hpn0")
     host.ok("DEL", pod, conf)
     assert wire()
-    assert host.refused("ADD", make_pod(), conf)["code"] == 103
+    assert host.refused("ADD", make_pod(), conf)["code"] == 104
     assert [line["mac"] for line in leases(host.state / "ipam") if "mac" in line]
     hidden.ip("link", "delete", "hpn0")
 
@@ -477,7 +477,7 @@ def test_a_link_over_another_master_stays(host: Host, make_pod: Callable[[], Pod
     (rail,) = ip("link", "show", "rail0")
     index = str(rail["ifindex"])
     child = Child("descriptor", stack, pod)
-    pod.ip("link", "add", "step", "type", "veth", "peer", "name", "peer")
+    pod.ip("link", "add", "step", "index", "77", "type", "veth", "peer", "name", "peer")
     child.take(pod.path, "step")
     child.ip("link", "add", "lower", "index", index, "type", "bridge")
     child.ip("link", "add", "link", "lower", "name", "upper", "type", "macvlan", "mode", "bridge")
