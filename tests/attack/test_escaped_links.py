@@ -312,9 +312,10 @@ def test_what_may_be_in_use_is_given_after_a_probe(
     hidden.use("hpn0")
     host.ok("DEL", pod, conf)
     assert wire()
-    assert host.refused("ADD", make_pod(), conf)["code"] == 104
-    assert [line["mac"] for line in leases(host.state / "ipam") if "mac" in line]
+    for _ in range(2):
+        assert host.refused("ADD", make_pod(), conf)["code"] == 104
     hidden.ip("link", "delete", "hpn0")
+    host.ok("ADD", make_pod(), conf)
 
 
 def test_the_pod_is_gone_and_its_child_is_not(
