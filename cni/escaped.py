@@ -48,12 +48,13 @@ class Search:
         return bool(self.index) and (link.index == self.index or link.mac == self.mac)
 
 
-def suspected(inside: Rtnl, search: Search) -> bool:
+def suspected(inside: Rtnl, search: Search, *, knows: int) -> bool:
     """Whether there may be anything, by what the pod's namespace alone tells: two questions, and mostly no more.
 
-    It knows the host's, where the lower device is.  If it knows another one, something may have been moved there.
+    It ``knows`` so many others anyway: the host's, where the lower device of a link in it is.  If it knows one more,
+    something may have been moved there.
     """
-    if len(nsid.known(inside)) > 1:
+    if len(nsid.known(inside)) > knows:
         return True
     links = nsid.over(inside, search.lower)
     return any(link.index not in search.others for link in links if not search.kinds or link.kind in search.kinds)
@@ -109,8 +110,9 @@ class _Hunt:
         with nsid.reached(top, is_strange, look, _NAMESPACES) as places:
             for _, inside in places:
                 self.visited += 1
+                there = look(inside)  # which has the kernel give the host's namespace a number
                 number = nsid.number(inside, own)
-                links = [link for link in look(inside) if self.search.finds(link, number)]
+                links = [link for link in there if self.search.finds(link, number)]
                 ours = [link for link in links if not self._stays(link)]
                 self.found = self.found or any(map(self.search.is_what_add_made, ours))
                 nsid.remove(inside, [link.index for link in ours])

@@ -237,7 +237,7 @@ def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) 
     gone = Search(wanted.parent, FAMILIES[wanted.kind], tuple(wanted.others))
     if not is_removed:
         return replace(gone, index=wanted.index, mac=wanted.mac)
-    return gone if pod and escaped.suspected(pod.rtnl, gone) else None
+    return gone if pod and escaped.suspected(pod.rtnl, gone, knows=1) else None
 
 
 def _remove(plan: Json, pod: Pod, ifname: str, found: Callable[[], None]) -> bool:

@@ -3,6 +3,7 @@ and the hardware serves the next pod."""
 
 import json
 import os
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from lab.guest import bring_up, plug, unplug
-from lab.node import MAC, NAME, PF, RDMA, Node, netdev, pci, rdma_devs, vf
+from lab.node import MAC, NAME, PF, RDMA, Node, netdev, pci, picture, rdma_devs, vf
 from lab.processes import at_once, held
 from lab.qmp import Monitor
 from topology import Pod, ip, until
@@ -420,3 +421,25 @@ def test_a_record_that_cannot_be_read(node: Node, make_pod: Callable[[], Pod]) -
     node.ok("DEL", pod)
     ip("link", "set", home, "name", NAME)
     assert netdev() == before
+
+
+def test_a_pod_that_hides_its_vf(node: Node, make_pod: Callable[[], Pod]) -> None:
+    """Netdev and RDMA device are in a namespace of the pod's own, and a link was made over it: they come home, and it
+    goes."""
+    subprocess.run(["modprobe", "tun"], check=True)
+    before = picture()
+    for over in ("pod", "child"):
+        pod, child = make_pod(), make_pod()
+        node.ok("ADD", pod)
+        pod.ip("link", "add", "link", "hpn0", "name", "over0", "type", "macvlan", "mode", "bridge")
+        if over == "child":
+            pod.ip("link", "set", "over0", "netns", child.name)
+        pod.ip("link", "set", "hpn0", "netns", child.name)
+        child.ip("link", "set", "hpn0", "name", "data0", "address", "02:00:00:00:00:07")
+        pod.run("rdma", "dev", "set", RDMA, "netns", child.name)
+        assert (rdma_devs(child.name), child.link("data0") is not None) == ({RDMA}, True)
+        node.ok("DEL", pod)
+        assert pod.links() == child.links() == set()
+        assert picture() == before
+        assert node.state_files() == set()
+        serves(node, pod)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from cni import journal, rdma
+from cni import escaped, journal, rdma
 from cni.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable
 from cni.escaped import Search
 from cni.kernel import netns, rtnl, sysfs, vf
@@ -118,17 +118,21 @@ def stands(plan: Json, pod: Pod, ifname: str) -> bool:
 
 
 def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None]) -> Search | None:
-    """Kind.detach: home, and as it was.  What is no more, or has another driver now, has nothing to restore."""
+    """Kind.detach: home, and as it was.  What is no more, or has another driver now, has nothing to restore.
+
+    What the pod made over it hangs on it still."""
     p = Plan.from_json(plan)
     if not p.exists:
         return None
+    index = 0
     try:
         with rtnl.opened() as host:
-            _put_back(p, host, pod, ifname)
+            index = _put_back(p, host, pod, ifname)
     except (CniError, OSError):
         if p.exists:
             raise
-    return None
+    over = Search(index)
+    return over if index and pod and escaped.suspected(pod.rtnl, over, knows=0) else None
 
 
 def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
@@ -181,18 +185,22 @@ def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf
     return number, vfs[number]
 
 
-def _put_back(p: Plan, host: Rtnl, pod: Pod | None, ifname: str) -> None:
+def _put_back(p: Plan, host: Rtnl, pod: Pod | None, ifname: str) -> int:
+    """The index of an Ethernet netdev, where it is home."""
+    index = 0
     if p.port:
         infiniband.detach(host, p, p.port, pod, ifname)
-        return
+        return 0
     if p.home:
         if pod:
             _bring_home(p, pod, ifname)
         if name := choose.at_home(p.device):
+            index = netdev.here(host, name, p.device).index
             netdev.restore(host, name, p, p.home)
             rdma.settle(p.rdma, p.device)
     if p.pf:
         attributes.restore(host, p)
+    return index
 
 
 def _bring_home(p: Plan, pod: Pod, ifname: str) -> None:
@@ -200,3 +208,6 @@ def _bring_home(p: Plan, pod: Pod, ifname: str) -> None:
     with netns.opened("/proc/self/ns/net") as own:
         rdma.take(p.rdma, pod, own)
         netdev.take(p, pod, ifname, own)
+        for place in netdev.hidden(p, pod, own):
+            rdma.take(p.rdma, place, own)
+            netdev.take(p, place, ifname, own)

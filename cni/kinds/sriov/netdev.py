@@ -2,9 +2,12 @@
 
 import errno
 import os
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import Final
 
 from cni.errors import LinkUnavailable, TryAgain, doing
+from cni.kernel import netns, nsid, sysfs
 from cni.kernel.rtnl import (
     IFF_UP,
     IFLA_IFALIAS,
@@ -21,6 +24,9 @@ from cni.kernel.rtnl import (
 from cni.kinds.sriov import attributes
 from cni.kinds.sriov.plan import FLAGS, Netdev, Plan
 from cni.pod import Pod
+
+# Looked at for a device that a pod has hidden.
+NAMESPACES: Final = 100
 
 
 def find(p: Plan, pod: Pod, ifname: str) -> Link | None:
@@ -50,9 +56,24 @@ def give(host: Rtnl, link: Link, p: Plan, pod: Pod, ifname: str) -> Link:
     return there
 
 
+def hidden(p: Plan, pod: Pod, host_fd: int) -> Iterator[Pod]:
+    """The namespaces that the pod moved it to, or knows of, where it is not on the host."""
+    function = sysfs.function(p.device)
+    if function is None or function.netdevs:
+        return
+    host = netns.inode(host_fd)
+
+    def look(inside: Rtnl, *more: bytes) -> list[Link]:
+        return nsid.of_device(inside, p.device, *more)
+
+    with nsid.reached(pod.fd, lambda fd, _: netns.inode(fd) == host, look, NAMESPACES) as places:
+        for fd, inside in places:
+            yield Pod(f"a namespace that {pod.path} knows", fd, inside, ours=False)
+
+
 def take(p: Plan, pod: Pod, ifname: str, host_fd: int) -> None:
     """Out of the pod, if it is there, and under its own name where that is free."""
-    link = find(p, pod, ifname)
+    link = find(p, pod, ifname) or next(iter(nsid.of_device(pod.rtnl, p.device)), None)
     if link is None:
         return
     to_host = attr(IFLA_NET_NS_FD, u32(host_fd))
