@@ -35,8 +35,9 @@ def keep(table: Table, ranges: Ranges) -> None:
     # Nothing depends on it, so it is not synced, and a full disk is no reason to refuse an ADD that has a line.
     with suppress(OSError, IoFailure):
         if before != now:
-            fd = truly(file(f"{path}", table.log), f"{path}", table.log)
+            fd = file(f"{path}", table.log)
             try:
+                fd = truly(fd, f"{path}", table.log)
                 os.ftruncate(fd, 0)
                 os.write(fd, json.dumps({"sets": now}).encode() + b"\n")
             finally:

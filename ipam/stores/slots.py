@@ -126,11 +126,15 @@ def file(path: str, log: list[str] | None = None) -> int:
 
 
 def truly(fd: int, path: str, log: list[str] | None = None) -> int:
-    """The descriptor, or that of a file in the place of what is none.  Raises OSError, IoFailure."""
-    if log is None or stat.S_ISREG(os.fstat(fd).st_mode):
-        return regular(fd, path)
+    """The descriptor, or that of a file in the place of what is none, which is closed then.  Raises OSError, IoFailure,
+    and what was given is open still."""
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    if log is None:
+        raise _no_file(path)
+    instead = _in_place_of(path, log)
     os.close(fd)
-    return _in_place_of(path, log)
+    return instead
 
 
 def _in_place_of(path: str, log: list[str]) -> int:
@@ -151,7 +155,11 @@ def regular(fd: int, path: Path | str) -> int:
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
-    raise OSError(errno.EINVAL, "not a file; move it away", str(path))
+    raise _no_file(path)
+
+
+def _no_file(path: Path | str) -> OSError:
+    return OSError(errno.EINVAL, "not a file; move it away", str(path))
 
 
 def _mode(path: Path) -> int:

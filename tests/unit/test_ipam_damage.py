@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from unit.ipam_calls import Net
 
+from cni.errors import IoFailure
 from ipam import main as program
+from ipam.stores.files import FileStore
 from ipam.stores.lease import BLANK, seal
 
 IPAM = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}
@@ -339,3 +341,12 @@ def test_a_file_that_is_said_to_be_huge(net, size):
     assert set(net.add("b")).isdisjoint(a)
     assert net.call("DEL", "a") == {}
     assert net.agrees()
+
+
+def test_verify_of_what_is_no_file(net):
+    """It is said, and nothing is closed twice: by then the number may be of another thread's file."""
+    net.add("c")
+    net.file.unlink()
+    os.mkfifo(net.file)
+    with pytest.raises(IoFailure, match="not a file; move it away"):
+        FileStore(net.dir, []).verify()
