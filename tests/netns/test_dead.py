@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +91,36 @@ def test_an_add_waits_for_nobody(host: Host, make_pod: MakePod) -> None:
     host.ok("ADD", dead)
     dead.gone()
     with journal.locked(host.state, "rail0", Key(dead.name, "hpn0")):
+        started = time.monotonic()
         host.ok("ADD", newcomer, CNI_IFNAME="hpn7")
+        assert time.monotonic() - started < 3
         assert host.record(dead).exists()
+
+
+def test_a_pod_whose_path_is_gone_lives(host: Host, make_pod: MakePod) -> None:
+    """A process in it is enough."""
+    pod, newcomer = make_pod(), make_pod()
+    host.ok("ADD", pod)
+    with subprocess.Popen(["ip", "netns", "exec", pod.name, "sh", "-c", "echo; exec sleep 60"], stdout=-1) as living:
+        assert living.stdout
+        assert living.stdout.readline()
+        pod.gone()
+        for _ in range(3):
+            host.ok("ADD", newcomer)
+            host.ok("DEL", newcomer)
+        living.kill()
+    assert host.record(pod).exists()
+
+
+def test_what_was_attached_again_meanwhile_is_left_alone(host: Host, pod: Pod) -> None:
+    """It is looked at without the lock: with that, it must still be what was seen."""
+    host.ok("ADD", pod)
+    record = journal.peek(host.state, "rail0", Key(pod.name, "hpn0"))
+    assert record
+    seen = replace(record, time="2026-01-01T00:00:00.000+00:00")
+    assert not collect._reclaimed(host.state, seen, host.request("ADD", pod, host.conf()), PROGRAMS, [], 0)
+    assert host.record(pod).exists()
+    assert pod.links() == {"hpn0"}
 
 
 def test_an_add_asks_no_other_program(host: Host, make_pod: MakePod) -> None:
@@ -100,7 +130,7 @@ def test_an_add_asks_no_other_program(host: Host, make_pod: MakePod) -> None:
     host.ok("ADD", dead, host.conf(**SCRIPT), CNI_PATH=path)
     dead.gone()
     for _ in range(5):
-        host.ok("ADD", newcomer)
+        host.ok("ADD", newcomer, CNI_PATH=path)
         host.ok("DEL", newcomer)
     assert host.record(dead).exists()
     done = hpn_gc(host, CNI_PATH=path, PATH=os.environ["PATH"])

@@ -11,6 +11,11 @@ from typing import Any
 import pytest
 from topology import Host, Pod, ip, until
 
+from cni.kernel import patience
+from cni.main import run as hpn
+from cni.spec import Request
+from ipam.main import ask as hpn_ipam
+
 ROOT = Path(__file__).parents[2]
 LISTS = ("cni.dev/valid-attachments", "cni.dev/attachments")
 ANOTHER_BOOT = "00000000-0000-0000-0000-000000000000"
@@ -327,3 +332,34 @@ def test_a_record_of_before_there_was_a_view(host: Host, pod: Pod) -> None:
     host.ok("DEL", pod)
     collect(host, **{LISTS[0]: []})
     assert host.state_files() == set()
+
+
+def test_each_has_its_own_time_to_wait(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """A pod that lets GC wait for all the time there is takes none of another's."""
+    left = list[float]()
+    for _ in range(2):
+        host.ok("ADD", make_pod())
+
+    def asked(request: Request, log: list[str]) -> Any:
+        if request.command == "DEL":
+            left.append(patience.left())
+            patience.spend(patience.left())
+        return hpn_ipam(request, log)
+
+    request = host.request("GC", None, host.conf(**{"cni.dev/valid-attachments": []}), CNI_IFNAME="")
+    assert hpn(request, {"hpn-ipam": asked}).exit_code == 0
+    assert len(left) == 2
+    assert min(left) > patience.UNDOING - 1
+
+
+def test_what_a_damaged_record_says_proves_no_death(host: Host, pod: Pod) -> None:
+    """Without a list it stays: the pod may be another than the one that can be read in it."""
+    host.ok("ADD", pod)
+    record = host.record(pod)
+    record.write_text(record.read_text().replace('"complete":true', '"complete":null'))
+    pod.gone()
+    assert host.refused("GC", None, CNI_IFNAME="")["code"] == 108
+    host.ok("GC", None, CNI_IFNAME="")
+    assert record.exists()
+    host.ok("GC", None, host.conf(**{"cni.dev/valid-attachments": []}), CNI_IFNAME="")
+    assert not record.exists()

@@ -200,3 +200,12 @@ def test_gc(net: Net, make_pod: MakePod, key: str) -> None:
     ip("netns", "delete", live.name)
     assert net.call("GC") == {}
     assert net.leases() == {}
+
+
+def test_a_kernel_without_cookies(net: Net, make_pod: MakePod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Linux 5.14 nothing tells a namespace from the next one of its number, so nothing is recorded."""
+    monkeypatch.setattr(netns, "SO_NETNS_COOKIE", 0x7FFF)  # an option that no kernel has
+    dead = make_pod()
+    add(net, dead)
+    dead.gone()
+    assert b'"sandbox"' not in net.lines()[net.line(dead.name)]

@@ -195,6 +195,33 @@ def test_they_are_dropped_in_time(agent: Agent, monkeypatch: pytest.MonkeyPatch)
         assert everything(sock) == b""
 
 
+@pytest.mark.parametrize(("environment", "stdin"), [(1, 0), (0, 1)])
+def test_a_request_that_is_too_long(environment: int, stdin: int) -> None:
+    """Its header says so: nothing is kept in memory for it."""
+    most = protocol.ENVIRONMENT_MOST, protocol.STDIN_MOST
+    assert protocol.header(HEADER.pack(MAGIC, VERSION.encode(), 0, *most)).end == HEADER.size + sum(most)
+    with pytest.raises(ValueError, match="not a request"):
+        protocol.header(HEADER.pack(MAGIC, VERSION.encode(), 0, most[0] + environment, most[1] + stdin))
+
+
+def test_one_that_is_served_is_not_dropped(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that takes, and also where its request came late enough to be waited for."""
+    monkeypatch.setattr("agent.server.REQUEST_TIMEOUT", 0.2)
+    assert answered(agent.ask(b"slow", pieces=2)) == "False value slow False"
+
+
+def test_threads_are_bounded(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.server.THREADS_MOST", 3)
+    many = [agent.connect() for _ in range(9)]
+    for sock in many:
+        sock.sendall(request(b"slow"))
+    time.sleep(0.3)
+    assert len([t for t in threading.enumerate() if t.name == "worker"]) <= 3
+    for sock in many:
+        assert answered(everything(sock)) == "False value slow False"
+        sock.close()
+
+
 def test_more_at_once_than_threads(agent: Agent) -> None:
     many = [agent.connect() for _ in range(40)]
     started = time.monotonic()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cni import durable
-from cni.errors import IoFailure, RecordUnreadable
+from cni.errors import InvalidConfig, IoFailure, RecordUnreadable
 
 BODY: dict[str, Any] = {"key": {"container_id": "c1"}, "name": "é", "n": [1, 2.5, None, True], "empty": {}}
 
@@ -219,6 +219,32 @@ def test_probe(tmp_path: Path) -> None:
     durable.probe(tmp_path / "s")
     assert names(tmp_path / "s") == set()
     with no_file_longer_than(10), pytest.raises(IoFailure, match="File too large"):
+        durable.probe(tmp_path / "s")
+    assert names(tmp_path / "s") == set()
+
+
+def test_what_is_replaced_is_on_disk_before_its_place_is_taken(file: Path, steps: list[str]) -> None:
+    to = durable.directory(file.parent / "q")
+    file.write_text("unreadable")
+    steps.clear()
+    aside = durable.replace_unreadable(file, to, lambda kept: {"kept": str(kept)})
+    assert steps == ["fsync q", "fsync record.json.tmp", "replace record.json.tmp record.json", "fsync ."]
+    assert (aside.read_text(), durable.read(file)) == ("unreadable", {"kept": str(aside)})
+
+
+def test_a_file_without_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "_MOST", 1 << 17)
+    with file.open("wb") as f:
+        f.truncate(1 << 18)
+    with pytest.raises(RecordUnreadable, match="is longer than 131072 bytes"):
+        durable.read(file)
+
+
+def test_probe_where_others_may_look(tmp_path: Path) -> None:
+    """What is kept there would be refused by the next ADD, so it is refused when that is asked."""
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s").chmod(0o755)
+    with pytest.raises(InvalidConfig, match="has mode 755"):
         durable.probe(tmp_path / "s")
     assert names(tmp_path / "s") == set()
 

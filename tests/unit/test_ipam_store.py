@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from concurrent.futures import ProcessPoolExecutor
+from ipaddress import ip_interface
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from unit.ipam_calls import Net
 from cni import durable
 from cni.errors import TryAgain
 from cni.spec import Key
+from ipam.stores import Owner, Terms, slots
 from ipam.stores.files import FileStore
+from ipam.stores.lease import Lease
 
 DUAL = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}
 POD = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;X=1"
@@ -363,3 +366,41 @@ def test_subnets_of_any_size(tmp_path, subnet):
     net.add()
     assert net.call("STATUS") == {}
     assert time.process_time() - started < 0.5
+
+
+def test_gc_leaves_a_line_that_says_something_else_by_now(net):
+    """It is looked at without the lock: what it said then proves nothing of whoever has been given the line since."""
+    net.add("c")
+    line = net.line("c")
+
+    def meanwhile():
+        net.call("DEL", "c")
+        net.add("another")
+        assert net.line("another") == line
+        return ()
+
+    assert FileStore(net.dir, []).collect(frozenset(), meanwhile) == 0
+    assert net.leases().keys() == {"another:net1"}
+    assert net.agrees()
+
+
+def test_adopting_as_a_rehearsal_changes_nothing(net):
+    net.add("c")
+    before = net.file.read_bytes()
+    other = Owner(Key("other", "net1"), "", "/run/netns/p", None, Terms())
+    lease = Lease(other, (ip_interface("10.0.0.77/24"),), durable.boot_id(), "2026-01-01T00:00:00Z")
+    store = FileStore(net.dir, [])
+    assert store.adopt([lease], dry_run=True) == []
+    assert net.file.read_bytes() == before
+    assert store.adopt([lease]) == []
+    assert net.leases()["other:net1"] == ("10.0.0.77",)
+
+
+def test_what_is_read_is_a_file_and_no_link(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "fifo")
+    os.close(slots.reading(tmp_path / "file"))
+    for name in ("link", "fifo"):
+        with pytest.raises(OSError, match=r"symbolic links|not a file"):
+            slots.reading(tmp_path / name)

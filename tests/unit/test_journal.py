@@ -11,11 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pci
 import pytest
 
 from cni import durable, journal
 from cni.errors import IoFailure, RecordUnreadable, TryAgain
 from cni.journal import Record
+from cni.kernel import sysfs
 from cni.pod import Identity
 from cni.spec import Key
 
@@ -330,3 +332,48 @@ def test_beside_is_every_other_one(tmp_path: Path, other: tuple[str, Key]) -> No
         with journal.locked(tmp_path, record.network, record.key) as entry:
             entry.save(record)
     assert journal.beside(tmp_path, RECORD) == [beside]
+
+
+def test_alone_in_a_namespace_and_over_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever decides over what a pod's attachments share, or who gets a device; wherever it is seen from."""
+    monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.05)
+    seen_elsewhere = replace(RECORD.identity, mounts=1, processes=2)
+    with journal.namespace_locked(tmp_path, RECORD.identity):
+        with pytest.raises(TryAgain):
+            journal.namespace_locked(tmp_path, seen_elsewhere)
+        journal.namespace_locked(tmp_path, replace(RECORD.identity, cookie=1)).release()
+    with journal.device_locked(tmp_path, pci.PF):
+        with pytest.raises(TryAgain):
+            journal.device_locked(tmp_path, pci.PF)
+        journal.device_locked(tmp_path, pci.VF).release()
+
+
+def test_whose_a_device_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its bus address, or the name that the host had for it."""
+    pci.function(tmp_path / "sys", pci.VF)
+    pci.is_sys(tmp_path / "sys", monkeypatch)
+    link = {"device": pci.VF, "incarnation": sysfs.incarnation(pci.VF), "netdev": "rail0v1"}
+    record = replace(RECORD, kind="sriov", link=link)
+    with journal.locked(tmp_path, "rail0", KEY) as entry:
+        entry.save(record)
+    assert journal.owner(tmp_path, pci.VF) == journal.owner(tmp_path, "rail0v1") == record
+    assert journal.owner(tmp_path, pci.PF) is journal.owner(tmp_path, "") is None
+
+
+@pytest.mark.parametrize("other", [("rail0", Key("c2", "hpn0")), ("rail1", KEY)], ids=str)
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_record_of_another_attachment(tmp_path: Path, other: tuple[str, Key], is_damaged: bool) -> None:
+    """It is not listed as this one, and what stands in for it says nothing of that one's namespace."""
+    network, key = other
+    with journal.locked(tmp_path, "rail0", KEY) as entry:
+        entry.save(replace(RECORD, network=network, key=key))
+        if is_damaged:
+            entry.path.write_bytes(entry.path.read_bytes().replace(b'"complete":true', b'"complete":null'))
+        assert list(journal.files(tmp_path)) == [(entry.path, None)]
+        with pytest.raises(RecordUnreadable):
+            entry.load()
+        lost = entry.load()
+    assert lost
+    assert (lost.kind, lost.network, lost.key) == (journal.LOST, "rail0", KEY)
+    if key != KEY:
+        assert (lost.netns, lost.identity) == ("", Identity(0, 0))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cni import node
 from cni.log import kept
 from cni.spec import Request
 
@@ -111,3 +112,13 @@ def test_the_administrators_directory_is_made(tmp_path: Path, node_file: Path) -
 @pytest.mark.parametrize("path", ["log", 7, None])
 def test_no_log(path: object) -> None:
     assert run({"logFile": path}) == ["undid something"]
+
+
+def test_a_file_with_several_names(tmp_path: Path) -> None:
+    """Where others can write to an allowed directory they could give a file of root's a second name there."""
+    secret, log = tmp_path / "secret", tmp_path / "log"
+    secret.write_text("precious")
+    log.hardlink_to(secret)
+    with pytest.raises(OSError, match="several names"):
+        node.place("logFile", str(log), [str(tmp_path)]).appended_to()
+    assert secret.read_text() == "precious"
