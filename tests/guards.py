@@ -1,0 +1,208 @@
+"""Take guards out of the program, one at a time, and see that a test notices.
+
+    packaging/venv python tests/guards.py [-j JOBS] [NAME...]
+
+A name stands for every guard whose file or name begins with it ("cni/undo.py", "agent/server.py:uid"); none for all.
+What is changed is a copy of the tree.  The guards are in tests/guarded.py; run as root, or the netns tier notices
+nothing.  The launcher's need what the system tier does: a binary (make binary), HPN_PEERS, and a quiet machine.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from guarded import GUARDS, Guard
+
+ROOT = Path(__file__).parents[1]
+PATIENCE = 60.0  # seconds: a guard against waiting for ever is noticed by that
+ENDING = 10.0
+PASSING = set[str]()  # tests that were seen to pass with all guards in place
+RUNNING = set["subprocess.Popen[bytes]"]()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """By what test it was noticed, empty if by none; ``sound`` where that test passes with the guard in place."""
+
+    noticed: str
+    seconds: float
+    sound: bool = True
+
+    @property
+    def text(self) -> str:
+        if not self.noticed:
+            return "SURVIVED"
+        return self.noticed if self.sound else f"FAILS WITHOUT IT TOO: {self.noticed}"
+
+
+class Copy:
+    """A tree like the checkout's, to be changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.scratch, self._time = folder / "tree", folder / "t", int(time.time())
+        listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0"):
+            if name and (ROOT / name).exists():
+                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.root / name, follow_symlinks=False)
+
+    def without(self, guard: Guard) -> Verdict:
+        """Run the tests that should notice, until one does."""
+        file, started = self.root / guard.file, time.monotonic()
+        whole = file.read_text()
+        self._write(file, guard.taken_out_of(whole))
+        try:
+            failed = self._failing(guard, guard.tests)
+        finally:
+            self._write(file, whole)
+        # A test that fails by itself, or because the machine is busy, has noticed nothing.
+        noticed = " ".join(failed)
+        if noticed and not noticed.startswith("(") and noticed not in PASSING:
+            if self._failing(guard, failed):
+                return Verdict(noticed, time.monotonic() - started, sound=False)
+            PASSING.add(noticed)
+        return Verdict(noticed, time.monotonic() - started)
+
+    def _write(self, file: Path, text: str) -> None:
+        """With a time that it never had, for Python goes by time and size to know what it compiled."""
+        file.write_text(text)
+        self._time += 1
+        os.utime(file, (self._time, self._time))
+
+    def _failing(self, guard: Guard, tests: Sequence[str]) -> list[str]:
+        """The first of them that fails, as pytest takes it; an empty list if none does."""
+        environ = {"HPN_DAMAGES": "1500", "HPN_SEED": "1", **os.environ}
+        if guard.file.startswith("packaging/launcher/"):
+            if not self._built():
+                return ["(the build's own test)"]
+            environ["HPN_BINARY"] = str(self.root / "dist/hpn")
+        cache = self.root / ".pytest_cache"
+        shutil.rmtree(cache, ignore_errors=True)
+        options = ["-x", "-q", f"--basetemp={self.scratch}", "-o", f"cache_dir={cache}"]
+        output = self.root.parent / "output"
+        with (
+            output.open("w") as out,
+            subprocess.Popen(
+                [Path(sys.executable).with_name("pytest"), *options, *tests],
+                cwd=self.root,
+                env=environ,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            ) as run,
+        ):
+            RUNNING.add(run)
+            try:
+                failed = _failed_of(run, cache / "v/cache/lastfailed")
+            finally:
+                RUNNING.remove(run)
+                _end(run)
+                self._tidy(run.pid)
+        if not failed and run.returncode not in (0, None):
+            raise SystemExit(f"pytest {' '.join(tests)}: {output.read_text()}")
+        return failed
+
+    def _built(self) -> bool:
+        """A binary with the launcher as it is here, around the program that the checkout's binary has; whether it can
+        say its version."""
+        program = self.root / "build/program"
+        if not program.exists():
+            shutil.copytree(ROOT / "build/program", program, symlinks=True)
+            # The tools, but for the one that would freeze the program again.
+            (self.root / "packaging/venv").write_text(
+                f'#!/bin/sh\n[ "$1" = pyinstaller ] || {{ shift; exec {sys.executable} "$@"; }}\n'
+            )
+        (self.root / "dist/hpn").unlink(missing_ok=True)
+        made = subprocess.run(["make", "dist/hpn"], cwd=self.root, capture_output=True, text=True, check=False)
+        if not (self.root / "dist/hpn").exists():
+            raise SystemExit(f"make dist/hpn: {made.stdout}{made.stderr}")
+        return made.returncode == 0
+
+    def _tidy(self, pid: int) -> None:
+        """What its tests left, for a guard was missing: namespaces, mounts."""
+        for namespace in Path("/run/netns").glob(f"hpn-test-{pid}-*"):
+            subprocess.run(["ip", "netns", "delete", namespace.name], check=False)
+        mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        for mount in [m for m in reversed(mounts) if Path(m).is_relative_to(self.scratch)]:
+            subprocess.run(["umount", "--lazy", mount], check=False)
+
+
+def _failed_of(run: "subprocess.Popen[bytes]", noted: Path) -> list[str]:
+    """What pytest notes of a run before it ends; a thread that a failed test left may keep it from ending."""
+    deadline = time.monotonic() + PATIENCE
+    while run.poll() is None and not noted.exists():
+        if time.monotonic() > deadline:
+            return [f"(not done in {PATIENCE:g} s)"]
+        time.sleep(0.1)
+    if noted.exists():
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(ENDING)
+        return list(json.loads(noted.read_text()))[:1]
+    return [f"(pytest ended by {signal.Signals(-run.returncode).name})"] if run.returncode < 0 else []
+
+
+def _end(run: "subprocess.Popen[bytes]") -> None:
+    """Whatever is left of it, its fixtures first."""
+    if run.poll() is None:
+        run.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(ENDING)
+    with suppress(ProcessLookupError):
+        os.killpg(run.pid, signal.SIGKILL)
+
+
+def verdicts(guards: list[Guard], jobs: int) -> Iterator[tuple[Guard, Verdict]]:
+    """Each guard's, as soon as it is known and in the order of the table."""
+    with tempfile.TemporaryDirectory(prefix="guards-") as folder, ThreadPoolExecutor(jobs) as threads:
+        copies: SimpleQueue[Copy] = SimpleQueue()
+        for number in range(jobs):
+            copies.put(Copy(Path(folder, str(number))))
+
+        def one(guard: Guard) -> Verdict:
+            copy = copies.get()
+            try:
+                return copy.without(guard)
+            finally:
+                copies.put(copy)
+
+        try:
+            yield from zip(guards, threads.map(one, guards), strict=True)
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            for run in [*RUNNING]:
+                run.terminate()
+            raise
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-j", dest="jobs", type=int, default=1, help="how many at once")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a file, or file:name; the beginning is enough")
+    words = parser.parse_args()
+    chosen = [g for g in GUARDS if not words.names or any(g.title.startswith(name) for name in words.names)]
+    for guard in chosen:
+        guard.taken_out_of((ROOT / guard.file).read_text())
+    survived = 0
+    for guard, verdict in verdicts(chosen, words.jobs):
+        explained = f" ({guard.survives})" if guard.survives and not verdict.noticed else ""
+        print(f"{verdict.seconds:5.0f} s  {guard.title:60}  {verdict.text}{explained}", flush=True)
+        survived += not explained and not (verdict.noticed and verdict.sound)
+    print(f"{len(chosen)} guards, {survived} survived unexplained")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
