@@ -1555,7 +1555,7 @@ GUARDS = [
     ),
     *of(
         "cni/trust.py",
-        "attack/test_hostile_user.py::test_a_parent_that_others_can_change",
+        "unit/test_trust.py",
         (
             "mode",
             "    if found.st_mode & _OTHERS:",
@@ -1563,14 +1563,19 @@ GUARDS = [
             "attack/test_hostile_user.py::test_a_directory_of_another_purpose",
         ),
         ("way", "    refuse_unless_safe(folder)\n    if", "    if"),
+        ("known-again", "    if _good.get(folder) == known:", "    if folder in _good:"),
         (
-            "known-again",
-            "    if _good.get(folder) == known:",
-            "    if folder in _good:",
-            "attack/test_hostile_user.py::test_a_parent_that_changes_hands_later",
+            "owner",
+            "    if not is_trusted(found.st_uid):\n        return",
+            "    if False:\n        return",
+            "attack/test_hostile_user.py::test_a_parent_that_others_can_change",
         ),
-        ("owner", "    if not is_trusted(found.st_uid):\n        return", "    if False:\n        return"),
-        ("others-write", " or not found.st_mode & _OTHERS_WRITE:", " or True:"),
+        (
+            "others-write",
+            " or not found.st_mode & _OTHERS_WRITE:",
+            " or True:",
+            "attack/test_hostile_user.py::test_a_parent_that_others_can_change",
+        ),
         (
             "sticky",
             " or found.st_mode & stat.S_ISVTX or",
@@ -1581,7 +1586,6 @@ GUARDS = [
             "links",
             "            if not stat.S_ISLNK(found.st_mode):\n                at = path\n                continue\n",
             "            if True:\n                at = path\n                continue\n",
-            "attack/test_hostile_user.py::test_the_administrators_own_links attack/test_hostile_user.py",
         ),
         (
             "links-end",
