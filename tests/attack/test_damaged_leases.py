@@ -25,7 +25,7 @@ from ctl.main import main
 DAMAGES = int(os.environ.get("HPN_DAMAGES", "10000"))
 SEED = int(os.environ.get("HPN_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 # Seconds that a call may take at the most.
-MOST = 2.0
+MOST = 10.0
 IPAM = {"ranges": [[{"subnet": "10.0.0.0/26"}], [{"subnet": "fd00::/64"}]]}
 LONG = "K8S_POD_NAMESPACE=" + "n" * 250 + ";K8S_POD_NAME=" + "p" * 60
 FILES = ("leases", "index", "ranges", "lock", "quarantine")
