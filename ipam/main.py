@@ -10,7 +10,7 @@ from cni.dispatch import Command, answer
 from cni.errors import AddressHeld, BadEnvironment, CheckFailed, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
 from cni.location import IPAM_DIR, path_of
 from cni.result import Address, Ip, Result
-from cni.spec import Config, Reply, Request
+from cni.spec import Config, Key, Reply, Request
 from ipam import leases
 from ipam.pool import Pool, RangeSet
 from ipam.stores import Book, Choose, Owner, Sandbox, Store, Terms
@@ -105,7 +105,13 @@ def _says_nothing(conf: Config) -> bool:
 def collect(request: Request, conf: Config, log: list[str]) -> None:
     """Release what the runtime's list does not name; without a list, what is provably dead."""
     store = _store(conf, log)
-    store.collect(spec.valid_attachments(conf), request.attached)
+
+    def attached() -> Collection[Key]:
+        # Here it is alone with the leases that were read; its caller may have been killed while it waited for that.
+        request.refuse_if_abandoned()
+        return request.attached()
+
+    store.collect(spec.valid_attachments(conf), attached)
     # What others on the link had is asked for again by whoever is to be given it.
     store.pardon()
 

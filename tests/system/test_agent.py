@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fabric import container_id
 from system.agents import answers, call, conf, ok, running, until
 from system.machine import Machine, ours
 from system.machine import running as running_programs
@@ -224,6 +225,7 @@ def test_one_that_hangs_at_work_is_not_doubled(machine: Machine, path: Path) -> 
         ("hpn", "ADD", "locks/attachment-*"),
         ("hpn", "DEL", "locks/attachment-*"),
         ("hpn", "GC", "locks/attachment-*"),
+        ("hpn", "GC", "ipam/rail0/lock"),
         ("hpn-ipam", "ADD", "ipam/rail0/lock"),
     ],
 )
@@ -240,7 +242,7 @@ def test_a_caller_that_is_killed_while_it_waits(
         ok(call(machine, path, "ADD", pod, network))
         if verb == "ADD":
             ok(call(machine, path, "DEL", pod, network))
-        # Another's lease, which GC's list does not know, and no record says whose it is.
+        # Another's lease, of which there is no record.  GC's IPAM comes first: what it waits for, it does not know.
         ipam, other = [str(machine.tools.plugins / "hpn-ipam")], {"HPN_AGENT": str(path), "CNI_IFNAME": "other"}
         assert machine.node.run(ipam, {**machine.command("ADD", pod), **other}, network).returncode == 0
         (file,) = machine.state.glob(lock)
@@ -249,7 +251,8 @@ def test_a_caller_that_is_killed_while_it_waits(
             environ = {**os.environ, **machine.command(verb, pod), "HPN_AGENT": str(path)}
             argv = machine.node.command(str(machine.tools.plugins / program))
             with subprocess.Popen(argv, env=environ, stdin=subprocess.PIPE, text=True) as asking:
-                asking.stdin.write(json.dumps(json.loads(network) | {"cni.dev/valid-attachments": []}))
+                known = [] if "ipam" in lock else [{"containerID": container_id(pod), "ifname": "other"}]
+                asking.stdin.write(json.dumps(json.loads(network) | {"cni.dev/valid-attachments": known}))
                 asking.stdin.close()
                 until(wait)
                 asking.kill()
