@@ -7,10 +7,10 @@ attachment's namespace is none of them, nor is the host's.
 
 import time
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from cni import journal
+from cni import journal, remembered
 from cni.journal import Entry, Record
 from cni.kernel import netns, nsid, patience, rtnl
 from cni.kernel.rtnl import Link, Rtnl
@@ -24,6 +24,7 @@ _LOOKS: Final = 3
 # Of a pod that is gone, how long the kernel may take to do away with its links.
 _CLEANUP: Final = 3.0
 _POLL: Final = 0.01
+_NAMED: Final = 5  # in a message
 
 
 @dataclass(frozen=True)
@@ -70,16 +71,20 @@ def removed(search: Search, entry: Entry, record: Record, pod: Pod | None) -> st
     records = [r for r in journal.records(entry.state_dir) if r.of_this_boot and _name(r) != _name(record)]
     mates = [r for r in records if r.identity == record.identity]
     strangers = {r.identity for r in records} - {record.identity}
-    return _Hunt(search, mates, strangers).ended(pod)
+    return _Hunt(search, mates, strangers, remembered.interfaces(record.network, record.key)).ended(pod)
 
 
 @dataclass
 class _Hunt:
-    """``mates`` are the other attachments of the pod, whose links stay, and ``strangers`` other pods."""
+    """``mates`` are the other attachments of the pod, whose links stay, ``strangers`` other pods, and ``plugins`` the
+    interfaces in the pod that plugins made, None where nobody knows.  ``doubtful`` are links in the pod over the same
+    device of which nobody knows that."""
 
     search: Search
     mates: list[Record]
     strangers: set[Identity]
+    plugins: frozenset[str] | None
+    doubtful: set[str] = field(default_factory=set)
     found: bool = False
     visited: int = 0
 
@@ -94,6 +99,9 @@ class _Hunt:
                     return f"the pod has more namespaces or links than {_SECONDS:.0f} s are enough for"
         if not self.found:
             return f"it is neither in the pod nor in {self.visited - 1} other namespaces that the pod moved links to"
+        if self.doubtful:
+            names = ", ".join(sorted(self.doubtful)[:_NAMED])
+            return f"over the same device the pod has {names}, and nothing tells whether another plugin made that"
         return ""
 
     def _removed(self, top: int, own: int, deadline: float) -> int:
@@ -124,11 +132,24 @@ class _Hunt:
     def _stays(self, link: Link) -> bool:
         if self.search.is_what_add_made(link):
             return False
+        if self._is_known(link):
+            return True
+        # In the pod itself, and only there, it may be another plugin's.
+        return self.visited == 1 and bool(self.search.kinds) and self._is_plugins(link)
+
+    def _is_known(self, link: Link) -> bool:
+        """Whether it is another attachment's of ours, or was there before."""
         over = [mate.link for mate in self.mates if mate.link.get("parent") == self.search.lower]
         theirs = any(
             link.index == (plan["index"] or plan.get("born_as")) or link.mac == plan["mac"] != "" for plan in over
         )
         return theirs or link.index in self.search.others
+
+    def _is_plugins(self, link: Link) -> bool:
+        """Whether another plugin made it, or may have."""
+        if self.plugins is None:
+            self.doubtful.add(link.name)
+        return self.plugins is None or link.name in self.plugins
 
 
 def _left_by_the_dead(search: Search, host: Rtnl) -> str:

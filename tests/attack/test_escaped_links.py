@@ -4,6 +4,7 @@ The witnesses are ``ip`` in every namespace that the test made, and the fabric's
 """
 
 import ctypes
+import json
 import os
 import subprocess
 import threading
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 from topology import Host, Pod, ip, leases, until
+
+from cni import remembered
 
 CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -81,6 +84,25 @@ class Child:
         """As the pod would: the address is on the wire again."""
         self.ip("addr", "add", f"{address}/24", "dev", name)
         self.ip("link", "set", name, "up")
+
+
+@pytest.fixture(autouse=True)
+def results(host: Host, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the runtime keeps what ADD answered, until DEL succeeds, as libcni does."""
+    folder, call = host.tmp_path / "results", Host.call
+    folder.mkdir()
+
+    def called(self: Host, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> Any:
+        reply = call(self, command, pod, conf, **environ)
+        if pod and reply.exit_code == 0 and command in ("ADD", "DEL"):
+            name = json.loads(conf)["name"] if isinstance(conf, bytes) else (conf or self.conf())["name"]
+            path = folder / f"{name}-{pod.name}-{environ.get('CNI_IFNAME', 'hpn0')}"
+            path.touch() if command == "ADD" else path.unlink(missing_ok=True)
+        return reply
+
+    monkeypatch.setattr(Host, "call", called)
+    monkeypatch.setattr(remembered, "RESULTS", (str(folder),))
+    return folder
 
 
 @pytest.fixture
@@ -455,6 +477,35 @@ def test_anothers_macvlan_that_was_there_before_stays(
     host.ok("ADD", pod)
     host.ok("DEL", pod)
     assert pod.links() == {"theirs"}
+
+
+def others_macvlan(pod: Pod) -> None:
+    """As another plugin makes it."""
+    ip("link", "add", "link", "rail0", "name", "net1", "netns", pod.name, "type", "macvlan", "mode", "bridge")
+
+
+def test_anothers_macvlan_that_came_later_stays(host: Host, make_pod: Callable[[], Pod], results: Path) -> None:
+    """The runtime remembers what that plugin made."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    others_macvlan(pod)
+    (results / f"other-{pod.name}-net1").touch()
+    reply = host.call("DEL", pod)
+    assert pod.links() == {"net1"}
+    proved(host, make_pod, reply)
+
+
+def test_a_macvlan_of_which_nobody_knows_whose_it_is(host: Host, make_pod: Callable[[], Pod], results: Path) -> None:
+    """Of a runtime that remembers nothing: it may be another plugin's and stays, or stacked on ours and have its
+    address."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    others_macvlan(pod)
+    for path in results.iterdir():
+        path.unlink()
+    reply = host.call("DEL", pod)
+    assert pod.links() == {"net1"}
+    gone_or_kept(host, make_pod, reply)
 
 
 def test_another_pod_that_is_reached_from_this_one_stays(
