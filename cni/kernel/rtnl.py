@@ -271,16 +271,9 @@ def get_link(name: str = "", index: int = 0, filters: int = RTEXT_FILTER_SKIP_ST
 
 
 def new_link(  # noqa: PLR0913  # they are the message's attributes
-    *,
-    kind: str,
-    data: bytes,
-    parent: int,
-    name: str,
-    index: int = 0,
-    mac: str = "",
-    mtu: int = 0,
+    *, kind: str, data: bytes, parent: int, name: str, index: int = 0, mac: str = "", mtu: int = 0,
     ns_fd: int | None = None,
-) -> bytes:
+) -> bytes:  # fmt: skip
     """RTM_NEWLINK's body: a link of ``kind`` over ifindex ``parent``, born in ``ns_fd`` with all it is to have.  Of an
     ``index`` 0 the kernel chooses one; one that is taken there it refuses (EBUSY)."""
     body = LINK.pack(0, 0, index, 0, 0) + attr(IFLA_IFNAME, text(name)) + attr(IFLA_LINK, u32(parent))
