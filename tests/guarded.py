@@ -1596,7 +1596,9 @@ GUARDS = [
     ),
     *of(
         "cni/lost.py",
-        "attack/test_damaged_records.py::test_a_stranger_under_the_name_stays",
+        "attack/test_damaged_records.py::test_a_stranger_under_the_name_stays "
+        "attack/test_damaged_records.py::test_an_altname_is_a_strangers "
+        "attack/test_damaged_records.py::test_the_hosts_own_namespace_is_no_pods",
         ("own-namespace", "not netns.is_own(pod.fd) and _removed", "_removed"),
         ("altname", "    if link is None or link.name != ifname:", "    if link is None:"),
         ("could-be-ours", "        if link.kind in _CHILDREN:", "        if True:"),
@@ -1845,7 +1847,7 @@ GUARDS = [
             "flood-ends",
             "            if _rest(began) <= 0:\n                raise _late()\n    finally",
             "            if False:\n                raise _late()\n    finally",
-            "netns/test_netlink.py::test_a_flood_does_not_make_it_wait_longer",
+            "netns/test_netlink.py::test_a_flood_without_a_pause_ends",
         ),
         (
             "lost",
@@ -1863,14 +1865,19 @@ GUARDS = [
             "spent",
             "        patience.spend(time.monotonic() - began)\n",
             "        pass\n",
-            "netns/test_netlink.py::test_all_waits_of_a_request_are_one",
+            "netns/test_netlink.py::test_waits_for_the_kernel_come_out_of_one_purse",
         ),
     ),
     *of(
         "cni/kernel/patience.py",
         "netns/test_netlink.py::test_all_waits_of_a_request_are_one",
         ("spent", "    _purse.left = max(_purse.left - seconds, 0.0)", "    pass"),
-        ("attempts-spend", "        spend(pause)\n", "", "netns/test_netlink.py"),
+        (
+            "attempts-spend",
+            "        spend(pause)\n",
+            "",
+            "netns/test_netlink.py::test_attempts_come_out_of_one_purse",
+        ),
         (
             "undoing",
             "    _purse.left = max(_purse.left, UNDOING)",

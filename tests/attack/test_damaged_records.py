@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from topology import Host, Pod
+from topology import Host, Pod, ip
 
 DAMAGES = int(os.environ.get("HPN_DAMAGES", "200"))
 SEED = int(os.environ.get("HPN_SEED", "1"))
@@ -160,3 +160,27 @@ def test_add_over_an_unreadable_record(host: Host, pods: list[Pod]) -> None:
     assert pod.links() == {"hpn0"}
     host.ok("DEL", pod)
     assert (pod.links(), host.leases()) == (set(), set())
+
+
+def test_an_altname_is_a_strangers(host: Host, pods: list[Pod]) -> None:
+    """The pod may have a macvlan of another plugin's that answers to our name as well."""
+    pod = pods[0]
+    host.ok("ADD", pod)
+    pod.ip("link", "delete", "hpn0")
+    ip("link", "add", "link", "rail0", "name", "net1", "netns", pod.name, "type", "macvlan", "mode", "bridge")
+    pod.ip("link", "property", "add", "dev", "net1", "altname", "hpn0")
+    host.record(pod).write_bytes(b"")
+    assert host.refused("DEL", pod)["code"] == 108
+    host.ok("DEL", pod)
+    assert pod.links() == {"net1"}
+
+
+def test_the_hosts_own_namespace_is_no_pods(host: Host, pods: list[Pod]) -> None:
+    """A runtime that names it, by mistake, has nothing removed there."""
+    pod = pods[0]
+    host.ok("ADD", pod)
+    ip("link", "add", "link", "rail0", "name", "hpn0", "type", "macvlan", "mode", "bridge")
+    host.record(pod).write_bytes(b"")
+    assert host.refused("DEL", pod, CNI_NETNS="/proc/self/ns/net")["code"] == 108
+    host.ok("DEL", pod, CNI_NETNS="/proc/self/ns/net")
+    assert "hpn0" in {link["ifname"] for link in ip("link")}

@@ -1,12 +1,14 @@
 """Sockets that hear the kernel alone, and for a bounded time, whoever else speaks to them."""
 
 import errno
+import signal
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import cast
 
 import pytest
 from topology import Pod
@@ -115,6 +117,45 @@ def test_a_flood_does_not_make_it_wait_longer(pod: Pod, inside: rtnl.Rtnl) -> No
         pytest.raises(netlink.Unheard),
     ):
         next(netlink.heard(inside.sock))
+    assert time.monotonic() - began < PATIENCE + 2
+
+
+class Flooded:
+    """In place of a socket: there is always a message of somebody else's."""
+
+    def recvfrom(self, *_: int) -> tuple[bytes, tuple[int, int]]:
+        return gone(1), (4711, 0)
+
+
+def test_a_flood_without_a_pause_ends() -> None:
+    """It is never waited for, so no wait ends it."""
+
+    def hangs(*_: object) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(10)
+    try:
+        with pytest.raises(netlink.Unheard):
+            next(netlink.heard(cast("socket.socket", Flooded())))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_waits_for_the_kernel_come_out_of_one_purse(inside: rtnl.Rtnl) -> None:
+    began = time.monotonic()
+    for _ in range(10):
+        with pytest.raises(netlink.Unheard):
+            next(netlink.heard(inside.sock))
+    assert time.monotonic() - began < PATIENCE + 2
+
+
+def test_attempts_come_out_of_one_purse() -> None:
+    began = time.monotonic()
+    for _ in range(10):
+        for _ in patience.attempts(1, 0.01):
+            pass
     assert time.monotonic() - began < PATIENCE + 2
 
 
