@@ -6,6 +6,7 @@ attachment's namespace is none of them, nor is the host's.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,6 +16,7 @@ from cni.journal import Entry, Record
 from cni.kernel import netns, nsid, patience, rtnl
 from cni.kernel.rtnl import Link, Rtnl
 from cni.pod import Identity, Pod
+from cni.spec import Json
 
 # A pod can make more namespaces than we have time for.
 _NAMESPACES: Final = 100
@@ -68,20 +70,26 @@ def removed(search: Search, entry: Entry, record: Record, pod: Pod | None) -> st
             return ""  # and so is all that was over it
         if pod is None:
             return _left_by_the_dead(search, host)
-    records = [r for r in journal.records(entry.state_dir) if r.of_this_boot and _name(r) != _name(record)]
-    mates = [r for r in records if r.identity == record.identity]
-    strangers = {r.identity for r in records} - {record.identity}
+
+    def others() -> list[Record]:
+        return [r for r in journal.records(entry.state_dir) if r.of_this_boot and _name(r) != _name(record)]
+
+    strangers = {r.identity for r in others()} - {record.identity}
+
+    def mates() -> list[Json]:
+        return [r.link for r in others() if r.identity == record.identity]
+
     return _Hunt(search, mates, strangers, remembered.interfaces(record.network, record.key)).ended(pod)
 
 
 @dataclass
 class _Hunt:
-    """``mates`` are the other attachments of the pod, whose links stay, ``strangers`` other pods, and ``plugins`` the
-    interfaces in the pod that plugins made, None where nobody knows.  ``doubtful`` are links in the pod over the same
-    device of which nobody knows that."""
+    """``mates`` are the plans of the pod's other attachments, whose links stay, ``strangers`` other pods, and
+    ``plugins`` the interfaces in the pod that plugins made, None where nobody knows.  ``doubtful`` are links in the pod
+    over the same device of which nobody knows that."""
 
     search: Search
-    mates: list[Record]
+    mates: Callable[[], list[Json]]
     strangers: set[Identity]
     plugins: frozenset[str] | None
     doubtful: set[str] = field(default_factory=set)
@@ -121,7 +129,9 @@ class _Hunt:
                 there = look(inside)  # which has the kernel give the host's namespace a number
                 number = nsid.number(inside, own)
                 links = [link for link in there if self.search.finds(link, number)]
-                ours = [link for link in links if not self._stays(link)]
+                # After the links: an ADD has its record before it has a link.
+                mates = self.mates() if links else []
+                ours = [link for link in links if not self._stays(link, mates)]
                 self.found = self.found or any(map(self.search.is_what_add_made, ours))
                 nsid.remove(inside, [link.index for link in ours])
                 count += len(ours)
@@ -129,17 +139,17 @@ class _Hunt:
                     break
         return count
 
-    def _stays(self, link: Link) -> bool:
+    def _stays(self, link: Link, mates: list[Json]) -> bool:
         if self.search.is_what_add_made(link):
             return False
-        if self._is_known(link):
+        if self._is_known(link, mates):
             return True
         # In the pod itself, and only there, it may be another plugin's.
         return self.visited == 1 and bool(self.search.kinds) and self._is_plugins(link)
 
-    def _is_known(self, link: Link) -> bool:
+    def _is_known(self, link: Link, mates: list[Json]) -> bool:
         """Whether it is another attachment's of ours, or was there before."""
-        over = [mate.link for mate in self.mates if mate.link.get("parent") == self.search.lower]
+        over = [plan for plan in mates if plan.get("parent") == self.search.lower]
         theirs = any(
             link.index == (plan["index"] or plan.get("born_as")) or link.mac == plan["mac"] != "" for plan in over
         )

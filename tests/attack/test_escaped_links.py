@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from topology import Host, Pod, ip, leases, until
 
-from cni import remembered
+from cni import journal, remembered
 
 CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -506,6 +506,29 @@ def test_a_macvlan_of_which_nobody_knows_whose_it_is(host: Host, make_pod: Calla
     reply = host.call("DEL", pod)
     assert pod.links() == {"net1"}
     gone_or_kept(host, make_pod, reply)
+
+
+def test_another_attachment_that_comes_meanwhile_stays(
+    host: Host, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch, results: Path
+) -> None:
+    """DEL has looked into the journal, and the link is there when it looks into the pod.  The runtime has yet to note
+    what that ADD answered."""
+    pod, read, came = make_pod(), journal.records, list[Any]()
+
+    def comes_after(*words: Any) -> list[Any]:
+        found = list(read(*words))
+        if not came:
+            came.append(None)
+            came.append(host.call("ADD", pod, CNI_IFNAME="hpn1"))
+            (results / f"rail0-{pod.name}-hpn1").unlink()
+        return found
+
+    for ifname in ("hpn0", "hpn2"):  # so that there is something to look at
+        host.ok("ADD", pod, CNI_IFNAME=ifname)
+    monkeypatch.setattr(journal, "records", comes_after)
+    host.ok("DEL", pod)
+    assert came[1].exit_code == 0
+    assert pod.links() == {"hpn1", "hpn2"}
 
 
 def test_another_pod_that_is_reached_from_this_one_stays(
