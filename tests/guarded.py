@@ -121,7 +121,7 @@ GUARDS = [
             "index-in-the-record",
             '            record = replace(record, link={**plan, "index": link.index if link else 0})\n',
             "",
-            "netns/test_delete.py::test_link_with_another_mac",
+            "attack/test_escaped_links.py::test_moved_to_a_child",
         ),
         (
             "record-first",

@@ -27,9 +27,10 @@ def abandoned(after: int, host: Host, command: str, pod: Pod, conf: dict[str, An
     return hpn(request, PROGRAMS), asked
 
 
-@pytest.mark.parametrize(("command", "looks"), [("ADD", 2), ("DEL", 1), ("GC", 2)])
+@pytest.mark.parametrize(("command", "looks"), [("ADD", 2), ("DEL", 1), ("GC", 3)])
 def test_nothing_is_begun(host: Host, make_pod: Callable[[], Pod], command: str, looks: int) -> None:
-    """Of ADD's looks the last is its IPAM's, with the store's lock; of GC's, the last is with the attachment's."""
+    """Of ADD's looks the last is its IPAM's, with the store's lock; GC's are before its IPAM is asked, by the
+    IPAM once it has read the leases, and with the attachment's lock."""
     pod, conf = make_pod(), host.conf(**NOTHING) if command == "GC" else host.conf()
     host.ok("ADD", make_pod())
     host.ok("DEL", pod)
@@ -46,3 +47,13 @@ def test_nothing_is_begun(host: Host, make_pod: Callable[[], Pod], command: str,
         assert pod.links() == (set() if command == "ADD" else {"hpn0"})
     reply, _ = abandoned(9, host, command, pod, conf)
     assert reply.exit_code == 0
+
+
+def test_another_ipam_is_not_asked(host: Host, pod: Pod) -> None:
+    """It cannot ask, as ours does, whether anybody waits for its GC."""
+    seen = host.tmp_path / "seen"
+    path = host.program("script", f"cat >/dev/null; echo $CNI_COMMAND >> {seen}")
+    request = host.request("GC", None, host.conf(ipam={"type": "script"}, **NOTHING), CNI_PATH=path, CNI_IFNAME="")
+    reply = hpn(replace(request, abandoned=lambda: True), PROGRAMS)
+    assert json.loads(reply.stdout)["code"] == 11
+    assert not seen.exists()
