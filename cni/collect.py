@@ -19,7 +19,7 @@ from cni.journal import Record
 from cni.location import Location, location
 from cni.spec import Config, Key, Request
 
-# One ADD in so many looks at so many attachments: some 40 us for each ADD, and a hundred dead ones take 400 ADDs.
+# One ADD in so many looks at so many attachments: where there are a hundred, 220 us for that one, 28 us for each ADD.
 EVERY: Final = 8
 LOOKS: Final = 4
 PLUGINS: Final = "/opt/cni/bin"
