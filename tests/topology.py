@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -351,3 +352,12 @@ def writable(folder: Path) -> None:
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+
+
+def with_another_lock(pod: Pod, key: spec.Key) -> str:
+    """The name of an interface whose attachment has another lock file than the key's: there are 64 of them."""
+
+    def file(one: spec.Key) -> int:
+        return zlib.crc32(f"rail0/{one}".encode()) % 64
+
+    return next(name for name in (f"hpn{n}" for n in range(9)) if file(spec.Key(pod.name, name)) != file(key))

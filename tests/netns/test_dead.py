@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from topology import PROGRAMS, Host, Pod
+from topology import PROGRAMS, Host, Pod, with_another_lock
 
 from agent import idle
 from cni import collect, journal
@@ -90,9 +90,9 @@ def test_an_add_waits_for_nobody(host: Host, make_pod: MakePod) -> None:
     dead, newcomer = make_pod(), make_pod()
     host.ok("ADD", dead)
     dead.gone()
-    with journal.locked(host.state, "rail0", Key(dead.name, "hpn0")):
+    with journal.locked(host.state, "rail0", key := Key(dead.name, "hpn0")):
         started = time.monotonic()
-        host.ok("ADD", newcomer, CNI_IFNAME="hpn7")
+        host.ok("ADD", newcomer, CNI_IFNAME=with_another_lock(newcomer, key))
         assert time.monotonic() - started < 3
         assert host.record(dead).exists()
 

@@ -1,13 +1,12 @@
 """GC beside ADD: what began or ended since GC began is left alone, record, link and lease together."""
 
 import os
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from topology import Host, Pod, until
+from topology import Host, Pod, until, with_another_lock
 
 from cni import journal
 from cni.main import run as hpn
@@ -77,14 +76,9 @@ def lock_users(host: Host) -> int:
 
 def add_elsewhere(host: Host, pod: Pod, locked: Key) -> dict[str, Any]:
     """ADD of an interface whose lock is another file than the one that is held."""
-    names = (f"hpn{n}" for n in range(9))
-    name = next(n for n in names if lock_file(Key(pod.name, n)) != lock_file(locked))
+    name = with_another_lock(pod, locked)
     result = host.ok("ADD", pod, CNI_IFNAME=name)
     if name != "hpn0":
         pod.ip("link", "set", name, "down")
         pod.ip("link", "set", name, "name", "hpn0")
     return result
-
-
-def lock_file(key: Key) -> int:
-    return zlib.crc32(f"rail0/{key}".encode()) % 64
