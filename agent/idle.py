@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cni import collect, places
-from cni.errors import CniError
-from cni.location import IPAM_DIR, STATE_DIR
+from cni import collect
+from cni.protocol.errors import CniError
+from cni.protocol.location import IPAM_DIR, STATE_DIR
+from cni.state import places
 from ipam import main as ipam
 from ipam import sandboxes
-from ipam.stores.files import FileStore
+from ipam.stores.files.store import FileStore
 
 # Seconds between two looks: a runtime that asks for STATUS all the time makes every pause a time for one.
 EVERY: Final = 60.0

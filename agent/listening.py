@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from cni import trust
+from cni.state import trust
 
 SOCKET: Final = "/run/hpn/agent.sock"
 _FIRST_PASSED: Final = 3  # man 3 sd_listen_fds

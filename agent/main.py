@@ -10,10 +10,10 @@ from agent import idle, listening, workers
 from agent.listening import SOCKET
 from cni import collect, commands, config, models  # noqa: F401  # what a request would import otherwise
 from cni.main import run
-from cni.spec import Reply, Request
+from cni.protocol.spec import Reply, Request
 from ipam import main as ipam
 from ipam.config import Conf as IpamConf
-from ipam.stores import files  # noqa: F401
+from ipam.stores.files import store  # noqa: F401
 
 HELP: Final = f"""\
 usage: hpn agent [--socket PATH]

@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from cni.spec import Reply, variables
+from cni.protocol.spec import Reply, variables
 
 MAGIC: Final = b"HPN1"
 TAKEN, REFUSED = b"T", b"R"

@@ -18,7 +18,7 @@ from typing import Final, Protocol, Self
 from agent import protocol
 from agent.protocol import Header
 from agent.timers import Timer
-from cni.spec import Reply, Request
+from cni.protocol.spec import Reply, Request
 
 Answer = Callable[[bool, Request], Reply]
 

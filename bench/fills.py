@@ -9,11 +9,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from cni.spec import Key
+from cni.protocol.spec import Key
 from ipam import leases
 from ipam.config import load
 from ipam.stores import Owner
-from ipam.stores.files import FileStore
+from ipam.stores.files.store import FileStore
 
 
 def ours(network: Path, subnet: str, held: int) -> None:

@@ -27,7 +27,7 @@ import fills
 from sides import spawned
 
 from bench import ROOT, agent, write
-from cni.spec import Request
+from cni.protocol.spec import Request
 from ipam.main import run
 
 PLOT = ROOT / "docs" / "ipam.svg"

@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from cni import journal, undo
-from cni.errors import IoFailure
-from cni.journal import Record
-from cni.spec import Json
+from cni import undo
+from cni.protocol.errors import IoFailure
+from cni.protocol.spec import Json
+from cni.state import journal
+from cni.state.journal import Record
 
 
 def listed(state_dir: Path) -> tuple[list[Json], list[Path], list[Json]]:

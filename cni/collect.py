@@ -12,12 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from cni import delegate, journal, spec, undo
-from cni.delegate import Programs
-from cni.errors import CniError, together
-from cni.journal import Record
-from cni.location import Location, location
-from cni.spec import Config, Key, Request
+from cni import undo
+from cni.parts import delegate
+from cni.parts.delegate import Programs
+from cni.protocol import spec
+from cni.protocol.errors import CniError, together
+from cni.protocol.location import Location, location
+from cni.protocol.spec import Config, Key, Request
+from cni.state import journal
+from cni.state.journal import Record
 
 # One ADD in so many looks at so many attachments: where there are a hundred, 220 us for that one, 28 us for each ADD.
 EVERY: Final = 8

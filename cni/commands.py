@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cni import addressing, collect, delegate, device_info, durable, gids, journal, kinds, places, rxe, spec, undo
-from cni import pod as pods
-from cni.delegate import Programs
-from cni.errors import (
+from cni import collect, kinds, undo
+from cni.kernel import netns, rtnl
+from cni.parts import addressing, delegate, device_info, gids, rxe
+from cni.parts.delegate import Programs
+from cni.protocol import spec
+from cni.protocol.errors import (
     CheckFailed,
     CniError,
     DelegateError,
@@ -24,12 +26,13 @@ from cni.errors import (
     NotAvailable,
     RecordUnreadable,
 )
-from cni.journal import Entry, Record
-from cni.kernel import netns, rtnl
-from cni.location import Location, is_stripped, location
-from cni.pod import Pod
-from cni.result import Interface, Ip, Result
-from cni.spec import Config, Json, Request
+from cni.protocol.location import Location, is_stripped, location
+from cni.protocol.result import Interface, Ip, Result
+from cni.protocol.spec import Config, Json, Request
+from cni.state import durable, journal, places
+from cni.state import pod as pods
+from cni.state.journal import Entry, Record
+from cni.state.pod import Pod
 
 if TYPE_CHECKING:
     from cni.config import NetConf
@@ -92,7 +95,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str],
             if link:
                 given = result
                 if wanted.attach.policyRouting:
-                    from cni import routing  # noqa: PLC0415  # few ask for it, and every start would pay; so below
+                    from cni.parts import routing  # noqa: PLC0415  # few ask for it, and every start would pay; so below
 
                     record = routing.claimed(wanted.attach.policyRouting.table, entry, record, pod, result)
                     routing.add(pod, record.rules)
@@ -103,7 +106,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str],
                     addresses = [ip.address.ip for ip in result.ips]
                     found = tables.found(link.name, addresses, wanted.attach.rdma, log)
                 if record.sysctl:
-                    from cni import tuning  # noqa: PLC0415
+                    from cni.parts import tuning  # noqa: PLC0415
 
                     record = replace(record, sysctl=tuning.written(pod, record.sysctl))
             interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
@@ -153,7 +156,7 @@ def _detached(entry: Entry, request: Request, log: list[str], programs: Programs
 
 def check(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
     """Raise unless the attachment is what ADD left, as later plugins of the chain may have changed it."""
-    from cni import promises  # noqa: PLC0415  # no other command needs it
+    from cni.parts import promises  # noqa: PLC0415  # no other command needs it
 
     wanted = _parsed(request)
     where, key, promised = wanted.where, request.key, wanted.previous
@@ -176,7 +179,7 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
         if record.rxe:
             rxe.check(record.rxe)
         if record.sysctl:
-            from cni import tuning  # noqa: PLC0415
+            from cni.parts import tuning  # noqa: PLC0415
 
             tuning.check(pod, record.sysctl)
         if link:
@@ -198,7 +201,7 @@ def status(request: Request, conf: Config, _log: list[str], programs: Programs) 
             if wanted.attach.soft_roce:
                 rxe.refuse_unless_shared()
             if wanted.attach.sysctl:
-                from cni import tuning  # noqa: PLC0415
+                from cni.parts import tuning  # noqa: PLC0415
 
                 tuning.refuse_unlisted(wanted.attach.sysctl)
     except (CniError, OSError) as e:
@@ -263,7 +266,7 @@ def _recorded(entry: Entry, wanted: "NetConf", request: Request, conf: Config, p
     )
     places.note(entry.state_dir, entry.network, entry.key)
     if wanted.attach.sysctl:
-        from cni import tuning  # noqa: PLC0415
+        from cni.parts import tuning  # noqa: PLC0415
 
         record = tuning.claimed(wanted.attach.sysctl, entry, record, pod)
     else:

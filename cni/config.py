@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from cni import spec
-from cni.errors import CniError, InvalidConfig, UnsupportedField, together
-from cni.location import Location, location, names_itself
 from cni.models import MODELS, Attach, Ipvlan, Macvlan, Sriov, port_guid, unicast_mac
-from cni.result import Result
-from cni.spec import Config, Json, Request
+from cni.protocol import spec
+from cni.protocol.errors import CniError, InvalidConfig, UnsupportedField, together
+from cni.protocol.location import Location, location, names_itself
+from cni.protocol.result import Result
+from cni.protocol.spec import Config, Json, Request
 
 # What runtimes put into a plugin's configuration: the specification's own keys, libcni's, and Multus' two.
 _RUNTIME_KEYS: Final = frozenset({

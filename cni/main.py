@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from cni import dispatch
-from cni.delegate import Programs
-from cni.errors import InvalidConfig
-from cni.log import kept
-from cni.result import Result
-from cni.spec import DELEGATED, VERBS, Config, Reply, Request
+from cni.parts.delegate import Programs
+from cni.protocol import dispatch
+from cni.protocol.errors import InvalidConfig
+from cni.protocol.result import Result
+from cni.protocol.spec import DELEGATED, VERBS, Config, Reply, Request
+from cni.state.log import kept
 
 
 def run(request: Request, programs: Programs) -> Reply:

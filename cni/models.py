@@ -6,11 +6,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from cni import spec
 from cni.kernel import sysctl
-from cni.location import STATE_DIR, is_absolute
-from cni.log import DEFAULT
-from cni.spec import Json
+from cni.protocol import spec
+from cni.protocol.location import STATE_DIR, is_absolute
+from cni.protocol.spec import Json
+from cni.state.log import DEFAULT
 
 _MAC: Final = re.compile(r"[0-9a-f]{2}([:-]?[0-9a-f]{2}){5}|([0-9a-f]{4}\.){2}[0-9a-f]{4}", re.IGNORECASE)
 
@@ -144,7 +144,7 @@ class Common(BaseModel):
     policyRouting: Annotated[PolicyRouting | None, BeforeValidator(_switched)] = None  # noqa: N815
     stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR  # noqa: N815
     strict: bool = True
-    # Read by cni/log.py, from every command's stdin; here to be checked.
+    # Read by cni/state/log.py, from every command's stdin; here to be checked.
     logLevel: Literal["panic", "error", "warning", "info", "debug"] = DEFAULT  # noqa: N815
     logFile: Annotated[str, AfterValidator(_absolute)] = ""  # noqa: N815
 

@@ -8,15 +8,19 @@ import os
 from dataclasses import replace
 from typing import Final
 
-from cni import delegate, device_info, escaped, journal, kinds, rxe, spec
-from cni import pod as pods
-from cni.delegate import Programs
-from cni.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, together
-from cni.journal import Entry, Record
+from cni import kinds
 from cni.kernel import patience
-from cni.location import Location, location
-from cni.pod import Pod
-from cni.spec import Request
+from cni.kinds import escaped
+from cni.parts import delegate, device_info, rxe
+from cni.parts.delegate import Programs
+from cni.protocol import spec
+from cni.protocol.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, together
+from cni.protocol.location import Location, location
+from cni.protocol.spec import Request
+from cni.state import journal
+from cni.state import pod as pods
+from cni.state.journal import Entry, Record
+from cni.state.pod import Pod
 
 # An IPAM plugin of others that has refused to release so often is in the way of a pod's end: people have to look.
 REFUSALS: Final = 10
@@ -66,7 +70,7 @@ def attachment(  # noqa: PLR0913  # one way for all who undo, and each says how
 
 def _lost(entry: Entry, record: Record, request: Request, programs: Programs) -> list[Exception]:
     """The same for a record that could not be read.  Unless its interface was found, its addresses may be in use."""
-    from cni import lost  # noqa: PLC0415  # hardly ever
+    from cni.kinds import lost  # noqa: PLC0415  # hardly ever
 
     try:
         in_use = record.of_this_boot and not lost.remove(record, request)
@@ -134,11 +138,11 @@ def _is_for(request: Request, record: Record, ipam: str) -> bool:
 def _settle_namespace(entry: Entry, record: Record, pod: Pod) -> Record:
     """What is the namespace's and not the interface's, and so does not go with it.  The record without what is done."""
     if record.rules:
-        from cni import routing  # noqa: PLC0415  # few ask for it
+        from cni.parts import routing  # noqa: PLC0415  # few ask for it
 
         routing.remove(pod, record.rules)
     if record.sysctl:
-        from cni import tuning  # noqa: PLC0415  # likewise
+        from cni.parts import tuning  # noqa: PLC0415  # likewise
 
         record = tuning.restore(entry, record, pod)
     return record

@@ -7,15 +7,15 @@ from pathlib import Path
 from time import gmtime, strftime
 from typing import Final
 
-from cni.errors import CniError, together
-from cni.location import IPAM_DIR
-from cni.spec import Json, Key
+from cni.protocol.errors import CniError, together
+from cni.protocol.location import IPAM_DIR
+from cni.protocol.spec import Json, Key
 from ctl import migrate
 from ctl.table import aligned
 from ipam import sandboxes
 from ipam.inventory import STATES, Network, networks
-from ipam.stores.files import FileStore
-from ipam.stores.lease import Kept, Lease, Lost
+from ipam.stores.files.lease import Kept, Lease, Lost
+from ipam.stores.files.store import FileStore
 
 _BAR: Final = 30
 _SIGNS: Final = "#x~=!*?"

@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cni import collect, places
-from cni.journal import Record
-from cni.location import IPAM_DIR, STATE_DIR
+from cni import collect
+from cni.protocol.location import IPAM_DIR, STATE_DIR
+from cni.state import places
+from cni.state.journal import Record
 from ctl import addresses
 from ipam import main as ipam
 

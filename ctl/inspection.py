@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from cni.attachments import listed
-from cni.location import STATE_DIR
-from cni.spec import Json
+from cni.protocol.location import STATE_DIR
+from cni.protocol.spec import Json
 from ctl.table import aligned
 
 _COLUMNS: Final = (

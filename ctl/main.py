@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cni.spec import VERSIONS
+from cni.protocol.spec import VERSIONS
 
 VERSION = "0.1.0"
 
@@ -81,7 +81,7 @@ def _licenses() -> int:
 
 def _printed(command: str, work: Callable[[], tuple[str, int]]) -> int:
     """Print what it answers, or its error; the exit status."""
-    from cni.errors import CniError  # noqa: PLC0415
+    from cni.protocol.errors import CniError  # noqa: PLC0415
 
     try:
         text, status = work()

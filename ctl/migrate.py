@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from cni.errors import InvalidConfig, IoFailure
-from cni.spec import network_of
+from cni.protocol.errors import InvalidConfig, IoFailure
+from cni.protocol.spec import network_of
 from ipam import migrate, sandboxes
 from ipam.inventory import networks
-from ipam.stores.files import FileStore
-from ipam.stores.lease import Kept, Lost
+from ipam.stores.files.lease import Kept, Lost
+from ipam.stores.files.store import FileStore
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:

@@ -26,10 +26,10 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from cni import spec
-from cni.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, together
-from cni.result import Address, Network, Route
-from cni.spec import Config, Json
+from cni.protocol import spec
+from cni.protocol.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, together
+from cni.protocol.result import Address, Network, Route
+from cni.protocol.spec import Config, Json
 from ipam import resolv_conf
 from ipam.pool import Pool, Rail, Range, RangeSet, rails_of, range_sets
 from ipam.ranges import Span, default_gateway, whole

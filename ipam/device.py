@@ -6,9 +6,9 @@ The configuration is the main plugin's, whichever that is, and all that an IPAM 
 from pathlib import Path
 from typing import Any
 
-from cni import spec
 from cni.kernel import sysfs
-from cni.spec import Config
+from cni.protocol import spec
+from cni.protocol.spec import Config
 from ipam.rails import Device
 
 # Plugins that take a master, if need be by the default route, and pass over the device that Multus adds.

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cni.errors import IoFailure
-from cni.result import Address
-from cni.spec import Json
+from cni.protocol.errors import IoFailure
+from cni.protocol.result import Address
+from cni.protocol.spec import Json
 from ipam.ranges import Span, count
 from ipam.stores import Gone, Sandbox
-from ipam.stores.lease import Entry, Kept, Lease, Lost, Unreadable, entry, joined, link, unseal
-from ipam.stores.ranges import parsed
-from ipam.stores.ranges import read as read_ranges
-from ipam.stores.slots import QUARANTINE, Slots, reading
-from ipam.stores.stale import Rule
-from ipam.stores.table import LEASES
+from ipam.stores.files.lease import Entry, Kept, Lease, Lost, Unreadable, entry, joined, link, unseal
+from ipam.stores.files.ranges import parsed
+from ipam.stores.files.ranges import read as read_ranges
+from ipam.stores.files.slots import QUARANTINE, Slots, reading
+from ipam.stores.files.stale import Rule
+from ipam.stores.files.table import LEASES
 
 # What is not free: a pod's; a dead one's; kept back after its release, from all or all but one; another host's on the
 # link; perhaps still used by the pod that had it; nobody knows whose.

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from cni.errors import AddressHeld, AddressUnavailable, PoolExhausted
-from cni.result import Address, Ip
+from cni.protocol.errors import AddressHeld, AddressUnavailable, PoolExhausted
+from cni.protocol.result import Address, Ip
 from ipam.pool import RangeSet
 from ipam.ranges import count, next_free
 from ipam.stores import Book

@@ -8,14 +8,14 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final
 
-from cni import pod as pods
-from cni.errors import InvalidConfig, LinkUnavailable, doing
 from cni.kernel import probe, rtnl
 from cni.kernel.patience import with_carrier
 from cni.kernel.rtnl import Link
-from cni.pod import Pod
-from cni.result import Address, Ip
-from cni.spec import Request, configuration
+from cni.protocol.errors import InvalidConfig, LinkUnavailable, doing
+from cni.protocol.result import Address, Ip
+from cni.protocol.spec import Request, configuration
+from cni.state import pod as pods
+from cni.state.pod import Pod
 from ipam import conflicts, eui64
 from ipam.pool import Pool, RangeSet
 from ipam.stores import Store

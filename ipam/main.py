@@ -5,12 +5,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from cni import spec
-from cni.dispatch import Command, answer
-from cni.errors import AddressHeld, BadEnvironment, CheckFailed, InvalidConfig, IoFailure, NotAvailable, PoolExhausted
-from cni.location import IPAM_DIR, path_of
-from cni.result import Address, Ip, Result
-from cni.spec import Config, Key, Reply, Request
+from cni.protocol import spec
+from cni.protocol.dispatch import Command, answer
+from cni.protocol.errors import (
+    AddressHeld,
+    BadEnvironment,
+    CheckFailed,
+    InvalidConfig,
+    IoFailure,
+    NotAvailable,
+    PoolExhausted,
+)
+from cni.protocol.location import IPAM_DIR, path_of
+from cni.protocol.result import Address, Ip, Result
+from cni.protocol.spec import Config, Key, Reply, Request
 from ipam import leases
 from ipam.pool import Pool, RangeSet
 from ipam.stores import Book, Choose, Owner, Sandbox, Store, Terms
@@ -219,7 +227,7 @@ def _pool(conf: Config, args: Mapping[str, str]) -> Pool:
 def _store(conf: Config, log: list[str]) -> Store:
     """The network's store: <ipam.dataDir>/<name>, else <stateDir>/ipam/<name>, else /var/lib/cni/hpn/ipam/<name>.
     Raises InvalidConfig."""
-    from ipam.stores.files import FileStore  # noqa: PLC0415
+    from ipam.stores.files.store import FileStore  # noqa: PLC0415
 
     ipam: Any = conf.get("ipam")
     data_dir = ipam.get("dataDir") if isinstance(ipam, dict) else None

@@ -9,14 +9,15 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from pathlib import Path
 from typing import Any
 
-from cni import durable, spec
-from cni.errors import BadEnvironment, InvalidConfig, IoFailure
-from cni.locks import take
-from cni.result import Address
-from cni.spec import Key
+from cni.protocol import spec
+from cni.protocol.errors import BadEnvironment, InvalidConfig, IoFailure
+from cni.protocol.result import Address
+from cni.protocol.spec import Key
+from cni.state import durable
+from cni.state.locks import take
 from ipam.stores import Owner
-from ipam.stores.files import PATIENCE
-from ipam.stores.lease import Lease
+from ipam.stores.files.lease import Lease
+from ipam.stores.files.store import PATIENCE
 
 # host-local: plugins/ipam/host-local/backend/disk/backend.go
 _LAST = "last_reserved_ip."

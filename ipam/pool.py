@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface
 from itertools import islice, pairwise
 
-from cni.errors import InvalidConfig, together
-from cni.result import Address, Ip, Network, Route
-from cni.spec import Json
+from cni.protocol.errors import InvalidConfig, together
+from cni.protocol.result import Address, Ip, Network, Route
+from cni.protocol.spec import Json
 from ipam.ranges import Span, assignable, subtract, whole
 
 

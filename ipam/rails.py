@@ -7,8 +7,8 @@ its first attachment on: the others find their address free.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from cni.errors import AddressHeld, AddressUnavailable, InvalidConfig, PoolExhausted
-from cni.result import Address, Ip
+from cni.protocol.errors import AddressHeld, AddressUnavailable, InvalidConfig, PoolExhausted
+from cni.protocol.result import Address, Ip
 from ipam import leases
 from ipam.pool import Pool, Rail, RangeSet
 from ipam.ranges import Span, common, next_free, whole

@@ -2,10 +2,10 @@
 
 import json
 
-from cni import node
-from cni.errors import InvalidConfig
-from cni.location import is_absolute
-from cni.spec import Json
+from cni.protocol.errors import InvalidConfig
+from cni.protocol.location import is_absolute
+from cni.protocol.spec import Json
+from cni.state import node
 
 _LIMIT = 1 << 16
 

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Collection
 
 from cni.kernel import netns
-from cni.spec import Request
+from cni.protocol.spec import Request
 from ipam.stores import Sandbox
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cni import node
+from cni.state import node
 
 
 def require(tier: str, missing: str) -> None:

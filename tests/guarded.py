@@ -417,7 +417,7 @@ GUARDS = [
         ),
     ),
     *of(
-        "cni/journal.py",
+        "cni/state/journal.py",
         "unit/test_journal.py",
         ("beside-identity", "        and record.identity == ours.identity\n", ""),
         ("beside-boot", "        and record.of_this_boot\n        and", "        and"),
@@ -463,7 +463,7 @@ GUARDS = [
         ("legible-key", "    if netns and identity and f'", "    if netns and identity or f'"),
     ),
     *of(
-        "cni/durable.py",
+        "cni/state/durable.py",
         "unit/test_durable.py",
         (
             "write-fsync",
@@ -535,7 +535,7 @@ GUARDS = [
         ),
     ),
     *of(
-        "cni/locks.py",
+        "cni/state/locks.py",
         "unit/test_journal.py",
         ("flock", "    while not lock_descriptor(fd, blocking=False):", "    while False:"),
         ("deadline", "        if time.monotonic() > deadline:", "        if False:"),
@@ -584,7 +584,7 @@ GUARDS = [
         ),
     ),
     *of(
-        "cni/delegate.py",
+        "cni/parts/delegate.py",
         "unit/test_delegate.py",
         ("no-path", 'if "/" in ipam or ipam in (".", ".."):', "if False:"),
         (
@@ -627,7 +627,7 @@ GUARDS = [
         ("not-as-ipam", "    if request.var(DELEGATED):", "    if False:"),
     ),
     *of(
-        "cni/spec.py",
+        "cni/protocol/spec.py",
         "unit/test_spec.py",
         (
             "container-id",
@@ -643,7 +643,7 @@ GUARDS = [
         ("result-not-remembered", " and b'\"prevResult\"' not in stdin", ""),
     ),
     *of(
-        "cni/pod.py",
+        "cni/state/pod.py",
         "netns/test_gc.py",
         (
             "identity",
@@ -774,7 +774,7 @@ GUARDS = [
         ("whole-addresses", "    if lost:\n        raise", "    if False:\n        raise"),
     ),
     *of(
-        "cni/tuning.py",
+        "cni/parts/tuning.py",
         "netns/test_tuning.py",
         (
             "list",
@@ -797,7 +797,7 @@ GUARDS = [
         ),
     ),
     *of(
-        "cni/routing.py",
+        "cni/parts/routing.py",
         "netns/test_routing.py unit/test_routing.py",
         ("table-of-another", " | claimed_by_others\n", "\n"),
         ("table-in-use", "kernel_rules.tables_in_use(pod.rtnl) | claimed_by_others", "claimed_by_others"),
@@ -811,7 +811,7 @@ GUARDS = [
         ),
     ),
     *of(
-        "cni/device_info.py",
+        "cni/parts/device_info.py",
         "unit/test_device_info.py attack/test_hostile_configuration.py",
         (
             "allowed",
@@ -836,7 +836,7 @@ GUARDS = [
         ("removed-by-others", "            elif _text(folder, name) not in (before, None):", "            else:"),
     ),
     *of(
-        "cni/node.py",
+        "cni/state/node.py",
         "attack/test_hostile_configuration.py unit/test_log.py",
         ("up", '    if ".." in names:\n        raise', "    if False:\n        raise"),
         ("below", "        if names[: len(above)] == above:", "        if True:"),
@@ -872,7 +872,7 @@ GUARDS = [
         ("limit", "        if len(data) > limit:", "        if False:"),
     ),
     *of(
-        "cni/log.py",
+        "cni/state/log.py",
         "unit/test_log.py attack/test_hostile_configuration.py",
         (
             "allowed",
@@ -1173,7 +1173,7 @@ GUARDS = [
         ("seen-from-here", " if cookie and mounts else None", " if cookie else None", "netns/test_reclaim.py"),
     ),
     *of(
-        "ipam/stores/stale.py",
+        "ipam/stores/files/stale.py",
         "unit/test_ipam_store.py",
         ("listed", "            return holdings(body)[0] not in self.spared", "            return True"),
         (
@@ -1208,7 +1208,7 @@ GUARDS = [
         ),
     ),
     *of(
-        "ipam/stores/sticky.py",
+        "ipam/stores/files/sticky.py",
         "unit/test_ipam_policy.py unit/test_ipam_clock.py",
         (
             "in-use",
@@ -1239,13 +1239,13 @@ GUARDS = [
         ),
     ),
     *of(
-        "ipam/stores/siblings.py",
+        "ipam/stores/files/siblings.py",
         "unit/test_ipam_rails.py",
         ("not-its-own", " and lease.owner.key != key:", ":"),
         ("the-whole-name", "f'\"containerID\":{json.dumps(key.container_id)}'", "f'{key.container_id}'"),
     ),
     *of(
-        "ipam/stores/lease.py",
+        "ipam/stores/files/lease.py",
         "unit/test_ipam_policy.py unit/test_ipam_clock.py",
         (
             "checksum",
@@ -1258,7 +1258,7 @@ GUARDS = [
         ("cool", "cool = now + (terms.cooldown if cools else 0)", "cool = now", "unit/test_ipam_policy.py"),
     ),
     *of(
-        "ipam/stores/slots.py",
+        "ipam/stores/files/slots.py",
         "netns/test_full_disk.py",
         ("sync", "        os.fdatasync(self.fd)", "        pass", "unit/test_ipam_sync.py"),
         (
@@ -1295,7 +1295,7 @@ GUARDS = [
         ),
     ),
     *of(
-        "ipam/stores/files.py",
+        "ipam/stores/files/store.py",
         "unit/test_ipam_sync.py",
         (
             "lost-is-held",
@@ -1363,7 +1363,7 @@ GUARDS = [
         ("no-others", "                    table.refuse_others()\n", "", "unit/test_ipam_damage.py::test_no_file"),
     ),
     *of(
-        "ipam/stores/table.py",
+        "ipam/stores/files/table.py",
         "unit/test_ipam_damage.py attack/test_damaged_leases.py",
         ("the-keys-own", "        if held.seal != self.index.seal(slot):", "        if False:"),
         (
@@ -1435,7 +1435,7 @@ GUARDS = [
         ("head-in-range", "        return head if 0 < head < self.index.slots and", "        return head if"),
     ),
     *of(
-        "ipam/stores/repair.py",
+        "ipam/stores/files/repair.py",
         "unit/test_ipam_damage.py unit/test_ipam_crash.py unit/test_ipam_sync.py",
         (
             "sync-first",
@@ -1509,7 +1509,7 @@ GUARDS = [
         ),
     ),
     *of(
-        "cni/promises.py",
+        "cni/parts/promises.py",
         "netns/test_check_addresses.py",
         (
             "rule",
@@ -1554,7 +1554,7 @@ GUARDS = [
         ("enslaved", '    if over is None or over.kind != "vrf":', "    if False:", "netns/test_check_link.py"),
     ),
     *of(
-        "cni/trust.py",
+        "cni/state/trust.py",
         "unit/test_trust.py",
         (
             "mode",
@@ -1595,7 +1595,7 @@ GUARDS = [
         ),
     ),
     *of(
-        "cni/lost.py",
+        "cni/kinds/lost.py",
         "attack/test_damaged_records.py::test_a_stranger_under_the_name_stays "
         "attack/test_damaged_records.py::test_an_altname_is_a_strangers "
         "attack/test_damaged_records.py::test_the_hosts_own_namespace_is_no_pods",
@@ -1604,7 +1604,7 @@ GUARDS = [
         ("could-be-ours", "        if link.kind in _CHILDREN:", "        if True:"),
     ),
     *of(
-        "cni/program.py",
+        "cni/parts/program.py",
         "attack/test_hostile_user.py::test_a_plugin_that_others_could_have_written",
         ("others-write", "    if _others_write(found):", "    if False:"),
         ("others-write-its-directory", "    if _others_write(folder) and not", "    if False and not"),
@@ -1629,7 +1629,7 @@ GUARDS = [
         ),
     ),
     *of(
-        "ipam/stores/blocks.py",
+        "ipam/stores/files/blocks.py",
         "unit/test_ipam_damage.py::test_an_index_of_no_worth attack/test_damaged_leases.py",
         (
             "checksum",
@@ -1638,7 +1638,7 @@ GUARDS = [
         ),
     ),
     *of(
-        "ipam/stores/index.py",
+        "ipam/stores/files/index.py",
         "unit/test_ipam_damage.py attack/test_damaged_leases.py",
         ("making", "self._making = _CHANGING, int.from_bytes(os.urandom(4))", "self._making = _CHANGING, 7"),
         (
@@ -1657,7 +1657,7 @@ GUARDS = [
         ("chain-end", "            if left < 0:", "            if False:"),
     ),
     *of(
-        "ipam/stores/pages.py",
+        "ipam/stores/files/pages.py",
         "unit/test_ipam_damage.py attack/test_damaged_leases.py",
         (
             "about",
@@ -1941,12 +1941,12 @@ GUARDS = [
         ),
     ),
     *of(
-        "cni/dispatch.py",
+        "cni/protocol/dispatch.py",
         "netns/test_netlink.py::test_all_waits_of_a_request_are_one",
         ("patience", "    patience.begin()\n", ""),
     ),
     *of(
-        "cni/escaped.py",
+        "cni/kinds/escaped.py",
         "attack/test_escaped_links.py::test_stacked_on_it",
         (
             "suspected-over",

@@ -12,7 +12,7 @@ from typing import Any
 from topology import PROGRAMS
 
 from cni.main import run as hpn
-from cni.spec import Request
+from cni.protocol.spec import Request
 
 _STEPS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.truncate", "socket.sendto"}
 _CALLS = {"flush", "fsync", "fdatasync", "pwrite"}  # steps that Python raises no audit event for

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from shipped import CONF, documents, plugins, requests, texts
 
-from cni import config, spec
+from cni import config
+from cni.protocol import spec
 from ipam import config as ipam_config
 
 HPN, HPN_IPAM = "hpn", "hpn-ipam"

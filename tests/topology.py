@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cni import durable, spec
-from cni.errors import CniError
-from cni.locks import Lock
 from cni.main import run as hpn
-from cni.spec import Reply, Request
+from cni.protocol import spec
+from cni.protocol.errors import CniError
+from cni.protocol.spec import Reply, Request
+from cni.state import durable
+from cni.state.locks import Lock
 from ipam.main import ask as hpn_ipam
 
 PROGRAMS = {"hpn-ipam": hpn_ipam}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
 
 from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, Change, attr, u32
-from cni.result import Route
+from cni.protocol.result import Route
 
 RTM_NEWADDR, RTM_NEWROUTE = 20, 24
 IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_FLAGS = 1, 2, 4, 8

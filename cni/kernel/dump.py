@@ -17,7 +17,7 @@ from cni.kernel.addresses import RT_TABLE_MAIN, RTA_TABLE, RTN_UNICAST
 from cni.kernel.netlink import HEADER, SOL_NETLINK
 from cni.kernel.rtnl import RTM_GETLINK, Link, Rtnl, attr, get_link, opened, parse_link, u32
 from cni.kernel.rules import RTM_GETROUTE, RTM_GETRULE
-from cni.result import Network, Route
+from cni.protocol.result import Network, Route
 
 T = TypeVar("T")
 RTM_GETADDR: Final = 22

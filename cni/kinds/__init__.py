@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from cni.errors import RecordUnreadable
-from cni.escaped import Search
 from cni.kernel.rtnl import Link, Rtnl
-from cni.pod import Pod
-from cni.result import Interface
-from cni.spec import Json
+from cni.kinds.escaped import Search
+from cni.protocol.errors import RecordUnreadable
+from cni.protocol.result import Interface
+from cni.protocol.spec import Json
+from cni.state.pod import Pod
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
@@ -50,7 +50,7 @@ class Kind(Protocol):
 
     def check(self, plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
         """Raise CheckFailed unless the interface is as planned; return it, as ``attach`` does.  What all kinds have in
-        common, cni/promises.py compares."""
+        common, cni/parts/promises.py compares."""
 
     def status(self, conf: "NetConf", host: Rtnl) -> None:
         """Raise CniError if no ADD of this configuration can be served now."""

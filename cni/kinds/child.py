@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from cni import escaped, gids, journal, rdma
-from cni.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
-from cni.escaped import Search
 from cni.kernel import dump, netdevice, nsid, rtnl, sysfs, unlink
 from cni.kernel.netlink import attributes
 from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, RTM_NEWLINK, Link, Rtnl
-from cni.pod import Pod
-from cni.result import Interface
-from cni.spec import Json
+from cni.kinds import escaped
+from cni.kinds.escaped import Search
+from cni.parts import gids, rdma
+from cni.protocol.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
+from cni.protocol.result import Interface
+from cni.protocol.spec import Json
+from cni.state import journal
+from cni.state.pod import Pod
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.

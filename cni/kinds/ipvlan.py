@@ -3,16 +3,16 @@
 import struct
 from typing import TYPE_CHECKING, Final, cast
 
-from cni import journal
-from cni import pod as pods
-from cni.errors import LinkUnavailable
-from cni.journal import Record
 from cni.kernel import netns
 from cni.kernel.rtnl import Rtnl, attr
 from cni.kinds import child
 from cni.kinds.child import IFLA_IPVLAN_MODE, attach, check, claiming, detach, interfaces, stands, status
-from cni.pod import Pod
-from cni.spec import Json
+from cni.protocol.errors import LinkUnavailable
+from cni.protocol.spec import Json
+from cni.state import journal
+from cni.state import pod as pods
+from cni.state.journal import Record
+from cni.state.pod import Pod
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.

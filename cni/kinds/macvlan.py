@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, cast
 from cni.kernel.rtnl import Rtnl, attr, u32
 from cni.kinds import child
 from cni.kinds.child import attach, check, claiming, detach, interfaces, stands, status
-from cni.pod import Pod
-from cni.spec import Json
+from cni.protocol.spec import Json
+from cni.state.pod import Pod
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.

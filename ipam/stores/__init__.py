@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from cni.result import Address, Ip
-from cni.spec import Key
+from cni.protocol.result import Address, Ip
+from cni.protocol.spec import Key
 from ipam.ranges import Span
 
 

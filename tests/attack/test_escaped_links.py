@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from topology import Host, Pod, ip, leases, until
 
-from cni import journal, remembered
+from cni.state import journal, remembered
 
 CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from topology import Host, Pod
 
-from cni import device_info, node
-from cni.errors import InvalidConfig, IoFailure
+from cni.parts import device_info
+from cni.protocol.errors import InvalidConfig, IoFailure
+from cni.state import node
 
 SLOW = 10.0  # seconds, that no call takes
 VF = {"device": "0000:3b:10.1", "pf": "0000:3b:00.0"}

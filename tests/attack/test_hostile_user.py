@@ -16,11 +16,12 @@ import pytest
 from attack.user import NOBODY, flocked, nobody
 from topology import Host, Pod, until
 
-from cni import durable, journal, program, trust
-from cni.errors import IoFailure, TryAgain
-from cni.locks import Lock
+from cni.parts import program
+from cni.protocol.errors import IoFailure, TryAgain
+from cni.state import durable, journal, trust
+from cni.state.locks import Lock
 from ipam import migrate
-from ipam.stores import files as stores
+from ipam.stores.files import store as stores
 
 PR_SET_NAME = 15
 SLOW = 10.0  # seconds, that no call takes

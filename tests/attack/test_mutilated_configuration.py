@@ -16,8 +16,8 @@ from attack.mutation import mutants
 from shipped import CONF, plugins, requests, texts
 from topology import PROGRAMS, Host, Pod, mounted
 
-from cni import node
 from cni.main import run as hpn
+from cni.state import node
 
 COUNT = int(os.environ.get("HPN_FUZZ", "5000"))
 SEED = int(os.environ.get("HPN_FUZZ_SEED", "1"))

@@ -13,7 +13,7 @@ from typing import Any
 from topology import PROGRAMS
 
 from cni.main import run as hpn
-from cni.spec import Reply, Request
+from cni.protocol.spec import Reply, Request
 
 
 def at_once(requests: Sequence[Request]) -> list[Reply]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from struct import pack
 
-from cni.spec import Request
+from cni.protocol.spec import Request
 from ipam.main import run
 
 NAME = "recorded"

@@ -15,7 +15,7 @@ from lab.guest import rdma
 from lab.node import NAME, PF, RDMA, Node, netdev, pci, rdma_devs
 from topology import Pod, ip, until
 
-from cni import durable
+from cni.state import durable
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 LENGTH = 64  # of testhca's tables

@@ -13,7 +13,7 @@ import pytest
 from lab.node import MAC, NAME, PF, RDMA, Node, pci, rdma_devs, vf
 from topology import Pod, ip, until
 
-from cni import journal
+from cni.state import journal
 
 
 def test_attaches_and_detaches(node: Node, pod: Pod) -> None:

@@ -12,7 +12,7 @@ import pytest
 from conftest import require
 from topology import Host, Pod, ip
 
-from cni import places
+from cni.state import places
 
 CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -9,7 +9,7 @@ import pytest
 from topology import PROGRAMS, Host, Pod
 
 from cni.main import run as hpn
-from cni.spec import Reply
+from cni.protocol.spec import Reply
 
 NOTHING = {"cni.dev/valid-attachments": []}
 

@@ -13,9 +13,10 @@ import pytest
 from topology import PROGRAMS, Host, Pod, with_another_lock
 
 from agent import idle
-from cni import collect, journal
-from cni.location import location
-from cni.spec import Key
+from cni import collect
+from cni.protocol.location import location
+from cni.protocol.spec import Key
+from cni.state import journal
 
 ROOT = Path(__file__).parents[2]
 MakePod = Callable[[], Pod]

@@ -9,7 +9,7 @@ import pytest
 from topology import Host, Pod, filled, mounted, read_only, writable
 from unit.ipam_calls import Net
 
-from ipam.stores.slots import GROWTH
+from ipam.stores.files.slots import GROWTH
 
 RANGES = {"ranges": [[{"subnet": "10.0.0.0/16"}], [{"subnet": "fd00::/64"}]]}
 SIZES = {"tmpfs": "4m", "ext4": "16m"}

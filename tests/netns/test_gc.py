@@ -13,7 +13,7 @@ from topology import Host, Pod, ip, until
 
 from cni.kernel import patience
 from cni.main import run as hpn
-from cni.spec import Request
+from cni.protocol.spec import Request
 from ipam.main import ask as hpn_ipam
 
 ROOT = Path(__file__).parents[2]

@@ -8,9 +8,9 @@ from typing import Any
 
 from topology import Host, Pod, until, with_another_lock
 
-from cni import journal
 from cni.main import run as hpn
-from cni.spec import Key, Request
+from cni.protocol.spec import Key, Request
+from cni.state import journal
 from ipam.main import ask as hpn_ipam
 
 NOTHING = {"cni.dev/valid-attachments": []}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from topology import Host, Pod, ip, until
 
-from cni import durable
+from cni.state import durable
 
 MAC = "02:00:00:00:00:0%d"
 

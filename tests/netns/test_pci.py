@@ -12,12 +12,12 @@ import pci
 import pytest
 from topology import Host, Pod, ip
 
-from cni import durable, journal
-from cni import pod as pods
 from cni.kernel import sysfs
 from cni.kernel.vf import Vf
 from cni.kinds.sriov.plan import Plan
-from cni.spec import Key
+from cni.protocol.spec import Key
+from cni.state import durable, journal
+from cni.state import pod as pods
 
 ANOTHER = "0000:3b:10.3"
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from topology import Host, Pod, leases
 
-from cni import location, places
+from cni.protocol import location
+from cni.state import places
 
 
 @pytest.fixture(autouse=True)

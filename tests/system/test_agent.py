@@ -18,7 +18,7 @@ from system.agents import answers, call, conf, ok, running, until
 from system.machine import Machine, ours
 from system.machine import running as running_programs
 
-from cni.locks import Lock
+from cni.state.locks import Lock
 
 CYCLES = 500
 KILLS = 100

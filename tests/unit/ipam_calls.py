@@ -11,11 +11,11 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-from cni.spec import Reply, Request
+from cni.protocol.spec import Reply, Request
 from ipam import main
 from ipam.ranges import Span
-from ipam.stores.lease import holdings, seal, unseal
-from ipam.stores.table import Table
+from ipam.stores.files.lease import holdings, seal, unseal
+from ipam.stores.files.table import Table
 
 # What changes or opens a file says so to audit hooks, before it does.
 STEPS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}

@@ -14,9 +14,9 @@ from conftest import require
 from agent import protocol
 from agent.protocol import HEADER, MAGIC
 from agent.server import Server
-from cni import pod
-from cni.errors import BadEnvironment
-from cni.spec import Reply, Request
+from cni.protocol.errors import BadEnvironment
+from cni.protocol.spec import Reply, Request
+from cni.state import pod
 
 VERSION = "0123456789abcdef"
 

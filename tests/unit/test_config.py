@@ -8,10 +8,10 @@ import pytest
 
 from cni import config, models
 from cni.config import Location
-from cni.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField
 from cni.models import Ipvlan, Macvlan, Sriov
-from cni.result import Interface, Result
-from cni.spec import Request
+from cni.protocol.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField
+from cni.protocol.result import Interface, Result
+from cni.protocol.spec import Request
 
 MAC = "02:00:00:00:00:01"
 

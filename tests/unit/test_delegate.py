@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cni import delegate
-from cni.errors import DelegateError, DelegateFailed, InvalidConfig, PoolExhausted
-from cni.result import Ip, Result
-from cni.spec import Request
+from cni.parts import delegate
+from cni.protocol.errors import DelegateError, DelegateFailed, InvalidConfig, PoolExhausted
+from cni.protocol.result import Ip, Result
+from cni.protocol.spec import Request
 
 RESULT = '{"cniVersion": "1.1.0", "ips": [{"address": "10.0.0.2/24"}]}'
 PARSED = Result(ips=(Ip(ip_interface("10.0.0.2/24")),))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cni import device_info
-from cni.errors import InvalidConfig, IoFailure
+from cni.parts import device_info
+from cni.protocol.errors import InvalidConfig, IoFailure
 
 pytestmark = pytest.mark.usefixtures("node_file")
 VF = {"device": "0000:3b:10.1", "pf": "0000:3b:00.0", "rdma_devs": ["mlx5_4", "mlx5_5"]}

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cni import errors
-from cni.dispatch import answer
-from cni.errors import CniError, DelegateError, InterfaceExists, IoFailure, UnsupportedField, doing
-from cni.result import Interface, Result
-from cni.spec import Json, Reply, Request
+from cni.protocol import errors
+from cni.protocol.dispatch import answer
+from cni.protocol.errors import CniError, DelegateError, InterfaceExists, IoFailure, UnsupportedField, doing
+from cni.protocol.result import Interface, Result
+from cni.protocol.spec import Json, Reply, Request
 
 ENVIRON = {"CNI_CONTAINERID": "c1", "CNI_NETNS": "/n", "CNI_IFNAME": "hpn0", "CNI_PATH": "/p"}
 SUPPORTED = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]

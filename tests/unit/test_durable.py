@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cni import durable
-from cni.errors import InvalidConfig, IoFailure, RecordUnreadable
+from cni.protocol.errors import InvalidConfig, IoFailure, RecordUnreadable
+from cni.state import durable
 
 BODY: dict[str, Any] = {"key": {"container_id": "c1"}, "name": "é", "n": [1, 2.5, None, True], "empty": {}}
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cni import gids
-from cni.errors import GidTableFull, LinkUnavailable
-from cni.gids import Watch
 from cni.kernel.gids import Entry, tables
 from cni.models import Rdma
+from cni.parts import gids
+from cni.parts.gids import Watch
+from cni.protocol.errors import GidTableFull, LinkUnavailable
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 V4, V6 = ip_address("10.56.0.2"), ip_address("fd00:56::2")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cni import journal
-from cni.journal import Record
-from cni.pod import Identity
-from cni.spec import Key
+from cni.protocol.spec import Key
+from cni.state import journal
+from cni.state.journal import Record
+from cni.state.pod import Identity
 from ctl.main import main
 
 GIDS = [

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from unit.ipam_calls import Net
 
-from cni.errors import IoFailure
+from cni.protocol.errors import IoFailure
 from ipam import main as program
-from ipam.stores.files import FileStore
-from ipam.stores.lease import BLANK, seal
+from ipam.stores.files.lease import BLANK, seal
+from ipam.stores.files.store import FileStore
 
 IPAM = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}
 DAMAGE = [b"\0" * 512, b"#", b"\xff" * 512, b"[]".ljust(511) + b"\n", b'{"containerID":"x"}'.ljust(511) + b"\n"]

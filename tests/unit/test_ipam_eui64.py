@@ -4,7 +4,7 @@ from ipaddress import IPv6Address, ip_address
 
 import pytest
 
-from cni.errors import InvalidConfig
+from cni.protocol.errors import InvalidConfig
 from ipam import eui64
 from ipam.config import load
 

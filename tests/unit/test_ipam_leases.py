@@ -5,7 +5,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from cni.errors import AddressUnavailable, PoolExhausted
+from cni.protocol.errors import AddressUnavailable, PoolExhausted
 from ipam.leases import choose
 from ipam.pool import Range, range_sets
 from ipam.ranges import Span

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from unit.ipam_calls import Net, killed_at
 
-from cni.errors import AddressConflict, InvalidConfig, IoFailure, PoolExhausted
 from cni.kernel.rtnl import IFF_NOARP, Link
-from cni.spec import Key
+from cni.protocol.errors import AddressConflict, InvalidConfig, IoFailure, PoolExhausted
+from cni.protocol.spec import Key
 from ctl.main import main
 from ipam import conflicts, leases
 from ipam.config import load
 from ipam.link import refuse_unless_probeable
 from ipam.stores import Owner, Terms
-from ipam.stores.files import FileStore
+from ipam.stores.files.store import FileStore
 
 ROOT = Path(__file__).parents[2]
 MAC = "02:00:00:00:00:99"
@@ -57,7 +57,7 @@ def test_off_it_costs_nothing(tmp_path):
     program = (
         "import sys; sys.path.insert(0, 'tests'); from pathlib import Path; from unit.ipam_calls import Net\n"
         f"net = Net(Path({str(tmp_path)!r}), {SMALL}); net.add('a')\n"
-        "print({'ipam.link', 'ipam.conflicts', 'ipam.eui64', 'cni.kernel.probe', 'cni.pod'} & sys.modules.keys())"
+        "print({'ipam.link', 'ipam.conflicts', 'ipam.eui64', 'cni.kernel.probe', 'cni.state.pod'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "set()"

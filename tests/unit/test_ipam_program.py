@@ -38,7 +38,7 @@ def test_process(tmp_path):
 )
 def test_packages_loaded(tmp_path, command, loaded):
     program = (
-        "import json, os, sys; from cni.spec import Request; from ipam.main import run\n"
+        "import json, os, sys; from cni.protocol.spec import Request; from ipam.main import run\n"
         "assert run(Request(dict(os.environ), sys.stdin.buffer.read())).exit_code == 0\n"
         "print(json.dumps(sorted({'filelock', 'netaddr', 'pydantic'} & sys.modules.keys())))"
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from unit.ipam_calls import Net, killed_at
 
-from cni.errors import TryAgain
-from cni.locks import Lock
+from cni.protocol.errors import TryAgain
+from cni.state.locks import Lock
 
 DUAL = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}
 # Of one line, and of several.

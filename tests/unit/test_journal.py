@@ -14,12 +14,12 @@ from typing import Any
 import pci
 import pytest
 
-from cni import durable, journal
-from cni.errors import IoFailure, RecordUnreadable, TryAgain
-from cni.journal import Record
 from cni.kernel import sysfs
-from cni.pod import Identity
-from cni.spec import Key
+from cni.protocol.errors import IoFailure, RecordUnreadable, TryAgain
+from cni.protocol.spec import Key
+from cni.state import durable, journal
+from cni.state.journal import Record
+from cni.state.pod import Identity
 
 KEY = Key("c1", "hpn0")
 RECORD = Record(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cni import node
-from cni.log import kept
-from cni.spec import Request
+from cni.protocol.spec import Request
+from cni.state import node
+from cni.state.log import kept
 
 pytestmark = pytest.mark.usefixtures("node_file")
 REQUEST = Request({"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "hpn0"}, b'{"name":"rail0"}')

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
-MODULES = ["cni.commands", "cni.config", "cni.models", "ipam.config", "ipam.stores.files"]
+MODULES = ["cni.commands", "cni.config", "cni.models", "ipam.config", "ipam.stores.files.store"]
 
 # Imports what argv names, from an empty interpreter, where compiling text, parsing an expression or asking for a
 # signature is an error; then shows that what was recorded is what would have been made.
@@ -25,7 +25,7 @@ import precompiled
 assert "inspect" not in sys.modules
 for name in sys.argv[2:]:
     __import__(name)
-from cni.spec import Key
+from cni.protocol.spec import Key
 assert Key("c1", "eth0") == Key(container_id="c1", ifname="eth0") != Key("c1", "eth1")
 for (text, mode), code in precompiled.CODE.items():
     assert precompiled.loads(code) == make(text, "<string>", mode), text

@@ -179,7 +179,7 @@ def test_ipam_alone_attaches_and_releases(installed: Path) -> None:
     assert run(program, stdin, CNI_COMMAND="DEL", **environ).stdout == b""
 
 
-SHOW = "import json; from cni.process import environment; print(json.dumps(environment()))"
+SHOW = "import json; from cni.protocol.process import environment; print(json.dumps(environment()))"
 
 
 @pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C"}, {"LD_LIBRARY_PATH": "/a"}, {"X": "a=b\nc", "Y": "\udcff"}])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni.result import Interface, Ip, Result, Route
+from cni.protocol.result import Interface, Ip, Result, Route
 
 RICH = Result(
     interfaces=(

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from cni import routing
-from cni.errors import InvalidConfig
 from cni.kernel.sysctl import name, path
-from cni.result import Ip, Result, Route
+from cni.parts import routing
+from cni.protocol.errors import InvalidConfig
+from cni.protocol.result import Ip, Result, Route
 
 
 def ips(*pairs: tuple[str, str | None]) -> tuple[Ip, ...]:

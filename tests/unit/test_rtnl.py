@@ -15,7 +15,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from cni.kernel import addresses, netlink, rtnl
 from cni.kernel.rtnl import Link
-from cni.result import Route
+from cni.protocol.result import Route
 
 
 def plain(message: Any) -> Any:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cni import spec
-from cni.errors import BadEnvironment, DecodeFailure, IncompatibleVersion, InvalidConfig
-from cni.spec import Key, Request
+from cni.protocol import spec
+from cni.protocol.errors import BadEnvironment, DecodeFailure, IncompatibleVersion, InvalidConfig
+from cni.protocol.spec import Key, Request
 
 COMPLETE = {
     "CNI_COMMAND": "ADD",

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from cni import config, models, spec, spelling
-from cni.errors import InvalidConfig
-from cni.spelling import Shape, settled
+from cni import config, models
+from cni.protocol import spec, spelling
+from cni.protocol.errors import InvalidConfig
+from cni.protocol.spelling import Shape, settled
 from ipam import config as ipam_config
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cni import trust
-from cni.errors import InvalidConfig
+from cni.protocol.errors import InvalidConfig
+from cni.state import trust
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ SLOW = 1.0
 PROGRAM = f"""
 import os, signal, socket, sys, time
 from agent import workers
-from cni.spec import Reply
+from cni.protocol.spec import Reply
 
 def answer(as_ipam, request):
     if request.stdin == b"slow":

@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from cni import escaped, journal, rdma
-from cni.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable
-from cni.escaped import Search
 from cni.kernel import netns, rtnl, sysfs, vf
 from cni.kernel.rtnl import IFF_NOARP, Link, Rtnl
 from cni.kernel.vf import Vf
+from cni.kinds import escaped
+from cni.kinds.escaped import Search
 from cni.kinds.sriov import attributes, choose, infiniband, netdev
 from cni.kinds.sriov.plan import Netdev, Plan
-from cni.pod import Pod
-from cni.result import Interface
-from cni.spec import Json
+from cni.parts import rdma
+from cni.protocol.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable
+from cni.protocol.result import Interface
+from cni.protocol.spec import Json
+from cni.state import journal
+from cni.state.pod import Pod
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.

@@ -2,13 +2,13 @@
 
 import errno
 
-from cni.errors import KernelRefused, LinkUnavailable, doing
 from cni.kernel import vf
 from cni.kernel.rtnl import IFF_UP, IFLA_ADDRESS, Link, Rtnl, attr
 from cni.kernel.vf import Vf
 from cni.kinds.sriov import choose
 from cni.kinds.sriov.plan import Plan
-from cni.spec import Json
+from cni.protocol.errors import KernelRefused, LinkUnavailable, doing
+from cni.protocol.spec import Json
 
 # The configuration's keys that an attribute is set by.
 _KEYS = {"vlan": "vlan, vlanQoS, vlanProto", "rate": "min_tx_rate, max_tx_rate"}

@@ -3,16 +3,16 @@
 from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
-from cni import journal
-from cni.errors import DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
 from cni.kernel import dump, rtnl, sysfs, vf
 from cni.kernel.patience import attempts
 from cni.kernel.rtnl import Link, Rtnl
+from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
+from cni.state import journal
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.location import Location
     from cni.models import Sriov
+    from cni.protocol.location import Location
 
 # With these a process in the pod drives the device, and there is no netdev.
 USERSPACE: Final = ("vfio-pci", "uio_pci_generic", "igb_uio")

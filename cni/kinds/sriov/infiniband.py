@@ -13,15 +13,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from cni.errors import CheckFailed, InvalidConfig, TryAgain, doing
 from cni.kernel import dump, netns, pci, rdma_netlink, sysfs
 from cni.kernel.patience import attempts
 from cni.kernel.rtnl import IFLA_IFNAME, IFLA_MTU, Link, Rtnl, attr, text, u32
 from cni.kernel.vf import Vf
 from cni.kinds.sriov import attributes, choose, netdev
 from cni.kinds.sriov.plan import Plan, Port
-from cni.pod import Pod
-from cni.spec import Json
+from cni.protocol.errors import CheckFailed, InvalidConfig, TryAgain, doing
+from cni.protocol.spec import Json
+from cni.state.pod import Pod
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from cni.errors import LinkUnavailable, TryAgain, doing
 from cni.kernel import netns, nsid, sysfs
 from cni.kernel.rtnl import (
     IFF_UP,
@@ -23,7 +22,8 @@ from cni.kernel.rtnl import (
 )
 from cni.kinds.sriov import attributes
 from cni.kinds.sriov.plan import FLAGS, Netdev, Plan
-from cni.pod import Pod
+from cni.protocol.errors import LinkUnavailable, TryAgain, doing
+from cni.state.pod import Pod
 
 # Looked at for a device that a pod has hidden.
 NAMESPACES: Final = 100

@@ -6,8 +6,8 @@ from typing import Final
 from cni.kernel import sysfs
 from cni.kernel.rtnl import IFF_ALLMULTI, IFF_NOARP, IFF_PROMISC, IFF_UP, Link
 from cni.kernel.vf import Vf
-from cni.rdma import Devices
-from cni.spec import Json
+from cni.parts.rdma import Devices
+from cni.protocol.spec import Json
 
 # A person sets them, and no move does away with any but the first.
 FLAGS: Final = IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI

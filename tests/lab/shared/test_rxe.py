@@ -14,8 +14,8 @@ from lab.guest import rdma, verbs
 from lab.node import Node, pci, rdma_devs
 from topology import Pod, until
 
-from cni import durable
 from cni.kernel import netns
+from cni.state import durable
 
 RXE = {"mode": "rxe"}
 IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]]}

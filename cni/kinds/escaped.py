@@ -1,0 +1,191 @@
+"""What a pod made of its interface that does not end with it: moved it to a namespace of its own, or stacked others on
+it, which the kernel hangs on the master itself.
+
+What is looked at is the pod's namespace and those that it moved something to (kernel/nsid.py), and theirs.  Another
+attachment's namespace is none of them, nor is the host's.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from cni.kernel import netns, nsid, patience, rtnl
+from cni.kernel.rtnl import Link, Rtnl
+from cni.protocol.spec import Json
+from cni.state import journal, remembered
+from cni.state.journal import Entry, Record
+from cni.state.pod import Identity, Pod
+
+# A pod can make more namespaces than we have time for.
+_NAMESPACES: Final = 100
+_SECONDS: Final = 4.0
+# How often what ADD made is looked for: while we look in one place it may be moved to another.
+_LOOKS: Final = 3
+# Of a pod that is gone, how long the kernel may take to do away with its links.
+_CLEANUP: Final = 3.0
+_POLL: Final = 0.01
+_NAMED: Final = 5  # in a message
+
+
+@dataclass(frozen=True)
+class Search:
+    """What there may still be, over the host's device of index ``lower``: links of these kinds, of any if there are
+    none, but for the ``others`` that were there before.
+
+    ``index`` and ``mac`` are of the link that ADD made, 0 and empty where that is gone.
+    """
+
+    lower: int
+    kinds: tuple[str, ...] = ()
+    others: tuple[int, ...] = ()
+    index: int = 0
+    mac: str = ""
+
+    def finds(self, link: Link, host_number: int) -> bool:
+        """Whether the link is over that device, seen from a namespace where the host's has this number."""
+        return link.parent_nsid == host_number and (not self.kinds or link.kind in self.kinds)
+
+    def is_what_add_made(self, link: Link) -> bool:
+        return bool(self.index) and (link.index == self.index or link.mac == self.mac)
+
+
+def suspected(inside: Rtnl, search: Search, *, knows: int) -> bool:
+    """Whether there may be anything, by what the pod's namespace alone tells: two questions, and mostly no more.
+
+    It ``knows`` so many others anyway: the host's, where the lower device of a link in it is.  If it knows one more,
+    something may have been moved there.
+    """
+    if len(nsid.known(inside)) > knows:
+        return True
+    links = nsid.over(inside, search.lower)
+    return any(link.index not in search.others for link in links if not search.kinds or link.kind in search.kinds)
+
+
+def removed(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str:
+    """Remove what there is.  Why it is not sure that what ADD made is gone, in words; empty where it is."""
+    with rtnl.opened() as host:
+        if host.link(index=search.lower) is None:
+            return ""  # and so is all that was over it
+        if pod is None:
+            return _left_by_the_dead(search, host)
+
+    def others() -> list[Record]:
+        return [r for r in journal.records(entry.state_dir) if r.of_this_boot and _name(r) != _name(record)]
+
+    strangers = {r.identity for r in others()} - {record.identity}
+
+    def mates() -> list[Json]:
+        return [r.link for r in others() if r.identity == record.identity]
+
+    return _Hunt(search, mates, strangers, remembered.interfaces(record.network, record.key)).ended(pod)
+
+
+@dataclass
+class _Hunt:
+    """``mates`` are the plans of the pod's other attachments, whose links stay, ``strangers`` other pods, and
+    ``plugins`` the interfaces in the pod that plugins made, None where nobody knows.  ``doubtful`` are links in the pod
+    over the same device of which nobody knows that."""
+
+    search: Search
+    mates: Callable[[], list[Json]]
+    strangers: set[Identity]
+    plugins: frozenset[str] | None
+    doubtful: set[str] = field(default_factory=set)
+    found: bool = False
+    visited: int = 0
+
+    def ended(self, pod: Pod) -> str:
+        deadline, looks, removed = time.monotonic() + _SECONDS, 0, 0
+        self.found = not self.search.index
+        with netns.opened("/proc/self/ns/net") as own:
+            while looks < (1 if self.found else _LOOKS):
+                removed = self._removed(pod.fd, own, deadline)
+                looks = 0 if removed else looks + 1
+                if time.monotonic() > deadline or self.visited >= _NAMESPACES:
+                    return f"the pod has more namespaces or links than {_SECONDS:.0f} s are enough for"
+        if not self.found:
+            return f"it is neither in the pod nor in {self.visited - 1} other namespaces that the pod moved links to"
+        if self.doubtful:
+            names = ", ".join(sorted(self.doubtful)[:_NAMED])
+            return f"over the same device the pod has {names}, and nothing tells whether another plugin made that"
+        return ""
+
+    def _removed(self, top: int, own: int, deadline: float) -> int:
+        """How many links were removed, in one look at all namespaces."""
+        count, self.visited, host = 0, 0, netns.inode(own)
+
+        def is_strange(fd: int, inside: Rtnl) -> bool:
+            inode = netns.inode(fd)
+            return inode == host or Identity(inode, netns.cookie(inside.sock)) in self.strangers
+
+        def look(inside: Rtnl, *more: bytes) -> list[Link]:
+            return nsid.over(inside, self.search.lower, *more)
+
+        with nsid.reached(top, is_strange, look, _NAMESPACES) as places:
+            for _, inside in places:
+                self.visited += 1
+                there = look(inside)  # which has the kernel give the host's namespace a number
+                number = nsid.number(inside, own)
+                links = [link for link in there if self.search.finds(link, number)]
+                # After the links: an ADD has its record before it has a link.
+                mates = self.mates() if links else []
+                ours = [link for link in links if not self._stays(link, mates)]
+                self.found = self.found or any(map(self.search.is_what_add_made, ours))
+                nsid.remove(inside, [link.index for link in ours])
+                count += len(ours)
+                if time.monotonic() > deadline:
+                    break
+        return count
+
+    def _stays(self, link: Link, mates: list[Json]) -> bool:
+        if self.search.is_what_add_made(link):
+            return False
+        if self._is_known(link, mates):
+            return True
+        # In the pod itself, and only there, it may be another plugin's.
+        return self.visited == 1 and bool(self.search.kinds) and self._is_plugins(link)
+
+    def _is_known(self, link: Link, mates: list[Json]) -> bool:
+        """Whether it is another attachment's of ours, or was there before."""
+        over = [plan for plan in mates if plan.get("parent") == self.search.lower]
+        theirs = any(
+            link.index == (plan["index"] or plan.get("born_as")) or link.mac == plan["mac"] != "" for plan in over
+        )
+        return theirs or link.index in self.search.others
+
+    def _is_plugins(self, link: Link) -> bool:
+        """Whether another plugin made it, or may have."""
+        if self.plugins is None:
+            self.doubtful.add(link.name)
+        return self.plugins is None or link.name in self.plugins
+
+
+def _left_by_the_dead(search: Search, host: Rtnl) -> str:
+    """The pod's namespace is gone, or nowhere to be seen.  The master tells by the MACs that it receives for whether
+    what ADD made is there."""
+    if not search.index or not search.mac:
+        return ""
+    for _ in patience.attempts(_CLEANUP, _POLL):
+        if search.mac not in nsid.addresses(host, search.lower):
+            return ""
+    with netns.opened("/proc/self/ns/net") as own:
+        for inode, path in (netns.inhabited() or {}).items():
+            if inode != netns.inode(own):
+                with suppress(OSError):
+                    _remove_from(path, search, own)
+    if search.mac not in nsid.addresses(host, search.lower):
+        return ""
+    return f"its master still receives for {search.mac}, and it is in no namespace that can be seen"
+
+
+def _remove_from(path: str, search: Search, own: int) -> None:
+    with netns.opened(path) as fd, rtnl.opened(fd) as inside, closing(inside.sock):
+        number = nsid.number(inside, own)
+        links = [link for link in nsid.over(inside, search.lower) if search.finds(link, number)]
+        nsid.remove(inside, [link.index for link in links if link.mac == search.mac])
+
+
+def _name(record: Record) -> tuple[str, str]:
+    return record.network, str(record.key)

@@ -1,0 +1,59 @@
+"""An attachment whose record could not be read: its interface is looked for by its name, and removed.
+
+The attachment was there, for it had a record; which kind it was, and what was changed for it, nobody knows.  What is
+found in the pod under its name, and could be ours, is taken away.  Only then are its addresses free at once.
+"""
+
+from cni.kernel import netns, rdma_netlink, rtnl, sysfs, unlink
+from cni.kernel.rtnl import IFLA_IFNAME, IFLA_NET_NS_FD, Link, attr, text, u32
+from cni.protocol.errors import BadEnvironment, doing
+from cni.protocol.spec import Request
+from cni.state import pod as pods
+from cni.state.journal import Record
+from cni.state.pod import Pod
+
+_CHILDREN = ("macvlan", "ipvlan")
+
+
+def remove(record: Record, request: Request) -> bool:
+    """Remove the interface; whether it was there to be removed.  Raises OSError, CniError.
+
+    It is looked for in the namespace that the runtime names or, where it names none, in the one that can still be read
+    in the record, if its identity is that of what is there.
+    """
+    if request.netns:
+        try:
+            with pods.given(request) as pod:
+                return not netns.is_own(pod.fd) and _removed(pod, record.key.ifname)
+        except BadEnvironment:
+            pass
+    with pods.found(record.identity, record.netns) as found:
+        return found is not None and _removed(found, record.key.ifname)
+
+
+def _removed(pod: Pod, ifname: str) -> bool:
+    link = pod.rtnl.link(ifname)
+    if link is None or link.name != ifname:  # an altname is a stranger's
+        return False
+    with doing(f"removing {ifname} from {pod.path}"):
+        if link.kind in _CHILDREN:
+            unlink.delete(pod.rtnl, link.index)
+        elif link.device:
+            _send_home(pod, link)
+        else:
+            return False
+    return True
+
+
+def _send_home(pod: Pod, link: Link) -> None:
+    """A device's interface, down, with its RDMA devices first.  Its PF goes on as it was told: nobody knows what was
+    there before."""
+    with netns.opened("/proc/self/ns/net") as own:
+        for name in sysfs.rdma_names(link.device):
+            index = rdma_netlink.index_of(name, pod.fd)
+            if index is not None:
+                rdma_netlink.move(index, to=own, of=pod.fd)
+        pod.rtnl.set_link(link.index, mask=rtnl.IFF_UP)
+        # The pod's name for it may be taken on the host.
+        pod.rtnl.set_link(link.index, attr(IFLA_IFNAME, text(f"vf{link.index}")))
+        pod.rtnl.set_link(link.index, attr(IFLA_NET_NS_FD, u32(own)))

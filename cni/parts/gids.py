@@ -1,0 +1,137 @@
+"""The GIDs of an attachment's addresses, by which RDMA traffic finds it: waited for, found, counted.
+
+The kernel makes them on its own, from addresses, a moment later: on a RoCE port each address has one entry of type
+RoCE v1 and one of v2 in a table of fixed length, whose places ("GID index") are what applications are told.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import TYPE_CHECKING, Final
+
+from cni.kernel import gids
+from cni.kernel.gids import ROCE_V2, Entry, Table
+from cni.protocol.errors import CheckFailed, GidTableFull, LinkUnavailable
+from cni.protocol.result import Address
+from cni.protocol.spec import Json
+from cni.state.pod import Pod
+
+if TYPE_CHECKING:
+    # Not at run time: DEL does without pydantic.
+    from cni.models import Rdma
+
+_POLL: Final = 0.01
+
+
+def refuse_full(wanted: "Rdma", devices: Sequence[str], addresses: int) -> None:
+    """Raise GidTableFull where RDMA is required and no table has room for an interface with so many addresses, and
+    for the link-local one that the kernel gives it.  Who does without RDMA is not in the way of a full table."""
+    if not wanted.required or not devices:
+        return
+    root = os.open("/sys", os.O_PATH | os.O_CLOEXEC)
+    try:
+        roomiest = max(_tables(root, devices), key=lambda t: t.free, default=None)
+    finally:
+        os.close(root)
+    if roomiest:
+        need = (addresses + 1) * (len({e.kind for e in roomiest.entries}) or 2)
+        if roomiest.free < need:
+            raise GidTableFull(f"rdma.required: {_full(roomiest)}; this attachment takes {need} or more")
+
+
+@dataclass
+class Watch:
+    """The tables of an attachment's RDMA devices, from before it had addresses.
+
+    Another pod's entries can look like ours: the tables show those of every namespace, and two networks may give the
+    same address to interfaces of the same name.  What was there before is theirs.
+    """
+
+    root: int
+    devices: Sequence[str]
+    theirs: frozenset[Entry] = field(default_factory=frozenset)
+
+    def found(self, netdev: str, addresses: Sequence[Address], wanted: "Rdma", log: list[str]) -> list[Json]:
+        """Where the addresses of the pod's interface are in the tables, as soon as all are there.
+
+        Raises LinkUnavailable or GidTableFull where RDMA is required and one is not in time; else a line in the log
+        says so.
+        """
+        deadline = time.monotonic() + wanted.patience
+        while True:
+            tables = _tables(self.root, self.devices)
+            now = frozenset(e for table in tables for e in table.entries)
+            self.theirs &= now  # what went meanwhile, and is there again, is ours
+            ours = [e for e in now - self.theirs if e.netdev == netdev]
+            missing = [a for a in addresses if not any(e.kind == ROCE_V2 and e.gid == gid(a) for e in ours)]
+            full = next((table for table in tables if not table.free), None)
+            if not tables or not missing or not wanted.patience:
+                break
+            if full or time.monotonic() > deadline:
+                why = (
+                    f"{', '.join(map(str, missing))} has no RoCE v2 GID: {_full(full) if full else self._late(wanted)}"
+                )
+                if wanted.required:
+                    raise (GidTableFull if full else LinkUnavailable)(f"rdma.required: {why}")
+                log.append(why)
+                break
+            time.sleep(_POLL)
+        return [
+            {"address": str(a), "device": e.device, "port": e.port, "index": e.index, "type": e.kind}
+            for a in addresses
+            for e in sorted(ours, key=lambda e: (e.device, e.port, e.index))
+            if e.gid == gid(a)
+        ]
+
+    def _late(self, wanted: "Rdma") -> str:
+        return (
+            f"{', '.join(self.devices)} got none in {wanted.patience:g} s (rdma.gidTimeout); is the port ACTIVE? "
+            "see: rdma link; and the table: /sys/class/infiniband/<device>/ports/<port>/gids"
+        )
+
+
+@contextmanager
+def watched(pod: Pod, devices: Sequence[str]) -> Iterator[Watch]:
+    """To be entered before the interface gets addresses.  Raises OSError."""
+    with ExitStack() as stack:
+        root = stack.enter_context(gids.sysfs(pod.fd)) if devices else -1
+        yield Watch(root, devices, frozenset(e for table in _tables(root, devices) for e in table.entries))
+
+
+def check(pod: Pod, netdev: str, promised: list[Json]) -> None:
+    """Raise CheckFailed unless every GID is where ADD found it."""
+    if not promised:
+        return
+    devices = sorted({p["device"] for p in promised})
+    with gids.sysfs(pod.fd) as root:
+        present = {e for table in _tables(root, devices) for e in table.entries}
+    for p in promised:
+        place = f"GID index {p['index']} of {p['device']} port {p['port']}"
+        if Entry(p["device"], p["port"], p["index"], gid(ip_address(p["address"])), p["type"], netdev) not in present:
+            raise CheckFailed(f"{p['address']} of {netdev} is not at {place} any more")
+
+
+def gid(address: Address) -> IPv6Address:
+    """An IPv4 address's is the IPv6 address that stands for it (ipv6_addr_set_v4mapped)."""
+    return IPv6Address(0xFFFF << 32 | int(address)) if isinstance(address, IPv4Address) else address
+
+
+def _tables(root: int, devices: Sequence[str]) -> list[Table]:
+    """Of those devices that are there: one that is not is rdma.py's to notice."""
+    found = []
+    for device in devices:
+        try:
+            found += gids.tables(root, device)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def _full(table: Table) -> str:
+    return (
+        f"the GID table of {table.device} port {table.port} has {table.free} of {table.length} entries free; detach "
+        "pods or addresses from its interfaces, use another master, or give the pod a VF, which has a table of its own"
+    )

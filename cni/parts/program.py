@@ -1,0 +1,94 @@
+"""Another program, run as root: looked at and run by one descriptor, so that nobody can swap it in between, and not for
+ever."""
+
+import os
+import signal
+import stat
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+
+from cni.kernel import files
+from cni.protocol.errors import DelegateFailed, DelegateNotRun
+from cni.state import trust
+
+# Seconds.  The reference plugin dhcp gives up after 62, and who asks our agent waits for 120.
+PATIENCE = 90.0
+# What a program that is told to end has left.
+GRACE = 5.0
+_EXECUTABLE = 0o111
+
+
+def opened(path: str) -> int:
+    """A descriptor of the program.  Raises DelegateNotRun where others than root, or than the owner of the directory
+    that it is in, could have written it."""
+    try:
+        fd = files.regular(path, os.O_RDONLY)
+        folder, found = os.stat(os.path.dirname(path)), os.fstat(fd)
+    except OSError as e:
+        raise DelegateNotRun(f"IPAM plugin {path} cannot be run: {e.strerror}") from e
+    if why := _why_not(os.path.dirname(path), folder, path, found):
+        os.close(fd)
+        raise DelegateNotRun(f"IPAM plugin {path} is not run: {why}")
+    return fd
+
+
+def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str]) -> tuple[int, bytes]:
+    """How the program ended, and its stdout; ``path`` is what it is told that it is called.
+
+    Raises DelegateNotRun, and DelegateFailed for one that took too long: it is ended then, with all that it started and
+    that is still of its process group.
+    """
+    try:
+        # A script's interpreter opens the descriptor once more, so the program has it, too (man 2 execveat).
+        child = subprocess.Popen(  # noqa: S603  # the runtime's own CNI_PATH decides what runs
+            [path],
+            executable=f"/proc/self/fd/{fd}",
+            pass_fds=(fd,),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=dict(environ),
+            process_group=0,
+        )
+    except OSError as e:
+        raise DelegateNotRun(f"IPAM plugin {path} cannot be run: {e.strerror}") from e
+    with child:
+        try:
+            stdout, _ = child.communicate(stdin, PATIENCE)
+        except subprocess.TimeoutExpired as e:
+            _end(child)
+            raise DelegateFailed(
+                f"IPAM plugin {path} did not answer in {PATIENCE:g} s and was ended; see what it waits for, then repeat"
+            ) from e
+        except BaseException:
+            _signal(child, signal.SIGKILL)
+            raise
+    return child.returncode, stdout
+
+
+def _why_not(above: str, folder: os.stat_result, path: str, found: os.stat_result) -> str:
+    if _others_write(folder) and not folder.st_mode & stat.S_ISVTX:
+        return f"everybody can put programs into {above}, of CNI_PATH; chmod go-w {above}"
+    if not trust.is_trusted(found.st_uid) and found.st_uid != folder.st_uid:
+        return f"its owner is {found.st_uid}; chown root:root {path}"
+    if _others_write(found):
+        return f"others can write it (mode {stat.S_IMODE(found.st_mode):o}); chmod go-w {path}"
+    return "" if found.st_mode & _EXECUTABLE else f"it is not executable; chmod a+x {path}"
+
+
+def _others_write(found: os.stat_result) -> bool:
+    """Whether who is neither its owner nor of root's group can."""
+    return bool(found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid != 0))
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    _signal(child, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(GRACE)
+    # Also where it has ended: what it started may go on, with its stdout in hand.
+    _signal(child, signal.SIGKILL)
+
+
+def _signal(child: "subprocess.Popen[bytes]", number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, number)

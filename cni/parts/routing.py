@@ -1,0 +1,117 @@
+"""Routing by source address, as the reference plugin sbr has it: what comes from an interface's addresses takes a
+table with that interface's routes.
+
+The main table keeps the route to the interface's own network, which the kernel makes, and no other of the interface's.
+A table is for the addresses of one gateway; it ends with the interface, and the rules are in the record before they are
+in the pod.  Imported where a configuration has ``policyRouting`` only.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import IPv6Network, ip_address, ip_network
+from itertools import count
+
+from cni.kernel import rules as kernel_rules
+from cni.kernel.addresses import RT_SCOPE_LINK
+from cni.protocol.errors import InvalidConfig, doing
+from cni.protocol.result import Address, Ip, Network, Result, Route
+from cni.protocol.spec import Json
+from cni.state import journal
+from cni.state.journal import Entry, Record
+from cni.state.pod import Pod
+
+_FIRST = 100  # as sbr, so that a person finds it where it was
+_KERNELS = {253, 254, 255}  # default, main, local
+_LINK_LOCAL = IPv6Network("fe80::/64")
+
+
+def claimed(first: int | None, entry: Entry, record: Record, pod: Pod, result: Result) -> Record:
+    """The record with the rules, on disk: ``from`` an address, lookup ``table``, which is one that nobody in the pod
+    has; ``first`` and those after it, or the first free.  Raises InvalidConfig where ``first`` is in use; OSError,
+    IoFailure."""
+    with journal.namespace_locked(entry.state_dir, record.identity):
+        claimed_by_others = {rule["table"] for other in journal.beside(entry.state_dir, record) for rule in other.rules}
+        used = kernel_rules.tables_in_use(pod.rtnl) | claimed_by_others
+        record = replace(record, rules=planned(first, used, result))
+        entry.save(record)
+    return record
+
+
+def planned(first: int | None, used: set[int], result: Result) -> list[Json]:
+    """A table for the addresses of one family and gateway; IPv4 and IPv6 share the number.  Raises InvalidConfig."""
+    gateways = dict[int, list[Address | None]]()
+    for ip in result.ips:
+        of_family = gateways.setdefault(ip.address.version, [])
+        if ip.gateway not in of_family:
+            of_family.append(ip.gateway)
+    tables = _tables(first, max(map(len, gateways.values())), used, result)
+    return [
+        {"from": str(ip.address.ip), "table": tables[gateways[ip.address.version].index(ip.gateway)]}
+        for ip in result.ips
+    ]
+
+
+def add(pod: Pod, rules: list[Json]) -> None:
+    """Raises OSError."""
+    pod.rtnl.change_all([kernel_rules.adding(ip_address(rule["from"]), rule["table"]) for rule in rules])
+
+
+def remove(pod: Pod, rules: list[Json]) -> None:
+    """Also those that are not there.  Raises OSError."""
+    for rule in rules:
+        with doing(f"removing rule from {rule['from']} lookup {rule['table']}"):
+            kernel_rules.remove(pod.rtnl, ip_address(rule["from"]), rule["table"])
+
+
+def placed(result: Result, rules: list[Json]) -> Result:
+    """The result with each route in the tables it belongs to: that with a table of its own there, the others in the
+    interface's, after the connected network and before a default route by the gateway."""
+    own = [route for route in result.routes if route.table is not None]
+    tables = {rule["from"]: rule["table"] for rule in rules}
+    groups = dict[tuple[int, int], list[Ip]]()
+    for ip in result.ips:
+        groups.setdefault((tables[str(ip.address.ip)], ip.address.version), []).append(ip)
+    return replace(
+        result, routes=(*own, *(r for (table, _), ips in groups.items() for r in _routes(table, ips, result)))
+    )
+
+
+def _tables(first: int | None, number: int, used: set[int], result: Result) -> list[int]:
+    if first is None:
+        used = used | _KERNELS | {route.table for route in result.routes if route.table is not None}
+        free = (table for table in count(_FIRST) if table not in used)
+        return [next(free) for _ in range(number)]
+    wanted = list(range(first, first + number))
+    if taken := sorted((used | _KERNELS | {2**32}).intersection(wanted)):
+        raise InvalidConfig(
+            f"policyRouting.table {first}: {taken[0]} is not free in the pod, see: ip rule, ip route show table all; "
+            "choose another, or leave it out to have a free one"
+        )
+    return wanted
+
+
+def _routes(table: int, ips: list[Ip], result: Result) -> Iterator[Route]:
+    """What is in a table for addresses of one family and gateway; first what needs no gateway, for the kernel looks
+    gateways up in it."""
+    family, gateway = ips[0].address.version, ips[0].gateway
+    networks: set[Network] = {ip.address.network for ip in ips}
+    others = {ip.address.network for ip in result.ips} - networks
+    wanted = [
+        route
+        for route in result.routes
+        if route.table is None and route.dst.version == family and not _is_of(route, others)
+    ]
+    # A default route would take also what is for a neighbour's link-local address.
+    for network in sorted(networks | ({_LINK_LOCAL} if family == 6 else set()), key=str):
+        if network.prefixlen < network.max_prefixlen and all(network != route.dst for route in wanted):
+            yield Route(network, table=table, scope=RT_SCOPE_LINK)
+    for route in sorted(wanted, key=lambda route: bool(route.gw)):
+        gw = route.gw or (None if route.scope else gateway)
+        yield replace(route, gw=gw, table=table, scope=route.scope if gw else RT_SCOPE_LINK)
+    if gateway and all(route.dst.prefixlen for route in wanted):
+        yield Route(ip_network("0.0.0.0/0" if family == 4 else "::/0"), gw=gateway, table=table)
+
+
+def _is_of(route: Route, networks: set[Network]) -> bool:
+    """Whether its gateway is in one of them."""
+    return bool(route.gw) and any(route.gw in network for network in networks)

@@ -1,0 +1,101 @@
+"""A soft-RoCE device (drivers/infiniband/sw/rxe) on the pod's interface: made after it, and removed before it.
+
+It carries the pod's traffic where it listens in the pod's namespace, which it does since it was taught namespaces;
+before, it is made all the same, and listens in the host's.  In shared mode, which it needs, every namespace sees it.
+
+What listens is one socket for all devices of a namespace, and the kernel counts them without a lock (rxe_net_init,
+rxe_net_del): so one at a time is made or removed there.
+"""
+
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from cni.kernel import rdma_netlink
+from cni.kernel.netns import run_in
+from cni.protocol.errors import CheckFailed, KernelRefused, LinkUnavailable, TryAgain, doing
+from cni.state import journal
+from cni.state.journal import Entry, Record
+from cni.state.pod import Pod
+
+_PORT: Final = 4791  # RoCE v2
+# A runtime has just ended the pod's processes when it asks for DEL; the last of them may be on its way out.
+_IDLE_TIMEOUT: Final = 3.0
+_POLL: Final = 0.05
+
+
+def name() -> str:
+    """A name that nobody has: names are the whole system's, and by it we find the device again."""
+    return f"hpn-{os.urandom(6).hex()}"
+
+
+def refuse_unless_shared() -> None:
+    """Raise LinkUnavailable where the kernel leaves such a device in the host's namespace, for it cannot be moved."""
+    exclusive = rdma_netlink.is_exclusive()
+    if exclusive is None:
+        raise LinkUnavailable("rdma.mode rxe: the kernel has no RDMA; run: modprobe rdma_rxe")
+    if exclusive:
+        raise LinkUnavailable(
+            "rdma.mode rxe: the kernel is in exclusive mode, where a soft-RoCE device stays with the host; run 'rdma "
+            "system set netns shared' before there are namespaces, or set another rdma.mode"
+        )
+
+
+def make(entry: Entry, record: Record, pod: Pod) -> None:
+    """The record's, on its interface.  Raises KernelRefused, TryAgain, IoFailure, and LinkUnavailable where the
+    kernel's soft-RoCE knows no namespaces."""
+    device, ifname = record.rxe, record.key.ifname
+    with journal.namespace_locked(entry.state_dir, record.identity):
+        try:
+            rdma_netlink.new_link("rxe", device, ifname, pod.fd)
+        except OSError as e:
+            remedy = "run: modprobe rdma_rxe" if e.errno == errno.EINVAL else "see: rdma link"
+            raise KernelRefused(
+                f"rdma.mode rxe: the kernel makes no device {device} on {ifname} ({e.strerror}); {remedy}"
+            ) from e
+        if not _listens(pod):
+            raise LinkUnavailable(
+                "rdma.mode rxe: this kernel's soft-RoCE does not listen in the pod's namespace, and would carry "
+                "nothing; use a newer kernel (7.2 does), or remove rdma.mode"
+            )
+
+
+def remove(entry: Entry, record: Record) -> None:
+    """The record's, also if it is gone, as it is with its interface.  Raises IoFailure, and TryAgain while a process
+    has it open: the kernel would not return from the removal before that ends.
+
+    Not where the namespace is being removed, for the kernel then removes the device, of a VF that it sends home too,
+    and where both do it at once frees a socket twice: 7.2 has been seen to crash (syzbot 8c9eede336e3a843750e)."""
+    with journal.namespace_locked(entry.state_dir, record.identity), doing(f"removing RDMA device {record.rxe}"):
+        index = rdma_netlink.index_of(record.rxe)
+        if index is None:
+            return
+        deadline = time.monotonic() + _IDLE_TIMEOUT
+        try:
+            while pids := rdma_netlink.users(index):
+                if time.monotonic() > deadline:
+                    users = ", ".join(map(str, pids))
+                    raise TryAgain(f"RDMA device {record.rxe} is open in process {users}; end that")
+                time.sleep(_POLL)
+            rdma_netlink.delete_link(index)
+        except OSError as e:
+            if e.errno != errno.EINVAL:  # went in this moment
+                raise
+
+
+def check(device: str) -> None:
+    """Raise CheckFailed unless it is there."""
+    if rdma_netlink.index_of(device) is None:
+        raise CheckFailed(f"RDMA device {device} is gone")
+
+
+def _listens(pod: Pod) -> bool:
+    def ports() -> set[int]:
+        """The second column is the local address and port, in hexadecimal (Documentation/networking/proc_net_tcp)."""
+        tables = [Path(f"/proc/thread-self/net/{name}") for name in ("udp", "udp6")]
+        lines = [line for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+        return {int(line.split()[1].rpartition(":")[2], 16) for line in lines}
+
+    return _PORT in run_in(pod.fd, ports)

@@ -1,0 +1,156 @@
+"""The sysctls that a configuration asks for, as the reference plugin tuning takes them.
+
+Those of the interface itself (``ipv4/conf/<name>/...``) end with it, and with its move to another namespace.  The
+others are the namespace's: what they were is in the record, and put back when the last attachment that set them goes.
+Imported where a configuration has ``sysctl`` only.
+"""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from cni.kernel import sysctl
+from cni.protocol.errors import CheckFailed, InvalidConfig, IoFailure
+from cni.protocol.spec import Json
+from cni.state import journal, node
+from cni.state.journal import Entry, Record
+from cni.state.pod import Pod
+
+# tuning's own, so that a node's administrator forbids a sysctl once, whoever would write it.
+_ALLOWED: Final = Path("/etc/cni/tuning/allowlist.conf")
+_IFNAME: Final = "IFNAME"
+
+
+def refuse_unlisted(wanted: Mapping[str, str]) -> None:
+    """Raise InvalidConfig for a sysctl that the node's list, where there is one, does not allow, and for a list that
+    others than root could have written; IoFailure."""
+    try:
+        text = node.trusted(str(_ALLOWED))
+        lines = None if text is None else text.decode().splitlines()
+    except (OSError, UnicodeDecodeError) as e:
+        raise IoFailure(f"{_ALLOWED} cannot be read: {e}") from e
+    if lines is None:
+        return
+    for key in wanted:
+        if not any(_matches(line.strip(), sysctl.name(sysctl.path(key))) for line in lines if line.strip()):
+            raise InvalidConfig(f"sysctl {key!r} is not allowed on this node; remove it, or add it to {_ALLOWED}")
+
+
+def claimed(wanted: Mapping[str, str], entry: Entry, record: Record, pod: Pod) -> Record:
+    """The record with them, on disk: path -> ``value`` and, where it is the namespace's, what it was ``before``.
+
+    Raises InvalidConfig for what cannot be set, or is to be another value than another attachment's; IoFailure.
+    Nothing is changed then.
+    """
+    refuse_unlisted(wanted)
+    values = _paths(wanted, record.key.ifname)
+    with journal.namespace_locked(entry.state_dir, record.identity):
+        others = journal.beside(entry.state_dir, record)
+        now = _now(values, pod, record.key.ifname)
+        settings = {
+            path: {"value": value, "before": _before(path, value, now[path], others)} for path, value in values.items()
+        }
+        record = replace(record, sysctl=settings)
+        entry.save(record)
+    return record
+
+
+def written(pod: Pod, settings: Json) -> Json:
+    """The same with the values that the kernel made of those written ("0x10" is 16).  Raises OSError."""
+    now = sysctl.read_all(pod.fd, settings)
+    return {path: {**setting, "value": now[path]} for path, setting in settings.items()}
+
+
+def restore(entry: Entry, record: Record, pod: Pod) -> Record:
+    """Put back what is the namespace's, unless another attachment set it too, or somebody changed it since.  The record
+    without those."""
+    ours = {path: s for path, s in record.sysctl.items() if s["before"] is not None}
+    if not ours:
+        return record
+    with journal.namespace_locked(entry.state_dir, record.identity):
+        others = journal.beside(entry.state_dir, record)
+        for path in ours.keys() - {path for other in others for path in other.sysctl}:
+            # What the kernel does not take back (a congestion control that only the host may choose) stays, and ends
+            # with the namespace: a pod that could not be deleted would be worse.
+            with suppress(OSError):
+                if not record.complete or sysctl.read(pod.fd, path) == ours[path]["value"]:
+                    sysctl.write(pod.fd, {path: ours[path]["before"]})
+        # Already here, for the record may stay: of two that go at once each would leave it to the other.  Without room
+        # on the disk it is so when the record goes.
+        record = replace(record, sysctl={path: s for path, s in record.sysctl.items() if path not in ours})
+        with suppress(IoFailure):
+            entry.save(record)
+    return record
+
+
+def check(pod: Pod, settings: Json) -> None:
+    """Raise CheckFailed unless they are as ADD left them."""
+    try:
+        now = sysctl.read_all(pod.fd, settings)
+    except OSError as e:
+        path = sysctl.path_of(str(e.filename))
+        raise CheckFailed(f"sysctl {sysctl.name(path)} cannot be read any more: {e.strerror}") from e
+    for path, setting in settings.items():
+        if now[path] != setting["value"]:
+            raise CheckFailed(f"sysctl {sysctl.name(path)} is {now[path]!r}, ADD left {setting['value']!r}")
+
+
+def _paths(wanted: Mapping[str, str], ifname: str) -> dict[str, str]:
+    """Path -> value.  Raises InvalidConfig where two names are one sysctl's."""
+    found, names = dict[str, str](), dict[str, str]()
+    for key, value in wanted.items():
+        path = "/".join(ifname if part == _IFNAME else part for part in sysctl.path(key).split("/"))
+        if path in found:
+            raise InvalidConfig(f"sysctl {key!r} and {names[path]!r} are the same one; remove one of them")
+        found[path], names[path] = value, key
+    return found
+
+
+def _twin(path: str, ifname: str) -> str:
+    """An interface's own sysctl as it is there for every interface, before ours is; empty for another one."""
+    family, _, rest = path.partition("/")
+    table, _, rest = rest.partition("/")
+    name, _, entry = rest.partition("/")
+    return f"{family}/{table}/default/{entry}" if table in ("conf", "neigh") and name == ifname else ""
+
+
+def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | None]:
+    """What each is in the pod; None for the interface's own.  Raises InvalidConfig for one that cannot be set."""
+    twins = {path: _twin(path, ifname) for path in values}
+    asked = {twin or path: path for path, twin in twins.items()}
+    try:
+        now = sysctl.read_all(pod.fd, asked, writable=True)
+    except OSError as e:
+        path = asked.get(sysctl.path_of(str(e.filename)))
+        if path is None:
+            raise
+        raise InvalidConfig(
+            f"sysctl {sysctl.name(path)!r} {values[path]!r} cannot be set in the pod's namespace ({e.strerror}: "
+            f"{e.filename}); correct it, or set it on the host"
+        ) from e
+    return {path: None if twin else now[path] for path, twin in twins.items()}
+
+
+def _before(path: str, value: str, now: str | None, others: list[Record]) -> str | None:
+    """What it is in the pod, or was before another attachment came; None for the interface's own."""
+    if now is None:
+        return None
+    for other in others:
+        if path in other.sysctl:
+            if value.split() != str(other.sysctl[path]["value"]).split():
+                raise InvalidConfig(
+                    f"sysctl {sysctl.name(path)!r} is to be {value!r}, and {other.whose}, has set it to "
+                    f"{other.sysctl[path]['value']!r} for the whole pod; make them the same"
+                )
+            return str(other.sysctl[path]["before"])
+    return now
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return re.search(pattern, name) is not None
+    except re.error as e:
+        raise InvalidConfig(f"{_ALLOWED}: {pattern!r} is no regular expression ({e}); correct it") from e

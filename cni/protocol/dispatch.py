@@ -1,0 +1,62 @@
+"""From request to reply: the checks every plugin owes, the table of verbs, and the one place where an
+exception becomes a CNI error (SPEC 1.1.0, "Error")."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+
+from cni.kernel import patience
+from cni.protocol import spec
+from cni.protocol.errors import CniError, KernelRefused
+from cni.protocol.result import Result
+from cni.protocol.spec import Config, Reply, Request
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+# A command gets the request and the decoded configuration, returns ADD's result or None, and may append lines
+# for stderr.
+Command = Callable[[Request, Config, list[str]], Result | None]
+
+
+def answer(request: Request, commands: Mapping[str, Command]) -> Reply:
+    """Answer one request; never raises."""
+    version, log = spec.NEWEST, list[str]()
+    patience.begin()
+    try:
+        spec.check_environment(request)
+        if request.command == "VERSION":
+            return Reply(_document(version, supportedVersions=list(spec.VERSIONS)))
+        conf = spec.configuration(request)
+        version = spec.version_of(conf, request.command)
+        spec.network_of(conf)
+        result = commands[request.command](request, conf, log)
+        return Reply(_document(version, **result.to_json(version)) if result else "", log=tuple(log))
+    except Exception as e:  # noqa: BLE001  # the one place where an exception becomes an answer
+        return Reply(error_json(version, e), exit_code=1, log=(*log, *_trace(e)))
+
+
+def error_json(version: str, error: Exception) -> str:
+    """The error document of SPEC 1.1.0; an OSError is a kernel's refusal, anything unknown a bug of ours."""
+    if isinstance(error, OSError):
+        what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        refused = KernelRefused(what)
+        refused.__notes__ = list(getattr(error, "__notes__", ()))
+        error = refused
+    details = "; ".join(getattr(error, "__notes__", ()))
+    fields = {"details": details} if details else {}
+    if isinstance(error, CniError):
+        return _document(version, code=error.code, msg=error.msg, **fields)
+    return _document(version, code=CniError.code, msg=f"internal error: {type(error).__name__}: {error}", **fields)
+
+
+def _document(version: str, **fields: object) -> str:
+    return _encode({"cniVersion": version, **fields}) + os.linesep
+
+
+def _trace(error: Exception) -> list[str]:
+    """A bug's origin, for the log; an error we meant to give needs none."""
+    if isinstance(error, CniError | OSError):
+        return []
+    import traceback  # noqa: PLC0415  # a fortieth of the start
+
+    return traceback.format_exception(error)

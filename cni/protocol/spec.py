@@ -1,0 +1,316 @@
+"""One CNI request and its reply: environment, verbs, versions (CNI SPEC 1.1.0).  Pure; standard library only."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from cni.protocol.errors import BadEnvironment, DecodeFailure, IncompatibleVersion, InvalidConfig, TryAgain
+from cni.protocol.spelling import settled, unambiguous
+
+VERSIONS: Final = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
+NEWEST: Final = VERSIONS[-1]
+# What every runtime takes that is in use (docs/runtimes.md).
+WIDELY_TAKEN: Final = "1.0.0"
+
+# Per verb: the specification version that brought it, and the variables it requires.  CNI_PATH is required
+# where a delegate may have to be found; the specification asks for it on GC only, and so do we, because a
+# runtime that serves no delegate should not be refused for its absence.
+VERBS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "ADD": ("0.1.0", ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME")),
+    "DEL": ("0.1.0", ("CNI_CONTAINERID", "CNI_IFNAME")),
+    "CHECK": ("0.4.0", ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME")),
+    "GC": ("1.1.0", ("CNI_PATH",)),
+    "STATUS": ("1.1.0", ()),
+    "VERSION": ("0.1.0", ()),
+}
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+# "<containerID>:<ifname>.json.tmp" must fit NAME_MAX (255).
+_ID_MAX: Final = 220
+_ARGS: Final = frozenset({
+    "IgnoreUnknown", "IP", "GATEWAY", "MAC", "VF", "VLAN", "GUID", "STICKY",
+    "K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_UID", "K8S_POD_INFRA_CONTAINER_ID",
+})  # fmt: skip
+
+# The specification's main branch and libcni use the first name, its tag spec-v1.1.0 the second; the first wins.
+VALID_ATTACHMENTS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
+
+# Set for every program that we start as a delegate.  The main plugin refuses to run where it is.
+DELEGATED: Final = "HPN_DELEGATED"
+
+Json = dict[str, Any]
+# One that was decoded.  Nobody may change it: the next request's may be the same object (``once``).
+Config = Mapping[str, Any]
+T = TypeVar("T")
+P = ParamSpec("P")
+
+# A PF's VFs are so many configurations, where the runtime puts each one's address in.
+_REMEMBERED: Final = 256
+_LONG: Final = 1 << 12
+
+
+@dataclass(frozen=True)
+class Key:
+    """What the specification identifies an attachment by, within one network."""
+
+    container_id: str
+    ifname: str
+
+    def __str__(self) -> str:
+        # Neither part can hold a colon, so this is unambiguous; it is also the state files' name.
+        return f"{self.container_id}:{self.ifname}"
+
+    def of(self, pod: str, network: str) -> str:
+        """For people, who know the pod by its name and a container by the first twelve digits of its id."""
+        container = f"container {self.container_id[:12]}"
+        return f"{self.ifname} of {f'{pod}, ' if pod else ''}{container}, network {network}"
+
+
+def _never() -> bool:
+    """Who runs in its caller's own process ends with it."""
+    return False
+
+
+def _none() -> Collection[Key]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a runtime hands to a plugin: its environment and its stdin, nothing parsed yet.
+
+    ``inside`` are descriptors of CNI_NETNS and of a NETLINK_ROUTE socket in there, where a launcher opened them: the
+    path may not be visible to us.  They stay the giver's to close.  ``abandoned`` says whether nobody waits for the
+    reply any more.  ``attached`` names the attachments that GC's IPAM is to leave alone, whatever the list says.  It
+    has to be asked after the leases were read.  ``in_use`` tells the IPAM's DEL that the pod may use the addresses
+    still.
+    """
+
+    environ: Mapping[str, str]
+    stdin: bytes = b""
+    inside: tuple[int, int] | None = None
+    abandoned: Callable[[], bool] = _never
+    attached: Callable[[], Collection[Key]] = _none
+    in_use: bool = False
+
+    def var(self, name: str) -> str:
+        return self.environ.get(name, "")
+
+    @property
+    def command(self) -> str:
+        return self.var("CNI_COMMAND")
+
+    @property
+    def netns(self) -> str:
+        return self.var("CNI_NETNS")
+
+    @property
+    def key(self) -> Key:
+        return Key(self.var("CNI_CONTAINERID"), self.var("CNI_IFNAME"))
+
+    def but(self, *, stdin: bytes | None = None, **environ: str) -> "Request":
+        """The same request with other stdin or variables, as a delegate is to see it."""
+        return replace(self, stdin=self.stdin if stdin is None else stdin, environ={**self.environ, **environ})
+
+    def refuse_if_abandoned(self) -> None:
+        """Raise TryAgain.  To be asked where a command is alone with what it would change: a runtime that has killed
+        its caller may have sent another one since, and had it answered."""
+        if self.abandoned():
+            raise TryAgain(f"who asked for {self.command} waits no more, so it was not begun; repeat it")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What goes back: at most one JSON document for stdout, and lines for stderr that no runtime parses."""
+
+    stdout: str = ""
+    exit_code: int = 0
+    log: tuple[str, ...] = field(default=())
+
+
+Program = Callable[[Request], Reply]
+
+
+def variables(block: bytes) -> dict[str, str]:
+    """A process's environment: NAME=VALUE strings, each with a zero byte behind it (man 5 proc_pid_environ).  Of a name
+    that is there twice the first counts, as for getenv."""
+    pairs = os.fsdecode(block).split("\0")
+    return dict(pair.split("=", 1) for pair in reversed(pairs) if "=" in pair)
+
+
+def check_environment(request: Request) -> None:
+    """Refuse a request whose variables cannot be served, naming every one of them at once.
+
+    Raises BadEnvironment.  Rules: SPEC 1.1.0 "Parameters"; libcni pkg/utils for the characters.
+    """
+    command = request.command
+    if command not in VERBS:
+        known = ", ".join(VERBS)
+        raise BadEnvironment(f"CNI_COMMAND={command!r} is not a command; use one of {known}")
+    missing = [name for name in VERBS[command][1] if not request.var(name)]
+    if missing:
+        raise BadEnvironment(f"{command} requires {', '.join(missing)}: set and not empty")
+    required = VERBS[command][1]
+    if "CNI_CONTAINERID" in required:
+        container_id, ifname = request.var("CNI_CONTAINERID"), request.var("CNI_IFNAME")
+        if not _NAME.fullmatch(container_id) or len(container_id) > _ID_MAX:
+            raise BadEnvironment(
+                f"CNI_CONTAINERID={container_id!r} is not a container id: "
+                f"letters, digits, '_', '.', '-', first a letter or digit, at most {_ID_MAX}"
+            )
+        if why := bad_ifname(ifname):
+            raise BadEnvironment(f"CNI_IFNAME={ifname!r} cannot name an interface: {why}")
+
+
+def bad_ifname(name: str) -> str:
+    """Why the kernel or libcni would refuse this interface name; empty if neither does (dev_valid_name)."""
+    if not 1 <= len(os.fsencode(name)) <= 15:
+        return "1 to 15 bytes"
+    if name in (".", ".."):
+        return "'.' and '..' are directories"
+    # The kernel fills in a number for %d, and the interface would have another name than the one asked for.
+    if any(c in "/:%" or c.isspace() or not c.isprintable() for c in name):
+        return "no '/', ':', '%', white space or control characters"
+    return ""
+
+
+def once(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:
+    """``parse``, of stdin and more, answered from memory where it lately was asked the same: a node's attachments have
+    few configurations between them.  A result in it is each one's own, and lists are long: neither comes again."""
+    remembered: Any = lru_cache(_REMEMBERED)(parse)  # whose type forgets the parameters
+
+    def parsed(stdin: bytes, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        comes_again = len(stdin) < _LONG and b'"prevResult"' not in stdin
+        found: T = (remembered if comes_again else parse)(stdin, *args, **kwargs)
+        return found
+
+    return parsed
+
+
+def configuration(request: Request) -> Config:
+    """The request's, decoded.  What is ambiguous is refused, but for DEL and GC: a pod must be deletable whatever its
+    network's configuration has become.  Raises DecodeFailure, InvalidConfig."""
+    return decode(request.stdin, request.command not in ("DEL", "GC"))
+
+
+@once
+def decode(stdin: bytes, strictly: bool = True) -> Config:  # noqa: FBT001, FBT002  # lru_cache's keys are positional
+    """The configuration as a JSON object, in our spelling.  A key that is given twice is refused, or else the last one
+    counts.  Raises DecodeFailure, InvalidConfig."""
+    try:
+        conf = json.loads(stdin, object_pairs_hook=unambiguous if strictly else None)
+        if isinstance(conf, dict):
+            return settled(conf, strictly=strictly)
+    except (ValueError, RecursionError) as e:
+        raise DecodeFailure(f"stdin is not JSON: {e}; send one network configuration object") from e
+    raise DecodeFailure(f"stdin is a JSON {type(conf).__name__}; send one network configuration object")
+
+
+def version_of(conf: Mapping[str, Any], command: str) -> str:
+    """The version to answer in.  Raises IncompatibleVersion where we do not speak it or it lacks the command."""
+    version = conf.get("cniVersion") or "0.1.0"
+    if version not in VERSIONS and not conf.get("cniVersion"):
+        raise IncompatibleVersion(
+            f'cniVersion is missing, which means 0.1.0, and that is not supported; set "cniVersion": "{WIDELY_TAKEN}" '
+            "in the network's configuration",
+            f"config is {json.dumps(version)}, plugin supports {json.dumps(VERSIONS)}",
+        )
+    if version not in VERSIONS:
+        raise IncompatibleVersion(
+            f"cniVersion {version!r} is not supported; set one of {', '.join(VERSIONS)}",
+            f"config is {json.dumps(version)}, plugin supports {json.dumps(VERSIONS)}",
+        )
+    if version < VERBS[command][0]:
+        raise IncompatibleVersion(
+            f"cniVersion {version!r} has no {command}; set cniVersion {VERBS[command][0]} or newer"
+        )
+    return str(version)
+
+
+def network_of(conf: Mapping[str, Any]) -> str:
+    """The network's name, fit to be a directory.  Raises InvalidConfig."""
+    name = conf.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _ID_MAX:
+        raise InvalidConfig(
+            f"name {name!r} is not a network name: letters, digits, '_', '.', '-', first a letter or digit, "
+            f"at most {_ID_MAX}"
+        )
+    return name
+
+
+def cni_args(text: str) -> dict[str, str]:
+    """CNI_ARGS ("K=V;K=V") as a dictionary.
+
+    A repeated key is normal (Multus sends its own twice); the last wins.  An unknown key is refused unless
+    IgnoreUnknown is 1 or true, as libcni's LoadArgs does.  Raises BadEnvironment.
+    """
+    pairs = dict[str, str]()
+    for pair in filter(None, text.split(";")):
+        name, equals, value = pair.partition("=")
+        if not name or not equals or "=" in value:
+            raise BadEnvironment(f"CNI_ARGS: {pair!r} is not KEY=VALUE; separate pairs by ';'")
+        pairs[name] = value
+    unknown = sorted(pairs.keys() - _ARGS)
+    if unknown and pairs.get("IgnoreUnknown", "").lower() not in ("1", "true"):
+        raise BadEnvironment(
+            f"CNI_ARGS: unknown {', '.join(f'{k}={pairs[k]!r}' for k in unknown)}; remove, or add IgnoreUnknown=1"
+        )
+    return pairs
+
+
+def pod_name(args: Mapping[str, str]) -> str:
+    """What CNI_ARGS call the pod: namespace/name, or the name alone, as podman gives it; empty without a name."""
+    name, namespace = args.get("K8S_POD_NAME", ""), args.get("K8S_POD_NAMESPACE", "")
+    return f"{namespace}/{name}" if name and namespace else name
+
+
+def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: str) -> Any:
+    """What this attachment asks for under ``key``: runtimeConfig, else args.cni, else CNI_ARGS, else None.
+
+    The order is CONVENTIONS.md's: a key given in a more specific place hides the others whole.
+    """
+    for source in (_object(conf, "runtimeConfig"), asked(conf)):
+        if source.get(key):
+            return source[key]
+    return args.get(arg) or None
+
+
+def asked(conf: Mapping[str, Any]) -> Mapping[str, Any]:
+    """args.cni: what this attachment asks for, as CONVENTIONS.md has it.  Raises InvalidConfig."""
+    return _object(_object(conf, "args"), "cni", within="args.")
+
+
+def _object(conf: Mapping[str, Any], key: str, within: str = "") -> Mapping[str, Any]:
+    value = conf.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidConfig(f"{within}{key} {value!r} is not an object")
+    return value
+
+
+def valid_attachments(conf: Mapping[str, Any]) -> frozenset[Key] | None:
+    """GC's list of what still lives; None where the runtime sent none (and so vouches for nothing).
+    Raises InvalidConfig."""
+    key = next((k for k in VALID_ATTACHMENTS if conf.get(k) is not None), "")
+    if not key:
+        return None
+    value = conf[key]
+    members = [_attachment(item) for item in value] if isinstance(value, list) else [None]
+    valid = frozenset(filter(None, members))
+    # Whatever is misread here is removed, so nothing is guessed.
+    if None in members:
+        raise InvalidConfig(f"{key} {value!r} is not a list of {{containerID, ifname}}")
+    return valid
+
+
+def _attachment(item: Any) -> Key | None:
+    match item:
+        case {"containerID": str(container_id), "ifname": str(ifname)}:
+            return Key(container_id, ifname)
+        case _:
+            return None

@@ -1,0 +1,99 @@
+"""Alone in what a file stands for, among processes and among the threads of one (man 2 flock).
+
+Whoever can open a file can hold its lock.  So a lock is a file of root's alone, in a directory of root's alone.
+"""
+
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Final, Self
+
+from filelock import lock_descriptor
+
+from cni.protocol.errors import IoFailure, TryAgain
+from cni.state import trust
+
+# Seconds between looks.  What a lock is held for mostly takes less than one; a pod's VF may take a thousand.
+_POLL: Final = 0.0005
+_POLL_MOST: Final = 0.005
+_OTHERS: Final = 0o077
+# Not waiting, because opening a FIFO would.
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+# man 5 proc_locks.
+_LOCKS: Final = Path("/proc/locks")
+
+
+class Lock:
+    """A file's lock, from its making to the end of its ``with``, or to its release before that."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: str, patience: float) -> None:
+        """The file is made where there is none.  Raises TryAgain after ``patience`` seconds, InvalidConfig where others
+        could take the lock, IoFailure, OSError."""
+        trust.refuse_unless_ours(os.path.dirname(path))
+        # Opened for every use: flock excludes whoever opened the file, so the threads of a process too.  filelock's
+        # own objects do all this and more, at ten times the cost.
+        self._fd = os.open(path, _FLAGS, 0o600)
+        try:
+            _make_ours(self._fd, path)
+            take(self._fd, path, patience)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            self.release()
+
+    def release(self) -> None:
+        """Let others have it."""
+        os.close(self._fd)
+        self._fd = -1
+
+
+def _make_ours(fd: int, path: str) -> None:
+    """Take others' rights from the file.  Who has it open already is not shut out, only bounded and named."""
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or not trust.is_trusted(found.st_uid):
+        raise IoFailure(f"{path} is no lock of ours: not a regular file of root's; remove it")
+    if found.st_mode & _OTHERS:
+        os.fchmod(fd, 0o600)
+
+
+def take(fd: int, path: str, patience: float) -> None:
+    """The lock of an open file.  Raises TryAgain."""
+    deadline, pause = time.monotonic() + patience, _POLL
+    while not lock_descriptor(fd, blocking=False):
+        if time.monotonic() > deadline:
+            raise TryAgain(f"{path} was held by {_holder(fd)} for {patience:g} s; try again, and see: lslocks")
+        time.sleep(pause)
+        pause = min(2 * pause, _POLL_MOST)
+
+
+def _holder(fd: int) -> str:
+    """Who has the lock, as far as the kernel tells: "others" if it does not."""
+    found = os.fstat(fd)
+    file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    try:
+        # 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF; who waits has "->" behind the number.
+        locks = [line.split() for line in _LOCKS.read_text().splitlines()]
+    except OSError:
+        return "others"
+    pids = {int(words[4]) for words in locks if words[1] == "FLOCK" and words[5] == file}
+    return ", ".join(map(_process, sorted(pids))) or "others"
+
+
+def _process(pid: int) -> str:
+    if pid <= 0:
+        return "a process of another PID namespace"
+    try:
+        # A process chooses its name, with line breaks in it if it likes.
+        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
+    except OSError:
+        return f"process {pid}, which has ended"
+    return f"process {pid} ({name!r})"

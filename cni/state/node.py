@@ -1,0 +1,151 @@
+"""What the node's administrator allows configurations to name: /etc/cni/hpn.json.
+
+    {"allowedPaths": {"logFile": ["/var/log/hpn"],
+                      "resolvConf": ["/etc/resolv.conf", "/run/systemd/resolve"],
+                      "CNIDeviceInfoFile": ["/run/k8s.cni.cncf.io/devinfo"]}}
+
+Whoever writes a NetworkAttachmentDefinition chooses these keys of a configuration, and we open what they name as root.
+An entry allows itself and all that is below it.  Paths are compared as text, so nothing outside is even looked at.
+Read only where a configuration has one of the keys.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cni.kernel import files
+from cni.protocol.errors import InvalidConfig
+
+# A test's fixture changes it.  No option does, for who could give one could as well name the paths.
+FILE = "/etc/cni/hpn.json"
+DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "logFile": ("/var/log/hpn",),
+    "resolvConf": ("/etc/resolv.conf", "/run/systemd/resolve"),
+    "CNIDeviceInfoFile": ("/var/run/k8s.cni.cncf.io/devinfo", "/run/k8s.cni.cncf.io/devinfo"),
+}
+_PATHS: Final = "allowedPaths"
+_LIMIT: Final = 1 << 16
+_WRITABLE_BY_OTHERS: Final = 0o022
+
+
+@dataclass(frozen=True)
+class Place:
+    """A path that is allowed: the administrator's ``entry``, and the names that lead from there to the file."""
+
+    path: str
+    entry: str
+    names: tuple[str, ...]
+
+    def read(self, limit: int) -> bytes:
+        """All of it.  Raises OSError, also where it is no regular file or longer than ``limit``."""
+        if not self.names:  # the administrator's own file: links to it are theirs
+            return _read(files.regular(self.path, os.O_RDONLY), limit)
+        with files.directory(self.entry, self.names[:-1]) as folder:
+            return _read(files.regular(self.names[-1], os.O_RDONLY, folder), limit)
+
+    def appended_to(self) -> int:
+        """A descriptor for one write at its end; the file is made, for root alone.  Raises OSError."""
+        above, names = (self.entry, self.names) if self.names else os.path.split(self.entry.rstrip("/"))
+        *between, name = [names] if isinstance(names, str) else names
+        Path(above).mkdir(0o700, parents=True, exist_ok=True)
+        with files.directory(above, between) as folder:
+            return _there_or_new(folder, name, os.O_WRONLY | os.O_APPEND)
+
+
+def place(label: str, path: str, allowed: Sequence[str]) -> Place:
+    """Where among the ``allowed`` the path is; ``label`` is the configuration's key for it.  Raises InvalidConfig."""
+    names = _names(path)
+    if ".." in names:
+        raise InvalidConfig(f"{label} {path!r} has '..' in it; write the path without")
+    for entry in allowed:
+        above = _names(entry)
+        if names[: len(above)] == above:
+            return Place(path, entry, tuple(names[len(above) :]))
+    where, key = " or ".join(allowed) or "any directory", label.rpartition(".")[2]
+    raise InvalidConfig(
+        f"{label} {path!r} is not below {where}, where this node allows it; use that, remove {label}, or have the "
+        f"node's administrator add a directory to {_PATHS}.{key} in {FILE}"
+    )
+
+
+def allowed(key: str) -> tuple[str, ...]:
+    """The paths that configurations may name under the key.  Raises InvalidConfig where the node's file is broken."""
+    listed = _document().get(_PATHS, {})
+    if not isinstance(listed, dict):
+        raise _broken(f"{_PATHS} {listed!r} is not an object of lists of paths")
+    if unknown := sorted(listed.keys() - DEFAULTS.keys()):
+        raise _broken(f"{_PATHS}.{unknown[0]} is not one of {', '.join(DEFAULTS)}")
+    entries = listed.get(key, DEFAULTS[key])
+    if not isinstance(entries, list | tuple) or not all(map(_is_path, entries)):
+        raise _broken(f"{_PATHS}.{key} {entries!r} is not a list of absolute paths without '..'")
+    return tuple(entries)
+
+
+def trusted(path: str, limit: int = _LIMIT) -> bytes | None:
+    """A file of the administrator's; None where there is none.  Raises InvalidConfig where others could have written
+    it, OSError."""
+    try:
+        fd = files.regular(path, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    found = os.fstat(fd)
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & _WRITABLE_BY_OTHERS:
+        os.close(fd)
+        raise InvalidConfig(
+            f"{path} can be written by others than root (owner {found.st_uid}, mode {found.st_mode & 0o7777:o}); "
+            f"see what is in it, then: chown root:root {path}; chmod 644 {path}"
+        )
+    return _read(fd, limit)
+
+
+def _document() -> dict[str, Any]:
+    try:
+        text = trusted(FILE)
+        document = {} if text is None else json.loads(text)
+    except OSError as e:
+        raise _broken(f"it cannot be read ({e.strerror})") from e
+    except (ValueError, RecursionError) as e:
+        raise _broken(f"it is not JSON ({e})") from e
+    if not isinstance(document, dict):
+        raise _broken("it is not a JSON object")
+    if unknown := sorted(document.keys() - {_PATHS}):
+        raise _broken(f"{unknown[0]} is not a key we know; there is {_PATHS}")
+    return document
+
+
+def _broken(why: str) -> InvalidConfig:
+    return InvalidConfig(f"the node's file {FILE}: {why}; correct it, or remove it for the defaults")
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def _is_path(entry: Any) -> bool:
+    return isinstance(entry, str) and entry.startswith("/") and "\0" not in entry and ".." not in _names(entry)
+
+
+def _there_or_new(folder: int, name: str, flags: int) -> int:
+    while True:
+        try:
+            fd = files.regular(name, flags, folder)
+        except FileNotFoundError:
+            try:
+                return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            except FileExistsError:  # another plugin has made it meanwhile
+                continue
+        if os.fstat(fd).st_nlink > 1:  # in a directory that others may write to it may be another file's second name
+            os.close(fd)
+            raise OSError(errno.EINVAL, "it is a file with several names", name)
+        return fd
+
+
+def _read(fd: int, limit: int) -> bytes:
+    try:
+        return files.contents(fd, limit)
+    finally:
+        os.close(fd)

@@ -1,0 +1,53 @@
+"""The view that a choice of addresses is made from."""
+
+import time
+from dataclasses import dataclass
+
+from cni.protocol.result import Address
+from cni.protocol.spec import Key
+from ipam.ranges import Span
+from ipam.stores.files.lease import Lease, Lost
+from ipam.stores.files.table import Table
+
+
+@dataclass
+class TableBook:
+    """A stores.Book for one choice."""
+
+    table: Table
+    mine: tuple[Address, ...]
+    key: Key | None = None
+
+    @property
+    def siblings(self) -> tuple[Address, ...]:
+        from ipam.stores.files import siblings  # noqa: PLC0415  # where addresses are aligned only
+
+        return siblings.addresses(self.table, self.key) if self.key else ()
+
+    @property
+    def last(self) -> tuple[Address, ...]:
+        return self.table.index.last
+
+    def holder(self, address: Address) -> str:
+        slot = self.table.index.pages.holder(address.version, int(address))
+        if not slot:
+            return ""
+        found = self.table.at(slot).entry
+        if isinstance(found, Lease):
+            return found.owner.key.of(found.owner.pod, self.table.directory.name)
+        if isinstance(found, Lost):
+            return f"a lease that could not be read ({found.kept})"
+        if found.boot:
+            return f"nobody and kept back until the next boot: its last pod{_named(found.pod)} may use it still"
+        until = time.strftime("%F %TZ", time.gmtime(found.until))
+        if found.mac:
+            return f"another host on the link (MAC {found.mac}), as a probe found: kept back until {until}"
+        whom = f"for {found.sticky}" if found.sticky else "after its release"
+        return f"nobody and kept back {whom}, until {until}"
+
+    def first_free(self, span: Span) -> Address | None:
+        return self.table.index.pages.first_free(span)
+
+
+def _named(pod: str) -> str:
+    return f" ({pod})" if pod else ""

@@ -1,0 +1,278 @@
+"""A lease as a line of JSON: what every line of the file ``leases`` is.  Pure.
+
+    {"containerID":"...","ifname":"hpn0","addresses":["10.0.0.2/24"],"pod":"ns/p",...,"crc":"0a1b2c3d"}
+
+padded with spaces to a sector.  What does not fit is continued in other lines, each naming the next; the first alone
+makes it a lease, so the others are on disk before it.
+
+    {"containerID":"...",...,"next":7,"crc":"..."}       {"of":3,"addresses":["fd00::2/64"],...,"crc":"..."}
+"""
+
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
+from typing import Any, Final
+from zlib import crc32
+
+from cni.protocol.result import Address
+from cni.protocol.spec import Json, Key
+from cni.state import durable
+from ipam.stores import Owner, Sandbox, Terms
+
+# A sector: what a disk writes whole or not at all.
+LINE: Final = 512
+BLANK: Final = b" " * (LINE - 1) + b"\n"
+DIGEST: Final = 12
+
+_SEAL: Final = b',"crc":"%08x"}'
+_ROOM: Final = LINE - len(_SEAL % 0) - 1
+_ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
+_LINKS: Final = 32  # for "of" and "next" where there are several lines
+_TEXT: Final = 320  # what is only for people is cut to this
+
+
+class Unreadable(ValueError):
+    """A line that is neither blank nor as it was written."""
+
+
+def digest(key: Key) -> bytes:
+    return _hash(str(key))
+
+
+def kept_digest(sticky: str) -> bytes:
+    """Under which what the name had is found.  No key begins with a space."""
+    return _hash(f" sticky {sticky}")
+
+
+@lru_cache(16)
+def _hash(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=DIGEST).digest()
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What an attachment holds; two are equal where only the time differs."""
+
+    owner: Owner
+    addresses: tuple[IPv4Interface | IPv6Interface, ...]
+    boot: str
+    time: str = field(compare=False)
+
+    @property
+    def digest(self) -> bytes:
+        return digest(self.owner.key)
+
+    @property
+    def ips(self) -> tuple[Address, ...]:
+        return tuple(address.ip for address in self.addresses)
+
+    def body(self) -> Json:
+        return {
+            "containerID": self.owner.key.container_id,
+            "ifname": self.owner.key.ifname,
+            "boot": self.boot,
+            "time": self.time,
+            **({"sandbox": vars(self.owner.sandbox)} if self.owner.sandbox else {}),
+            **{name: value for name, value in vars(self.owner.terms).items() if value},
+            "addresses": [str(address) for address in self.addresses],
+            "pod": _short(self.owner.pod),
+            "netns": _short(self.owner.netns),
+        }
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What is known of a lease that could not be read: who holds what, by the index, until its key is deleted."""
+
+    digest: bytes
+    ips: tuple[Address, ...]
+    boot: str
+    kept: str  # where its lines are
+
+    def body(self) -> Json:
+        return {
+            "unreadable": self.kept,
+            "key": self.digest.hex(),
+            "boot": self.boot,
+            "addresses": [str(address) for address in self.ips],
+        }
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was released, and is kept back: until ``cool`` from all, until ``until`` from all but its sticky name.
+
+    With ``mac`` it is not ours to give: another host on the link was found to have it.  With ``boot`` the pod that had
+    it may use it still, and nobody gets it in that boot without a probe.
+    """
+
+    addresses: tuple[IPv4Interface | IPv6Interface, ...]
+    pod: str
+    released: int
+    cool: int
+    sticky: str = ""
+    until: int = 0
+    mac: str = ""
+    boot: str = ""
+
+    @classmethod
+    def of(cls, lease: Lease, now: int, *, cools: bool, in_use: bool = False) -> "Kept | None":
+        """What a lease leaves that is released now; None where that is free at once."""
+        if in_use and lease.addresses:
+            return cls(lease.addresses, lease.owner.pod, now, now, until=now, boot=durable.boot_id())
+        terms = lease.owner.terms
+        cool = now + (terms.cooldown if cools else 0)
+        kept = cls(lease.addresses, lease.owner.pod, now, cool, terms.sticky, max(cool, now + terms.ttl))
+        return None if kept.is_over(now) or not lease.addresses else kept
+
+    @property
+    def digest(self) -> bytes:
+        return kept_digest(self.sticky) if self.sticky else _hash(f" cooling {self.addresses[0].ip}")
+
+    @property
+    def ips(self) -> tuple[Address, ...]:
+        return tuple(address.ip for address in self.addresses)
+
+    def is_over(self, now: int) -> bool:
+        if self.boot:
+            return self.boot != durable.boot_id()
+        # A clock that was set back must not keep it for years.
+        return not self.released <= now < self.until
+
+    def body(self) -> Json:
+        return {
+            "released": self.released,
+            "cool": self.cool,
+            "sticky": self.sticky,
+            "until": self.until,
+            **({"mac": self.mac} if self.mac else {}),
+            **({"boot": self.boot} if self.boot else {}),
+            "addresses": [str(address) for address in self.addresses],
+            "pod": _short(self.pod),
+        }
+
+
+Entry = Lease | Lost | Kept
+
+
+def entry(body: Json) -> Entry:
+    """Raises Unreadable."""
+    try:
+        if "unreadable" in body:
+            ips = tuple(ip_address(address) for address in body["addresses"])
+            return Lost(bytes.fromhex(body["key"]), ips, body["boot"], body["unreadable"])
+        addresses = tuple(ip_interface(address) for address in body["addresses"])
+        if "released" in body:
+            released, cool, until = (int(body[name]) for name in ("released", "cool", "until"))
+            why = body.get("mac", ""), body.get("boot", "")
+            return Kept(addresses, body["pod"], released, cool, body["sticky"], until, *why)
+        terms = Terms(body.get("cooldown", 0), body.get("sticky", ""), body.get("ttl", 0))
+        key = Key(body["containerID"], body["ifname"])
+        owner = Owner(key, body["pod"], body["netns"], sandbox(body), terms)
+        return Lease(owner, addresses, body["boot"], body["time"])
+    except (KeyError, TypeError, ValueError) as e:
+        raise Unreadable(f"not a lease ({type(e).__name__}: {e})") from e
+
+
+def sandbox(body: Json) -> Sandbox | None:
+    """The namespace, where it is known.  Raises Unreadable."""
+    try:
+        return Sandbox(**body["sandbox"]) if "sandbox" in body else None
+    except TypeError as e:
+        raise Unreadable(f"not a namespace ({e})") from e
+
+
+def holdings(body: Json) -> tuple[bytes, list[tuple[int, int]]]:
+    """The digest and the addresses as (version, number), without the cost of an Entry.  Raises Unreadable."""
+    try:
+        numbers = [_number(address.partition("/")[0]) for address in body.get("addresses", ())]
+        if "containerID" in body:
+            return digest(Key(body["containerID"], body["ifname"])), numbers
+        if "unreadable" in body:
+            return bytes.fromhex(body["key"]), numbers
+        return entry(body).digest, numbers
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise Unreadable(f"not a lease ({type(e).__name__}: {e})") from e
+
+
+def sealed(body: Json) -> bytes | None:
+    """The body as a line, None where it does not fit."""
+    text = _text(body)[:-1]
+    return (text + _SEAL % crc32(text)).ljust(LINE - 1) + b"\n" if len(text) < _ROOM else None
+
+
+def seal(body: Json) -> bytes:
+    """``sealed``, of what fits.  Raises ValueError."""
+    if line := sealed(body):
+        return line
+    raise ValueError(f"it does not fit into a line: {body!r}")
+
+
+def unseal(line: bytes) -> Json | None:
+    """The body of a line, None if it is blank.  Raises Unreadable."""
+    if line == BLANK:
+        return None
+    text, _, end = line.rpartition(b',"crc":"')
+    if len(line) != LINE or (_SEAL % crc32(text))[8:] != end.rstrip(b" \n"):
+        # Zeros are what a file system shows where nothing was ever written.
+        if not line.strip(b"\0 \n"):
+            return None
+        raise Unreadable("checksum does not match")
+    try:
+        body: Json = json.loads(text + b"}")
+    except ValueError as e:
+        raise Unreadable(f"not JSON ({e})") from e
+    return body
+
+
+def link(body: Json, name: str, otherwise: int) -> int:
+    """The line that "of" or "next" names.  Raises Unreadable."""
+    at = body.get(name, otherwise)
+    if type(at) is not int or at < 0:
+        raise Unreadable(f"{name} {at!r} is no line")
+    return at
+
+
+def split(body: Json) -> list[Json]:
+    """The body in parts that fit into a line each, with "of" and "next"."""
+    parts: list[Json] = [{}]
+    for key, value in ((k, v) for k, values in body.items() for v in _each(values)):
+        grown = joined([parts[-1], {key: value}])
+        if len(_text(grown)) > _ROOM - _LINKS and parts[-1]:
+            parts.append({key: value})
+        else:
+            parts[-1] = grown
+    return parts
+
+
+def joined(parts: list[Json]) -> Json:
+    """What ``split`` took apart."""
+    whole: Json = {}
+    for part in parts:
+        for key, value in part.items():
+            whole[key] = whole[key] + value if isinstance(value, list) and key in whole else value
+    return whole
+
+
+def _each(value: Any) -> list[Any]:
+    return [[item] for item in value] if isinstance(value, list) and value else [value]
+
+
+def _text(body: Json) -> bytes:
+    return _ENCODE(body).encode()
+
+
+def _short(text: str) -> str:
+    if len(text) <= _TEXT // 2 and text.isascii() and text.isprintable():
+        return text  # as nearly always, and at most twice as long with every character escaped
+    while len(json.dumps(text)) > _TEXT:
+        text = text[: len(text) * 3 // 4]
+    return text
+
+
+def _number(address: str) -> tuple[int, int]:
+    if ":" in address:
+        return 6, int(IPv6Address(address))
+    return 4, int(IPv4Address(address))

@@ -1,0 +1,176 @@
+"""Who has an address: for each block of 4096 addresses that was ever given from a page of the index.
+
+    4096 bytes    whose page it is (version, first address), the next page of the same hash, and a checksum of that;
+                  for each 64 entries of the page a checksum
+    16384 bytes   for each address the line of its lease, or 0
+
+So entries and their checksums are in different pages of the file: also a page as it was earlier is found by whoever
+reads it, and an address that was given since is not taken for free.
+"""
+
+import os
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+from cni.protocol.result import Address
+from ipam.ranges import Span
+from ipam.stores.files.blocks import Blocks, Rotten
+
+BLOCK: Final = 1 << 12
+_HEADS: Final = 1 << 14
+HEADS_SIZE: Final = 4 * _HEADS
+
+_ABOUT: Final = Struct("<B3x16sI8x")
+_U32: Final = Struct("<I")
+# Entries with one checksum, and the bytes that they and all the checksums take.
+_SOME: Final = 64
+_PART: Final = 4 * _SOME
+_SUMS_AT: Final = _ABOUT.size + 4
+_SUMS: Final = 4 * BLOCK // _SOME
+_ENTRIES_AT: Final = 4096
+_PAGE_SIZE: Final = _ENTRIES_AT + 4 * BLOCK
+# Set in the entry of an address that is held: four zero bytes are then found nowhere but where one is free.
+_HELD: Final = 1 << 31
+_FREE: Final = b"\0\0\0\0"
+
+
+class Pages:
+    """So many pages in the file from ``start`` on; the chains begin at ``heads`` in the blocks.
+
+    Everything raises Rotten, OSError.
+    """
+
+    __slots__ = ("_blocks", "_fd", "_found", "_heads", "_making", "_seen", "_start", "count")
+
+    def __init__(self, fd: int, blocks: Blocks, heads: int, start: int, making: int, count: int = 0) -> None:
+        self.count = count
+        self._fd = fd
+        self._blocks = blocks
+        self._heads = heads
+        self._start = start
+        self._making = making
+        self._seen = dict[int, bytes]()  # what pages say of themselves
+        self._found = dict[tuple[int, int], int]()
+
+    def make_anew(self, held: Iterable[tuple[int, int, int]]) -> None:
+        """With these addresses: version, number, line."""
+        self._blocks.fill(self._heads, bytes(HEADS_SIZE))
+        pages: dict[tuple[int, int], array[int]] = {}
+        for version, number, slot in held:
+            page = pages.setdefault((version, number // BLOCK), array("I"))
+            if not page:
+                page.frombytes(bytes(4 * BLOCK))
+            page[number % BLOCK] = slot | _HELD
+        for (version, prefix), page in pages.items():
+            self._add(version, prefix, page.tobytes())
+
+    def holder(self, version: int, number: int) -> int:
+        """The line of the lease that has the address, 0 if it is free."""
+        n = self._page(version, number // BLOCK)
+        if not n:
+            return 0
+        within = 4 * (number % _SOME)
+        return int.from_bytes(self._part(n, number % BLOCK // _SOME)[within : within + 4], "little") & ~_HELD
+
+    def give(self, version: int, number: int, slot: int) -> None:
+        n = self._page(version, number // BLOCK) or self._add(version, number // BLOCK, bytes(4 * BLOCK))
+        self._set(n, number % BLOCK, _U32.pack(slot | _HELD))
+
+    def take(self, version: int, number: int) -> None:
+        if n := self._page(version, number // BLOCK):
+            self._set(n, number % BLOCK, _FREE)
+
+    def first_free(self, span: Span) -> Address | None:
+        """The span's lowest address that nobody holds."""
+        number = span.first
+        while number <= span.last:
+            n = self._page(span.version, number // BLOCK)
+            if not n:
+                return span.address(number)
+            # Most often it is in the very part; else the rest of the page is looked at.
+            first, last = number % BLOCK, min(BLOCK, number % BLOCK + span.last - number + 1)
+            for at in range(first // _SOME, -(-last // _SOME)):
+                begin = max(first - at * _SOME, 0)
+                found = self._part(n, at)[4 * begin : 4 * min(_SOME, last - at * _SOME)].find(_FREE)
+                if found >= 0:
+                    return span.address(number - first + at * _SOME + begin + found // 4)
+            number += last - first
+        return None
+
+    def held(self) -> Iterator[tuple[int, int, int]]:
+        """Every address that is held, as version, number and line; but for what is damaged."""
+        for n in range(1, self.count + 1):
+            with suppress(Rotten):
+                version, prefix, _ = _ABOUT.unpack_from(self._about(n))
+                for at in range(BLOCK // _SOME):
+                    number = int.from_bytes(prefix) * BLOCK + at * _SOME
+                    with suppress(Rotten):
+                        for i, slot in enumerate(array("I", self._part(n, at))):
+                            if slot:
+                                yield version, number + i, slot & ~_HELD
+
+    def _page(self, version: int, prefix: int) -> int:
+        """The number of the block's page, 0 if it has none."""
+        if n := self._found.get((version, prefix), 0):
+            return n
+        n = self._blocks.number(self._heads + 4 * (prefix % _HEADS))
+        wanted = prefix.to_bytes(16)
+        for _ in range(self.count):
+            if not n:
+                return 0
+            found, block, after = _ABOUT.unpack_from(self._seen.get(n) or self._about(n))
+            if block == wanted and found == version:
+                self._found[version, prefix] = n
+                return n
+            n = after
+        if n:
+            raise Rotten("a chain of the index's pages has no end")
+        return 0
+
+    def _add(self, version: int, prefix: int, entries: bytes) -> int:
+        head = self._heads + 4 * (prefix % _HEADS)
+        about, n = _ABOUT.pack(version, prefix.to_bytes(16), self._blocks.number(head)), self.count + 1
+        os.ftruncate(self._fd, self._start + n * _PAGE_SIZE)
+        if any(entries):
+            os.pwrite(self._fd, entries, self._start + n * _PAGE_SIZE - _PAGE_SIZE + _ENTRIES_AT)
+        sums = b"".join(self._sum(n, i, entries[i : i + _PART]) for i in range(0, len(entries), _PART))
+        self._seen[n] = about = about + crc32(about, self._making ^ n).to_bytes(4, "little") + sums
+        os.pwrite(self._fd, about, self._start + (n - 1) * _PAGE_SIZE)
+        self.count = n
+        self._blocks.write(head, _U32.pack(n))
+        return n
+
+    def _about(self, n: int) -> bytes:
+        if not 0 < n <= self.count:
+            raise Rotten(f"the index names page {n} of {self.count}")
+        about = os.pread(self._fd, _SUMS_AT + _SUMS, self._start + (n - 1) * _PAGE_SIZE)
+        said = crc32(about[: _ABOUT.size], self._making ^ n).to_bytes(4, "little")
+        if about[_ABOUT.size : _SUMS_AT] != said or len(about) != _SUMS_AT + _SUMS:
+            raise Rotten(f"page {n} of the index is not as it was written")
+        self._seen[n] = about
+        return about
+
+    def _part(self, n: int, at: int) -> bytes:
+        """So many entries of a page, from the at-th on."""
+        data = os.pread(self._fd, _PART, self._start + (n - 1) * _PAGE_SIZE + _ENTRIES_AT + _PART * at)
+        said = _SUMS_AT + 4 * at
+        if len(data) != _PART or self._sum(n, at * _PART, data) != self._seen[n][said : said + 4]:
+            raise Rotten(f"part {at} of page {n} of the index is not as it was written")
+        return data
+
+    def _set(self, n: int, i: int, entry: bytes) -> None:
+        at, within = i // _SOME, 4 * (i % _SOME)
+        before, about = self._part(n, at), self._seen[n]
+        said, page = _SUMS_AT + 4 * at, self._start + (n - 1) * _PAGE_SIZE
+        sum_ = self._sum(n, at * _PART, before[:within] + entry + before[within + 4 :])
+        os.pwrite(self._fd, entry, page + _ENTRIES_AT + 4 * i)
+        os.pwrite(self._fd, sum_, page + said)
+        self._seen[n] = about[:said] + sum_ + about[said + 4 :]
+
+    def _sum(self, n: int, at: int, data: bytes) -> bytes:
+        # Any two parts differ in this, up to 2^18 pages: a page's entries take 2^14 bytes.
+        return crc32(data, (self._making ^ (n << 14) ^ at) & 0xFFFFFFFF).to_bytes(4, "little")

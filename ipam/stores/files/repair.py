@@ -1,0 +1,279 @@
+"""Make the index of a network anew from its leases, and set aside what of them cannot be read.
+
+Needed after a crash in the middle of a change, after every boot, and after any hand but ours was at the files.  The
+leases are the truth, but an index of this boot that was complete knows what they said last.  So where a line is not
+what it was, its addresses stay held as the index has them: nobody else gets them until that key is deleted.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from cni.protocol.errors import RecordUnreadable
+from cni.protocol.spec import Json
+from cni.state import durable
+from ipam.ranges import Span
+from ipam.stores.files.blocks import Rotten
+from ipam.stores.files.index import Index
+from ipam.stores.files.lease import BLANK, LINE, Lost, Unreadable, holdings, joined, link, seal, sealed, split, unseal
+from ipam.stores.files.slots import HEAD, SCHEMA, SLOTS, Slots, file, place
+from ipam.stores.files.table import LEASES, Table
+
+_Addresses = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What the index says of a line: whose it is, which addresses it has, and the checksum of the lease."""
+
+    digest: bytes
+    addresses: _Addresses
+    seal: int
+
+    def lost(self, ips: _Addresses, kept: str) -> Lost:
+        return Lost(self.digest, tuple(Span(v, n, n).address(n) for v, n in ips), durable.boot_id(), kept)
+
+
+@dataclass
+class _Found:
+    """What the lines say, by the line each lease begins at."""
+
+    leases: dict[int, tuple[bytes, _Addresses]] = field(default_factory=dict)
+    seals: dict[int, int] = field(default_factory=dict)
+    age: dict[int, int] = field(default_factory=dict)  # how many leases had been written when it was
+    old: set[int] = field(default_factory=set)  # of an older boot
+    rest: set[int] = field(default_factory=set)  # continuations
+    damaged: set[int] = field(default_factory=set)
+    dead: set[int] = field(default_factory=set)  # of what another has, and provably nobody's
+    parts: dict[int, Json] = field(default_factory=dict)  # continuations that no lease has claimed yet
+    long: dict[int, Json] = field(default_factory=dict)  # leases that have some
+    held: dict[int, _Claim] = field(default_factory=dict)  # what is to be held though no line says so
+
+
+def repair(table: Table) -> None:
+    """Leave the table true.  Raises OSError, IoFailure; RecordUnreadable where the whole file had to be set aside."""
+    # What a process that was killed wrote, and did not sync, is to be as lasting as all that is decided on it here.
+    table.slots.sync()
+    known = _known(table.index) if table.index.of_this_boot else {}
+    complete = table.index.is_complete
+    with suppress(OSError):  # no room for a header: then there is none to be trusted
+        # Whoever is killed in here has changed nothing that the next would see otherwise.
+        (table.index.doubt if complete else table.index.distrust)()
+    _cut(table)
+    why = _foreign(table.slots)
+    if why:
+        _start_again(table, known, why)
+    found = _look(table.slots, known)
+    _resolve(table, found, known if complete else {})
+    _hold(found, known, complete=complete and max(found.age.values(), default=0) <= table.index.written)
+    _keep(table, found)
+    _rebuild(table, found)
+
+
+def _known(index: Index) -> dict[int, _Claim]:
+    """What an index that may be wrong says of every lease."""
+    addresses, known = dict[int, _Addresses](), dict[int, _Claim]()
+    for version, number, slot in index.pages.held():
+        addresses.setdefault(slot, []).append((version, number))
+    for slot, held in addresses.items():
+        with suppress(Rotten):
+            if index.is_head(slot):
+                known[slot] = _Claim(index.digest(slot), held, index.seal(slot))
+    return known
+
+
+def _cut(table: Table) -> None:
+    """What is behind the last line that there may be is not ours, and would take for ever to read."""
+    if (size := os.fstat(table.slots.fd).st_size) > SLOTS * LINE:
+        os.ftruncate(table.slots.fd, SLOTS * LINE)
+        table.log.append(f"{table.slots.path} had {size} bytes, cut to {SLOTS * LINE}: no more can be of ours")
+
+
+def _foreign(slots: Slots) -> str:
+    """Why nothing in the file is to be read; empty if it is ours, or was before it was damaged."""
+    try:
+        head = unseal(slots.read(0))
+    except Unreadable:
+        head = {}
+    if head is not None and "schema" in head:
+        schema = head["schema"]
+        return "" if schema == SCHEMA else f"has schema {schema!r}, this version reads {SCHEMA}: a newer one wrote it"
+    stranger = False
+    for slot, line in slots.lines(slots.size()):
+        try:
+            if unseal(line) is not None:
+                return ""
+        except Unreadable:
+            stranger |= slot > 0 or not HEAD.startswith(line)
+    return "is not a file of leases" if stranger else ""
+
+
+def _start_again(table: Table, known: dict[int, _Claim], why: str) -> None:
+    path = table.slots.path
+    kept = place(table.quarantine, LEASES)
+    (table.directory / LEASES).rename(kept)
+    durable.sync_directory(table.quarantine)
+    table.slots.close()
+    table.slots = Slots(path, file(path))
+    _keep(table, _Found())
+    _rebuild(table, _Found())
+    for one in known.values():
+        table.put(None, one.lost(one.addresses, f"{table.quarantine.name}/{kept.name}"))
+    held = f", {len(known)} leases that it had stay held" if known else ""
+    table.log.append(f"{path} {why}; moved to {kept}{held}")
+    raise RecordUnreadable(f"{path} {why}; moved to {kept}{held}; look at that, then repeat the call")
+
+
+def _look(slots: Slots, known: dict[int, _Claim]) -> _Found:
+    found, boot, zeros = _Found(), durable.boot_id(), bytes(LINE)
+    for slot, line in slots.lines(max([slots.size() - 1, *known]) + 1):
+        if line == BLANK or not slot:
+            continue
+        try:
+            body = None if line == zeros else unseal(line)
+            if body is None:
+                # Cut off, or zeros.  Nobody makes a line that by releasing a lease.
+                if slot in known:
+                    found.damaged.add(slot)
+            elif "of" in body:
+                link(body, "of", 0), link(body, "next", 0)
+                found.parts[slot] = body
+            else:
+                if "next" in body:
+                    holdings(body), link(body, "next", 0)
+                    found.long[slot] = body
+                else:
+                    found.leases[slot] = holdings(body)
+                    found.seals[slot] = crc32(line)
+                found.age[slot] = link(body, "n", 0)
+                if body.get("boot", boot) != boot:
+                    found.old.add(slot)
+        except Unreadable:
+            found.damaged.add(slot)
+    return found
+
+
+def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
+    """Put together what has several lines, and settle what two claim."""
+    continued = dict[int, list[int]]()
+    for slot, head in found.long.items():
+        bodies, at, lines = [head], head["next"], list[int]()
+        while at in found.parts and found.parts[at]["of"] == slot and at not in lines:
+            lines.append(at)
+            bodies.append(found.parts[at])
+            at = bodies[-1].get("next", 0)
+        if at:
+            found.damaged.add(slot)
+        else:
+            found.leases[slot] = holdings(joined(bodies))
+            found.seals[slot] = crc32(b"".join(map(table.slots.read, (slot, *lines))))
+            found.age[slot] = max(body.get("n", 0) for body in bodies)
+            continued[slot] = lines
+    claimed = {claim.digest: (claim.seal, slot) for slot, claim in known.items()}
+
+    def order(slot: int) -> tuple[bool, bool, bool, int, int]:
+        """Who was given it last comes first: the lines that a complete index has, its own place before a copy."""
+        seal_, at = claimed.get(found.leases[slot][0], (None, 0))
+        return slot in found.old, seal_ != found.seals[slot], at != slot, -found.age[slot], slot
+
+    # Where the power went while one was released and another given what it had, the disk may have both: the pods of
+    # either are gone.  In one boot by nothing that happens here; but who copies a line, or puts an old one back, must
+    # not have one address given twice.
+    keys, addresses_ = set[bytes](), set[tuple[int, int]]()
+    for slot in sorted(found.leases, key=order):
+        digest, held = found.leases[slot]
+        if digest in keys or not addresses_.isdisjoint(held):
+            (found.dead if slot in found.old else found.damaged).add(slot)
+            del found.leases[slot]
+        else:
+            keys.add(digest)
+            addresses_.update(held)
+    found.rest.update(line for slot, lines in continued.items() if slot not in found.dead for line in lines)
+
+
+def _hold(found: _Found, known: dict[int, _Claim], *, complete: bool) -> None:
+    """What no line says, and is held all the same: of damaged lines and, if the index was complete and the leases are
+    no newer, of all that are not as it has them."""
+    stands = {digest: found.seals[slot] for slot, (digest, _) in found.leases.items()}
+    for slot, claim in known.items():
+        if (complete and stands.get(claim.digest) != claim.seal) or (
+            not complete and slot in found.damaged and claim.digest not in stands
+        ):
+            found.held[slot] = claim
+    if not complete:
+        return
+    keys = {claim.digest for claim in found.held.values()}
+    addresses = {address for claim in found.held.values() for address in claim.addresses}
+    for slot, (digest, has) in list(found.leases.items()):
+        if digest in keys or not addresses.isdisjoint(has):  # an old copy of a line
+            found.damaged.add(slot)
+            del found.leases[slot]
+
+
+def _keep(table: Table, found: _Found) -> None:
+    """Copy what cannot be read, then put in its place what the index knew, or nothing."""
+    slots, damaged = table.slots, sorted(found.damaged)
+    size = os.fstat(slots.fd).st_size
+    lines = [slots.read(slot) for slot in damaged]
+    kept = slots.copy(lines, table.quarantine) if any(lines) else None
+    stay = _put_held(table, found, f"{table.quarantine.name}/{kept.name}" if kept else "nowhere")
+    for slot in (found.damaged | found.dead) - found.leases.keys() - found.rest:
+        slots.write(slot, BLANK)
+    # After these, so that until then every line that was cut off is known as such.
+    for slot in {*range(size // LINE, slots.size())} - found.damaged - found.leases.keys() - found.rest:
+        slots.write(slot, BLANK)
+    slots.write_head()
+    slots.sync()
+    durable.sync_directory(table.directory)
+    if damaged or found.held:
+        names = ", ".join(map(str, sorted({*damaged, *found.held})[:10]))
+        table.log.append(
+            f"{len({*damaged, *found.held})} lines of {slots.path} could not be read, or were not as they were written "
+            f"({names}); kept in {kept or 'nothing, for they were cut off'}; "
+            f"{stay} addresses stay held until what has them is deleted"
+        )
+
+
+def _put_held(table: Table, found: _Found, kept: str) -> int:
+    """Write what is held though no line says so; how many addresses."""
+    given = {address for _, held in found.leases.values() for address in held}
+    used, stay = {*found.leases, *found.rest, *found.held}, 0
+    free = (slot for slot in range(1, SLOTS) if slot not in used)
+    for slot, claim in sorted(found.held.items()):
+        ips = [address for address in claim.addresses if address not in given]
+        at = next(free) if slot in found.leases or slot in found.rest else slot
+        parts = [body] if sealed(body := claim.lost(ips, kept).body()) else split(body)
+        more = [next(free) for _ in parts[1:]]
+        for line, part, after in reversed(list(zip([at, *more], parts, [*more, 0], strict=True))):
+            of, next_ = {"of": at} if line != at else {}, {"next": after} if after else {}
+            table.slots.write(line, seal(of | part | next_))
+        found.leases[at] = claim.digest, ips
+        found.seals[at] = crc32(b"".join(map(table.slots.read, (at, *more))))
+        found.rest.update(more)
+        stay += len(ips)
+    return stay
+
+
+def _rebuild(table: Table, found: _Found) -> None:
+    def held() -> Iterator[tuple[int, bytes, int, _Addresses]]:
+        for slot, (digest, addresses) in found.leases.items():
+            yield slot, digest, found.seals[slot], addresses
+        for slot in found.rest:
+            yield slot, b"", 0, []
+
+    slots, index = table.slots, table.index
+    for slot in found.parts.keys() - found.rest - found.leases.keys():
+        slots.write(slot, BLANK)
+    index.written = max([index.written, *found.age.values()])
+    try:
+        index.make_anew(slots.size(), held())
+        table.trust()
+    except OSError:
+        # No room; but leases are freed in place, by whatever index: this call's own, then.
+        index.close()
+        table.index = Index()
+        table.index.written, table.index.last = index.written, index.last
+        table.index.make_anew(slots.size(), held())
+        table.trust()

@@ -1,0 +1,23 @@
+"""What else a container holds of this network: its other attachments' leases.
+
+There is no index of containers, so it is a look through the file, only for those whose addresses are aligned.
+"""
+
+import json
+
+from cni.protocol.result import Address
+from cni.protocol.spec import Key
+from ipam.stores.files.lease import Lease
+from ipam.stores.files.table import Table
+
+
+def addresses(table: Table, key: Key) -> tuple[Address, ...]:
+    """Of all attachments of the key's container but the key's own.  Raises OSError, IoFailure."""
+    # A name that only ends like this one has no quote before it, and in no other place is a quote without a backslash.
+    text = f'"containerID":{json.dumps(key.container_id)}'.encode()
+    found = list[Address]()
+    for slot in list(table.slots.containing(text, table.index.slots)):
+        lease = table.at(head).entry if (head := table.head(slot)) else None
+        if isinstance(lease, Lease) and lease.owner.key != key:
+            found += lease.ips
+    return tuple(found)

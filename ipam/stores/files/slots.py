@@ -1,0 +1,180 @@
+"""The file ``leases``: lines of one sector each, replaced in place.
+
+    line 0      {"schema": 1, ...}
+    line n      a lease, a continuation of one, or blank
+
+    jq . leases          shows all of it: to JSON, blank lines are white space
+    grep 10.0.0.7 leases shows who has an address
+
+A disk writes a sector whole or not at all, so replacing a line is a commit: before it nothing has happened, after it
+everything.  In place there is nothing to allocate: a lease can be freed on a full disk.  The file grows by many lines
+at once, and is never made smaller.  Not here: locks, and what the lines mean.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cni.state import durable
+from ipam.stores.files.lease import BLANK, LINE, seal
+
+SCHEMA: Final = 1
+# So many lines there may be.
+SLOTS: Final = 1 << 20
+# So many lines at once.
+GROWTH: Final = 128
+# So many lines are read at once.
+READ: Final = 2048
+
+QUARANTINE: Final = "quarantine"
+# A FIFO or a device must not make us wait.
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+HEAD: Final = seal({"schema": SCHEMA, "about": "hpn-ipam: a lease per line of 512 bytes; jq . shows them"})
+
+
+class Slots:
+    """The open file; who writes has the lock, and whoever opened it closes.  A new one is empty, which ``repair`` makes
+    good."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def read(self, slot: int) -> bytes:
+        return os.pread(self.fd, LINE, slot * LINE)
+
+    def write(self, slot: int, line: bytes) -> None:
+        _write(self.fd, line, slot * LINE)
+
+    def write_head(self) -> None:
+        self.write(0, HEAD)
+
+    def sync(self) -> None:
+        os.fdatasync(self.fd)
+
+    def size(self) -> int:
+        """In lines, the last perhaps not whole; what is behind the most that there may be is none of ours."""
+        return min(-(-os.fstat(self.fd).st_size // LINE), SLOTS)
+
+    def lines(self, slots: int) -> Iterator[tuple[int, bytes]]:
+        """So many lines with their numbers, from the first on; shorter than a line where the file ends."""
+        for start in range(0, slots, READ):
+            data = os.pread(self.fd, READ * LINE, start * LINE)
+            for i in range(min(READ, slots - start)):
+                yield start + i, data[i * LINE : (i + 1) * LINE]
+
+    def containing(self, text: bytes, slots: int) -> Iterator[int]:
+        """Which of so many lines have the text somewhere; without taking each line by itself."""
+        for start in range(0, slots, READ):
+            data = os.pread(self.fd, READ * LINE, start * LINE)
+            at = data.find(text)
+            while at >= 0:
+                yield start + at // LINE
+                at = data.find(text, (at // LINE + 1) * LINE)
+
+    def grow(self, slots: int) -> int:
+        """Blank lines from ``slots`` on, on disk; how many there are in all then.  Raises OSError, and none are."""
+        more = GROWTH - slots % GROWTH
+        try:
+            _write(self.fd, BLANK * more, slots * LINE)
+            self.sync()
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self.fd, slots * LINE)
+            raise
+        return slots + more
+
+    def copy(self, lines: Sequence[bytes], to: Path) -> Path:
+        """The lines in a new file in that directory, on disk, for people to look at.  Raises OSError, IoFailure."""
+        target = place(to, "leases")
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            _write(fd, b"".join(lines), 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        durable.sync_directory(to)
+        return target
+
+
+def place(quarantine: Path, name: str) -> Path:
+    """Where a file of that name may be kept.  Raises OSError, IoFailure."""
+    if not stat.S_ISDIR(_mode(quarantine) or stat.S_IFDIR):
+        quarantine.rename(_unused(quarantine))
+    return _unused(durable.directory(quarantine) / name)
+
+
+def file(path: str, log: list[str] | None = None) -> int:
+    """It opened, and made where there is none.  Raises OSError, IoFailure.
+
+    What cannot be opened, being no file, is moved to quarantine and ``log`` is told, if there is one.
+    """
+    try:
+        return os.open(path, _FLAGS, 0o600)
+    except OSError:
+        if log is None or stat.S_ISREG(_mode(Path(path)) or stat.S_IFREG):
+            raise
+    return _in_place_of(path, log)
+
+
+def truly(fd: int, path: str, log: list[str] | None = None) -> int:
+    """The descriptor, or that of a file in the place of what is none, which is closed then.  Raises OSError, IoFailure,
+    and what was given is open still."""
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    if log is None:
+        raise _no_file(path)
+    instead = _in_place_of(path, log)
+    os.close(fd)
+    return instead
+
+
+def _in_place_of(path: str, log: list[str]) -> int:
+    there = Path(path)
+    kept = place(there.parent / QUARANTINE, there.name)
+    there.rename(kept)
+    log.append(f"{path} was no file; moved to {kept}, look at it")
+    return os.open(path, _FLAGS, 0o600)
+
+
+def reading(path: Path | str) -> int:
+    """It opened for who changes nothing.  Raises OSError where it is no file."""
+    return regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), path)
+
+
+def regular(fd: int, path: Path | str) -> int:
+    """The descriptor.  Raises OSError, and it is closed, where it is not a file's."""
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise _no_file(path)
+
+
+def _no_file(path: Path | str) -> OSError:
+    return OSError(errno.EINVAL, "not a file; move it away", str(path))
+
+
+def _mode(path: Path) -> int:
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return 0
+
+
+def _unused(path: Path) -> Path:
+    return next(p for n in range(1_000_000) if not _mode(p := path.with_name(f"{path.name}.{n}")))
+
+
+def _write(fd: int, data: bytes, at: int) -> None:
+    # A full disk may take a part, and says so only when asked for the rest.
+    while data:
+        done = os.pwrite(fd, data, at)
+        data, at = data[done:], at + done

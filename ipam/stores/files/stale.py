@@ -1,0 +1,68 @@
+"""Which leases may go: what the runtime does not list or, without a list, what is provably dead; and what was kept
+back after its release for long enough."""
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from cni.protocol.spec import Json, Key
+from cni.state import durable
+from ipam.stores import Gone, Sandbox
+from ipam.stores.files.lease import Kept, Unreadable, digest, entry, holdings, sandbox, unseal
+from ipam.stores.files.slots import Slots, reading
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``spared`` are the digests of the runtime's list, None without one; ``dead`` the namespaces that are gone; with
+    ``probing`` nobody gets an address that another answers for, so what only may be in use goes too."""
+
+    spared: frozenset[bytes] | None
+    dead: Collection[Sandbox] = frozenset()
+    now: int = field(default_factory=lambda: int(time.time()))
+    probing: bool = False
+
+    @classmethod
+    def of(cls, valid: frozenset[Key] | None, *, probing: bool = False) -> "Rule":
+        return cls(None if valid is None else frozenset(map(digest, valid)), probing=probing)
+
+    def sparing(self, keys: Collection[Key]) -> "Rule":
+        """The same, but for the leases of these keys, where a list decides."""
+        if self.spared is None or not keys:
+            return self
+        return replace(self, spared=self.spared | frozenset(map(digest, keys)))
+
+    def applies(self, body: Json) -> bool:
+        """Raises Unreadable."""
+        if "released" in body:
+            kept = entry(body)
+            return isinstance(kept, Kept) and (kept.is_over(self.now) or bool(kept.boot and self.probing))
+        if self.spared is not None:
+            return holdings(body)[0] not in self.spared
+        return body.get("boot") != durable.boot_id() or sandbox(body) in self.dead
+
+
+def look(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]:
+    """The rule with all that is dead by now, and the lines that it applies to or that are unreadable.
+
+    With each the hash of what it says: looked at without the lock, a line proves something only while it stands.
+    """
+    stale, doubtful = dict[int, int](), dict[int, tuple[int, Sandbox]]()
+    slots = Slots(path, reading(path))
+    try:
+        for slot, line in slots.lines(slots.size()):
+            try:
+                body = unseal(line) if slot else None
+                if body is None or "of" in body:
+                    continue
+                if rule.applies(body):
+                    stale[slot] = hash(line)
+                elif rule.spared is None and (box := sandbox(body)):
+                    doubtful[slot] = hash(line), box
+            except Unreadable:
+                stale[slot] = hash(line)
+    finally:
+        slots.close()
+    # Asked for after they were read: of a namespace made since, nothing is said here.
+    dead = frozenset(gone({box for _, box in doubtful.values()})) if doubtful else frozenset[Sandbox]()
+    return replace(rule, dead=dead), stale | {slot: said for slot, (said, box) in doubtful.items() if box in dead}

@@ -1,0 +1,127 @@
+"""What becomes of released addresses: free at once, or kept back, in the same line and by the same commit.
+
+Kept back they are a line of their own that holds them, so nobody is given one by mistake, at any cost to nobody:
+what is over is released when the range is exhausted, and on GC (stale.py).
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from ipaddress import ip_interface
+
+from cni.protocol.result import Address
+from cni.state import durable
+from ipam.stores import Believe, Gone
+from ipam.stores.files.lease import Kept, Lease, Lost, Unreadable, kept_digest, sandbox
+from ipam.stores.files.stale import Rule
+from ipam.stores.files.table import Held, Table
+
+
+def release(table: Table, leases: Sequence[Held], *, unused: bool = False, in_use: bool = False) -> None:
+    """Free them, or keep them back; on disk when this returns, but for what is ``Table.is_late``.  Raises OSError."""
+    now, free = int(time.time()), [held for held in leases if held.is_plain and not in_use]
+    rest = [held for held in leases if not held.is_plain or in_use]
+    if in_use:
+        rest = [held for held in rest if not _kept_though_unreadable(table, held, now)]
+    # First, for a lease may be the successor of one.
+    if others := [held for held in rest if not isinstance(held.entry, Lease)]:
+        table.drop(others)
+    for held in rest:
+        lease = held.entry
+        if not isinstance(lease, Lease):
+            continue
+        # Nobody on the link remembers an address since before this boot.
+        kept = Kept.of(lease, now, cools=lease.boot == durable.boot_id() and not unused, in_use=in_use)
+        if kept is None:
+            free.append(held)
+            continue
+        if kept.sticky:
+            _succeed(table, kept.sticky, now)
+        try:
+            table.put(held, kept)
+        except OSError:  # no room for what is longer than a line: better released than not
+            if in_use:
+                raise
+            free.append(held)
+    if free:
+        table.drop(free, late=True)
+
+
+def _kept_though_unreadable(table: Table, held: Held, now: int) -> bool:
+    """Keep back what a lease has that could not be read, for it may be in use; whether it is one and has something."""
+    lost = held.entry
+    if not isinstance(lost, Lost) or not lost.ips:
+        return False
+    table.put(held, Kept(tuple(map(ip_interface, lost.ips)), "", now, now, until=now, boot=durable.boot_id()))
+    return True
+
+
+def concede(
+    table: Table, held: Held | None, taken: Mapping[Address, str], seconds: int, believe: Believe
+) -> dict[Address, str]:
+    """Of a lease, give up what other hosts have, and keep back what is believed; all that is.  Raises OSError."""
+    kept = {ip: one.mac for _, one in conflicts(table) for ip in one.ips}
+    lease = held.entry if held else None
+    if held is None or not isinstance(lease, Lease):
+        return kept
+    now = int(time.time())
+    believed = set(believe(taken, kept))
+    # The lease first: no address is ever in two lines, and one that is in none only has to be found again.  And the
+    # next ADD goes on after all that was tried.
+    rest = tuple(a for a in lease.addresses if a.ip not in taken)
+    table.put(held, replace(lease, addresses=rest), table.index.last)
+    last = table.index.last
+    for address in (a for a in lease.addresses if a.ip in believed):
+        until = now + seconds
+        table.put(None, Kept((address,), "", now, until, until=until, mac=taken[address.ip]))
+        kept[address.ip] = taken[address.ip]
+    table.index.last = last
+    return kept
+
+
+def conflicts(table: Table) -> list[tuple[Held, Kept]]:
+    """What is kept back because other hosts have it; a look through the file.  Raises OSError."""
+    found, now = list[tuple[Held, Kept]](), int(time.time())
+    for slot in list(table.slots.containing(b'"mac":"', table.index.slots)):
+        if head := table.head(slot):
+            held = table.at(head)
+            one = held.entry
+            if isinstance(one, Kept) and one.mac and not one.is_over(now):
+                found.append((held, one))
+    return found
+
+
+def had(table: Table, name: str, gone: Gone) -> Held | None:
+    """What the sticky name had before: kept back, or of an attachment that is provably dead."""
+    kept = table.find(kept_digest(name))
+    if kept and isinstance(kept.entry, Kept):
+        return kept
+    # There is no index of these, so it is a look through the file, for a name that is new or had no DEL.
+    text = json.dumps(name).encode()
+    for slot in list(table.slots.containing(text, table.index.slots)):
+        if head := table.head(slot):
+            held = table.at(head)
+            if isinstance(held.entry, Lease) and held.entry.owner.terms.sticky == name and _is_dead(held, gone):
+                return held
+    return None
+
+
+def _is_dead(held: Held, gone: Gone) -> bool:
+    try:
+        box = sandbox(held.body)
+        return Rule(None, gone({box}) if box else ()).applies(held.body)
+    except Unreadable:
+        return False
+
+
+def _succeed(table: Table, name: str, now: int) -> None:
+    """Of a name one set of addresses is kept: the latest.  What it had before only cools down."""
+    before = table.find(kept_digest(name))
+    if before is None:
+        return
+    one = before.entry
+    if isinstance(one, Kept) and one.released <= now < one.cool:
+        table.put(before, Kept(one.addresses, one.pod, one.released, one.cool, "", one.cool))
+    else:
+        table.drop([before])

@@ -1,0 +1,290 @@
+"""The leases of one network as files, with one lock around every use.
+
+    <network>/
+      lock            flock
+      leases          the truth: a line of JSON per attachment, with all its addresses (slots.py, lease.py)
+      index           where in it things are; made anew whenever it may be wrong (index.py, repair.py)
+      ranges          what addresses there are, as the latest ADD had it, for people
+      quarantine/     lines of leases that could not be read
+
+A call reads and writes a line and a few entries of the index, however much is held, and syncs once.
+"""
+
+import errno
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from cni.protocol.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, together
+from cni.protocol.result import Address, Ip
+from cni.protocol.spec import Key
+from cni.state import durable
+from cni.state.locks import Lock
+from ipam.ranges import elsewhere
+from ipam.stores import Believe, Choose, Gone, Owner, Ranges, Sandbox
+from ipam.stores.files import ranges as ranges_file
+from ipam.stores.files import sticky, verify
+from ipam.stores.files.blocks import Rotten
+from ipam.stores.files.book import TableBook
+from ipam.stores.files.index import HEADER
+from ipam.stores.files.lease import Lease, Lost, digest
+from ipam.stores.files.repair import repair
+from ipam.stores.files.stale import Rule, look
+from ipam.stores.files.table import INDEX, LEASES, Table
+
+T = TypeVar("T")
+
+# Seconds.  A change takes a fraction of a millisecond, nearly all of it the disk's.
+PATIENCE = 10.0
+# Leases released by GC in one go, for which others wait.
+BATCH = 256
+
+
+def _nobody(_boxes: Collection[Sandbox]) -> Collection[Sandbox]:
+    return ()
+
+
+class FileStore:
+    """A stores.Store in one directory; ``log`` gets what an operator should look at, ``gone`` says who is dead."""
+
+    def __init__(self, directory: Path, log: list[str], gone: Gone = _nobody, patience: float = PATIENCE) -> None:
+        self._directory = directory
+        self._log = log
+        self._gone = gone
+        self._patience = patience
+
+    def reserve(self, owner: Owner, choose: Choose, ranges: Ranges = ()) -> tuple[Ip, ...]:
+        def work(table: Table) -> tuple[Ip, ...]:
+            held = table.find(digest(owner.key))
+            if held is None and owner.terms.sticky:
+                held = sticky.had(table, owner.terms.sticky, self._gone)
+            old = held.entry if held else None
+            if isinstance(old, Lost):
+                raise self._unreadable(owner.key, old, "held until it is deleted: delete the attachment, then add it")
+            ips = choose(TableBook(table, old.ips if old else (), owner.key))
+            new = Lease(owner, tuple(ip.address for ip in ips), durable.boot_id(), _now())
+            if ranges:
+                ranges_file.keep(table, ranges)
+            if new != old:
+                # On rails one ADD gives of some sets only, and each set goes on where it was.
+                rest = elsewhere(table.index.last, ranges, new.ips) if len(ranges) > len(ips) else ()
+                table.put(held, new, rest, late=held is None)
+            else:
+                table.slots.sync()  # it may be of one that was killed before it had
+            return ips
+
+        return self._with_table(work, make=True)
+
+    def concede(self, key: Key, taken: Mapping[Address, str], seconds: int, believe: Believe) -> Mapping[Address, str]:
+        return self._with_table(lambda t: sticky.concede(t, t.find(digest(key)), taken, seconds, believe))
+
+    def pardon(self) -> int:
+        def work(table: Table) -> int:
+            found = sticky.conflicts(table)
+            table.drop([held for held, _ in found])
+            return sum(len(one.ips) for _, one in found)
+
+        return self._with_table(work) if self._is_there() else 0
+
+    def release(self, key: Key, *, unused: bool = False, in_use: bool = False) -> None:
+        def work(table: Table) -> None:
+            held = table.find(digest(key))
+            if held is None:
+                return
+            sticky.release(table, [held], unused=unused, in_use=in_use)
+            if lost := held.lost:
+                what = "kept back, for they may be in use" if in_use else "released"
+                raise self._unreadable(key, lost, f"{what}; repeat the call, it will succeed")
+
+        if self._is_there():
+            self._with_table(work)
+
+    def check(self, key: Key) -> tuple[Address, ...]:
+        if not self._is_there():
+            raise CheckFailed(
+                f"{self._whose(key)}, holds no address: no {self._directory}/{LEASES}; delete the attachment, add it"
+            )
+        held = self._with_table(lambda table: table.find(digest(key)))
+        if held is None:
+            raise CheckFailed(
+                f"{self._whose(key)}, holds no address in {self._directory}; delete the attachment and add it"
+            )
+        if isinstance(lost := held.entry, Lost):
+            raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
+        return held.entry.ips
+
+    def collect(
+        self,
+        valid: frozenset[Key] | None,
+        attached: Callable[[], Collection[Key]] = tuple,
+        *,
+        probing: bool = False,
+    ) -> int:
+        if not self._is_there():
+            return 0
+        # Looked for without the lock, and so looked at again: others are not to wait while a whole node's leases go.
+        self._with_table(lambda _: None)  # the index is made anew if need be
+        try:
+            rule, lines = look(f"{self._directory}/{LEASES}", Rule.of(valid, probing=probing), self._gone)
+        except OSError as e:
+            raise _refusal(self._directory, e) from e
+        rule = rule.sparing(attached())
+        stale, problems, freed = list(lines.items()), list[CniError](), 0
+        for start in range(0, len(stale), BATCH):
+            try:
+                freed += self._collect(stale[start : start + BATCH], rule, problems)
+            except CniError as e:
+                problems.append(e)
+        if problems:
+            raise together(problems)
+        return freed
+
+    def adopt(self, leases: Sequence[Lease], *, dry_run: bool = False) -> list[str]:
+        """Hold what another IPAM gave; a lease that is here already is fine.
+
+        What collides with others here or among them, in words, and then nothing has changed.
+        """
+        if dry_run and not self._is_there():
+            return list(_given_twice(leases))
+
+        def work(table: Table) -> list[str]:
+            here = {lease.owner.key: table.find(lease.digest) for lease in leases}
+            collisions = list(_given_twice(leases))
+            for lease in leases:
+                held = here[lease.owner.key]
+                if held and set(held.entry.ips) != set(lease.ips):
+                    has = ", ".join(map(str, held.entry.ips))
+                    collisions.append(f"{lease.owner.key} holds {has} here and {', '.join(map(str, lease.ips))} there")
+                book = TableBook(table, held.entry.ips if held else ())
+                holders = ((ip, book.holder(ip)) for ip in lease.ips if ip not in book.mine)
+                collisions += [
+                    f"{ip} is held by {whom} here, by {lease.owner.key} there" for ip, whom in holders if whom
+                ]
+            if not collisions and not dry_run:
+                for lease in leases:
+                    if here[lease.owner.key] is None:
+                        table.put(None, lease)
+            return collisions
+
+        return self._with_table(work, make=True)
+
+    def rehearse(self, choose: Choose) -> None:
+        def work(table: Table) -> None:
+            choose(TableBook(table, ()))
+            table.rehearse()
+            if kept := len(os.listdir(table.quarantine)) if table.quarantine.is_dir() else 0:
+                self._log.append(f"{table.quarantine} has {kept} files of leases that could not be read; look at them")
+
+        self._with_table(work, make=True)
+
+    def verify(self) -> list[str]:
+        """What is wrong with the files, in words; nothing is changed."""
+        with self._table(mend=False) as table:
+            return [*verify.problems(table), *verify.quarantined(self._directory)]
+
+    def _lock(self) -> Lock:
+        return Lock(f"{self._directory}/lock", self._patience)
+
+    def _first_lock(self) -> Lock:
+        """``_lock``, of a network that may be new."""
+        return durable.with_directory(f"{self._directory}/lock", self._lock)
+
+    def _sync(self, table: Table) -> None:
+        try:
+            table.slots.sync()
+        except OSError:
+            with self._lock():
+                table.take_back()
+            raise
+
+    def _collect(self, lines: Sequence[tuple[int, int]], rule: Rule, problems: list[CniError]) -> int:
+        def work(table: Table) -> tuple[int, list[Lost]]:
+            said = [(slot, was) for slot, was in lines if slot < table.index.slots and table.index.is_head(slot)]
+            same = [slot for slot, was in said if hash(table.slots.read(slot)) == was]
+            stale = [held for held in map(table.at, same) if rule.applies(held.body)]
+            sticky.release(table, stale)
+            return len(stale), [held.lost for held in stale if held.lost]
+
+        count, lost = self._with_table(work)
+        problems.extend(self._unreadable("an attachment", one, "released") for one in lost)
+        return count
+
+    def _unreadable(self, key: Key | str, lost: Lost, what: str) -> RecordUnreadable:
+        names = ", ".join(map(str, lost.ips)) or "no address"
+        whose = self._whose(key) if isinstance(key, Key) else key
+        return RecordUnreadable(
+            f"the lease of {whose} could not be read and is kept in {self._directory}/{lost.kept}; {names} {what}"
+        )
+
+    def _whose(self, key: Key) -> str:
+        return key.of("", self._directory.name)
+
+    def _is_there(self) -> bool:
+        """Whether anything may be held: not by empty files, which are all that a first ADD leaves on a full disk."""
+        try:
+            return bool(
+                os.lstat(f"{self._directory}/{LEASES}").st_size
+                or os.lstat(f"{self._directory}/{INDEX}").st_size > HEADER
+            )
+        except OSError:
+            return False
+
+    def _with_table(self, work: Callable[[Table], T], *, make: bool = False) -> T:
+        """What it answers, once more with the index made anew where it or a line was not what it should be."""
+        try:
+            with self._table(make=make) as table:
+                return work(table)
+        except Rotten as e:
+            self._log.append(f"{e}; the index of {self._directory} was made anew")
+        try:
+            with self._table(make=make) as table:
+                return work(table)
+        except Rotten as e:
+            raise IoFailure(f"{e}, and again when its index had been made anew; see to the disk, and try again") from e
+
+    @contextmanager
+    def _table(self, *, make: bool = False, mend: bool = True) -> Iterator[Table]:
+        """The files, locked, and the index true unless they are to be seen as they are."""
+        try:
+            locked = self._first_lock if make else self._lock
+            with locked() as lock, Table(self._directory, self._log, mend=mend) as table:
+                if not table.is_true:
+                    table.refuse_others()
+                    if mend:
+                        repair(table)
+                try:
+                    yield table
+                except Rotten:
+                    table.index.doubt()
+                    raise
+                if table.is_late:
+                    # The disk takes longer than all else.  Others may go on from what it does not have yet, for it has
+                    # that before, or with, whatever it gets of them.
+                    lock.release()
+                    self._sync(table)
+        except OSError as e:
+            raise _refusal(self._directory, e) from e
+
+
+def _given_twice(leases: Sequence[Lease]) -> Iterator[str]:
+    owners = dict[Address, list[str]]()
+    for lease in leases:
+        for ip in lease.ips:
+            owners.setdefault(ip, []).append(str(lease.owner.key))
+    return (f"{ip} is of {' and '.join(keys)} there" for ip, keys in owners.items() if len(keys) > 1)
+
+
+def _refusal(directory: Path, e: OSError) -> IoFailure:
+    """What the file system refuses, with the file's name."""
+    if isinstance(e, IsADirectoryError) or e.errno == errno.ELOOP:
+        what = "is a directory" if isinstance(e, IsADirectoryError) else "is a symbolic link"
+        return IoFailure(f"{e.filename} {what} and should be a file; remove it, or move it away")
+    file = e.filename2 or e.filename or directory / LEASES
+    return IoFailure(f"{file}: {e.strerror}; {directory} must be writable and have room")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,71 @@
+"""Whether a network's files are what they should be: looked at under the lock, and changed in nothing."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from ipam.ranges import Span
+from ipam.stores.files.blocks import Rotten
+from ipam.stores.files.index import Index
+from ipam.stores.files.lease import Unreadable, unseal
+from ipam.stores.files.slots import QUARANTINE
+from ipam.stores.files.table import Table
+
+_Holdings = tuple[bytes, list[tuple[int, int]]]
+
+
+def problems(table: Table) -> Iterator[str]:
+    """What is wrong, in words.  Raises OSError."""
+    heads, seals, parts = dict[int, _Holdings](), dict[int, int](), set[int]()
+    for slot, line in table.slots.lines(table.slots.size()):
+        try:
+            body = unseal(line)
+            if not slot and (body is None or "schema" not in body):
+                yield "line 0 is not what it should be"
+            elif slot and body is not None and "of" not in body:
+                held = table.read(slot)
+                heads[slot], seals[slot] = held.holdings, held.seal
+                parts.update(held.lines[1:])
+        except Unreadable as e:
+            yield f"line {slot}: {e}"
+    yield from _twice(heads)
+    if table.is_true:  # else it says so itself, as after every boot, and nobody believes it
+        try:
+            yield from _index(table.index, heads, seals, parts)
+        except Rotten as e:
+            yield f"index: {e}; the next call makes it anew"
+
+
+def _twice(heads: dict[int, _Holdings]) -> Iterator[str]:
+    given = Counter(address for _, addresses in heads.values() for address in addresses)
+    for (version, number), times in given.items():
+        if times > 1:
+            yield f"{Span(version, number, number)} is in {times} leases"
+    for digest, times in Counter(digest for digest, _ in heads.values()).items():
+        if times > 1:
+            yield f"lines {', '.join(str(s) for s, (d, _) in heads.items() if d == digest)} are of one attachment"
+
+
+def _index(index: Index, heads: dict[int, _Holdings], seals: dict[int, int], parts: set[int]) -> Iterator[str]:
+    there = set(index.pages.held())
+    expected = {(*address, slot) for slot, (_, addresses) in heads.items() for address in addresses}
+    for version, number, slot in sorted(expected - there):
+        yield f"index: {Span(version, number, number)} of line {slot} is not held there"
+    for version, number, slot in sorted(there - expected):
+        yield f"index: {Span(version, number, number)} is held there by line {slot}, which does not have it"
+    for slot, (digest, _) in heads.items():
+        if index.find(digest) != slot:
+            yield f"index: line {slot} is not found by its key"
+        elif index.seal(slot) != seals[slot]:
+            yield f"index: line {slot} is another than was written there"
+    free = index.free_lines()
+    if wrong := set(free) & (heads.keys() | parts):
+        yield f"index: lines {sorted(wrong)} are in use and count as free"
+    if index.leases != len(heads):
+        yield f"index: it counts {index.leases} leases, there are {len(heads)}"
+
+
+def quarantined(directory: Path) -> Iterator[str]:
+    """What was set aside, for somebody to look at."""
+    for path in sorted((directory / QUARANTINE).glob("*")):
+        yield f"{path} holds leases that could not be read; remove it when you have looked"
