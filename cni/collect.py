@@ -90,7 +90,7 @@ def a_few(where: Location, request: Request, log: list[str], programs: Programs)
         for key in (keys[first:] + keys[:first])[:LOOKS]:
             record = journal.peek(where.state_dir, where.network, key)
             if record and _is_cheap(record, programs) and undo.is_dead(record):
-                if _reclaimed(where.state_dir, record, request, programs, log, patience=0):
+                if _reclaimed(where.state_dir, record, request, programs, log, timeout=0):
                     log.append(f"removed {record.whose}, whose pod is gone")
                 return
 
@@ -105,17 +105,17 @@ def sweep(
     for record in journal.records(state_dir):
         if record.kind != journal.LOST and undo.may_be_dead(record) and undo.is_dead(record):
             try:
-                if dry_run or _reclaimed(state_dir, record, request, programs, [], patience=1):
+                if dry_run or _reclaimed(state_dir, record, request, programs, [], timeout=1):
                     yield record, None
             except (CniError, OSError) as e:
                 yield record, e
 
 
 def _reclaimed(
-    state_dir: Path, seen: Record, request: Request, programs: Programs, log: list[str], patience: float
+    state_dir: Path, seen: Record, request: Request, programs: Programs, log: list[str], timeout: float
 ) -> bool:
     """Undo the attachment if it still is as it was seen; whether it was.  Raises CniError, OSError."""
-    with journal.locked(state_dir, seen.network, seen.key, patience) as entry:
+    with journal.locked(state_dir, seen.network, seen.key, timeout) as entry:
         record = entry.load()
         if record != seen:
             return False

@@ -80,7 +80,7 @@ class Rdma(BaseModel):
     gidTimeout: Annotated[float, Field(ge=0, le=60)] | None = None  # noqa: N815
 
     @property
-    def patience(self) -> float:
+    def timeout(self) -> float:
         """How long GIDs are waited for.  They take milliseconds, or never come: a bond's backup leg gets none, and a
         pod that only wants Ethernet over it is not to pay for that."""
         return self.gidTimeout if self.gidTimeout is not None else 5.0 if self.required else 1.0

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from cni import kinds
-from cni.kernel import patience
+from cni.kernel import budget
 from cni.kinds import escaped
 from cni.parts import delegate, device_info, rxe
 from cni.parts.delegate import Programs
@@ -43,7 +43,7 @@ def attachment(  # noqa: PLR0913  # one way for all who undo, and each says how
     An address goes back only after the interface that had it is gone, so that no two pods ever have it.  ``counts``
     says whether a refusal of its IPAM plugin is one of those after which it is not asked again.
     """
-    patience.undoing()
+    budget.extend_for_undo()
     if record.kind == journal.LOST:
         return _lost(entry, record, request, programs)
     try:

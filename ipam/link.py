@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from cni.kernel import probe, rtnl
-from cni.kernel.patience import with_carrier
+from cni.kernel.budget import wait_for_carrier
 from cni.kernel.rtnl import Link
 from cni.protocol.errors import InvalidConfig, LinkUnavailable, doing
 from cni.protocol.result import Address, Ip
@@ -87,7 +87,7 @@ def _up(pod: Pod, link: Link) -> Iterator[None]:
         return
     pod.rtnl.set_up(link.index)
     try:
-        if not with_carrier(pod.rtnl, link.index, CARRIER_TIMEOUT):
+        if not wait_for_carrier(pod.rtnl, link.index, CARRIER_TIMEOUT):
             raise LinkUnavailable(
                 f"{link.name} has no carrier after {CARRIER_TIMEOUT:.0f} s, and ipam.probe nobody to ask; "
                 "see to its cable or master, or remove ipam.probe"

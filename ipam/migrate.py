@@ -17,7 +17,7 @@ from cni.state import durable
 from cni.state.locks import take
 from ipam.stores import Owner
 from ipam.stores.files.lease import Lease
-from ipam.stores.files.store import PATIENCE
+from ipam.stores.files.store import LOCK_TIMEOUT
 
 # host-local: plugins/ipam/host-local/backend/disk/backend.go
 _LAST = "last_reserved_ip."
@@ -35,7 +35,7 @@ def host_local_locked(directory: Path) -> Iterator[None]:
     except OSError as e:
         raise IoFailure(f"{directory}: {e.strerror}; give the directory of one network of host-local's") from e
     try:
-        take(fd, f"{directory}/lock", PATIENCE)
+        take(fd, f"{directory}/lock", LOCK_TIMEOUT)
         yield
     finally:
         os.close(fd)

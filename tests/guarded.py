@@ -347,7 +347,7 @@ GUARDS = [
             "    if False:\n        return not record.of_this_boot",
             "netns/test_gc.py::test_what_a_damaged_record_says_proves_no_death",
         ),
-        ("patience", "    patience.undoing()\n", "", "netns/test_gc.py::test_each_has_its_own_time_to_wait"),
+        ("budget", "    budget.extend_for_undo()\n", "", "netns/test_gc.py::test_each_has_its_own_time_to_wait"),
         (
             "escaped",
             "                if search and (doubt := escaped.removed(search, entry, record, pod)):",
@@ -396,8 +396,8 @@ GUARDS = [
         ),
         (
             "few-wait-for-nobody",
-            "programs, log, patience=0):",
-            "programs, log, patience=5):",
+            "programs, log, timeout=0):",
+            "programs, log, timeout=5):",
             "netns/test_dead.py::test_an_add_waits_for_nobody",
         ),
         ("few-never-fail", "    with suppress(CniError, OSError):", "    if True:", "netns/test_dead.py"),
@@ -439,7 +439,7 @@ GUARDS = [
             "unit/test_journal.py netns/test_pci.py",
         ),
         ("owner-by-name", ' in (r.link["device"], r.link.get("netdev"))', ' == r.link["device"]'),
-        ("lock", '    with _lock(state_dir, "attachment", f"{network}/{key}", patience):', "    if True:"),
+        ("lock", '    with _lock(state_dir, "attachment", f"{network}/{key}", timeout):', "    if True:"),
         ("namespace-lock", 'f"{namespace.inode} {namespace.cookie}")', 'f"{os.urandom(9)!r}")'),
         ("device-lock", '_lock(state_dir, "device", device)', '_lock(state_dir, "device", f"{os.urandom(9)!r}")'),
         ("interrupted-first-write", '{name.removesuffix(".tmp") for name in', "{name for name in"),
@@ -1155,7 +1155,7 @@ GUARDS = [
         ),
         (
             "carrier",
-            "        if not with_carrier(pod.rtnl, link.index, CARRIER_TIMEOUT):",
+            "        if not wait_for_carrier(pod.rtnl, link.index, CARRIER_TIMEOUT):",
             "        if False:",
             "netns/test_probe.py::test_without_carrier_nobody_can_be_asked",
         ),
@@ -1616,8 +1616,8 @@ GUARDS = [
             "attack/test_hostile_user.py::test_a_plugin_that_is_swapped",
         ),
         (
-            "patience",
-            "child.communicate(stdin, PATIENCE)",
+            "timeout",
+            "child.communicate(stdin, TIMEOUT)",
             "child.communicate(stdin, None)",
             "attack/test_hostile_user.py::test_a_plugin_that_hangs",
         ),
@@ -1863,24 +1863,24 @@ GUARDS = [
         ),
         (
             "spent",
-            "        patience.spend(time.monotonic() - began)\n",
+            "        budget.spend(time.monotonic() - began)\n",
             "        pass\n",
-            "netns/test_netlink.py::test_waits_for_the_kernel_come_out_of_one_purse",
+            "netns/test_netlink.py::test_waits_for_the_kernel_come_out_of_one_budget",
         ),
     ),
     *of(
-        "cni/kernel/patience.py",
+        "cni/kernel/budget.py",
         "netns/test_netlink.py::test_all_waits_of_a_request_are_one",
-        ("spent", "    _purse.left = max(_purse.left - seconds, 0.0)", "    pass"),
+        ("spent", "    _budget.left = max(_budget.left - seconds, 0.0)", "    pass"),
         (
             "attempts-spend",
             "        spend(pause)\n",
             "",
-            "netns/test_netlink.py::test_attempts_come_out_of_one_purse",
+            "netns/test_netlink.py::test_attempts_come_out_of_one_budget",
         ),
         (
             "undoing",
-            "    _purse.left = max(_purse.left, UNDOING)",
+            "    _budget.left = max(_budget.left, UNDOING)",
             "    pass",
             "netns/test_netlink.py attack/test_hostile_pod.py",
         ),
@@ -1943,7 +1943,7 @@ GUARDS = [
     *of(
         "cni/protocol/dispatch.py",
         "netns/test_netlink.py::test_all_waits_of_a_request_are_one",
-        ("patience", "    patience.begin()\n", ""),
+        ("budget", "    budget.begin()\n", ""),
     ),
     *of(
         "cni/kinds/escaped.py",

@@ -26,7 +26,7 @@ from queue import SimpleQueue
 from guarded import GUARDS, Guard
 
 ROOT = Path(__file__).parents[1]
-PATIENCE = 60.0  # seconds: a guard against waiting for ever is noticed by that
+TIMEOUT = 60.0  # seconds: a guard against waiting for ever is noticed by that
 ENDING = 10.0
 PASSING = set[str]()  # tests that were seen to pass with all guards in place
 RUNNING = set["subprocess.Popen[bytes]"]()
@@ -141,10 +141,10 @@ class Copy:
 
 def _failed_of(run: "subprocess.Popen[bytes]", noted: Path) -> list[str]:
     """What pytest notes of a run before it ends; a thread that a failed test left may keep it from ending."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while run.poll() is None and not noted.exists():
         if time.monotonic() > deadline:
-            return [f"(not done in {PATIENCE:g} s)"]
+            return [f"(not done in {TIMEOUT:g} s)"]
         time.sleep(0.1)
     if noted.exists():
         with suppress(subprocess.TimeoutExpired):

@@ -26,8 +26,8 @@ OURS = {
     "cni.state": {"cni.state", "cni.kernel", "cni.protocol"},
     "cni.kernel": {"cni.kernel", "cni.protocol.result"},
     "cni.protocol": {"cni.protocol"},
-    # It opens the purse of all waits (kernel/patience.py).
-    "cni.protocol.dispatch": {"cni.protocol", "cni.kernel.patience"},
+    # It begins the budget of all waits (kernel/budget.py).
+    "cni.protocol.dispatch": {"cni.protocol", "cni.kernel.budget"},
     "ipam": {"ipam", "cni.protocol", "cni.state.durable", "cni.state.locks"},
     # Paths that the node allows.
     "ipam.resolv_conf": {"cni.protocol", "cni.state.node"},
@@ -37,7 +37,7 @@ OURS = {
     # Where the pod's interface decides.
     "ipam.link": {
         *("ipam.conflicts", "ipam.eui64", "ipam.pool", "ipam.stores", "cni.protocol", "cni.state.pod"),
-        *("cni.kernel.patience", "cni.kernel.probe", "cni.kernel.rtnl"),
+        *("cni.kernel.budget", "cni.kernel.probe", "cni.kernel.rtnl"),
     },
     "agent": {"agent", "cni.main", "cni.protocol", "ipam.main"},
     # What it imports before the first request, for that to find.

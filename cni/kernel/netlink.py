@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from cni.kernel import patience
+from cni.kernel import budget
 from cni.kernel.netns import run_in
 
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_ACK_TLVS = 0x1, 0x4, 0x300, 0x10, 0x200
@@ -92,7 +92,7 @@ def heard(sock: socket.socket, request: bytes = b"") -> Iterator[bytes]:
             if _rest(began) <= 0:
                 raise _late()
     finally:
-        patience.spend(time.monotonic() - began)
+        budget.spend(time.monotonic() - began)
 
 
 def attributes(data: bytes) -> dict[int, bytes]:
@@ -150,7 +150,7 @@ def _wait(sock: socket.socket, began: float) -> None:
 
 
 def _rest(began: float) -> float:
-    return patience.left() - (time.monotonic() - began)
+    return budget.left() - (time.monotonic() - began)
 
 
 def _late() -> Unheard:

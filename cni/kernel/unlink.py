@@ -11,8 +11,8 @@ import socket
 from typing import Final
 
 from cni.kernel import netlink
+from cni.kernel.budget import REQUEST, attempts
 from cni.kernel.netlink import NLM_F_ACK, NLMSG_ERROR, SOL_NETLINK, attributes, messages, raise_error
-from cni.kernel.patience import REQUEST, attempts
 from cni.kernel.rtnl import LINK, RTM_DELLINK, Rtnl
 
 NETLINK_ADD_MEMBERSHIP, NETLINK_DROP_MEMBERSHIP = 1, 2

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from cni.kernel import netns, nsid, patience, rtnl
+from cni.kernel import budget, netns, nsid, rtnl
 from cni.kernel.rtnl import Link, Rtnl
 from cni.protocol.spec import Json
 from cni.state import journal, remembered
@@ -167,7 +167,7 @@ def _left_by_the_dead(search: Search, host: Rtnl) -> str:
     what ADD made is there."""
     if not search.index or not search.mac:
         return ""
-    for _ in patience.attempts(_CLEANUP, _POLL):
+    for _ in budget.attempts(_CLEANUP, _POLL):
         if search.mac not in nsid.addresses(host, search.lower):
             return ""
     with netns.opened("/proc/self/ns/net") as own:

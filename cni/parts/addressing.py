@@ -6,7 +6,7 @@ from typing import Final
 
 from cni.kernel import addresses, announce, dump, rtnl, sysctl
 from cni.kernel.addresses import IFA_F_DADFAILED, IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_TENTATIVE
-from cni.kernel.patience import attempts, with_carrier
+from cni.kernel.budget import attempts, wait_for_carrier
 from cni.kernel.rtnl import Change, Link
 from cni.protocol.errors import AddressConflict, InvalidConfig, doing
 from cni.protocol.result import Address, Result, Route
@@ -29,7 +29,7 @@ def apply(pod: Pod, link: Link, result: Result, dad: str, sysctls: dict[str, str
         pod.rtnl.change_all(_changes(link, result, dad))
         # A VF has its carrier after it is up, and nobody heard what the kernel announced then.
         if link.device or (dad != "optimistic" and any(ip.address.version == 6 for ip in result.ips)):
-            now = with_carrier(pod.rtnl, link.index, _CARRIER_TIMEOUT)
+            now = wait_for_carrier(pod.rtnl, link.index, _CARRIER_TIMEOUT)
             # An ipvlan in l3 or l3s has no ARP once it is up: it routes, and refuses a multicast MAC with ENOBUFS.
             # Nor are there frames to make for InfiniBand, whose header the driver alone can write.
             if now and now.arp and not now.infiniband:

@@ -60,7 +60,7 @@ class Watch:
         Raises LinkUnavailable or GidTableFull where RDMA is required and one is not in time; else a line in the log
         says so.
         """
-        deadline = time.monotonic() + wanted.patience
+        deadline = time.monotonic() + wanted.timeout
         while True:
             tables = _tables(self.root, self.devices)
             now = frozenset(e for table in tables for e in table.entries)
@@ -68,7 +68,7 @@ class Watch:
             ours = [e for e in now - self.theirs if e.netdev == netdev]
             missing = [a for a in addresses if not any(e.kind == ROCE_V2 and e.gid == gid(a) for e in ours)]
             full = next((table for table in tables if not table.free), None)
-            if not tables or not missing or not wanted.patience:
+            if not tables or not missing or not wanted.timeout:
                 break
             if full or time.monotonic() > deadline:
                 why = (
@@ -88,7 +88,7 @@ class Watch:
 
     def _late(self, wanted: "Rdma") -> str:
         return (
-            f"{', '.join(self.devices)} got none in {wanted.patience:g} s (rdma.gidTimeout); is the port ACTIVE? "
+            f"{', '.join(self.devices)} got none in {wanted.timeout:g} s (rdma.gidTimeout); is the port ACTIVE? "
             "see: rdma link; and the table: /sys/class/infiniband/<device>/ports/<port>/gids"
         )
 

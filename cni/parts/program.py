@@ -13,7 +13,7 @@ from cni.protocol.errors import DelegateFailed, DelegateNotRun
 from cni.state import trust
 
 # Seconds.  The reference plugin dhcp gives up after 62, and who asks our agent waits for 120.
-PATIENCE = 90.0
+TIMEOUT = 90.0
 # What a program that is told to end has left.
 GRACE = 5.0
 _EXECUTABLE = 0o111
@@ -54,11 +54,11 @@ def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str]) -> tuple[i
         raise DelegateNotRun(f"IPAM plugin {path} cannot be run: {e.strerror}") from e
     with child:
         try:
-            stdout, _ = child.communicate(stdin, PATIENCE)
+            stdout, _ = child.communicate(stdin, TIMEOUT)
         except subprocess.TimeoutExpired as e:
             _end(child)
             raise DelegateFailed(
-                f"IPAM plugin {path} did not answer in {PATIENCE:g} s and was ended; see what it waits for, then repeat"
+                f"IPAM plugin {path} did not answer in {TIMEOUT:g} s and was ended; see what it waits for, then repeat"
             ) from e
         except BaseException:
             _signal(child, signal.SIGKILL)

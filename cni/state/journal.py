@@ -191,10 +191,10 @@ class Entry:
 
 
 @contextmanager
-def locked(state_dir: Path, network: str, key: Key, patience: float | None = None) -> Iterator[Entry]:
+def locked(state_dir: Path, network: str, key: Key, timeout: float | None = None) -> Iterator[Entry]:
     """The attachment's entry, alone.  Raises TryAgain if another process keeps it for so many seconds, LOCK_TIMEOUT if
     none are given; IoFailure."""
-    with _lock(state_dir, "attachment", f"{network}/{key}", patience):
+    with _lock(state_dir, "attachment", f"{network}/{key}", timeout):
         yield Entry(state_dir, network, key)
 
 
@@ -210,10 +210,10 @@ def namespace_locked(state_dir: Path, namespace: Identity) -> Lock:
     return _lock(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
 
 
-def _lock(state_dir: Path, what: str, name: str, patience: float | None = None) -> Lock:
+def _lock(state_dir: Path, what: str, name: str, timeout: float | None = None) -> Lock:
     path = f"{state_dir}/locks/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
     try:
-        return durable.with_directory(path, lambda: Lock(path, LOCK_TIMEOUT if patience is None else patience))
+        return durable.with_directory(path, lambda: Lock(path, LOCK_TIMEOUT if timeout is None else timeout))
     except OSError as e:
         raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
 

@@ -29,8 +29,8 @@ class Lock:
 
     __slots__ = ("_fd",)
 
-    def __init__(self, path: str, patience: float) -> None:
-        """The file is made where there is none.  Raises TryAgain after ``patience`` seconds, InvalidConfig where others
+    def __init__(self, path: str, timeout: float) -> None:
+        """The file is made where there is none.  Raises TryAgain after ``timeout`` seconds, InvalidConfig where others
         could take the lock, IoFailure, OSError."""
         trust.refuse_unless_ours(os.path.dirname(path))
         # Opened for every use: flock excludes whoever opened the file, so the threads of a process too.  filelock's
@@ -38,7 +38,7 @@ class Lock:
         self._fd = os.open(path, _FLAGS, 0o600)
         try:
             _make_ours(self._fd, path)
-            take(self._fd, path, patience)
+            take(self._fd, path, timeout)
         except BaseException:
             os.close(self._fd)
             raise
@@ -65,12 +65,12 @@ def _make_ours(fd: int, path: str) -> None:
         os.fchmod(fd, 0o600)
 
 
-def take(fd: int, path: str, patience: float) -> None:
+def take(fd: int, path: str, timeout: float) -> None:
     """The lock of an open file.  Raises TryAgain."""
-    deadline, pause = time.monotonic() + patience, _POLL
+    deadline, pause = time.monotonic() + timeout, _POLL
     while not lock_descriptor(fd, blocking=False):
         if time.monotonic() > deadline:
-            raise TryAgain(f"{path} was held by {_holder(fd)} for {patience:g} s; try again, and see: lslocks")
+            raise TryAgain(f"{path} was held by {_holder(fd)} for {timeout:g} s; try again, and see: lslocks")
         time.sleep(pause)
         pause = min(2 * pause, _POLL_MOST)
 

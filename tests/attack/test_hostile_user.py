@@ -276,7 +276,7 @@ def test_a_lock_that_somebody_holds(
 
 def test_a_lock_of_host_locals(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose directory is for everybody to read: its import does not wait for ever either."""
-    monkeypatch.setattr(migrate, "PATIENCE", 0.3)
+    monkeypatch.setattr(migrate, "LOCK_TIMEOUT", 0.3)
     (public / "lock").touch()
     with nobody(lambda: flocked(public)) as taken:
         assert str(public / "lock") in taken
@@ -296,7 +296,7 @@ def test_a_namespace_that_is_none(host: Host, pod: Pod, public: Path) -> None:
 def test_the_bounds() -> None:
     """docs/security.md says 10 s."""
     assert journal.LOCK_TIMEOUT <= SLOW
-    assert stores.PATIENCE <= SLOW
+    assert stores.LOCK_TIMEOUT <= SLOW
 
 
 @pytest.mark.parametrize("make", [fifo, link, device, folder])
@@ -416,7 +416,7 @@ def test_a_plugin_that_hangs(host: Host, pod: Pod, plugin: Path, monkeypatch: py
     """Ended with all that it started; ADD is undone, and the lock is free."""
     hangs = f"[ $CNI_COMMAND = DEL ] || {{ {script}; }}"
     plugin.write_text(f"#!/bin/sh\necho $$ >>{plugin}.pids; cat >/dev/null; {hangs}\n")
-    monkeypatch.setattr(program, "PATIENCE", 0.5)
+    monkeypatch.setattr(program, "TIMEOUT", 0.5)
     monkeypatch.setattr(program, "GRACE", 0.5)
     error = host.refused("ADD", pod, **asking(host, plugin))
     assert (error["code"], "did not answer in 0.5 s" in error["msg"]) == (106, True)
@@ -437,4 +437,4 @@ def groups_alive(groups: list[str]) -> list[str]:
 
 def test_the_bound_of_a_plugin() -> None:
     """docs/security.md says 90 s."""
-    assert program.PATIENCE + program.GRACE <= 95
+    assert program.TIMEOUT + program.GRACE <= 95

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 PORT = "/dev/vport0p2"
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 class Monitor:
@@ -51,7 +51,7 @@ class Monitor:
     def power_off(self) -> None:
         """As if the plug were pulled: QEMU ends, and nothing in the guest gets to write any more."""
         os.write(self._port, b'{"execute": "quit"}\n')
-        time.sleep(PATIENCE)
+        time.sleep(TIMEOUT)
         raise AssertionError("QEMU did not quit")
 
     def _ask(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -72,10 +72,10 @@ class Monitor:
                 self._events.append(message)
 
     def _line(self) -> bytes:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while b"\n" not in self._unread:
             ready, _, _ = select.select([self._port], [], [], max(0, deadline - time.monotonic()))
-            assert ready, f"QEMU said nothing for {PATIENCE} s"
+            assert ready, f"QEMU said nothing for {TIMEOUT} s"
             self._unread += os.read(self._port, 65536)
         line, _, self._unread = self._unread.partition(b"\n")
         return line

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from topology import Host, Pod, ip, until
 
-from cni.kernel import patience
+from cni.kernel import budget
 from cni.main import run as hpn
 from cni.protocol.spec import Request
 from ipam.main import ask as hpn_ipam
@@ -342,14 +342,14 @@ def test_each_has_its_own_time_to_wait(host: Host, make_pod: Callable[[], Pod]) 
 
     def asked(request: Request, log: list[str]) -> Any:
         if request.command == "DEL":
-            left.append(patience.left())
-            patience.spend(patience.left())
+            left.append(budget.left())
+            budget.spend(budget.left())
         return hpn_ipam(request, log)
 
     request = host.request("GC", None, host.conf(**{"cni.dev/valid-attachments": []}), CNI_IFNAME="")
     assert hpn(request, {"hpn-ipam": asked}).exit_code == 0
     assert len(left) == 2
-    assert min(left) > patience.UNDOING - 1
+    assert min(left) > budget.UNDOING - 1
 
 
 def test_what_a_damaged_record_says_proves_no_death(host: Host, pod: Pod) -> None:

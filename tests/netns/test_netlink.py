@@ -13,19 +13,19 @@ from typing import cast
 import pytest
 from topology import Pod
 
-from cni.kernel import netlink, netns, patience, rdma_netlink, rtnl, unlink
+from cni.kernel import budget, netlink, netns, rdma_netlink, rtnl, unlink
 
 DELLINK, GROUP_LINK, SOL_NETLINK, ADD_MEMBERSHIP = 17, 1, 270, 1
-PATIENCE = 0.5  # seconds
+WAIT = 0.5  # seconds
 
 
 @pytest.fixture(autouse=True)
 def a_request() -> Iterator[None]:
     """Each test is a request with little time."""
-    patience.begin()
-    patience.spend(patience.REQUEST - PATIENCE)
+    budget.begin()
+    budget.spend(budget.REQUEST - WAIT)
     yield
-    patience.begin()
+    budget.begin()
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_flood_does_not_make_it_wait_longer(pod: Pod, inside: rtnl.Rtnl) -> No
         pytest.raises(netlink.Unheard),
     ):
         next(netlink.heard(inside.sock))
-    assert time.monotonic() - began < PATIENCE + 2
+    assert time.monotonic() - began < WAIT + 2
 
 
 class Flooded:
@@ -143,20 +143,20 @@ def test_a_flood_without_a_pause_ends() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_waits_for_the_kernel_come_out_of_one_purse(inside: rtnl.Rtnl) -> None:
+def test_waits_for_the_kernel_come_out_of_one_budget(inside: rtnl.Rtnl) -> None:
     began = time.monotonic()
     for _ in range(10):
         with pytest.raises(netlink.Unheard):
             next(netlink.heard(inside.sock))
-    assert time.monotonic() - began < PATIENCE + 2
+    assert time.monotonic() - began < WAIT + 2
 
 
-def test_attempts_come_out_of_one_purse() -> None:
+def test_attempts_come_out_of_one_budget() -> None:
     began = time.monotonic()
     for _ in range(10):
-        for _ in patience.attempts(1, 0.01):
+        for _ in budget.attempts(1, 0.01):
             pass
-    assert time.monotonic() - began < PATIENCE + 2
+    assert time.monotonic() - began < WAIT + 2
 
 
 def test_all_waits_of_a_request_are_one(inside: rtnl.Rtnl) -> None:
@@ -165,13 +165,13 @@ def test_all_waits_of_a_request_are_one(inside: rtnl.Rtnl) -> None:
     for _ in range(5):
         with pytest.raises(netlink.Unheard):
             next(netlink.heard(inside.sock))
-        for _ in patience.attempts(1, 0.01):
+        for _ in budget.attempts(1, 0.01):
             pass
-    assert PATIENCE * 0.9 < time.monotonic() - began < PATIENCE + 2
-    assert patience.left() == 0
+    assert WAIT * 0.9 < time.monotonic() - began < WAIT + 2
+    assert budget.left() == 0
     assert inside.link("lo")
-    patience.undoing()
-    assert patience.left() == patience.UNDOING
+    budget.extend_for_undo()
+    assert budget.left() == budget.UNDOING
 
 
 def overflowed(inside: rtnl.Rtnl, pod: Pod) -> None:
@@ -201,7 +201,7 @@ def test_a_socket_that_overflowed_is_given_up(pod: Pod, inside: rtnl.Rtnl) -> No
 def test_a_dump_of_what_changes_all_the_time_ends(pod: Pod, inside: rtnl.Rtnl) -> None:
     for n in range(60):
         pod.ip("link", "add", f"b{n}", "type", "bridge")
-    patience.begin()
+    budget.begin()
     numbers = iter(range(1 << 30))
     with netns.opened(pod.path) as fd, rtnl.opened(fd) as other:
         index = other.link("b59")

@@ -609,7 +609,7 @@ def test_soft_roce_on_any_kind(keys: dict[str, Any]) -> None:
     [({}, 1), ({"required": True}, 5), ({"gidTimeout": 0, "required": True}, 0), ({"gidTimeout": 2.5}, 2.5)],
 )
 def test_how_long_gids_are_waited_for(keys: dict[str, Any], seconds: float) -> None:
-    assert config.load(conf(rdma=keys), "").attach.rdma.patience == seconds
+    assert config.load(conf(rdma=keys), "").attach.rdma.timeout == seconds
 
 
 def test_unknown_key_of_rdma() -> None:

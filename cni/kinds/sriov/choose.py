@@ -4,7 +4,7 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
 from cni.kernel import dump, rtnl, sysfs, vf
-from cni.kernel.patience import attempts
+from cni.kernel.budget import attempts
 from cni.kernel.rtnl import Link, Rtnl
 from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
 from cni.state import journal

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cni.kernel import dump, netns, pci, rdma_netlink, sysfs
-from cni.kernel.patience import attempts
+from cni.kernel.budget import attempts
 from cni.kernel.rtnl import IFLA_IFNAME, IFLA_MTU, Link, Rtnl, attr, text, u32
 from cni.kernel.vf import Vf
 from cni.kinds.sriov import attributes, choose, netdev
@@ -126,7 +126,7 @@ def _settled(host: Rtnl, p: Plan, port: Port) -> str:
     no driver to have one, or to make one.  Raises TryAgain, OSError."""
     rebound = "port_guid" in p.wanted
     if rebound:
-        with _patience():
+        with _try_again_later():
             pci.wait(p.device, _REBIND_TIMEOUT)
     function = sysfs.function(p.device)
     # With no driver at all it may be us who died while it had none.
@@ -151,7 +151,7 @@ def _take_on(p: Plan, port: Port, *guids: str | None) -> None:
     """See that the VF, on the host, has the GUIDs that its PF has for it: node's and port's."""
     if sysfs.guids(p.device) == guids:
         return
-    with doing(f"binding {p.device} to {port.driver} again, for its GUIDs"), _patience():
+    with doing(f"binding {p.device} to {port.driver} again, for its GUIDs"), _try_again_later():
         pci.rebind(p.device, port.driver, _REBIND_TIMEOUT)
     _until(lambda: _rdma_here(p.device), f"{p.device} has no RDMA device; is {port.driver}'s loaded?")
 
@@ -205,7 +205,7 @@ def _born(host: Rtnl, p: Plan, pod: Pod | None) -> tuple[Rtnl, Link] | None:
 
 
 @contextmanager
-def _patience() -> Iterator[None]:
+def _try_again_later() -> Iterator[None]:
     """Another time it may be done."""
     try:
         yield

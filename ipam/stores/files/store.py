@@ -38,7 +38,7 @@ from ipam.stores.files.table import INDEX, LEASES, Table
 T = TypeVar("T")
 
 # Seconds.  A change takes a fraction of a millisecond, nearly all of it the disk's.
-PATIENCE = 10.0
+LOCK_TIMEOUT = 10.0
 # Leases released by GC in one go, for which others wait.
 BATCH = 256
 
@@ -50,11 +50,11 @@ def _nobody(_boxes: Collection[Sandbox]) -> Collection[Sandbox]:
 class FileStore:
     """A stores.Store in one directory; ``log`` gets what an operator should look at, ``gone`` says who is dead."""
 
-    def __init__(self, directory: Path, log: list[str], gone: Gone = _nobody, patience: float = PATIENCE) -> None:
+    def __init__(self, directory: Path, log: list[str], gone: Gone = _nobody, timeout: float = LOCK_TIMEOUT) -> None:
         self._directory = directory
         self._log = log
         self._gone = gone
-        self._patience = patience
+        self._timeout = timeout
 
     def reserve(self, owner: Owner, choose: Choose, ranges: Ranges = ()) -> tuple[Ip, ...]:
         def work(table: Table) -> tuple[Ip, ...]:
@@ -186,7 +186,7 @@ class FileStore:
             return [*verify.problems(table), *verify.quarantined(self._directory)]
 
     def _lock(self) -> Lock:
-        return Lock(f"{self._directory}/lock", self._patience)
+        return Lock(f"{self._directory}/lock", self._timeout)
 
     def _first_lock(self) -> Lock:
         """``_lock``, of a network that may be new."""

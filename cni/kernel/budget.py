@@ -21,31 +21,31 @@ LONGEST: Final = REQUEST + UNDOING
 _POLL: Final = 0.005
 
 
-class _Purse(_local):
+class _Budget(_local):
     left = REQUEST
 
 
-_purse = _Purse()
+_budget = _Budget()
 
 
 def begin() -> None:
     """A request begins, on this thread."""
-    _purse.left = REQUEST
+    _budget.left = REQUEST
 
 
-def undoing() -> None:
+def extend_for_undo() -> None:
     """What the request changed is to be undone, also if it has waited for all of its time."""
-    _purse.left = max(_purse.left, UNDOING)
+    _budget.left = max(_budget.left, UNDOING)
 
 
 def left() -> float:
     """The seconds that the request may still wait."""
-    return _purse.left
+    return _budget.left
 
 
 def spend(seconds: float) -> None:
     """The request has waited so long."""
-    _purse.left = max(_purse.left - seconds, 0.0)
+    _budget.left = max(_budget.left - seconds, 0.0)
 
 
 def attempts(seconds: float, pause: float) -> Iterator[None]:
@@ -62,7 +62,7 @@ def attempts(seconds: float, pause: float) -> Iterator[None]:
         yield
 
 
-def with_carrier(inside: "Rtnl", index: int, seconds: float) -> "Link | None":
+def wait_for_carrier(inside: "Rtnl", index: int, seconds: float) -> "Link | None":
     """The link, as soon as it has carrier; None if it gets none in time.  Raises OSError."""
     for _ in attempts(seconds, _POLL):
         link = inside.link(index=index)
