@@ -158,12 +158,12 @@ class Floor(Side):
     def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
         """As a Side's, without a process."""
         lease = os.open(self.binary, os.O_WRONLY | os.O_CREAT)
-        with rtnl.opened() as host:
+        with rtnl.open_in() as host:
             master = host.link(self.conf["master"])
             assert master
             started = time.perf_counter()
             for pod in pods:
-                with netns.opened(netns_path(pod)) as fd, rtnl.opened(fd) as inside:
+                with netns.hold_open(netns_path(pod)) as fd, rtnl.open_in(fd) as inside:
                     if verb == "ADD":
                         self._add(host, inside, fd, master.index)
                     elif link := inside.link("hpn0"):

@@ -64,7 +64,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str],
     where, key, kind = wanted.where, request.key, kinds.named(wanted.attach.kind)
     with (
         _pod(request) as pod,
-        rtnl.opened() as host,
+        rtnl.open_in() as host,
         journal.locked(where.state_dir, where.network, key) as entry,
     ):
         request.refuse_if_abandoned()
@@ -164,7 +164,7 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
         raise InvalidConfig("prevResult is missing; CHECK compares with what ADD answered")
     with (
         _pod(request) as pod,
-        rtnl.opened() as host,
+        rtnl.open_in() as host,
         journal.locked(where.state_dir, where.network, key) as entry,
     ):
         record = entry.load()
@@ -195,7 +195,7 @@ def status(request: Request, conf: Config, _log: list[str], programs: Programs) 
     wanted = _parsed(request)
     try:
         durable.probe(wanted.where.state_dir / "locks")
-        with rtnl.opened() as host:
+        with rtnl.open_in() as host:
             if not is_stripped(conf):
                 _status_of_kind(wanted, host)
             if wanted.attach.soft_roce:

@@ -53,7 +53,7 @@ def reserved(
             return reserve(requested)
         refuse_unless_probeable(link)
         with _up(pod, link):
-            ask = partial(probe.others, pod.fd, link, seconds=pool.probe)
+            ask = partial(probe.find_owners, pod.fd, link, seconds=pool.probe)
             asked = conflicts.Link(ask, _name(request, link), [s.all_spans for s in sets])
             return conflicts.resolved(store, request.key, requested, partial(reserve, requested), asked, log)
 

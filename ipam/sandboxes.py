@@ -16,7 +16,7 @@ def of(request: Request) -> Sandbox | None:
     """CNI_NETNS, if it can be known again."""
     try:
         if request.inside is None:
-            with netns.opened(request.netns) as fd:
+            with netns.hold_open(request.netns) as fd:
                 return _seen(request.netns, fd, netns.cookie_of(fd))
         fd, passed = request.inside
         sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE, fileno=passed)

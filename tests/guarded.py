@@ -1851,7 +1851,7 @@ GUARDS = [
         ),
         (
             "lost",
-            '                raise Unheard(e.errno, f"{e.strerror}: the kernel\'s answer was lost") from e',
+            '                raise AnswerLost(e.errno, f"{e.strerror}: the kernel\'s answer was lost") from e',
             "                continue",
             "netns/test_netlink.py::test_a_socket_that_overflowed_is_given_up",
         ),
@@ -1890,8 +1890,8 @@ GUARDS = [
         "netns/test_netlink.py",
         (
             "renewed",
-            "        except netlink.Unheard:\n            self.renew()\n            if",
-            "        except netlink.Unheard:\n            if",
+            "        except netlink.AnswerLost:\n            self.reopen()\n            if",
+            "        except netlink.AnswerLost:\n            if",
             "netns/test_netlink.py::test_a_socket_that_overflowed_is_given_up netns/test_netlink.py",
         ),
         ("changes-once", "            if flags & NLM_F_ACK:\n                raise\n", ""),
@@ -1903,8 +1903,8 @@ GUARDS = [
         ),
         (
             "dump-changed",
-            "            if (yield from self._dumped(self.packed(kind, NLM_F_DUMP, body))):",
-            "            if (yield from self._dumped(self.packed(kind, NLM_F_DUMP, body))) or True:",
+            "            if (yield from self._dump_once(self.pack(kind, NLM_F_DUMP, body))):",
+            "            if (yield from self._dump_once(self.pack(kind, NLM_F_DUMP, body))) or True:",
         ),
         (
             "dumps-most",

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from cni.kernel.addresses import RT_TABLE_MAIN, RTA_TABLE, RTN_UNICAST
 from cni.kernel.netlink import HEADER, SOL_NETLINK
-from cni.kernel.rtnl import RTM_GETLINK, Link, Rtnl, attr, get_link, opened, parse_link, u32
+from cni.kernel.rtnl import RTM_GETLINK, Link, Rtnl, attr, get_link, open_in, parse_link, u32
 from cni.kernel.rules import RTM_GETROUTE, RTM_GETRULE
 from cni.protocol.result import Network, Route
 
@@ -174,7 +174,7 @@ class _Asked:
 
 
 def _ask(ns_fd: int | None, question: Callable[[_Asked], T]) -> T:
-    with opened(ns_fd) as inside:
+    with open_in(ns_fd) as inside:
         return question(_Asked(inside))
 
 

@@ -25,7 +25,7 @@ _KINDS: Final = {
 
 
 @contextmanager
-def directory(folder: str, names: Iterable[str] = (), make: int = 0) -> Iterator[int]:
+def open_directory(folder: str, names: Iterable[str] = (), make: int = 0) -> Iterator[int]:
     """A descriptor of the directory that ``names`` lead to from ``folder``.  The folder may be reached by links; below
     it none is followed.  What is missing is made with the mode ``make``.  Raises OSError."""
     if make:
@@ -33,7 +33,7 @@ def directory(folder: str, names: Iterable[str] = (), make: int = 0) -> Iterator
     fd = os.open(folder, _HANDLE | os.O_DIRECTORY)
     try:
         for name in names:
-            below = _entered(fd, name, make)
+            below = _enter(fd, name, make)
             os.close(fd)
             fd = below
         yield fd
@@ -41,7 +41,7 @@ def directory(folder: str, names: Iterable[str] = (), make: int = 0) -> Iterator
         os.close(fd)
 
 
-def regular(name: str, flags: int, at: int | None = None) -> int:
+def open_regular(name: str, flags: int, at: int | None = None) -> int:
     """Open a regular file that is there; in the directory ``at`` no link is followed.  Raises OSError."""
     handle = os.open(name, _HANDLE | (0 if at is None else os.O_NOFOLLOW), dir_fd=at)
     try:
@@ -58,7 +58,7 @@ def why_not_regular(mode: int) -> str:
     return "" if kind == stat.S_IFREG else f"it is {_KINDS.get(kind, 'something else')}, not a regular file"
 
 
-def contents(fd: int, limit: int) -> bytes:
+def read_all(fd: int, limit: int) -> bytes:
     """All of a file.  Raises OSError where that is more than ``limit`` bytes."""
     data = b""
     while more := os.read(fd, limit + 1 - len(data)):
@@ -68,7 +68,7 @@ def contents(fd: int, limit: int) -> bytes:
     return data
 
 
-def _entered(at: int, name: str, make: int) -> int:
+def _enter(at: int, name: str, make: int) -> int:
     flags = _HANDLE | os.O_DIRECTORY | os.O_NOFOLLOW
     try:
         return os.open(name, flags, dir_fd=at)

@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
-class Entry:
+class GidEntry:
     """One entry in use: ``gid`` at ``index`` of a port's table, because ``netdev`` has the address."""
 
     device: str
@@ -45,7 +45,7 @@ class Table:
     device: str
     port: int
     length: int
-    entries: frozenset[Entry]
+    entries: frozenset[GidEntry]
 
     @property
     def free(self) -> int:
@@ -53,9 +53,9 @@ class Table:
 
 
 @contextmanager
-def sysfs(ns_fd: int) -> Iterator[int]:
+def mount_sysfs(ns_fd: int) -> Iterator[int]:
     """The namespace's /sys as a directory's descriptor, which any thread may use.  Raises OSError."""
-    root = run_in(ns_fd, _mounted)
+    root = run_in(ns_fd, _mount)
     try:
         yield root
     finally:
@@ -82,7 +82,7 @@ def _table(root: int, path: str, device: str, port: int) -> Table:
         kind = int(gid) and _text(root, f"{path}/gid_attrs/types/{place}")
         netdev = kind and _text(root, f"{path}/gid_attrs/ndevs/{place}")
         if kind and netdev:
-            entries.add(Entry(device, port, int(place), gid, kind, netdev))
+            entries.add(GidEntry(device, port, int(place), gid, kind, netdev))
     return Table(device, port, len(places), frozenset(entries))
 
 
@@ -106,7 +106,7 @@ def _text(root: int, path: str) -> str:
         os.close(fd)
 
 
-def _mounted() -> int:
+def _mount() -> int:
     context = _call(_FSOPEN, b"sysfs", _CLOEXEC)
     try:
         _call(_FSCONFIG, context, _CMD_CREATE, None, None, 0)

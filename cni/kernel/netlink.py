@@ -32,11 +32,11 @@ _SIOCGSKNS: Final = 0x894C
 _ROOM: Final = 65536
 
 
-class Unheard(OSError):
+class AnswerLost(OSError):
     """The kernel's answer was lost, or did not come: whether it did what it was asked is not known."""
 
 
-def opened(protocol: int, fd: int | None = None) -> socket.socket:
+def open_socket(protocol: int, fd: int | None = None) -> socket.socket:
     """A socket in the thread's namespace, or the one with this descriptor, which is closed if it is none.  Raises
     OSError.
 
@@ -59,20 +59,20 @@ def opened(protocol: int, fd: int | None = None) -> socket.socket:
     return sock
 
 
-def another(sock: socket.socket) -> socket.socket:
+def open_beside(sock: socket.socket) -> socket.socket:
     """A new one of the same protocol, in the same namespace.  Raises OSError."""
     namespace = fcntl.ioctl(sock, _SIOCGSKNS)
     try:
-        return run_in(namespace, partial(opened, sock.proto))
+        return run_in(namespace, partial(open_socket, sock.proto))
     finally:
         os.close(namespace)
 
 
-def heard(sock: socket.socket, request: bytes = b"") -> Iterator[bytes]:
+def receive(sock: socket.socket, request: bytes = b"") -> Iterator[bytes]:
     """Send the request, if there is one; then all that the kernel says, for as long as the caller listens.
 
-    Raises Unheard where something was lost, and where the caller would have to wait longer than the request may; other
-    OSErrors where nothing was sent.
+    Raises AnswerLost where something was lost, and where the caller would have to wait longer than the request may;
+    other OSErrors where nothing was sent.
     """
     if request:
         sock.sendto(request, (0, 0))
@@ -86,7 +86,7 @@ def heard(sock: socket.socket, request: bytes = b"") -> Iterator[bytes]:
                 _wait(sock, began)
                 continue
             except OSError as e:
-                raise Unheard(e.errno, f"{e.strerror}: the kernel's answer was lost") from e
+                raise AnswerLost(e.errno, f"{e.strerror}: the kernel's answer was lost") from e
             if not sender:
                 yield data
             if _rest(began) <= 0:
@@ -141,7 +141,7 @@ def read_text(payload: bytes) -> str:
 
 
 def _wait(sock: socket.socket, began: float) -> None:
-    """Until something has come.  Raises Unheard."""
+    """Until something has come.  Raises AnswerLost."""
     looking = select.poll()
     looking.register(sock, select.POLLIN)
     rest = _rest(began)
@@ -153,7 +153,7 @@ def _rest(began: float) -> float:
     return budget.left() - (time.monotonic() - began)
 
 
-def _late() -> Unheard:
-    return Unheard(
+def _late() -> AnswerLost:
+    return AnswerLost(
         errno.ETIMEDOUT, "the kernel's answer did not come, or did not end, in time; too much is going on in the pod"
     )

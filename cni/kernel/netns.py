@@ -44,7 +44,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
-def opened(path: str) -> Iterator[int]:
+def hold_open(path: str) -> Iterator[int]:
     """``open_at``, and closed again."""
     fd = open_at(path)
     try:
@@ -144,7 +144,7 @@ def gone(seen: Collection[S]) -> frozenset[S]:
     absent = {one for one in ours if one.inode not in there}
     cookies = dict[int, int]()
     for number in {one.inode for one in ours - absent}:
-        with suppress(OSError), opened(there[number]) as fd:  # one that cannot be asked may be alive
+        with suppress(OSError), hold_open(there[number]) as fd:  # one that cannot be asked may be alive
             if inode(fd) == number:
                 cookies[number] = cookie_of(fd)
     return frozenset(absent | {one for one in ours if cookies.get(one.inode, one.cookie) != one.cookie})

@@ -4,6 +4,7 @@ was moved to, or has its lower device in, for as long as that lives, whether or 
 So what was moved out of a namespace is found again, also where no process, mount or path leads to it.
 """
 
+import errno
 import fcntl
 import os
 import struct
@@ -53,7 +54,7 @@ Place = tuple[int, Rtnl]
 Look = Callable[..., list[Link]]
 
 
-def known(inside: Rtnl) -> set[int]:
+def numbers(inside: Rtnl) -> set[int]:
     """Equivalent to: ip netns list-id.  The numbers that the socket's namespace has for others.  Raises OSError."""
     return {_number(body) for body in inside.dump(RTM_GETNSID, _RTGEN)}
 
@@ -63,12 +64,12 @@ def number(inside: Rtnl, fd: int, *more: bytes) -> int:
     return _number(inside.call(RTM_GETNSID, 0, _RTGEN + attr(NETNSA_FD, u32(fd)) + b"".join(more)))
 
 
-def over(inside: Rtnl, lower: int, *more: bytes) -> list[Link]:
+def links_over(inside: Rtnl, lower: int, *more: bytes) -> list[Link]:
     """The links in there whose lower device has this index, in whatever namespace.  Raises OSError."""
     return _links(inside, IFLA_LINK, u32(lower), *more)
 
 
-def of_device(inside: Rtnl, device: str, *more: bytes) -> list[Link]:
+def links_of_device(inside: Rtnl, device: str, *more: bytes) -> list[Link]:
     """The links in there of the hardware with this bus address.  Raises OSError."""
     return _links(inside, IFLA_PARENT_DEV_NAME, text(device), *more)
 
@@ -95,14 +96,14 @@ def _is_of_interest(fd: int, inside: Rtnl, nsid: int, look: Look) -> bool:
     return bool(look(inside, attr(IFLA_TARGET_NETNSID, u32(nsid))))
 
 
-def addresses(host: Rtnl, index: int) -> set[str]:
+def bridge_macs(host: Rtnl, index: int) -> set[str]:
     """Equivalent to: bridge fdb show dev DEV.  The MACs that it receives for, as those of its macvlans that are up.
     Raises OSError."""
     bodies = host.dump(RTM_GETNEIGH, LINK.pack(AF_BRIDGE, 0, index, 0, 0))
     return {attributes(body[_NDMSG:]).get(NDA_LLADDR, b"").hex(":") for body in bodies}
 
 
-def remove(inside: Rtnl, indexes: Collection[int]) -> None:
+def remove_links(inside: Rtnl, indexes: Collection[int]) -> None:
     """Equivalent to: ip link delete group GROUP.  Raises OSError.
 
     Each RTM_DELLINK takes 20 ms, so a pod with thousands of links would keep us for minutes.
@@ -120,7 +121,7 @@ def remove(inside: Rtnl, indexes: Collection[int]) -> None:
 
 
 @contextmanager
-def reached(top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most: int) -> Iterator[Iterator[Place]]:
+def walk(top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most: int) -> Iterator[Iterator[Place]]:
     """That namespace and those that can be reached from it by numbers, at most so many, each once: which have links
     that ``look`` finds, or lead to others.  But for strangers' and what is behind them.
 
@@ -128,38 +129,38 @@ def reached(top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most:
     """
     places = list[Place]()
     try:
-        yield _walk(top, is_strange, look, most, places)
+        yield _places(top, is_strange, look, most, places)
     finally:
         for fd, inside in places:
             inside.sock.close()
             os.close(fd)
 
 
-def _walk(
+def _places(
     top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most: int, places: list[Place]
 ) -> Iterator[Place]:
     seen = set[int]()
-    if _visited(os.dup(top), seen, is_strange, places):
+    if _visit(os.dup(top), seen, is_strange, places):
         yield places[-1]
     for fd, inside in places:  # which grows meanwhile
-        for one in known(inside):
+        for one in numbers(inside):
             if len(places) >= most:
                 return
             with suppress(OSError):  # it ended meanwhile, or nothing can be sent there
                 if not _is_of_interest(fd, inside, one, look):
                     continue
-                if not _visited(opened(fd, inside, one), seen, is_strange, places):
+                if not _visit(open_numbered(fd, inside, one), seen, is_strange, places):
                     continue
             yield places[-1]
 
 
-def _visited(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], places: list[Place]) -> bool:
+def _visit(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], places: list[Place]) -> bool:
     """Whether it is a place to look at, and was not before."""
     inside = None
     try:
         if inode(fd) not in seen:
             seen.add(inode(fd))
-            inside = rtnl.opened(fd)
+            inside = rtnl.open_in(fd)
             inside.sock.setsockopt(SOL_NETLINK, _GET_STRICT_CHK, 1)  # else a dump knows no NETNSA_TARGET_NSID
             if not is_strange(fd, inside):
                 places.append((fd, inside))
@@ -173,7 +174,7 @@ def _visited(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], p
     return False
 
 
-def opened(fd: int, inside: Rtnl, nsid: int) -> int:
+def open_numbered(fd: int, inside: Rtnl, nsid: int) -> int:
     """The namespace that the one at ``fd`` has this number for, as a descriptor.  Raises OSError.
 
     No request answers with one.  But a TUN device goes wherever a number says, and is asked where it is.
@@ -192,7 +193,7 @@ def opened(fd: int, inside: Rtnl, nsid: int) -> int:
                 raise
         finally:
             os.close(tun)
-    raise OSError(19, os.strerror(19))
+    raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
 
 def _tun(name: str) -> int:

@@ -47,7 +47,7 @@ def solicited_node_mac(address: IPv6Address) -> bytes:
     return bytes.fromhex("3333ff") + address.packed[13:]
 
 
-def claim(frame: bytes, mac: str) -> tuple[Address, str] | None:
+def parse_claim(frame: bytes, mac: str) -> tuple[Address, str] | None:
     """The address that the frame says somebody has, or is about to take, and that one's MAC; ``mac`` is ours.
 
     A NIC may hand our own multicast back to us (igb does): a probe of ours is no claim.
@@ -69,7 +69,7 @@ def claim(frame: bytes, mac: str) -> tuple[Address, str] | None:
     return None
 
 
-def others(ns_fd: int, link: Link, addresses: Collection[Address], seconds: float) -> dict[Address, str]:
+def find_owners(ns_fd: int, link: Link, addresses: Collection[Address], seconds: float) -> dict[Address, str]:
     """Which of the addresses others on the interface's link have, and their MACs.  Raises OSError.
 
     The link must be up, Ethernet, and know ARP.
@@ -79,7 +79,7 @@ def others(ns_fd: int, link: Link, addresses: Collection[Address], seconds: floa
         poll, listening = select.poll(), dict[int, socket.socket]()
         for version, protocol in ((4, ETH_P_ARP), (6, ETH_P_IPV6)):
             if some := [address for address in addresses if address.version == version]:
-                sock = stack.enter_context(_listening(ns_fd, link, protocol, some))
+                sock = stack.enter_context(_listen(ns_fd, link, protocol, some))
                 poll.register(sock, select.POLLIN)
                 listening[version] = sock
         by_fd = {sock.fileno(): sock for sock in listening.values()}
@@ -90,7 +90,7 @@ def others(ns_fd: int, link: Link, addresses: Collection[Address], seconds: floa
             until = began + n * seconds / PROBES
             while found.keys() != set(addresses) and (rest := until - time.monotonic()) > 0:
                 for fd, _ in poll.poll(rest * 1000):
-                    said = claim(by_fd[fd].recv(2048), link.mac)
+                    said = parse_claim(by_fd[fd].recv(2048), link.mac)
                     if said and said[0] in addresses:
                         found.setdefault(*said)
     return found
@@ -100,7 +100,7 @@ def _probe(mac: str, address: Address) -> bytes:
     return arp_probe(mac, address) if address.version == 4 else dad_solicitation(mac, address)
 
 
-def _listening(ns_fd: int, link: Link, protocol: int, addresses: Collection[Address]) -> socket.socket:
+def _listen(ns_fd: int, link: Link, protocol: int, addresses: Collection[Address]) -> socket.socket:
     # Of no protocol at first: it would hear every interface of the namespace.
     sock = run_in(ns_fd, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
     try:

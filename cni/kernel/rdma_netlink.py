@@ -8,6 +8,7 @@ Dumps lose devices while others move (one device per receive, continued by posit
 for by its index, which is stable, and a name that is missing is asked for again.
 """
 
+import errno
 import os
 import socket
 import struct
@@ -46,7 +47,7 @@ def is_exclusive() -> bool | None:
         with _socket() as sock:
             (answer,) = _call(sock, SYS_GET, 0, b"")
     except OSError as e:
-        if e.errno == 93:  # EPROTONOSUPPORT: ib_core is not there
+        if e.errno == errno.EPROTONOSUPPORT:  # ib_core is not loaded
             return None
         raise
     mode = attributes(answer).get(NETNS_MODE)
@@ -78,7 +79,7 @@ def name_of(index: int, ns_fd: int | None = None) -> str:
             try:
                 (answer,) = _call(sock, GET, 0, attr(DEV_INDEX, u32(index)))
             except OSError as e:
-                if e.errno == 22:  # EINVAL: no such device, or not here
+                if e.errno == errno.EINVAL:  # no such device, or not here
                     return ""
                 raise
             return _text(attributes(answer)[DEV_NAME])
@@ -150,13 +151,13 @@ def _in(ns_fd: int | None, work: Callable[[], T]) -> T:
 
 
 def _socket() -> socket.socket:
-    return netlink.opened(NETLINK_RDMA)
+    return netlink.open_socket(NETLINK_RDMA)
 
 
 def _call(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
     """Send one message; the bodies of the answer.  Raises OSError."""
     request = HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, 1, 0) + body
-    bodies, hearing = list[bytes](), netlink.heard(sock, request)
+    bodies, hearing = list[bytes](), netlink.receive(sock, request)
     while True:
         for answer, _, _, payload in messages(next(hearing)):
             if answer == NLMSG_ERROR:

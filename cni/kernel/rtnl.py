@@ -4,9 +4,10 @@ pyroute2 takes longer to import than all the rest of an ADD takes to run; what i
 through it (dump.py), and the tests hold every byte made here against its encoder and decoder.
 
 Functions that make bytes are pure.  Failure is OSError with the kernel's errno and, where it gave one, its
-own sentence (NETLINK_EXT_ACK); where its answer was lost, netlink.Unheard.
+own sentence (NETLINK_EXT_ACK); where its answer was lost, netlink.AnswerLost.
 """
 
+import errno
 import os
 import socket
 import struct
@@ -110,7 +111,7 @@ class Rtnl:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        # Others may be over the same socket (``passed``), and an answer that nobody waited for is not theirs.
+        # Others may be over the same socket (``adopt``), and an answer that nobody waited for is not theirs.
         self.sequence = next(_series) << 12 & 0x7FFFFFFF
 
     def __enter__(self) -> Self:
@@ -122,15 +123,15 @@ class Rtnl:
     def call(self, kind: int, flags: int, body: bytes) -> bytes:
         """Send one message; the body of the answer, empty for an acknowledgement.  Raises OSError."""
         try:
-            return self._answer(self.packed(kind, flags, body))
-        except netlink.Unheard:
-            self.renew()
+            return self._answer(self.pack(kind, flags, body))
+        except netlink.AnswerLost:
+            self.reopen()
             if flags & NLM_F_ACK:
                 raise
-            return self._answer(self.packed(kind, flags, body))  # a question: to ask again changes nothing
+            return self._answer(self.pack(kind, flags, body))  # a question: to ask again changes nothing
 
     def _answer(self, request: bytes) -> bytes:
-        hearing = netlink.heard(self.sock, request)
+        hearing = netlink.receive(self.sock, request)
         while True:
             answer = next(hearing)
             length, kind, flags, sequence, _ = HEADER.unpack_from(answer)
@@ -148,12 +149,12 @@ class Rtnl:
         them all the time no more than so often: what is not among them then came meanwhile, or was taken away.
         """
         for _ in range(_DUMPS):
-            if (yield from self._dumped(self.packed(kind, NLM_F_DUMP, body))):
+            if (yield from self._dump_once(self.pack(kind, NLM_F_DUMP, body))):
                 return
 
-    def _dumped(self, request: bytes) -> Generator[bytes, None, bool]:
+    def _dump_once(self, request: bytes) -> Generator[bytes, None, bool]:
         """The bodies, and whether nothing changed meanwhile."""
-        whole, hearing = True, netlink.heard(self.sock, request)
+        whole, hearing = True, netlink.receive(self.sock, request)
         try:
             while True:
                 for kind, flags, sequence, body in messages(next(hearing)):
@@ -165,18 +166,18 @@ class Rtnl:
                     if kind == NLMSG_DONE:
                         return whole
                     yield body
-        except netlink.Unheard:
-            self.renew()  # the kernel would go on telling
+        except netlink.AnswerLost:
+            self.reopen()  # the kernel would go on telling
             raise
 
-    def renew(self) -> None:
+    def reopen(self) -> None:
         """Have another socket in the same namespace: the kernel may drop what it has to say on this one.  Raises
         OSError."""
-        sock = netlink.another(self.sock)
+        sock = netlink.open_beside(self.sock)
         self.sock.close()
         self.sock = sock
 
-    def packed(self, kind: int, flags: int, body: bytes) -> bytes:
+    def pack(self, kind: int, flags: int, body: bytes) -> bytes:
         """The next request as a message; ``sequence`` is the number its answer will have."""
         self.sequence += 1
         return HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, self.sequence, 0) + body
@@ -186,7 +187,7 @@ class Rtnl:
         try:
             return parse_link(self.call(RTM_GETLINK, 0, get_link(name, index, filters)))
         except OSError as e:
-            if e.errno == 19:  # ENODEV
+            if e.errno == errno.ENODEV:
                 return None
             raise
 
@@ -221,8 +222,8 @@ class Rtnl:
         before = self.sequence
         # Failures are told in any case, so the last one's answer is the end of all answers.
         *others, (_, kind, flags, body) = changes
-        data = [self.packed(k, f, b) for _, k, f, b in others]
-        hearing = netlink.heard(self.sock, b"".join((*data, self.packed(kind, flags | NLM_F_ACK, body))))
+        data = [self.pack(k, f, b) for _, k, f, b in others]
+        hearing = netlink.receive(self.sock, b"".join((*data, self.pack(kind, flags | NLM_F_ACK, body))))
         failed, sequence = None, 0
         while sequence != self.sequence:
             ((kind, flags, sequence, body),) = messages(next(hearing))
@@ -237,18 +238,18 @@ class Rtnl:
             raise failed
 
 
-def opened(ns_fd: int | None = None) -> Rtnl:
+def open_in(ns_fd: int | None = None) -> Rtnl:
     """A socket in that namespace, or in ours; it keeps its namespace, whatever thread uses it.  Raises OSError."""
     return Rtnl(_socket() if ns_fd is None else run_in(ns_fd, _socket))
 
 
-def passed(fd: int) -> Rtnl:
+def adopt(fd: int) -> Rtnl:
     """The same over a NETLINK_ROUTE socket that another process opened and closes.  Raises OSError."""
     return Rtnl(_socket(os.dup(fd)))
 
 
 def _socket(fd: int | None = None) -> socket.socket:
-    return netlink.opened(socket.NETLINK_ROUTE, fd)
+    return netlink.open_socket(socket.NETLINK_ROUTE, fd)
 
 
 def attr(kind: int, payload: bytes) -> bytes:

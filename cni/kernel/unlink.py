@@ -23,7 +23,7 @@ _POLL: Final = 0.005
 
 def delete(inside: Rtnl, index: int) -> None:
     """Equivalent to: ip link delete, in the socket's namespace.  Raises OSError."""
-    request = inside.packed(RTM_DELLINK, NLM_F_ACK, LINK.pack(0, 0, index, 0, 0))
+    request = inside.pack(RTM_DELLINK, NLM_F_ACK, LINK.pack(0, 0, index, 0, 0))
     inside.sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_LINK)
     try:
         try:
@@ -33,9 +33,9 @@ def delete(inside: Rtnl, index: int) -> None:
             _hear_of_its_end(inside, index)
         finally:
             _listen_no_more(inside.sock)
-    except netlink.Unheard:
+    except netlink.AnswerLost:
         # Others may speak in this group, and the kernel drops what there is no room for: look for the link itself.
-        inside.renew()
+        inside.reopen()
         _see_it_gone(inside, index)
 
 
@@ -48,7 +48,7 @@ def _ask(fd: int, request: bytes) -> None:
 
 def _hear_of_its_end(inside: Rtnl, index: int) -> None:
     """By its announcement, or by the answer that it had ended.  Raises OSError."""
-    hearing = netlink.heard(inside.sock)
+    hearing = netlink.receive(inside.sock)
     while True:
         for kind, flags, sequence, body in messages(next(hearing)):
             if kind == NLMSG_ERROR and sequence == inside.sequence:

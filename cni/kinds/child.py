@@ -108,7 +108,7 @@ def _unlikely_index() -> int:
 
 def _others(master: int, kind: str, pod: Pod, state_dir: Path) -> tuple[int, ...]:
     """What others have made in the pod over the same master.  It is not ours to remove."""
-    found = {link.index for link in nsid.over(pod.rtnl, master) if link.kind in FAMILIES[kind]}
+    found = {link.index for link in nsid.links_over(pod.rtnl, master) if link.kind in FAMILIES[kind]}
     if not found:
         return ()
     ours = (

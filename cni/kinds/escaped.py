@@ -57,15 +57,15 @@ def suspected(inside: Rtnl, search: Search, *, knows: int) -> bool:
     It ``knows`` so many others anyway: the host's, where the lower device of a link in it is.  If it knows one more,
     something may have been moved there.
     """
-    if len(nsid.known(inside)) > knows:
+    if len(nsid.numbers(inside)) > knows:
         return True
-    links = nsid.over(inside, search.lower)
+    links = nsid.links_over(inside, search.lower)
     return any(link.index not in search.others for link in links if not search.kinds or link.kind in search.kinds)
 
 
 def removed(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str:
     """Remove what there is.  Why it is not sure that what ADD made is gone, in words; empty where it is."""
-    with rtnl.opened() as host:
+    with rtnl.open_in() as host:
         if host.link(index=search.lower) is None:
             return ""  # and so is all that was over it
         if pod is None:
@@ -99,7 +99,7 @@ class _Hunt:
     def ended(self, pod: Pod) -> str:
         deadline, looks, removed = time.monotonic() + _SECONDS, 0, 0
         self.found = not self.search.index
-        with netns.opened("/proc/self/ns/net") as own:
+        with netns.hold_open("/proc/self/ns/net") as own:
             while looks < (1 if self.found else _LOOKS):
                 removed = self._removed(pod.fd, own, deadline)
                 looks = 0 if removed else looks + 1
@@ -121,9 +121,9 @@ class _Hunt:
             return inode == host or Identity(inode, netns.cookie(inside.sock)) in self.strangers
 
         def look(inside: Rtnl, *more: bytes) -> list[Link]:
-            return nsid.over(inside, self.search.lower, *more)
+            return nsid.links_over(inside, self.search.lower, *more)
 
-        with nsid.reached(top, is_strange, look, _NAMESPACES) as places:
+        with nsid.walk(top, is_strange, look, _NAMESPACES) as places:
             for _, inside in places:
                 self.visited += 1
                 there = look(inside)  # which has the kernel give the host's namespace a number
@@ -133,7 +133,7 @@ class _Hunt:
                 mates = self.mates() if links else []
                 ours = [link for link in links if not self._stays(link, mates)]
                 self.found = self.found or any(map(self.search.is_what_add_made, ours))
-                nsid.remove(inside, [link.index for link in ours])
+                nsid.remove_links(inside, [link.index for link in ours])
                 count += len(ours)
                 if time.monotonic() > deadline:
                     break
@@ -168,23 +168,23 @@ def _left_by_the_dead(search: Search, host: Rtnl) -> str:
     if not search.index or not search.mac:
         return ""
     for _ in budget.attempts(_CLEANUP, _POLL):
-        if search.mac not in nsid.addresses(host, search.lower):
+        if search.mac not in nsid.bridge_macs(host, search.lower):
             return ""
-    with netns.opened("/proc/self/ns/net") as own:
+    with netns.hold_open("/proc/self/ns/net") as own:
         for inode, path in (netns.inhabited() or {}).items():
             if inode != netns.inode(own):
                 with suppress(OSError):
                     _remove_from(path, search, own)
-    if search.mac not in nsid.addresses(host, search.lower):
+    if search.mac not in nsid.bridge_macs(host, search.lower):
         return ""
     return f"its master still receives for {search.mac}, and it is in no namespace that can be seen"
 
 
 def _remove_from(path: str, search: Search, own: int) -> None:
-    with netns.opened(path) as fd, rtnl.opened(fd) as inside, closing(inside.sock):
+    with netns.hold_open(path) as fd, rtnl.open_in(fd) as inside, closing(inside.sock):
         number = nsid.number(inside, own)
-        links = [link for link in nsid.over(inside, search.lower) if search.finds(link, number)]
-        nsid.remove(inside, [link.index for link in links if link.mac == search.mac])
+        links = [link for link in nsid.links_over(inside, search.lower) if search.finds(link, number)]
+        nsid.remove_links(inside, [link.index for link in links if link.mac == search.mac])
 
 
 def _name(record: Record) -> tuple[str, str]:

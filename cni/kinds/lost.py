@@ -48,7 +48,7 @@ def _removed(pod: Pod, ifname: str) -> bool:
 def _send_home(pod: Pod, link: Link) -> None:
     """A device's interface, down, with its RDMA devices first.  Its PF goes on as it was told: nobody knows what was
     there before."""
-    with netns.opened("/proc/self/ns/net") as own:
+    with netns.hold_open("/proc/self/ns/net") as own:
         for name in sysfs.rdma_names(link.device):
             index = rdma_netlink.index_of(name, pod.fd)
             if index is not None:

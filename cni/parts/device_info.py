@@ -101,7 +101,7 @@ def _body(planned: Json) -> Json:
 
 def _folder(planned: Json, make: int = 0) -> AbstractContextManager[int]:
     """The directory it is in, by the way that ``plan`` found allowed."""
-    return files.directory(planned["entry"], planned["names"][:-1], make)
+    return files.open_directory(planned["entry"], planned["names"][:-1], make)
 
 
 def _name(planned: Json) -> str:
@@ -111,7 +111,7 @@ def _name(planned: Json) -> str:
 def _text(folder: int, name: str) -> str | None:
     """What is in it; None where it is gone, or something else is in its place, which is left alone."""
     try:
-        with open(files.regular(name, os.O_RDONLY, folder), "rb") as f:
+        with open(files.open_regular(name, os.O_RDONLY, folder), "rb") as f:
             return f.read(_LIMIT).decode(errors="replace")
     except OSError:
         return None

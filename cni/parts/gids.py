@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final
 
 from cni.kernel import gids
-from cni.kernel.gids import ROCE_V2, Entry, Table
+from cni.kernel.gids import ROCE_V2, GidEntry, Table
 from cni.protocol.errors import CheckFailed, GidTableFull, LinkUnavailable
 from cni.protocol.result import Address
 from cni.protocol.spec import Json
@@ -52,7 +52,7 @@ class Watch:
 
     root: int
     devices: Sequence[str]
-    theirs: frozenset[Entry] = field(default_factory=frozenset)
+    theirs: frozenset[GidEntry] = field(default_factory=frozenset)
 
     def found(self, netdev: str, addresses: Sequence[Address], wanted: "Rdma", log: list[str]) -> list[Json]:
         """Where the addresses of the pod's interface are in the tables, as soon as all are there.
@@ -97,7 +97,7 @@ class Watch:
 def watched(pod: Pod, devices: Sequence[str]) -> Iterator[Watch]:
     """To be entered before the interface gets addresses.  Raises OSError."""
     with ExitStack() as stack:
-        root = stack.enter_context(gids.sysfs(pod.fd)) if devices else -1
+        root = stack.enter_context(gids.mount_sysfs(pod.fd)) if devices else -1
         yield Watch(root, devices, frozenset(e for table in _tables(root, devices) for e in table.entries))
 
 
@@ -106,11 +106,14 @@ def check(pod: Pod, netdev: str, promised: list[Json]) -> None:
     if not promised:
         return
     devices = sorted({p["device"] for p in promised})
-    with gids.sysfs(pod.fd) as root:
+    with gids.mount_sysfs(pod.fd) as root:
         present = {e for table in _tables(root, devices) for e in table.entries}
     for p in promised:
         place = f"GID index {p['index']} of {p['device']} port {p['port']}"
-        if Entry(p["device"], p["port"], p["index"], gid(ip_address(p["address"])), p["type"], netdev) not in present:
+        if (
+            GidEntry(p["device"], p["port"], p["index"], gid(ip_address(p["address"])), p["type"], netdev)
+            not in present
+        ):
             raise CheckFailed(f"{p['address']} of {netdev} is not at {place} any more")
 
 

@@ -23,7 +23,7 @@ def opened(path: str) -> int:
     """A descriptor of the program.  Raises DelegateNotRun where others than root, or than the owner of the directory
     that it is in, could have written it."""
     try:
-        fd = files.regular(path, os.O_RDONLY)
+        fd = files.open_regular(path, os.O_RDONLY)
         folder, found = os.stat(os.path.dirname(path)), os.fstat(fd)
     except OSError as e:
         raise DelegateNotRun(f"IPAM plugin {path} cannot be run: {e.strerror}") from e

@@ -43,16 +43,16 @@ class Place:
     def read(self, limit: int) -> bytes:
         """All of it.  Raises OSError, also where it is no regular file or longer than ``limit``."""
         if not self.names:  # the administrator's own file: links to it are theirs
-            return _read(files.regular(self.path, os.O_RDONLY), limit)
-        with files.directory(self.entry, self.names[:-1]) as folder:
-            return _read(files.regular(self.names[-1], os.O_RDONLY, folder), limit)
+            return _read(files.open_regular(self.path, os.O_RDONLY), limit)
+        with files.open_directory(self.entry, self.names[:-1]) as folder:
+            return _read(files.open_regular(self.names[-1], os.O_RDONLY, folder), limit)
 
     def appended_to(self) -> int:
         """A descriptor for one write at its end; the file is made, for root alone.  Raises OSError."""
         above, names = (self.entry, self.names) if self.names else os.path.split(self.entry.rstrip("/"))
         *between, name = [names] if isinstance(names, str) else names
         Path(above).mkdir(0o700, parents=True, exist_ok=True)
-        with files.directory(above, between) as folder:
+        with files.open_directory(above, between) as folder:
             return _there_or_new(folder, name, os.O_WRONLY | os.O_APPEND)
 
 
@@ -89,7 +89,7 @@ def trusted(path: str, limit: int = _LIMIT) -> bytes | None:
     """A file of the administrator's; None where there is none.  Raises InvalidConfig where others could have written
     it, OSError."""
     try:
-        fd = files.regular(path, os.O_RDONLY)
+        fd = files.open_regular(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return None
     found = os.fstat(fd)
@@ -132,7 +132,7 @@ def _is_path(entry: Any) -> bool:
 def _there_or_new(folder: int, name: str, flags: int) -> int:
     while True:
         try:
-            fd = files.regular(name, flags, folder)
+            fd = files.open_regular(name, flags, folder)
         except FileNotFoundError:
             try:
                 return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
@@ -146,6 +146,6 @@ def _there_or_new(folder: int, name: str, flags: int) -> int:
 
 def _read(fd: int, limit: int) -> bytes:
     try:
-        return files.contents(fd, limit)
+        return files.read_all(fd, limit)
     finally:
         os.close(fd)

@@ -99,14 +99,14 @@ def _of(request: Request) -> Pod:
     if request.inside is None:
         return _at(request.netns)
     fd, sock = request.inside
-    return Pod(request.netns, fd, rtnl.passed(sock), ours=False)
+    return Pod(request.netns, fd, rtnl.adopt(sock), ours=False)
 
 
 def _at(path: str) -> Pod:
     """The namespace at ``path``.  Raises OSError: ENOENT, or EINVAL if it is no network namespace."""
     fd = netns.open_at(path)
     try:
-        return Pod(path, fd, rtnl.opened(fd))
+        return Pod(path, fd, rtnl.open_in(fd))
     except BaseException:
         os.close(fd)
         raise

@@ -156,7 +156,7 @@ workers.serve(socket.socket(fileno=int(sys.argv[1])), {VERSION!r}, main.answer)
     def _sent(self, environ: dict[str, str], stdin: bytes, pod: Pod) -> int:
         variables = b"".join(f"{k}={v}\0".encode() for k, v in environ.items())
         head = protocol.HEADER.pack(protocol.MAGIC, self.VERSION.encode(), 0, len(variables), len(stdin))
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock, netns.opened(pod.path) as fd:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock, netns.hold_open(pod.path) as fd:
             sock.settimeout(20)
             sock.connect(self.path)
             with netns.run_in(fd, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)) as inside:

@@ -354,7 +354,7 @@ def test_master_without_carrier(host: Host, pod: Pod, dad: str) -> None:
 
 def test_of_several_changes_the_first_failure_is_told_and_the_others_were_tried(pod: Pod) -> None:
     one, two, three = (ip_interface(f"10.57.0.{n}/24") for n in (1, 2, 3))
-    with netns.opened(pod.path) as fd, rtnl.opened(fd) as inside:
+    with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as inside:
         lo = inside.link("lo")
         assert lo
         wanted = [one, two, two, three, three]

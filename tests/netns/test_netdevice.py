@@ -17,7 +17,7 @@ def index(pod: Pod) -> int:
 
 
 def name_of(pod: Pod, index: int, mac: str = MAC) -> str:
-    with netns.opened(pod.path) as fd, rtnl.opened(fd) as inside:
+    with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as inside:
         return netdevice.name_of(inside.sock, index, mac)
 
 

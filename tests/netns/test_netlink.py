@@ -30,13 +30,13 @@ def a_request() -> Iterator[None]:
 
 @pytest.fixture
 def inside(pod: Pod) -> Iterator[rtnl.Rtnl]:
-    with netns.opened(pod.path) as fd, rtnl.opened(fd) as it:
+    with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as it:
         yield it
 
 
 def stranger(pod: Pod) -> socket.socket:
     """Another process's socket in there, as far as the kernel can tell."""
-    with netns.opened(pod.path) as fd:
+    with netns.hold_open(pod.path) as fd:
         sock = netns.run_in(fd, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE))
     sock.bind((0, 0))
     return sock
@@ -72,9 +72,9 @@ def repeated(act: Callable[[], object]) -> Iterator[None]:
 
 def test_others_are_refused(pod: Pod, inside: rtnl.Rtnl) -> None:
     """Also by the launcher's socket, which nobody has used before it is passed."""
-    with netns.opened(pod.path) as fd, stranger(pod) as other:
+    with netns.hold_open(pod.path) as fd, stranger(pod) as other:
         unused = netns.run_in(fd, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE))
-        with unused, rtnl.passed(unused.fileno()) as passed:
+        with unused, rtnl.adopt(unused.fileno()) as passed:
             for sock in (inside.sock, unused):
                 with pytest.raises(ConnectionRefusedError):
                     other.sendto(gone(1), (sock.getsockname()[0], 0))
@@ -91,7 +91,7 @@ def test_rdma_sockets_refuse_others_too() -> None:
 
 
 def test_another_is_in_the_same_namespace(inside: rtnl.Rtnl) -> None:
-    with netlink.another(inside.sock) as other:
+    with netlink.open_beside(inside.sock) as other:
         assert netns.cookie(other) == netns.cookie(inside.sock)
         assert other.getsockname() != inside.sock.getsockname()
 
@@ -103,7 +103,7 @@ def test_what_others_announce_is_not_believed(pod: Pod, inside: rtnl.Rtnl) -> No
     inside.sock.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP_LINK)
     with stranger(pod) as other:
         other.sendto(gone(link.index), (0, GROUP_LINK))
-        with pytest.raises(netlink.Unheard) as e:
+        with pytest.raises(netlink.AnswerLost) as e:
             unlink._hear_of_its_end(inside, link.index)
     assert e.value.errno == errno.ETIMEDOUT
 
@@ -114,9 +114,9 @@ def test_a_flood_does_not_make_it_wait_longer(pod: Pod, inside: rtnl.Rtnl) -> No
     with (
         stranger(pod) as other,
         repeated(lambda: other.sendto(gone(1), (0, GROUP_LINK))),
-        pytest.raises(netlink.Unheard),
+        pytest.raises(netlink.AnswerLost),
     ):
-        next(netlink.heard(inside.sock))
+        next(netlink.receive(inside.sock))
     assert time.monotonic() - began < WAIT + 2
 
 
@@ -136,8 +136,8 @@ def test_a_flood_without_a_pause_ends() -> None:
     before = signal.signal(signal.SIGALRM, hangs)
     signal.alarm(10)
     try:
-        with pytest.raises(netlink.Unheard):
-            next(netlink.heard(cast("socket.socket", Flooded())))
+        with pytest.raises(netlink.AnswerLost):
+            next(netlink.receive(cast("socket.socket", Flooded())))
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
@@ -146,8 +146,8 @@ def test_a_flood_without_a_pause_ends() -> None:
 def test_waits_for_the_kernel_come_out_of_one_budget(inside: rtnl.Rtnl) -> None:
     began = time.monotonic()
     for _ in range(10):
-        with pytest.raises(netlink.Unheard):
-            next(netlink.heard(inside.sock))
+        with pytest.raises(netlink.AnswerLost):
+            next(netlink.receive(inside.sock))
     assert time.monotonic() - began < WAIT + 2
 
 
@@ -163,8 +163,8 @@ def test_all_waits_of_a_request_are_one(inside: rtnl.Rtnl) -> None:
     """What is at hand is taken after that too."""
     began = time.monotonic()
     for _ in range(5):
-        with pytest.raises(netlink.Unheard):
-            next(netlink.heard(inside.sock))
+        with pytest.raises(netlink.AnswerLost):
+            next(netlink.receive(inside.sock))
         for _ in budget.attempts(1, 0.01):
             pass
     assert WAIT * 0.9 < time.monotonic() - began < WAIT + 2
@@ -189,11 +189,11 @@ def test_a_socket_that_overflowed_is_given_up(pod: Pod, inside: rtnl.Rtnl) -> No
     overflowed(inside, pod)
     assert inside.link("b0") == link
     overflowed(inside, pod)
-    with pytest.raises(netlink.Unheard, match="the kernel's answer was lost"):
+    with pytest.raises(netlink.AnswerLost, match="the kernel's answer was lost"):
         inside.rename(link.index, "b1")
     assert inside.link("b1")
     overflowed(inside, pod)
-    with pytest.raises(netlink.Unheard):
+    with pytest.raises(netlink.AnswerLost):
         list(inside.dump(rtnl.RTM_GETLINK, rtnl.get_link()))
     assert len(list(inside.dump(rtnl.RTM_GETLINK, rtnl.get_link()))) == 2
 
@@ -203,7 +203,7 @@ def test_a_dump_of_what_changes_all_the_time_ends(pod: Pod, inside: rtnl.Rtnl) -
         pod.ip("link", "add", f"b{n}", "type", "bridge")
     budget.begin()
     numbers = iter(range(1 << 30))
-    with netns.opened(pod.path) as fd, rtnl.opened(fd) as other:
+    with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as other:
         index = other.link("b59")
         assert index
         with repeated(lambda: other.rename(index.index, f"x{next(numbers)}")):

@@ -173,7 +173,7 @@ def test_inside_the_plugin_the_same_is_recorded(host: Host, net: Net, make_pod: 
 def test_what_a_launcher_opened_where_we_do_not_see_it(net: Net, make_pod: MakePod) -> None:
     """The agent in a container: it is given the namespace, and would never see it again."""
     pod, other = make_pod(), make_pod()
-    with netns.opened(pod.path) as fd:
+    with netns.hold_open(pod.path) as fd:
         sock = netns.run_in(fd, lambda: __import__("socket").socket(16, 3, 0))
         with sock:
             for path, known in ((other.path, False), ("/run/netns/nowhere", False), (pod.path, True)):

@@ -25,7 +25,7 @@ def open_descriptors() -> int:
 
 def test_gone_when_it_returns_and_the_socket_goes_on(pod: Pod) -> None:
     before = open_descriptors()
-    with netns.opened(pod.path) as fd, rtnl.opened(fd) as inside:
+    with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as inside:
         for n in range(20):
             index = make(pod)
             began = time.monotonic()
@@ -40,7 +40,7 @@ def test_gone_when_it_returns_and_the_socket_goes_on(pod: Pod) -> None:
 
 
 def test_what_is_not_there(pod: Pod) -> None:
-    with netns.opened(pod.path) as fd, rtnl.opened(fd) as inside:
+    with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as inside:
         with pytest.raises(OSError, match="No such device") as e:
             unlink.delete(inside, 4711)
         assert e.value.errno == errno.ENODEV
@@ -49,7 +49,7 @@ def test_what_is_not_there(pod: Pod) -> None:
 
 def test_with_room_for_no_announcement(pod: Pod) -> None:
     """The kernel drops what does not fit and says so: then the link itself is looked for."""
-    with netns.opened(pod.path) as fd, rtnl.opened(fd) as inside:
+    with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as inside:
         for _ in range(5):
             index = make(pod)
             inside.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
@@ -60,10 +60,10 @@ def test_with_room_for_no_announcement(pod: Pod) -> None:
 
 def test_the_late_answer_is_nobody_elses(pod: Pod) -> None:
     """A request's several users have one socket between them, and each numbers its requests."""
-    with netns.opened(pod.path) as fd, rtnl.opened(fd) as first:
+    with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as first:
         for _ in range(10):
             index = make(pod)
-            with rtnl.passed(first.sock.fileno()) as one, rtnl.passed(first.sock.fileno()) as other:
+            with rtnl.adopt(first.sock.fileno()) as one, rtnl.adopt(first.sock.fileno()) as other:
                 unlink.delete(one, index)
                 time.sleep(0.1)
                 assert other.link("lo")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cni.kernel.gids import Entry, tables
+from cni.kernel.gids import GidEntry, tables
 from cni.models import Rdma
 from cni.parts import gids
 from cni.parts.gids import Watch
@@ -55,7 +55,7 @@ def test_tables(sys: Sys) -> None:
     (table,) = tables(sys.root, "mlx5_0")
     assert (table.length, table.free) == (6, 4)
     mapped = IPv6Address("::ffff:10.56.0.2")
-    assert table.entries == {Entry("mlx5_0", 1, 2, mapped, V1, "hpn0"), Entry("mlx5_0", 1, 5, V6, V2, "hpn0")}
+    assert table.entries == {GidEntry("mlx5_0", 1, 2, mapped, V1, "hpn0"), GidEntry("mlx5_0", 1, 5, V6, V2, "hpn0")}
 
 
 def test_no_tables(sys: Sys) -> None:

@@ -75,8 +75,8 @@ def nd(kind: int, source: str, target: str, mac: str = THEIRS, *, hops: int = 25
     ],
 )
 def test_claims(frame: bytes, claimed: str, mac: str) -> None:
-    assert probe.claim(frame, OURS) == (ip_address(claimed), mac)
-    assert probe.claim(frame + bytes(18), OURS) == (ip_address(claimed), mac)  # padded to what Ethernet wants
+    assert probe.parse_claim(frame, OURS) == (ip_address(claimed), mac)
+    assert probe.parse_claim(frame + bytes(18), OURS) == (ip_address(claimed), mac)  # padded to what Ethernet wants
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_claims(frame: bytes, claimed: str, mac: str) -> None:
     ],
 )
 def test_claims_nothing(frame: bytes) -> None:
-    assert probe.claim(frame, OURS) is None
+    assert probe.parse_claim(frame, OURS) is None
 
 
 @given(st.binary(max_size=100), st.sampled_from([b"\x08\x06", b"\x86\xdd", b"\x08\x00"]))
 def test_whatever_comes_is_no_error(noise: bytes, kind: bytes) -> None:
-    probe.claim(noise[:12].ljust(12, b"\0") + kind + noise, OURS)
+    probe.parse_claim(noise[:12].ljust(12, b"\0") + kind + noise, OURS)

@@ -128,7 +128,7 @@ def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None])
         return None
     index = 0
     try:
-        with rtnl.opened() as host:
+        with rtnl.open_in() as host:
             index = _put_back(p, host, pod, ifname)
     except (CniError, OSError):
         if p.exists:
@@ -207,7 +207,7 @@ def _put_back(p: Plan, host: Rtnl, pod: Pod | None, ifname: str) -> int:
 
 def _bring_home(p: Plan, pod: Pod, ifname: str) -> None:
     """RDMA devices first: an attribute of the netdev's may hold them."""
-    with netns.opened("/proc/self/ns/net") as own:
+    with netns.hold_open("/proc/self/ns/net") as own:
         rdma.take(p.rdma, pod, own)
         netdev.take(p, pod, ifname, own)
         for place in netdev.hidden(p, pod, own):

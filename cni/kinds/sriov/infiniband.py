@@ -103,7 +103,7 @@ def give(host: Rtnl, p: Plan, port: Port, pod: Pod, ifname: str) -> Link:
 def detach(host: Rtnl, p: Plan, port: Port, pod: Pod | None, ifname: str) -> None:
     """Home, and as it was.  Raises CniError, OSError."""
     if p.home and pod:
-        with netns.opened("/proc/self/ns/net") as own:
+        with netns.hold_open("/proc/self/ns/net") as own:
             if p.rdma:
                 _move(p, pod, to=own, of=pod.fd)
             netdev.take(p, pod, ifname, own)

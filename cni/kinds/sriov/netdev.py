@@ -64,16 +64,16 @@ def hidden(p: Plan, pod: Pod, host_fd: int) -> Iterator[Pod]:
     host = netns.inode(host_fd)
 
     def look(inside: Rtnl, *more: bytes) -> list[Link]:
-        return nsid.of_device(inside, p.device, *more)
+        return nsid.links_of_device(inside, p.device, *more)
 
-    with nsid.reached(pod.fd, lambda fd, _: netns.inode(fd) == host, look, NAMESPACES) as places:
+    with nsid.walk(pod.fd, lambda fd, _: netns.inode(fd) == host, look, NAMESPACES) as places:
         for fd, inside in places:
             yield Pod(f"a namespace that {pod.path} knows", fd, inside, ours=False)
 
 
 def take(p: Plan, pod: Pod, ifname: str, host_fd: int) -> None:
     """Out of the pod, if it is there, and under its own name where that is free."""
-    link = find(p, pod, ifname) or next(iter(nsid.of_device(pod.rtnl, p.device)), None)
+    link = find(p, pod, ifname) or next(iter(nsid.links_of_device(pod.rtnl, p.device)), None)
     if link is None:
         return
     to_host = attr(IFLA_NET_NS_FD, u32(host_fd))

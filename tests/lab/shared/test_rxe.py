@@ -132,7 +132,7 @@ def test_the_kernel_removes_it_with_the_namespace(node: Node, pod: Pod) -> None:
     """And nobody else: it does not survive two at once."""
     one, before = conf(node, master="rail0"), rdma_devs()
     node.ok("ADD", pod, one)
-    with netns.opened(pod.path):  # and so it cannot be at it yet
+    with netns.hold_open(pod.path):  # and so it cannot be at it yet
         pod.gone()
         node.ok("DEL", pod, one)
         assert len(rdma_devs() - before) == 1
