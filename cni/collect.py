@@ -16,7 +16,7 @@ from cni import undo
 from cni.parts import delegate
 from cni.parts.delegate import Programs
 from cni.protocol import spec
-from cni.protocol.errors import CniError, together
+from cni.protocol.errors import CniError
 from cni.protocol.location import Location, location
 from cni.protocol.spec import Config, Key, Request
 from cni.state import journal
@@ -56,7 +56,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
                 if record is None:
                     entry.forget()
                 elif valid is not None or undo.is_dead(record):
-                    undo.raise_all(undo.attachment(entry, record, request, programs, log))
+                    undo.attachment(entry, record, request, programs, log)
                     log.append(f"gc: removed {record.whose}")
         except (CniError, OSError) as e:
             failures.append(e)
@@ -120,8 +120,7 @@ def _reclaimed(
         if record != seen:
             return False
         asked = request.but(CNI_COMMAND="GC", CNI_NETNS="")
-        if problems := undo.attachment(entry, record, asked, programs, log, counts=False):
-            raise together(problems)
+        undo.attachment(entry, record, asked, programs, log, counts=False)
         return True
 
 

@@ -116,8 +116,8 @@ def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str],
         except BaseException as failure:
             holds = holds and not isinstance(failure, DelegateNotRun)
             record = replace(record, given=not isinstance(failure, DelegateError))
-            for problem in undo.attachment(entry, record, request, programs, log, ask_ipam=holds):
-                failure.add_note(f"and could not undo it all, DEL has to: {problem}")
+            with undo.after(failure, "and could not undo it all, DEL has to"):
+                undo.attachment(entry, record, request, programs, log, ask_ipam=holds)
             raise
     return own.after(wanted.previous) if wanted.previous else own
 
@@ -144,13 +144,13 @@ def _detached(entry: Entry, request: Request, log: list[str], programs: Programs
     except RecordUnreadable as unreadable:
         lost = entry.load()
         if lost:
-            for problem in undo.attachment(entry, lost, request, programs, log):
-                unreadable.add_note(f"repeat DEL: {problem}")
+            with undo.after(unreadable, "repeat DEL"):
+                undo.attachment(entry, lost, request, programs, log)
         raise
     if record is None:
         entry.forget()
         return False
-    undo.raise_all(undo.attachment(entry, record, request, programs, log))
+    undo.attachment(entry, record, request, programs, log)
     return True
 
 

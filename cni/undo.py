@@ -5,6 +5,8 @@ It reads the journal only, so what it needs was on disk before the change was ma
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -37,49 +39,52 @@ def attachment(  # noqa: PLR0913  # one way for all who undo, and each says how
     *,
     ask_ipam: bool = True,
     counts: bool = True,
-) -> list[Exception]:
-    """Undo all that the record names, and forget it once that is confirmed; else what went wrong.
+) -> None:
+    """Undo all that the record names, and forget it once that is confirmed.  Raises CniError, OSError; the record
+    stays then.
 
     An address goes back only after the interface that had it is gone, so that no two pods ever have it.  ``counts``
     says whether a refusal of its IPAM plugin is one of those after which it is not asked again.
     """
     budget.extend_for_undo()
     if record.kind == journal.LOST:
-        return _lost(entry, record, request, programs)
+        _undo_lost(entry, record, request, programs)
+        return
+    if record.of_this_boot:
+        with pods.found(record.identity, record.netns, request) as pod:
+            if pod:
+                if record.rxe:
+                    rxe.remove(entry, record)
+                record = _settle_namespace(entry, record, pod)
+            was_found = entry.was_found
+            search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
+            if search and was_found:
+                search = replace(search, index=0, mac="")
+            if search and (doubt := escaped.removed(search, entry, record, pod)):
+                log.append(f"the interface of {record.whose}, was not found: {doubt}; its addresses may be in use")
+                request = replace(request, in_use=True)
+    device_info.undo(record.device_info)
+    if not ask_ipam or _released(entry, record, request, programs, counts=counts):
+        entry.forget()
+
+
+@contextmanager
+def after(failure: BaseException, then: str) -> Iterator[None]:
+    """Undo because of that failure: what cannot be undone becomes a note of it, with ``then``, what has to be done."""
     try:
-        if record.of_this_boot:
-            with pods.found(record.identity, record.netns, request) as pod:
-                if pod:
-                    if record.rxe:
-                        rxe.remove(entry, record)
-                    record = _settle_namespace(entry, record, pod)
-                was_found = entry.was_found
-                search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
-                if search and was_found:
-                    search = replace(search, index=0, mac="")
-                if search and (doubt := escaped.removed(search, entry, record, pod)):
-                    log.append(f"the interface of {record.whose}, was not found: {doubt}; its addresses may be in use")
-                    request = replace(request, in_use=True)
-        device_info.undo(record.device_info)
-        if not ask_ipam or _released(entry, record, request, programs, counts=counts):
-            entry.forget()
-    except (CniError, OSError) as e:
-        return [e]
-    return []
+        yield
+    except (CniError, OSError) as problem:
+        failure.add_note(f"{then}: {problem}")
 
 
-def _lost(entry: Entry, record: Record, request: Request, programs: Programs) -> list[Exception]:
+def _undo_lost(entry: Entry, record: Record, request: Request, programs: Programs) -> None:
     """The same for a record that could not be read.  Unless its interface was found, its addresses may be in use."""
     from cni.kinds import lost  # noqa: PLC0415  # hardly ever
 
-    try:
-        in_use = record.of_this_boot and not lost.remove(record, request)
-        asked = request.but(CNI_CONTAINERID=record.key.container_id, CNI_IFNAME=record.key.ifname)
-        release(location(spec.configuration(request)).ipam, replace(asked, in_use=in_use), programs)
-        entry.forget()
-    except (CniError, OSError) as e:
-        return [e]
-    return []
+    in_use = record.of_this_boot and not lost.remove(record, request)
+    asked = request.but(CNI_CONTAINERID=record.key.container_id, CNI_IFNAME=record.key.ifname)
+    release(location(spec.configuration(request)).ipam, replace(asked, in_use=in_use), programs)
+    entry.forget()
 
 
 def _released(entry: Entry, record: Record, request: Request, programs: Programs, *, counts: bool) -> bool:
@@ -174,7 +179,7 @@ def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: P
     here = record.of_this_boot and record.identity == pod.identity
     if here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname):
         raise InterfaceExists(f"{record.whose}, is attached already, since {record.time}; send DEL first")
-    raise_all(attachment(entry, record, request, programs, log))
+    attachment(entry, record, request, programs, log)
     log.append(f"undid what an earlier ADD of {record.whose}, left, of {record.time}")
 
 
@@ -192,10 +197,11 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
             if owner is None:
                 return True
             if is_dead(owner):
-                problems = attachment(entry, owner, request.but(CNI_NETNS="", CNI_COMMAND="GC"), programs, log)
-                if not problems:
+                try:
+                    attachment(entry, owner, request.but(CNI_NETNS="", CNI_COMMAND="GC"), programs, log)
                     return True
-                failures += problems
+                except (CniError, OSError) as e:
+                    failures.append(e)
     raise_all(failures)
     return False
 
