@@ -90,7 +90,7 @@ def test_in_the_lab(tmp_path: Path, boot: str) -> None:
 
 def test_a_power_failure(tmp_path: Path) -> None:
     """The disk keeps what was synced and nothing else, as no test that kills processes can show."""
-    power = ("env", f"PYTHONPATH={ROOT / 'tests'}", sys.executable, "-m", "lab.power")
+    power = ("env", f"PYTHONPATH={ROOT / 'tests'}", sys.executable, "-m", "guest.power")
     options = ("--pfs", "0", "--disk", tmp_path / "disk")
     lost = lab(*options, *power, "lose")
     assert lost.returncode == 123, lost.stderr
@@ -101,7 +101,7 @@ def test_a_power_failure(tmp_path: Path) -> None:
 
 def test_power_failures_of_a_node(tmp_path: Path) -> None:
     """Journal and leases of an older boot: what was answered is there, nothing is lost for ever, no device touched."""
-    outage = ("env", f"PYTHONPATH={ROOT / 'tests'}:{ROOT}", sys.executable, "-m", "lab.outage")
+    outage = ("env", f"PYTHONPATH={ROOT / 'tests'}:{ROOT}", sys.executable, "-m", "guest.outage")
     for journal, verb, step in (("disk", "ADD", 4), ("memory", "ADD", 20), ("disk", "DEL", 12)):
         lost = lab("--disk", tmp_path / "disk", *outage, journal, "lose", verb, str(step))
         assert lost.returncode == 123, lost.stdout + lost.stderr
@@ -112,7 +112,7 @@ def test_power_failures_of_a_node(tmp_path: Path) -> None:
 def test_the_agents_units() -> None:
     if "HPN_BINARY" not in os.environ:
         require("lab", "HPN_BINARY, which `make test` sets after building it")
-    units = ("env", f"PYTHONPATH={ROOT / 'tests'}", sys.executable, "-m", "lab.units", os.environ["HPN_BINARY"])
+    units = ("env", f"PYTHONPATH={ROOT / 'tests'}", sys.executable, "-m", "guest.units", os.environ["HPN_BINARY"])
     done = lab("--pfs", "0", *units)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-3:] == ["started by its socket", "started again", "stopped"]

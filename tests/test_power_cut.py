@@ -1,7 +1,7 @@
 """The power is cut hundreds of times while eight processes attach and detach: no acknowledged lease is lost, no address
 has two owners, and what is to be kept back after its release is.
 
-One boot of the lab records every write of a disk under them (tests/lab/recording.py).  Here the record is cut at
+One boot of the lab records every write of a disk under them (tests/guest/recording.py).  Here the record is cut at
 random, what was under way is there or not sector by sector, ext4's own journal is replayed by e2fsck, and the store is
 read by the real program, which is in another boot than the guest was.
 """
@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from conftest import require
 from dm_log import Cut, cuts, entries
-from lab.recording import SIZE, call, conf, cools, sticky
+from guest.recording import SIZE, call, conf, cools, sticky
 
 ROOT = Path(__file__).parents[1]
 LAB = ROOT / "netns-fixtures" / "lab"
@@ -38,7 +38,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if ready.returncode:
         require("lab", ready.stderr.strip())
     out = tmp_path_factory.mktemp("recorded")
-    inside = ["env", f"PYTHONPATH={ROOT}:{ROOT / 'tests'}", sys.executable, "-m", "lab.recording", str(OPERATIONS)]
+    inside = ["env", f"PYTHONPATH={ROOT}:{ROOT / 'tests'}", sys.executable, "-m", "guest.recording", str(OPERATIONS)]
     done = subprocess.run(
         [LAB, "--pfs", "0", "--out", out, *inside], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from lab.guest import Guest, hardware
-from lab.kernel_log import KernelLog
-from lab.node import Node, picture
+from guest.kernel_log import KernelLog
+from guest.machine import Guest, hardware
+from guest.node import Node, picture
 from topology import Pod, until
 
 # Not a tier that is missing outside the guest: tests/test_lab.py goes where it is.

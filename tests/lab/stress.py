@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lab.guest import hardware
-from lab.node import Node, rdma_devs
-from lab.processes import at_once
+from guest.machine import hardware
+from guest.node import Node, rdma_devs
+from guest.processes import at_once
 from topology import Pod, ip
 
 HALF = 7

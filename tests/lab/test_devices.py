@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.node import MAC, NAME, PF, RDMA, Node, netdev, pci, rdma_devs, vf
+from guest.node import MAC, NAME, PF, RDMA, Node, netdev, pci, rdma_devs, vf
 from topology import Pod, ip, until
 
 PCI = Path("/sys/bus/pci")

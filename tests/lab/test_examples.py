@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from lab.node import RDMA, Node, rdma_devs
+from guest.node import RDMA, Node, rdma_devs
 from shipped import CONF, requests
 from topology import Pod
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.guest import bring_up, plug, unplug
-from lab.node import MAC, NAME, PF, RDMA, Node, netdev, pci, picture, rdma_devs, vf
-from lab.processes import at_once, held
-from lab.qmp import Monitor
+from guest.machine import bring_up, plug, unplug
+from guest.node import MAC, NAME, PF, RDMA, Node, netdev, pci, picture, rdma_devs, vf
+from guest.processes import at_once, held
+from guest.qmp import Monitor
 from topology import Pod, ip, until
 
 from cni.kinds.sriov import choose

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab.guest import Guest, hardware, plug, rdma, unplug
-from lab.qmp import Monitor
+from guest.machine import Guest, hardware, plug, rdma, unplug
+from guest.qmp import Monitor
 from topology import Pod, ip, until
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lab.node import RDMA, Node, rdma_devs
+from guest.node import RDMA, Node, rdma_devs
 from topology import Pod
 
 HOSTILE = Path(__file__).parents[1] / "attack" / "hostile.py"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guest import hca
+from guest.hca import NAME, PF, RDMA, Node
+from guest.machine import Guest, rdma
+from guest.node import pci, rdma_devs
 from killing import killed_at
-from lab import hca
-from lab.guest import Guest, rdma
-from lab.hca import NAME, PF, RDMA, Node
-from lab.node import pci, rdma_devs
 from topology import Pod, ip, until
 
 from cni.kinds.sriov import infiniband

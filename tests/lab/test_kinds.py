@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from lab.guest import Guest
+from guest.machine import Guest
 from topology import Pod, ip, until
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.guest import rdma
-from lab.node import NAME, PF, RDMA, Node, netdev, pci, rdma_devs
+from guest.machine import rdma
+from guest.node import NAME, PF, RDMA, Node, netdev, pci, rdma_devs
 from topology import Pod, ip, until
 
 from cni.state import durable

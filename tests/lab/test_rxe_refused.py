@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from lab.node import Node, rdma_devs
+from guest.node import Node, rdma_devs
 from topology import Pod
 
 RXE = {"rdma": {"mode": "rxe"}}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.node import MAC, NAME, PF, RDMA, Node, pci, rdma_devs, vf
+from guest.node import MAC, NAME, PF, RDMA, Node, pci, rdma_devs, vf
 from topology import Pod, ip, until
 
 from cni.state import journal

@@ -7,8 +7,8 @@ import itertools
 from typing import Any
 
 import pytest
+from guest.node import MAC, Node, picture
 from killing import killed_at
-from lab.node import MAC, Node, picture
 from topology import Pod
 
 CHANGES = {"vlan": 7, "spoofchk": "off", "trust": "on", "max_tx_rate": 50, "mac": MAC, "mtu": 1400}

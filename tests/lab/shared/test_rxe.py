@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guest.machine import rdma, verbs
+from guest.node import Node, pci, rdma_devs
 from killing import killed_at
-from lab.guest import rdma, verbs
-from lab.node import Node, pci, rdma_devs
 from topology import Pod, until
 
 from cni.kernel import netns

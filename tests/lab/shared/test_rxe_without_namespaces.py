@@ -1,6 +1,6 @@
 """Soft-RoCE on a kernel where it knows no namespaces: a device that would carry nothing is refused."""
 
-from lab.node import Node, rdma_devs
+from guest.node import Node, rdma_devs
 from topology import Pod
 
 

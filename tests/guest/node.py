@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from lab.guest import Guest
+from guest.machine import Guest
 from topology import ip
 
 PF = "rail0"

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from lab.qmp import Monitor
+from guest.qmp import Monitor
 
 DISK = Path("/run/lab/disk")
 

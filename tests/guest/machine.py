@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lab.qmp import Monitor
+from guest.qmp import Monitor
 from topology import Host, until
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab.guest import Guest
-from lab.node import pci, rdma_devs
+from guest.machine import Guest
+from guest.node import pci, rdma_devs
 from topology import ip, until
 
 PF, NAME, RDMA = "ib0", "ib1", "testib1"

@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from guest.node import MAC, NAME, PF, Node, netdev, pci, vf
+from guest.qmp import Monitor
 from killing import at_step
-from lab.node import MAC, NAME, PF, Node, netdev, pci, vf
-from lab.qmp import Monitor
 from topology import Pod, ip, leases
 
 DISK = Path("/run/lab/disk")

@@ -1,6 +1,6 @@
 """Run in the guest: the agent by its systemd units, under a systemd of its own (packaging/systemd).
 
-python -m lab.units BINARY
+python -m guest.units BINARY
 """
 
 import json
