@@ -30,7 +30,7 @@ def reclaim() -> None:
     if last and now - last < EVERY:
         return
     _last[:] = _TIME.pack(now)
-    for line in undone([Path(STATE_DIR), *sorted(places.all_noted())], Path(IPAM_DIR)):
+    for line in undone([Path(STATE_DIR), *sorted(places.state_dirs())], Path(IPAM_DIR)):
         sys.stderr.write(f"hpn agent: {line}\n")
 
 

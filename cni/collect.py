@@ -48,7 +48,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
         if valid is not None and seen.key in valid:
             continue
         try:
-            with journal.locked(where.state_dir, where.network, seen.key) as entry:
+            with journal.lock(where.state_dir, where.network, seen.key) as entry:
                 request.refuse_if_abandoned()
                 if entry.version() != version:
                     continue
@@ -115,7 +115,7 @@ def _reclaimed(
     state_dir: Path, seen: Record, request: Request, programs: Programs, log: list[str], timeout: float
 ) -> bool:
     """Undo the attachment if it still is as it was seen; whether it was.  Raises CniError, OSError."""
-    with journal.locked(state_dir, seen.network, seen.key, timeout) as entry:
+    with journal.lock(state_dir, seen.network, seen.key, timeout) as entry:
         record = entry.load()
         if record != seen:
             return False

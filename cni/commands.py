@@ -65,7 +65,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str],
     with (
         _pod(request) as pod,
         rtnl.open_in() as host,
-        journal.locked(where.state_dir, where.network, key) as entry,
+        journal.lock(where.state_dir, where.network, key) as entry,
     ):
         request.refuse_if_abandoned()
         undo.settle(entry, pod, request, log, programs)
@@ -125,13 +125,13 @@ def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str],
 def delete(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
     """Detach whatever is there.  Success means that nothing of the attachment is left."""
     where = location(conf)
-    with journal.locked(where.state_dir, where.network, request.key) as entry:
+    with journal.lock(where.state_dir, where.network, request.key) as entry:
         request.refuse_if_abandoned()
         if _detached(entry, request, log, programs):
             return
-        noted = places.noted(where.network, request.key)
+        noted = places.state_dir_of(where.network, request.key)
         if noted and noted != where.state_dir:
-            with journal.locked(noted, where.network, request.key) as elsewhere:
+            with journal.lock(noted, where.network, request.key) as elsewhere:
                 if _detached(elsewhere, request, log, programs):
                     return
         undo.release(where.ipam, request, programs)
@@ -165,7 +165,7 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
     with (
         _pod(request) as pod,
         rtnl.open_in() as host,
-        journal.locked(where.state_dir, where.network, key) as entry,
+        journal.lock(where.state_dir, where.network, key) as entry,
     ):
         record = entry.load()
         if record is None or not record.complete:
@@ -284,7 +284,7 @@ def _own_result(wanted: "NetConf", interfaces: tuple[Interface, ...], addresses:
 def _pod(request: Request) -> Iterator[Pod]:
     """CNI_NETNS, opened.  Raises BadEnvironment, and InvalidNetns for our own: whatever is done in there would
     be done to the host."""
-    with pods.given(request) as pod:
+    with pods.open_netns(request) as pod:
         if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):
             raise InvalidNetns(f"CNI_NETNS={request.netns!r} is the plugin's own namespace; give the pod's")
         yield pod

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from cni.models import MODELS, Attach, Ipvlan, Macvlan, Sriov, port_guid, unicast_mac
 from cni.protocol import spec
-from cni.protocol.errors import CniError, InvalidConfig, UnsupportedField, together
+from cni.protocol.errors import CniError, InvalidConfig, UnsupportedField, combine
 from cni.protocol.location import Location, location, names_itself
 from cni.protocol.result import Result
 from cni.protocol.spec import Config, Json, Request
@@ -61,7 +61,7 @@ def of(request: Request) -> NetConf:
     return replace(_loaded(request.stdin, nameless), pod=spec.pod_name(args))
 
 
-@spec.once
+@spec.cached
 def _loaded(stdin: bytes, cni_args: str) -> NetConf:
     return load(spec.decode(stdin, True), cni_args)  # noqa: FBT003  # as it was decoded already, and is remembered
 
@@ -151,7 +151,7 @@ def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
     """Keys that a pod may ask for: of the sriov kind in CNI_ARGS, as the first sriov-cni had them, and the MTU in
     args.cni, as tuning has it."""
     found: Json = {}
-    mtu = spec.asked(conf).get("mtu")
+    mtu = spec.args_cni(conf).get("mtu")
     if mtu is not None:
         if type(mtu) is not int:
             raise InvalidConfig(f"args.cni.mtu {json.dumps(mtu)} is not a whole number; give bytes, as in 1400")
@@ -197,7 +197,7 @@ def refusal(error: ValidationError, section: str = "") -> CniError:
     """pydantic's findings as one CNI error: the first is the message, the others its details."""
     found = [_finding(section, e) for e in error.errors(include_url=False, include_context=False)]
     # A wrong value first: an unknown key may only be a remark beside it.
-    return together(sorted(found, key=lambda finding: finding.code, reverse=True))
+    return combine(sorted(found, key=lambda finding: finding.code, reverse=True))
 
 
 def _finding(section: str, error: Any) -> CniError:

@@ -7,7 +7,7 @@ from cni.protocol import dispatch
 from cni.protocol.errors import InvalidConfig
 from cni.protocol.result import Result
 from cni.protocol.spec import DELEGATED, VERBS, Config, Reply, Request
-from cni.state.log import kept
+from cni.state.log import log_command
 
 
 def run(request: Request, programs: Programs) -> Reply:
@@ -29,7 +29,7 @@ def _run(programs: Programs, request: Request, conf: Config, log: list[str]) -> 
         "GC": collect.gc,
         "STATUS": commands.status,
     }[request.command]
-    with kept(request, conf, log):
+    with log_command(request, conf, log):
         return command(request, conf, log, programs)
 
 

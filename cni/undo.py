@@ -16,7 +16,7 @@ from cni.kinds import escaped
 from cni.parts import delegate, device_info, rxe
 from cni.parts.delegate import Programs
 from cni.protocol import spec
-from cni.protocol.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, together
+from cni.protocol.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, combine
 from cni.protocol.location import Location, location
 from cni.protocol.spec import Request
 from cni.state import journal
@@ -51,7 +51,7 @@ def attachment(  # noqa: PLR0913  # one way for all who undo, and each says how
         _undo_lost(entry, record, request, programs)
         return
     if record.of_this_boot:
-        with pods.found(record.identity, record.netns, request) as pod:
+        with pods.find(record.identity, record.netns, request) as pod:
             if pod:
                 if record.rxe:
                     rxe.remove(entry, record)
@@ -192,7 +192,7 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
     for device in devices:
         if device not in owners:
             return True
-        with journal.locked(where.state_dir, owners[device].network, owners[device].key) as entry:
+        with journal.lock(where.state_dir, owners[device].network, owners[device].key) as entry:
             owner = entry.load()
             if owner is None:
                 return True
@@ -219,4 +219,4 @@ def release(ipam: str, request: Request, programs: Programs) -> None:
 
 def raise_all(failures: list[Exception]) -> None:
     if failures:
-        raise together(failures)
+        raise combine(failures)

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import gmtime, strftime
 from typing import Final
 
-from cni.protocol.errors import CniError, together
+from cni.protocol.errors import CniError, combine
 from cni.protocol.location import IPAM_DIR
 from cni.protocol.spec import Json, Key
 from ctl import migrate
@@ -120,7 +120,7 @@ def dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> list[st
             except CniError as e:
                 failures.append(e)
     if failures:
-        raise together(failures)
+        raise combine(failures)
     return lines
 
 

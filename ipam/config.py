@@ -27,7 +27,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from cni.protocol import spec
-from cni.protocol.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, together
+from cni.protocol.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, combine
 from cni.protocol.result import Address, Network, Route
 from cni.protocol.spec import Config, Json
 from ipam import resolv_conf
@@ -248,7 +248,7 @@ def _parse(conf: Json) -> Conf:
     try:
         return Conf.model_validate(conf, context={"strict": strict})
     except ValidationError as e:
-        raise together([_problem(error) for error in e.errors(include_url=False)]) from e
+        raise combine([_problem(error) for error in e.errors(include_url=False)]) from e
 
 
 def _problem(error: ErrorDetails) -> CniError:

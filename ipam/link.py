@@ -38,7 +38,7 @@ def reserved(
     """
     ifname = request.key.ifname
     with ExitStack() as stack:
-        pod = stack.enter_context(pods.given(request))
+        pod = stack.enter_context(pods.open_netns(request))
         link = pod.rtnl.link(ifname)
         if link is None:
             raise LinkUnavailable(

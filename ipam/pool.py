@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface
 from itertools import islice, pairwise
 
-from cni.protocol.errors import InvalidConfig, together
+from cni.protocol.errors import InvalidConfig, combine
 from cni.protocol.result import Address, Ip, Network, Route
 from cni.protocol.spec import Json
 from ipam.ranges import Span, assignable, subtract, whole
@@ -174,7 +174,7 @@ def _unalignable(rails: Sequence[Rail]) -> Iterator[str]:
 
 def _refuse(wrong: Sequence[str]) -> None:
     if wrong:
-        raise together([InvalidConfig(why) for why in wrong])
+        raise combine([InvalidConfig(why) for why in wrong])
 
 
 def _misplaced(r: Range) -> Iterator[str]:

@@ -15,7 +15,7 @@ def dns(path: str) -> Json:
     label = "ipam.resolvConf"
     if not is_absolute(path):
         raise InvalidConfig(f"{label} {json.dumps(path)} must be an absolute path")
-    place = node.place(label, path, node.allowed("resolvConf"))
+    place = node.place(label, path, node.allowed_paths("resolvConf"))
     try:
         lines = place.read(_LIMIT).decode().splitlines()
     except (OSError, ValueError) as e:

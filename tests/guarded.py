@@ -820,7 +820,7 @@ GUARDS = [
         "unit/test_device_info.py attack/test_hostile_configuration.py",
         (
             "allowed",
-            '    place = node.place(_KEY, path, node.allowed("CNIDeviceInfoFile"))',
+            '    place = node.place(_KEY, path, node.allowed_paths("CNIDeviceInfoFile"))',
             '    place = node.place(_KEY, path, ["/"])',
         ),
         ("another-type", ' if _body(planned).get("type", "pci") == "pci" else {}', ""),

@@ -158,7 +158,7 @@ class Host:
         with suppress(CniError):
             before = json.dumps(spec.configuration(request))
         reply = hpn(request, PROGRAMS)
-        with suppress(CniError):  # the next request may be answered with the same objects (spec.once)
+        with suppress(CniError):  # the next request may be answered with the same objects (spec.cached)
             assert json.dumps(spec.configuration(request)) == before, "something changed the configuration"
         return reply
 

@@ -14,7 +14,7 @@ from typing import Final
 from cni.kernel import budget, netns, nsid, rtnl
 from cni.kernel.rtnl import Link, Rtnl
 from cni.protocol.spec import Json
-from cni.state import journal, remembered
+from cni.state import journal, libcni_cache
 from cni.state.journal import Entry, Record
 from cni.state.pod import Identity, Pod
 
@@ -79,7 +79,7 @@ def removed(search: Search, entry: Entry, record: Record, pod: Pod | None) -> st
     def mates() -> list[Json]:
         return [r.link for r in others() if r.identity == record.identity]
 
-    return _Hunt(search, mates, strangers, remembered.interfaces(record.network, record.key)).ended(pod)
+    return _Hunt(search, mates, strangers, libcni_cache.interfaces(record.network, record.key)).ended(pod)
 
 
 @dataclass

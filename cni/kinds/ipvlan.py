@@ -52,6 +52,6 @@ def _contradicts(other: Record, planned: Json, pod: Pod) -> bool:
 
 def _stands(record: Record) -> bool:
     """Whether its link is there; a record alone may wait for the DEL or GC of a pod that is gone."""
-    with pods.found(record.identity, record.netns) as pod:
+    with pods.find(record.identity, record.netns) as pod:
         # Where we may only not see it, it may stand.
         return stands(record.link, pod, record.key.ifname) if pod else not netns.gone([record.identity])

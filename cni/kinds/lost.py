@@ -23,11 +23,11 @@ def remove(record: Record, request: Request) -> bool:
     """
     if request.netns:
         try:
-            with pods.given(request) as pod:
+            with pods.open_netns(request) as pod:
                 return not netns.is_own(pod.fd) and _removed(pod, record.key.ifname)
         except BadEnvironment:
             pass
-    with pods.found(record.identity, record.netns) as found:
+    with pods.find(record.identity, record.netns) as found:
         return found is not None and _removed(found, record.key.ifname)
 
 

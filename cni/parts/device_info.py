@@ -35,7 +35,7 @@ def plan(conf: Config, link: Json) -> Json:
         raise InvalidConfig(f"{_KEY} {path!r} must be an absolute path")
     if not path:
         return {}
-    place = node.place(_KEY, path, node.allowed("CNIDeviceInfoFile"))
+    place = node.place(_KEY, path, node.allowed_paths("CNIDeviceInfoFile"))
     if not place.names:
         raise InvalidConfig(f"{_KEY} {path!r} is a directory of this node; name a file in it")
     if not _address(link):

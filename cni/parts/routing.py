@@ -29,7 +29,7 @@ def claimed(first: int | None, entry: Entry, record: Record, pod: Pod, result: R
     """The record with the rules, on disk: ``from`` an address, lookup ``table``, which is one that nobody in the pod
     has; ``first`` and those after it, or the first free.  Raises InvalidConfig where ``first`` is in use; OSError,
     IoFailure."""
-    with journal.namespace_locked(entry.state_dir, record.identity):
+    with journal.lock_namespace(entry.state_dir, record.identity):
         claimed_by_others = {rule["table"] for other in journal.beside(entry.state_dir, record) for rule in other.rules}
         used = kernel_rules.tables_in_use(pod.rtnl) | claimed_by_others
         record = replace(record, rules=planned(first, used, result))

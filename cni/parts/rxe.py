@@ -47,7 +47,7 @@ def make(entry: Entry, record: Record, pod: Pod) -> None:
     """The record's, on its interface.  Raises KernelRefused, TryAgain, IoFailure, and LinkUnavailable where the
     kernel's soft-RoCE knows no namespaces."""
     device, ifname = record.rxe, record.key.ifname
-    with journal.namespace_locked(entry.state_dir, record.identity):
+    with journal.lock_namespace(entry.state_dir, record.identity):
         try:
             rdma_netlink.new_link("rxe", device, ifname, pod.fd)
         except OSError as e:
@@ -68,7 +68,7 @@ def remove(entry: Entry, record: Record) -> None:
 
     Not where the namespace is being removed, for the kernel then removes the device, of a VF that it sends home too,
     and where both do it at once frees a socket twice: 7.2 has been seen to crash (syzbot 8c9eede336e3a843750e)."""
-    with journal.namespace_locked(entry.state_dir, record.identity), doing(f"removing RDMA device {record.rxe}"):
+    with journal.lock_namespace(entry.state_dir, record.identity), doing(f"removing RDMA device {record.rxe}"):
         index = rdma_netlink.index_of(record.rxe)
         if index is None:
             return

@@ -28,7 +28,7 @@ def refuse_unlisted(wanted: Mapping[str, str]) -> None:
     """Raise InvalidConfig for a sysctl that the node's list, where there is one, does not allow, and for a list that
     others than root could have written; IoFailure."""
     try:
-        text = node.trusted(str(_ALLOWED))
+        text = node.read_trusted(str(_ALLOWED))
         lines = None if text is None else text.decode().splitlines()
     except (OSError, UnicodeDecodeError) as e:
         raise IoFailure(f"{_ALLOWED} cannot be read: {e}") from e
@@ -47,7 +47,7 @@ def claimed(wanted: Mapping[str, str], entry: Entry, record: Record, pod: Pod) -
     """
     refuse_unlisted(wanted)
     values = _paths(wanted, record.key.ifname)
-    with journal.namespace_locked(entry.state_dir, record.identity):
+    with journal.lock_namespace(entry.state_dir, record.identity):
         others = journal.beside(entry.state_dir, record)
         now = _now(values, pod, record.key.ifname)
         settings = {
@@ -70,7 +70,7 @@ def restore(entry: Entry, record: Record, pod: Pod) -> Record:
     ours = {path: s for path, s in record.sysctl.items() if s["before"] is not None}
     if not ours:
         return record
-    with journal.namespace_locked(entry.state_dir, record.identity):
+    with journal.lock_namespace(entry.state_dir, record.identity):
         others = journal.beside(entry.state_dir, record)
         for path in ours.keys() - {path for other in others for path in other.sysctl}:
             # What the kernel does not take back (a congestion control that only the host may choose) stays, and ends

@@ -175,7 +175,7 @@ class DelegateError(CniError):
         self.code = code  # type: ignore[misc]  # the one error whose code is another program's
 
 
-def together(failures: Sequence[Failure]) -> Failure:
+def combine(failures: Sequence[Failure]) -> Failure:
     """Several failures as one: the first, the others in its details."""
     first, *others = failures
     for other in others:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from cni.protocol.errors import BadEnvironment, DecodeFailure, IncompatibleVersion, InvalidConfig, TryAgain
-from cni.protocol.spelling import settled, unambiguous
+from cni.protocol.spelling import normalize, refuse_duplicates
 
 VERSIONS: Final = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 NEWEST: Final = VERSIONS[-1]
@@ -43,7 +43,7 @@ VALID_ATTACHMENTS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
 DELEGATED: Final = "HPN_DELEGATED"
 
 Json = dict[str, Any]
-# One that was decoded.  Nobody may change it: the next request's may be the same object (``once``).
+# One that was decoded.  Nobody may change it: the next request's may be the same object (``cached``).
 Config = Mapping[str, Any]
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -178,7 +178,7 @@ def bad_ifname(name: str) -> str:
     return ""
 
 
-def once(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:
+def cached(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:
     """``parse``, of stdin and more, answered from memory where it lately was asked the same: a node's attachments have
     few configurations between them.  A result in it is each one's own, and lists are long: neither comes again."""
     remembered: Any = lru_cache(_REMEMBERED)(parse)  # whose type forgets the parameters
@@ -197,14 +197,14 @@ def configuration(request: Request) -> Config:
     return decode(request.stdin, request.command not in ("DEL", "GC"))
 
 
-@once
+@cached
 def decode(stdin: bytes, strictly: bool = True) -> Config:  # noqa: FBT001, FBT002  # lru_cache's keys are positional
     """The configuration as a JSON object, in our spelling.  A key that is given twice is refused, or else the last one
     counts.  Raises DecodeFailure, InvalidConfig."""
     try:
-        conf = json.loads(stdin, object_pairs_hook=unambiguous if strictly else None)
+        conf = json.loads(stdin, object_pairs_hook=refuse_duplicates if strictly else None)
         if isinstance(conf, dict):
-            return settled(conf, strictly=strictly)
+            return normalize(conf, strictly=strictly)
     except (ValueError, RecursionError) as e:
         raise DecodeFailure(f"stdin is not JSON: {e}; send one network configuration object") from e
     raise DecodeFailure(f"stdin is a JSON {type(conf).__name__}; send one network configuration object")
@@ -273,13 +273,13 @@ def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: s
 
     The order is CONVENTIONS.md's: a key given in a more specific place hides the others whole.
     """
-    for source in (_object(conf, "runtimeConfig"), asked(conf)):
+    for source in (_object(conf, "runtimeConfig"), args_cni(conf)):
         if source.get(key):
             return source[key]
     return args.get(arg) or None
 
 
-def asked(conf: Mapping[str, Any]) -> Mapping[str, Any]:
+def args_cni(conf: Mapping[str, Any]) -> Mapping[str, Any]:
     """args.cni: what this attachment asks for, as CONVENTIONS.md has it.  Raises InvalidConfig."""
     return _object(_object(conf, "args"), "cni", within="args.")
 

@@ -59,7 +59,7 @@ NETWORK: Final = _shape(
 )
 
 
-def unambiguous(members: list[tuple[str, Any]]) -> dict[str, Any]:
+def refuse_duplicates(members: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object of its members (json's object_pairs_hook).  Raises InvalidConfig for a key that is there twice."""
     found = dict(members)
     if len(found) < len(members):
@@ -70,13 +70,13 @@ def unambiguous(members: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def settled(conf: dict[str, Any], shape: Shape = NETWORK, *, strictly: bool = True) -> dict[str, Any]:
+def normalize(conf: dict[str, Any], shape: Shape = NETWORK, *, strictly: bool = True) -> dict[str, Any]:
     """The same in our spelling, and without what only says "the default".  Raises InvalidConfig for a key that is there
     in two spellings, or else takes the last."""
-    return conf if _is_settled(conf, shape) else _settled(conf, shape, strictly, "")
+    return conf if _is_normal(conf, shape) else _normalize(conf, shape, strictly, "")
 
 
-def _is_settled(value: Any, shape: Shape) -> bool:
+def _is_normal(value: Any, shape: Shape) -> bool:
     """Whether nothing is to be done.  So it is mostly, and to ask takes a quarter of what it takes to do it."""
     if isinstance(value, dict):
         values = value.values()
@@ -84,12 +84,12 @@ def _is_settled(value: Any, shape: Shape) -> bool:
             value.keys() <= shape.keys.keys()
             and None not in values
             and "" not in values
-            and all(_is_settled(value[key], below) for key, below in shape.below if key in value)
+            and all(_is_normal(value[key], below) for key, below in shape.below if key in value)
         )
-    return not isinstance(value, list) or all(_is_settled(item, shape) for item in value)
+    return not isinstance(value, list) or all(_is_normal(item, shape) for item in value)
 
 
-def _settled(conf: Mapping[str, Any], shape: Shape, strictly: bool, path: str) -> dict[str, Any]:  # noqa: FBT001
+def _normalize(conf: Mapping[str, Any], shape: Shape, strictly: bool, path: str) -> dict[str, Any]:  # noqa: FBT001
     found, spelled = dict[str, Any](), dict[str, str]()
     for given, value in conf.items():
         key = given if given in shape.keys else shape.folded.get(given.lower(), given)
@@ -107,7 +107,7 @@ def _settled(conf: Mapping[str, Any], shape: Shape, strictly: bool, path: str) -
 
 def _below(value: Any, shape: Shape, strictly: bool, path: str) -> Any:  # noqa: FBT001
     if isinstance(value, dict):
-        return _settled(value, shape, strictly, f"{path}.")
+        return _normalize(value, shape, strictly, f"{path}.")
     if isinstance(value, list):
         return [_below(item, shape, strictly, f"{path}[{i}]") for i, item in enumerate(value)]
     return value

@@ -191,20 +191,20 @@ class Entry:
 
 
 @contextmanager
-def locked(state_dir: Path, network: str, key: Key, timeout: float | None = None) -> Iterator[Entry]:
+def lock(state_dir: Path, network: str, key: Key, timeout: float | None = None) -> Iterator[Entry]:
     """The attachment's entry, alone.  Raises TryAgain if another process keeps it for so many seconds, LOCK_TIMEOUT if
     none are given; IoFailure."""
     with _lock(state_dir, "attachment", f"{network}/{key}", timeout):
         yield Entry(state_dir, network, key)
 
 
-def device_locked(state_dir: Path, device: str) -> Lock:
+def lock_device(state_dir: Path, device: str) -> Lock:
     """Alone in deciding who gets a device; taken inside an attachment's lock, never around one.
     Raises TryAgain, IoFailure."""
     return _lock(state_dir, "device", device)
 
 
-def namespace_locked(state_dir: Path, namespace: Identity) -> Lock:
+def lock_namespace(state_dir: Path, namespace: Identity) -> Lock:
     """Alone in deciding over what a pod's attachments share; taken inside an attachment's lock, never around one.
     Raises TryAgain, IoFailure."""
     return _lock(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")

@@ -32,7 +32,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @contextmanager
-def kept(request: Request, conf: Config, lines: list[str]) -> Iterator[None]:
+def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[None]:
     """Log the command that runs inside: its lines, how it ended, and its configuration if debugging.
 
     Raises InvalidConfig for a path that the node does not allow, before the command begins.  Any other log that cannot
@@ -67,7 +67,7 @@ def _opened(request: Request, path: str, lines: list[str]) -> int:
     """The log's descriptor, -1 where it cannot be had."""
     try:
         place = node.place("logFile", path, _allowed(request, lines))
-        return place.appended_to()
+        return place.open_for_append()
     except InvalidConfig as e:
         if request.command not in _FORGIVING:
             raise
@@ -82,7 +82,7 @@ def _opened(request: Request, path: str, lines: list[str]) -> int:
 
 def _allowed(request: Request, lines: list[str]) -> tuple[str, ...]:
     try:
-        return node.allowed("logFile")
+        return node.allowed_paths("logFile")
     except InvalidConfig as e:
         if request.command not in _FORGIVING:
             raise

@@ -47,7 +47,7 @@ class Place:
         with files.open_directory(self.entry, self.names[:-1]) as folder:
             return _read(files.open_regular(self.names[-1], os.O_RDONLY, folder), limit)
 
-    def appended_to(self) -> int:
+    def open_for_append(self) -> int:
         """A descriptor for one write at its end; the file is made, for root alone.  Raises OSError."""
         above, names = (self.entry, self.names) if self.names else os.path.split(self.entry.rstrip("/"))
         *between, name = [names] if isinstance(names, str) else names
@@ -72,7 +72,7 @@ def place(label: str, path: str, allowed: Sequence[str]) -> Place:
     )
 
 
-def allowed(key: str) -> tuple[str, ...]:
+def allowed_paths(key: str) -> tuple[str, ...]:
     """The paths that configurations may name under the key.  Raises InvalidConfig where the node's file is broken."""
     listed = _document().get(_PATHS, {})
     if not isinstance(listed, dict):
@@ -85,7 +85,7 @@ def allowed(key: str) -> tuple[str, ...]:
     return tuple(entries)
 
 
-def trusted(path: str, limit: int = _LIMIT) -> bytes | None:
+def read_trusted(path: str, limit: int = _LIMIT) -> bytes | None:
     """A file of the administrator's; None where there is none.  Raises InvalidConfig where others could have written
     it, OSError."""
     try:
@@ -104,7 +104,7 @@ def trusted(path: str, limit: int = _LIMIT) -> bytes | None:
 
 def _document() -> dict[str, Any]:
     try:
-        text = trusted(FILE)
+        text = read_trusted(FILE)
         document = {} if text is None else json.loads(text)
     except OSError as e:
         raise _broken(f"it cannot be read ({e.strerror})") from e

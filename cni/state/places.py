@@ -33,7 +33,7 @@ def note(state_dir: Path, network: str, key: Key) -> None:
         raise IoFailure(f"noting stateDir {state_dir} in {path}: {e.strerror}; it must be writable") from e
 
 
-def noted(network: str, key: Key) -> Path | None:
+def state_dir_of(network: str, key: Key) -> Path | None:
     """The state directory that ADD noted; None where it had none of its own."""
     try:
         return Path(os.readlink(_path(network, key)))
@@ -51,7 +51,7 @@ def forget(state_dir: Path, network: str, key: Key) -> None:
                 os.unlink(path)
 
 
-def all_noted() -> set[Path]:
+def state_dirs() -> set[Path]:
     """The state directories that any attachment noted."""
     found = set[Path]()
     with suppress(OSError):

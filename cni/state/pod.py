@@ -57,7 +57,7 @@ class Pod:
 
 
 @contextmanager
-def given(request: Request) -> Iterator[Pod]:
+def open_netns(request: Request) -> Iterator[Pod]:
     """CNI_NETNS, for who cannot do without.  Raises BadEnvironment."""
     try:
         pod = _of(request)
@@ -68,7 +68,7 @@ def given(request: Request) -> Iterator[Pod]:
 
 
 @contextmanager
-def found(identity: Identity, path: str, request: Request | None = None) -> Iterator[Pod | None]:
+def find(identity: Identity, path: str, request: Request | None = None) -> Iterator[Pod | None]:
     """The namespace of that identity: where the request says, at the path, else wherever a mount or a process has it.
 
     None if nobody runs in it any more that we can see; ``is_gone`` says whether that proves anything.
@@ -90,7 +90,7 @@ def found(identity: Identity, path: str, request: Request | None = None) -> Iter
 
 def is_gone(identity: Identity, path: str) -> bool:
     """Whether it provably is no more, and what was in there with it, or soon will be."""
-    with found(identity, path) as pod:
+    with find(identity, path) as pod:
         return pod is None and bool(netns.gone([identity]))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from topology import Host, Pod, ip, leases, until
 
-from cni.state import journal, remembered
+from cni.state import journal, libcni_cache
 
 CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -101,7 +101,7 @@ def results(host: Host, monkeypatch: pytest.MonkeyPatch) -> Path:
         return reply
 
     monkeypatch.setattr(Host, "call", called)
-    monkeypatch.setattr(remembered, "RESULTS", (str(folder),))
+    monkeypatch.setattr(libcni_cache, "RESULTS", (str(folder),))
     return folder
 
 

@@ -91,7 +91,7 @@ def test_an_add_waits_for_nobody(host: Host, make_pod: MakePod) -> None:
     dead, newcomer = make_pod(), make_pod()
     host.ok("ADD", dead)
     dead.gone()
-    with journal.locked(host.state, "rail0", key := Key(dead.name, "hpn0")):
+    with journal.lock(host.state, "rail0", key := Key(dead.name, "hpn0")):
         started = time.monotonic()
         host.ok("ADD", newcomer, CNI_IFNAME=with_another_lock(newcomer, key))
         assert time.monotonic() - started < 3

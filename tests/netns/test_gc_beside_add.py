@@ -39,7 +39,7 @@ def test_an_add_while_gc_waits_for_a_lock(host: Host, make_pod: Callable[[], Pod
     host.ok("ADD", old)
     conf, key = host.conf(**NOTHING), Key(old.name, "hpn0")
     with ThreadPoolExecutor() as threads:
-        with journal.locked(host.state, "rail0", key):
+        with journal.lock(host.state, "rail0", key):
             reply = threads.submit(host.call, "GC", None, conf, CNI_IFNAME="")
             until(lambda: lock_users(host) == 2)
             result = add_elsewhere(host, new, key)
@@ -53,7 +53,7 @@ def test_an_attachment_made_again_while_gc_waits(host: Host, pod: Pod) -> None:
     host.ok("ADD", pod)
     conf, key = host.conf(**NOTHING), Key(pod.name, "hpn0")
     with ThreadPoolExecutor() as threads:
-        with journal.locked(host.state, "rail0", key) as entry:
+        with journal.lock(host.state, "rail0", key) as entry:
             reply = threads.submit(host.call, "GC", None, conf, CNI_IFNAME="")
             until(lambda: lock_users(host) == 2)
             record = entry.load()

@@ -73,7 +73,7 @@ def test_the_device_information_of_an_add_that_failed(host: Host, pod: Pod, sys_
 
 def owned_by(pod: Pod, host: Host, **wanted: Any) -> Path:
     """Have the journal say that this pod has the VF, by the network fabric, with these attributes; the record."""
-    with pods.given(host.request("ADD", pod, {})) as opened:
+    with pods.open_netns(host.request("ADD", pod, {})) as opened:
         identity = opened.identity
     plan = Plan(
         device=pci.VF,
@@ -91,7 +91,7 @@ def owned_by(pod: Pod, host: Host, **wanted: Any) -> Path:
     )
     key = Key(pod.name, "net1")
     record = journal.Record("fabric", key, pod.path, identity, "sriov", plan.to_json(), {"name": "fabric"})
-    with journal.locked(host.state, "fabric", key) as entry:
+    with journal.lock(host.state, "fabric", key) as entry:
         entry.save(record)
         return entry.path
 
@@ -156,7 +156,7 @@ def test_a_device_that_is_another_now(
 def test_one_at_a_time_decides_over_a_pf(host: Host, pod: Pod, sys_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose a VF is, is decided under its PF's lock, and the record is there when that is let go."""
     monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.1)
-    with journal.device_locked(host.state, pci.PF):
+    with journal.lock_device(host.state, pci.PF):
         assert host.refused("ADD", pod, by_device(host))["code"] == 11
     assert host.refused("ADD", pod, by_device(host))["code"] == 101
 

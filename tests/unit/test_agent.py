@@ -26,7 +26,7 @@ def answer(as_ipam: bool, request: Request) -> Reply:
     if request.stdin == b"slow":
         time.sleep(0.5)
     if request.stdin == b"pod":
-        with suppress(BadEnvironment), pod.given(request):
+        with suppress(BadEnvironment), pod.open_netns(request):
             pass
     return Reply(f"{as_ipam} {request.var('NAME')} {request.stdin.decode()} {request.inside is not None}", 3, ("line",))
 

@@ -36,7 +36,7 @@ VF = Record(
 
 def save(state: Path, *records: Record) -> None:
     for record in records:
-        with journal.locked(state, record.network, record.key) as entry:
+        with journal.lock(state, record.network, record.key) as entry:
             entry.save(record)
 
 

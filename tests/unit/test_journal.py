@@ -65,29 +65,29 @@ def the_lock(state: Path) -> Path:
 
 def test_a_lock_excludes_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.1)
-    with journal.locked(tmp_path, "rail0", KEY):
+    with journal.lock(tmp_path, "rail0", KEY):
         lock = the_lock(tmp_path)
         taken = subprocess.run(["flock", "--nonblock", lock, "true"], check=False)
         assert taken.returncode == 1
     with held(lock) as pid:
-        with pytest.raises(TryAgain) as e, journal.locked(tmp_path, "rail0", KEY):
+        with pytest.raises(TryAgain) as e, journal.lock(tmp_path, "rail0", KEY):
             pass
         assert e.value.code == 11
         assert e.value.msg.startswith(f"{lock} was held by process {pid} ('python3') for 0.1 s; ")
         assert e.value.msg.endswith("see: lslocks")
-    with journal.locked(tmp_path, "rail0", KEY):  # and free again
+    with journal.lock(tmp_path, "rail0", KEY):  # and free again
         pass
 
 
 def test_a_lock_is_let_go_when_the_work_fails(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), journal.locked(tmp_path, "rail0", KEY):
+    with pytest.raises(ZeroDivisionError), journal.lock(tmp_path, "rail0", KEY):
         raise ZeroDivisionError
     assert subprocess.run(["flock", "--nonblock", the_lock(tmp_path), "true"], check=False).returncode == 0
 
 
 def test_locks_never_pile_up(tmp_path: Path) -> None:
     for n in range(300):
-        with journal.locked(tmp_path, "rail0", Key(f"c{n}", "hpn0")):
+        with journal.lock(tmp_path, "rail0", Key(f"c{n}", "hpn0")):
             pass
     locks = list((tmp_path / "locks").iterdir())
     assert 32 < len(locks) <= 64  # spread, and bounded
@@ -96,21 +96,21 @@ def test_locks_never_pile_up(tmp_path: Path) -> None:
 
 def test_a_lock_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(IoFailure, match="it must be a writable directory"), journal.locked(tmp_path / "file", "n", KEY):
+    with pytest.raises(IoFailure, match="it must be a writable directory"), journal.lock(tmp_path / "file", "n", KEY):
         pass
 
 
 def test_a_directory_where_the_lock_is(tmp_path: Path) -> None:
-    with journal.locked(tmp_path, "rail0", KEY):
+    with journal.lock(tmp_path, "rail0", KEY):
         lock = the_lock(tmp_path)
     lock.unlink(missing_ok=True)
     lock.mkdir()
-    with pytest.raises(IoFailure, match=f"^locking {lock}: "), journal.locked(tmp_path, "rail0", KEY):
+    with pytest.raises(IoFailure, match=f"^locking {lock}: "), journal.lock(tmp_path, "rail0", KEY):
         pass
 
 
 def test_record_round_trip(tmp_path: Path) -> None:
-    with journal.locked(tmp_path, "rail0", KEY) as entry:
+    with journal.lock(tmp_path, "rail0", KEY) as entry:
         assert entry.load() is None
         incomplete = replace(RECORD, complete=False, result={})
         entry.save(incomplete)
@@ -125,7 +125,7 @@ def test_record_round_trip(tmp_path: Path) -> None:
 
 
 def test_record_on_disk(tmp_path: Path) -> None:
-    with journal.locked(tmp_path, "rail0", KEY) as entry:
+    with journal.lock(tmp_path, "rail0", KEY) as entry:
         entry.save(replace(RECORD, boot="b", time="t"))
     body = json.loads((tmp_path / "attachments" / "rail0" / "c1:hpn0.json").read_text())["body"]
     assert body == {
@@ -189,7 +189,7 @@ def without(name: str) -> dict[str, Any]:
     ids=repr,
 )
 def test_whole_but_no_record_goes_to_quarantine(tmp_path: Path, body: dict[str, Any]) -> None:
-    with journal.locked(tmp_path, "rail0", KEY) as entry:
+    with journal.lock(tmp_path, "rail0", KEY) as entry:
         durable.write(durable.directory(entry.path.parent) / entry.path.name, body)
         with pytest.raises(RecordUnreadable, match="lacks what a record has"):
             entry.load()
@@ -198,7 +198,7 @@ def test_whole_but_no_record_goes_to_quarantine(tmp_path: Path, body: dict[str, 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"schema": 2, "sha256": "", "body": {}}', b"\0" * 512])
 def test_unreadable_record_goes_to_quarantine(tmp_path: Path, content: bytes) -> None:
-    with journal.locked(tmp_path, "rail0", KEY) as entry:
+    with journal.lock(tmp_path, "rail0", KEY) as entry:
         for n in range(2):  # a second one does not overwrite the first
             durable.directory(entry.path.parent)
             entry.path.write_bytes(content + b" " * n)
@@ -221,7 +221,7 @@ def stands_in(entry: journal.Entry) -> Record:
 
 
 def test_what_can_be_read_of_an_unreadable_record(tmp_path: Path) -> None:
-    with journal.locked(tmp_path, "rail0", KEY) as entry:
+    with journal.lock(tmp_path, "rail0", KEY) as entry:
         entry.save(RECORD)
         whole = entry.path.read_bytes()
         entry.path.write_bytes(whole.replace(b"macvlan", b"macvlam"))
@@ -233,7 +233,7 @@ def test_what_can_be_read_of_an_unreadable_record(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["directory", "fifo", "link", "socket"])
 def test_something_else_in_its_place(tmp_path: Path, what: str) -> None:
-    with journal.locked(tmp_path, "rail0", KEY) as entry, socket.socket(socket.AF_UNIX) as listener:
+    with journal.lock(tmp_path, "rail0", KEY) as entry, socket.socket(socket.AF_UNIX) as listener:
         durable.directory(entry.path.parent)
         match what:
             case "directory":
@@ -254,7 +254,7 @@ def test_something_else_in_its_place(tmp_path: Path, what: str) -> None:
 
 def test_smallest_whole_record(tmp_path: Path) -> None:
     """That the cases above fail for what they lack, and not for something they share."""
-    with journal.locked(tmp_path, "rail0", KEY) as entry:
+    with journal.lock(tmp_path, "rail0", KEY) as entry:
         durable.write(durable.directory(entry.path.parent) / entry.path.name, without(""))
         record = entry.load()
     assert record
@@ -267,9 +267,9 @@ KEYS = [Key("c1", "hpn0"), Key("c-1", "hpn-0"), Key("c.json", "a.json"), Key("c.
 def test_keys(tmp_path: Path) -> None:
     assert journal.keys(tmp_path, "rail0") == []
     for key in KEYS:
-        with journal.locked(tmp_path, "rail0", key) as entry:
+        with journal.lock(tmp_path, "rail0", key) as entry:
             entry.save(replace(RECORD, key=key))
-    with journal.locked(tmp_path, "rail1", Key("other", "network")) as entry:
+    with journal.lock(tmp_path, "rail1", Key("other", "network")) as entry:
         entry.save(RECORD)
     assert set(journal.keys(tmp_path, "rail0")) == set(KEYS)
     assert len(journal.keys(tmp_path, "rail0")) == len(KEYS)
@@ -287,7 +287,7 @@ def test_keys_of_unreadable_and_interrupted_records(tmp_path: Path) -> None:
 
 
 def test_forget_removes_an_interrupted_first_write(tmp_path: Path) -> None:
-    with journal.locked(tmp_path, "rail0", KEY) as entry:
+    with journal.lock(tmp_path, "rail0", KEY) as entry:
         durable.directory(entry.path.parent)
         entry.path.with_name("c1:hpn0.json.tmp").write_text('{"sch')
         assert entry.load() is None
@@ -318,7 +318,7 @@ def test_beside(tmp_path: Path, change: dict[str, Any], is_beside: bool) -> None
     """Only who shares the pod's namespace has a word about its sysctls and tables."""
     ours, other = replace(RECORD), replace(RECORD, **{"network": "rail1", "key": Key("c1", "hpn1"), **change})
     for record in (ours, other):
-        with journal.locked(tmp_path, record.network, record.key) as entry:
+        with journal.lock(tmp_path, record.network, record.key) as entry:
             entry.save(record)
     assert journal.beside(tmp_path, ours) == ([other] if is_beside else [])
 
@@ -329,7 +329,7 @@ def test_beside_is_every_other_one(tmp_path: Path, other: tuple[str, Key]) -> No
     network, key = other
     beside = replace(RECORD, network=network, key=key)
     for record in (RECORD, beside):
-        with journal.locked(tmp_path, record.network, record.key) as entry:
+        with journal.lock(tmp_path, record.network, record.key) as entry:
             entry.save(record)
     assert journal.beside(tmp_path, RECORD) == [beside]
 
@@ -338,14 +338,14 @@ def test_alone_in_a_namespace_and_over_a_device(tmp_path: Path, monkeypatch: pyt
     """Whoever decides over what a pod's attachments share, or who gets a device; wherever it is seen from."""
     monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.05)
     seen_elsewhere = replace(RECORD.identity, mounts=1, processes=2)
-    with journal.namespace_locked(tmp_path, RECORD.identity):
+    with journal.lock_namespace(tmp_path, RECORD.identity):
         with pytest.raises(TryAgain):
-            journal.namespace_locked(tmp_path, seen_elsewhere)
-        journal.namespace_locked(tmp_path, replace(RECORD.identity, cookie=1)).release()
-    with journal.device_locked(tmp_path, pci.PF):
+            journal.lock_namespace(tmp_path, seen_elsewhere)
+        journal.lock_namespace(tmp_path, replace(RECORD.identity, cookie=1)).release()
+    with journal.lock_device(tmp_path, pci.PF):
         with pytest.raises(TryAgain):
-            journal.device_locked(tmp_path, pci.PF)
-        journal.device_locked(tmp_path, pci.VF).release()
+            journal.lock_device(tmp_path, pci.PF)
+        journal.lock_device(tmp_path, pci.VF).release()
 
 
 def test_whose_a_device_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +354,7 @@ def test_whose_a_device_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     pci.is_sys(tmp_path / "sys", monkeypatch)
     link = {"device": pci.VF, "incarnation": sysfs.incarnation(pci.VF), "netdev": "rail0v1"}
     record = replace(RECORD, kind="sriov", link=link)
-    with journal.locked(tmp_path, "rail0", KEY) as entry:
+    with journal.lock(tmp_path, "rail0", KEY) as entry:
         entry.save(record)
     assert journal.owner(tmp_path, pci.VF) == journal.owner(tmp_path, "rail0v1") == record
     assert journal.owner(tmp_path, pci.PF) is journal.owner(tmp_path, "") is None
@@ -365,7 +365,7 @@ def test_whose_a_device_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_record_of_another_attachment(tmp_path: Path, other: tuple[str, Key], is_damaged: bool) -> None:
     """It is not listed as this one, and what stands in for it says nothing of that one's namespace."""
     network, key = other
-    with journal.locked(tmp_path, "rail0", KEY) as entry:
+    with journal.lock(tmp_path, "rail0", KEY) as entry:
         entry.save(replace(RECORD, network=network, key=key))
         if is_damaged:
             entry.path.write_bytes(entry.path.read_bytes().replace(b'"complete":true', b'"complete":null'))

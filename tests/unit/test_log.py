@@ -10,7 +10,7 @@ import pytest
 
 from cni.protocol.spec import Request
 from cni.state import node
-from cni.state.log import kept
+from cni.state.log import log_command
 
 pytestmark = pytest.mark.usefixtures("node_file")
 REQUEST = Request({"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "hpn0"}, b'{"name":"rail0"}')
@@ -19,7 +19,7 @@ REQUEST = Request({"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": 
 def run(conf: dict[str, Any], request: Request = REQUEST, *, recovered: bool = True, fails: str = "") -> list[str]:
     """One command with a warning; what is left for stderr."""
     lines = ["undid something"] if recovered else []
-    with suppress(ValueError), kept(request, {"name": "rail0", **conf}, lines):
+    with suppress(ValueError), log_command(request, {"name": "rail0", **conf}, lines):
         if fails:
             raise ValueError(fails)
     return lines
@@ -49,7 +49,7 @@ def test_levels(tmp_path: Path, level: str | None, levels: list[str]) -> None:
 
 def test_a_failure_is_an_error_and_passes(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with pytest.raises(ValueError, match="no"), kept(REQUEST, {"logFile": str(log), "logLevel": "error"}, []):
+    with pytest.raises(ValueError, match="no"), log_command(REQUEST, {"logFile": str(log), "logLevel": "error"}, []):
         raise ValueError("no")
     (line,) = written(log)
     assert (line["level"], line["message"], line["code"]) == ("error", "ValueError('no')", 999)
@@ -120,5 +120,5 @@ def test_a_file_with_several_names(tmp_path: Path) -> None:
     secret.write_text("precious")
     log.hardlink_to(secret)
     with pytest.raises(OSError, match="several names"):
-        node.place("logFile", str(log), [str(tmp_path)]).appended_to()
+        node.place("logFile", str(log), [str(tmp_path)]).open_for_append()
     assert secret.read_text() == "precious"

@@ -139,7 +139,7 @@ def test_decode() -> None:
 
 def test_what_is_asked_again_is_answered_from_memory() -> None:
     asked = list[bytes]()
-    length = spec.once(lambda stdin, more: (asked.append(stdin), len(stdin) + more)[1])
+    length = spec.cached(lambda stdin, more: (asked.append(stdin), len(stdin) + more)[1])
     assert [length(b"abc", 1), length(b"abc", 1), length(b"abc", 2), length(b"abcd", 1)] == [4, 4, 5, 5]
     assert asked == [b"abc", b"abc", b"abcd"]
     for own in (b"x" * (1 << 12), b'{"prevResult":{}}'):

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from cni import config, models
 from cni.protocol import spec, spelling
 from cni.protocol.errors import InvalidConfig
-from cni.protocol.spelling import Shape, settled
+from cni.protocol.spelling import Shape, normalize
 from ipam import config as ipam_config
 
 
@@ -62,9 +62,9 @@ DOCUMENTED: dict[str, Any] = {
 
 def test_what_is_as_documented_stays_as_it_is() -> None:
     before = json.dumps(DOCUMENTED)
-    assert json.dumps(settled(DOCUMENTED)) == before == json.dumps(DOCUMENTED)
+    assert json.dumps(normalize(DOCUMENTED)) == before == json.dumps(DOCUMENTED)
     plain = {"name": "n", "ipam": {"ranges": [[{"subnet": "10.0.0.0/24"}]]}}
-    assert settled(plain) is plain
+    assert normalize(plain) is plain
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_what_is_as_documented_stays_as_it_is() -> None:
 )  # fmt: skip
 def test_put_right(given: dict[str, Any], found: dict[str, Any]) -> None:
     before = json.dumps(given)
-    assert settled(given) == found
-    assert settled(given, strictly=False) == found
+    assert normalize(given) == found
+    assert normalize(given, strictly=False) == found
     assert json.dumps(given) == before
 
 
@@ -107,9 +107,9 @@ def test_put_right(given: dict[str, Any], found: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_two_spellings(given: dict[str, Any], says: str, last: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig) as e:
-        settled(given)
+        normalize(given)
     assert (e.value.code, e.value.msg) == (7, f"{says} are one key in two spellings; remove one")
-    assert settled(given, strictly=False) == last
+    assert normalize(given, strictly=False) == last
 
 
 def test_a_key_that_is_there_twice() -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @contextmanager
 def claiming(conf: "NetConf") -> Iterator[None]:
     """Kind.claiming: one at a time decides over a PF and its VFs, whether it names one of them or takes any."""
-    with journal.device_locked(conf.where.state_dir, choose.pf_address(cast("Sriov", conf.attach))):
+    with journal.lock_device(conf.where.state_dir, choose.pf_address(cast("Sriov", conf.attach))):
         yield
 
 

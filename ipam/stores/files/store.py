@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from cni.protocol.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, together
+from cni.protocol.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, combine
 from cni.protocol.result import Address, Ip
 from cni.protocol.spec import Key
 from cni.state import durable
@@ -139,7 +139,7 @@ class FileStore:
             except CniError as e:
                 problems.append(e)
         if problems:
-            raise together(problems)
+            raise combine(problems)
         return freed
 
     def adopt(self, leases: Sequence[Lease], *, dry_run: bool = False) -> list[str]:
