@@ -8,7 +8,7 @@ from typing import Final
 
 from agent import idle, listening, workers
 from agent.listening import SOCKET
-from cni import collect, commands, config, models  # noqa: F401  # what a request would import otherwise
+from cni import collect, commands, config, kinds  # noqa: F401  # what a request would import otherwise
 from cni.main import run
 from cni.protocol.spec import Reply, Request
 from ipam import main as ipam
@@ -45,8 +45,9 @@ def main(arguments: Sequence[str], version: str) -> int:
 def _warm() -> None:
     """What every request would do first."""
     # Here, where there is one thread: a plugin's process makes what it validates by when it needs it.
-    for model in (*models.MODELS.values(), IpamConf):
-        model.model_rebuild()
+    IpamConf.model_rebuild()
+    for kind in kinds.KINDS:
+        kinds.model(kind).model_rebuild()
     # What ps, top and systemctl call it; they would say ld-hpn.so.2, what it was started by (packaging/launcher).
     Path("/proc/self/comm").write_text("hpn-agent")
     # None of what is there now is garbage.  Looking through it takes 4 ms each time, and copies it for every worker.

@@ -2,13 +2,16 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from cni import undo
+from cni import kinds, undo
 from cni.protocol.errors import IoFailure
 from cni.protocol.spec import Json
 from cni.state import journal
 from cni.state.journal import Record
+
+# The member of an attachment that is for the table only: what it is made of, in words.
+WORDS: Final = "words"
 
 
 def listed(state_dir: Path) -> tuple[list[Json], list[Path], list[Json]]:
@@ -48,11 +51,7 @@ def _described(record: Record) -> Json:
     }
     if record.trouble:
         described["trouble"] = record.trouble
-    if "master" in link:
-        described["master"] = link["master"]
-    if "device" in link:
-        described["device"] = link["device"]
-        if link["pf"]:
-            # The name it had then: a record tells of nothing that came later.
-            described |= {"pf": link["pf"], "pfName": "".join(i["name"] for i in interfaces[1:2]), "vf": link["number"]}
+    if record.kind in kinds.KINDS:
+        words, members = kinds.named(record.kind).describe(link, interfaces)
+        described |= {WORDS: words, **members}
     return described

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from cni.models import MODELS, Attach, Ipvlan, Macvlan, Sriov, port_guid, unicast_mac
+from cni import kinds
+from cni.models import Common, port_guid, unicast_mac
 from cni.protocol import spec
 from cni.protocol.errors import CniError, InvalidConfig, UnsupportedField, combine
 from cni.protocol.location import Location, location, names_itself
@@ -45,7 +46,7 @@ class NetConf:
     """
 
     where: Location
-    attach: Attach
+    attach: Common
     mac: str
     guid: str
     pod: str
@@ -76,20 +77,11 @@ def load(conf: Config, cni_args: str) -> NetConf:
     own |= _numbers(conf, args)
     _refuse_pf_as_master(own, conf)
     attach = _model(own, conf)
-    mac = spec.requested(conf, args, "mac", "MAC")
-    if mac is not None:
-        mac = _requested_mac(mac)
-    elif isinstance(attach, Macvlan | Sriov):
-        mac = attach.mac
-    if mac and not isinstance(attach, Sriov) and (isinstance(attach, Ipvlan) or attach.mode == "passthru"):
-        raise InvalidConfig(
-            f"mac {mac!r}: {attach.kind} in mode {attach.mode} has its master's MAC; remove mac or use mode bridge"
-        )
-    guid = _guid(conf, args, attach)
+    mac, guid = _mac(conf, args, attach), _guid(conf, args, attach)
     return NetConf(
         where=location(conf),
         attach=attach,
-        mac=mac or "",
+        mac=mac,
         guid=guid,
         pod=spec.pod_name(args),
         previous=previous_result(conf),
@@ -110,14 +102,16 @@ def previous_result(conf: Config) -> Result | None:
         raise InvalidConfig(f"prevResult: {e}") from e
 
 
-def _model(own: Json, conf: Config) -> Attach:
-    kind = own.get("kind", _kind(own, conf))
-    if not isinstance(kind, str) or kind not in MODELS:
-        raise InvalidConfig(f"kind {kind!r} is not one of {', '.join(MODELS)}")
-    if kind == "sriov" and (device := _device(conf)):
+def _model(own: Json, conf: Config) -> Common:
+    device = _device(conf)
+    kind = own.get("kind", kinds.implied(own.keys() | ({"deviceID"} if device else set())))
+    if not isinstance(kind, str) or kind not in kinds.KINDS:
+        raise InvalidConfig(f"kind {kind!r} is not one of {', '.join(kinds.KINDS)}")
+    model = kinds.model(kind)
+    if model.takes_device and device:
         own = {**own, "deviceID": device}
     try:
-        return MODELS[kind].model_validate(own if own.get("strict", True) else _known(own, MODELS[kind]))
+        return model.model_validate(own if own.get("strict", True) else _known(own, model))
     except ValidationError as e:
         raise refusal(e) from e
 
@@ -134,13 +128,6 @@ def _refuse_pf_as_master(own: Json, conf: Config) -> None:
     if "l2enable" in own:
         remedy += ", and in place of l2enable leave out ipam"
     raise InvalidConfig(f"master {name!r} beside {keys}: a master is for macvlan and ipvlan, a VF is of a PF; {remedy}")
-
-
-def _kind(own: Json, conf: Config) -> str:
-    """A device, or the PF it is of, asks for a VF, unless a master is named: Multus adds deviceID to any
-    configuration whose resource has one."""
-    names_a_device = _device(conf) or "pf" in own
-    return "sriov" if names_a_device and not own.keys() & {"master", "mode"} else "macvlan"
 
 
 def _device(conf: Config) -> Any:
@@ -170,14 +157,20 @@ def _known(own: Json, model: type[BaseModel]) -> Json:
     return {k: v for k, v in own.items() if k in model.model_fields}
 
 
-def _requested_mac(text: object) -> str:
-    try:
-        return unicast_mac(str(text))
-    except ValueError as e:
-        raise InvalidConfig(f"requested mac {text!r} {e}") from e
+def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:
+    """The MAC that the pod asks for, else the configuration's; empty for none."""
+    mac = attach.own_mac
+    if (text := spec.requested(conf, args, "mac", "MAC")) is not None:
+        try:
+            mac = unicast_mac(str(text))
+        except ValueError as e:
+            raise InvalidConfig(f"requested mac {text!r} {e}") from e
+    if mac and attach.no_mac:
+        raise InvalidConfig(f"mac {mac!r}: {attach.no_mac}")
+    return mac
 
 
-def _guid(conf: Config, args: Mapping[str, str], attach: Attach) -> str:
+def _guid(conf: Config, args: Mapping[str, str], attach: Common) -> str:
     """ib-sriov-cni's two names for it, and our own key; empty for none."""
     for key, arg in (("infinibandGUID", ""), ("guid", "GUID")):
         text = spec.requested(conf, args, key, arg)
@@ -187,10 +180,10 @@ def _guid(conf: Config, args: Mapping[str, str], attach: Attach) -> str:
             guid = port_guid(str(text))
         except ValueError as e:
             raise InvalidConfig(f"requested {key} {text!r} {e}") from e
-        if not isinstance(attach, Sriov):
-            raise InvalidConfig(f"requested {key} {text!r}: {attach.kind} has no GUID; remove it, or use kind sriov")
+        if attach.no_guid:
+            raise InvalidConfig(f"requested {key} {text!r}: {attach.no_guid}")
         return guid
-    return (isinstance(attach, Sriov) and attach.guid) or ""
+    return attach.own_guid
 
 
 def refusal(error: ValidationError, section: str = "") -> CniError:

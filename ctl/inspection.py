@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from cni.attachments import listed
+from cni.attachments import WORDS, listed
 from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
 from ctl.table import aligned
@@ -29,9 +29,9 @@ def report(words: Sequence[str]) -> str:
     if options.json:
         document = {
             "stateDir": str(options.state_dir),
-            "attachments": attachments,
+            "attachments": [_without_words(a) for a in attachments],
             "unreadable": [str(path) for path in unreadable],
-            "refused": refused,
+            "refused": [_without_words(a) for a in refused],
         }
         return json.dumps(document, indent=1) + "\n"
     lines = list(aligned([_COLUMNS, *(row for a in attachments for row in _rows(a))])) if attachments else []
@@ -49,7 +49,7 @@ def _rows(a: Json) -> Iterator[tuple[str, ...]]:
     """A line for each address on each device that has a GID of it; what is the attachment's own is in the first."""
     who = _who(a)
     state = ("alive" if a["alive"] else "dead") + ("" if a["complete"] else ", incomplete")
-    first: tuple[str, ...] = (who, a["network"], a["ifname"], a["kind"], _device(a))
+    first: tuple[str, ...] = (who, a["network"], a["ifname"], a["kind"], a.get(WORDS, "-"))
     last: tuple[str, ...] = (state, a["since"][:19].replace("T", " "), a["netns"])
     for row in list(_addresses(a)) or [("-", ", ".join(a["rdma"]["devices"]) or "-", "-", "-")]:
         yield *first, *row, *last
@@ -71,7 +71,5 @@ def _addresses(a: Json) -> Iterator[tuple[str, str, str, str]]:
             yield address, f"{device}/{port}", index.get("RoCE v2", "-"), index.get("IB/RoCE v1", "-")
 
 
-def _device(a: Json) -> str:
-    if "device" not in a:
-        return f"over {a['master']}" if "master" in a else "-"
-    return f"{a['device']} VF {a['vf']} of {a['pfName'] or a['pf']}" if "vf" in a else str(a["device"])
+def _without_words(a: Json) -> Json:
+    return {key: value for key, value in a.items() if key != WORDS}

@@ -1,15 +1,21 @@
 """How each kind of attachment gets its interface into the pod and out again.
 
-A kind is a module with the functions of ``Kind``; what it plans is a JSON object, kept in the journal so that
-``detach`` and ``check`` need no configuration.  Others read of it ``device``, ``pf`` and ``number`` (a PCI function's
-address, its PF's, and its number there) or ``master`` and ``pci`` (its
-function's address), and ``rdma_devs``, the RDMA devices that the pod has.
+A kind is a row of ``KINDS``: a module here with the functions of ``Kind``, and a model in cni/models with its keys.
+What a kind plans is a JSON object, which the journal keeps, so that ``detach``, ``check`` and ``describe`` need no
+configuration.  Its members are the kind's own, but these have one meaning for all kinds, and others read them:
+
+    device, incarnation   bus address of a device that the attachment has for itself, and which one it is of those that
+                          were or will be at that address (kernel/sysfs.py); netdev is the interface's name on the host
+    pci                   address of the PCI function that the packets leave by, where that is not the attachment's own
+    pf                    address of the PF that its VF is of
+    parent, index, mac    of an interface that is made over a master: ifindex of the master, ifindex and MAC of its own
+    rdma_devs             names of the RDMA devices that the pod has
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from cni.kernel.rtnl import Link, Rtnl
 from cni.kinds.escaped import Search
@@ -21,6 +27,29 @@ from cni.state.pod import Pod
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
     from cni.config import NetConf
+    from cni.models import Common
+
+
+class Row(NamedTuple):
+    """One kind: the name of its module, in cni/kinds and in cni/models, and its model there.
+
+    A configuration that names no kind is of this kind if it has one of the keys ``implied_by``.
+    """
+
+    module: str
+    model: str
+    implied_by: frozenset[str] = frozenset()
+
+
+# A new kind is a row here.  The first is that of a configuration that says nothing at all.
+KINDS: Final[Mapping[str, Row]] = {
+    "macvlan": Row("macvlan", "Macvlan"),
+    "ipvlan": Row("ipvlan", "Ipvlan"),
+    "sriov": Row("sriov", "Sriov", frozenset({"deviceID", "pf"})),
+}
+# With these a configuration is of the first kind whatever else it has: Multus adds deviceID to any configuration whose
+# resource has one.
+_OVER_A_MASTER: Final = frozenset({"master", "mode"})
 
 
 class Kind(Protocol):
@@ -55,12 +84,27 @@ class Kind(Protocol):
     def status(self, conf: "NetConf", host: Rtnl) -> None:
         """Raise CniError if no ADD of this configuration can be served now."""
 
-
-NAMES: Final = ("macvlan", "ipvlan", "sriov")
+    def describe(self, plan: Json, interfaces: list[Json]) -> tuple[str, Json]:
+        """The attachment for people: a few words on what it is made of, for the column DEVICE of hpn inspect, and
+        members for its --json.  ``interfaces`` are those of ADD's result, none if it has not come so far."""
 
 
 def named(kind: str) -> Kind:
     """The kind's module.  Raises RecordUnreadable for a name that only a newer version's record can hold."""
-    if kind not in NAMES:
-        raise RecordUnreadable(f"kind {kind!r} is none of {', '.join(NAMES)}; a newer version attached it")
-    return cast("Kind", import_module(f"cni.kinds.{kind}"))
+    if kind not in KINDS:
+        raise RecordUnreadable(f"kind {kind!r} is none of {', '.join(KINDS)}; a newer version attached it")
+    return cast("Kind", import_module(f"cni.kinds.{KINDS[kind].module}"))
+
+
+def model(kind: str) -> "type[Common]":
+    """The kind's model, imported now: a start pays for the one in use."""
+    row = KINDS[kind]
+    return cast("type[Common]", getattr(import_module(f"cni.models.{row.module}"), row.model))
+
+
+def implied(keys: Collection[str]) -> str:
+    """The kind of a configuration that names none and has these keys."""
+    first, *others = KINDS
+    if _OVER_A_MASTER.isdisjoint(keys):
+        return next((kind for kind in others if not KINDS[kind].implied_by.isdisjoint(keys)), first)
+    return first

@@ -24,7 +24,7 @@ from cni.state.pod import Pod
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
     from cni.config import NetConf
-    from cni.models import Child
+    from cni.models.child import Child
 
 
 IFLA_IPVLAN_MODE: Final = 1
@@ -288,6 +288,11 @@ def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
         state = "on" if link.arp else "off"
         raise CheckFailed(f"{ifname} has ARP {state}; run in the pod: ip link set {ifname} arp {_OTHER[state]}")
     return link
+
+
+def describe(plan: Json, _interfaces: list[Json]) -> tuple[str, Json]:
+    """Kind.describe."""
+    return f"over {plan['master']}", {"master": plan["master"]}
 
 
 def has_arp(kind: str, data: dict[int, bytes]) -> bool:

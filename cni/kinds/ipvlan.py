@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, cast
 from cni.kernel import netns
 from cni.kernel.rtnl import Rtnl, attr
 from cni.kinds import child
-from cni.kinds.child import IFLA_IPVLAN_MODE, attach, check, claiming, detach, interfaces, stands, status
+from cni.kinds.child import IFLA_IPVLAN_MODE, attach, check, claiming, describe, detach, interfaces, stands, status
 from cni.protocol.errors import LinkUnavailable
 from cni.protocol.spec import Json
 from cni.state import journal
@@ -17,16 +17,16 @@ from cni.state.pod import Pod
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
     from cni.config import NetConf
-    from cni.models import Ipvlan
+    from cni.models.ipvlan import Ipvlan
 
-__all__ = ["attach", "check", "claiming", "detach", "interfaces", "plan", "stands", "status"]
+__all__ = ["attach", "check", "claiming", "describe", "detach", "interfaces", "plan", "stands", "status"]
 
 MODES: Final = {"l2": 0, "l3": 1, "l3s": 2}
 
 
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     """Kind.plan."""
-    wanted = cast("Ipvlan", conf.attach)  # config.MODELS: the kind chose this module
+    wanted = cast("Ipvlan", conf.attach)  # kinds.KINDS: the kind chose this module
     data = attr(IFLA_IPVLAN_MODE, struct.pack("=H", MODES[wanted.mode]))
     planned = child.plan(conf, kind="ipvlan", mac="", data=data, host=host, pod=pod)
     for other in journal.records(conf.where.state_dir):

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Final, cast
 
 from cni.kernel.rtnl import Rtnl, attr, u32
 from cni.kinds import child
-from cni.kinds.child import attach, check, claiming, detach, interfaces, stands, status
+from cni.kinds.child import attach, check, claiming, describe, detach, interfaces, stands, status
 from cni.protocol.spec import Json
 from cni.state.pod import Pod
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
     from cni.config import NetConf
-    from cni.models import Macvlan
+    from cni.models.macvlan import Macvlan
 
-__all__ = ["attach", "check", "claiming", "detach", "interfaces", "plan", "stands", "status"]
+__all__ = ["attach", "check", "claiming", "describe", "detach", "interfaces", "plan", "stands", "status"]
 
 IFLA_MACVLAN_MODE, IFLA_MACVLAN_BC_QUEUE_LEN = 1, 7
 MODES: Final = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
@@ -23,7 +23,7 @@ MODES: Final = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     """Kind.plan.  The MAC is ours to choose where none is asked for: known beforehand, it tells our link from a
     stranger's."""
-    wanted = cast("Macvlan", conf.attach)  # config.MODELS: the kind chose this module
+    wanted = cast("Macvlan", conf.attach)  # kinds.KINDS: the kind chose this module
     mac = conf.mac or ("" if wanted.mode == "passthru" else random_mac())
     data = attr(IFLA_MACVLAN_MODE, u32(MODES[wanted.mode]))
     if wanted.bcqueuelen:

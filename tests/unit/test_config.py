@@ -8,7 +8,9 @@ import pytest
 
 from cni import config, models
 from cni.config import Location
-from cni.models import Ipvlan, Macvlan, Sriov
+from cni.models.ipvlan import Ipvlan
+from cni.models.macvlan import Macvlan
+from cni.models.sriov import Sriov
 from cni.protocol.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField
 from cni.protocol.result import Interface, Result
 from cni.protocol.spec import Request
@@ -693,7 +695,7 @@ BASE = '"cniVersion": "1.0.0", "name": "n", "type": "hpn"'
         (f'{{{BASE}, "pf": "ens1f0", "deviceID": "", "runtimeConfig": {{"deviceID": ""}}}}', Sriov(pf="ens1f0")),
     ],
 )  # fmt: skip
-def test_as_a_peer_writes_it(text: str, attach: models.Attach) -> None:
+def test_as_a_peer_writes_it(text: str, attach: models.Common) -> None:
     assert config.of(Request({}, text.encode())).attach == attach
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
-MODULES = ["cni.commands", "cni.config", "cni.models", "ipam.config", "ipam.stores.files.store"]
+MODULES = ["cni.commands", "cni.config", "cni.models.sriov", "ipam.config", "ipam.stores.files.store"]
 
 # Imports what argv names, from an empty interpreter, where compiling text, parsing an expression or asking for a
 # signature is an error; then shows that what was recorded is what would have been made.

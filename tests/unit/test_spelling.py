@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from cni import config, models
+from cni import config, kinds, models
 from cni.protocol import spec, spelling
 from cni.protocol.errors import InvalidConfig
 from cni.protocol.spelling import Shape, normalize
@@ -26,7 +26,7 @@ ARGS = {"ips", "mac", "mtu", "vf", "vlan", "guid", "sticky"}
     [
         (
             spelling.NETWORK,
-            fields(models.Macvlan, models.Ipvlan, models.Sriov)
+            fields(*map(kinds.model, kinds.KINDS))
             | config._RUNTIME_KEYS
             | config._PASSED_OVER.keys()
             | config._BESIDE_A_PF,

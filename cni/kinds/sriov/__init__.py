@@ -29,7 +29,7 @@ from cni.state.pod import Pod
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
     from cni.config import NetConf
-    from cni.models import Sriov
+    from cni.models.sriov import Sriov
 
 
 @contextmanager
@@ -166,6 +166,17 @@ def status(conf: "NetConf", host: Rtnl) -> None:
         rdma.is_exclusive(wanted.rdma)
     if wanted.pf:
         rdma.of_function(wanted.rdma, choose.chosen(wanted, conf.where, host))
+
+
+def describe(plan: Json, interfaces: list[Json]) -> tuple[str, Json]:
+    """Kind.describe."""
+    device, pf = str(plan["device"]), plan["pf"]
+    if not pf:
+        return device, {"device": device}
+    # The name it had then: a record tells of nothing that came later.
+    name = "".join(i["name"] for i in interfaces[1:2])
+    described = {"device": device, "pf": pf, "pfName": name, "vf": plan["number"]}
+    return f"{device} VF {plan['number']} of {name or pf}", described
 
 
 def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf]:

@@ -11,7 +11,7 @@ from cni.state import journal
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.models import Sriov
+    from cni.models.sriov import Sriov
     from cni.protocol.location import Location
 
 # With these a process in the pod drives the device, and there is no netdev.

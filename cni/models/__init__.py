@@ -1,8 +1,11 @@
-"""What each kind of attachment may be configured with: one model a kind, its keys spelled as in JSON."""
+"""What an attachment may be configured with: the keys that every kind takes, and the types of keys that several have.
+
+Each kind has its model in a module beside this one; cni/kinds names it.  Keys are spelled as in JSON.  What else a kind
+can do or cannot do, config.py asks its model: ``Common`` has the questions, and the answer of a kind that gives none.
+"""
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -49,11 +52,11 @@ def _absolute(path: str) -> str:
     return path
 
 
-def _no_or_unicast_mac(text: str) -> str:
+def no_or_unicast_mac(text: str) -> str:
     return unicast_mac(text) if text else ""
 
 
-def _interface(name: str) -> str:
+def interface_name(name: str) -> str:
     if name and (why := spec.bad_ifname(name)):
         raise ValueError(f"cannot name an interface: {why}")
     return name
@@ -135,6 +138,11 @@ class Common(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
+    # Whether the device that the runtime chose for the pod (deviceID) is meant for this kind.  Multus adds it to every
+    # configuration whose resource has one, so the other kinds pass it over.
+    takes_device: ClassVar[bool] = False
+
+    kind: str
     mtu: Annotated[int, Field(ge=0, le=65535)] = 0
     ipam: dict[str, Any] | None = None
     dns: dict[str, Any] = {}
@@ -154,6 +162,33 @@ class Common(BaseModel):
         return ""
 
     @property
+    def own_mac(self) -> str:
+        """The MAC that the configuration gives the interface; empty for none."""
+        return ""
+
+    @property
+    def no_mac(self) -> str:
+        """Why the interface can have no MAC of its own, and the remedy; empty where it can have one."""
+        return ""
+
+    @property
+    def own_guid(self) -> str:
+        """The GUID that the configuration gives the device; empty for none."""
+        return ""
+
+    @property
+    def no_guid(self) -> str:
+        """Why the device can have no GUID, and the remedy; empty where it can have one."""
+        return f"{self.kind} has no GUID; remove it, or use kind sriov"
+
+    @property
+    def of_the_interface(self) -> Json:
+        """The keys that are set and need an interface in the pod, with their values: none of them can be served where
+        the pod drives the device itself."""
+        asked = {"mtu": self.mtu, "rdma.mode": "rxe" if self.soft_roce else "", "sysctl": self.sysctl}
+        return {key: value for key, value in {**asked, "policyRouting": self.policyRouting}.items() if value}
+
+    @property
     def soft_roce(self) -> bool:
         """Whether the interface gets a soft-RoCE device."""
         return self.rdma.mode == "rxe"
@@ -163,109 +198,3 @@ class Common(BaseModel):
         if self.policyRouting and not self.ipam:
             raise ValueError("policyRouting routes by the interface's addresses, and there is no ipam; set ipam")
         return self
-
-
-class Child(Common):
-    """A link made over a master: what macvlan and ipvlan share."""
-
-    master: Annotated[str, AfterValidator(_interface)] = ""
-    linkInContainer: bool = False  # noqa: N815
-
-    @model_validator(mode="after")
-    def _shares_rdma(self) -> "Child":
-        if self.rdma.mode == "exclusive" or self.rdma.name:
-            key = f"name {self.rdma.name!r}" if self.rdma.name else "mode 'exclusive'"
-            raise ValueError(
-                f"rdma.{key}: the RDMA device is the master's, and can be in one namespace only; set rdma.mode shared, "
-                "or give the pod a VF, which has one of its own"
-            )
-        if self.rdma.required and self.linkInContainer and not self.soft_roce:
-            raise ValueError("rdma.required true: a master inside the pod (linkInContainer) has no RDMA; remove one")
-        return self
-
-
-class Macvlan(Child):
-    """https://www.cni.dev/plugins/current/main/macvlan/"""
-
-    kind: Literal["macvlan"] = "macvlan"
-    mode: Literal["bridge", "private", "vepa", "passthru"] = "bridge"
-    mac: Annotated[str, AfterValidator(_no_or_unicast_mac)] | None = None
-    bcqueuelen: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
-
-
-class Ipvlan(Child):
-    """https://www.cni.dev/plugins/current/main/ipvlan/"""
-
-    kind: Literal["ipvlan"]
-    mode: Literal["l2", "l3", "l3s"] = "l2"
-
-
-def _lower(value: Any) -> Any:
-    """802.1Q is how the standard is spelled, and sriov-cni takes it."""
-    return value.lower() if isinstance(value, str) else value
-
-
-_Switch = Literal["on", "off"]
-_Mbps = Annotated[int, Field(ge=0, le=2**32 - 1)]
-
-
-class Sriov(Common):
-    """https://github.com/k8snetworkplumbingwg/sriov-cni, docs/configuration-reference.md"""
-
-    kind: Literal["sriov"] = "sriov"
-    deviceID: str = ""  # noqa: N815
-    pf: Annotated[str, AfterValidator(_interface)] = ""
-    vf: Annotated[int, Field(ge=0)] | None = None
-    guid: Annotated[str, AfterValidator(port_guid)] | None = None
-    pfOnly: bool = False  # noqa: N815
-    mac: Annotated[str, AfterValidator(_no_or_unicast_mac)] | None = None
-    vlan: Annotated[int, Field(ge=0, le=4094)] | None = None
-    vlanQoS: Annotated[int, Field(ge=0, le=7)] = 0  # noqa: N815
-    vlanProto: Annotated[Literal["802.1q", "802.1ad"], BeforeValidator(_lower)] = "802.1q"  # noqa: N815
-    spoofchk: _Switch | None = None
-    trust: _Switch | None = None
-    link_state: Literal["auto", "enable", "disable"] | None = None
-    min_tx_rate: _Mbps | None = None
-    max_tx_rate: _Mbps | None = None
-
-    @property
-    def device(self) -> str:
-        return self.pf if self.pfOnly else self.deviceID
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Sriov":
-        if self.deviceID and self.pf:
-            raise ValueError(f"deviceID {self.deviceID!r} and pf {self.pf!r} are both set; remove one")
-        if not self.deviceID and not self.pf:
-            raise ValueError(
-                "deviceID is not set; Multus sets it where the NetworkAttachmentDefinition has the annotation "
-                "k8s.v1.cni.cncf.io/resourceName and the pod requests that resource; or set pf, for any free VF of it"
-            )
-        if not self.pf and (self.vf is not None or self.pfOnly):
-            raise ValueError("vf and pfOnly need pf, the PF's interface; set pf")
-        if self.pfOnly and (of_a_vf := self.attributes().keys() | ({"vf"} if self.vf is not None else set())):
-            raise ValueError(f"pfOnly moves the PF itself, which has no {', '.join(sorted(of_a_vf))}; remove one")
-        for key, value, default in (("vlanQoS", self.vlanQoS, 0), ("vlanProto", self.vlanProto, "802.1q")):
-            if value != default and not self.vlan:
-                raise ValueError(f"{key} {value!r} needs a vlan other than 0; set vlan")
-        if self.min_tx_rate and self.max_tx_rate and self.min_tx_rate > self.max_tx_rate:
-            raise ValueError(f"min_tx_rate {self.min_tx_rate} is above max_tx_rate {self.max_tx_rate}; lower it")
-        return self
-
-    def attributes(self) -> Json:
-        """What the PF is to be told of the VF, in the order in which it is to be told; only what was asked for."""
-        wanted: Json = {}
-        if self.vlan is not None:
-            wanted["vlan"] = [self.vlan, self.vlanQoS, self.vlanProto]
-        if self.min_tx_rate is not None or self.max_tx_rate is not None:
-            wanted["rate"] = [self.min_tx_rate or 0, self.max_tx_rate or 0]
-        for name in ("spoofchk", "trust"):
-            if (value := getattr(self, name)) is not None:
-                wanted[name] = value == "on"
-        if self.link_state is not None:
-            wanted["link_state"] = self.link_state
-        return wanted
-
-
-Attach = Macvlan | Ipvlan | Sriov
-MODELS: Final[Mapping[str, type[Attach]]] = {"macvlan": Macvlan, "ipvlan": Ipvlan, "sriov": Sriov}

@@ -1,0 +1,31 @@
+"""The keys of a link that is made over a master."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, model_validator
+
+from cni.models import Common, interface_name
+
+
+class Child(Common):
+    """A link made over a master: what macvlan and ipvlan share."""
+
+    master: Annotated[str, AfterValidator(interface_name)] = ""
+    linkInContainer: bool = False  # noqa: N815
+
+    @model_validator(mode="after")
+    def _shares_rdma(self) -> "Child":
+        if self.rdma.mode == "exclusive" or self.rdma.name:
+            key = f"name {self.rdma.name!r}" if self.rdma.name else "mode 'exclusive'"
+            raise ValueError(
+                f"rdma.{key}: the RDMA device is the master's, and can be in one namespace only; set rdma.mode shared, "
+                "or give the pod a VF, which has one of its own"
+            )
+        if self.rdma.required and self.linkInContainer and not self.soft_roce:
+            raise ValueError("rdma.required true: a master inside the pod (linkInContainer) has no RDMA; remove one")
+        return self
+
+
+def has_masters_mac(kind: str, mode: str) -> str:
+    """Why the interface can have no MAC of its own."""
+    return f"{kind} in mode {mode} has its master's MAC; remove mac or use mode bridge"

@@ -1,0 +1,89 @@
+"""The keys of kind sriov."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from cni.models import Common, interface_name, no_or_unicast_mac, port_guid
+from cni.protocol.spec import Json
+
+
+def _lower(value: Any) -> Any:
+    """802.1Q is how the standard is spelled, and sriov-cni takes it."""
+    return value.lower() if isinstance(value, str) else value
+
+
+_Switch = Literal["on", "off"]
+_Mbps = Annotated[int, Field(ge=0, le=2**32 - 1)]
+
+
+class Sriov(Common):
+    """https://github.com/k8snetworkplumbingwg/sriov-cni, docs/configuration-reference.md"""
+
+    takes_device: ClassVar[bool] = True
+
+    kind: Literal["sriov"] = "sriov"
+    deviceID: str = ""  # noqa: N815
+    pf: Annotated[str, AfterValidator(interface_name)] = ""
+    vf: Annotated[int, Field(ge=0)] | None = None
+    guid: Annotated[str, AfterValidator(port_guid)] | None = None
+    pfOnly: bool = False  # noqa: N815
+    mac: Annotated[str, AfterValidator(no_or_unicast_mac)] | None = None
+    vlan: Annotated[int, Field(ge=0, le=4094)] | None = None
+    vlanQoS: Annotated[int, Field(ge=0, le=7)] = 0  # noqa: N815
+    vlanProto: Annotated[Literal["802.1q", "802.1ad"], BeforeValidator(_lower)] = "802.1q"  # noqa: N815
+    spoofchk: _Switch | None = None
+    trust: _Switch | None = None
+    link_state: Literal["auto", "enable", "disable"] | None = None
+    min_tx_rate: _Mbps | None = None
+    max_tx_rate: _Mbps | None = None
+
+    @property
+    def device(self) -> str:
+        return self.pf if self.pfOnly else self.deviceID
+
+    @property
+    def own_mac(self) -> str:
+        return self.mac or ""
+
+    @property
+    def own_guid(self) -> str:
+        return self.guid or ""
+
+    @property
+    def no_guid(self) -> str:
+        return ""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Sriov":
+        if self.deviceID and self.pf:
+            raise ValueError(f"deviceID {self.deviceID!r} and pf {self.pf!r} are both set; remove one")
+        if not self.deviceID and not self.pf:
+            raise ValueError(
+                "deviceID is not set; Multus sets it where the NetworkAttachmentDefinition has the annotation "
+                "k8s.v1.cni.cncf.io/resourceName and the pod requests that resource; or set pf, for any free VF of it"
+            )
+        if not self.pf and (self.vf is not None or self.pfOnly):
+            raise ValueError("vf and pfOnly need pf, the PF's interface; set pf")
+        if self.pfOnly and (of_a_vf := self.attributes().keys() | ({"vf"} if self.vf is not None else set())):
+            raise ValueError(f"pfOnly moves the PF itself, which has no {', '.join(sorted(of_a_vf))}; remove one")
+        for key, value, default in (("vlanQoS", self.vlanQoS, 0), ("vlanProto", self.vlanProto, "802.1q")):
+            if value != default and not self.vlan:
+                raise ValueError(f"{key} {value!r} needs a vlan other than 0; set vlan")
+        if self.min_tx_rate and self.max_tx_rate and self.min_tx_rate > self.max_tx_rate:
+            raise ValueError(f"min_tx_rate {self.min_tx_rate} is above max_tx_rate {self.max_tx_rate}; lower it")
+        return self
+
+    def attributes(self) -> Json:
+        """What the PF is to be told of the VF, in the order in which it is to be told; only what was asked for."""
+        wanted: Json = {}
+        if self.vlan is not None:
+            wanted["vlan"] = [self.vlan, self.vlanQoS, self.vlanProto]
+        if self.min_tx_rate is not None or self.max_tx_rate is not None:
+            wanted["rate"] = [self.min_tx_rate or 0, self.max_tx_rate or 0]
+        for name in ("spoofchk", "trust"):
+            if (value := getattr(self, name)) is not None:
+                wanted[name] = value == "on"
+        if self.link_state is not None:
+            wanted["link_state"] = self.link_state
+        return wanted
