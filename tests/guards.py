@@ -3,7 +3,7 @@
     packaging/venv python tests/guards.py [-j JOBS] [NAME...]
 
 A name stands for every guard whose file or name begins with it ("cni/undo.py", "agent/server.py:uid"); none for all.
-What is changed is a copy of the tree.  The guards are in tests/guarded.py; run as root, or the netns tier notices
+What is changed is a copy of the tree.  The guards are in tests/guarded/; run as root, or the netns tier notices
 nothing.  The launcher's need what the system tier does: a binary (make binary), HPN_PEERS, and a quiet machine.
 """
 

@@ -1,0 +1,176 @@
+"""Guards of what ADD, DEL, CHECK and STATUS do, and in which order."""
+
+# ruff: noqa: E501  # a text is easier to compare with the code in one piece
+from guarded.form import of
+
+GUARDS = [
+    *of(
+        "cni/commands.py",
+        "netns/test_abandoned.py",
+        ("add-abandoned", "        request.refuse_if_abandoned()\n        undo.settle", "        undo.settle"),
+        (
+            "settle",
+            "        undo.settle(entry, pod, request, log, programs)\n",
+            "",
+            "netns/test_transaction.py::test_no_add_over_what_cannot_be_undone",
+        ),
+        (
+            "claiming",
+            "        with kind.claiming(wanted):",
+            "        if True:",
+            "netns/test_pci.py::test_one_at_a_time_decides_over_a_pf",
+        ),
+        ("refuse_owned", "            _refuse_owned(wanted.attach.device, where)\n", "", "netns/test_pci.py"),
+        (
+            "name-is-free",
+            "            _refuse_taken_name(pod, key.ifname)\n            record",
+            "            record",
+            "netns/test_kinds.py::test_a_name_that_is_taken_costs_no_address",
+        ),
+        (
+            "name-taken-meanwhile",
+            "    except FileExistsError:\n        _refuse_taken_name(pod, ifname)\n",
+            "    except FileExistsError:\n",
+            "netns/test_kinds.py::test_a_name_taken_meanwhile",
+        ),
+        (
+            "free_one",
+            "if not undo.free_one(e.devices, wanted.where, request, programs, log):",
+            "if True:",
+            "netns/test_pci.py",
+        ),
+        (
+            "needs-the-link",
+            "                with delegate.unless_it_needs_the_link():",
+            "                if True:",
+            "netns/test_eui64.py",
+        ),
+        (
+            "holds-though-it-failed",
+            "                holds = True\n                result",
+            "                result",
+            "netns/test_bad_input.py::test_an_ipam_that_failed_to_give_is_asked_to_take_back",
+        ),
+        (
+            "holds-nothing-if-not-run",
+            "            holds = holds and not isinstance(failure, DelegateNotRun)\n",
+            "",
+            "netns/test_refusals.py netns/test_bad_input.py::test_refused_without_a_trace[circumstances: IPAM plugin not a program]",
+        ),
+        (
+            "rolls-back",
+            "                undo.attachment(entry, record, request, programs, log, ask_ipam=holds)\n",
+            "                pass\n",
+            "netns/test_kinds.py::test_a_name_taken_meanwhile",
+        ),
+        (
+            "asks-only-who-gave",
+            "ask_ipam=holds)",
+            "ask_ipam=True)",
+            "netns/test_refusals.py netns/test_bad_input.py::test_refused_without_a_trace[circumstances: IPAM plugin not a program]",
+        ),
+        (
+            "given",
+            "            record = replace(record, given=not isinstance(failure, DelegateError))\n",
+            "",
+            "netns/test_refusals.py",
+        ),
+        (
+            "index-in-the-record",
+            '            record = replace(record, link={**plan, "index": link.index if link else 0})\n',
+            "",
+            "attack/test_escaped_links.py::test_moved_to_a_child",
+        ),
+        (
+            "record-first",
+            "    else:\n        entry.save(record)\n    return record",
+            "    return record",
+            "netns/test_macvlan.py::test_a_macvlan_that_took_the_name_meanwhile netns/test_transaction.py",
+        ),
+        (
+            "record-complete",
+            "complete=True, result",
+            "complete=False, result",
+            "netns/test_kinds.py::test_attach_check_detach",
+        ),
+        (
+            "own-namespace",
+            "if netns.is_own(pod.fd) and",
+            "if False and",
+            "netns/test_bad_input.py::test_refused_without_a_trace[environment: our own namespace]",
+        ),
+        (
+            "delete-abandoned",
+            "        request.refuse_if_abandoned()\n        if _detached(entry",
+            "        if _detached(entry",
+        ),
+        ("delete-elsewhere", "if noted and noted != where.state_dir:", "if False:", "netns/test_stripped.py"),
+        ("note-first", "    places.note(entry.state_dir, entry.network, entry.key)\n", "", "netns/test_stripped.py"),
+        (
+            "delete-without-record",
+            "        undo.release(where.ipam, request, programs)\n\n\ndef _detached",
+            "        return\n\n\ndef _detached",
+            "netns/test_delete.py::test_without_a_record_the_addresses_are_released",
+        ),
+        (
+            "status-writes",
+            '        durable.probe(wanted.where.state_dir / "locks")\n',
+            "",
+            "netns/test_status.py::test_state_directory_read_only",
+        ),
+        (
+            "status-of-kind",
+            "                _status_of_kind(wanted, host)\n",
+            "                pass\n",
+            "netns/test_status.py",
+        ),
+        (
+            "status-of-ipam",
+            '        raise NotAvailable(f"no ADD can be served: {e}") from e\n    delegate.ask_if_it_can(wanted.where.ipam, request, programs)\n',
+            '        raise NotAvailable(f"no ADD can be served: {e}") from e\n',
+            "netns/test_status.py",
+        ),
+        (
+            "check-complete",
+            "        if record is None or not record.complete:",
+            "        if record is None:",
+            "netns/test_check.py::test_half_an_attachment",
+        ),
+        (
+            "check-boot",
+            "        if not record.of_this_boot or record.identity != pod.identity:",
+            "        if record.identity != pod.identity:",
+            "netns/test_check.py::test_a_record_of_an_older_boot",
+        ),
+        (
+            "check-identity",
+            "        if not record.of_this_boot or record.identity != pod.identity:",
+            "        if not record.of_this_boot:",
+            "netns/test_check.py::test_fails",
+        ),
+        (
+            "check-kind",
+            "        link = kinds.named(record.kind).check(record.link, host, pod, key.ifname)",
+            "        link = pod.rtnl.link(key.ifname)",
+            "netns/test_check_link.py",
+        ),
+        (
+            "check-sysctl",
+            "            tuning.check(pod, record.sysctl)\n",
+            "            del tuning\n",
+            "netns/test_tuning.py::test_check_compares",
+        ),
+        ("check-promises", "            promises.check(pod, link, still)\n", "", "netns/test_check_addresses.py"),
+        (
+            "check-ipam",
+            "        if where.ipam:\n            delegate.call(where.ipam, request, programs)\n\n\ndef status",
+            "        return\n\n\ndef status",
+            "netns/test_check.py::test_a_foreign_ipams_check",
+        ),
+    ),
+    *of(
+        "cni/main.py",
+        "netns/test_bad_input.py::test_hpn_never_asks_itself_for_addresses",
+        ("not-as-ipam", "    if request.var(DELEGATED):", "    if False:"),
+    ),
+]

@@ -1,0 +1,192 @@
+"""Guards of the commit, the index of the leases, and how it is made anew."""
+
+# ruff: noqa: E501  # a text is easier to compare with the code in one piece
+from guarded.form import of
+
+GUARDS = [
+    *of(
+        "ipam/stores/files/table.py",
+        "unit/test_ipam_damage.py attack/test_damaged_leases.py",
+        ("the-keys-own", "        if held.seal != self.index.seal(slot):", "        if False:"),
+        (
+            "of-this-lease",
+            "            if body is None or at in lines or body.get",
+            "            if body is None or False and body.get",
+            "unit/test_ipam_damage.py unit/test_ipam_crash.py",
+        ),
+        (
+            "drop-distrusts",
+            "        self.index.distrust()\n        for held in leases:",
+            "        for held in leases:",
+            "unit/test_ipam_crash.py",
+        ),
+        (
+            "drop-long-at-once",
+            "        if late and not any(held.lines[1:] for held in leases):",
+            "        if late:",
+            "unit/test_ipam_sync.py",
+        ),
+        (
+            "write-distrusts",
+            "        self.index.distrust()\n        try:\n            if fresh",
+            "        try:\n            if fresh",
+            "unit/test_ipam_crash.py",
+        ),
+        (
+            "continuations-first",
+            "                self.slots.sync()\n                parts[0]",
+            "                parts[0]",
+            "unit/test_ipam_sync.py unit/test_ipam_crash.py",
+        ),
+        (
+            "write-sync",
+            "                self._late.append((lines[0], line))\n            else:\n                self.slots.sync()\n",
+            "                self._late.append((lines[0], line))\n",
+            "unit/test_ipam_sync.py unit/test_ipam_crash.py unit/test_ipam_store.py",
+        ),
+        (
+            "write-failed",
+            "                self.slots.write(lines[0], old)\n                self.slots.sync()\n            raise",
+            "                pass\n            raise",
+            "unit/test_ipam_sync.py unit/test_ipam_store.py netns/test_full_disk.py",
+        ),
+        (
+            "taken-back-is-ours",
+            "            if self.slots.read(slot) == line:\n                self.slots.write(slot, BLANK)",
+            "            self.slots.write(slot, BLANK)",
+            "unit/test_ipam_sync.py",
+        ),
+        (
+            "lines-given-back",
+            "            for line in reversed(taken):\n                self.index.push(line)\n            self.trust()\n            raise",
+            "            raise",
+            "netns/test_full_disk.py unit/test_ipam_store.py",
+            "what was taken is noted in memory only; with it the index need not be made anew",
+        ),
+        (
+            "moved-addresses-are-freed",
+            "            for version, number in set(before) - set(after):\n                self.index.pages.take(version, number)\n",
+            "",
+            "unit/test_ipam_store.py::test_add_again_with_another_request_moves unit/test_ipam_store.py",
+        ),
+        (
+            "free-is-free",
+            '                if self.slots.read(taken[-1]).strip(b"\\0 \\n"):',
+            "                if False:",
+        ),
+        ("head-in-range", "        return head if 0 < head < self.index.slots and", "        return head if"),
+    ),
+    *of(
+        "ipam/stores/files/repair.py",
+        "unit/test_ipam_damage.py unit/test_ipam_crash.py unit/test_ipam_sync.py",
+        (
+            "sync-first",
+            "    table.slots.sync()\n    known",
+            "    known",
+            "unit/test_ipam_sync.py::test_what_a_killed_one_wrote_is_synced unit/test_ipam_sync.py",
+        ),
+        (
+            "known",
+            "    known = _known(table.index) if table.index.of_this_boot else {}",
+            "    known = {}",
+            "unit/test_ipam_damage.py",
+        ),
+        ("foreign", "    if why:\n        _start_again", "    if False:\n        _start_again"),
+        (
+            "cut-off",
+            "                if slot in known:\n                    found.damaged.add(slot)\n",
+            "                pass\n",
+            "unit/test_ipam_damage.py attack/test_damaged_leases.py",
+        ),
+        ("twice", "        if digest in keys or not addresses_.isdisjoint(held):", "        if False:"),
+        (
+            "the-old-give-way",
+            "        return slot in found.old, seal_",
+            "        return False, seal_",
+            "unit/test_ipam_sync.py::test_the_power_goes_while_an_address_changes_hands",
+        ),
+        (
+            "stay-held",
+            "            found.held[slot] = claim\n    if",
+            "            pass\n    if",
+            "unit/test_ipam_damage.py",
+        ),
+        (
+            "not-what-others-have",
+            "[address for address in claim.addresses if address not in given]",
+            "claim.addresses",
+            "unit/test_ipam_damage.py attack/test_damaged_leases.py",
+        ),
+        ("half-a-long-one", "        if at:\n            found.damaged.add(slot)\n        else:", "        if True:"),
+        ("kept-first", "    kept = slots.copy(lines, table.quarantine) if any(lines) else None", "    kept = None"),
+        (
+            "in-memory-if-need-be",
+            "        index.close()\n        table.index = Index()\n",
+            "        raise\n",
+            "netns/test_full_disk.py",
+        ),
+        (
+            "cut",
+            "        os.ftruncate(table.slots.fd, SLOTS * LINE)\n        table",
+            "        table",
+            "unit/test_ipam_damage.py::test_a_file_that_is_said_to_be_huge",
+        ),
+        (
+            "old-copy",
+            "        if digest in keys or not addresses.isdisjoint(has):",
+            "        if False:",
+            "unit/test_ipam_damage.py::test_a_line_that_is_an_old_one attack/test_damaged_leases.py",
+        ),
+        (
+            "index-knows-better",
+            " if complete else {})\n    _hold",
+            " if False else {})\n    _hold",
+            "unit/test_ipam_damage.py attack/test_damaged_leases.py",
+        ),
+        (
+            "newer-leases",
+            "complete=complete and max(found.age.values(), default=0) <= table.index.written)",
+            "complete=complete)",
+            "unit/test_ipam_damage.py attack/test_damaged_leases.py",
+        ),
+    ),
+    *of(
+        "ipam/stores/files/blocks.py",
+        "unit/test_ipam_damage.py::test_an_index_of_no_worth attack/test_damaged_leases.py",
+        (
+            "checksum",
+            '        if stored[SIZE:] != crc32(data, self._making ^ n).to_bytes(4, "little"):',
+            "        if False:",
+        ),
+    ),
+    *of(
+        "ipam/stores/files/index.py",
+        "unit/test_ipam_damage.py attack/test_damaged_leases.py",
+        ("making", "self._making = _CHANGING, int.from_bytes(os.urandom(4))", "self._making = _CHANGING, 7"),
+        (
+            "checksum",
+            "        self.readable = magic == MAGIC and crc32(body) == said",
+            "        self.readable = magic == MAGIC",
+        ),
+        (
+            "boot",
+            "        self.of_this_boot = self.readable and boot == _boot()",
+            "        self.of_this_boot = self.readable",
+            "unit/test_ipam_damage.py unit/test_ipam_crash.py",
+        ),
+        ("of-these-leases", " and self._of == _identity(leases)", "", "unit/test_ipam_damage.py"),
+        ("mark", " and self._mark == _TRUE and", " and", "unit/test_ipam_crash.py"),
+        ("chain-end", "            if left < 0:", "            if False:"),
+    ),
+    *of(
+        "ipam/stores/files/pages.py",
+        "unit/test_ipam_damage.py attack/test_damaged_leases.py",
+        (
+            "about",
+            "        if about[_ABOUT.size : _SUMS_AT] != said or len(about) != _SUMS_AT + _SUMS:",
+            "        if len(about) != _SUMS_AT + _SUMS:",
+        ),
+        ("part", " or self._sum(n, at * _PART, data) != self._seen[n][said : said + 4]:", ":"),
+        ("page-number", "        if not 0 < n <= self.count:", "        if False:"),
+    ),
+]

@@ -1,0 +1,160 @@
+"""Guards of the kinds of interfaces."""
+
+# ruff: noqa: E501  # a text is easier to compare with the code in one piece
+from guarded.form import of
+
+GUARDS = [
+    *of(
+        "cni/kinds/child.py",
+        "netns/test_check.py::test_fails",
+        (
+            "is_ours",
+            "        if link.kind != self.kind:\n            return False\n",
+            "        return True\n",
+            "netns/test_delete.py::test_a_stranger_under_our_name netns/test_macvlan.py",
+        ),
+        (
+            "is_ours-kind",
+            "        if link.kind != self.kind:\n            return False\n",
+            "",
+            "netns/test_delete.py::test_a_stranger_under_our_name",
+        ),
+        (
+            "is_ours-mac",
+            "else not self.mac or link.mac == self.mac",
+            "else True",
+            "netns/test_macvlan.py::test_a_macvlan_that_took_the_name_meanwhile",
+        ),
+        (
+            "master-up",
+            "    if not link.up:\n        raise LinkUnavailable",
+            "    if False:\n        raise LinkUnavailable",
+            "netns/test_status.py::test_master_down",
+        ),
+        ("master-mtu", "    if attach.mtu > link.mtu:", "    if False:", "netns/test_status.py::test_not_ready"),
+        (
+            "gone-already",
+            "            if e.errno != errno.ENODEV:\n                raise",
+            "            raise",
+            "netns/test_delete.py",
+        ),
+        (
+            "name-on-the-host",
+            "            make(_other_name(wanted))\n",
+            "            raise\n",
+            "netns/test_macvlan.py::test_the_host_has_an_interface_of_that_name",
+        ),
+        (
+            "found-by-the-other-name",
+            "    for name in (ifname, _other_name(wanted)):",
+            "    for name in (ifname,):",
+            "netns/test_macvlan.py",
+        ),
+        (
+            "check-ours",
+            "    if link is None or link.name != ifname:\n        raise CheckFailed(",
+            "    if link is None:\n        raise CheckFailed(",
+        ),
+        ("check-master", "    if over is None or over.name != wanted.master:", "    if over is None:"),
+        ("check-master-up", "    if not over.up:", "    if False:", "netns/test_check_link.py::test_master_down"),
+        ("check-mode", "    if asked.items() - attributes(link.data).items():", "    if False:"),
+        (
+            "check-arp",
+            "    if link.up and link.arp != has_arp(wanted.kind, asked):",
+            "    if False:",
+            "netns/test_check_link.py",
+        ),
+    ),
+    *of(
+        "cni/kinds/sriov/choose.py",
+        "netns/test_pci.py",
+        (
+            "a-vf",
+            "        if not function.pf:\n            raise InvalidConfig",
+            "        if False:\n            raise InvalidConfig",
+        ),
+        ("a-driver", "        if not function.driver:\n            raise", "        if False:\n            raise"),
+        (
+            "vf-owned",
+            '    if owner := owners.get(address):\n        raise DeviceInUse(f"vf',
+            '    if owner := None:\n        raise DeviceInUse(f"vf',
+        ),
+        ("vf-there", "    if wanted.vf >= len(addresses):", "    if False:"),
+        ("any-owned", "if address in owned or function", "if function"),
+        ("any-up", "        if link and not link.up:", "        if link:"),
+        ("whole-a-vf", "    if function.pf:\n        raise", "    if False:\n        raise"),
+        (
+            "whole-vf-owned",
+            '        if owner := owners.get(address):\n            raise DeviceInUse(f"pfOnly',
+            '        if owner := None:\n            raise DeviceInUse(f"pfOnly',
+        ),
+        ("whole-default-route", "    if dump.default_route_link(None) == pf:", "    if False:"),
+        ("whole-addresses", "    if lost:\n        raise", "    if False:\n        raise"),
+    ),
+    *of(
+        "cni/kinds/lost.py",
+        "attack/test_damaged_records.py::test_a_stranger_under_the_name_stays "
+        "attack/test_damaged_records.py::test_an_altname_is_a_strangers "
+        "attack/test_damaged_records.py::test_the_hosts_own_namespace_is_no_pods",
+        ("own-namespace", "not netns.is_own(pod.fd) and _removed", "_removed"),
+        ("altname", "    if link is None or link.name != ifname:", "    if link is None:"),
+        ("could-be-ours", "        if link.kind in _CHILDREN:", "        if True:"),
+    ),
+    *of(
+        "cni/kinds/escaped.py",
+        "attack/test_escaped_links.py::test_stacked_on_it",
+        (
+            "suspected-over",
+            "    return any(link.index not in search.others for link in links if not search.kinds or link.kind in search.kinds)",
+            "    return False",
+        ),
+        (
+            "same-host",
+            "        return link.parent_nsid == host_number and (",
+            "        return (",
+            "attack/test_escaped_links.py::test_a_link_over_another_master_stays attack/test_escaped_links.py",
+        ),
+        (
+            "strangers",
+            " or Identity(inode, netns.cookie(inside.sock)) in self.strangers",
+            "",
+            "attack/test_escaped_links.py::test_another_pod_that_is_reached_from_this_one_stays",
+        ),
+        (
+            "mates",
+            "        return theirs or link.index",
+            "        return link.index",
+            "attack/test_escaped_links.py::test_another_attachment_over_the_same_master_stays",
+        ),
+        (
+            "others",
+            "        return theirs or link.index in self.search.others",
+            "        return theirs",
+            "attack/test_escaped_links.py::test_anothers_macvlan_that_was_there_before_stays",
+        ),
+        (
+            "ends",
+            " or self.visited >= _NAMESPACES:",
+            ":",
+            "attack/test_escaped_links.py::test_more_namespaces_than_there_is_time_for",
+        ),
+        (
+            "not-found",
+            "        if not self.found:\n            return f",
+            "        if False:\n            return f",
+            "attack/test_escaped_links.py::test_hidden_behind_a_namespace_that_is_gone",
+        ),
+        (
+            "again",
+            "            while looks < (1 if self.found else _LOOKS):",
+            "            while looks < 1:",
+            "attack/test_escaped_links.py::test_moved_to_and_fro_meanwhile",
+        ),
+        (
+            "of-the-dead",
+            "        if pod is None:\n            return _left_by_the_dead(search, host)\n",
+            '        if pod is None:\n            return ""\n',
+            "attack/test_escaped_links.py::test_the_pod_is_gone_and_its_child_is_not",
+        ),
+    ),
+]

@@ -1,0 +1,177 @@
+"""Guards of what else an attachment may have."""
+
+# ruff: noqa: E501  # a text is easier to compare with the code in one piece
+from guarded.form import of
+
+GUARDS = [
+    *of(
+        "cni/parts/delegate.py",
+        "unit/test_delegate.py",
+        ("no-path", 'if "/" in ipam or ipam in (".", ".."):', "if False:"),
+        (
+            "no-address",
+            "if result is None or not result.ips:",
+            "if result is None:",
+            "netns/test_bad_input.py::test_refused_without_a_trace[circumstances: IPAM plugin gives no address]",
+        ),
+        (
+            "nothing",
+            "if result is None or not result.ips:",
+            "if result and not result.ips:",
+            "netns/test_bad_input.py::test_refused_without_a_trace[circumstances: IPAM plugin gives nothing]",
+        ),
+        ("status", "    if reply.exit_code:\n        raise _error(ipam, reply)\n", ""),
+        ("executable", " and os.access(file, os.X_OK)", ""),
+        ("a-file", "Path(file).is_file() and ", ""),
+        (
+            "too-old-only",
+            "            if e.code not in _TOO_OLD:\n                raise",
+            "            pass",
+            "netns/test_gc.py::test_an_ipam_older_than_gc netns/test_status.py::test_a_foreign_ipam",
+        ),
+        (
+            "needs-link-only",
+            "        if e.code != LinkUnavailable.code:\n            raise",
+            "        pass",
+            "netns/test_eui64.py netns/test_bad_input.py::test_refused_without_a_trace[ipam: request outside]",
+        ),
+        (
+            "not-itself",
+            '{**request.environ, DELEGATED: "1"}',
+            "{**request.environ}",
+            "netns/test_bad_input.py::test_hpn_never_asks_itself_for_addresses",
+        ),
+    ),
+    *of(
+        "cni/parts/tuning.py",
+        "netns/test_tuning.py",
+        (
+            "list",
+            "        if not any(_matches(line.strip(), sysctl.name(sysctl.path(key))) for line in lines if line.strip()):",
+            "        if False:",
+        ),
+        (
+            "another-value",
+            '            if value.split() != str(other.sysctl[path]["value"]).split():',
+            "            if False:",
+        ),
+        ("before-another", '            return str(other.sysctl[path]["before"])', "            return now"),
+        ("not-the-last", " - {path for other in others for path in other.sysctl}:", ":"),
+        ("changed-since", 'if not record.complete or sysctl.read(pod.fd, path) == ours[path]["value"]:', "if True:"),
+        ("same-twice", "        if path in found:\n            raise", "        if False:\n            raise"),
+        (
+            "recorded-first",
+            "        record = replace(record, sysctl=settings)\n        entry.save(record)\n",
+            "        record = replace(record, sysctl=settings)\n",
+        ),
+    ),
+    *of(
+        "cni/parts/routing.py",
+        "netns/test_routing.py unit/test_routing.py",
+        ("table-of-another", " | claimed_by_others\n", "\n"),
+        ("table-in-use", "kernel_rules.tables_in_use(pod.rtnl) | claimed_by_others", "claimed_by_others"),
+        ("kernels-tables", "used = used | _KERNELS |", "used = used |"),
+        ("taken", "    if taken := sorted((used | _KERNELS | {2**32}).intersection(wanted)):", "    if taken := []:"),
+        (
+            "recorded-first",
+            "        entry.save(record)\n    return record",
+            "    return record",
+            "netns/test_routing.py",
+        ),
+    ),
+    *of(
+        "cni/parts/device_info.py",
+        "unit/test_device_info.py attack/test_hostile_configuration.py",
+        (
+            "allowed",
+            '    place = node.place(_KEY, path, node.allowed_paths("CNIDeviceInfoFile"))',
+            '    place = node.place(_KEY, path, ["/"])',
+        ),
+        ("another-type", ' if _body(planned).get("type", "pci") == "pci" else {}', ""),
+        (
+            "a-file",
+            "    if not place.names:\n        raise",
+            "    if False:\n        raise",
+            "unit/test_device_info.py attack/test_hostile_configuration.py",
+            "a directory is refused all the same, when it is read; by other words",
+        ),
+        (
+            "new-temporary",
+            "os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC",
+            "os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC",
+            "unit/test_device_info.py attack/test_hostile_configuration.py",
+            "only of a link that somebody puts there within microseconds, in the place of one that was just removed",
+        ),
+        ("removed-by-others", "            elif _text(folder, name) not in (before, None):", "            else:"),
+    ),
+    *of(
+        "cni/parts/promises.py",
+        "netns/test_check_addresses.py",
+        (
+            "rule",
+            "        if not any(_is(rule, there) for there in rules):",
+            "        if False:",
+            "netns/test_check_routes.py::test_policy_routing",
+        ),
+        (
+            "route",
+            "        if problem := differing(wanted, routes, link.index, led):",
+            "        if problem := None:",
+            "netns/test_check_routes.py",
+        ),
+        (
+            "before-connected",
+            "        if problem := _before_connected(network, routes, link.index, led):",
+            "        if problem := None:",
+            "netns/test_check_routes.py::test_a_route_that_rejects_in_front",
+        ),
+        (
+            "rejecting-rule",
+            "        if found := _rejecting(ip, rules, ways, connected | {wanted.dst for wanted in promised.routes}):",
+            "        if found := None:",
+            "netns/test_check_routes.py::test_a_rule_that_rejects_in_front",
+        ),
+        (
+            "in-front",
+            "    return _in_front(there, position)\n\n\ndef _interface",
+            '    return ""\n\n\ndef _interface',
+            "netns/test_check_routes.py::test_a_route_that_rejects_in_front",
+        ),
+        ("sandbox", " and interface.sandbox == sandbox:", ":", "netns/test_check.py::test_fails"),
+        (
+            "duplicate",
+            "        if has.flags & IFA_F_DADFAILED:",
+            "        if False:",
+            "netns/test_check_addresses.py netns/test_check.py netns/test_addressing.py",
+        ),
+        ("scope", "        if ip.address.version == 4 and has.scope != RT_SCOPE_UNIVERSE:", "        if False:"),
+        ("deprecated", "        if has.flags & IFA_F_DEPRECATED:", "        if False:"),
+        ("lifetime", "        if min(has.preferred, has.valid) != dump.FOREVER:", "        if False:"),
+        ("enslaved", '    if over is None or over.kind != "vrf":', "    if False:", "netns/test_check_link.py"),
+    ),
+    *of(
+        "cni/parts/program.py",
+        "attack/test_hostile_user.py::test_a_plugin_that_others_could_have_written",
+        ("others-write", "    if _others_write(found):", "    if False:"),
+        ("others-write-its-directory", "    if _others_write(folder) and not", "    if False and not"),
+        ("owner", "    if not trust.is_trusted(found.st_uid) and found.st_uid != folder.st_uid:", "    if False:"),
+        (
+            "by-descriptor",
+            '            executable=f"/proc/self/fd/{fd}",\n',
+            "            executable=path,\n",
+            "attack/test_hostile_user.py::test_a_plugin_that_is_swapped",
+        ),
+        (
+            "timeout",
+            "child.communicate(stdin, TIMEOUT)",
+            "child.communicate(stdin, None)",
+            "attack/test_hostile_user.py::test_a_plugin_that_hangs",
+        ),
+        (
+            "by-force",
+            "    # Also where it has ended: what it started may go on, with its stdout in hand.\n    _signal(child, signal.SIGKILL)\n",
+            "",
+            "attack/test_hostile_user.py::test_a_plugin_that_hangs",
+        ),
+    ),
+]

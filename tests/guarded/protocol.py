@@ -1,0 +1,27 @@
+"""Guards of what a CNI plugin owes its caller."""
+
+from guarded.form import of
+
+GUARDS = [
+    *of(
+        "cni/protocol/spec.py",
+        "unit/test_spec.py",
+        (
+            "container-id",
+            "if not _NAME.fullmatch(container_id) or len(container_id) > _ID_MAX:",
+            "if not container_id:",
+        ),
+        ("container-id-length", " or len(container_id) > _ID_MAX:", ":"),
+        ("network-name", "not isinstance(name, str) or not _NAME.fullmatch(name) or", "not isinstance(name, str) or"),
+        ("ifname-characters", 'if any(c in "/:%" or c.isspace() or not c.isprintable() for c in name):', "if False:"),
+        ("ifname-dots", '    if name in (".", ".."):\n', "    if False:\n"),
+        ("gc-list", "    if None in members:", "    if False:"),
+        ("abandoned", "        if self.abandoned():", "        if False:", "netns/test_abandoned.py"),
+        ("result-not-remembered", " and b'\"prevResult\"' not in stdin", ""),
+    ),
+    *of(
+        "cni/protocol/dispatch.py",
+        "netns/test_netlink.py::test_all_waits_of_a_request_are_one",
+        ("budget", "    budget.begin()\n", ""),
+    ),
+]

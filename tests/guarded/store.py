@@ -1,0 +1,197 @@
+"""Guards of the leases in files."""
+
+# ruff: noqa: E501  # a text is easier to compare with the code in one piece
+from guarded.form import of
+
+GUARDS = [
+    *of(
+        "ipam/stores/files/stale.py",
+        "unit/test_ipam_store.py",
+        ("listed", "            return holdings(body)[0] not in self.spared", "            return True"),
+        (
+            "dead-only",
+            '        return body.get("boot") != durable.boot_id() or sandbox(body) in self.dead',
+            "        return True",
+            "unit/test_ipam_store.py netns/test_reclaim.py",
+        ),
+        (
+            "kept-back",
+            "(kept.is_over(self.now) or",
+            "(True or",
+            "unit/test_ipam_policy.py unit/test_ipam_clock.py netns/test_reclaim.py",
+        ),
+        (
+            "probing",
+            "bool(kept.boot and self.probing)",
+            "bool(kept.boot)",
+            "netns/test_refusals.py netns/test_probe.py unit/test_ipam_policy.py",
+        ),
+        (
+            "gone-is-asked-after",
+            "frozenset(gone({box for _, box in doubtful.values()}))",
+            "frozenset(box for _, box in doubtful.values())",
+            "netns/test_reclaim.py",
+        ),
+        (
+            "attached",
+            "        return replace(self, spared=self.spared | frozenset(map(digest, keys)))",
+            "        return self",
+            "netns/test_gc_beside_add.py",
+        ),
+    ),
+    *of(
+        "ipam/stores/files/sticky.py",
+        "unit/test_ipam_policy.py unit/test_ipam_clock.py",
+        (
+            "in-use",
+            "not held.is_plain or in_use]",
+            "not held.is_plain]",
+            "netns/test_delete.py netns/test_refusals.py unit/test_ipam_policy.py netns/test_probe.py",
+        ),
+        ("successor", "        if kept.sticky:\n            _succeed(table, kept.sticky, now)\n", ""),
+        ("of-the-dead", " and _is_dead(held, gone):", ":"),
+        (
+            "of-the-name",
+            " and held.entry.owner.terms.sticky == name and",
+            " and",
+            "unit/test_ipam_policy.py unit/test_ipam_clock.py",
+            "the text is looked for first; a pod named like another's sticky name gives up what it has only when it is dead",
+        ),
+        (
+            "lease-first",
+            "tuple(a for a in lease.addresses if a.ip not in taken)",
+            "lease.addresses",
+            "unit/test_ipam_link.py",
+        ),
+        (
+            "unused",
+            "cools=lease.boot == durable.boot_id() and not unused,",
+            "cools=lease.boot == durable.boot_id(),",
+            "unit/test_ipam_link.py unit/test_ipam_policy.py",
+        ),
+    ),
+    *of(
+        "ipam/stores/files/siblings.py",
+        "unit/test_ipam_rails.py",
+        ("not-its-own", " and lease.owner.key != key:", ":"),
+        ("the-whole-name", "f'\"containerID\":{json.dumps(key.container_id)}'", "f'{key.container_id}'"),
+    ),
+    *of(
+        "ipam/stores/files/lease.py",
+        "unit/test_ipam_policy.py unit/test_ipam_clock.py",
+        (
+            "checksum",
+            '(_SEAL % crc32(text))[8:] != end.rstrip(b" \\n")',
+            "False",
+            "unit/test_ipam_store.py unit/test_ipam_damage.py",
+        ),
+        ("kept-until", "        return not self.released <= now < self.until", "        return True"),
+        ("clock-set-back", "not self.released <= now < self.until", "not now < self.until"),
+        ("cool", "cool = now + (terms.cooldown if cools else 0)", "cool = now", "unit/test_ipam_policy.py"),
+    ),
+    *of(
+        "ipam/stores/files/slots.py",
+        "netns/test_full_disk.py",
+        ("sync", "        os.fdatasync(self.fd)", "        pass", "unit/test_ipam_sync.py"),
+        (
+            "no-link",
+            "os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK\n\nHEAD",
+            "os.O_CLOEXEC | os.O_NONBLOCK\n\nHEAD",
+            "unit/test_ipam_damage.py::test_no_file",
+        ),
+        (
+            "mode",
+            "        return os.open(path, _FLAGS, 0o600)\n    except",
+            "        return os.open(path, _FLAGS, 0o666)\n    except",
+            "attack/test_hostile_user.py::test_what_we_make_is_ours_alone",
+        ),
+        (
+            "grown-or-not",
+            "                os.ftruncate(self.fd, slots * LINE)\n            raise",
+            "                pass\n            raise",
+            "netns/test_full_disk.py",
+            "lines that the disk had no room for count as cut off, for whoever makes the index anew",
+        ),
+        (
+            "all-of-it",
+            "    while data:\n        done = os.pwrite(fd, data, at)\n        data, at = data[done:], at + done",
+            "    os.pwrite(fd, data, at)",
+            "netns/test_full_disk.py",
+            "a disk takes or refuses whole blocks, and a line that is missing is refused when it is written",
+        ),
+        (
+            "reading-no-link",
+            "os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK",
+            "os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK",
+            "unit/test_ipam_store.py::test_what_is_read_is_a_file_and_no_link",
+        ),
+    ),
+    *of(
+        "ipam/stores/files/store.py",
+        "unit/test_ipam_sync.py",
+        (
+            "lost-is-held",
+            "            if isinstance(old, Lost):\n                raise",
+            "            if False:\n                raise",
+            "unit/test_ipam_damage.py",
+        ),
+        ("killed-before-its-sync", "                table.slots.sync()  # it", "                pass  # it"),
+        (
+            "taken-back",
+            "            with self._lock():\n                table.take_back()\n            raise",
+            "            raise",
+        ),
+        ("synced-late", "                    self._sync(table)\n", "                    pass\n"),
+        ("without-the-lock", "                    lock.release()\n", ""),
+        (
+            "mended",
+            "                    if mend:\n                        repair(table)\n",
+            "",
+            "unit/test_ipam_crash.py unit/test_ipam_damage.py",
+        ),
+        (
+            "lock",
+            "            with locked() as lock, Table",
+            '            with Lock(f"{self._directory}/lock", 0) as lock, Table',
+            "unit/test_ipam_sync.py unit/test_ipam_store.py",
+        ),
+        (
+            "collected-as-seen",
+            " if hash(table.slots.read(slot)) == was]",
+            "]",
+            "unit/test_ipam_store.py::test_gc_leaves_a_line_that_says_something_else_by_now",
+        ),
+        ("attached-is-spared", "        rule = rule.sparing(attached())\n", "", "netns/test_gc_beside_add.py"),
+        (
+            "adopts-what-is-free",
+            "            if not collisions and not dry_run:",
+            "            if not dry_run:",
+            "unit/test_ipam_migration.py",
+        ),
+        (
+            "adopts-dry",
+            "            if not collisions and not dry_run:",
+            "            if not collisions:",
+            "unit/test_ipam_store.py::test_adopting_as_a_rehearsal_changes_nothing",
+        ),
+        (
+            "check-lost",
+            "        if isinstance(lost := held.entry, Lost):\n            raise CheckFailed",
+            "        if False:\n            raise CheckFailed",
+            "unit/test_ipam_damage.py::test_a_lease_that_cannot_be_read",
+        ),
+        (
+            "rotten-again",
+            "        except Rotten as e:\n            self._log.append",
+            "        except ZeroDivisionError as e:\n            self._log.append",
+            "unit/test_ipam_damage.py",
+        ),
+        (
+            "rotten-doubt",
+            "                    table.index.doubt()\n",
+            "                    pass\n",
+            "unit/test_ipam_damage.py attack/test_damaged_leases.py",
+        ),
+        ("no-others", "                    table.refuse_others()\n", "", "unit/test_ipam_damage.py::test_no_file"),
+    ),
+]
