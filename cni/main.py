@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from cni.kernel import budget
 from cni.parts.delegate import Programs
 from cni.protocol import dispatch
 from cni.protocol.errors import InvalidConfig
@@ -12,6 +13,7 @@ from cni.state.log import log_command
 
 def run(request: Request, programs: Programs) -> Reply:
     """Answer one CNI request.  ``programs`` are the IPAM plugins that need no process of their own."""
+    budget.begin()
     return dispatch.answer(request, dict.fromkeys(VERBS, partial(_run, programs)))
 
 

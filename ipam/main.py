@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from cni.kernel import budget
 from cni.protocol import spec
 from cni.protocol.dispatch import Command, answer
 from cni.protocol.errors import (
@@ -31,6 +32,7 @@ STICKY_MAX = 400
 
 def run(request: Request) -> Reply:
     """Answer one request; never raises."""
+    budget.begin()
     return answer(request, COMMANDS)
 
 

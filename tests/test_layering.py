@@ -24,13 +24,13 @@ OURS = {
     "cni.kinds": {"cni.kinds", "cni.parts", "cni.state", "cni.kernel", "cni.protocol", "cni.config", "cni.models"},
     "cni.parts": {"cni.parts", "cni.state", "cni.kernel", "cni.protocol", "cni.models"},
     "cni.state": {"cni.state", "cni.kernel", "cni.protocol"},
-    "cni.kernel": {"cni.kernel", "cni.protocol.result"},
+    "cni.kernel": {"cni.kernel"},
     "cni.protocol": {"cni.protocol"},
-    # It begins the budget of all waits (kernel/budget.py).
-    "cni.protocol.dispatch": {"cni.protocol", "cni.kernel.budget"},
     "ipam": {"ipam", "cni.protocol", "cni.state.durable", "cni.state.locks"},
     # Paths that the node allows.
     "ipam.resolv_conf": {"cni.protocol", "cni.state.node"},
+    # It begins the budget of all waits, which link spends.
+    "ipam.main": {"ipam", "cni.protocol", "cni.kernel.budget"},
     # What of ipam asks the kernel, and all that it asks.
     "ipam.sandboxes": {"ipam.stores", "cni.protocol", "cni.kernel.netns"},
     "ipam.device": {"ipam.rails", "cni.protocol", "cni.kernel.sysfs"},

@@ -2,11 +2,10 @@
 
 import socket
 import struct
-from dataclasses import replace
-from ipaddress import IPv4Interface, IPv6Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from typing import Protocol
 
 from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, Change, attr, u32
-from cni.protocol.result import Route
 
 RTM_NEWADDR, RTM_NEWROUTE = 20, 24
 IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_FLAGS = 1, 2, 4, 8
@@ -16,11 +15,30 @@ RTAX_MTU, RTAX_ADVMSS = 2, 8
 RT_TABLE_MAIN, RT_TABLE_LOCAL, RTPROT_KERNEL, RTPROT_STATIC, RTN_UNICAST = 254, 255, 2, 4, 1
 RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
 
-_IP6_RT_PRIO_USER = 1024
-_MTU_MAX, _ADVMSS_MAX = 65535 - 15, 65535 - 40  # ip_metrics_convert
-
 _ADDR = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
 _ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg: family, dst_len, src_len, tos, table, proto, scope, type, flags
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+class Route(Protocol):
+    """A route as it is asked for; None is the kernel's default (man 8 ip-route)."""
+
+    @property
+    def dst(self) -> Network: ...
+    @property
+    def gw(self) -> Address | None: ...
+    @property
+    def mtu(self) -> int | None: ...
+    @property
+    def advmss(self) -> int | None: ...
+    @property
+    def priority(self) -> int | None: ...
+    @property
+    def table(self) -> int | None: ...
+    @property
+    def scope(self) -> int | None: ...
 
 
 def adding_address(index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> Change:
@@ -52,7 +70,9 @@ def new_route(index: int, route: Route) -> bytes:
     table = RT_TABLE_MAIN if route.table is None else route.table
     length = route.dst.prefixlen
     # A table above 255 does not fit the header; the attribute always does.
-    body = _ROUTE.pack(family, length, 0, 0, table if table < 256 else 0, RTPROT_STATIC, _scope(route), RTN_UNICAST, 0)
+    body = _ROUTE.pack(
+        family, length, 0, 0, table if table < 256 else 0, RTPROT_STATIC, scope_of(route), RTN_UNICAST, 0
+    )
     if length:
         body += attr(RTA_DST, route.dst.network_address.packed)
     body += attr(RTA_OIF, u32(index)) + attr(RTA_TABLE, u32(table))
@@ -66,20 +86,8 @@ def new_route(index: int, route: Route) -> bytes:
     return body
 
 
-def as_kept(route: Route) -> Route:
-    """The route as the kernel keeps it and shows it: nothing is left out, and what it bounds is within its bounds."""
-    v4 = route.dst.version == 4
-    return replace(
-        route,
-        mtu=min(route.mtu or 0, _MTU_MAX) or None,
-        advmss=min(route.advmss or 0, _ADVMSS_MAX) or None,
-        priority=route.priority or (0 if v4 else _IP6_RT_PRIO_USER),
-        table=route.table or RT_TABLE_MAIN,
-        scope=_scope(route) if v4 else RT_SCOPE_UNIVERSE,
-    )
-
-
-def _scope(route: Route) -> int:
+def scope_of(route: Route) -> int:
+    """The scope that the route gets, RT_SCOPE_*: that of a link where it has no gateway and names none."""
     if route.scope is not None:
         return route.scope
     return RT_SCOPE_LINK if route.gw is None and route.dst.version == 4 else RT_SCOPE_UNIVERSE

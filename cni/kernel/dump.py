@@ -13,11 +13,19 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip
 from socket import AF_INET, AF_INET6
 from typing import Any, Final, TypeVar
 
-from cni.kernel.addresses import RT_TABLE_MAIN, RTA_TABLE, RTN_UNICAST
+from cni.kernel.addresses import (
+    RT_SCOPE_UNIVERSE,
+    RT_TABLE_MAIN,
+    RTA_TABLE,
+    RTN_UNICAST,
+    Address,
+    Network,
+    Route,
+    scope_of,
+)
 from cni.kernel.netlink import HEADER, SOL_NETLINK
 from cni.kernel.rtnl import RTM_GETLINK, Link, Rtnl, attr, get_link, open_in, parse_link, u32
 from cni.kernel.rules import RTM_GETROUTE, RTM_GETRULE
-from cni.protocol.result import Network, Route
 
 T = TypeVar("T")
 RTM_GETADDR: Final = 22
@@ -26,6 +34,9 @@ _FAMILIES: Final = (AF_INET, AF_INET6)
 FOREVER: Final = 2**32 - 1  # INFINITY_LIFE_TIME
 FR_ACT_TO_TBL: Final = 1
 FIB_RULE_INVERT: Final = 2
+
+_IP6_RT_PRIO_USER: Final = 1024
+_MTU_MAX, _ADVMSS_MAX = 65535 - 15, 65535 - 40  # ip_metrics_convert
 
 # What a rule has that makes it be about fewer packets than its addresses say is any attribute but these.
 _UNCONDITIONAL: Final = {"FRA_SRC", "FRA_DST", "FRA_TABLE", "FRA_PRIORITY", "FRA_PROTOCOL"}
@@ -43,12 +54,24 @@ class Assigned:
 
 
 @dataclass(frozen=True)
-class Hop:
-    """A route by one interface, or one of several of a multipath route; ``kind`` is RTN_*, ``proto`` RTPROT_*.  Nothing
-    of ``route`` is left out but a gateway and metrics that it does not have.  ``merged`` is one of several IPv6 routes
-    that the kernel shows as one, with the first one's metrics."""
+class KeptRoute:
+    """A route as the kernel keeps it: nothing is left out but a gateway and metrics that it does not have."""
 
-    route: Route
+    dst: Network
+    gw: Address | None
+    mtu: int | None
+    advmss: int | None
+    priority: int
+    table: int
+    scope: int
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A route by one interface, or one of several of a multipath route; ``kind`` is RTN_*, ``proto`` RTPROT_*.
+    ``merged`` is one of several IPv6 routes that the kernel shows as one, with the first one's metrics."""
+
+    route: KeptRoute
     kind: int
     proto: int
     output: int
@@ -93,6 +116,20 @@ def routes(ns_fd: int) -> list[Hop]:
         return [hop for m in asked.routes() if not m["tos"] and not m["src_len"] for hop in _hops(m)]
 
     return _ask(ns_fd, ask)
+
+
+def as_kept(route: Route) -> KeptRoute:
+    """The route as the kernel will keep it and show it: defaults are filled in, and metrics are cut to their bounds."""
+    v4 = route.dst.version == 4
+    return KeptRoute(
+        route.dst,
+        route.gw,
+        mtu=min(route.mtu or 0, _MTU_MAX) or None,
+        advmss=min(route.advmss or 0, _ADVMSS_MAX) or None,
+        priority=route.priority or (0 if v4 else _IP6_RT_PRIO_USER),
+        table=route.table or RT_TABLE_MAIN,
+        scope=scope_of(route) if v4 else RT_SCOPE_UNIVERSE,
+    )
 
 
 def rules(ns_fd: int) -> list[Rule]:
@@ -184,8 +221,9 @@ def _table(message: Any) -> int:
 
 def _hops(message: Any) -> list[Hop]:
     metrics = message.get("RTA_METRICS")
-    route = Route(
+    route = KeptRoute(
         _network(message, "RTA_DST", "dst_len"),
+        None,
         mtu=metrics and metrics.get("RTAX_MTU"),
         advmss=metrics and metrics.get("RTAX_ADVMSS"),
         priority=message.get("RTA_PRIORITY") or 0,

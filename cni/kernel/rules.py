@@ -9,10 +9,9 @@ import struct
 import sys
 from typing import Final
 
-from cni.kernel.addresses import RTA_TABLE, RTPROT_STATIC
+from cni.kernel.addresses import RTA_TABLE, RTPROT_STATIC, Address
 from cni.kernel.netlink import attributes
 from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, Change, Rtnl, attr, u32
-from cni.protocol.result import Address
 
 RTM_GETROUTE: Final = 26
 RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34

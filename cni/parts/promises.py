@@ -21,9 +21,8 @@ from cni.kernel.addresses import (
     RT_TABLE_LOCAL,
     RTN_UNICAST,
     RTPROT_KERNEL,
-    as_kept,
 )
-from cni.kernel.dump import Assigned, Hop, Rule
+from cni.kernel.dump import Assigned, Hop, Rule, as_kept
 from cni.kernel.netlink import attributes
 from cni.kernel.rtnl import Link
 from cni.parts import addressing
@@ -106,7 +105,7 @@ def check(pod: Pod, link: Link, promised: Promised) -> None:
     for network in connected:
         if problem := _before_connected(network, routes, link.index, led):
             raise CheckFailed(f"{link.name}: {problem}")
-    ways = {hop.route.table or 0 for hop in routes if hop.output == link.index} - {RT_TABLE_LOCAL}
+    ways = {hop.route.table for hop in routes if hop.output == link.index} - {RT_TABLE_LOCAL}
     for ip in promised.ips:
         if found := _rejecting(ip, rules, ways, connected | {wanted.dst for wanted in promised.routes}):
             to = f" to {found.destination}" if found.destination else ""

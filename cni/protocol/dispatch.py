@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Callable, Mapping
 
-from cni.kernel import budget
 from cni.protocol import spec
 from cni.protocol.errors import CniError, KernelRefused
 from cni.protocol.result import Result
@@ -21,7 +20,6 @@ Command = Callable[[Request, Config, list[str]], Result | None]
 def answer(request: Request, commands: Mapping[str, Command]) -> Reply:
     """Answer one request; never raises."""
     version, log = spec.NEWEST, list[str]()
-    budget.begin()
     try:
         spec.check_environment(request)
         if request.command == "VERSION":

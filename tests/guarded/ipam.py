@@ -7,6 +7,7 @@ GUARDS = [
     *of(
         "ipam/main.py",
         "unit/test_ipam_store.py unit/test_ipam_policy.py",
+        ("budget", "    budget.begin()\n", "", "netns/test_netlink.py::test_each_request_has_its_own_budget"),
         ("abandoned", "            request.refuse_if_abandoned()\n", "", "netns/test_abandoned.py"),
         (
             "in-use-is-kept-back",

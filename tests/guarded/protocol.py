@@ -19,9 +19,4 @@ GUARDS = [
         ("abandoned", "        if self.abandoned():", "        if False:", "netns/test_abandoned.py"),
         ("result-not-remembered", " and b'\"prevResult\"' not in stdin", ""),
     ),
-    *of(
-        "cni/protocol/dispatch.py",
-        "netns/test_netlink.py::test_all_waits_of_a_request_are_one",
-        ("budget", "    budget.begin()\n", ""),
-    ),
 ]

@@ -8,12 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import cast
 
 import pytest
 from topology import Pod
 
+from cni import main
 from cni.kernel import budget, netlink, netns, rdma_netlink, rtnl, unlink
+from cni.protocol.spec import Program, Request
+from ipam import main as ipam
 
 DELLINK, GROUP_LINK, SOL_NETLINK, ADD_MEMBERSHIP = 17, 1, 270, 1
 WAIT = 0.5  # seconds
@@ -172,6 +176,13 @@ def test_all_waits_of_a_request_are_one(inside: rtnl.Rtnl) -> None:
     assert inside.link("lo")
     budget.extend_for_undo()
     assert budget.left() == budget.UNDOING
+
+
+@pytest.mark.parametrize("run", [partial(main.run, programs={}), ipam.run], ids=["main", "ipam"])
+def test_each_request_has_its_own_budget(run: Program) -> None:
+    budget.spend(budget.REQUEST)
+    assert run(Request({"CNI_COMMAND": "VERSION"})).exit_code == 0
+    assert budget.left() == budget.REQUEST
 
 
 def overflowed(inside: rtnl.Rtnl, pod: Pod) -> None:
