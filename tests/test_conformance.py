@@ -160,8 +160,8 @@ DEMANDS: dict[str, dict[str, str | Untested]] = {
 
 
 def _tests_of_check() -> set[str]:
-    """Those that docs/reference.md names in its tables of CHECK; a name without a file is of the file before it."""
-    section = (TESTS.parent / "docs" / "reference.md").read_text().partition("\n## CHECK\n")[2].partition("\n## ")[0]
+    """Those that docs/check.md names in its tables; a name without a file is of the file before it."""
+    section = (TESTS.parent / "docs" / "check.md").read_text()
     found, file = set[str](), ""
     for path, name in re.findall(r"`(?:([a-z_/]+\.py)::)?(test_\w+)`", section):
         file = path or file

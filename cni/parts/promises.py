@@ -1,7 +1,7 @@
 """What CHECK holds an interface, its addresses, routes and rules to: what ADD left, as later plugins of the chain say
 that they changed it.
 
-``of`` says what that is, pure; ``check`` asks the kernel.  docs/reference.md has the table of what is compared and what
+``of`` says what that is, pure; ``check`` asks the kernel.  docs/check.md has the table of what is compared and what
 is left to others.  Imported for CHECK only.
 """
 

@@ -1,7 +1,7 @@
 """Every way an answer can be an error.
 
 Codes 1-8, 11, 50 and 51 are the specification's (CNI SPEC 1.1.0, "Error", and libcni's types.go for 8);
-100 and above are ours and listed in docs/reference.md.  A class per answer a caller can act on: nobody
+100 and above are ours and listed in docs/errors.md.  A class per answer a caller can act on: nobody
 formats a code into text, and only dispatch.py turns an exception into JSON.
 """
 
