@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from fabric import container_id, netns_path
 
 from agent.workers import WORKERS
-from cni.kernel import addresses, netns, rtnl, unlink
+from cni.kernel import addresses, links, netlink, netns, rtnl, unlink
 
 VERBS = ("ADD", "DEL")
 _FORKED = multiprocessing.get_context("fork")
@@ -176,9 +176,9 @@ class Floor(Side):
 
     @staticmethod
     def _add(host: rtnl.Rtnl, inside: rtnl.Rtnl, fd: int, master: int) -> None:
-        bridge = rtnl.attr(1, rtnl.u32(4))  # IFLA_MACVLAN_MODE
-        body = rtnl.new_link(kind="macvlan", data=bridge, parent=master, name="hpn0", ns_fd=fd)
-        host.change(rtnl.RTM_NEWLINK, rtnl.NLM_F_CREATE | rtnl.NLM_F_EXCL, body)
+        bridge = netlink.attr(1, netlink.u32(4))  # IFLA_MACVLAN_MODE
+        body = links.new_link(kind="macvlan", data=bridge, parent=master, name="hpn0", ns_fd=fd)
+        host.change(links.RTM_NEWLINK, netlink.NLM_F_CREATE | netlink.NLM_F_EXCL, body)
         link = inside.link("hpn0")
         assert link
-        inside.change_all([addresses.adding_address(link.index, IPv4Interface("10.58.0.2/16")), rtnl.setting_up(link)])
+        inside.change_all([addresses.adding_address(link.index, IPv4Interface("10.58.0.2/16")), links.setting_up(link)])

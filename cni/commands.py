@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cni import collect, kinds, undo
-from cni.kernel import netns, rtnl
+from cni.kernel import links, netns, rtnl
 from cni.parts import addressing, delegate, device_info, gids, rxe
 from cni.parts.delegate import Programs
 from cni.protocol import spec
@@ -240,7 +240,7 @@ def _refuse_taken_name(pod: Pod, ifname: str) -> None:
         )
 
 
-def _made(kind: kinds.Kind, plan: Json, host: rtnl.Rtnl, pod: Pod, ifname: str) -> rtnl.Link | None:
+def _made(kind: kinds.Kind, plan: Json, host: rtnl.Rtnl, pod: Pod, ifname: str) -> links.Link | None:
     """Kind.attach.  Raises InterfaceExists where the name was taken since it was looked for."""
     try:
         return kind.attach(plan, host, pod, ifname)

@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final
 
-from cni.kernel import probe, rtnl
+from cni.kernel import links, probe
 from cni.kernel.budget import wait_for_carrier
-from cni.kernel.rtnl import Link
+from cni.kernel.links import Link
 from cni.protocol.errors import InvalidConfig, LinkUnavailable, doing
 from cni.protocol.result import Address, Ip
 from cni.protocol.spec import Request, configuration
@@ -95,4 +95,4 @@ def _up(pod: Pod, link: Link) -> Iterator[None]:
         yield
     finally:
         if not link.up:
-            pod.rtnl.set_link(link.index, mask=rtnl.IFF_UP)
+            pod.rtnl.set_link(link.index, mask=links.IFF_UP)

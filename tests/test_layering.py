@@ -37,7 +37,7 @@ OURS = {
     # Where the pod's interface decides.
     "ipam.link": {
         *("ipam.conflicts", "ipam.eui64", "ipam.pool", "ipam.stores", "cni.protocol", "cni.state.pod"),
-        *("cni.kernel.budget", "cni.kernel.probe", "cni.kernel.rtnl"),
+        *("cni.kernel.budget", "cni.kernel.links", "cni.kernel.probe"),
     },
     "agent": {"agent", "cni.main", "cni.protocol", "ipam.main"},
     # What it imports before the first request, for that to find.

@@ -1,11 +1,11 @@
-"""An interface's addresses and routes as messages, packed by hand as rtnl.py's are (man 7 rtnetlink).  Pure."""
+"""An interface's addresses and routes as messages, packed by hand as those of links.py (man 7 rtnetlink).  Pure."""
 
 import socket
 import struct
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Protocol
 
-from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, Change, attr, u32
+from cni.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, Change, attr, u32
 
 RTM_NEWADDR, RTM_NEWROUTE = 20, 24
 IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_FLAGS = 1, 2, 4, 8

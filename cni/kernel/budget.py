@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from cni.kernel.rtnl import Link, Rtnl
+    from cni.kernel.links import Link
+    from cni.kernel.rtnl import Rtnl
 
 # Seconds for a request, and at least for each attachment that it undoes after that: no command waits for longer than
 # LONGEST, but GC, which undoes many.

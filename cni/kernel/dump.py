@@ -23,8 +23,9 @@ from cni.kernel.addresses import (
     Route,
     scope_of,
 )
-from cni.kernel.netlink import HEADER, SOL_NETLINK
-from cni.kernel.rtnl import RTM_GETLINK, Link, Rtnl, attr, get_link, open_in, parse_link, u32
+from cni.kernel.links import RTM_GETLINK, Link, get_link, parse_link
+from cni.kernel.netlink import HEADER, SOL_NETLINK, attr, u32
+from cni.kernel.rtnl import Rtnl, open_in
 from cni.kernel.rules import RTM_GETROUTE, RTM_GETRULE
 
 T = TypeVar("T")

@@ -21,6 +21,7 @@ from cni.kernel import budget
 from cni.kernel.netns import run_in
 
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_ACK_TLVS = 0x1, 0x4, 0x300, 0x10, 0x200
+NLM_F_EXCL, NLM_F_CREATE = 0x200, 0x400
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 NLMSGERR_ATTR_MSG: Final = 1
@@ -30,6 +31,9 @@ ATTR: Final = struct.Struct("=HH")  # struct nlattr
 _attr_at = ATTR.unpack_from
 _SIOCGSKNS: Final = 0x894C
 _ROOM: Final = 65536
+
+# What it is, in words; a message's type, flags and body.
+Change = tuple[str, int, int, bytes]
 
 
 class AnswerLost(OSError):
@@ -95,6 +99,19 @@ def receive(sock: socket.socket, request: bytes = b"") -> Iterator[bytes]:
         budget.spend(time.monotonic() - began)
 
 
+def attr(kind: int, payload: bytes) -> bytes:
+    """struct nlattr and its payload, padded to four bytes."""
+    return ATTR.pack(ATTR.size + len(payload), kind) + payload + bytes(-len(payload) % 4)
+
+
+def u32(value: int) -> bytes:
+    return struct.pack("=I", value)
+
+
+def text(value: str) -> bytes:
+    return value.encode() + b"\0"
+
+
 def attributes(data: bytes) -> dict[int, bytes]:
     """Attribute type (without its flag bits) -> payload; of a repeated type the last."""
     found, offset, end = dict[int, bytes](), 0, len(data)
@@ -134,6 +151,10 @@ def raise_error(body: bytes, flags: int) -> None:
         return
     said = attributes(body[4 + HEADER.size :]).get(NLMSGERR_ATTR_MSG) if flags & NLM_F_ACK_TLVS else None
     raise OSError(number, os.strerror(number) + (f" ({read_text(said)})" if said else ""))
+
+
+def read_u32(payload: bytes) -> int:
+    return int.from_bytes(payload[:4], sys.byteorder)
 
 
 def read_text(payload: bytes) -> str:

@@ -14,10 +14,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
-from cni.kernel import rtnl
-from cni.kernel.netlink import SOL_NETLINK, attributes
-from cni.kernel.netns import inode, run_in
-from cni.kernel.rtnl import (
+from cni.kernel import links, rtnl
+from cni.kernel.links import (
     IFLA_LINK,
     IFLA_PARENT_DEV_NAME,
     LINK,
@@ -25,12 +23,11 @@ from cni.kernel.rtnl import (
     RTM_GETLINK,
     RTM_NEWLINK,
     Link,
-    Rtnl,
-    attr,
     parse_link,
-    text,
-    u32,
 )
+from cni.kernel.netlink import SOL_NETLINK, attr, attributes, text, u32
+from cni.kernel.netns import inode, run_in
+from cni.kernel.rtnl import Rtnl
 
 RTM_GETNEIGH, RTM_GETNSID = 30, 90
 IFLA_GROUP, IFLA_TARGET_NETNSID = 27, 46
@@ -75,7 +72,7 @@ def links_of_device(inside: Rtnl, device: str, *more: bytes) -> list[Link]:
 
 
 def _links(inside: Rtnl, kind: int, value: bytes, *more: bytes) -> list[Link]:
-    bodies = inside.dump(RTM_GETLINK, rtnl.get_link() + b"".join(more))
+    bodies = inside.dump(RTM_GETLINK, links.get_link() + b"".join(more))
     return [parse_link(body) for body in bodies if attributes(body[LINK.size :]).get(kind) == value]
 
 

@@ -15,8 +15,8 @@ from typing import Final
 
 from cni.kernel.addresses import Address
 from cni.kernel.announce import ALL_NODES_MAC, BROADCAST, ETH_P_ARP, ETH_P_IPV6, ICMPV6, icmpv6
+from cni.kernel.links import Link
 from cni.kernel.netns import run_in
-from cni.kernel.rtnl import Link
 
 PROBES: Final = 3  # RFC 5227's PROBE_NUM
 

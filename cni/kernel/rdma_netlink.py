@@ -24,12 +24,16 @@ from cni.kernel.netlink import (
     NLM_F_REQUEST,
     NLMSG_DONE,
     NLMSG_ERROR,
+    attr,
     attributes,
     messages,
     pairs,
+    read_text,
+    read_u32,
+    text,
+    u32,
 )
 from cni.kernel.netns import run_in
-from cni.kernel.rtnl import attr, text, u32
 
 NETLINK_RDMA: Final = 20
 NLDEV: Final = 5 << 10  # RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)
@@ -61,7 +65,8 @@ def index_of(name: str, ns_fd: int | None = None) -> int | None:
         with _socket() as sock:
             for _ in range(_MISSES):
                 found = {
-                    _text(a[DEV_NAME]): _u32(a[DEV_INDEX]) for a in map(attributes, _call(sock, GET, NLM_F_DUMP, b""))
+                    read_text(a[DEV_NAME]): read_u32(a[DEV_INDEX])
+                    for a in map(attributes, _call(sock, GET, NLM_F_DUMP, b""))
                 }
                 if name in found:
                     return found[name]
@@ -82,7 +87,7 @@ def name_of(index: int, ns_fd: int | None = None) -> str:
                 if e.errno == errno.EINVAL:  # no such device, or not here
                     return ""
                 raise
-            return _text(attributes(answer)[DEV_NAME])
+            return read_text(attributes(answer)[DEV_NAME])
 
     return _in(ns_fd, look)
 
@@ -138,7 +143,7 @@ def users(index: int) -> list[int]:
         for kind, entry in pairs(attributes(answer)[RES_CTX])
         if kind == RES_CTX_ENTRY
     ]
-    return [_u32(entry[RES_PID]) for entry in entries if RES_PID in entry]
+    return [read_u32(entry[RES_PID]) for entry in entries if RES_PID in entry]
 
 
 def set_netns(index: int, ns_fd: int) -> bytes:
@@ -169,11 +174,3 @@ def _call(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes
             bodies.append(payload)
         if not flags & (NLM_F_DUMP | NLM_F_ACK):
             return bodies
-
-
-def _u32(payload: bytes) -> int:
-    return int(struct.unpack("=I", payload[:4])[0])
-
-
-def _text(payload: bytes) -> str:
-    return payload.rstrip(b"\0").decode(errors="replace")

@@ -1,6 +1,6 @@
 """Rules of policy routing (man 8 ip-rule, include/uapi/linux/fib_rules.h), and which routing tables are in use.
 
-Packed by hand as in rtnl.py, and held against pyroute2's encoder and decoder as well.  Failure is OSError.
+Packed by hand as in links.py, and held against pyroute2's encoder and decoder as well.  Failure is OSError.
 """
 
 import errno
@@ -10,8 +10,8 @@ import sys
 from typing import Final
 
 from cni.kernel.addresses import RTA_TABLE, RTPROT_STATIC, Address
-from cni.kernel.netlink import attributes
-from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, Change, Rtnl, attr, u32
+from cni.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, Change, attr, attributes, u32
+from cni.kernel.rtnl import Rtnl
 
 RTM_GETROUTE: Final = 26
 RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34

@@ -12,8 +12,9 @@ from typing import Final
 
 from cni.kernel import netlink
 from cni.kernel.budget import REQUEST, attempts
+from cni.kernel.links import LINK, RTM_DELLINK
 from cni.kernel.netlink import NLM_F_ACK, NLMSG_ERROR, SOL_NETLINK, attributes, messages, raise_error
-from cni.kernel.rtnl import LINK, RTM_DELLINK, Rtnl
+from cni.kernel.rtnl import Rtnl
 
 NETLINK_ADD_MEMBERSHIP, NETLINK_DROP_MEMBERSHIP = 1, 2
 RTNLGRP_LINK: Final = 1

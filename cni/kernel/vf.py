@@ -5,8 +5,8 @@ import struct
 from dataclasses import dataclass, fields
 from typing import Final
 
-from cni.kernel.netlink import attributes, pairs
-from cni.kernel.rtnl import IFLA_VFINFO_LIST, attr
+from cni.kernel.links import IFLA_VFINFO_LIST
+from cni.kernel.netlink import attr, attributes, pairs
 
 RTEXT_FILTER_VF: Final = 1
 IFLA_VF_INFO: Final = 1

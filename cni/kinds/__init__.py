@@ -17,7 +17,8 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
-from cni.kernel.rtnl import Link, Rtnl
+from cni.kernel.links import Link
+from cni.kernel.rtnl import Rtnl
 from cni.kinds.escaped import Search
 from cni.protocol.errors import RecordUnreadable
 from cni.protocol.result import Interface

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from cni.kernel import dump, netdevice, nsid, rtnl, sysfs, unlink
-from cni.kernel.netlink import attributes
-from cni.kernel.rtnl import NLM_F_CREATE, NLM_F_EXCL, RTM_NEWLINK, Link, Rtnl
+from cni.kernel import dump, links, netdevice, nsid, sysfs, unlink
+from cni.kernel.links import RTM_NEWLINK, Link
+from cni.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, attributes
+from cni.kernel.rtnl import Rtnl
 from cni.kinds import escaped
 from cni.kinds.escaped import Search
 from cni.parts import gids, rdma
@@ -168,7 +169,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
     maker = pod.rtnl if wanted.in_container else host
 
     def make(name: str) -> None:
-        body = rtnl.new_link(
+        body = links.new_link(
             kind=wanted.kind,
             data=bytes.fromhex(wanted.data),
             parent=wanted.parent,

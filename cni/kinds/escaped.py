@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cni.kernel import budget, netns, nsid, rtnl
-from cni.kernel.rtnl import Link, Rtnl
+from cni.kernel.links import Link
+from cni.kernel.rtnl import Rtnl
 from cni.protocol.spec import Json
 from cni.state import journal, libcni_cache
 from cni.state.journal import Entry, Record

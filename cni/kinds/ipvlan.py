@@ -4,7 +4,8 @@ import struct
 from typing import TYPE_CHECKING, Final, cast
 
 from cni.kernel import netns
-from cni.kernel.rtnl import Rtnl, attr
+from cni.kernel.netlink import attr
+from cni.kernel.rtnl import Rtnl
 from cni.kinds import child
 from cni.kinds.child import IFLA_IPVLAN_MODE, attach, check, claiming, describe, detach, interfaces, stands, status
 from cni.protocol.errors import LinkUnavailable

@@ -4,8 +4,9 @@ The attachment was there, for it had a record; which kind it was, and what was c
 found in the pod under its name, and could be ours, is taken away.  Only then are its addresses free at once.
 """
 
-from cni.kernel import netns, rdma_netlink, rtnl, sysfs, unlink
-from cni.kernel.rtnl import IFLA_IFNAME, IFLA_NET_NS_FD, Link, attr, text, u32
+from cni.kernel import links, netns, rdma_netlink, sysfs, unlink
+from cni.kernel.links import IFLA_IFNAME, IFLA_NET_NS_FD, Link
+from cni.kernel.netlink import attr, text, u32
 from cni.protocol.errors import BadEnvironment, doing
 from cni.protocol.spec import Request
 from cni.state import pod as pods
@@ -53,7 +54,7 @@ def _send_home(pod: Pod, link: Link) -> None:
             index = rdma_netlink.index_of(name, pod.fd)
             if index is not None:
                 rdma_netlink.move(index, to=own, of=pod.fd)
-        pod.rtnl.set_link(link.index, mask=rtnl.IFF_UP)
+        pod.rtnl.set_link(link.index, mask=links.IFF_UP)
         # The pod's name for it may be taken on the host.
         pod.rtnl.set_link(link.index, attr(IFLA_IFNAME, text(f"vf{link.index}")))
         pod.rtnl.set_link(link.index, attr(IFLA_NET_NS_FD, u32(own)))

@@ -3,7 +3,8 @@
 import secrets
 from typing import TYPE_CHECKING, Final, cast
 
-from cni.kernel.rtnl import Rtnl, attr, u32
+from cni.kernel.netlink import attr, u32
+from cni.kernel.rtnl import Rtnl
 from cni.kinds import child
 from cni.kinds.child import attach, check, claiming, describe, detach, interfaces, stands, status
 from cni.protocol.spec import Json

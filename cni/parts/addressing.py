@@ -4,10 +4,11 @@ import os
 from dataclasses import replace
 from typing import Final
 
-from cni.kernel import addresses, announce, dump, rtnl, sysctl
+from cni.kernel import addresses, announce, dump, links, sysctl
 from cni.kernel.addresses import IFA_F_DADFAILED, IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_TENTATIVE
 from cni.kernel.budget import attempts, wait_for_carrier
-from cni.kernel.rtnl import Change, Link
+from cni.kernel.links import Link
+from cni.kernel.netlink import Change
 from cni.protocol.errors import AddressConflict, InvalidConfig, doing
 from cni.protocol.result import Address, Result, Route
 from cni.state.pod import Pod
@@ -42,7 +43,7 @@ def _changes(link: Link, result: Result, dad: str) -> list[Change]:
     return [
         # arp_notify has the kernel announce what IPv4 addresses there are when the link goes up.
         *(addresses.adding_address(link.index, address) for address in v4),
-        rtnl.setting_up(link),
+        links.setting_up(link),
         # Added to a link that is down, an optimistic address is local only after duplicate detection, a second later.
         *(addresses.adding_address(link.index, address, _DAD_FLAGS[dad]) for address in v6),
         *(addresses.adding_route(link.index, route) for route in with_gateways(result)),

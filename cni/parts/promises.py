@@ -23,8 +23,8 @@ from cni.kernel.addresses import (
     RTPROT_KERNEL,
 )
 from cni.kernel.dump import Assigned, Hop, Rule, as_kept
+from cni.kernel.links import Link
 from cni.kernel.netlink import attributes
-from cni.kernel.rtnl import Link
 from cni.parts import addressing
 from cni.protocol.errors import CheckFailed
 from cni.protocol.result import Interface, Ip, Network, Result, Route

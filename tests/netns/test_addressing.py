@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from topology import Host, Pod, ip, until
 
-from cni.kernel import addresses, netns, rtnl
+from cni.kernel import addresses, links, netns, rtnl
 
 ETH_P_ALL, ETH_P_ARP, ETH_P_IPV6 = 0x0003, 0x0806, 0x86DD
 NA = 136
@@ -364,4 +364,4 @@ def test_of_several_changes_the_first_failure_is_told_and_the_others_were_tried(
         assert pod.addresses("lo") == {str(address) for address in (one, two, three)}
         # No answer is left over that the next request could take for its own.
         assert inside.link("lo") == lo
-        inside.change_all([rtnl.setting_up(lo)])
+        inside.change_all([links.setting_up(lo)])

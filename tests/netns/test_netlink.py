@@ -15,7 +15,7 @@ import pytest
 from topology import Pod
 
 from cni import main
-from cni.kernel import budget, netlink, netns, rdma_netlink, rtnl, unlink
+from cni.kernel import budget, links, netlink, netns, rdma_netlink, rtnl, unlink
 from cni.protocol.spec import Program, Request
 from ipam import main as ipam
 
@@ -205,8 +205,8 @@ def test_a_socket_that_overflowed_is_given_up(pod: Pod, inside: rtnl.Rtnl) -> No
     assert inside.link("b1")
     overflowed(inside, pod)
     with pytest.raises(netlink.AnswerLost):
-        list(inside.dump(rtnl.RTM_GETLINK, rtnl.get_link()))
-    assert len(list(inside.dump(rtnl.RTM_GETLINK, rtnl.get_link()))) == 2
+        list(inside.dump(links.RTM_GETLINK, links.get_link()))
+    assert len(list(inside.dump(links.RTM_GETLINK, links.get_link()))) == 2
 
 
 def test_a_dump_of_what_changes_all_the_time_ends(pod: Pod, inside: rtnl.Rtnl) -> None:
@@ -219,6 +219,6 @@ def test_a_dump_of_what_changes_all_the_time_ends(pod: Pod, inside: rtnl.Rtnl) -
         assert index
         with repeated(lambda: other.rename(index.index, f"x{next(numbers)}")):
             for _ in range(20):
-                names = [rtnl.parse_link(body).name for body in inside.dump(rtnl.RTM_GETLINK, rtnl.get_link())]
+                names = [links.parse_link(body).name for body in inside.dump(links.RTM_GETLINK, links.get_link())]
                 assert set(names) >= {"lo", *(f"b{n}" for n in range(59))}
                 assert len(names) <= 3 * 61

@@ -8,7 +8,7 @@ import time
 import pytest
 from topology import Pod, until
 
-from cni.kernel import netns, rtnl, unlink
+from cni.kernel import links, netns, rtnl, unlink
 
 
 def make(pod: Pod, name: str = "v0") -> int:
@@ -35,7 +35,7 @@ def test_gone_when_it_returns_and_the_socket_goes_on(pod: Pod) -> None:
             assert inside.link(index=index) is None
             assert took < 5
             # Others' answers, announcements and the late one of the deletion are none of the next request's.
-            inside.change_all([rtnl.setting_up(lo) for lo in [inside.link("lo")] if lo])
+            inside.change_all([links.setting_up(lo) for lo in [inside.link("lo")] if lo])
     assert until(lambda: open_descriptors() == before)  # the asking thread's goes with it
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from unit.ipam_calls import Net, killed_at
 
-from cni.kernel.rtnl import IFF_NOARP, Link
+from cni.kernel.links import IFF_NOARP, Link
 from cni.protocol.errors import AddressConflict, InvalidConfig, IoFailure, PoolExhausted
 from cni.protocol.spec import Key
 from ctl.main import main

@@ -13,8 +13,8 @@ from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from cni.kernel import addresses, netlink, rtnl
-from cni.kernel.rtnl import Link
+from cni.kernel import addresses, links, netlink
+from cni.kernel.links import Link
 from cni.protocol.result import Route
 
 
@@ -55,7 +55,7 @@ NO_LINK_FIELDS = {"family": 0, "ifi_type": 0, "index": 0, "flags": 0, "change": 
     ],
 )
 def test_get_link(given: dict[str, Any], index: int, attrs: list[Any]) -> None:
-    body = rtnl.get_link(**given)
+    body = links.get_link(**given)
     assert decoded(ifinfmsg, body) == (NO_LINK_FIELDS | {"index": index}, attrs)
     assert body == encoded(ifinfmsg, {"index": index}, attrs)
 
@@ -65,7 +65,7 @@ IPVLAN_L3 = struct.pack("=HHHxx", 6, 1, 1)
 
 
 def test_new_link_with_everything() -> None:
-    body = rtnl.new_link(
+    body = links.new_link(
         kind="macvlan", data=MACVLAN_BRIDGE, parent=3, name="hpn0", mac="02:00:00:00:00:01", mtu=9000, ns_fd=11
     )
     attrs = [
@@ -81,7 +81,7 @@ def test_new_link_with_everything() -> None:
 
 def test_new_link_with_the_least() -> None:
     """What is left to the kernel is not in the message at all: 0 or an empty MAC would be an order."""
-    body = rtnl.new_link(kind="ipvlan", data=IPVLAN_L3, parent=2**31 - 1, name="x")
+    body = links.new_link(kind="ipvlan", data=IPVLAN_L3, parent=2**31 - 1, name="x")
     attrs = [
         ("IFLA_IFNAME", "x"),
         ("IFLA_LINK", 2**31 - 1),
@@ -91,7 +91,7 @@ def test_new_link_with_the_least() -> None:
 
 
 def test_new_link_in_descriptor_zero() -> None:
-    _, attrs = decoded(ifinfmsg, rtnl.new_link(kind="macvlan", data=b"", parent=3, name="x", ns_fd=0))
+    _, attrs = decoded(ifinfmsg, links.new_link(kind="macvlan", data=b"", parent=3, name="x", ns_fd=0))
     assert ("IFLA_NET_NS_FD", 0) in attrs
 
 
@@ -300,15 +300,15 @@ VETH = [("IFLA_IFNAME", "rail0"), ("IFLA_MTU", 1500), ("IFLA_ADDRESS", "02:00:00
     ],
 )
 def test_parse_link(fields: dict[str, Any], attrs: list[Any], link: Link) -> None:
-    found = rtnl.parse_link(encoded(ifinfmsg, {"ifi_type": 1} | fields, attrs))
+    found = links.parse_link(encoded(ifinfmsg, {"ifi_type": 1} | fields, attrs))
     assert (found, found.ethernet) == (link, link.name != "lo")
 
 
 def test_infiniband_address_is_kept_whole() -> None:
     mac = ":".join(f"{n:02x}" for n in range(20))
     body = struct.pack("=BxHiII", 0, 32, 3, 0, 0)
-    body += rtnl.attr(1, bytes(range(20))) + rtnl.attr(3, b"ib0\0") + rtnl.attr(4, struct.pack("=I", 2044))
-    link = rtnl.parse_link(body)
+    body += netlink.attr(1, bytes(range(20))) + netlink.attr(3, b"ib0\0") + netlink.attr(4, struct.pack("=I", 2044))
+    link = links.parse_link(body)
     assert (link.mac, link.infiniband) == (mac, True)
 
 
@@ -367,19 +367,19 @@ def test_acknowledgement_is_no_error() -> None:
     ],
 )
 def test_attr(kind: int, payload: bytes, raw: str) -> None:
-    assert rtnl.attr(kind, payload) == bytes.fromhex(raw)  # of a little-endian machine
+    assert netlink.attr(kind, payload) == bytes.fromhex(raw)  # of a little-endian machine
     assert netlink.attributes(bytes.fromhex(raw)) == {kind: payload}
 
 
 def test_attributes_drops_flag_bits_and_keeps_the_last() -> None:
     nested, swapped = struct.pack("=HHI", 8, 0x8000 | 18, 1), struct.pack("=HHI", 8, 0x4000 | 19, 2)
-    assert netlink.attributes(nested + swapped + rtnl.attr(18, b"last")) == {18: b"last", 19: struct.pack("=I", 2)}
+    assert netlink.attributes(nested + swapped + netlink.attr(18, b"last")) == {18: b"last", 19: struct.pack("=I", 2)}
 
 
 @pytest.mark.parametrize("length", [0, 1, 3])
 def test_an_attribute_shorter_than_its_header_ends_the_list(length: int) -> None:
     broken = struct.pack("=HH", length, 9)
-    assert netlink.attributes(rtnl.attr(1, b"ok") + broken + rtnl.attr(2, b"x")) == {1: b"ok"}
+    assert netlink.attributes(netlink.attr(1, b"ok") + broken + netlink.attr(2, b"x")) == {1: b"ok"}
 
 
 pairs = st.lists(st.tuples(st.integers(0, 0x3FFF), st.binary(max_size=40)), max_size=8)
@@ -387,7 +387,7 @@ pairs = st.lists(st.tuples(st.integers(0, 0x3FFF), st.binary(max_size=40)), max_
 
 @given(pairs)
 def test_attributes_reads_what_attr_wrote(written: list[tuple[int, bytes]]) -> None:
-    data = b"".join(rtnl.attr(kind, payload) for kind, payload in written)
+    data = b"".join(netlink.attr(kind, payload) for kind, payload in written)
     assert netlink.attributes(data) == dict(written)
     assert len(data) % 4 == 0
 
@@ -395,7 +395,7 @@ def test_attributes_reads_what_attr_wrote(written: list[tuple[int, bytes]]) -> N
 @given(pairs, st.integers(0, 400))
 def test_attributes_cut_short(written: list[tuple[int, bytes]], length: int) -> None:
     """Every payload is what was written, but for the last one, which may be its beginning."""
-    data = b"".join(rtnl.attr(kind, payload) for kind, payload in written)[:length]
+    data = b"".join(netlink.attr(kind, payload) for kind, payload in written)[:length]
     read = netlink.attributes(data)
     cut = [kind for kind, payload in read.items() if (kind, payload) not in written]
     assert len(cut) <= 1
@@ -409,10 +409,12 @@ def test_attributes_of_anything(data: bytes) -> None:
 
 def test_altname() -> None:
     attrs = [("IFLA_PROP_LIST", [("IFLA_ALT_IFNAME", "nic0")])]
-    assert decoded(ifinfmsg, rtnl.altname(7, "nic0")) == (NO_LINK_FIELDS | {"index": 7}, attrs)
+    assert decoded(ifinfmsg, links.altname(7, "nic0")) == (NO_LINK_FIELDS | {"index": 7}, attrs)
 
 
 def test_every_altname_of_a_link() -> None:
-    names = rtnl.attr(rtnl.IFLA_ALT_IFNAME, b"nic0\0") + rtnl.attr(rtnl.IFLA_ALT_IFNAME, b"enp1s0\0")
-    body = struct.pack("=BxHiII", 0, 1, 3, 0, 0) + rtnl.attr(3, b"rail0\0") + rtnl.attr(4, struct.pack("=I", 1500))
-    assert rtnl.parse_link(body + rtnl.attr(rtnl.IFLA_PROP_LIST, names)).altnames == ("nic0", "enp1s0")
+    names = netlink.attr(links.IFLA_ALT_IFNAME, b"nic0\0") + netlink.attr(links.IFLA_ALT_IFNAME, b"enp1s0\0")
+    body = (
+        struct.pack("=BxHiII", 0, 1, 3, 0, 0) + netlink.attr(3, b"rail0\0") + netlink.attr(4, struct.pack("=I", 1500))
+    )
+    assert links.parse_link(body + netlink.attr(links.IFLA_PROP_LIST, names)).altnames == ("nic0", "enp1s0")

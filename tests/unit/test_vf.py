@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-from cni.kernel import netlink, rtnl, vf
+from cni.kernel import netlink, vf
 from cni.kernel.vf import Vf
 
 MAC = "02:00:00:00:00:07"
@@ -68,21 +68,21 @@ def test_no_such_attribute(name: str, value: object) -> None:
 
 def said(index: int, *more: bytes) -> bytes:
     """One IFLA_VF_INFO, as rtnl_fill_vfinfo makes it."""
-    mac = rtnl.attr(1, struct.pack("=I", index) + bytes.fromhex(MAC.replace(":", "")) + bytes(26))
-    return rtnl.attr(1, mac + b"".join(more))
+    mac = netlink.attr(1, struct.pack("=I", index) + bytes.fromhex(MAC.replace(":", "")) + bytes(26))
+    return netlink.attr(1, mac + b"".join(more))
 
 
 def test_parse() -> None:
     one = said(
         0,
-        rtnl.attr(12, rtnl.attr(1, struct.pack("=III", 0, 7, 2) + b"\x88\xa8\0\0")),
-        rtnl.attr(6, struct.pack("=III", 0, 10, 50)),
-        rtnl.attr(4, struct.pack("=II", 0, 1)),
-        rtnl.attr(9, struct.pack("=II", 0, 0)),
-        rtnl.attr(5, struct.pack("=II", 0, 1)),
+        netlink.attr(12, netlink.attr(1, struct.pack("=III", 0, 7, 2) + b"\x88\xa8\0\0")),
+        netlink.attr(6, struct.pack("=III", 0, 10, 50)),
+        netlink.attr(4, struct.pack("=II", 0, 1)),
+        netlink.attr(9, struct.pack("=II", 0, 0)),
+        netlink.attr(5, struct.pack("=II", 0, 1)),
     )
     # What the driver does not tell is 2^32-1.
-    other = said(1, rtnl.attr(4, struct.pack("=II", 1, 0xFFFFFFFF)), rtnl.attr(2, struct.pack("=III", 1, 5, 1)))
+    other = said(1, netlink.attr(4, struct.pack("=II", 1, 0xFFFFFFFF)), netlink.attr(2, struct.pack("=III", 1, 5, 1)))
     assert vf.parse(one + other) == {
         0: Vf(MAC, (7, 2, "802.1ad"), (10, 50), spoofchk=True, trust=False, link_state="enable"),
         1: Vf(MAC, (5, 1, "802.1q"), (0, 0), spoofchk=None, trust=None, link_state=None),
@@ -91,8 +91,8 @@ def test_parse() -> None:
 
 def test_parse_of_an_infiniband_vf() -> None:
     """Its MAC is the first bytes of the PF's own address; a GUID that was not set is zero."""
-    node = rtnl.attr(10, struct.pack("=I4xQ", 0, 0x0011223344556677))
-    port, none = (rtnl.attr(11, struct.pack("=I4xQ", 0, number)) for number in (0x1122334455667788, 0))
+    node = netlink.attr(10, struct.pack("=I4xQ", 0, 0x0011223344556677))
+    port, none = (netlink.attr(11, struct.pack("=I4xQ", 0, number)) for number in (0x1122334455667788, 0))
     assert vf.parse(said(0, node, port) + said(1, none)) == {
         0: Vf(None, node_guid="00:11:22:33:44:55:66:77", port_guid="11:22:33:44:55:66:77:88"),
         1: Vf(None),

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from cni.kernel import netns, rtnl, sysfs, vf
-from cni.kernel.rtnl import IFF_NOARP, Link, Rtnl
+from cni.kernel.links import IFF_NOARP, Link
+from cni.kernel.rtnl import Rtnl
 from cni.kernel.vf import Vf
 from cni.kinds import escaped
 from cni.kinds.escaped import Search

@@ -3,7 +3,9 @@
 import errno
 
 from cni.kernel import vf
-from cni.kernel.rtnl import IFF_UP, IFLA_ADDRESS, Link, Rtnl, attr
+from cni.kernel.links import IFF_UP, IFLA_ADDRESS, Link
+from cni.kernel.netlink import attr
+from cni.kernel.rtnl import Rtnl
 from cni.kernel.vf import Vf
 from cni.kinds.sriov import choose
 from cni.kinds.sriov.plan import Plan

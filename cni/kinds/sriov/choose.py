@@ -3,9 +3,10 @@
 from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
-from cni.kernel import dump, rtnl, sysfs, vf
+from cni.kernel import dump, links, sysfs, vf
 from cni.kernel.budget import attempts
-from cni.kernel.rtnl import Link, Rtnl
+from cni.kernel.links import Link
+from cni.kernel.rtnl import Rtnl
 from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
 from cni.state import journal
 
@@ -114,7 +115,7 @@ def netdev_of_pf(address: str, host: Rtnl) -> Link:
     function = sysfs.function(address)
     link = None
     if function and function.netdevs:
-        link = host.link(function.netdevs[0], filters=rtnl.RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF)
+        link = host.link(function.netdevs[0], filters=links.RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF)
     if link is None:
         raise LinkUnavailable(
             f"PF {address} has no network interface on the host; bind its driver, or bring it back from the namespace "

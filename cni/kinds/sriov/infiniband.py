@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from cni.kernel import dump, netns, pci, rdma_netlink, sysfs
 from cni.kernel.budget import attempts
-from cni.kernel.rtnl import IFLA_IFNAME, IFLA_MTU, Link, Rtnl, attr, text, u32
+from cni.kernel.links import IFLA_IFNAME, IFLA_MTU, Link
+from cni.kernel.netlink import attr, text, u32
+from cni.kernel.rtnl import Rtnl
 from cni.kernel.vf import Vf
 from cni.kinds.sriov import attributes, choose, netdev
 from cni.kinds.sriov.plan import Plan, Port

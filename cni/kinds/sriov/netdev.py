@@ -7,19 +7,9 @@ from contextlib import suppress
 from typing import Final
 
 from cni.kernel import netns, nsid, sysfs
-from cni.kernel.rtnl import (
-    IFF_UP,
-    IFLA_IFALIAS,
-    IFLA_IFNAME,
-    IFLA_MTU,
-    IFLA_NET_NS_FD,
-    IFLA_TXQLEN,
-    Link,
-    Rtnl,
-    attr,
-    text,
-    u32,
-)
+from cni.kernel.links import IFF_UP, IFLA_IFALIAS, IFLA_IFNAME, IFLA_MTU, IFLA_NET_NS_FD, IFLA_TXQLEN, Link
+from cni.kernel.netlink import attr, text, u32
+from cni.kernel.rtnl import Rtnl
 from cni.kinds.sriov import attributes
 from cni.kinds.sriov.plan import FLAGS, Netdev, Plan
 from cni.protocol.errors import LinkUnavailable, TryAgain, doing

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from cni.kernel import sysfs
-from cni.kernel.rtnl import IFF_ALLMULTI, IFF_NOARP, IFF_PROMISC, IFF_UP, Link
+from cni.kernel.links import IFF_ALLMULTI, IFF_NOARP, IFF_PROMISC, IFF_UP, Link
 from cni.kernel.vf import Vf
 from cni.parts.rdma import Devices
 from cni.protocol.spec import Json
