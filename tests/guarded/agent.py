@@ -5,15 +5,9 @@ from guarded.form import of
 
 GUARDS = [
     *of(
-        "agent/server.py",
+        "agent/connection.py",
         "unit/test_agent.py::test_another_user_is_not_served",
         ("uid", "if uid not in (0, os.geteuid()):", "if False:"),
-        (
-            "version",
-            "            if header.version != self._version:",
-            "            if False:",
-            "unit/test_agent.py::test_another_version_is_refused",
-        ),
         (
             "descriptors-lost",
             "            if flags & socket.MSG_CTRUNC:",
@@ -32,7 +26,21 @@ GUARDS = [
             "",
             "unit/test_agent.py::test_what_is_no_request_ends_the_connection",
         ),
-        ("taken-first", "            c.sock.send(protocol.TAKEN)\n", "", "unit/test_agent.py::test_it_answers"),
+    ),
+    *of(
+        "agent/server.py",
+        "unit/test_agent.py::test_another_version_is_refused",
+        (
+            "version",
+            "            if header.version != self._version:",
+            "            if False:",
+        ),
+        (
+            "taken-first",
+            "            connection.sock.send(protocol.TAKEN)\n",
+            "",
+            "unit/test_agent.py::test_it_answers",
+        ),
         (
             "silent-are-dropped",
             "                connection.sock.shutdown(socket.SHUT_RDWR)\n",
@@ -54,7 +62,7 @@ GUARDS = [
         ),
         (
             "answers-the-queue",
-            "        while waiting := self._accepted():\n            self._watch(waiting)\n",
+            "        while waiting := Connection.accept(self._listener):\n            self._watch(waiting)\n",
             "",
             "unit/test_agent.py::test_stopping_answers_also_what_nobody_had_accepted",
         ),

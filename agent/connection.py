@@ -1,0 +1,95 @@
+"""One launcher's connection to the agent: who is let in, what it has sent so far, and what it is told."""
+
+import os
+import select
+import socket
+import struct
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Self
+
+from agent import protocol
+from agent.protocol import Header
+from cni.protocol.spec import Reply, Request
+
+REPLY_TIMEOUT: Final = 10.0  # seconds for a launcher to take its reply
+PIECE: Final = 1 << 16  # bytes read at once; most requests are shorter
+_PASSED: Final = 2  # a namespace and a netlink socket inside it
+_ROOM: Final = socket.CMSG_SPACE(4 * _PASSED)
+_UCRED: Final = struct.Struct("=iII")
+
+
+@dataclass
+class Connection:
+    """One launcher, and what it has sent so far.  ``watched`` says that the server's epoll knows the socket."""
+
+    sock: socket.socket
+    since: float = field(default_factory=time.monotonic)
+    data: bytearray = field(default_factory=bytearray)
+    header: Header | None = None
+    passed: list[int] = field(default_factory=list)
+    watched: bool = False
+
+    @classmethod
+    def accept(cls, listener: socket.socket) -> Self | None:
+        """The next one in the listener's queue; None if there is none, or if another user connected."""
+        try:
+            sock, _ = listener.accept()
+        except OSError:
+            return None
+        sock.setblocking(False)  # noqa: FBT003
+        _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        if uid not in (0, os.geteuid()):
+            sock.close()
+            return None
+        return cls(sock)
+
+    @property
+    def whole(self) -> Header | None:
+        """The request's header, once the whole request is here."""
+        return self.header if self.header and len(self.data) >= self.header.end else None
+
+    def receive(self) -> Header:
+        """Read until the whole request is in ``data``; its header.  Raises BlockingIOError, OSError, ValueError."""
+        while not (whole := self.whole):
+            # Descriptors come with the first piece.
+            room = 0 if self.data else _ROOM
+            data, passed, flags, _ = self.sock.recvmsg(PIECE, room, socket.MSG_CMSG_CLOEXEC)
+            for level, kind, fds in passed:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    self.passed += memoryview(fds)[: len(fds) & ~3].cast("i")
+            if flags & socket.MSG_CTRUNC:
+                # More than a launcher passes, or more than we may have open: it does the work itself.
+                raise ValueError("descriptors were lost")
+            if not data:
+                raise ValueError("it broke off")
+            self.data += data
+            if self.header is None and len(self.data) >= protocol.HEADER.size:
+                self.header = protocol.header(self.data)
+        return whole
+
+    def request(self, header: Header) -> Request:
+        """What the launcher asks, of a whole request."""
+        environ, stdin = protocol.parts(header, bytes(self.data))
+        inside = (self.passed[0], self.passed[1]) if len(self.passed) == _PASSED else None
+        return Request(environ, stdin, inside, partial(_has_hung_up, self.sock))
+
+    def send(self, answer: Reply) -> None:
+        """Raises OSError."""
+        reply = protocol.reply(answer)
+        sent = self.sock.send(reply)
+        if sent < len(reply):
+            self.sock.settimeout(REPLY_TIMEOUT)
+            self.sock.sendall(reply[sent:])
+
+    def close(self) -> None:
+        self.sock.close()
+        for fd in self.passed:
+            os.close(fd)
+
+
+def _has_hung_up(sock: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(sock, 0)  # a hang-up is reported whatever is asked for: man 2 poll, POLLHUP
+    return bool(poll.poll(0))
