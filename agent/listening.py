@@ -17,32 +17,32 @@ _BACKLOG: Final = 512
 
 
 class Unusable(Exception):
-    """What was asked for cannot be listened at; the message says what to do."""
+    """The agent cannot listen there; the message says what to do."""
 
 
 @contextmanager
 def listener(arguments: Sequence[str]) -> Iterator[tuple[socket.socket, str]]:
-    """The socket, and where that is, for people.  Raises Unusable."""
-    if passed := _passed():
+    """The socket, and a description of its place for people.  Raises Unusable."""
+    if passed := take_passed():
         with passed:
             yield passed, f"systemd's socket {passed.getsockname()}"
         return
-    path = _path(arguments)
+    path = _choose_path(arguments)
     try:
-        sock = _bound(path)
+        sock = bind(path)
     except OSError as e:
         raise Unusable(f"{path}: {e.strerror or e}") from e
     with sock:
         ours = path.lstat().st_ino
         yield sock, str(path)
-        # Another agent may have been given the path meanwhile.
+        # Another agent may have taken the path meanwhile.
         with suppress(FileNotFoundError):
             if path.lstat().st_ino == ours:
                 path.unlink()
 
 
-def _path(arguments: Sequence[str]) -> Path:
-    """As launchers have it: HPN_AGENT, unless the command line says another."""
+def _choose_path(arguments: Sequence[str]) -> Path:
+    """Where launchers look: HPN_AGENT, unless the command line names another path."""
     key, path = ("--socket", arguments[1]) if arguments else ("HPN_AGENT", os.environ.get("HPN_AGENT", SOCKET))
     if not path:
         raise Unusable(f"{key} is empty, so launchers ask no agent; set it to a path, or unset it for {SOCKET}")
@@ -51,15 +51,15 @@ def _path(arguments: Sequence[str]) -> Path:
     return Path(path)
 
 
-def _passed() -> socket.socket | None:
-    """The socket that systemd made (man 3 sd_listen_fds)."""
+def take_passed() -> socket.socket | None:
+    """The socket that systemd made and passed on, if it did (man 3 sd_listen_fds)."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS") != "1":
         return None
     os.set_inheritable(_FIRST_PASSED, False)  # noqa: FBT003
     return socket.socket(fileno=_FIRST_PASSED)
 
 
-def _bound(path: Path) -> socket.socket:
+def bind(path: Path) -> socket.socket:
     """A socket of our own that root alone may connect to.  Raises Unusable, OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if weak := trust.weak_spot(str(path.parent)):
@@ -91,7 +91,7 @@ def _make_room(path: Path) -> None:
     if not stat.S_ISSOCK(found.st_mode):
         raise Unusable(f"{path} is there and is no socket; remove it, or choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)  # noqa: FBT003  # one whose queue is full is alive
+        probe.setblocking(False)  # noqa: FBT003  # a full queue is an agent that is alive
         if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
             raise Unusable(f"{path} is in use by another agent; stop that one, or choose another path")
     path.unlink()

@@ -8,7 +8,7 @@ from typing import Final
 
 from agent import idle, listening, workers
 from agent.listening import SOCKET
-from cni import collect, commands, config, kinds  # noqa: F401  # what a request would import otherwise
+from cni import collect, commands, config, kinds  # noqa: F401  # every request needs these
 from cni.main import run
 from cni.protocol.spec import Reply, Request
 from ipam import main as ipam
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str], version: str) -> int:
             return 0 if arguments in (["--help"], ["help"]) else 2
     try:
         with listening.listener(arguments) as (sock, where):
-            _warm()
+            _warm_up()
             sys.stderr.write(f"hpn agent: listens at {where}\n")
             workers.serve(sock, version, answer, idle.reclaim)
     except listening.Unusable as e:
@@ -42,18 +42,18 @@ def main(arguments: Sequence[str], version: str) -> int:
     return 0
 
 
-def _warm() -> None:
-    """What every request would do first."""
-    # Here, where there is one thread: a plugin's process makes what it validates by when it needs it.
+def _warm_up() -> None:
+    """Do once what every request would do first."""
+    # Here there is one thread.  A plugin's process builds a model's validator when it first needs it.
     IpamConf.model_rebuild()
     for kind in kinds.KINDS:
         kinds.model(kind).model_rebuild()
-    # What ps, top and systemctl call it; they would say ld-hpn.so.2, what it was started by (packaging/launcher).
+    # The name in ps, top and systemctl.  It would be ld-hpn.so.2, the loader that started it (packaging/launcher).
     Path("/proc/self/comm").write_text("hpn-agent")
-    # None of what is there now is garbage.  Looking through it takes 4 ms each time, and copies it for every worker.
+    # Nothing that exists now is garbage.  Each look through it would take 4 ms, and copy it into every worker.
     gc.freeze()
 
 
 def answer(as_ipam: bool, request: Request) -> Reply:  # noqa: FBT001  # a frame's flag
-    """As ctl's entry decides by its name."""
+    """Answer as the CNI plugin or as the IPAM plugin, which ctl's entry decides by its name."""
     return ipam.run(request) if as_ipam else run(request, {"hpn-ipam": ipam.ask})

@@ -1,7 +1,7 @@
 """The frames between launcher and agent (docs/protocol.md; packaging/launcher/launcher.c is the other end).
 
 request   "HPN1", version, 1 if called hpn-ipam, length of environment, length of stdin; environment, stdin
-answer    "T": taken, and from here on the work may have been done; or "R": not mine, do it yourself
+answer    "T": taken, the work may be done from now on; or "R": another version's, the launcher does it itself
 reply     exit code, length of stdout, length of stderr; stdout, stderr
 """
 
@@ -31,12 +31,12 @@ class Header:
 
     @property
     def end(self) -> int:
-        """Where the request ends that it begins."""
+        """The size of the whole request."""
         return HEADER.size + self.environment + self.stdin
 
 
 def header(data: bytes | bytearray) -> Header:
-    """Of a request.  Raises ValueError for what no launcher sends."""
+    """Decode a request's header.  Raises ValueError if no launcher would send it."""
     magic, version, ipam, environment, stdin = HEADER.unpack_from(data)
     if magic != MAGIC or ipam > 1 or environment > ENVIRONMENT_MOST or stdin > STDIN_MOST:
         raise ValueError("not a request")
@@ -44,12 +44,12 @@ def header(data: bytes | bytearray) -> Header:
 
 
 def parts(header: Header, request: bytes) -> tuple[dict[str, str], bytes]:
-    """Environment and stdin of a whole request."""
+    """The environment and the stdin of a whole request."""
     stdin = HEADER.size + header.environment
     return variables(request[HEADER.size : stdin]), request[stdin : header.end]
 
 
 def reply(answer: Reply) -> bytes:
-    """The reply's frame."""
+    """Encode a reply."""
     out, err = answer.stdout.encode(), "".join(f"{line}\n" for line in answer.log).encode()
     return _REPLY.pack(answer.exit_code, len(out), len(err)) + out + err

@@ -12,7 +12,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Timer:
-    """Readable once the time has passed; it does not repeat."""
+    """Its descriptor is readable once the time has passed; it does not repeat."""
 
     def __init__(self) -> None:
         """Raises OSError."""
@@ -22,12 +22,12 @@ class Timer:
             raise OSError(number, f"timerfd_create: {os.strerror(number)}")
 
     def set(self, seconds: float) -> None:
-        """To become readable then, and not before."""
-        whole, rest = divmod(max(1, int(seconds * 1e9)), 10**9)  # 0 would disarm it
+        """Make it readable after so many seconds, and not before."""
+        whole, rest = divmod(max(1, int(seconds * 1e9)), 10**9)  # 0 would disarm the timer
         _libc.timerfd_settime(self.fd, 0, _ITIMERSPEC.pack(0, 0, whole, rest), None)
 
     def has_ended(self) -> bool:
-        """Since it was last set; from then on it is not readable."""
+        """Whether the time has passed since it was last set.  After that it is not readable until it is set again."""
         with suppress(BlockingIOError):
             os.read(self.fd, 8)
             return True

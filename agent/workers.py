@@ -1,6 +1,6 @@
-"""hpn agent's processes: workers that answer, each a Server of its own on the one listener, and one that keeps them.
+"""hpn agent's processes: workers that answer, each with a Server of its own on the one listener, and their keeper.
 
-They are forked when all is imported and warm, and share the memory that stays as it was.
+They are forked when everything is imported and warm, and share the memory that nobody changes.
 """
 
 import ctypes
@@ -20,12 +20,12 @@ from agent.server import Answer, Server
 
 # Threads of one process take its interpreter from each other at every system call: two of them do the work of one.
 WORKERS: Final = 2
-# Seconds from a worker's start to that of the one for it, at least: where none can live the machine has other work.
+# Seconds at least between starts in one place: if no worker can live, the machine still has other work.
 PAUSE: Final = 1.0
 # Seconds that work for idle time may take: it may hold a lock that a request waits for.
 IDLE_MOST: Final = 60
 _STOP: Final = (signal.SIGTERM, signal.SIGINT)
-_QUIET: Final = signal.SIGUSR1  # from a worker that has had nothing to do for a while
+_QUIET: Final = signal.SIGUSR1  # from a worker that has had no request for a while
 _AWAITED: Final = (*_STOP, signal.SIGCHLD, _QUIET)
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -49,42 +49,42 @@ def serve(listener: socket.socket, version: str, answer: Answer, when_idle: When
 
 
 class _Activity:
-    """Of one worker, in memory that its keeper sees."""
+    """Whether one worker is active, in memory that its keeper shares."""
 
     def __init__(self, shared: mmap.mmap, place: int, keeper: int) -> None:
         self._shared, self._place, self._keeper = shared, place, keeper
 
     def began(self) -> None:
-        """It has a request."""
+        """The worker has a request."""
         self._shared[self._place] = 1
 
     def ended(self) -> None:
-        """It has had none for a while."""
+        """The worker has had no request for a while."""
         self._shared[self._place] = 0
         with suppress(ProcessLookupError):
             os.kill(self._keeper, _QUIET)
 
 
 class _Keeper:
-    """The first process: starts workers, replaces those that die, and sees when all of them are idle."""
+    """The first process: starts workers, replaces those that die, and notices when all of them are idle."""
 
     def __init__(self, listener: socket.socket, version: str, answer: Answer, when_idle: WhenIdle | None) -> None:
         self._listener, self._version, self._answer, self._when_idle = listener, version, answer, when_idle
-        self._alive = dict[int, tuple[float, int]]()  # since when, and its place
+        self._alive = dict[int, tuple[float, int]]()  # when each was started, and its place
         self._due = [(0.0, place) for place in range(WORKERS)]
         self._active = mmap.mmap(-1, WORKERS)  # a byte for each worker
         self._idle_work, self._has_idle_work = 0, False  # the process that does it; whether there is some
         self._pid, self._stopping = os.getpid(), False
 
     def keep(self) -> None:
-        """Until it is told to stop, and then until all have ended."""
+        """Run until told to stop, and then until all workers have ended."""
         while self._alive or self._idle_work or not self._stopping:
             self._start_due()
-            number = self._awaited()
+            number = self._wait_for_signal()
             if number in _STOP:
                 self._stop()
             self._has_idle_work |= number == _QUIET
-            self._bury()
+            self._replace_dead()
             self._start_idle_work()
 
     def _start_due(self) -> None:
@@ -93,13 +93,13 @@ class _Keeper:
             _, place = first = min(self._due)
             self._due.remove(first)
             try:
-                self._alive[_forked(partial(self._work, place))] = now, place
+                self._alive[_fork(partial(self._work, place))] = now, place
             except OSError as e:
                 _say(f"no worker can be started: {e.strerror}")
                 self._due.append((now + PAUSE, place))
 
-    def _awaited(self) -> int:
-        """The next signal; 0 where a worker is due before there is one."""
+    def _wait_for_signal(self) -> int:
+        """The number of the next signal; 0 if a worker is due before one comes."""
         if self._stopping or not self._due:
             return signal.sigwaitinfo(_AWAITED).si_signo
         awaited = signal.sigtimedwait(_AWAITED, max(0, min(self._due)[0] - time.monotonic()))
@@ -110,8 +110,8 @@ class _Keeper:
         for pid in (*self._alive, *([self._idle_work] if self._idle_work else [])):
             os.kill(pid, signal.SIGTERM)
 
-    def _bury(self) -> None:
-        for pid, how in _ended():
+    def _replace_dead(self) -> None:
+        for pid, how in _reap():
             if pid == self._idle_work:
                 self._idle_work, what, is_said = 0, "work in idle time", how != 0 and not self._stopping
             elif pid in self._alive:
@@ -125,28 +125,28 @@ class _Keeper:
                 _say(f"{what} ended by {f'signal {-how}' if how < 0 else f'status {how}'}")
 
     def _start_idle_work(self) -> None:
-        """If there is some, and nothing else to do.  If a worker has, it says when it has had nothing for a while."""
+        """Start the work for idle time, if there is some and no worker is active.  An active one signals later."""
         if not self._has_idle_work or self._idle_work or self._stopping or any(self._active[:]):
             return
         self._has_idle_work = False
         if work := self._when_idle:
-            with suppress(OSError):  # there is another time
-                self._idle_work = _forked(partial(self._do_idle_work, work))
+            with suppress(OSError):  # the next quiet time is soon enough
+                self._idle_work = _fork(partial(self._do_idle_work, work))
 
     def _do_idle_work(self, work: WhenIdle) -> None:
-        """In its process."""
-        # Else launchers could connect to it after the agent has ended.
+        """Run in a process of its own."""
+        # Otherwise launchers could connect to this process after the agent has ended.
         self._listener.close()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
         signal.alarm(IDLE_MOST)
         work()
 
     def _work(self, place: int) -> None:
-        """In a worker's process."""
+        """Run a worker, in its process."""
         activity = _Activity(self._active, place, self._pid) if self._when_idle else None
         with Server(self._listener, self._version, self._answer, activity) as server:
             signal.signal(signal.SIGTERM, lambda *_: server.stop())
-            # Ctrl-C is for the whole group, and the parent says what it means.  Not SIG_IGN: programs would inherit it.
+            # Ctrl-C reaches the whole group; the keeper decides what it means.  Not SIG_IGN: programs would inherit it.
             signal.signal(signal.SIGINT, lambda *_: None)
             signal.set_wakeup_fd(server.bell, warn_on_full_buffer=False)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
@@ -154,33 +154,33 @@ class _Keeper:
             signal.set_wakeup_fd(-1)
 
 
-def _forked(work: WhenIdle) -> int:
-    """The process that does it.  Raises OSError."""
+def _fork(work: WhenIdle) -> int:
+    """Start a process that does the work, and return its id.  Raises OSError."""
     parent = os.getpid()
-    return os.fork() or _ending(parent, work)
+    return os.fork() or _run_and_exit(parent, work)
 
 
-def _ending(parent: int, work: WhenIdle) -> NoReturn:
+def _run_and_exit(parent: int, work: WhenIdle) -> NoReturn:
     status = 1
     try:
-        # Nobody would stop it else, and an agent that was killed would go on.  Its parent may be gone already.
+        # Without this, workers would outlive a killed agent.  The parent may be gone already.
         _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
         if os.getppid() == parent:
             work()
         status = 0
-    except Exception:  # noqa: BLE001  # whatever it is, it must not go on as a second parent
+    except Exception:  # noqa: BLE001  # whatever it is, this process must not go on as a second parent
         traceback.print_exc()
     finally:
         os._exit(status)
 
 
-def _ended() -> Iterator[tuple[int, int]]:
-    """Children that have, with their exit status or minus the signal.  As a container's first process, others' too."""
-    with suppress(ChildProcessError):  # there is none
+def _reap() -> Iterator[tuple[int, int]]:
+    """Children that ended, with their exit status or minus the signal; in a container's first process, orphans too."""
+    with suppress(ChildProcessError):  # there are no children
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             yield found[0], os.waitstatus_to_exitcode(found[1])
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):  # whoever listened may be gone, and that is not what this process is for
+    with suppress(OSError):  # nobody may read stderr any more, and a message is no reason to stop
         sys.stderr.write(f"hpn agent: {text}\n")

@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def listener(path: Path) -> Iterator[socket.socket]:
-    with closing(listening._bound(path)) as listener:
+    with closing(listening.bind(path)) as listener:
         yield listener
 
 
@@ -30,7 +30,7 @@ def test_root_alone_may_connect(path: Path, listener: socket.socket) -> None:
     before = os.umask(0)
     other = path.with_name("other")
     try:
-        listening._bound(other).close()
+        listening.bind(other).close()
     finally:
         os.umask(before)
     assert other.stat().st_mode & 0o777 == 0o600
@@ -38,14 +38,14 @@ def test_root_alone_may_connect(path: Path, listener: socket.socket) -> None:
 
 def test_an_agent_that_answers_is_left_alone(path: Path, listener: socket.socket) -> None:
     with pytest.raises(Unusable, match="in use by another agent"):
-        listening._bound(path)
+        listening.bind(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.connect(str(path))
 
 
 def test_one_that_was_killed_is_in_nobodys_way(path: Path) -> None:
-    listening._bound(path).close()
-    with closing(listening._bound(path)), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+    listening.bind(path).close()
+    with closing(listening.bind(path)), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.connect(str(path))
 
 
@@ -56,20 +56,20 @@ def test_a_descriptor_that_is_another_programs(environ: dict[str, str], monkeypa
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    assert listening._passed() is None
+    assert listening.take_passed() is None
 
 
 @pytest.mark.parametrize("what", ["file", "link"])
 def test_nothing_but_a_socket_is_removed(path: Path, what: str) -> None:
     path.parent.mkdir(mode=0o700)
     other = path.with_name("other")
-    listening._bound(other).close()
+    listening.bind(other).close()
     if what == "link":
         path.symlink_to(other)
     else:
         path.write_text("precious")
     with pytest.raises(Unusable, match="is no socket"):
-        listening._bound(path)
+        listening.bind(path)
     assert path.is_symlink() or path.read_text() == "precious"
 
 
@@ -77,5 +77,5 @@ def test_no_socket_where_others_could_put_one(path: Path) -> None:
     path.parent.mkdir()
     path.parent.chmod(0o777)
     with pytest.raises(Unusable, match="others than root can change"):
-        listening._bound(path)
+        listening.bind(path)
     assert list(path.parent.iterdir()) == []
