@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from cni import kinds
 from cni.models import Common, port_guid, unicast_mac
-from cni.protocol import spec
+from cni.protocol import arguments, spec
 from cni.protocol.errors import CniError, InvalidConfig, UnsupportedField, combine
 from cni.protocol.location import Location, location, names_itself
 from cni.protocol.result import Result
@@ -57,9 +57,9 @@ class NetConf:
 
 def of(request: Request) -> NetConf:
     """``load`` of the request's, once for all that only their pods' names tell apart."""
-    args = spec.cni_args(request.var("CNI_ARGS"))
+    args = arguments.cni_args(request.var("CNI_ARGS"))
     nameless = ";".join(f"{name}={value}" for name, value in args.items() if not name.startswith("K8S_"))
-    return replace(_loaded(request.stdin, nameless), pod=spec.pod_name(args))
+    return replace(_loaded(request.stdin, nameless), pod=arguments.pod_name(args))
 
 
 @spec.cached
@@ -71,7 +71,7 @@ def load(conf: Config, cni_args: str) -> NetConf:
     """Parse and check everything.  Raises InvalidConfig, UnsupportedField, BadEnvironment."""
     if names_itself(conf):
         raise InvalidConfig(f"ipam.type {conf['type']!r} is the main plugin's own name; did you mean hpn-ipam?")
-    args = spec.cni_args(cni_args)
+    args = arguments.cni_args(cni_args)
     passed_over = _RUNTIME_KEYS | _PASSED_OVER.keys()
     own = {k: v for k, v in conf.items() if k not in passed_over and not k.startswith("cni.dev/")}
     own |= _numbers(conf, args)
@@ -83,7 +83,7 @@ def load(conf: Config, cni_args: str) -> NetConf:
         attach=attach,
         mac=mac,
         guid=guid,
-        pod=spec.pod_name(args),
+        pod=arguments.pod_name(args),
         previous=previous_result(conf),
         dns=attach.dns,
         remarks=tuple(
@@ -131,20 +131,20 @@ def _refuse_pf_as_master(own: Json, conf: Config) -> None:
 
 
 def _device(conf: Config) -> Any:
-    return spec.requested(conf, {}, "deviceID", "") or conf.get("deviceID")
+    return arguments.requested(conf, {}, "deviceID", "") or conf.get("deviceID")
 
 
 def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
     """Keys that a pod may ask for: of the sriov kind in CNI_ARGS, as the first sriov-cni had them, and the MTU in
     args.cni, as tuning has it."""
     found: Json = {}
-    mtu = spec.args_cni(conf).get("mtu")
+    mtu = arguments.args_cni(conf).get("mtu")
     if mtu is not None:
         if type(mtu) is not int:
             raise InvalidConfig(f"args.cni.mtu {json.dumps(mtu)} is not a whole number; give bytes, as in 1400")
         found["mtu"] = mtu
     for key in ("vf", "vlan"):
-        value = spec.requested(conf, args, key, key.upper())
+        value = arguments.requested(conf, args, key, key.upper())
         if value is not None:
             try:
                 found[key] = int(value)
@@ -160,7 +160,7 @@ def _known(own: Json, model: type[BaseModel]) -> Json:
 def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:
     """The MAC that the pod asks for, else the configuration's; empty for none."""
     mac = attach.own_mac
-    if (text := spec.requested(conf, args, "mac", "MAC")) is not None:
+    if (text := arguments.requested(conf, args, "mac", "MAC")) is not None:
         try:
             mac = unicast_mac(str(text))
         except ValueError as e:
@@ -173,7 +173,7 @@ def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:
 def _guid(conf: Config, args: Mapping[str, str], attach: Common) -> str:
     """ib-sriov-cni's two names for it, and our own key; empty for none."""
     for key, arg in (("infinibandGUID", ""), ("guid", "GUID")):
-        text = spec.requested(conf, args, key, arg)
+        text = arguments.requested(conf, args, key, arg)
         if text is None:
             continue
         try:

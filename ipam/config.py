@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from cni.protocol import spec
+from cni.protocol import arguments, spec
 from cni.protocol.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, combine
 from cni.protocol.result import Address, Network, Route
 from cni.protocol.spec import Config, Json
@@ -298,7 +298,7 @@ def _rails(conf: Conf) -> tuple[Rail, ...]:
 def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:
     """The addresses asked for, each once; the prefix length is the subnet's to say, as with host-local."""
     wrong: type[CniError] = InvalidConfig
-    where, asked = "ips of runtimeConfig or args.cni", spec.requested(conf, {}, "ips", "IP")
+    where, asked = "ips of runtimeConfig or args.cni", arguments.requested(conf, {}, "ips", "IP")
     if asked is None:
         wrong, where, asked = BadEnvironment, "CNI_ARGS: IP", args.get("IP", "")
     items = [str(item) for item in asked] if isinstance(asked, list) else str(asked).split(",")
@@ -313,7 +313,7 @@ def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:
 
 def _sticky_name(conf: Config, args: Mapping[str, str]) -> str:
     """Whose the address is, where the attachment says so; else it is the pod's."""
-    name = spec.requested(conf, args, "sticky", "STICKY") or ""
+    name = arguments.requested(conf, args, "sticky", "STICKY") or ""
     if not isinstance(name, str):
         raise InvalidConfig(f"sticky {name!r} names nobody; give a string")
     return name

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cni.kernel import sysfs
-from cni.protocol import spec
+from cni.protocol import arguments, spec
 from cni.protocol.spec import Config
 from ipam.rails import Device
 
@@ -22,7 +22,7 @@ def of(conf: Config, root: Path = sysfs.SYS) -> Device:
         under = [] if conf.get("linkInContainer") else sysfs.functions_under(master, root)
         # A bond's packets leave by several: it is on the rail that names it.
         return {"master": [master], **(_behind(under[0], root) if len(under) == 1 else {})}
-    device = spec.requested(conf, {}, "deviceID", "") or conf.get("deviceID") or conf.get("pciBusID")
+    device = arguments.requested(conf, {}, "deviceID", "") or conf.get("deviceID") or conf.get("pciBusID")
     if isinstance(device, str) and device and not _defaults_to_a_master(conf):
         function = sysfs.function(device.lower(), root)
         return _behind(function, root) if function else {"pciAddress": [device.lower()]}

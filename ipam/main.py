@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cni.kernel import budget
-from cni.protocol import spec
+from cni.protocol import arguments, spec
 from cni.protocol.dispatch import Command, answer
 from cni.protocol.errors import (
     AddressHeld,
@@ -47,9 +47,9 @@ def add(request: Request, conf: Config, log: list[str]) -> Result:
     Raises InvalidConfig, UnsupportedField, BadEnvironment, AddressUnavailable, PoolExhausted, RecordUnreadable,
     IoFailure, TryAgain; AddressConflict, and LinkUnavailable where the interface is needed and not there (yet).
     """
-    args = spec.cni_args(request.var("CNI_ARGS"))
+    args = arguments.cni_args(request.var("CNI_ARGS"))
     pool = _pool(conf, args)
-    pod = spec.pod_name(args)
+    pod = arguments.pod_name(args)
     at = _rail(pool, conf)
     sets, place = (pool.sets, request.key.ifname) if at is None else (pool.rails[at].sets, str(pool.rails[at]))
     owner = Owner(request.key, pod, request.netns, _sandbox(request), _terms(pool, pod, place))
@@ -87,7 +87,7 @@ def check(request: Request, conf: Config, log: list[str]) -> None:
         raise InvalidConfig(f"prevResult: {e}") from e
     if missing := set(held) - {ip.address.ip for ip in previous.ips}:
         names = ", ".join(map(str, missing))
-        whose = request.key.of(spec.pod_name(spec.cni_args(request.var("CNI_ARGS"))), spec.network_of(conf))
+        whose = request.key.of(arguments.pod_name(arguments.cni_args(request.var("CNI_ARGS"))), spec.network_of(conf))
         raise CheckFailed(f"{names}: held by {whose}, and not in prevResult.ips; delete the attachment and add it")
 
 

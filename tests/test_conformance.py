@@ -24,14 +24,15 @@ DEMANDS: dict[str, dict[str, str | Untested]] = {
     "process": {
         "every command from the version that brought it; an older cniVersion is code 1": "unit/test_spec.py::"
         "test_commands_of_each_version",
-        "an unknown command is code 4 and the message names CNI_COMMAND": "unit/test_spec.py::"
+        "an unknown command is code 4 and the message names CNI_COMMAND": "unit/test_environment.py::"
         "test_unknown_command_lists_the_known",
-        "all missing variables are named in one error": "unit/test_spec.py::test_missing_variables_are_all_named",
-        "only the variables that the specification requires are required": "unit/test_spec.py::"
+        "all missing variables are named in one error": "unit/test_environment.py::"
+        "test_missing_variables_are_all_named",
+        "only the variables that the specification requires are required": "unit/test_environment.py::"
         "test_a_complete_environment_serves_every_command",
-        "container id: its characters": "unit/test_spec.py::test_bad_container_id",
+        "container id: its characters": "unit/test_environment.py::test_bad_container_id",
         "network name: its characters, code 7": "unit/test_spec.py::test_network_of_refuses",
-        "interface name: what the kernel and libcni refuse, code 4": "unit/test_spec.py::test_bad_ifname",
+        "interface name: what the kernel and libcni refuse, code 4": "unit/test_environment.py::test_bad_ifname",
         "stdin that cannot be read is code 5": "unit/test_process.py::test_a_stdin_that_cannot_be_read",
         "stdin that is not JSON is code 6": "unit/test_spec.py::test_decode_refuses",
         "an invalid configuration is code 7": "netns/test_bad_input.py::test_refused_without_a_trace",
@@ -137,7 +138,7 @@ DEMANDS: dict[str, dict[str, str | Untested]] = {
         "two addresses of a family are refused before 0.3.0": Untested("0.2.0 and older are not spoken at all"),
     },
     "arguments": {
-        "CNI_ARGS: pairs, unknown keys, IgnoreUnknown, repeated keys": "unit/test_spec.py::test_cni_args",
+        "CNI_ARGS: pairs, unknown keys, IgnoreUnknown, repeated keys": "unit/test_arguments.py::test_cni_args",
         "runtimeConfig, args.cni, CNI_ARGS, configuration, in this order": "netns/test_macvlan.py::"
         "test_mac_comes_from_the_most_specific_place",
         "capabilities and other keys of the runtime are passed over": "unit/test_config.py::"

@@ -31,11 +31,6 @@ VERBS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 # "<containerID>:<ifname>.json.tmp" must fit NAME_MAX (255).
 _ID_MAX: Final = 220
-_ARGS: Final = frozenset({
-    "IgnoreUnknown", "IP", "GATEWAY", "MAC", "VF", "VLAN", "GUID", "STICKY",
-    "K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_UID", "K8S_POD_INFRA_CONTAINER_ID",
-})  # fmt: skip
-
 # The specification's main branch and libcni use the first name, its tag spec-v1.1.0 the second; the first wins.
 VALID_ATTACHMENTS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
 
@@ -240,57 +235,6 @@ def network_of(conf: Mapping[str, Any]) -> str:
             f"at most {_ID_MAX}"
         )
     return name
-
-
-def cni_args(text: str) -> dict[str, str]:
-    """CNI_ARGS ("K=V;K=V") as a dictionary.
-
-    A repeated key is normal (Multus sends its own twice); the last wins.  An unknown key is refused unless
-    IgnoreUnknown is 1 or true, as libcni's LoadArgs does.  Raises BadEnvironment.
-    """
-    pairs = dict[str, str]()
-    for pair in filter(None, text.split(";")):
-        name, equals, value = pair.partition("=")
-        if not name or not equals or "=" in value:
-            raise BadEnvironment(f"CNI_ARGS: {pair!r} is not KEY=VALUE; separate pairs by ';'")
-        pairs[name] = value
-    unknown = sorted(pairs.keys() - _ARGS)
-    if unknown and pairs.get("IgnoreUnknown", "").lower() not in ("1", "true"):
-        raise BadEnvironment(
-            f"CNI_ARGS: unknown {', '.join(f'{k}={pairs[k]!r}' for k in unknown)}; remove, or add IgnoreUnknown=1"
-        )
-    return pairs
-
-
-def pod_name(args: Mapping[str, str]) -> str:
-    """What CNI_ARGS call the pod: namespace/name, or the name alone, as podman gives it; empty without a name."""
-    name, namespace = args.get("K8S_POD_NAME", ""), args.get("K8S_POD_NAMESPACE", "")
-    return f"{namespace}/{name}" if name and namespace else name
-
-
-def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: str) -> Any:
-    """What this attachment asks for under ``key``: runtimeConfig, else args.cni, else CNI_ARGS, else None.
-
-    The order is CONVENTIONS.md's: a key given in a more specific place hides the others whole.
-    """
-    for source in (_object(conf, "runtimeConfig"), args_cni(conf)):
-        if source.get(key):
-            return source[key]
-    return args.get(arg) or None
-
-
-def args_cni(conf: Mapping[str, Any]) -> Mapping[str, Any]:
-    """args.cni: what this attachment asks for, as CONVENTIONS.md has it.  Raises InvalidConfig."""
-    return _object(_object(conf, "args"), "cni", within="args.")
-
-
-def _object(conf: Mapping[str, Any], key: str, within: str = "") -> Mapping[str, Any]:
-    value = conf.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InvalidConfig(f"{within}{key} {value!r} is not an object")
-    return value
 
 
 def valid_attachments(conf: Mapping[str, Any]) -> frozenset[Key] | None:
