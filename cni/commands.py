@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cni import collect, kinds, undo
+from cni import collect, kinds, parts, undo
 from cni.kernel import links, netns, rtnl
 from cni.parts import addressing, delegate, device_info, gids, rxe
 from cni.parts.delegate import Programs
@@ -72,8 +72,7 @@ def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str],
         with kind.claiming(wanted):
             _refuse_owned(wanted.attach.device, where)
             plan = kind.plan(wanted, host, pod)
-            if wanted.attach.soft_roce:
-                rxe.refuse_unless_shared()
+            parts.status(wanted.attach)
             _refuse_taken_name(pod, key.ifname)
             record = _recorded(entry, wanted, request, conf, pod, plan)
         result, holds, asking = Result(), False, request
@@ -176,16 +175,9 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
             raise CheckFailed(f"{record.whose}, was attached to another namespace than {pod.path} is now")
         still = promises.of(record, promised, request.netns)
         link = kinds.named(record.kind).check(record.link, host, pod, key.ifname)
-        if record.rxe:
-            rxe.check(record.rxe)
-        if record.sysctl:
-            from cni.parts import tuning  # noqa: PLC0415
-
-            tuning.check(pod, record.sysctl)
         if link:
             promises.check(pod, link, still)
-            addresses = {str(ip.address.ip) for ip in still.ips}
-            gids.check(pod, link.name, [gid for gid in record.gids if gid["address"] in addresses])
+            parts.check(record, pod, link, still)
         if where.ipam:
             delegate.call(where.ipam, request, programs)
 
@@ -198,12 +190,7 @@ def status(request: Request, conf: Config, _log: list[str], programs: Programs) 
         with rtnl.open_in() as host:
             if not is_stripped(conf):
                 _status_of_kind(wanted, host)
-            if wanted.attach.soft_roce:
-                rxe.refuse_unless_shared()
-            if wanted.attach.sysctl:
-                from cni.parts import tuning  # noqa: PLC0415
-
-                tuning.refuse_unlisted(wanted.attach.sysctl)
+            parts.status(wanted.attach)
     except (CniError, OSError) as e:
         raise NotAvailable(f"no ADD can be served: {e}") from e
     delegate.ask_if_it_can(wanted.where.ipam, request, programs)

@@ -1,23 +1,27 @@
 """The plugin as a function."""
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cni.kernel import budget
-from cni.parts.delegate import Programs
 from cni.protocol import dispatch
 from cni.protocol.errors import InvalidConfig
 from cni.protocol.result import Result
 from cni.protocol.spec import DELEGATED, VERBS, Config, Reply, Request
 from cni.state.log import log_command
 
+if TYPE_CHECKING:
+    # Not at run time: VERSION needs nothing of it, nor of what it imports.
+    from cni.parts.delegate import Programs
 
-def run(request: Request, programs: Programs) -> Reply:
+
+def run(request: Request, programs: "Programs") -> Reply:
     """Answer one CNI request.  ``programs`` are the IPAM plugins that need no process of their own."""
     budget.begin()
     return dispatch.answer(request, dict.fromkeys(VERBS, partial(_run, programs)))
 
 
-def _run(programs: Programs, request: Request, conf: Config, log: list[str]) -> Result | None:
+def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -> Result | None:
     if request.var(DELEGATED):
         _refuse_as_ipam(request)
         return None

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from cni import kinds
+from cni import kinds, parts
 from cni.kernel import budget
 from cni.kinds import escaped
-from cni.parts import delegate, device_info, rxe
+from cni.parts import delegate, device_info
 from cni.parts.delegate import Programs
 from cni.protocol import spec
 from cni.protocol.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, combine
@@ -53,9 +53,7 @@ def attachment(  # noqa: PLR0913  # one way for all who undo, and each says how
     if record.of_this_boot:
         with pods.find(record.identity, record.netns, request) as pod:
             if pod:
-                if record.rxe:
-                    rxe.remove(entry, record)
-                record = _settle_namespace(entry, record, pod)
+                record = parts.undo(entry, record, pod)
             was_found = entry.was_found
             search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
             if search and was_found:
@@ -138,19 +136,6 @@ def _is_for(request: Request, record: Record, ipam: str) -> bool:
     if conf.get("name") != record.network or location(conf).ipam != ipam:
         return False
     return conf.get("ipam") != record.config.get("ipam") or request.var("CNI_ARGS") != record.args
-
-
-def _settle_namespace(entry: Entry, record: Record, pod: Pod) -> Record:
-    """What is the namespace's and not the interface's, and so does not go with it.  The record without what is done."""
-    if record.rules:
-        from cni.parts import routing  # noqa: PLC0415  # few ask for it
-
-        routing.remove(pod, record.rules)
-    if record.sysctl:
-        from cni.parts import tuning  # noqa: PLC0415  # likewise
-
-        record = tuning.restore(entry, record, pod)
-    return record
 
 
 def may_be_dead(record: Record) -> bool:

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from cni.kernel import gids
 from cni.kernel.gids import ROCE_V2, GidEntry, Table
+from cni.kernel.links import Link
 from cni.protocol.errors import CheckFailed, GidTableFull, LinkUnavailable
 from cni.protocol.result import Address
 from cni.protocol.spec import Json
+from cni.state.journal import Entry, Record
 from cni.state.pod import Pod
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.models import Rdma
+    from cni.models import Common, Rdma
+    from cni.parts.promises import Promised
 
 _POLL: Final = 0.01
 
@@ -101,20 +104,29 @@ def watched(pod: Pod, devices: Sequence[str]) -> Iterator[Watch]:
         yield Watch(root, devices, frozenset(e for table in _tables(root, devices) for e in table.entries))
 
 
-def check(pod: Pod, netdev: str, promised: list[Json]) -> None:
-    """Raise CheckFailed unless every GID is where ADD found it."""
-    if not promised:
+def status(_attach: "Common") -> None:
+    """Part.status: nothing, for only the kind knows the devices; it calls ``refuse_full``."""
+
+
+def check(record: Record, pod: Pod, link: Link, promised: "Promised") -> None:
+    """Part.check: the GIDs of the addresses that are left are where ADD found them."""
+    addresses = {str(ip.address.ip) for ip in promised.ips}
+    wanted = [found for found in record.gids if found["address"] in addresses]
+    if not wanted:
         return
-    devices = sorted({p["device"] for p in promised})
+    devices = sorted({w["device"] for w in wanted})
     with gids.mount_sysfs(pod.fd) as root:
         present = {e for table in _tables(root, devices) for e in table.entries}
-    for p in promised:
-        place = f"GID index {p['index']} of {p['device']} port {p['port']}"
-        if (
-            GidEntry(p["device"], p["port"], p["index"], gid(ip_address(p["address"])), p["type"], netdev)
-            not in present
-        ):
-            raise CheckFailed(f"{p['address']} of {netdev} is not at {place} any more")
+    for w in wanted:
+        address, place = w["address"], f"GID index {w['index']} of {w['device']} port {w['port']}"
+        entry = GidEntry(w["device"], w["port"], w["index"], gid(ip_address(address)), w["type"], link.name)
+        if entry not in present:
+            raise CheckFailed(f"{address} of {link.name} is not at {place} any more")
+
+
+def undo(_entry: Entry, record: Record, _pod: Pod) -> Record:
+    """Part.undo: nothing, for the kernel removes GIDs with their addresses."""
+    return record
 
 
 def gid(address: Address) -> IPv6Address:

@@ -10,15 +10,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv6Network, ip_address, ip_network
 from itertools import count
+from typing import TYPE_CHECKING
 
 from cni.kernel import rules as kernel_rules
 from cni.kernel.addresses import RT_SCOPE_LINK
+from cni.kernel.links import Link
 from cni.protocol.errors import InvalidConfig, doing
 from cni.protocol.result import Address, Ip, Network, Result, Route
 from cni.protocol.spec import Json
 from cni.state import journal
 from cni.state.journal import Entry, Record
 from cni.state.pod import Pod
+
+if TYPE_CHECKING:
+    # Not at run time: DEL does without pydantic.
+    from cni.models import Common
+    from cni.parts.promises import Promised
 
 _FIRST = 100  # as sbr, so that a person finds it where it was
 _KERNELS = {253, 254, 255}  # default, main, local
@@ -56,11 +63,20 @@ def add(pod: Pod, rules: list[Json]) -> None:
     pod.rtnl.change_all([kernel_rules.adding(ip_address(rule["from"]), rule["table"]) for rule in rules])
 
 
-def remove(pod: Pod, rules: list[Json]) -> None:
-    """Also those that are not there.  Raises OSError."""
-    for rule in rules:
+def status(_attach: "Common") -> None:
+    """Part.status: nothing, for which tables are in use only the pod tells."""
+
+
+def check(_record: Record, _pod: Pod, _link: Link, _promised: "Promised") -> None:
+    """Part.check: nothing, for promises.check compares the rules together with the routes that they lead to."""
+
+
+def undo(_entry: Entry, record: Record, pod: Pod) -> Record:
+    """Part.undo: remove the rules.  The routes end with the interface."""
+    for rule in record.rules:
         with doing(f"removing rule from {rule['from']} lookup {rule['table']}"):
             kernel_rules.remove(pod.rtnl, ip_address(rule["from"]), rule["table"])
+    return record
 
 
 def placed(result: Result, rules: list[Json]) -> Result:

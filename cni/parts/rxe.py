@@ -11,14 +11,20 @@ import errno
 import os
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cni.kernel import rdma_netlink
+from cni.kernel.links import Link
 from cni.kernel.netns import run_in
 from cni.protocol.errors import CheckFailed, KernelRefused, LinkUnavailable, TryAgain, doing
 from cni.state import journal
 from cni.state.journal import Entry, Record
 from cni.state.pod import Pod
+
+if TYPE_CHECKING:
+    # Not at run time: DEL does without pydantic.
+    from cni.models import Common
+    from cni.parts.promises import Promised
 
 _PORT: Final = 4791  # RoCE v2
 # A runtime has just ended the pod's processes when it asks for DEL; the last of them may be on its way out.
@@ -31,8 +37,9 @@ def name() -> str:
     return f"hpn-{os.urandom(6).hex()}"
 
 
-def refuse_unless_shared() -> None:
-    """Raise LinkUnavailable where the kernel leaves such a device in the host's namespace, for it cannot be moved."""
+def status(_attach: "Common") -> None:
+    """Part.status: raise LinkUnavailable where the kernel keeps a soft-RoCE device in the host's namespace, because
+    such a device cannot be moved."""
     exclusive = rdma_netlink.is_exclusive()
     if exclusive is None:
         raise LinkUnavailable("rdma.mode rxe: the kernel has no RDMA; run: modprobe rdma_rxe")
@@ -62,12 +69,24 @@ def make(entry: Entry, record: Record, pod: Pod) -> None:
             )
 
 
-def remove(entry: Entry, record: Record) -> None:
-    """The record's, also if it is gone, as it is with its interface.  Raises IoFailure, and TryAgain while a process
-    has it open: the kernel would not return from the removal before that ends.
+def check(record: Record, _pod: Pod, _link: Link, _promised: "Promised") -> None:
+    """Part.check: the device is there."""
+    if rdma_netlink.index_of(record.rxe) is None:
+        raise CheckFailed(f"RDMA device {record.rxe} is gone")
 
-    Not where the namespace is being removed, for the kernel then removes the device, of a VF that it sends home too,
-    and where both do it at once frees a socket twice: 7.2 has been seen to crash (syzbot 8c9eede336e3a843750e)."""
+
+def undo(entry: Entry, record: Record, _pod: Pod) -> Record:
+    """Part.undo: remove the device.  Raises IoFailure, and TryAgain while a process has it open: the kernel would not
+    return from the removal before that process ends.
+
+    Where the pod's namespace is being removed, nobody calls this: the kernel removes the device then, also that of a VF
+    which it sends home, and where both of us remove it at once, 7.2 frees a socket twice and has been seen to crash
+    (syzbot 8c9eede336e3a843750e)."""
+    _remove(entry, record)
+    return record
+
+
+def _remove(entry: Entry, record: Record) -> None:
     with journal.lock_namespace(entry.state_dir, record.identity), doing(f"removing RDMA device {record.rxe}"):
         index = rdma_netlink.index_of(record.rxe)
         if index is None:
@@ -83,12 +102,6 @@ def remove(entry: Entry, record: Record) -> None:
         except OSError as e:
             if e.errno != errno.EINVAL:  # went in this moment
                 raise
-
-
-def check(device: str) -> None:
-    """Raise CheckFailed unless it is there."""
-    if rdma_netlink.index_of(device) is None:
-        raise CheckFailed(f"RDMA device {device} is gone")
 
 
 def _listens(pod: Pod) -> bool:

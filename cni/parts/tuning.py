@@ -10,23 +10,29 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cni.kernel import sysctl
+from cni.kernel.links import Link
 from cni.protocol.errors import CheckFailed, InvalidConfig, IoFailure
 from cni.protocol.spec import Json
 from cni.state import journal, node
 from cni.state.journal import Entry, Record
 from cni.state.pod import Pod
 
+if TYPE_CHECKING:
+    # Not at run time: DEL does without pydantic.
+    from cni.models import Common
+    from cni.parts.promises import Promised
+
 # tuning's own, so that a node's administrator forbids a sysctl once, whoever would write it.
 _ALLOWED: Final = Path("/etc/cni/tuning/allowlist.conf")
 _IFNAME: Final = "IFNAME"
 
 
-def refuse_unlisted(wanted: Mapping[str, str]) -> None:
-    """Raise InvalidConfig for a sysctl that the node's list, where there is one, does not allow, and for a list that
-    others than root could have written; IoFailure."""
+def status(attach: "Common") -> None:
+    """Part.status: raise InvalidConfig for a sysctl that the node's list, where there is one, does not allow, and for a
+    list that others than root could have written; IoFailure."""
     try:
         text = node.read_trusted(str(_ALLOWED))
         lines = None if text is None else text.decode().splitlines()
@@ -34,7 +40,7 @@ def refuse_unlisted(wanted: Mapping[str, str]) -> None:
         raise IoFailure(f"{_ALLOWED} cannot be read: {e}") from e
     if lines is None:
         return
-    for key in wanted:
+    for key in attach.sysctl:
         if not any(_matches(line.strip(), sysctl.name(sysctl.path(key))) for line in lines if line.strip()):
             raise InvalidConfig(f"sysctl {key!r} is not allowed on this node; remove it, or add it to {_ALLOWED}")
 
@@ -45,7 +51,6 @@ def claimed(wanted: Mapping[str, str], entry: Entry, record: Record, pod: Pod) -
     Raises InvalidConfig for what cannot be set, or is to be another value than another attachment's; IoFailure.
     Nothing is changed then.
     """
-    refuse_unlisted(wanted)
     values = _paths(wanted, record.key.ifname)
     with journal.lock_namespace(entry.state_dir, record.identity):
         others = journal.beside(entry.state_dir, record)
@@ -64,9 +69,9 @@ def written(pod: Pod, settings: Json) -> Json:
     return {path: {**setting, "value": now[path]} for path, setting in settings.items()}
 
 
-def restore(entry: Entry, record: Record, pod: Pod) -> Record:
-    """Put back what is the namespace's, unless another attachment set it too, or somebody changed it since.  The record
-    without those."""
+def undo(entry: Entry, record: Record, pod: Pod) -> Record:
+    """Part.undo: put back what is the namespace's, unless another attachment set it too, or somebody changed it since.
+    The record without those."""
     ours = {path: s for path, s in record.sysctl.items() if s["before"] is not None}
     if not ours:
         return record
@@ -86,14 +91,14 @@ def restore(entry: Entry, record: Record, pod: Pod) -> Record:
     return record
 
 
-def check(pod: Pod, settings: Json) -> None:
-    """Raise CheckFailed unless they are as ADD left them."""
+def check(record: Record, pod: Pod, _link: Link, _promised: "Promised") -> None:
+    """Part.check: every sysctl has the value that ADD left."""
     try:
-        now = sysctl.read_all(pod.fd, settings)
+        now = sysctl.read_all(pod.fd, record.sysctl)
     except OSError as e:
         path = sysctl.path_of(str(e.filename))
         raise CheckFailed(f"sysctl {sysctl.name(path)} cannot be read any more: {e.strerror}") from e
-    for path, setting in settings.items():
+    for path, setting in record.sysctl.items():
         if now[path] != setting["value"]:
             raise CheckFailed(f"sysctl {sysctl.name(path)} is {now[path]!r}, ADD left {setting['value']!r}")
 

@@ -155,10 +155,22 @@ GUARDS = [
             "netns/test_check_link.py",
         ),
         (
-            "check-sysctl",
-            "            tuning.check(pod, record.sysctl)\n",
-            "            del tuning\n",
+            "check-parts",
+            "            parts.check(record, pod, link, still)\n",
+            "",
             "netns/test_tuning.py::test_check_compares",
+        ),
+        (
+            "parts-can-be",
+            "            plan = kind.plan(wanted, host, pod)\n            parts.status(wanted.attach)\n",
+            "            plan = kind.plan(wanted, host, pod)\n",
+            "netns/test_tuning.py",
+        ),
+        (
+            "status-of-parts",
+            "            parts.status(wanted.attach)\n    except",
+            "    except",
+            "netns/test_tuning.py",
         ),
         ("check-promises", "            promises.check(pod, link, still)\n", "", "netns/test_check_addresses.py"),
         (

@@ -78,6 +78,12 @@ GUARDS = [
             "    return record",
             "netns/test_routing.py",
         ),
+        (
+            "removed",
+            '            kernel_rules.remove(pod.rtnl, ip_address(rule["from"]), rule["table"])\n',
+            "            pass\n",
+            "netns/test_routing.py",
+        ),
     ),
     *of(
         "cni/parts/device_info.py",

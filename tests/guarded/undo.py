@@ -14,12 +14,11 @@ GUARDS = [
             "netns/test_gc.py",
         ),
         (
-            "namespace",
-            "                record = _settle_namespace(entry, record, pod)\n",
-            "",
+            "parts",
+            "                record = parts.undo(entry, record, pod)\n",
+            "                pass\n",
             "netns/test_tuning.py",
         ),
-        ("rules", "        routing.remove(pod, record.rules)\n", "        del routing\n", "netns/test_routing.py"),
         (
             "link",
             "            search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)",
