@@ -21,10 +21,12 @@ demo: root binary ## as root: attach two pods with cnitool, ping, draw, detach, 
 	@peers=$$(netns-fixtures/peers) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python netns-fixtures/demo.py
 
+# With PYTEST_ARGS one pytest process is told those; JUNIT names a file for the report.
 test: binary ## every test, lint included; as root, or the tiers that need it are skipped (CI=true: fail)
 	@netns-fixtures/setup net
 	@peers=$$(netns-fixtures/peers) && \
-	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv pytest $(if $(JUNIT),--junitxml=$(JUNIT)) $(PYTEST_ARGS)
+	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv \
+	$(if $(PYTEST_ARGS),pytest,python tests/side_by_side.py $(if $(JOBS),-j $(JOBS))) $(if $(JUNIT),--junitxml=$(JUNIT)) $(PYTEST_ARGS)
 
 # Asked for here: the guest has no network to make a virtual environment from.
 lab: binary ## as root: two kernels in QEMU: VFs with RDMA devices in pods, then RDMA traffic between pods, drawn

@@ -1,0 +1,172 @@
+"""Run every test, in as many pytest processes at once as there are processors.
+
+    packaging/venv python tests/side_by_side.py [-j JOBS] [--junitxml FILE]
+
+A test that boots a guest makes nothing on this machine that another test could see.  So each of these tests is a
+process of its own, and may go beside any other.  All other tests are one process: the system tier looks at the whole
+machine, and must not see what other tiers make there.
+
+That one process is shown line by line as it goes.  A test with a guest has one line, and its whole report if it failed.
+The last lines name all tests that failed.  An interrupt ends all processes, and each takes down what it made.
+"""
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from xml.etree import ElementTree as ET
+
+ROOT = Path(__file__).parents[1]
+# The files whose tests boot guests, and make nothing else.
+BOOTING = ("tests/test_lab.py", "tests/test_power_cut.py")
+PYTEST = (sys.executable, "-m", "pytest")
+ENDING = 30.0
+# Not as many as there are processors without end: a guest takes 2 GiB.
+_JOBS = min(4, len(os.sched_getaffinity(0)))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One pytest process: what it is called in reports, what it is told, and where its JUnit report goes."""
+
+    name: str
+    words: tuple[str, ...]
+    report: Path
+    shown_at_once: bool = False
+
+
+class Runs:
+    """Those that are under way, and the one terminal that all of them write to."""
+
+    def __init__(self) -> None:
+        self._running = set["subprocess.Popen[str]"]()
+        self._terminal = Lock()
+        self._ended = False
+
+    def complete(self, run: Run) -> int:
+        """Run it to its end, and show its output; its exit status."""
+        words = [*PYTEST, *run.words, f"--junitxml={run.report}", f"--color={'yes' if sys.stdout.isatty() else 'no'}"]
+        began = time.monotonic()
+        with self._terminal:
+            if self._ended:
+                return 130
+            # In a session of its own: so an interrupt reaches it once, from us, and whatever it has started too.
+            process = subprocess.Popen(
+                words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                errors="replace", start_new_session=True,
+            )  # fmt: skip
+            self._running.add(process)
+        assert process.stdout
+        kept = list[str]()
+        for line in process.stdout:
+            if run.shown_at_once:
+                self._show(line)
+            else:
+                kept.append(line)
+        status = process.wait()
+        self._running.discard(process)
+        if not status:  # then only what it lacked is of interest
+            kept = [line for line in kept if "SKIPPED" in line]
+        outcome = f"exit status {status}" if status else "passed"
+        self._show(f"--- {run.name}: {outcome} after {time.monotonic() - began:.0f} s\n", *kept)
+        return status
+
+    def _show(self, *lines: str) -> None:
+        with self._terminal:
+            print(*lines, sep="", end="", flush=True)
+
+    def end(self) -> None:
+        """Interrupt all of them, as a terminal does; kill what has not ended then."""
+        with self._terminal:
+            self._ended = True
+        for sent, patience in ((signal.SIGINT, ENDING), (signal.SIGKILL, ENDING)):
+            for process in [*self._running]:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, sent)
+            for process in [*self._running]:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(patience)
+
+
+def runs(reports: Path) -> Iterator[Run]:
+    """The one of all others first, for it takes longest."""
+    others = ("tests", *(f"--ignore={file}" for file in BOOTING))
+    yield Run("all that boots no guest", others, reports / "0.xml", shown_at_once=True)
+    listed = subprocess.run(
+        [*PYTEST, "--collect-only", "-q", *BOOTING], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        raise SystemExit(listed.stdout + listed.stderr)
+    tests = [line for line in listed.stdout.splitlines() if line.startswith(BOOTING)]
+    yield from (Run(test, (test,), reports / f"{number}.xml") for number, test in enumerate(tests, 1))
+
+
+def merged(done: list[Run]) -> ET.Element:
+    """All their reports as one: a suite for each."""
+    suites = ET.Element("testsuites")
+    for run in done:
+        if run.report.exists():
+            for suite in ET.parse(run.report).getroot().iter("testsuite"):
+                suite.set("name", run.name)
+                suites.append(suite)
+    return suites
+
+
+def node_id(case: ET.Element) -> str:
+    """The name that pytest takes to run the test again: in tests.unit.test_x.TestY the file is test_x."""
+    found = re.fullmatch(r"((?:\w+\.)*?test_\w+)((?:\.\w+)*)", case.get("classname", ""))
+    if found:
+        return f"{found[1].replace('.', '/')}.py{found[2].replace('.', '::')}::{case.get('name')}"
+    return str(case.get("name"))  # a file that could not be collected
+
+
+def summary(suites: ET.Element) -> str:
+    """What failed, by name, and how many there were."""
+    lines, count = list[str](), dict.fromkeys(("passed", "failed", "skipped"), 0)
+    for case in suites.iter("testcase"):
+        said = {element.tag: element.get("message", "") for element in case}
+        failed = said.get("failure", said.get("error"))
+        if failed is not None:
+            lines.append(f"FAILED {node_id(case)}: {''.join(failed.splitlines()[:1])}")
+        count["failed" if failed is not None else "skipped" if "skipped" in said else "passed"] += 1
+    return "\n".join([*lines, ", ".join(f"{number} {what}" for what, number in count.items() if number)])
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-j", dest="jobs", type=int, default=_JOBS, help=f"how many at once: {_JOBS}")
+    parser.add_argument("--junitxml", type=Path, metavar="FILE", help="one JUnit report of all of them")
+    words = parser.parse_args()
+    under_way, began = Runs(), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="side-by-side-") as reports, ThreadPoolExecutor(words.jobs) as threads:
+        try:
+            todo = list(runs(Path(reports)))
+            started = {threads.submit(under_way.complete, run): run for run in todo}
+            bad = [started[done] for done in as_completed(started) if done.result()]
+        except KeyboardInterrupt:
+            threads.shutdown(wait=False, cancel_futures=True)
+            under_way.end()
+            print("interrupted")
+            return 130
+        suites = merged(todo)
+    if words.junitxml:
+        ET.ElementTree(suites).write(words.junitxml, encoding="utf-8", xml_declaration=True)
+    print(f"\n{summary(suites)} in {time.monotonic() - began:.0f} s")
+    if bad:
+        print("failed:", "; ".join(run.name for run in bad))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

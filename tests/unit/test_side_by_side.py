@@ -1,0 +1,98 @@
+"""The runs of one `make test` go side by side, and count as one: none is lost, and one that fails fails all."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+from xml.etree import ElementTree as ET
+
+import pytest
+import side_by_side
+
+LAB = """
+    import pytest
+    @pytest.mark.parametrize("boot", ["VFs", "no namespaces"])
+    def test_in_the_lab(boot):
+        print("booted", boot)
+        assert boot == "VFs", "of two\\nlines"
+"""
+OTHERS = """
+    import pytest
+    def test_passes(): pass
+    def test_skipped(): pytest.skip("for want of it")
+"""
+KILLED = """
+    import os
+    def test_a_cut(): os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "tests").mkdir()
+    shutil.copy(side_by_side.__file__, tmp_path / "tests")
+    for file, text in zip(side_by_side.BOOTING, (LAB, KILLED), strict=True):
+        (tmp_path / file).write_text(dedent(text))
+    (tmp_path / "tests/test_others.py").write_text(dedent(OTHERS))
+    return tmp_path
+
+
+def started(tree: Path, *words: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "tests/side_by_side.py", *words]
+    return subprocess.Popen(command, cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_what_fails_anywhere_is_said_at_the_end(tree: Path) -> None:
+    with started(tree, "-j", "2", "--junitxml=junit.xml") as run:
+        output, _ = run.communicate()
+    assert run.returncode == 1
+    assert "booted no namespaces" in output
+    assert "booted VFs" not in output, "what passed has nothing to say"
+    failed, count, runs = output.splitlines()[-3:]
+    assert failed.startswith("FAILED tests/test_lab.py::test_in_the_lab[no namespaces]: AssertionError: of two")
+    assert count.startswith("2 passed, 1 failed, 1 skipped in ")
+    # One that left no report too.
+    assert set(runs.removeprefix("failed: ").split("; ")) == {
+        *("tests/test_lab.py::test_in_the_lab[no namespaces]", "tests/test_power_cut.py::test_a_cut")
+    }
+    cases = {case.get("name") for case in ET.parse(tree / "junit.xml").getroot().iter("testcase")}
+    assert cases == {"test_in_the_lab[VFs]", "test_in_the_lab[no namespaces]", "test_passes", "test_skipped"}
+
+
+def test_a_file_that_cannot_be_read_is_a_failure(tree: Path) -> None:
+    (tree / "tests/test_lab.py").write_text("import no_such_module")
+    with started(tree) as run:
+        output, _ = run.communicate()
+    assert run.returncode == 1
+    assert "no_such_module" in output
+
+
+def test_a_file_that_cannot_be_collected_has_a_name() -> None:
+    case = ET.fromstring('<testcase classname="" name="tests.unit.test_x"><error message=""/></testcase>')
+    suites = ET.Element("testsuites")
+    suites.append(case)
+    assert side_by_side.summary(suites) == "FAILED tests.unit.test_x: \n1 failed"
+
+
+@pytest.mark.parametrize(
+    ("classname", "expected"),
+    [("tests.test_lint", "tests/test_lint.py::x"), ("tests.unit.test_a.TestB", "tests/unit/test_a.py::TestB::x")],
+)
+def test_a_name_is_one_that_pytest_takes(classname: str, expected: str) -> None:
+    assert side_by_side.node_id(ET.Element("testcase", classname=classname, name="x")) == expected
+
+
+def test_an_end_ends_all_and_what_they_started(tree: Path) -> None:
+    """As CI ends it, or a person by ^C."""
+    os.mkfifo(tree / "living")
+    waits = "import subprocess\ndef test_it(): subprocess.run('echo; exec sleep 60 >living', shell=True, check=True)"
+    for file in (*side_by_side.BOOTING, "tests/test_others.py"):
+        (tree / file).write_text(waits)
+    with started(tree, "-j", "2") as run, (tree / "living").open() as living:
+        run.terminate()
+        assert living.read() == "", "every one that could write has ended"
+        output, _ = run.communicate()
+    assert run.returncode == 130
+    assert output.splitlines()[-1] == "interrupted"
