@@ -13,8 +13,7 @@ from cni.protocol.errors import CniError
 from cni.protocol.location import IPAM_DIR, STATE_DIR
 from cni.state import places
 from ipam import main as ipam
-from ipam import sandboxes
-from ipam.stores.files.store import FileStore
+from ipam import sandboxes, stores
 
 # Seconds between two looks: a runtime that asks for STATUS all the time makes every pause a time for one.
 EVERY: Final = 60.0
@@ -44,15 +43,20 @@ def undone(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
                 else f"removed {record.whose}, which is dead"
             )
     for folder in (data_dir, *(state_dir / "ipam" for state_dir in state_dirs)):
-        for network in sorted(folder.glob("*/leases")):
-            yield from _released(network.parent)
+        try:
+            networks = stores.networks(folder)
+        except OSError as e:
+            yield f"leases in {folder} could not be looked for: {e}"
+            continue
+        for network in networks:
+            yield from _released(folder, network)
 
 
-def _released(network: Path) -> Iterator[str]:
+def _released(data_dir: Path, network: str) -> Iterator[str]:
     log = list[str]()
     try:
-        if freed := FileStore(network, log, sandboxes.gone).collect(None):
-            log.append(f"released {freed} leases of {network.name}, whose pods are gone")
+        if freed := stores.open_in(data_dir, network, log, sandboxes.gone).collect(None):
+            log.append(f"released {freed} leases of {network}, whose pods are gone")
     except CniError as e:
-        log.append(f"leases of {network.name} could not be released: {e}")
+        log.append(f"leases of {network} could not be released: {e}")
     yield from log

@@ -12,8 +12,8 @@ from cni import collect, commands, config, kinds  # noqa: F401  # every request 
 from cni.main import run
 from cni.protocol.spec import Reply, Request
 from ipam import main as ipam
+from ipam import stores
 from ipam.config import Conf as IpamConf
-from ipam.stores.files import store  # noqa: F401
 
 HELP: Final = f"""\
 usage: hpn agent [--socket PATH]
@@ -44,6 +44,7 @@ def main(arguments: Sequence[str], version: str) -> int:
 
 def _warm_up() -> None:
     """Do once what every request would do first."""
+    stores.preload()
     # Here there is one thread.  A plugin's process builds a model's validator when it first needs it.
     IpamConf.model_rebuild()
     for kind in kinds.KINDS:

@@ -10,10 +10,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from cni.protocol.spec import Key
-from ipam import leases
+from ipam import leases, stores
 from ipam.config import load
-from ipam.stores import Owner
-from ipam.stores.files.store import FileStore
+from ipam.stores.holdings import Owner
 
 
 def ours(network: Path, subnet: str, held: int) -> None:
@@ -21,10 +20,10 @@ def ours(network: Path, subnet: str, held: int) -> None:
     ipam = {"type": "hpn-ipam", "ranges": [[{"subnet": subnet}]]}
     choose = partial(leases.choose, load({"ipam": ipam}, {}).sets, ())
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
-        store = FileStore(Path(memory), [])
+        store = stores.open_in(memory, "net", [])
         for i in range(held):
             store.reserve(Owner(Key(f"{i:064x}", "hpn0"), f"default/pod-{i}", "/run/netns/pod"), choose)
-        shutil.copytree(memory, network, dirs_exist_ok=True)
+        shutil.copytree(f"{memory}/net", network, dirs_exist_ok=True)
 
 
 def theirs(network: Path, subnet: str, held: int) -> None:

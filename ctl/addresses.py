@@ -12,10 +12,9 @@ from cni.protocol.location import IPAM_DIR
 from cni.protocol.spec import Json, Key
 from ctl import migrate
 from ctl.table import aligned
-from ipam import sandboxes
-from ipam.inventory import STATES, Network, networks
-from ipam.stores.files.lease import Kept, Lease, Lost
-from ipam.stores.files.store import FileStore
+from ipam import sandboxes, stores
+from ipam.inventory import STATES, networks, pools, state
+from ipam.stores.holdings import Contents, Kept, Lease, Listed, Lost
 
 _BAR: Final = 30
 _SIGNS: Final = "#x~=!*?"
@@ -76,9 +75,9 @@ def _show(options: argparse.Namespace) -> tuple[str, int]:
 
 def _lease(options: argparse.Namespace) -> tuple[str, int]:
     leases = [
-        {"network": one.name, **_about(one, slot)}
-        for one in networks(options.data_dir, sandboxes.gone)
-        for slot in one.entries
+        {"network": network.name, **_about(one)}
+        for network in networks(options.data_dir, sandboxes.gone)
+        for one in network.listed
     ]
     wanted = [lease for lease in leases if not options.what or options.what in _names(lease)]
     if options.json:
@@ -89,15 +88,15 @@ def _lease(options: argparse.Namespace) -> tuple[str, int]:
 
 def _release(options: argparse.Namespace) -> tuple[str, int]:
     (network,) = networks(options.data_dir, sandboxes.gone, [options.network])
-    held = {str(one.owner.key): slot for slot, one in network.leases}
+    held = {str(one.holding.owner.key): one for one in network.listed if isinstance(one.holding, Lease)}
     if options.key not in held:
-        return f"{options.key} holds nothing in {network.directory}; see: hpn ipam lease\n", 1
-    slot = held[options.key]
-    ips = ", ".join(map(str, network.entries[slot].ips))
-    if network.state(slot) != "dead" and not options.force:
+        return f"{options.key} holds nothing in {network.place}; see: hpn ipam lease\n", 1
+    one = held[options.key]
+    ips = ", ".join(map(str, one.holding.ips))
+    if state(one) != "dead" and not options.force:
         return f"{options.key} may be alive and use {ips}; its runtime's DEL releases that, or add --force\n", 1
     container_id, _, ifname = options.key.partition(":")
-    FileStore(network.directory, []).release(Key(container_id, ifname))
+    stores.open_in(options.data_dir, network.name, []).release(Key(container_id, ifname))
     return f"released {ips} of {options.key}\n", 0
 
 
@@ -110,11 +109,11 @@ def dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> list[st
     """Release what is provably dead; a line for each.  Raises CniError after having tried everything."""
     lines, failures = list[str](), list[CniError]()
     for network in networks(data_dir, sandboxes.gone, names):
-        gone = [slot for slot in sorted(network.entries) if network.state(slot) in ("dead", "conflict")]
-        lines += [_obituary(network, slot, dry_run=dry_run) for slot in gone]
+        gone = [one for one in network.listed if state(one) in ("dead", "conflict")]
+        lines += [_obituary(network, one, dry_run=dry_run) for one in gone]
         if not dry_run:
             try:
-                store = FileStore(network.directory, lines, sandboxes.gone)
+                store = stores.open_in(data_dir, network.name, lines, sandboxes.gone)
                 store.collect(None)
                 store.pardon()
             except CniError as e:
@@ -124,37 +123,37 @@ def dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> list[st
     return lines
 
 
-def _obituary(network: Network, slot: int, *, dry_run: bool) -> str:
-    one = _about(network, slot)
-    unknown = f"another host (MAC {one['mac']})" if "mac" in one else "a lease that was lost"
-    who = " ".join(filter(None, (one.get("containerID", unknown), one.get("ifname"), one.get("pod"))))
-    return f"{'would release' if dry_run else 'released'} {network.name}: {_words(one['addresses'])} of {who}"
+def _obituary(network: Contents, one: Listed, *, dry_run: bool) -> str:
+    about = _about(one)
+    unknown = f"another host (MAC {about['mac']})" if "mac" in about else "a lease that was lost"
+    who = " ".join(filter(None, (about.get("containerID", unknown), about.get("ifname"), about.get("pod"))))
+    return f"{'would release' if dry_run else 'released'} {network.name}: {_words(about['addresses'])} of {who}"
 
 
 def _verify(options: argparse.Namespace) -> tuple[str, int]:
     lines = list[str]()
     found = networks(options.data_dir, sandboxes.gone, options.network)
     for network in found:
-        lines += [f"{network.name}: {problem}" for problem in FileStore(network.directory, []).verify()]
-    good = f"{len(found)} networks, {sum(len(one.entries) for one in found)} leases: all is as it should be\n"
+        store = stores.open_in(options.data_dir, network.name, [])
+        lines += [f"{network.name}: {problem}" for problem in store.verify()]
+    good = f"{len(found)} networks, {sum(len(one.listed) for one in found)} leases: all is as it should be\n"
     return "".join(f"{line}\n" for line in lines) or good, 1 if lines else 0
 
 
-def _described(network: Network) -> Json:
+def _described(network: Contents) -> Json:
     return {
         "network": network.name,
-        "pools": network.pools(),
-        "leases": [_about(network, slot) for slot in network.entries],
+        "pools": pools(network),
+        "leases": [_about(one) for one in network.listed],
         "unreadableLines": network.unreadable,
         **({"problem": network.problem} if network.problem else {}),
         "quarantine": network.quarantined,
     }
 
 
-def _about(network: Network, slot: int) -> Json:
-    one = network.entries[slot]
-    about: Json = {**one.body(), "state": network.state(slot), "line": slot}
-    return about if isinstance(one, Lease) else {"state": about["state"], **about}
+def _about(one: Listed) -> Json:
+    about: Json = {**one.holding.as_json(), "state": state(one), "line": one.line}
+    return about if isinstance(one.holding, Lease) else {"state": about["state"], **about}
 
 
 def _names(lease: Json) -> set[str]:
@@ -163,47 +162,47 @@ def _names(lease: Json) -> set[str]:
     return {container_id, f"{container_id}:{lease.get('ifname')}", str(lease.get("pod"))} | addresses
 
 
-def _pictured(network: Network) -> Iterator[str]:
+def _pictured(network: Contents) -> Iterator[str]:
     """A bar for each pool, and a line for each holder."""
-    yield f"{network.name}  ({network.directory})"
-    for pool in network.pools():
+    yield f"{network.name}  ({network.place})"
+    for pool in pools(network):
         yield f"  {', '.join(pool['ranges']) or 'outside its ranges'}"
         yield f"    {_bar(pool)}"
-    if network.entries:
-        taken = [slot for slot in network.entries if network.state(slot) != "free"]
-        slots = sorted(taken, key=lambda slot: [(ip.version, int(ip)) for ip in network.entries[slot].ips])
-        rows = aligned([_COLUMNS, *(_row(network, slot) for slot in slots)])
+    if network.listed:
+        taken = [one for one in network.listed if state(one) != "free"]
+        taken.sort(key=lambda one: [(ip.version, int(ip)) for ip in one.holding.ips])
+        rows = aligned([_COLUMNS, *map(_row, taken)])
         yield from (f"  {line}" for line in rows)
     if network.problem:
         yield f"  {network.problem}; the next call sets it aside"
     if network.unreadable:
-        yield f"  lines {network.unreadable} cannot be read; the next call sets them aside"
+        yield f"  lines {list(network.unreadable)} cannot be read; the next call sets them aside"
     if network.quarantined:
-        yield f"  {len(network.quarantined)} files in {network.directory}/quarantine: leases that could not be read"
+        yield f"  {len(network.quarantined)} files in {network.place}/quarantine: leases that could not be read"
     yield ""
 
 
 def _bar(pool: Json) -> str:
-    words = [f"{pool[state]} {state}" for state in STATES if pool[state] or state == "held"]
+    words = [f"{pool[word]} {word}" for word in STATES if pool[word] or word == "held"]
     if pool["size"] is None:
         return ", ".join(words)
-    signs = "".join(sign * -(-_BAR * pool[state] // pool["size"]) for state, sign in zip(STATES, _SIGNS, strict=True))
+    signs = "".join(sign * -(-_BAR * pool[word] // pool["size"]) for word, sign in zip(STATES, _SIGNS, strict=True))
     free = f"{pool['free']}" if pool["free"] < 10**9 else f"2^{pool['free'].bit_length() - 1}"
     return f"[{signs[:_BAR]:.<{_BAR}}] {', '.join(words)}, {free} free"
 
 
-def _row(network: Network, slot: int) -> tuple[str, ...]:
-    one, state = network.entries[slot], network.state(slot)
+def _row(listed: Listed) -> tuple[str, ...]:
+    one, word = listed.holding, state(listed)
     addresses = ", ".join(map(str, one.ips))
     if isinstance(one, Lost):
-        return addresses, "-", "-", state, "-", one.kept
+        return addresses, "-", "-", word, "-", one.kept
     if isinstance(one, Kept):
         since, until = (strftime("%F %T", gmtime(when)) for when in (one.released, one.until))
         until = "the next boot" if one.boot else until
         whose = one.sticky.rpartition(":")[0] or one.pod or one.mac or "-"
-        return addresses, whose, "-", f"{state} until {until}", since, "-"
+        return addresses, whose, "-", f"{word} until {until}", since, "-"
     since = one.time[:19].replace("T", " ")
-    return addresses, one.owner.pod or "-", one.owner.key.ifname, state, since, one.owner.key.container_id[:12]
+    return addresses, one.owner.pod or "-", one.owner.key.ifname, word, since, one.owner.key.container_id[:12]
 
 
 def _words(value: object) -> str:

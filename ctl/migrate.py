@@ -5,10 +5,9 @@ from pathlib import Path
 
 from cni.protocol.errors import InvalidConfig, IoFailure
 from cni.protocol.spec import network_of
-from ipam import migrate, sandboxes
+from ipam import migrate, sandboxes, stores
 from ipam.inventory import networks
-from ipam.stores.files.lease import Kept, Lost
-from ipam.stores.files.store import FileStore
+from ipam.stores.holdings import Kept, Lease, Lost
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
@@ -33,7 +32,7 @@ def take(options: argparse.Namespace) -> tuple[str, int]:
     """hpn ipam import.  Raises IoFailure, InvalidConfig, TryAgain, RecordUnreadable."""
     default = options.path.resolve().name if options.source == "host-local" else ""
     name = network_of({"name": options.network or default})
-    store = FileStore(options.data_dir / name, log := list[str](), sandboxes.gone)
+    store = stores.open_in(options.data_dir, name, log := list[str](), sandboxes.gone)
     if options.source == "host-local":
         with migrate.host_local_locked(options.path):
             leases = migrate.from_host_local(options.path, options.ifname)
@@ -51,15 +50,16 @@ def take(options: argparse.Namespace) -> tuple[str, int]:
 def give(options: argparse.Namespace) -> tuple[str, int]:
     """hpn ipam export.  Raises IoFailure."""
     (network,) = networks(options.data_dir, sandboxes.gone, [options.network])
-    if lost := [one for one in network.entries.values() if isinstance(one, Lost)]:
+    holdings = [one.holding for one in network.listed]
+    if lost := [one for one in holdings if isinstance(one, Lost)]:
         ips = ", ".join(str(ip) for one in lost for ip in one.ips)
         raise IoFailure(f"{network.name}: leases of {ips} could not be read, so nobody knows whose they are")
-    leases = [one for _, one in network.leases]
+    leases = [one for one in holdings if isinstance(one, Lease)]
     last = [max(ips, key=int) for ips in ([i for o in leases for i in o.ips if i.version == v] for v in (4, 6)) if ips]
     collisions = migrate.to_host_local(options.path, leases, last, dry_run=options.dry_run)
     if collisions:
         return "".join(f"{line}\n" for line in [*collisions, f"{network.name}: nothing was exported"]), 1
-    kept = sum(isinstance(one, Kept) for one in network.entries.values())
+    kept = sum(isinstance(one, Kept) for one in holdings)
     note = f"; {kept} that are kept back after their release are free there" if kept else ""
     verb = "would export" if options.dry_run else "exported"
     return f"{network.name}: {verb} {len(leases)} leases{note}\n", 0

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cni.kernel import budget
 from cni.protocol import arguments, spec
@@ -17,12 +17,12 @@ from cni.protocol.errors import (
     NotAvailable,
     PoolExhausted,
 )
-from cni.protocol.location import IPAM_DIR, path_of
 from cni.protocol.result import Address, Ip, Result
 from cni.protocol.spec import Config, Key, Reply, Request
 from ipam import leases
 from ipam.pool import Pool, RangeSet
-from ipam.stores import Book, Choose, Owner, Sandbox, Store, Terms
+from ipam.stores import Book, Choose, Store, open_store
+from ipam.stores.holdings import Owner, Sandbox, Terms
 
 T = TypeVar("T")
 
@@ -227,22 +227,4 @@ def _pool(conf: Config, args: Mapping[str, str]) -> Pool:
 
 
 def _store(conf: Config, log: list[str]) -> Store:
-    """The network's store: <ipam.dataDir>/<name>, else <stateDir>/ipam/<name>, else /var/lib/cni/hpn/ipam/<name>.
-    Raises InvalidConfig."""
-    from ipam.stores.files.store import FileStore  # noqa: PLC0415
-
-    ipam: Any = conf.get("ipam")
-    data_dir = ipam.get("dataDir") if isinstance(ipam, dict) else None
-    if data_dir:
-        folder = _absolute("ipam.dataDir", data_dir)
-    elif state_dir := conf.get("stateDir"):
-        folder = f"{_absolute('stateDir', state_dir)}/ipam"
-    else:
-        folder = IPAM_DIR
-    return FileStore(path_of(f"{folder}/{spec.network_of(conf)}"), log, _gone)
-
-
-def _absolute(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
-        raise InvalidConfig(f"{key} {value!r} is not an absolute path; plugins run in no particular directory")
-    return value
+    return open_store(conf, log, _gone)

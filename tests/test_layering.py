@@ -27,6 +27,7 @@ OURS = {
     "cni.kernel": {"cni.kernel"},
     "cni.protocol": {"cni.protocol"},
     "ipam": {"ipam", "cni.protocol", "cni.state.durable", "cni.state.locks"},
+    "ipam.stores": {"ipam.stores", "ipam.ranges", "cni.protocol", "cni.state.durable", "cni.state.locks"},
     # Paths that the node allows.
     "ipam.resolv_conf": {"cni.protocol", "cni.state.node"},
     # It begins the budget of all waits, which link spends.
@@ -75,11 +76,15 @@ def tree(module: str) -> ast.Module:
 
 def imports(module: str) -> Iterator[str]:
     """Every module it imports anywhere, "from a import b" as a.b where that is a module and as a where not."""
-    for node in ast.walk(tree(module)):
+    return imported(tree(module))
+
+
+def imported(parsed: ast.Module) -> Iterator[str]:
+    for node in ast.walk(parsed):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{module} imports relatively"
+            assert not node.level, "a relative import"
             yield from (f if (f := f"{node.module}.{n.name}") in FILES else str(node.module) for n in node.names)
 
 
@@ -102,6 +107,15 @@ def test_imports(module: str) -> None:
             assert any(within(name, part) for part in allowed), f"{module} may not import {name}"
         elif (library := name.partition(".")[0]) not in sys.stdlib_module_names:
             assert any(within(module, part) for part in LIBRARIES.get(library, ())), f"{module} may not import {name}"
+
+
+def test_nobody_reaches_into_a_store() -> None:
+    """Who needs a store opens it by ipam.stores, and speaks of what it holds by ipam.stores.holdings."""
+    outside = {module: tree(module) for module in FILES if not within(module, "ipam.stores")}
+    outside |= {f"{path}": ast.parse(path.read_text()) for path in (ROOT / "bench").glob("*.py")}
+    assert any("ipam.stores" in imported(parsed) for parsed in outside.values())
+    inside = {module for module in FILES if within(module, "ipam.stores")} - {"ipam.stores", "ipam.stores.holdings"}
+    assert {name: reached for name, parsed in outside.items() if (reached := inside & set(imported(parsed)))} == {}
 
 
 def test_design_lists_the_modules() -> None:

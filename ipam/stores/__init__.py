@@ -1,51 +1,26 @@
-"""What a place that keeps leases must do; files.py is the one on this node's disk.
+"""Where the leases of a network are kept: what every store must do (Store), and the one place where a store is opened.
 
-A store holds the leases of one network.  Who gets which address is never its decision: it is handed a
-function, runs it on a consistent view and commits what that returns, so that a store which has to try again
-(compare and swap) may call it again.
+A store holds the leases of one network.  Who gets which address is never its decision: it is handed a function, runs it
+on a consistent view and commits what the function returns.  So a store that has to try again (compare and swap) may
+call the function again.
+
+Each store is a folder in here, and nobody outside imports from it.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
 
+from cni.protocol import spec
+from cni.protocol.errors import InvalidConfig
+from cni.protocol.location import IPAM_DIR, path_of
 from cni.protocol.result import Address, Ip
-from cni.protocol.spec import Key
+from cni.protocol.spec import Config, Key
 from ipam.ranges import Span
+from ipam.stores.holdings import Contents, Gone, Lease, Owner, Sandbox
 
-
-@dataclass(frozen=True)
-class Sandbox:
-    """A network namespace: its inode, its cookie, and the namespaces of mounts and processes it was seen from."""
-
-    inode: int
-    cookie: int
-    mounts: int
-    processes: int
-
-
-# Those of the namespaces that are provably gone: none that is alive, whatever cannot be seen.
-Gone = Callable[[Collection[Sandbox]], Collection[Sandbox]]
-
-
-@dataclass(frozen=True)
-class Terms:
-    """For how many seconds from its release on nobody gets an address, and nobody but who has the same name."""
-
-    cooldown: int = 0
-    sticky: str = ""
-    ttl: int = 0
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Whom a lease is for: its key, for people the pod ("namespace/name") and CNI_NETNS, and what that was."""
-
-    key: Key
-    pod: str = ""
-    netns: str = ""
-    sandbox: Sandbox | None = None
-    terms: Terms = Terms()
+# Seconds to wait for a store that others use.  A change takes a fraction of a millisecond, nearly all of it the disk's.
+LOCK_TIMEOUT: Final = 10.0
 
 
 class Book(Protocol):
@@ -124,3 +99,64 @@ class Store(Protocol):
 
     def rehearse(self, choose: Choose) -> None:
         """Whether ``reserve`` would serve a newcomer: the store can be written and ``choose`` does not raise."""
+
+    def adopt(self, leases: Sequence[Lease], *, dry_run: bool = False) -> list[str]:
+        """Hold what another IPAM gave, all or nothing; a lease that is here already is fine.
+
+        In words, what collides with leases here or among the new ones; if anything does, nothing has changed.
+        """
+
+    def contents(self) -> Contents:
+        """All that the network holds, read without a lock and without changing anything.
+
+        A store that cannot be read is no error: ``Contents.problem`` says why."""
+
+    def verify(self) -> list[str]:
+        """In words, what is wrong with the store; nothing is changed."""
+
+
+def none_gone(_boxes: Collection[Sandbox]) -> Collection[Sandbox]:
+    """For whoever frees nothing by it."""
+    return ()
+
+
+def open_store(conf: Config, log: list[str], gone: Gone) -> Store:
+    """The store of a configuration's network; ``log`` gets what an operator should look at, ``gone`` says who is dead.
+
+    It is in ipam.dataDir, else in stateDir/ipam, else in /var/lib/cni/hpn/ipam.  Raises InvalidConfig.
+    """
+    ipam: Any = conf.get("ipam")
+    data_dir = ipam.get("dataDir") if isinstance(ipam, dict) else None
+    if data_dir:
+        folder = _absolute("ipam.dataDir", data_dir)
+    elif state_dir := conf.get("stateDir"):
+        folder = f"{_absolute('stateDir', state_dir)}/ipam"
+    else:
+        folder = IPAM_DIR
+    return open_in(folder, spec.network_of(conf), log, gone)
+
+
+def open_in(data_dir: Path | str, network: str, log: list[str], gone: Gone = none_gone) -> Store:
+    """The store of a network in a data directory, for whoever has no configuration at hand."""
+    # Imported here: VERSION needs no store.
+    from ipam.stores.files.store import FileStore  # noqa: PLC0415
+
+    return FileStore(path_of(f"{data_dir}/{network}"), log, gone)
+
+
+def networks(data_dir: Path) -> list[str]:
+    """The names of the networks that have a store in a data directory.  Raises OSError."""
+    from ipam.stores.files.listing import networks as listed  # noqa: PLC0415
+
+    return listed(data_dir)
+
+
+def preload() -> None:
+    """Import every store now, so that no request to a warm process has to."""
+    from ipam.stores.files import store  # noqa: F401, PLC0415
+
+
+def _absolute(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise InvalidConfig(f"{key} {value!r} is not an absolute path; plugins run in no particular directory")
+    return value

@@ -38,12 +38,6 @@ GUARDS = [
             "    if missing := set(held) - {ip.address.ip for ip in previous.ips}:",
             "    if missing := set():",
         ),
-        (
-            "absolute",
-            ' or not value.startswith("/") or',
-            " or",
-            "unit/test_ipam_config.py unit/test_ipam_store.py unit/test_ipam_program.py",
-        ),
         ("pardon", "    store.pardon()\n", "", "attack/test_probe_exhaustion.py::test_gc_frees_them"),
     ),
     *of(

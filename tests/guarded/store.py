@@ -1,13 +1,41 @@
-"""Guards of the leases in files."""
+"""Guards of the stores, and of the leases in files."""
 
 # ruff: noqa: E501  # a text is easier to compare with the code in one piece
 from guarded.form import of
 
 GUARDS = [
     *of(
+        "ipam/stores/__init__.py",
+        "unit/test_ipam_config.py unit/test_ipam_store.py unit/test_ipam_program.py",
+        ("absolute", ' or not value.startswith("/") or', " or"),
+    ),
+    *of(
+        "ipam/stores/holdings.py",
+        "unit/test_ipam_policy.py unit/test_ipam_clock.py",
+        ("kept-until", "        return not self.released <= now < self.until", "        return True"),
+        ("clock-set-back", "not self.released <= now < self.until", "not now < self.until"),
+        ("cool", "cool = now + (terms.cooldown if cools else 0)", "cool = now", "unit/test_ipam_policy.py"),
+    ),
+    *of(
+        "ipam/stores/files/adoption.py",
+        "unit/test_ipam_migration.py",
+        (
+            "adopts-what-is-free",
+            "    if not collisions and not dry_run:",
+            "    if not dry_run:",
+            "unit/test_ipam_migration.py",
+        ),
+        (
+            "adopts-dry",
+            "    if not collisions and not dry_run:",
+            "    if not collisions:",
+            "unit/test_ipam_store.py::test_adopting_as_a_rehearsal_changes_nothing",
+        ),
+    ),
+    *of(
         "ipam/stores/files/stale.py",
         "unit/test_ipam_store.py",
-        ("listed", "            return holdings(body)[0] not in self.spared", "            return True"),
+        ("listed", "            return outline(body)[0] not in self.spared", "            return True"),
         (
             "dead-only",
             '        return body.get("boot") != durable.boot_id() or sandbox(body) in self.dead',
@@ -52,7 +80,7 @@ GUARDS = [
         ("of-the-dead", " and _is_dead(held, gone):", ":"),
         (
             "of-the-name",
-            " and held.entry.owner.terms.sticky == name and",
+            " and held.holding.owner.terms.sticky == name and",
             " and",
             "unit/test_ipam_policy.py unit/test_ipam_clock.py",
             "the text is looked for first; a pod named like another's sticky name gives up what it has only when it is dead",
@@ -77,7 +105,7 @@ GUARDS = [
         ("the-whole-name", "f'\"containerID\":{json.dumps(key.container_id)}'", "f'{key.container_id}'"),
     ),
     *of(
-        "ipam/stores/files/lease.py",
+        "ipam/stores/files/codec.py",
         "unit/test_ipam_policy.py unit/test_ipam_clock.py",
         (
             "checksum",
@@ -85,9 +113,6 @@ GUARDS = [
             "False",
             "unit/test_ipam_store.py unit/test_ipam_damage.py",
         ),
-        ("kept-until", "        return not self.released <= now < self.until", "        return True"),
-        ("clock-set-back", "not self.released <= now < self.until", "not now < self.until"),
-        ("cool", "cool = now + (terms.cooldown if cools else 0)", "cool = now", "unit/test_ipam_policy.py"),
     ),
     *of(
         "ipam/stores/files/slots.py",
@@ -163,20 +188,8 @@ GUARDS = [
         ),
         ("attached-is-spared", "        rule = rule.sparing(attached())\n", "", "netns/test_gc_beside_add.py"),
         (
-            "adopts-what-is-free",
-            "            if not collisions and not dry_run:",
-            "            if not dry_run:",
-            "unit/test_ipam_migration.py",
-        ),
-        (
-            "adopts-dry",
-            "            if not collisions and not dry_run:",
-            "            if not collisions:",
-            "unit/test_ipam_store.py::test_adopting_as_a_rehearsal_changes_nothing",
-        ),
-        (
             "check-lost",
-            "        if isinstance(lost := held.entry, Lost):\n            raise CheckFailed",
+            "        if isinstance(lost := held.holding, Lost):\n            raise CheckFailed",
             "        if False:\n            raise CheckFailed",
             "unit/test_ipam_damage.py::test_a_lease_that_cannot_be_read",
         ),

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from cni.protocol.spec import Reply, Request
 from ipam import main
 from ipam.ranges import Span
-from ipam.stores.files.lease import holdings, seal, unseal
+from ipam.stores.files.codec import outline, seal, unseal
 from ipam.stores.files.table import Table
 
 # What changes or opens a file says so to audit hooks, before it does.
@@ -146,7 +146,7 @@ class Net:
         with Table(self.dir, []) as table:
             index = table.index
             bodies = {i: body for i, line in enumerate(lines) if i and (body := unseal(line))}
-            heads = {slot: holdings(table.read(slot).body) for slot, body in bodies.items() if "of" not in body}
+            heads = {slot: outline(table.read(slot).body) for slot, body in bodies.items() if "of" not in body}
             expected = {(*address, slot) for slot, (_, addresses) in heads.items() for address in addresses}
             free = index.free_lines()
             return (

@@ -13,7 +13,7 @@ from unit.ipam_calls import Net
 
 from cni.protocol.errors import IoFailure
 from ipam import main as program
-from ipam.stores.files.lease import BLANK, seal
+from ipam.stores.files.codec import BLANK, seal
 from ipam.stores.files.store import FileStore
 
 IPAM = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}

@@ -9,8 +9,8 @@ from unit.ipam_calls import Net, killed_at
 
 from ctl.main import main
 from ipam import main as program
+from ipam.stores.files.codec import seal
 from ipam.stores.files.index import Index
-from ipam.stores.files.lease import seal
 
 ONE = {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.5", "rangeEnd": "10.0.0.5"}
 FEW = {"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.4"}  # .2 to .4

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from cni.protocol.result import Address
 from cni.protocol.spec import Key
 from ipam.ranges import Span
-from ipam.stores.files.lease import Lease, Lost
 from ipam.stores.files.table import Table
+from ipam.stores.holdings import Lease, Lost
 
 
 @dataclass
@@ -32,7 +32,7 @@ class TableBook:
         slot = self.table.index.pages.holder(address.version, int(address))
         if not slot:
             return ""
-        found = self.table.at(slot).entry
+        found = self.table.at(slot).holding
         if isinstance(found, Lease):
             return found.owner.key.of(found.owner.pod, self.table.directory.name)
         if isinstance(found, Lost):

@@ -29,7 +29,7 @@ from cni.state import durable
 from ipam.ranges import Span
 from ipam.stores.files import blocks
 from ipam.stores.files.blocks import SIZE, Blocks, Rotten
-from ipam.stores.files.lease import DIGEST
+from ipam.stores.files.codec import DIGEST
 from ipam.stores.files.pages import HEADS_SIZE, Pages
 from ipam.stores.files.slots import SLOTS
 

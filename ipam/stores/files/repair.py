@@ -16,10 +16,11 @@ from cni.protocol.spec import Json
 from cni.state import durable
 from ipam.ranges import Span
 from ipam.stores.files.blocks import Rotten
+from ipam.stores.files.codec import BLANK, LINE, Unreadable, encode, joined, link, outline, seal, sealed, split, unseal
 from ipam.stores.files.index import Index
-from ipam.stores.files.lease import BLANK, LINE, Lost, Unreadable, holdings, joined, link, seal, sealed, split, unseal
 from ipam.stores.files.slots import HEAD, SCHEMA, SLOTS, Slots, file, place
 from ipam.stores.files.table import LEASES, Table
+from ipam.stores.holdings import Lost
 
 _Addresses = list[tuple[int, int]]
 
@@ -142,10 +143,10 @@ def _look(slots: Slots, known: dict[int, _Claim]) -> _Found:
                 found.parts[slot] = body
             else:
                 if "next" in body:
-                    holdings(body), link(body, "next", 0)
+                    outline(body), link(body, "next", 0)
                     found.long[slot] = body
                 else:
-                    found.leases[slot] = holdings(body)
+                    found.leases[slot] = outline(body)
                     found.seals[slot] = crc32(line)
                 found.age[slot] = link(body, "n", 0)
                 if body.get("boot", boot) != boot:
@@ -167,7 +168,7 @@ def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
         if at:
             found.damaged.add(slot)
         else:
-            found.leases[slot] = holdings(joined(bodies))
+            found.leases[slot] = outline(joined(bodies))
             found.seals[slot] = crc32(b"".join(map(table.slots.read, (slot, *lines))))
             found.age[slot] = max(body.get("n", 0) for body in bodies)
             continued[slot] = lines
@@ -244,7 +245,7 @@ def _put_held(table: Table, found: _Found, kept: str) -> int:
     for slot, claim in sorted(found.held.items()):
         ips = [address for address in claim.addresses if address not in given]
         at = next(free) if slot in found.leases or slot in found.rest else slot
-        parts = [body] if sealed(body := claim.lost(ips, kept).body()) else split(body)
+        parts = [body] if sealed(body := encode(claim.lost(ips, kept))) else split(body)
         more = [next(free) for _ in parts[1:]]
         for line, part, after in reversed(list(zip([at, *more], parts, [*more, 0], strict=True))):
             of, next_ = {"of": at} if line != at else {}, {"next": after} if after else {}

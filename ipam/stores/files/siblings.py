@@ -7,8 +7,8 @@ import json
 
 from cni.protocol.result import Address
 from cni.protocol.spec import Key
-from ipam.stores.files.lease import Lease
 from ipam.stores.files.table import Table
+from ipam.stores.holdings import Lease
 
 
 def addresses(table: Table, key: Key) -> tuple[Address, ...]:
@@ -17,7 +17,7 @@ def addresses(table: Table, key: Key) -> tuple[Address, ...]:
     text = f'"containerID":{json.dumps(key.container_id)}'.encode()
     found = list[Address]()
     for slot in list(table.slots.containing(text, table.index.slots)):
-        lease = table.at(head).entry if (head := table.head(slot)) else None
+        lease = table.at(head).holding if (head := table.head(slot)) else None
         if isinstance(lease, Lease) and lease.owner.key != key:
             found += lease.ips
     return tuple(found)

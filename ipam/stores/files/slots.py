@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from cni.state import durable
-from ipam.stores.files.lease import BLANK, LINE, seal
+from ipam.stores.files.codec import BLANK, LINE, seal
 
 SCHEMA: Final = 1
 # So many lines there may be.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from cni.protocol.spec import Json, Key
 from cni.state import durable
-from ipam.stores import Gone, Sandbox
-from ipam.stores.files.lease import Kept, Unreadable, digest, entry, holdings, sandbox, unseal
+from ipam.stores.files.codec import Unreadable, decode, digest, outline, sandbox, unseal
 from ipam.stores.files.slots import Slots, reading
+from ipam.stores.holdings import Gone, Kept, Sandbox
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Rule:
     def applies(self, body: Json) -> bool:
         """Raises Unreadable."""
         if "released" in body:
-            kept = entry(body)
+            kept = decode(body)
             return isinstance(kept, Kept) and (kept.is_over(self.now) or bool(kept.boot and self.probing))
         if self.spared is not None:
-            return holdings(body)[0] not in self.spared
+            return outline(body)[0] not in self.spared
         return body.get("boot") != durable.boot_id() or sandbox(body) in self.dead
 
 

@@ -12,10 +12,11 @@ from ipaddress import ip_interface
 
 from cni.protocol.result import Address
 from cni.state import durable
-from ipam.stores import Believe, Gone
-from ipam.stores.files.lease import Kept, Lease, Lost, Unreadable, kept_digest, sandbox
+from ipam.stores import Believe
+from ipam.stores.files.codec import Unreadable, sandbox, sticky_digest
 from ipam.stores.files.stale import Rule
 from ipam.stores.files.table import Held, Table
+from ipam.stores.holdings import Gone, Kept, Lease, Lost
 
 
 def release(table: Table, leases: Sequence[Held], *, unused: bool = False, in_use: bool = False) -> None:
@@ -25,10 +26,10 @@ def release(table: Table, leases: Sequence[Held], *, unused: bool = False, in_us
     if in_use:
         rest = [held for held in rest if not _kept_though_unreadable(table, held, now)]
     # First, for a lease may be the successor of one.
-    if others := [held for held in rest if not isinstance(held.entry, Lease)]:
+    if others := [held for held in rest if not isinstance(held.holding, Lease)]:
         table.drop(others)
     for held in rest:
-        lease = held.entry
+        lease = held.holding
         if not isinstance(lease, Lease):
             continue
         # Nobody on the link remembers an address since before this boot.
@@ -50,7 +51,7 @@ def release(table: Table, leases: Sequence[Held], *, unused: bool = False, in_us
 
 def _kept_though_unreadable(table: Table, held: Held, now: int) -> bool:
     """Keep back what a lease has that could not be read, for it may be in use; whether it is one and has something."""
-    lost = held.entry
+    lost = held.holding
     if not isinstance(lost, Lost) or not lost.ips:
         return False
     table.put(held, Kept(tuple(map(ip_interface, lost.ips)), "", now, now, until=now, boot=durable.boot_id()))
@@ -62,7 +63,7 @@ def concede(
 ) -> dict[Address, str]:
     """Of a lease, give up what other hosts have, and keep back what is believed; all that is.  Raises OSError."""
     kept = {ip: one.mac for _, one in conflicts(table) for ip in one.ips}
-    lease = held.entry if held else None
+    lease = held.holding if held else None
     if held is None or not isinstance(lease, Lease):
         return kept
     now = int(time.time())
@@ -86,7 +87,7 @@ def conflicts(table: Table) -> list[tuple[Held, Kept]]:
     for slot in list(table.slots.containing(b'"mac":"', table.index.slots)):
         if head := table.head(slot):
             held = table.at(head)
-            one = held.entry
+            one = held.holding
             if isinstance(one, Kept) and one.mac and not one.is_over(now):
                 found.append((held, one))
     return found
@@ -94,15 +95,15 @@ def conflicts(table: Table) -> list[tuple[Held, Kept]]:
 
 def had(table: Table, name: str, gone: Gone) -> Held | None:
     """What the sticky name had before: kept back, or of an attachment that is provably dead."""
-    kept = table.find(kept_digest(name))
-    if kept and isinstance(kept.entry, Kept):
+    kept = table.find(sticky_digest(name))
+    if kept and isinstance(kept.holding, Kept):
         return kept
     # There is no index of these, so it is a look through the file, for a name that is new or had no DEL.
     text = json.dumps(name).encode()
     for slot in list(table.slots.containing(text, table.index.slots)):
         if head := table.head(slot):
             held = table.at(head)
-            if isinstance(held.entry, Lease) and held.entry.owner.terms.sticky == name and _is_dead(held, gone):
+            if isinstance(held.holding, Lease) and held.holding.owner.terms.sticky == name and _is_dead(held, gone):
                 return held
     return None
 
@@ -117,10 +118,10 @@ def _is_dead(held: Held, gone: Gone) -> bool:
 
 def _succeed(table: Table, name: str, now: int) -> None:
     """Of a name one set of addresses is kept: the latest.  What it had before only cools down."""
-    before = table.find(kept_digest(name))
+    before = table.find(sticky_digest(name))
     if before is None:
         return
-    one = before.entry
+    one = before.holding
     if isinstance(one, Kept) and one.released <= now < one.cool:
         table.put(before, Kept(one.addresses, one.pod, one.released, one.cool, "", one.cool))
     else:

@@ -24,33 +24,28 @@ from cni.protocol.spec import Key
 from cni.state import durable
 from cni.state.locks import Lock
 from ipam.ranges import elsewhere
-from ipam.stores import Believe, Choose, Gone, Owner, Ranges, Sandbox
+from ipam.stores import LOCK_TIMEOUT, Believe, Choose, Ranges, none_gone
 from ipam.stores.files import ranges as ranges_file
-from ipam.stores.files import sticky, verify
+from ipam.stores.files import sticky
 from ipam.stores.files.blocks import Rotten
 from ipam.stores.files.book import TableBook
+from ipam.stores.files.codec import digest
 from ipam.stores.files.index import HEADER
-from ipam.stores.files.lease import Lease, Lost, digest
 from ipam.stores.files.repair import repair
 from ipam.stores.files.stale import Rule, look
 from ipam.stores.files.table import INDEX, LEASES, Table
+from ipam.stores.holdings import Contents, Gone, Lease, Lost, Owner
 
 T = TypeVar("T")
 
-# Seconds.  A change takes a fraction of a millisecond, nearly all of it the disk's.
-LOCK_TIMEOUT = 10.0
 # Leases released by GC in one go, for which others wait.
 BATCH = 256
-
-
-def _nobody(_boxes: Collection[Sandbox]) -> Collection[Sandbox]:
-    return ()
 
 
 class FileStore:
     """A stores.Store in one directory; ``log`` gets what an operator should look at, ``gone`` says who is dead."""
 
-    def __init__(self, directory: Path, log: list[str], gone: Gone = _nobody, timeout: float = LOCK_TIMEOUT) -> None:
+    def __init__(self, directory: Path, log: list[str], gone: Gone = none_gone, timeout: float = LOCK_TIMEOUT) -> None:
         self._directory = directory
         self._log = log
         self._gone = gone
@@ -61,7 +56,7 @@ class FileStore:
             held = table.find(digest(owner.key))
             if held is None and owner.terms.sticky:
                 held = sticky.had(table, owner.terms.sticky, self._gone)
-            old = held.entry if held else None
+            old = held.holding if held else None
             if isinstance(old, Lost):
                 raise self._unreadable(owner.key, old, "held until it is deleted: delete the attachment, then add it")
             ips = choose(TableBook(table, old.ips if old else (), owner.key))
@@ -112,9 +107,9 @@ class FileStore:
             raise CheckFailed(
                 f"{self._whose(key)}, holds no address in {self._directory}; delete the attachment and add it"
             )
-        if isinstance(lost := held.entry, Lost):
+        if isinstance(lost := held.holding, Lost):
             raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
-        return held.entry.ips
+        return held.holding.ips
 
     def collect(
         self,
@@ -143,33 +138,11 @@ class FileStore:
         return freed
 
     def adopt(self, leases: Sequence[Lease], *, dry_run: bool = False) -> list[str]:
-        """Hold what another IPAM gave; a lease that is here already is fine.
+        from ipam.stores.files import adoption  # noqa: PLC0415  # for hpn ipam import only
 
-        What collides with others here or among them, in words, and then nothing has changed.
-        """
         if dry_run and not self._is_there():
-            return list(_given_twice(leases))
-
-        def work(table: Table) -> list[str]:
-            here = {lease.owner.key: table.find(lease.digest) for lease in leases}
-            collisions = list(_given_twice(leases))
-            for lease in leases:
-                held = here[lease.owner.key]
-                if held and set(held.entry.ips) != set(lease.ips):
-                    has = ", ".join(map(str, held.entry.ips))
-                    collisions.append(f"{lease.owner.key} holds {has} here and {', '.join(map(str, lease.ips))} there")
-                book = TableBook(table, held.entry.ips if held else ())
-                holders = ((ip, book.holder(ip)) for ip in lease.ips if ip not in book.mine)
-                collisions += [
-                    f"{ip} is held by {whom} here, by {lease.owner.key} there" for ip, whom in holders if whom
-                ]
-            if not collisions and not dry_run:
-                for lease in leases:
-                    if here[lease.owner.key] is None:
-                        table.put(None, lease)
-            return collisions
-
-        return self._with_table(work, make=True)
+            return list(adoption.given_twice(leases))
+        return self._with_table(lambda table: adoption.adopt(table, leases, dry_run=dry_run), make=True)
 
     def rehearse(self, choose: Choose) -> None:
         def work(table: Table) -> None:
@@ -180,8 +153,17 @@ class FileStore:
 
         self._with_table(work, make=True)
 
+    def contents(self) -> Contents:
+        from ipam.stores.files import listing  # noqa: PLC0415  # for people only
+
+        try:
+            return listing.contents(self._directory, self._gone)
+        except OSError as e:
+            raise IoFailure(f"reading {e.filename or self._directory}: {e.strerror}; it is for root") from e
+
     def verify(self) -> list[str]:
-        """What is wrong with the files, in words; nothing is changed."""
+        from ipam.stores.files import verify  # noqa: PLC0415  # for hpn ipam verify only
+
         with self._table(mend=False) as table:
             return [*verify.problems(table), *verify.quarantined(self._directory)]
 
@@ -267,14 +249,6 @@ class FileStore:
                     self._sync(table)
         except OSError as e:
             raise _refusal(self._directory, e) from e
-
-
-def _given_twice(leases: Sequence[Lease]) -> Iterator[str]:
-    owners = dict[Address, list[str]]()
-    for lease in leases:
-        for ip in lease.ips:
-            owners.setdefault(ip, []).append(str(lease.owner.key))
-    return (f"{ip} is of {' and '.join(keys)} there" for ip, keys in owners.items() if len(keys) > 1)
 
 
 def _refusal(directory: Path, e: OSError) -> IoFailure:

@@ -12,23 +12,23 @@ from zlib import crc32
 from cni.protocol.result import Address
 from cni.protocol.spec import Json
 from ipam.stores.files.blocks import Rotten
-from ipam.stores.files.index import Index
-from ipam.stores.files.lease import (
+from ipam.stores.files.codec import (
     BLANK,
-    Entry,
-    Kept,
-    Lost,
     Unreadable,
-    entry,
-    holdings,
+    decode,
+    digest_of,
+    encode,
     joined,
     link,
+    outline,
     seal,
     sealed,
     split,
     unseal,
 )  # fmt: skip
+from ipam.stores.files.index import Index
 from ipam.stores.files.slots import QUARANTINE, SLOTS, Slots, file, truly
+from ipam.stores.holdings import Holding, Kept, Lost
 
 LEASES, INDEX = "leases", "index"
 
@@ -47,23 +47,23 @@ class Held:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a lease of which nothing is to be kept back: nearly every one, and needs no ``entry``."""
+        """Whether it is a lease of which nothing is to be kept back: nearly every one, and needs no ``holding``."""
         return "containerID" in self.body and "cooldown" not in self.body and "sticky" not in self.body
 
     @cached_property
-    def entry(self) -> Entry:
-        return entry(self.body)
+    def holding(self) -> Holding:
+        return decode(self.body)
 
     @property
     def lost(self) -> Lost | None:
-        """The entry, if it stands for a lease that could not be read."""
-        found = None if self.is_plain else self.entry
+        """The holding, if it stands for a lease that could not be read."""
+        found = None if self.is_plain else self.holding
         return found if isinstance(found, Lost) else None
 
     @cached_property
-    def holdings(self) -> tuple[bytes, list[tuple[int, int]]]:
+    def outline(self) -> tuple[bytes, list[tuple[int, int]]]:
         """The digest of its key, and its addresses as version and number."""
-        return holdings(self.body)
+        return outline(self.body)
 
 
 class Table:
@@ -152,20 +152,20 @@ class Table:
             raise Rotten(f"line {slot} of {self.slots.path} is another than was written there")
         return held
 
-    def put(self, old: Held | None, new: Entry, last: Sequence[Address] = (), *, late: bool = False) -> None:
+    def put(self, old: Held | None, new: Holding, last: Sequence[Address] = (), *, late: bool = False) -> None:
         """Commit the lease, in the place of the old one if there is one; ``last`` stays behind what is given now.
 
         ``late`` is for a new one, and leaves the sync to the caller, who needs no lock for it; see ``take_back``."""
-        before = old.holdings[1] if old else []
+        before, digest = old.outline[1] if old else [], digest_of(new)
         after = [(address.version, int(address)) for address in new.ips]
-        slot, sealed_ = self._write(old.slot if old else 0, new.body(), late=late)
+        slot, sealed_ = self._write(old.slot if old else 0, encode(new), late=late)
         with self._indexing():
             if old is None:
-                self.index.add(new.digest, slot, sealed_)
+                self.index.add(digest, slot, sealed_)
             else:
                 self._free(old.lines[1:])
-                if old.holdings[0] != new.digest:
-                    self.index.rename(old.holdings[0], new.digest, slot, sealed_)
+                if old.outline[0] != digest:
+                    self.index.rename(old.outline[0], digest, slot, sealed_)
                 else:
                     self.index.reseal(slot, sealed_)
             for version, number in set(before) - set(after):
@@ -201,7 +201,7 @@ class Table:
             self.slots.sync()
         with self._indexing():
             for held in leases:
-                digest, addresses = held.holdings
+                digest, addresses = held.outline
                 for version, number in addresses:
                     self.index.pages.take(version, number)
                 self.index.remove(digest, held.slot)

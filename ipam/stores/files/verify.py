@@ -6,17 +6,17 @@ from pathlib import Path
 
 from ipam.ranges import Span
 from ipam.stores.files.blocks import Rotten
+from ipam.stores.files.codec import Unreadable, unseal
 from ipam.stores.files.index import Index
-from ipam.stores.files.lease import Unreadable, unseal
 from ipam.stores.files.slots import QUARANTINE
 from ipam.stores.files.table import Table
 
-_Holdings = tuple[bytes, list[tuple[int, int]]]
+_Outline = tuple[bytes, list[tuple[int, int]]]
 
 
 def problems(table: Table) -> Iterator[str]:
     """What is wrong, in words.  Raises OSError."""
-    heads, seals, parts = dict[int, _Holdings](), dict[int, int](), set[int]()
+    heads, seals, parts = dict[int, _Outline](), dict[int, int](), set[int]()
     for slot, line in table.slots.lines(table.slots.size()):
         try:
             body = unseal(line)
@@ -24,7 +24,7 @@ def problems(table: Table) -> Iterator[str]:
                 yield "line 0 is not what it should be"
             elif slot and body is not None and "of" not in body:
                 held = table.read(slot)
-                heads[slot], seals[slot] = held.holdings, held.seal
+                heads[slot], seals[slot] = held.outline, held.seal
                 parts.update(held.lines[1:])
         except Unreadable as e:
             yield f"line {slot}: {e}"
@@ -36,7 +36,7 @@ def problems(table: Table) -> Iterator[str]:
             yield f"index: {e}; the next call makes it anew"
 
 
-def _twice(heads: dict[int, _Holdings]) -> Iterator[str]:
+def _twice(heads: dict[int, _Outline]) -> Iterator[str]:
     given = Counter(address for _, addresses in heads.values() for address in addresses)
     for (version, number), times in given.items():
         if times > 1:
@@ -46,7 +46,7 @@ def _twice(heads: dict[int, _Holdings]) -> Iterator[str]:
             yield f"lines {', '.join(str(s) for s, (d, _) in heads.items() if d == digest)} are of one attachment"
 
 
-def _index(index: Index, heads: dict[int, _Holdings], seals: dict[int, int], parts: set[int]) -> Iterator[str]:
+def _index(index: Index, heads: dict[int, _Outline], seals: dict[int, int], parts: set[int]) -> Iterator[str]:
     there = set(index.pages.held())
     expected = {(*address, slot) for slot, (_, addresses) in heads.items() for address in addresses}
     for version, number, slot in sorted(expected - there):

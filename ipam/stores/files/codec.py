@@ -1,4 +1,4 @@
-"""A lease as a line of JSON: what every line of the file ``leases`` is.  Pure.
+"""Between a holding and its lines of JSON in the file ``leases``.  Pure.
 
     {"containerID":"...","ifname":"hpn0","addresses":["10.0.0.2/24"],"pod":"ns/p",...,"crc":"0a1b2c3d"}
 
@@ -9,17 +9,14 @@ makes it a lease, so the others are on disk before it.
 """
 
 import json
-from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import Any, Final
 from zlib import crc32
 
-from cni.protocol.result import Address
 from cni.protocol.spec import Json, Key
-from cni.state import durable
-from ipam.stores import Owner, Sandbox, Terms
+from ipam.stores.holdings import Holding, Kept, Lease, Lost, Owner, Sandbox, Terms
 
 # A sector: what a disk writes whole or not at all.
 LINE: Final = 512
@@ -41,9 +38,18 @@ def digest(key: Key) -> bytes:
     return _hash(str(key))
 
 
-def kept_digest(sticky: str) -> bytes:
-    """Under which what the name had is found.  No key begins with a space."""
-    return _hash(f" sticky {sticky}")
+def sticky_digest(name: str) -> bytes:
+    """Under which the file finds what is kept for a sticky name.  No key begins with a space."""
+    return _hash(f" sticky {name}")
+
+
+def digest_of(holding: Holding) -> bytes:
+    """Under which the index finds it."""
+    if isinstance(holding, Lease):
+        return digest(holding.owner.key)
+    if isinstance(holding, Lost):
+        return holding.digest
+    return sticky_digest(holding.sticky) if holding.sticky else _hash(f" cooling {holding.addresses[0].ip}")
 
 
 @lru_cache(16)
@@ -51,113 +57,13 @@ def _hash(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=DIGEST).digest()
 
 
-@dataclass(frozen=True)
-class Lease:
-    """What an attachment holds; two are equal where only the time differs."""
-
-    owner: Owner
-    addresses: tuple[IPv4Interface | IPv6Interface, ...]
-    boot: str
-    time: str = field(compare=False)
-
-    @property
-    def digest(self) -> bytes:
-        return digest(self.owner.key)
-
-    @property
-    def ips(self) -> tuple[Address, ...]:
-        return tuple(address.ip for address in self.addresses)
-
-    def body(self) -> Json:
-        return {
-            "containerID": self.owner.key.container_id,
-            "ifname": self.owner.key.ifname,
-            "boot": self.boot,
-            "time": self.time,
-            **({"sandbox": vars(self.owner.sandbox)} if self.owner.sandbox else {}),
-            **{name: value for name, value in vars(self.owner.terms).items() if value},
-            "addresses": [str(address) for address in self.addresses],
-            "pod": _short(self.owner.pod),
-            "netns": _short(self.owner.netns),
-        }
+def encode(holding: Holding) -> Json:
+    """The body of its line; what is only for people is cut short."""
+    body = holding.as_json()
+    return body | {name: _short(body[name]) for name in ("pod", "netns") if name in body}
 
 
-@dataclass(frozen=True)
-class Lost:
-    """What is known of a lease that could not be read: who holds what, by the index, until its key is deleted."""
-
-    digest: bytes
-    ips: tuple[Address, ...]
-    boot: str
-    kept: str  # where its lines are
-
-    def body(self) -> Json:
-        return {
-            "unreadable": self.kept,
-            "key": self.digest.hex(),
-            "boot": self.boot,
-            "addresses": [str(address) for address in self.ips],
-        }
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What was released, and is kept back: until ``cool`` from all, until ``until`` from all but its sticky name.
-
-    With ``mac`` it is not ours to give: another host on the link was found to have it.  With ``boot`` the pod that had
-    it may use it still, and nobody gets it in that boot without a probe.
-    """
-
-    addresses: tuple[IPv4Interface | IPv6Interface, ...]
-    pod: str
-    released: int
-    cool: int
-    sticky: str = ""
-    until: int = 0
-    mac: str = ""
-    boot: str = ""
-
-    @classmethod
-    def of(cls, lease: Lease, now: int, *, cools: bool, in_use: bool = False) -> "Kept | None":
-        """What a lease leaves that is released now; None where that is free at once."""
-        if in_use and lease.addresses:
-            return cls(lease.addresses, lease.owner.pod, now, now, until=now, boot=durable.boot_id())
-        terms = lease.owner.terms
-        cool = now + (terms.cooldown if cools else 0)
-        kept = cls(lease.addresses, lease.owner.pod, now, cool, terms.sticky, max(cool, now + terms.ttl))
-        return None if kept.is_over(now) or not lease.addresses else kept
-
-    @property
-    def digest(self) -> bytes:
-        return kept_digest(self.sticky) if self.sticky else _hash(f" cooling {self.addresses[0].ip}")
-
-    @property
-    def ips(self) -> tuple[Address, ...]:
-        return tuple(address.ip for address in self.addresses)
-
-    def is_over(self, now: int) -> bool:
-        if self.boot:
-            return self.boot != durable.boot_id()
-        # A clock that was set back must not keep it for years.
-        return not self.released <= now < self.until
-
-    def body(self) -> Json:
-        return {
-            "released": self.released,
-            "cool": self.cool,
-            "sticky": self.sticky,
-            "until": self.until,
-            **({"mac": self.mac} if self.mac else {}),
-            **({"boot": self.boot} if self.boot else {}),
-            "addresses": [str(address) for address in self.addresses],
-            "pod": _short(self.pod),
-        }
-
-
-Entry = Lease | Lost | Kept
-
-
-def entry(body: Json) -> Entry:
+def decode(body: Json) -> Holding:
     """Raises Unreadable."""
     try:
         if "unreadable" in body:
@@ -184,15 +90,15 @@ def sandbox(body: Json) -> Sandbox | None:
         raise Unreadable(f"not a namespace ({e})") from e
 
 
-def holdings(body: Json) -> tuple[bytes, list[tuple[int, int]]]:
-    """The digest and the addresses as (version, number), without the cost of an Entry.  Raises Unreadable."""
+def outline(body: Json) -> tuple[bytes, list[tuple[int, int]]]:
+    """The digest and the addresses as (version, number), without the cost of a Holding.  Raises Unreadable."""
     try:
         numbers = [_number(address.partition("/")[0]) for address in body.get("addresses", ())]
         if "containerID" in body:
             return digest(Key(body["containerID"], body["ifname"])), numbers
         if "unreadable" in body:
             return bytes.fromhex(body["key"]), numbers
-        return entry(body).digest, numbers
+        return digest_of(decode(body)), numbers
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise Unreadable(f"not a lease ({type(e).__name__}: {e})") from e
 

@@ -1,0 +1,75 @@
+"""What the files of a network say, read for people: without a lock and without changing anything."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from cni.protocol.spec import Json
+from ipam.stores.files.codec import Unreadable, decode, joined, link, unseal
+from ipam.stores.files.ranges import parsed
+from ipam.stores.files.ranges import read as read_ranges
+from ipam.stores.files.slots import QUARANTINE, Slots, reading
+from ipam.stores.files.stale import Rule
+from ipam.stores.files.table import LEASES
+from ipam.stores.holdings import Contents, Gone, Holding, Lease, Listed
+
+
+def networks(data_dir: Path) -> list[str]:
+    """The networks that have leases there.  Raises OSError."""
+    found = sorted(path.parent.name for path in data_dir.glob(f"*/{LEASES}"))
+    if not found and data_dir.exists():
+        os.listdir(data_dir)  # glob does not say where it may not look
+    return found
+
+
+def contents(directory: Path, gone: Gone) -> Contents:
+    """All that a network holds.  Raises OSError where the quarantine or the ranges cannot be read."""
+    sets = tuple(tuple(map(parsed, spans)) for spans in read_ranges(directory))
+    about = Contents(directory.name, str(directory), sets=sets, quarantined=_quarantined(directory))
+    try:
+        bodies, unreadable = _bodies(f"{directory}/{LEASES}")
+    except OSError as e:
+        return replace(about, problem=f"{directory}/{LEASES}: {e.strerror}")
+    found = dict[int, Holding]()
+    for slot, body in bodies.items():
+        if "of" not in body:
+            try:
+                found[slot] = decode(_whole(slot, body, bodies))
+            except Unreadable:
+                unreadable.append(slot)
+    boxes = {one.owner.sandbox for one in found.values() if isinstance(one, Lease) and one.owner.sandbox}
+    rule = Rule(None, frozenset(gone(boxes)))
+    listed = tuple(Listed(slot, one, rule.applies(bodies[slot])) for slot, one in found.items())
+    return replace(about, listed=listed, unreadable=tuple(unreadable))
+
+
+def _quarantined(directory: Path) -> tuple[str, ...]:
+    folder = directory / QUARANTINE
+    return tuple(sorted(os.listdir(folder))) if folder.is_dir() else ()
+
+
+def _bodies(path: str) -> tuple[dict[int, Json], list[int]]:
+    """What each line says, and the lines that cannot be read.  Raises OSError."""
+    bodies, unreadable = dict[int, Json](), list[int]()
+    slots = Slots(path, reading(path))
+    try:
+        for slot, line in slots.lines(slots.size()):
+            try:
+                body = unseal(line) if slot else None
+                if body is not None:
+                    bodies[slot] = body
+            except Unreadable:
+                unreadable.append(slot)
+    finally:
+        slots.close()
+    return bodies, unreadable
+
+
+def _whole(slot: int, head: Json, bodies: dict[int, Json]) -> Json:
+    parts, at = [head], link(head, "next", 0)
+    while at:
+        if bodies.get(at, {}).get("of") != slot or len(parts) > len(bodies):
+            raise Unreadable(f"line {at} is no part of {slot}")
+        parts.append(bodies[at])
+        at = link(parts[-1], "next", 0)
+    return joined(parts)
