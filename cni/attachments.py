@@ -8,7 +8,7 @@ from cni import kinds, undo
 from cni.protocol.errors import IoFailure
 from cni.protocol.spec import Json
 from cni.state import journal
-from cni.state.journal import Record
+from cni.state.record import Record
 
 # The member of an attachment that is for the table only: what it is made of, in words.
 WORDS: Final = "words"

@@ -20,7 +20,7 @@ from cni.protocol.errors import CniError
 from cni.protocol.location import Location, location
 from cni.protocol.spec import Config, Key, Request
 from cni.state import journal
-from cni.state.journal import Record
+from cni.state.record import LOST, Record
 
 # One ADD in so many looks at so many attachments: where there are a hundred, 220 us for that one, 28 us for each ADD.
 EVERY: Final = 8
@@ -103,7 +103,7 @@ def sweep(
     environ = {"CNI_PATH": os.environ.get("CNI_PATH", PLUGINS), "PATH": os.environ.get("PATH", "")}
     request = Request(environ, b"{}")
     for record in journal.records(state_dir):
-        if record.kind != journal.LOST and undo.may_be_dead(record) and undo.is_dead(record):
+        if record.kind != LOST and undo.may_be_dead(record) and undo.is_dead(record):
             try:
                 if dry_run or _reclaimed(state_dir, record, request, programs, [], timeout=1):
                     yield record, None
@@ -126,6 +126,6 @@ def _reclaimed(
 
 def _is_cheap(record: Record, programs: Programs) -> bool:
     """Whether it may be dead, and to undo it would take no other program and no device."""
-    if record.kind == journal.LOST:
+    if record.kind == LOST:
         return False
     return undo.may_be_dead(record) and not record.device and location(record.config).ipam in ("", *programs)

@@ -31,8 +31,9 @@ from cni.protocol.result import Interface, Ip, Result
 from cni.protocol.spec import Config, Json, Request
 from cni.state import durable, journal, places
 from cni.state import pod as pods
-from cni.state.journal import Entry, Record
+from cni.state.journal import Entry
 from cni.state.pod import Pod
+from cni.state.record import Record
 
 if TYPE_CHECKING:
     from cni.config import NetConf

@@ -21,8 +21,9 @@ from cni.protocol.location import Location, location
 from cni.protocol.spec import Request
 from cni.state import journal
 from cni.state import pod as pods
-from cni.state.journal import Entry, Record
+from cni.state.journal import Entry
 from cni.state.pod import Pod
+from cni.state.record import LOST, Record
 
 # An IPAM plugin of others that has refused to release so often is in the way of a pod's end: people have to look.
 REFUSALS: Final = 10
@@ -47,7 +48,7 @@ def attachment(  # noqa: PLR0913  # one way for all who undo, and each says how
     says whether a refusal of its IPAM plugin is one of those after which it is not asked again.
     """
     budget.extend_for_undo()
-    if record.kind == journal.LOST:
+    if record.kind == LOST:
         _undo_lost(entry, record, request, programs)
         return
     if record.of_this_boot:
@@ -148,7 +149,7 @@ def may_be_dead(record: Record) -> bool:
 
 def is_dead(record: Record) -> bool:
     """Whether the pod provably lives no more."""
-    if record.kind == journal.LOST:
+    if record.kind == LOST:
         return not record.of_this_boot  # nothing else that it says is certain
     return not record.of_this_boot or pods.is_gone(record.identity, record.netns)
 

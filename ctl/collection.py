@@ -7,7 +7,7 @@ from pathlib import Path
 from cni import collect
 from cni.protocol.location import IPAM_DIR, STATE_DIR
 from cni.state import places
-from cni.state.journal import Record
+from cni.state.record import Record
 from ctl import addresses
 from ipam import main as ipam
 

@@ -47,7 +47,7 @@ DEMANDS: dict[str, dict[str, str | Untested]] = {
         "test_refused_without_a_trace",
         "unless CNI_NETNS_OVERRIDE says so": "netns/test_macvlan.py::test_our_own_namespace_if_the_operator_says_so",
         "concurrent calls for different containers": "system/test_scale.py::test_two_hundred_pods_in_parallel",
-        "concurrent calls for one container do not mix": "unit/test_journal.py::test_a_lock_excludes_another_process",
+        "concurrent calls for one container do not mix": "unit/test_locks.py::test_a_lock_excludes_another_process",
     },
     "ADD": {
         "the interface exists already: error": "netns/test_bad_input.py::test_refused_without_a_trace",
@@ -150,7 +150,7 @@ DEMANDS: dict[str, dict[str, str | Untested]] = {
     "errors": {
         "codes 1 to 99 as specified, ours above": "unit/test_dispatch.py::test_every_error_has_a_code_of_its_own",
         "3, container unknown: no DEL needed": Untested("never answered: a DEL after a failed ADD is always right"),
-        "11, try again": "unit/test_journal.py::test_a_lock_excludes_another_process",
+        "11, try again": "unit/test_locks.py::test_a_lock_excludes_another_process",
         "details": "unit/test_dispatch.py::test_notes_become_details",
     },
     "cnitool": {

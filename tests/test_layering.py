@@ -51,7 +51,7 @@ OURS = {
     "ctl.inspection": {"ctl.table", "cni.attachments", "cni.protocol"},
     # What undoes what the dead left.
     "ctl.collection": {
-        *("ctl.addresses", "cni.collect", "cni.protocol", "cni.state.journal", "cni.state.places", "ipam.main"),
+        *("ctl.addresses", "cni.collect", "cni.protocol", "cni.state.record", "cni.state.places", "ipam.main"),
     },
     # And what frees the addresses of the dead.
     "ctl.migrate": {"cni.protocol", "ipam.migrate", "ipam.inventory", "ipam.sandboxes", "ipam.stores"},

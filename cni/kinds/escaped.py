@@ -16,8 +16,9 @@ from cni.kernel.links import Link
 from cni.kernel.rtnl import Rtnl
 from cni.protocol.spec import Json
 from cni.state import journal, libcni_cache
-from cni.state.journal import Entry, Record
+from cni.state.journal import Entry
 from cni.state.pod import Identity, Pod
+from cni.state.record import Record
 
 # A pod can make more namespaces than we have time for.
 _NAMESPACES: Final = 100

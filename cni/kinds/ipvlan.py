@@ -12,8 +12,8 @@ from cni.protocol.errors import LinkUnavailable
 from cni.protocol.spec import Json
 from cni.state import journal
 from cni.state import pod as pods
-from cni.state.journal import Record
 from cni.state.pod import Pod
+from cni.state.record import Record
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.

@@ -10,8 +10,8 @@ from cni.kernel.netlink import attr, text, u32
 from cni.protocol.errors import BadEnvironment, doing
 from cni.protocol.spec import Request
 from cni.state import pod as pods
-from cni.state.journal import Record
 from cni.state.pod import Pod
+from cni.state.record import Record
 
 _CHILDREN = ("macvlan", "ipvlan")
 

@@ -29,8 +29,8 @@ from cni.parts import addressing
 from cni.protocol.errors import CheckFailed
 from cni.protocol.result import Interface, Ip, Network, Result, Route
 from cni.protocol.spec import Json, Key
-from cni.state.journal import Record
 from cni.state.pod import Pod
+from cni.state.record import Record
 
 # Where the reference plugin tuning keeps what it changed, by its default: the only place that says so of an MTU.
 _TUNED: Final = Path("/run/cni/tuning")

@@ -19,8 +19,9 @@ from cni.protocol.errors import InvalidConfig, doing
 from cni.protocol.result import Address, Ip, Network, Result, Route
 from cni.protocol.spec import Json
 from cni.state import journal
-from cni.state.journal import Entry, Record
+from cni.state.journal import Entry
 from cni.state.pod import Pod
+from cni.state.record import Record
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.

@@ -18,8 +18,9 @@ from cni.kernel.links import Link
 from cni.kernel.netns import run_in
 from cni.protocol.errors import CheckFailed, KernelRefused, LinkUnavailable, TryAgain, doing
 from cni.state import journal
-from cni.state.journal import Entry, Record
+from cni.state.journal import Entry
 from cni.state.pod import Pod
+from cni.state.record import Record
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.

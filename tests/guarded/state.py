@@ -14,22 +14,20 @@ GUARDS = [
             "        if (record.network, record.key) != (ours.network, ours.key)\n        and",
             "        if",
         ),
-        (
-            "device-boot",
-            "address and self.of_this_boot and sysfs",
-            "address and sysfs",
-            "unit/test_journal.py netns/test_pci.py",
-        ),
-        (
-            "device-incarnation",
-            ' and sysfs.incarnation(address) == self.link.get("incarnation")',
-            "",
-            "unit/test_journal.py netns/test_pci.py",
-        ),
         ("owner-by-name", ' in (r.link["device"], r.link.get("netdev"))', ' == r.link["device"]'),
-        ("lock", '    with _lock(state_dir, "attachment", f"{network}/{key}", timeout):', "    if True:"),
-        ("namespace-lock", 'f"{namespace.inode} {namespace.cookie}")', 'f"{os.urandom(9)!r}")'),
-        ("device-lock", '_lock(state_dir, "device", device)', '_lock(state_dir, "device", f"{os.urandom(9)!r}")'),
+        (
+            "lock",
+            '    with _lock(state_dir, "attachment", f"{network}/{key}", timeout):',
+            "    if True:",
+            "unit/test_locks.py",
+        ),
+        ("namespace-lock", 'f"{namespace.inode} {namespace.cookie}")', 'f"{os.urandom(9)!r}")', "unit/test_locks.py"),
+        (
+            "device-lock",
+            '_lock(state_dir, "device", device)',
+            '_lock(state_dir, "device", f"{os.urandom(9)!r}")',
+            "unit/test_locks.py",
+        ),
         ("interrupted-first-write", '{name.removesuffix(".tmp") for name in', "{name for name in"),
         (
             "unreadable-is-passed-over",
@@ -45,10 +43,20 @@ GUARDS = [
         ("listed-is-its-own", "yield path, record if is_its_own else None", "yield path, record"),
         (
             "stand-in",
-            'durable.replace_unreadable(self.path, self.state_dir / "quarantine" / self.network, self._lost)',
+            'durable.replace_unreadable(self.path, self.state_dir / "quarantine" / self.network, self._stand_in)',
             'durable.set_aside(self.path, self.state_dir / "quarantine" / self.network)',
         ),
-        ("legible-key", "    if netns and identity and f'", "    if netns and identity or f'"),
+    ),
+    *of(
+        "cni/state/record.py",
+        "unit/test_journal.py netns/test_pci.py",
+        ("device-boot", "address and self.of_this_boot and sysfs", "address and sysfs"),
+        ("device-incarnation", ' and sysfs.incarnation(address) == self.link.get("incarnation")', ""),
+    ),
+    *of(
+        "cni/state/salvage.py",
+        "unit/test_journal.py",
+        ("legible-key", "if netns and identity and f'", "if netns and identity or f'"),
     ),
     *of(
         "cni/state/durable.py",
@@ -124,7 +132,7 @@ GUARDS = [
     ),
     *of(
         "cni/state/locks.py",
-        "unit/test_journal.py",
+        "unit/test_locks.py",
         ("flock", "    while not lock_descriptor(fd, blocking=False):", "    while False:"),
         ("deadline", "        if time.monotonic() > deadline:", "        if False:"),
         (
@@ -137,7 +145,7 @@ GUARDS = [
             "mode",
             "os.open(path, _FLAGS, 0o600)",
             "os.open(path, _FLAGS, 0o666)",
-            "unit/test_journal.py attack/test_hostile_user.py",
+            "unit/test_locks.py attack/test_hostile_user.py",
             "a lock that others can open is put right as soon as it is opened",
         ),
         (

@@ -124,7 +124,7 @@ GUARDS = [
         ),
         (
             "lost",
-            "    if record.kind == journal.LOST:\n        _undo_lost",
+            "    if record.kind == LOST:\n        _undo_lost",
             "    if False:\n        _undo_lost",
             "netns/test_delete.py::test_an_unreadable_record",
         ),
@@ -136,7 +136,7 @@ GUARDS = [
         ),
         (
             "lost-is-not-dead",
-            "    if record.kind == journal.LOST:\n        return not record.of_this_boot",
+            "    if record.kind == LOST:\n        return not record.of_this_boot",
             "    if False:\n        return not record.of_this_boot",
             "netns/test_gc.py::test_what_a_damaged_record_says_proves_no_death",
         ),

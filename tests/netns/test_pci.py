@@ -18,6 +18,7 @@ from cni.kinds.sriov.plan import Plan
 from cni.protocol.spec import Key
 from cni.state import durable, journal
 from cni.state import pod as pods
+from cni.state.record import Record
 
 ANOTHER = "0000:3b:10.3"
 
@@ -90,7 +91,7 @@ def owned_by(pod: Pod, host: Host, **wanted: Any) -> Path:
         rdma_devs=[],
     )
     key = Key(pod.name, "net1")
-    record = journal.Record("fabric", key, pod.path, identity, "sriov", plan.to_json(), {"name": "fabric"})
+    record = Record("fabric", key, pod.path, identity, "sriov", plan.to_json(), {"name": "fabric"})
     with journal.lock(host.state, "fabric", key) as entry:
         entry.save(record)
         return entry.path

@@ -8,8 +8,8 @@ import pytest
 
 from cni.protocol.spec import Key
 from cni.state import journal
-from cni.state.journal import Record
 from cni.state.pod import Identity
+from cni.state.record import Record
 from ctl.main import main
 
 GIDS = [

@@ -1,0 +1,88 @@
+"""What the journal keeps of one attachment."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from cni.kernel import sysfs
+from cni.protocol.spec import Json, Key
+from cni.state import durable
+from cni.state.pod import Identity
+
+# Members that most records leave out, and their values then.
+_RARE = {"given": True, "refusals": 0, "trouble": ""}
+
+# The kind of a record that stands in for one which could not be read (cni/kinds/lost.py).
+LOST = "lost"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One attachment.
+
+    - ``netns``, ``identity``: the pod's namespace, as CNI_NETNS gave it and as it is recognised again.
+    - ``kind``, ``link``: the kind, and what belongs to it (cni/kinds).
+    - ``config``: stdin as ADD had it, for delegates.
+    - ``args``, ``pod``: CNI_ARGS, and the pod's name in it.
+    - ``rxe``: the name of the soft-RoCE device, or empty (parts/rxe.py).
+    - ``sysctl``, ``rules``: what is set and added in the pod's namespace (parts/tuning.py, parts/routing.py).
+    - ``boot``, ``time``: the boot id, and when the record was first written (ISO 8601, UTC).
+    - ``complete``, ``result``: whether ADD has ended, and what it answered, in the newest version's shape.
+    - ``gids``: where the addresses are in GID tables (parts/gids.py).
+    - ``device_info``: the file that names the device, and what it was before (parts/device_info.py).
+    - ``given``: false where the IPAM plugin answered ADD with an error.
+    - ``refusals``, ``trouble``: how often the IPAM plugin refused to release, and its last reason, for people.
+    """
+
+    network: str
+    key: Key
+    netns: str
+    identity: Identity
+    kind: str
+    link: Json
+    config: Json
+    args: str = ""
+    pod: str = ""
+    rxe: str = ""
+    sysctl: Json = field(default_factory=dict)
+    rules: list[Json] = field(default_factory=list)
+    boot: str = field(default_factory=durable.boot_id)
+    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
+    complete: bool = False
+    result: Json = field(default_factory=dict)
+    gids: list[Json] = field(default_factory=list)
+    device_info: Json = field(default_factory=dict)
+    given: bool = True
+    refusals: int = 0
+    trouble: str = ""
+
+    @property
+    def whose(self) -> str:
+        """The attachment's name in a message for people."""
+        return self.key.of(self.pod, self.network)
+
+    @property
+    def rdma_devs(self) -> list[str]:
+        """The RDMA devices that reach its addresses."""
+        return [self.rxe] if self.rxe else list(self.link.get("rdma_devs", ()))
+
+    @property
+    def of_this_boot(self) -> bool:
+        """Whether the devices and namespaces that it names can still be the same ones."""
+        return self.boot == durable.boot_id()
+
+    def to_json(self) -> Json:
+        """The record as a JSON object.  Rare members are left out, so that an older version can read most records."""
+        body = {**vars(self), "key": vars(self.key), "identity": vars(self.identity)}
+        return {name: value for name, value in body.items() if name not in _RARE or value != _RARE[name]}
+
+    @property
+    def device(self) -> str:
+        """The bus address of its device; empty if that device is gone, whichever is at the address now."""
+        address = str(self.link.get("device", ""))
+        there = address and self.of_this_boot and sysfs.incarnation(address) == self.link.get("incarnation")
+        return address if there else ""
+
+    @classmethod
+    def from_json(cls, body: Json) -> "Record":
+        """``to_json``'s inverse.  Raises KeyError, TypeError or ValueError for what is no record."""
+        return cls(**{**body, "key": Key(**body["key"]), "identity": Identity.from_json(body["identity"])})

@@ -1,0 +1,34 @@
+"""What can still be read of a damaged record: where its pod's namespace may be.
+
+This is something to look by, and no proof: whoever damaged the record may have written it.
+"""
+
+import json
+import os
+import re
+
+from cni.protocol.spec import Key
+from cni.state.pod import Identity
+
+_NETNS = re.compile(rb'"netns":"(/[^"\\\\]{1,4095})"')
+_IDENTITY = re.compile(rb'"identity":({[^{}]{1,200}})')
+_LONGEST = 1 << 20  # bytes
+
+
+def namespace(damaged: str, key: Key) -> tuple[str, Identity]:
+    """The path and the identity of the namespace that a damaged record names.
+
+    An empty path and zeros where they cannot be read, or where the record does not name the attachment ``key``.
+    """
+    try:
+        fd = os.open(damaged, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            text = os.read(fd, _LONGEST)
+        finally:
+            os.close(fd)
+        netns, identity = _NETNS.search(text), _IDENTITY.search(text)
+        if netns and identity and f'"container_id":"{key.container_id}","ifname":"{key.ifname}"'.encode() in text:
+            return os.fsdecode(netns[1]), Identity.from_json(json.loads(identity[1]))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return "", Identity(0, 0)
