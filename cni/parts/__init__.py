@@ -13,8 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from cni.kernel.links import Link
-from cni.state.journal import Entry, Record
+from cni.state.journal import Entry
 from cni.state.pod import Pod
+from cni.state.record import Record
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic, and a start imports the parts that it needs.

@@ -18,8 +18,9 @@ from cni.kernel.links import Link
 from cni.protocol.errors import CheckFailed, GidTableFull, LinkUnavailable
 from cni.protocol.result import Address
 from cni.protocol.spec import Json
-from cni.state.journal import Entry, Record
+from cni.state.journal import Entry
 from cni.state.pod import Pod
+from cni.state.record import Record
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
