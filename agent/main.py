@@ -11,9 +11,10 @@ from agent.listening import SOCKET
 from cni import collect, commands, config, kinds  # noqa: F401  # every request needs these
 from cni.main import run
 from cni.protocol.spec import Reply, Request
+from ipam import config as ipam_config  # noqa: F401  # as above
 from ipam import main as ipam
+from ipam import models as ipam_models
 from ipam import stores
-from ipam.config import Conf as IpamConf
 
 HELP: Final = f"""\
 usage: hpn agent [--socket PATH]
@@ -46,7 +47,7 @@ def _warm_up() -> None:
     """Do once what every request would do first."""
     stores.preload()
     # Here there is one thread.  A plugin's process builds a model's validator when it first needs it.
-    IpamConf.model_rebuild()
+    ipam_models.Conf.model_rebuild()
     for kind in kinds.KINDS:
         kinds.model(kind).model_rebuild()
     # The name in ps, top and systemctl.  It would be ld-hpn.so.2, the loader that started it (packaging/launcher).

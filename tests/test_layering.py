@@ -62,7 +62,7 @@ OURS = {
 # Of each library: who may import it.
 LIBRARIES = {
     "pyroute2": {"cni.kernel.dump"},
-    "pydantic": {"cni.config", "cni.models", "ipam.config"},
+    "pydantic": {"cni.config", "cni.models", "ipam.config", "ipam.models"},
     "pydantic_core": {"cni.config", "cni.models", "ipam.config"},
     "netaddr": {"cni.models"},
     "filelock": {"cni.state.locks"},

@@ -11,7 +11,7 @@ from cni import config, kinds, models
 from cni.protocol import spec, spelling
 from cni.protocol.errors import InvalidConfig
 from cni.protocol.spelling import Shape, normalize
-from ipam import config as ipam_config
+from ipam import models as ipam_models
 
 
 def fields(*some: type[BaseModel]) -> set[str]:
@@ -33,10 +33,10 @@ ARGS = {"ips", "mac", "mtu", "vf", "vlan", "guid", "sticky"}
         ),
         (spelling.NETWORK.keys["rdma"], fields(models.Rdma)),
         (spelling.NETWORK.keys["policyRouting"], fields(models.PolicyRouting)),
-        (spelling.IPAM, fields(ipam_config._Ipam)),
-        (spelling.RANGE, fields(ipam_config._Range)),
-        (spelling.RAIL, fields(ipam_config._Rail)),
-        (spelling.ROUTE, fields(ipam_config._Route)),
+        (spelling.IPAM, fields(ipam_models.IpamKeys)),
+        (spelling.RANGE, fields(ipam_models.RangeKeys)),
+        (spelling.RAIL, fields(ipam_models.RailKeys)),
+        (spelling.ROUTE, fields(ipam_models.RouteKeys)),
     ],
 )
 def test_all_keys_of_ours_are_in_it(shape: Shape, keys: set[str]) -> None:

@@ -1,0 +1,201 @@
+"""The keys of a configuration's ipam section: a pydantic model for each object, its keys in camelCase as in JSON.
+
+The keys and the order of the sets (runtimeConfig's, subnet's, ranges') are host-local's; ``exclude``, ``reserved``,
+``eui64``, ``"gateway": null``, ``rails``, ``align``, ``releaseCooldown``, ``sticky`` and ``probe`` are ours.  ipam.type
+and ipam.dataDir are for others to read.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo, model_validator
+from pydantic.alias_generators import to_camel
+
+from cni.protocol import spec
+from cni.protocol.errors import InvalidConfig
+from cni.protocol.result import Address, Network, Route
+from cni.protocol.spec import Json
+from ipam.pool import Range
+from ipam.ranges import Span, default_gateway, whole
+
+# Seconds to listen for who has an address: by default, at least, at most.
+PROBE, PROBE_LEAST, PROBE_MOST = 0.3, 0.03, 10.0
+
+
+def address_of(value: object) -> Address:
+    text = str(value)  # of a number too: ip_address takes every one below 2**32 for an IPv4 address
+    with suppress(ValueError):
+        address = ip_address(text)
+        if "%" not in text:  # a scope is an interface's, and no address's
+            return address
+    raise ValueError("not an IP address; write it in full, as in 10.0.0.5 or fd00::5")
+
+
+def _subnet(value: object) -> Network:
+    text, _, length = str(value).partition("/")
+    address = address_of(text)
+    try:
+        subnet = ip_network((text, int(length)), strict=False)
+    except ValueError:
+        raise ValueError("not a subnet; write address/length, as in 10.0.0.0/24 or fd00::/64") from None
+    if subnet.network_address != address:
+        raise ValueError(f"host bits are set; write {subnet}")
+    return subnet
+
+
+def _excluded(value: object) -> Span:
+    text = str(value)
+    if "/" in text:
+        return whole(_subnet(text))
+    first, dash, last = text.partition("-")
+    low, high = address_of(first), address_of(last if dash else first)
+    if low.version != high.version or int(low) > int(high):
+        raise ValueError("not a range; write lowest-highest, as in 10.0.0.5-10.0.0.9")
+    return Span.of(low, high)
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or (why := spec.bad_ifname(value)):
+        raise ValueError(f"cannot name an interface: {why if isinstance(value, str) else 'not a string'}")
+    return value
+
+
+def _pci_address(value: object) -> str:
+    if not _PCI_ADDRESS.fullmatch(str(value)):
+        raise ValueError("not a PCI address; write it as lspci -D does, 0000:3b:00.2")
+    return str(value).lower()
+
+
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]", re.IGNORECASE)
+_Name = Annotated[str, PlainValidator(_name)]
+_PciAddress = Annotated[str, PlainValidator(_pci_address)]
+
+
+def _listening(value: object) -> float:
+    """Seconds; numbers and no text that looks like one."""
+    if isinstance(value, bool):
+        return PROBE if value else 0.0
+    if not isinstance(value, int | float) or not (value == 0 or PROBE_LEAST <= value <= PROBE_MOST):
+        raise ValueError(f"neither true, false, nor {PROBE_LEAST:g} to {PROBE_MOST:g} seconds to listen")
+    return float(value)
+
+
+_Address = Annotated[IPv4Address | IPv6Address, PlainValidator(address_of)]
+_Subnet = Annotated[IPv4Network | IPv6Network, PlainValidator(_subnet)]
+_Excluded = Annotated[Span, PlainValidator(_excluded)]
+_Seconds = Annotated[int, Field(strict=True, ge=0, le=10 * 366 * 86400)]
+_Listening = Annotated[float, PlainValidator(_listening)]
+_U32 = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
+
+
+class Section(BaseModel):
+    """An object of ours: an unknown key is refused, lest a misspelled one be ignored in silence."""
+
+    # Built once, as part of the whole.
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, defer_build=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tolerate(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias for field in cls.model_fields.values()}
+        context: Json = info.context or {}
+        strict = context.get("strict", True)
+        return {k: v for k, v in data.items() if k in known or (strict and not k.startswith("cni.dev/"))}
+
+
+class Bounds(Section):
+    range_start: _Address | None = None
+    range_end: _Address | None = None
+    gateway: _Address | None = None
+    exclude: list[_Excluded] | None = None
+    reserved: list[_Excluded] | None = None
+    eui64: Annotated[bool, Field(strict=True)] | None = None
+
+    def range(self, key: str, subnet: Network) -> Range:
+        given = "gateway" in self.model_fields_set
+        gateway = self.gateway if given else default_gateway(subnet)
+        spans = tuple(self.exclude or ()), tuple(self.reserved or ())
+        return Range(key, subnet, self.range_start, self.range_end, gateway, *spans, bool(self.eui64))
+
+
+class RangeKeys(Bounds):
+    subnet: _Subnet
+
+
+def listed(key: str, sets: list[list[RangeKeys]]) -> Iterator[tuple[str, list[Range]]]:
+    for i, items in enumerate(sets):
+        yield f"{key}[{i}]", [item.range(f"{key}[{i}][{j}]", item.subnet) for j, item in enumerate(items)]
+
+
+class Sets(Bounds):
+    """A range in place, and sets of ranges."""
+
+    subnet: _Subnet | None = None
+    ranges: list[list[RangeKeys]] | None = None
+
+    def written(self, key: str) -> Iterator[tuple[str, list[Range]]]:
+        """The ranges of every set, under its key."""
+        if self.subnet is not None:
+            yield key, [self.range(key, self.subnet)]
+        elif stray := self.model_fields_set & Bounds.model_fields.keys():
+            names = ", ".join(sorted(to_camel(name) for name in stray))
+            raise InvalidConfig(
+                f"{key}.{names}: of no effect without {key}.subnet; set that, or move it into {key}.ranges"
+            )
+        yield from listed(f"{key}.ranges", self.ranges or [])
+
+
+class RailKeys(Sets):
+    pf: _Name | None = None
+    master: _Name | None = None
+    pci_address: _PciAddress | None = None
+    numa_node: Annotated[int, Field(strict=True, ge=0)] | None = None
+
+    def device(self) -> dict[str, str | int | None]:
+        """What the rail may be known by."""
+        return {"pf": self.pf, "master": self.master, "pciAddress": self.pci_address, "numaNode": self.numa_node}
+
+
+class RouteKeys(Section):
+    dst: _Subnet
+    gw: _Address | None = None
+    mtu: _U32 | None = None
+    advmss: _U32 | None = None
+    priority: _U32 | None = None
+    table: _U32 | None = None
+    scope: _U32 | None = None
+
+    def route(self) -> Route:
+        return Route(self.dst, self.gw, self.mtu, self.advmss, self.priority, self.table, self.scope)
+
+
+class IpamKeys(Sets):
+    type: Any = None
+    data_dir: Any = None
+    rails: list[RailKeys] | None = None
+    align: Annotated[bool, Field(strict=True)] | None = None
+    routes: list[RouteKeys] | None = None
+    resolv_conf: str | None = None
+    release_cooldown: _Seconds | None = None
+    sticky: _Seconds | None = None
+    probe: _Listening | None = None
+
+
+class RuntimeKeys(BaseModel):
+    model_config = ConfigDict(defer_build=True)
+
+    ip_ranges: list[list[RangeKeys]] | None = Field(None, alias="ipRanges")
+
+
+class Conf(BaseModel):
+    """What of a configuration is ours."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    ipam: IpamKeys
+    runtime: RuntimeKeys | None = Field(None, alias="runtimeConfig")
