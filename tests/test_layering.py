@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -66,6 +67,14 @@ LIBRARIES = {
     "pydantic_core": {"cni.config", "cni.models", "ipam.config"},
     "netaddr": {"cni.models"},
     "filelock": {"cni.state.locks"},
+}
+# How many lines they may have, and why more than 300 and 50.
+LONG_FILES = {
+    "ipam.config": 319,  # the keys and what is wrong with them; to be cut by these two
+    "cni.kinds.child": 306,  # what macvlan and ipvlan share; to be cut into choice and attachment
+}
+LONG_FUNCTIONS = {
+    "cni.commands._attached": 59,  # one ADD in its order; its steps are to be named
 }
 
 
@@ -145,7 +154,18 @@ def test_nobody_prints(module: str) -> None:
 @MODULES
 def test_length(module: str) -> None:
     """One screen's worth of topic; whatever grows beyond this is two topics."""
-    assert len(FILES[module].read_text().splitlines()) <= 330
+    assert len(FILES[module].read_text().splitlines()) <= LONG_FILES.get(module, 300)
+
+
+def test_length_of_functions() -> None:
+    lengths = [
+        (f"{module}.{node.name}", node.end_lineno - node.lineno + 1)
+        for module in FILES
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.FunctionDef) and node.end_lineno
+    ]
+    assert [name for name, lines in lengths if lines > LONG_FUNCTIONS.get(name, 50)] == []
+    assert median(lines for _, lines in lengths) <= 6
 
 
 def test_packaging_is_no_package() -> None:

@@ -60,7 +60,7 @@ GUARDS = [
     ),
     *of(
         "cni/state/durable.py",
-        "unit/test_durable.py",
+        "unit/test_durable.py unit/test_durable_syncs.py",
         (
             "write-fsync",
             "            os.fsync(fd)\n        finally:\n            os.close(fd)\n        os",

@@ -4,9 +4,9 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
+from pyroute import decoded, encoded
 from pyroute2.netlink.rtnl.fibmsg import fibmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
-from unit.test_rtnl import decoded, encoded
 
 from cni.kernel import rules
 
