@@ -1,4 +1,4 @@
-"""The attackers of docs/security.md: a file each.  They have the netns tier's host and pods, and its needs."""
+"""The attackers of docs/security.md, a file or a folder each, with the netns tier's host and pods."""
 
 from netns.conftest import host, ipvlan, kind, make_pod, pod
 

@@ -79,7 +79,7 @@ GUARDS = [
             "index-in-the-record",
             '            record = replace(record, link={**plan, "index": link.index if link else 0})\n',
             "",
-            "attack/test_escaped_links.py::test_moved_to_a_child",
+            "attack/escaped/test_hidden.py::test_moved_to_a_child",
         ),
         (
             "record-first",

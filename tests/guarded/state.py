@@ -181,7 +181,7 @@ GUARDS = [
     ),
     *of(
         "cni/state/pod.py",
-        "netns/test_gc.py",
+        "netns/test_gc.py netns/test_gc_views.py",
         (
             "identity",
             "                if pod.identity == identity:",

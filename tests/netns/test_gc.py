@@ -1,35 +1,20 @@
 """GC: what the runtime does not list goes, everything else stays; without a list only what is provably dead."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from topology import Host, Pod, ip, until
+from netns.collecting import LISTS, collect, listed
+from topology import Host, Pod, ip
 
 from cni.kernel import budget
 from cni.main import run as hpn
 from cni.protocol.spec import Request
 from ipam.main import ask as hpn_ipam
 
-ROOT = Path(__file__).parents[2]
-LISTS = ("cni.dev/valid-attachments", "cni.dev/attachments")
 ANOTHER_BOOT = "00000000-0000-0000-0000-000000000000"
 DOCUMENT = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
-
-
-def listed(*pods: Pod, ifname: str = "hpn0") -> list[dict[str, str]]:
-    return [{"containerID": pod.name, "ifname": ifname} for pod in pods]
-
-
-def collect(host: Host, conf: dict[str, Any] | None = None, **keys: Any) -> None:
-    """GC, which prints nothing when it succeeds."""
-    reply = host.call("GC", None, (conf or host.conf()) | keys, CNI_IFNAME="")
-    assert (reply.exit_code, reply.stdout) == (0, ""), reply
 
 
 @pytest.mark.parametrize("key", LISTS)
@@ -268,72 +253,6 @@ def test_after_the_configuration_was_broken(host: Host, pod: Pod) -> None:
     assert host.state_files() == set()
 
 
-def collect_from_elsewhere(host: Host, unseen: Pod) -> None:
-    """GC without a list, from a mount and a PID namespace of its own, as an agent's in a container."""
-    script = f'{{ ! test -e {unseen.path} || umount {unseen.path}; }} && exec "$0" -m ctl'
-    environ = {"PATH": os.environ["PATH"], "CNI_COMMAND": "GC", "CNI_PATH": "/nonexistent"}
-    done = subprocess.run(
-        ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", script, sys.executable],
-        input=json.dumps(host.conf()).encode(), capture_output=True, check=False, cwd=ROOT, env=environ, timeout=30,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, b""), done
-
-
-@pytest.mark.parametrize("held_by", ["a mount", "a process"])
-def test_who_does_not_see_the_pods_takes_none_for_dead(host: Host, make_pod: Callable[[], Pod], held_by: str) -> None:
-    live, dead = make_pod(), make_pod()
-    host.ok("ADD", live)
-    host.ok("ADD", dead)
-    dead.gone()
-    process = None
-    try:
-        if held_by == "a process":
-            process = subprocess.Popen(["ip", "netns", "exec", live.name, "cat"], stdin=subprocess.PIPE)
-            until(lambda: Path(f"/proc/{process.pid}/ns/net").stat().st_ino == live.inode())
-            live.gone()
-        before = host.picture()
-        collect_from_elsewhere(host, live)
-        assert host.picture() == before, "the dead one neither: nothing is proven there"
-        collect(host)
-        assert [host.record(pod).exists() for pod in (live, dead)] == [True, False]
-        assert host.leases() == {"10.56.0.2", "fd00:56::2"}
-        if held_by == "a mount":
-            assert live.links() == {"hpn0"}
-    finally:
-        if process:
-            process.communicate()
-    if held_by == "a process":
-        collect(host)
-        assert host.state_files() == set()
-
-
-@pytest.mark.parametrize("view", ["mounts", "processes"])
-def test_both_are_to_be_seen(host: Host, pod: Pod, view: str) -> None:
-    """The pod of a record made in another mount or PID namespace may live there."""
-    host.ok("ADD", pod)
-    identity = host.identity(pod)
-    host.rewrite(host.record(pod), identity=identity | {view: 1})
-    pod.gone()
-    collect(host)
-    assert host.record(pod).exists()
-    host.rewrite(host.record(pod), identity=identity)
-    collect(host)
-    assert host.state_files() == set()
-
-
-def test_a_record_of_before_there_was_a_view(host: Host, pod: Pod) -> None:
-    """It proves nothing, and is undone all the same."""
-    host.ok("ADD", pod)
-    identity = host.identity(pod)
-    host.rewrite(host.record(pod), identity={key: identity[key] for key in ("inode", "cookie")})
-    pod.gone()
-    collect(host)
-    assert host.record(pod).exists()
-    host.ok("DEL", pod)
-    collect(host, **{LISTS[0]: []})
-    assert host.state_files() == set()
-
-
 def test_each_has_its_own_time_to_wait(host: Host, make_pod: Callable[[], Pod]) -> None:
     """A pod that lets GC wait for all the time there is takes none of another's."""
     left = list[float]()
@@ -350,16 +269,3 @@ def test_each_has_its_own_time_to_wait(host: Host, make_pod: Callable[[], Pod]) 
     assert hpn(request, {"hpn-ipam": asked}).exit_code == 0
     assert len(left) == 2
     assert min(left) > budget.UNDOING - 1
-
-
-def test_what_a_damaged_record_says_proves_no_death(host: Host, pod: Pod) -> None:
-    """Without a list it stays: the pod may be another than the one that can be read in it."""
-    host.ok("ADD", pod)
-    record = host.record(pod)
-    record.write_text(record.read_text().replace('"complete":true', '"complete":null'))
-    pod.gone()
-    assert host.refused("GC", None, CNI_IFNAME="")["code"] == 108
-    host.ok("GC", None, CNI_IFNAME="")
-    assert record.exists()
-    host.ok("GC", None, host.conf(**{"cni.dev/valid-attachments": []}), CNI_IFNAME="")
-    assert not record.exists()

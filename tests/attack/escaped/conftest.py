@@ -1,0 +1,50 @@
+"""What the tests of escaped links need: the runtime's cache of results, and the wire to the old address."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attack.escaped.links import OLD
+from topology import Host, Pod, ip
+
+from cni.state import libcni_cache
+
+
+@pytest.fixture(autouse=True)
+def results(host: Host, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the runtime keeps what ADD answered, until DEL succeeds, as libcni does."""
+    folder, call = host.tmp_path / "results", Host.call
+    folder.mkdir()
+
+    def called(self: Host, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> Any:
+        reply = call(self, command, pod, conf, **environ)
+        if pod and reply.exit_code == 0 and command in ("ADD", "DEL"):
+            name = json.loads(conf)["name"] if isinstance(conf, bytes) else (conf or self.conf())["name"]
+            path = folder / f"{name}-{pod.name}-{environ.get('CNI_IFNAME', 'hpn0')}"
+            path.touch() if command == "ADD" else path.unlink(missing_ok=True)
+        return reply
+
+    monkeypatch.setattr(Host, "call", called)
+    monkeypatch.setattr(libcni_cache, "RESULTS", (str(folder),))
+    return folder
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def wire(host: Host) -> Callable[[], bool]:
+    """Whether the pod's old address answers on the fabric, which is in a namespace of its own."""
+    ip("addr", "add", "10.56.0.99/24", "dev", "fabric")
+
+    def answers() -> bool:
+        ip("neigh", "flush", "dev", "fabric")
+        return host.ping(OLD, "-W", "1")
+
+    return answers

@@ -1,0 +1,88 @@
+"""A pod that makes so many links or namespaces, or moves its link so often, that DEL could look for ever."""
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from attack.escaped.links import LONGEST, Child, entered, gone_or_kept, over_the_master, proved
+from topology import Host, Pod
+
+
+def test_moved_to_and_fro_meanwhile(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
+) -> None:
+    """Caught, or kept back; and no DEL takes long."""
+    for _ in range(5):
+        pod = make_pod()
+        (entry, *_) = host.ok("ADD", pod)["ips"]
+        address = entry["address"].partition("/")[0]
+        child, over = Child("descriptor", stack, pod), threading.Event()
+
+        def move(pod: Pod = pod, child: Child = child, over: threading.Event = over) -> None:
+            while not over.is_set():
+                for where, there in ((pod.path, child.path), (child.path, pod.path)):
+                    with entered(where), open(there) as target:
+                        path = f"/proc/{os.getpid()}/fd/{target.fileno()}"
+                        subprocess.run(["ip", "link", "set", "hpn0", "netns", path], capture_output=True, check=False)
+
+        moving = threading.Thread(target=move)
+        moving.start()
+        try:
+            reply = host.call("DEL", pod)
+        finally:
+            over.set()
+            moving.join()
+        assert reply.exit_code == 0
+        if over_the_master(pod, child):
+            assert reply.log, "it said that it is gone"
+            assert address in host.leases(), "another pod could be given it"
+
+
+def test_a_thousand_stacked_links(host: Host, make_pod: Callable[[], Pod], stack: ExitStack) -> None:
+    pod = make_pod()
+    host.ok("ADD", pod)
+    lines = "".join(f"link add link hpn0 name s{i} type macvlan mode bridge\n" for i in range(1000))
+    subprocess.run(["ip", "-n", pod.name, "-batch", "-"], input=lines.encode(), check=True)
+    began = time.monotonic()
+    reply = host.call("DEL", pod)
+    assert time.monotonic() - began < LONGEST
+    assert pod.links() == set()
+    proved(host, make_pod, reply)
+
+
+def test_a_crowd_of_namespaces(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
+) -> None:
+    """Those that lead nowhere cost little."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    for i in range(200):
+        pod.ip("link", "add", f"v{i}", "type", "veth", "peer", "name", f"w{i}")
+        Child("descriptor", stack, pod).take(pod.path, f"v{i}")
+    child = Child("descriptor", stack, pod)
+    child.take(pod.path, "hpn0")
+    child.use("hpn0")
+    assert wire()
+    began = time.monotonic()
+    reply = host.call("DEL", pod)
+    assert time.monotonic() - began < LONGEST
+    assert child.links() == set()
+    assert not wire()
+    proved(host, make_pod, reply)
+
+
+def test_more_namespaces_than_there_is_time_for(host: Host, make_pod: Callable[[], Pod], stack: ExitStack) -> None:
+    """Each with an interface on our master.  DEL gives up in time and says so."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    for i in range(150):
+        pod.ip("link", "add", "link", "hpn0", "name", f"s{i}", "type", "macvlan", "mode", "bridge")
+        Child("descriptor", stack, pod).take(pod.path, f"s{i}")
+    began = time.monotonic()
+    reply = host.call("DEL", pod)
+    assert time.monotonic() - began < LONGEST
+    assert over_the_master(pod) == []
+    gone_or_kept(host, make_pod, reply)

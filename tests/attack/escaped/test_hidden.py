@@ -1,0 +1,229 @@
+"""A pod that takes its interface where DEL does not look, or makes others of it, to keep its place on the rail.
+
+The witnesses are ``ip`` in every namespace that the test made, and the fabric's ping to the old address.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+from attack.escaped.links import HOLDERS, OLD, Child, gone_or_kept, over_the_master, proved
+from topology import Host, Pod, until
+
+
+@HOLDERS
+def test_moved_to_a_child(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool], how: str
+) -> None:
+    pod = make_pod()
+    host.ok("ADD", pod)
+    child = Child(how, stack, pod)
+    child.take(pod.path, "hpn0")
+    child.use("hpn0")
+    assert wire()
+    reply = host.call("DEL", pod)
+    assert (reply.exit_code, reply.log) == (0, ())
+    assert child.links() == pod.links() == set()
+    assert not wire()
+    assert host.leases() == set()
+    assert host.state_files() == set()
+
+
+@HOLDERS
+def test_two_levels_deep(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool], how: str
+) -> None:
+    pod = make_pod()
+    host.ok("ADD", pod)
+    child, grandchild = Child(how, stack, pod), Child(how, stack, pod)
+    child.take(pod.path, "hpn0")
+    grandchild.take(child.path, "hpn0", "data0")
+    grandchild.use("data0")
+    assert wire()
+    reply = host.call("DEL", pod)
+    assert over_the_master(pod, child, grandchild) == []
+    assert not wire()
+    proved(host, make_pod, reply)
+
+
+@pytest.mark.parametrize("changed", ["name", "mac", "index"])
+def test_changed_beyond_recognition_but_for_one(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool], changed: str
+) -> None:
+    """Index or MAC is enough to know it by."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    child = Child("descriptor", stack, pod)
+    child.take(pod.path, "hpn0", *(("data0",) if changed == "name" else ("", 4711) if changed == "index" else ()))
+    name = "data0" if changed == "name" else "hpn0"
+    if changed == "mac":
+        child.ip("link", "set", name, "address", "02:00:00:00:00:07")
+    child.use(name)
+    assert wire()
+    reply = host.call("DEL", pod)
+    assert over_the_master(pod, child) == []
+    assert not wire()
+    proved(host, make_pod, reply)
+
+
+def test_index_and_mac_are_others_now(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
+) -> None:
+    """It is removed, since it is over our master; but ours might be another that is hidden."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    child = Child("descriptor", stack, pod)
+    child.take(pod.path, "hpn0", "data0", 4711)
+    child.ip("link", "set", "data0", "address", "02:00:00:00:00:07")
+    child.use("data0")
+    assert wire()
+    reply = host.call("DEL", pod)
+    assert over_the_master(pod, child) == []
+    assert not wire()
+    gone_or_kept(host, make_pod, reply)
+
+
+def test_decoys_with_its_names(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
+) -> None:
+    """In the pod and in the child, by name, altname and index; they stay, for they lead nowhere."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    (ours,) = pod.ip("link", "show", "hpn0")
+    child = Child("descriptor", stack, pod)
+    pod.ip("link", "add", "decoy", "type", "bridge")
+    child.take(pod.path, "hpn0", "data0")
+    child.use("data0")
+    pod.ip("link", "property", "add", "dev", "decoy", "altname", "hpn0")
+    pod.ip("link", "add", "decoy2", "index", str(ours["ifindex"]), "type", "bridge")
+    child.ip("link", "add", "hpn0", "type", "bridge")
+    assert wire()
+    reply = host.call("DEL", pod)
+    assert over_the_master(pod, child) == []
+    assert pod.links() == {"decoy", "decoy2"}
+    assert child.links() == {"hpn0"}
+    assert not wire()
+    proved(host, make_pod, reply)
+
+
+@pytest.mark.parametrize("kind", ["macvlan", "macvtap"])
+@pytest.mark.parametrize("where", ["pod", "child", "both"])
+def test_stacked_on_it(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool], kind: str, where: str
+) -> None:
+    """The kernel hangs it on the master, so it outlives what it was made over."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    child = Child("descriptor", stack, pod)
+    for name in {"pod": ["inner"], "child": ["outer"], "both": ["inner", "outer"]}[where]:
+        pod.ip("link", "add", "link", "hpn0", "name", name, "type", kind, "mode", "bridge")
+        if name == "outer":
+            child.take(pod.path, name)
+    pod.ip("link", "set", "hpn0", "down")
+    if where == "pod":
+        pod.ip("addr", "add", f"{OLD}/24", "dev", "inner")
+        pod.ip("link", "set", "inner", "up")
+    else:
+        child.use("outer")
+    assert wire()
+    reply = host.call("DEL", pod)
+    assert over_the_master(pod, child) == []
+    assert not wire()
+    proved(host, make_pod, reply)
+
+
+def test_a_double_of_it_is_left_in_its_place(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
+) -> None:
+    """Index, MAC, kind and master are ours; both go."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    (ours,) = pod.ip("link", "show", "hpn0")
+    child = Child("descriptor", stack, pod)
+    pod.ip("link", "add", "link", "hpn0", "name", "step", "type", "macvlan", "mode", "bridge")
+    child.take(pod.path, "hpn0")
+    child.ip("link", "set", "hpn0", "address", "02:00:00:00:00:07")
+    child.use("hpn0")
+    like = ["index", str(ours["ifindex"]), "address", ours["address"]]
+    pod.ip("link", "add", "link", "step", "name", "hpn0", *like, "type", "macvlan", "mode", "bridge")
+    pod.ip("link", "delete", "step")
+    assert wire()
+    reply = host.call("DEL", pod)
+    assert over_the_master(pod, child) == []
+    assert not wire()
+    proved(host, make_pod, reply)
+
+
+def test_hidden_behind_a_namespace_that_is_gone(host: Host, make_pod: Callable[[], Pod], stack: ExitStack) -> None:
+    """The pod knows the first, the first knew the second; nothing leads there any more, and DEL says so."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    last = Child("descriptor", stack, pod)
+    with ExitStack() as between:
+        child = Child("descriptor", between, pod)
+        child.take(pod.path, "hpn0")
+        last.take(child.path, "hpn0")
+    until(lambda: len(pod.ip("netns", "list-id")) < 2)
+    reply = host.call("DEL", pod)
+    assert last.links() == {"hpn0"}, "then it can be found, and this test has to say how"
+    gone_or_kept(host, make_pod, reply)
+
+
+def test_the_pod_has_deleted_it(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """As far as we can see that is the same."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    pod.ip("link", "delete", "hpn0")
+    gone_or_kept(host, make_pod, host.call("DEL", pod))
+
+
+def test_what_may_be_in_use_is_given_after_a_probe(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
+) -> None:
+    """The pod's hidden interface answers, and then no more."""
+    conf = host.conf(ipam={"type": "hpn-ipam", "subnet": "10.56.0.0/24", "rangeEnd": OLD, "probe": 0.1})
+    pod, hidden = make_pod(), Child("descriptor", stack, make_pod())
+    host.ok("ADD", pod, conf)
+    with ExitStack() as between:
+        child = Child("descriptor", between, pod)
+        child.take(pod.path, "hpn0")
+        hidden.take(child.path, "hpn0")
+    until(lambda: len(pod.ip("netns", "list-id")) < 2)
+    hidden.use("hpn0")
+    host.ok("DEL", pod, conf)
+    assert wire()
+    for _ in range(2):
+        assert host.refused("ADD", make_pod(), conf)["code"] == 104
+    hidden.ip("link", "delete", "hpn0")
+    host.ok("ADD", make_pod(), conf)
+
+
+def test_the_pod_is_gone_and_its_child_is_not(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
+) -> None:
+    """The master still receives for its MAC: it is looked for wherever somebody is."""
+    pod = make_pod()
+    host.ok("ADD", pod)
+    child = Child("process", stack, pod)
+    child.take(pod.path, "hpn0")
+    child.use("hpn0")
+    pod.gone()
+    assert wire()
+    reply = host.call("DEL", pod)
+    assert child.links() == set()
+    assert not wire()
+    proved(host, make_pod, reply)
+
+
+def test_the_pod_is_gone_and_its_child_is_nowhere_to_be_seen(
+    host: Host, make_pod: Callable[[], Pod], stack: ExitStack, wire: Callable[[], bool]
+) -> None:
+    pod = make_pod()
+    host.ok("ADD", pod)
+    child = Child("descriptor", stack, make_pod())
+    child.take(pod.path, "hpn0")
+    child.use("hpn0")
+    pod.gone()
+    reply = host.call("DEL", pod)
+    assert wire(), "then it can be found, and this test has to say how"
+    gone_or_kept(host, make_pod, reply)

@@ -1,0 +1,101 @@
+"""What the neighbours hear of a pod's addresses: gratuitous ARP and unsolicited NA, seen on the wire."""
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from ipaddress import IPv6Address
+
+import pytest
+from topology import Host, Pod, ip, until
+
+ETH_P_ALL, ETH_P_ARP, ETH_P_IPV6 = 0x0003, 0x0806, 0x86DD
+NA = 136
+
+
+class Fabric:
+    """The far end of the master: everything that arrives there, from its making on."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._frames: list[bytes] = []
+
+    def frames(self) -> list[bytes]:
+        while True:
+            try:
+                self._frames.append(self._sock.recv(2048))
+            except BlockingIOError:
+                return self._frames
+
+    def announced_v4(self) -> list[tuple[str, str]]:
+        """(MAC, address) of every ARP packet whose sender and target address are the same."""
+        found = []
+        for frame in self.frames():
+            if frame[12:14] == struct.pack("!H", ETH_P_ARP):
+                (mac, sender, target) = frame[22:28], frame[28:32], frame[38:42]
+                if sender == target:
+                    assert frame[:6] == b"\xff" * 6
+                    assert frame[6:12] == mac
+                    found.append((mac.hex(":"), socket.inet_ntop(socket.AF_INET, sender)))
+        return found
+
+    def announced_v6(self) -> list[tuple[str, str, bool]]:
+        """(MAC, address, override) of every neighbour advertisement to all nodes."""
+        found = []
+        for frame in self.frames():
+            if frame[12:14] != struct.pack("!H", ETH_P_IPV6) or frame[20] != socket.IPPROTO_ICMPV6 or frame[54] != NA:
+                continue
+            assert IPv6Address(frame[38:54]) == IPv6Address("ff02::1")
+            assert frame[21] == 255
+            assert frame[78:80] == b"\x02\x01"
+            found.append((frame[80:86].hex(":"), str(IPv6Address(frame[62:78])), bool(frame[58] & 0x20)))
+        return found
+
+
+@pytest.fixture
+def fabric(host: Host) -> Iterator[Fabric]:
+    with closing(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))) as sock:
+        sock.bind(("fabric", ETH_P_ALL))
+        sock.setblocking(False)
+        yield Fabric(sock)
+
+
+@pytest.mark.parametrize("dad", ["off", "wait"])
+def test_announces_its_addresses(host: Host, pod: Pod, fabric: Fabric, dad: str) -> None:
+    """Before ADD returns: no neighbour may go on using an earlier pod's MAC."""
+    pod.quick_dad()
+    mac = host.ok("ADD", pod, host.conf(dad=dad))["interfaces"][0]["mac"]
+    assert (mac, "10.56.0.2") in fabric.announced_v4()
+    assert (mac, "fd00:56::2", True) in fabric.announced_v6()
+
+
+def test_announces_no_address_that_is_being_tested(host: Host, pod: Pod, fabric: Fabric) -> None:
+    """Another host may have it, and a NIC that hands the frame back would have it fail."""
+    mac = host.ok("ADD", pod)["interfaces"][0]["mac"]
+    assert (mac, "10.56.0.2") in fabric.announced_v4()
+    assert "fd00:56::2" not in {address for _, address, _ in fabric.announced_v6()}
+
+
+def test_announces_again_when_the_link_comes_back(host: Host, pod: Pod, fabric: Fabric) -> None:
+    pod.quick_dad()
+    mac = host.ok("ADD", pod, host.conf(dad="wait"))["interfaces"][0]["mac"]
+    before = len(fabric.announced_v4()), len(fabric.announced_v6())
+    pod.ip("link", "set", "hpn0", "down")
+    pod.ip("link", "set", "hpn0", "up")
+    assert until(lambda: (mac, "10.56.0.2") in fabric.announced_v4()[before[0] :])
+    assert until(lambda: (mac, "fd00:56::2") in [a[:2] for a in fabric.announced_v6()[before[1] :]])
+
+
+def test_a_neighbour_learns_the_new_mac(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """The next pod with the address is reached at once, by whoever knew the last one."""
+    one, two = make_pod(), make_pod()
+    ip("addr", "add", "10.56.0.1/24", "dev", "fabric")
+    only = {"subnet": "10.56.0.0/24", "rangeStart": "10.56.0.7", "rangeEnd": "10.56.0.7"}
+    conf = host.conf(ipam={"type": "hpn-ipam"} | only)
+    old = host.ok("ADD", one, conf)["interfaces"][0]["mac"]
+    assert one.ping("10.56.0.1")
+    assert [n["lladdr"] for n in ip("neigh", "show", "10.56.0.7")] == [old]
+    host.ok("DEL", one, conf)
+    new = host.ok("ADD", two, conf)["interfaces"][0]["mac"]
+    assert new != old
+    assert [n["lladdr"] for n in ip("neigh", "show", "10.56.0.7")] == [new]

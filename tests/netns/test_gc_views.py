@@ -1,0 +1,93 @@
+"""Who may say that a pod is gone: only who sees the mounts and processes that could hold its namespace."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from netns.collecting import LISTS, collect
+from topology import Host, Pod, until
+
+ROOT = Path(__file__).parents[2]
+
+
+def collect_from_elsewhere(host: Host, unseen: Pod) -> None:
+    """GC without a list, from a mount and a PID namespace of its own, as an agent's in a container."""
+    script = f'{{ ! test -e {unseen.path} || umount {unseen.path}; }} && exec "$0" -m ctl'
+    environ = {"PATH": os.environ["PATH"], "CNI_COMMAND": "GC", "CNI_PATH": "/nonexistent"}
+    done = subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", script, sys.executable],
+        input=json.dumps(host.conf()).encode(), capture_output=True, check=False, cwd=ROOT, env=environ, timeout=30,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b""), done
+
+
+@pytest.mark.parametrize("held_by", ["a mount", "a process"])
+def test_who_does_not_see_the_pods_takes_none_for_dead(host: Host, make_pod: Callable[[], Pod], held_by: str) -> None:
+    live, dead = make_pod(), make_pod()
+    host.ok("ADD", live)
+    host.ok("ADD", dead)
+    dead.gone()
+    process = None
+    try:
+        if held_by == "a process":
+            process = subprocess.Popen(["ip", "netns", "exec", live.name, "cat"], stdin=subprocess.PIPE)
+            until(lambda: Path(f"/proc/{process.pid}/ns/net").stat().st_ino == live.inode())
+            live.gone()
+        before = host.picture()
+        collect_from_elsewhere(host, live)
+        assert host.picture() == before, "the dead one neither: nothing is proven there"
+        collect(host)
+        assert [host.record(pod).exists() for pod in (live, dead)] == [True, False]
+        assert host.leases() == {"10.56.0.2", "fd00:56::2"}
+        if held_by == "a mount":
+            assert live.links() == {"hpn0"}
+    finally:
+        if process:
+            process.communicate()
+    if held_by == "a process":
+        collect(host)
+        assert host.state_files() == set()
+
+
+@pytest.mark.parametrize("view", ["mounts", "processes"])
+def test_both_are_to_be_seen(host: Host, pod: Pod, view: str) -> None:
+    """The pod of a record made in another mount or PID namespace may live there."""
+    host.ok("ADD", pod)
+    identity = host.identity(pod)
+    host.rewrite(host.record(pod), identity=identity | {view: 1})
+    pod.gone()
+    collect(host)
+    assert host.record(pod).exists()
+    host.rewrite(host.record(pod), identity=identity)
+    collect(host)
+    assert host.state_files() == set()
+
+
+def test_a_record_of_before_there_was_a_view(host: Host, pod: Pod) -> None:
+    """It proves nothing, and is undone all the same."""
+    host.ok("ADD", pod)
+    identity = host.identity(pod)
+    host.rewrite(host.record(pod), identity={key: identity[key] for key in ("inode", "cookie")})
+    pod.gone()
+    collect(host)
+    assert host.record(pod).exists()
+    host.ok("DEL", pod)
+    collect(host, **{LISTS[0]: []})
+    assert host.state_files() == set()
+
+
+def test_what_a_damaged_record_says_proves_no_death(host: Host, pod: Pod) -> None:
+    """Without a list it stays: the pod may be another than the one that can be read in it."""
+    host.ok("ADD", pod)
+    record = host.record(pod)
+    record.write_text(record.read_text().replace('"complete":true', '"complete":null'))
+    pod.gone()
+    assert host.refused("GC", None, CNI_IFNAME="")["code"] == 108
+    host.ok("GC", None, CNI_IFNAME="")
+    assert record.exists()
+    host.ok("GC", None, host.conf(**{"cni.dev/valid-attachments": []}), CNI_IFNAME="")
+    assert not record.exists()
