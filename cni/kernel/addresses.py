@@ -1,4 +1,4 @@
-"""An interface's addresses and routes as messages, packed by hand as those of links.py (man 7 rtnetlink).  Pure."""
+"""Addresses and routes as rtnetlink's messages (man 7 rtnetlink), packed by hand as in links.py; pure."""
 
 import socket
 import struct
@@ -23,7 +23,7 @@ Network = IPv4Network | IPv6Network
 
 
 class Route(Protocol):
-    """A route as it is asked for; None is the kernel's default (man 8 ip-route)."""
+    """A route that is asked for.  None is the kernel's default (man 8 ip-route); ``mtu`` and ``advmss`` are bytes."""
 
     @property
     def dst(self) -> Network: ...
@@ -42,20 +42,23 @@ class Route(Protocol):
 
 
 def adding_address(index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> Change:
-    """Equivalent to: ip address add ADDRESS dev DEV; ``flags`` are IFA_F_*."""
+    """The change that is equivalent to: ip address add ADDRESS dev DEV; ``flags`` are IFA_F_*."""
     body = new_address(index, address, flags)
     return f"adding address {address}", RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, body
 
 
 def adding_route(index: int, route: Route) -> Change:
-    """Equivalent to: ip route prepend ... dev DEV.  Not "add": that refuses a default route beside another
-    interface's, and a pod that asked for one has to get it (the reference plugins do the same)."""
+    """The change that is equivalent to: ip route prepend ... dev DEV.
+
+    Not "add", which refuses a default route beside another interface's.  A pod that asked for one has to get it; the
+    reference plugins do the same.
+    """
     what = f"adding route {route.dst}" + (f" via {route.gw}" if route.gw else "")
     return what, RTM_NEWROUTE, NLM_F_CREATE, new_route(index, route)
 
 
 def new_address(index: int, address: IPv4Interface | IPv6Interface, flags: int = 0) -> bytes:
-    """RTM_NEWADDR's body.  IPv4 gets its broadcast address, as ``ip address add ... brd +`` gives it."""
+    """RTM_NEWADDR's body.  An IPv4 address gets a broadcast address, as with: ip address add ... brd +"""
     packed, length = address.ip.packed, address.network.prefixlen
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     body = _ADDR.pack(family, length, flags & 0xFF, 0, index) + attr(IFA_LOCAL, packed) + attr(IFA_ADDRESS, packed)
@@ -65,11 +68,11 @@ def new_address(index: int, address: IPv4Interface | IPv6Interface, flags: int =
 
 
 def new_route(index: int, route: Route) -> bytes:
-    """RTM_NEWROUTE's body.  A route with no gateway is on-link, hence link scope, unless it says otherwise."""
+    """RTM_NEWROUTE's body: a route by the interface of that index."""
     family = socket.AF_INET if route.dst.version == 4 else socket.AF_INET6
     table = RT_TABLE_MAIN if route.table is None else route.table
     length = route.dst.prefixlen
-    # A table above 255 does not fit the header; the attribute always does.
+    # A table above 255 does not fit into the header, only into the attribute.
     body = _ROUTE.pack(
         family, length, 0, 0, table if table < 256 else 0, RTPROT_STATIC, scope_of(route), RTN_UNICAST, 0
     )
@@ -87,7 +90,10 @@ def new_route(index: int, route: Route) -> bytes:
 
 
 def scope_of(route: Route) -> int:
-    """The scope that the route gets, RT_SCOPE_*: that of a link where it has no gateway and names none."""
+    """The scope that a route gets, RT_SCOPE_*.
+
+    An IPv4 route without a gateway is on-link and gets link scope, unless it names another.
+    """
     if route.scope is not None:
         return route.scope
     return RT_SCOPE_LINK if route.gw is None and route.dst.version == 4 else RT_SCOPE_UNIVERSE

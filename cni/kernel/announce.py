@@ -1,6 +1,6 @@
-"""Tell the link whose address this is now, so that no neighbour goes on using an earlier pod's MAC.
+"""Announce an address on a link, so that no neighbour goes on using the MAC of an earlier pod.
 
-The frames are made by pure functions and sent through a packet socket.
+Pure functions make the frames; a packet socket sends them.
 """
 
 import socket
@@ -20,22 +20,28 @@ _ICMPV6_NA = 136
 
 
 def gratuitous_arp(mac: str, address: IPv4Address) -> bytes:
-    """An ARP announcement (RFC 5227 section 3: a request whose sender and target address are the same)."""
+    """An ARP announcement as a frame: a request with the same sender's and target address (RFC 5227, section 3)."""
     source = bytes.fromhex(mac.replace(":", ""))
     head = BROADCAST + source + struct.pack("!H", ETH_P_ARP)
     return head + struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + source + address.packed + bytes(6) + address.packed
 
 
 def unsolicited_na(mac: str, address: IPv6Address) -> bytes:
-    """An unsolicited neighbour advertisement (RFC 4861 section 7.2.6), which overrides what others know: not to be
-    sent before duplicate detection has ended (RFC 4429 section 3.3)."""
+    """An unsolicited neighbour advertisement as a frame (RFC 4861, section 7.2.6).
+
+    It overrides what neighbours know, so it must not be sent before duplicate address detection has ended (RFC 4429,
+    section 3.3).
+    """
     option = b"\x02\x01" + bytes.fromhex(mac.replace(":", ""))  # target link-layer address
     message = struct.pack("!BBHI", _ICMPV6_NA, 0, 0, _OVERRIDE) + address.packed + option
     return icmpv6(mac, ALL_NODES_MAC, address.packed, _ALL_NODES, message)
 
 
 def icmpv6(mac: str, to_mac: bytes, source: bytes, destination: bytes, message: bytes) -> bytes:
-    """The message, its checksum filled in, as a frame that no router passes on."""
+    """An ICMPv6 message as a frame, with its checksum filled in, and a hop limit of 255, which no router's copy has.
+
+    ``to_mac``, ``source`` and ``destination`` are packed addresses.
+    """
     pseudo = source + destination + struct.pack("!II", len(message), ICMPV6)
     message = message[:2] + struct.pack("!H", _checksum(pseudo + message)) + message[4:]
     ip = struct.pack("!IHBB", 6 << 28, len(message), ICMPV6, 255) + source + destination
@@ -43,7 +49,7 @@ def icmpv6(mac: str, to_mac: bytes, source: bytes, destination: bytes, message: 
 
 
 def send(ns_fd: int, ifname: str, frames: Sequence[bytes]) -> None:
-    """Put the frames on the interface's link.  Raises OSError."""
+    """Send the frames by an interface of the namespace.  Raises OSError."""
     if not frames:
         return
     sock = run_in(ns_fd, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
@@ -51,7 +57,7 @@ def send(ns_fd: int, ifname: str, frames: Sequence[bytes]) -> None:
         for frame in frames:
             sock.sendto(frame, (ifname, 0))
     finally:
-        # Closing one waits some 20 ms for whoever may still receive by it (packet_release).
+        # Closing a packet socket waits some 20 ms for receivers that may still use it (packet_release).
         Thread(target=sock.close, name="announced").start()
 
 

@@ -1,8 +1,8 @@
-"""How long a request waits for what others do in their own time.
+"""A request's budget: the seconds that it may wait for others, all of its waits together.
 
-A pod may be hostile and make every wait a long one.  So each request has seconds to spend on all of its waits, whatever
-it waits for and however often: none of them is long because an earlier one was short.  Work is not counted, nor are
-waits for locks, for other programs, or for what a configuration itself says how long to wait.
+A hostile pod can make every wait a long one, and a command has twenty.  A bound for each of them would bound nothing,
+so all of them spend one budget.  These are not counted: work, and waits for locks, for other programs, and for what has
+a timeout in the configuration.
 """
 
 import time
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from cni.kernel.links import Link
     from cni.kernel.rtnl import Rtnl
 
-# Seconds for a request, and at least for each attachment that it undoes after that: no command waits for longer than
-# LONGEST, but GC, which undoes many.
+# Seconds: a request's budget, and what is left of it at least for each attachment that the request undoes.  So no
+# command waits longer than LONGEST, except for GC, which undoes many.
 REQUEST: Final = 5.0
 UNDOING: Final = 3.0
 LONGEST: Final = REQUEST + UNDOING
@@ -30,30 +30,29 @@ _budget = _Budget()
 
 
 def begin() -> None:
-    """A request begins, on this thread."""
+    """Give this thread's next request the whole budget."""
     _budget.left = REQUEST
 
 
 def extend_for_undo() -> None:
-    """What the request changed is to be undone, also if it has waited for all of its time."""
+    """Leave enough of the budget to undo one attachment, also if the request has spent all of it."""
     _budget.left = max(_budget.left, UNDOING)
 
 
 def left() -> float:
-    """The seconds that the request may still wait."""
+    """How many seconds the request may still wait."""
     return _budget.left
 
 
 def spend(seconds: float) -> None:
-    """The request has waited so long."""
+    """Take from the budget what the request has waited."""
     _budget.left = max(_budget.left - seconds, 0.0)
 
 
 def attempts(seconds: float, pause: float) -> Iterator[None]:
-    """One at once, others after a ``pause`` each, until so many seconds are over, or all that the request may wait; all
-    in seconds.
+    """Yield once at once, then after every ``pause``, until ``seconds`` are over or the budget is spent.
 
-    A loop that ends without having left it has looked for what did not come.
+    It is made for a loop that looks for something and leaves when it is there: if the loop ends, it did not come.
     """
     deadline = time.monotonic() + seconds
     yield
@@ -64,7 +63,7 @@ def attempts(seconds: float, pause: float) -> Iterator[None]:
 
 
 def wait_for_carrier(inside: "Rtnl", index: int, seconds: float) -> "Link | None":
-    """The link, as soon as it has carrier; None if it gets none in time.  Raises OSError."""
+    """The link of that index, as soon as it has carrier; None if it has none after ``seconds``.  Raises OSError."""
     for _ in attempts(seconds, _POLL):
         link = inside.link(index=index)
         if link and link.carrier:

@@ -1,7 +1,7 @@
-"""rtnetlink questions that are asked rarely (CHECK, the default master), whose answers pyroute2 decodes.
+"""rtnetlink questions that are asked rarely (CHECK, the default master).  pyroute2 decodes the answers.
 
-pyroute2 is imported on first use: it costs more than a whole ADD.  Its sockets are not used: they take what a pod
-sends for the kernel's answer, and wait for ever.
+pyroute2 is imported on first use, because that costs more than a whole ADD.  Its sockets are not used: they take what a
+pod sends for the kernel's answer, and wait for ever.  Functions raise OSError.
 """
 
 import struct
@@ -39,14 +39,14 @@ FIB_RULE_INVERT: Final = 2
 _IP6_RT_PRIO_USER: Final = 1024
 _MTU_MAX, _ADVMSS_MAX = 65535 - 15, 65535 - 40  # ip_metrics_convert
 
-# What a rule has that makes it be about fewer packets than its addresses say is any attribute but these.
+# Any other attribute of a rule makes it match fewer packets than its addresses say.
 _UNCONDITIONAL: Final = {"FRA_SRC", "FRA_DST", "FRA_TABLE", "FRA_PRIORITY", "FRA_PROTOCOL"}
 _OFF: Final = {"FRA_SUPPRESS_PREFIXLEN": FOREVER}
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """What an interface has an address with: IFA_F_* flags, scope, and for how many seconds more (``FOREVER``)."""
+    """How an interface has an address: IFA_F_* flags, RT_SCOPE_*, and the lifetimes left in seconds, or ``FOREVER``."""
 
     flags: int
     scope: int
@@ -69,8 +69,12 @@ class KeptRoute:
 
 @dataclass(frozen=True)
 class Hop:
-    """A route by one interface, or one of several of a multipath route; ``kind`` is RTN_*, ``proto`` RTPROT_*.
-    ``merged`` is one of several IPv6 routes that the kernel shows as one, with the first one's metrics."""
+    """A route by one interface, or one nexthop of a multipath route.
+
+    - ``kind``, ``proto``: RTN_*, RTPROT_*.
+    - ``output``: the interface's index; 0 for none.
+    - ``merged``: the kernel shows several IPv6 routes as one, with the metrics of the first.
+    """
 
     route: KeptRoute
     kind: int
@@ -81,8 +85,13 @@ class Hop:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of policy routing (FR_ACT_*); no ``source`` or ``destination`` is any.  A ``conditional`` one has other
-    selectors besides, or does not take all that its table has."""
+    """A rule of policy routing.
+
+    - ``version``: 4 or 6.
+    - ``source``, ``destination``: None for any.
+    - ``action``: FR_ACT_*.
+    - ``conditional``: it has other selectors besides, or does not take every route of its table.
+    """
 
     version: int
     source: Network | None
@@ -93,7 +102,7 @@ class Rule:
 
 
 def addresses(ns_fd: int | None, index: int) -> dict[IPv4Interface | IPv6Interface, Assigned]:
-    """Equivalent to: ip address show dev DEV."""
+    """Equivalent to: ip address show dev DEV, in that namespace, our own for None."""
 
     def ask(asked: _Asked) -> dict[IPv4Interface | IPv6Interface, Assigned]:
         found = {}
@@ -110,17 +119,17 @@ def addresses(ns_fd: int | None, index: int) -> dict[IPv4Interface | IPv6Interfa
 
 
 def routes(ns_fd: int) -> list[Hop]:
-    """Equivalent to: ip route show table all.  Of one destination in one table the kernel takes the first."""
+    """Equivalent to: ip route show table all.  The kernel takes the first of those with one destination and table."""
 
     def ask(asked: _Asked) -> list[Hop]:
-        # One for some kinds of service, or from some sources, is not for all that goes to its destination.
+        # A route for a kind of service or for a source does not take everything that goes to its destination.
         return [hop for m in asked.routes() if not m["tos"] and not m["src_len"] for hop in _hops(m)]
 
     return _ask(ns_fd, ask)
 
 
 def as_kept(route: Route) -> KeptRoute:
-    """The route as the kernel will keep it and show it: defaults are filled in, and metrics are cut to their bounds."""
+    """The route as the kernel will keep and show it: defaults filled in, ``mtu`` and ``advmss`` cut to their bounds."""
     v4 = route.dst.version == 4
     return KeptRoute(
         route.dst,
@@ -134,7 +143,7 @@ def as_kept(route: Route) -> KeptRoute:
 
 
 def rules(ns_fd: int) -> list[Rule]:
-    """Equivalent to: ip rule show.  In the order in which the kernel asks them, of each family."""
+    """Equivalent to: ip rule show, for IPv4 and then IPv6, in the order in which the kernel looks at them."""
 
     def ask(asked: _Asked) -> list[Rule]:
         return [_rule(m) for m in asked.rules()]
@@ -143,7 +152,10 @@ def rules(ns_fd: int) -> list[Rule]:
 
 
 def default_route_link(ns_fd: int | None) -> str:
-    """The interface of the default route (IPv4's, else IPv6's, of lowest metric); empty if there is none."""
+    """The name of the default route's interface; empty if there is none.
+
+    IPv4's route comes before IPv6's, and the lowest metric first.
+    """
 
     def ask(asked: _Asked) -> str:
         found = [
@@ -157,7 +169,7 @@ def default_route_link(ns_fd: int | None) -> str:
 
 
 def link_of_device(ns_fd: int, address: str) -> int:
-    """The index of the interface of a device, by the device's bus address; 0 if there is none."""
+    """The index of the interface of the device with this bus address; 0 if there is none."""
 
     def ask(asked: _Asked) -> int:
         return next((link.index for link in asked.links() if link.device == address), 0)
@@ -166,11 +178,12 @@ def link_of_device(ns_fd: int, address: str) -> int:
 
 
 class _Asked:
-    """A namespace's socket for questions; of routes and addresses it tells only those asked for (since Linux 4.20)."""
+    """A namespace's socket for questions.  The kernel answers with only those routes and addresses that a request names
+    (Linux 4.20)."""
 
     def __init__(self, inside: Rtnl) -> None:
         self._inside = inside
-        with suppress(OSError):  # an older kernel tells all
+        with suppress(OSError):  # an older kernel answers with all
             inside.sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
 
     def addresses(self, index: int) -> list[Any]:
@@ -180,7 +193,7 @@ class _Asked:
         return [message for message in found if message["index"] == index]
 
     def routes(self, table: int = 0) -> list[Any]:
-        """Of all tables, or one."""
+        """The routes of one table, of all for 0."""
         from pyroute2.netlink.rtnl.rtmsg import rtmsg  # noqa: PLC0415
 
         wanted = attr(RTA_TABLE, u32(table)) if table else b""
@@ -207,7 +220,7 @@ class _Asked:
                 message.decode()
                 yield message
         except OSError as e:
-            if e.errno not in (ENOENT, EAFNOSUPPORT, EOPNOTSUPP):  # no such table, or family
+            if e.errno not in (ENOENT, EAFNOSUPPORT, EOPNOTSUPP):  # there is no such table, or no such family
                 raise
 
 
@@ -263,7 +276,7 @@ def _network(message: Any, name: str, length: str) -> Network:
 
 
 def _ways(message: Any) -> list[tuple[int, str | None]]:
-    """By which interface and gateway a route leaves: one way, or one per nexthop of a multipath route."""
+    """The interfaces (0 for none) and gateways that a route leaves by: one, or one for each nexthop."""
     if several := message.get("RTA_MULTIPATH"):
         return [(int(hop["oif"]), hop.get("RTA_GATEWAY")) for hop in several]
     return [(int(message.get("RTA_OIF") or 0), message.get("RTA_GATEWAY"))]

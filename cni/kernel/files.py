@@ -1,7 +1,7 @@
-"""Open files whose names somebody else chose.
+"""Open files that somebody else has named.
 
-Below a directory that is trusted no link is followed.  Only regular files are opened: opening a FIFO can wait for ever,
-and opening a device can do anything.  What is read has a bound.
+Below a trusted directory no link is followed.  Only regular files are opened: opening a FIFO can wait for ever, and
+opening a device can do anything.  Reading has a bound.
 """
 
 import errno
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-# Names a file and opens nothing, so it is safe on whatever is there (man 2 open, O_PATH).
+# Such a descriptor names a file and does not open it, so it is safe on anything (man 2 open, O_PATH).
 _HANDLE: Final = os.O_PATH | os.O_CLOEXEC
 _KINDS: Final = {
     stat.S_IFLNK: "a link",
@@ -26,8 +26,11 @@ _KINDS: Final = {
 
 @contextmanager
 def open_directory(folder: str, names: Iterable[str] = (), make: int = 0) -> Iterator[int]:
-    """A descriptor of the directory that ``names`` lead to from ``folder``.  The folder may be reached by links; below
-    it none is followed.  What is missing is made with the mode ``make``.  Raises OSError."""
+    """A descriptor of the directory that ``names`` lead to from ``folder``.  Raises OSError.
+
+    The way to the folder may have links; below it none is followed.  Missing directories are made with the mode
+    ``make``, unless that is 0.
+    """
     if make:
         Path(folder).mkdir(make, parents=True, exist_ok=True)
     fd = os.open(folder, _HANDLE | os.O_DIRECTORY)
@@ -42,7 +45,10 @@ def open_directory(folder: str, names: Iterable[str] = (), make: int = 0) -> Ite
 
 
 def open_regular(name: str, flags: int, at: int | None = None) -> int:
-    """Open a regular file that is there; in the directory ``at`` no link is followed.  Raises OSError."""
+    """Open a regular file that exists, with the ``flags`` of os.open; its descriptor.  Raises OSError.
+
+    In the directory ``at``, a link is not followed.
+    """
     handle = os.open(name, _HANDLE | (0 if at is None else os.O_NOFOLLOW), dir_fd=at)
     try:
         if not_regular := why_not_regular(os.fstat(handle).st_mode):
@@ -53,13 +59,13 @@ def open_regular(name: str, flags: int, at: int | None = None) -> int:
 
 
 def why_not_regular(mode: int) -> str:
-    """What it is instead, in words; empty for a regular file."""
+    """Why a file with this st_mode is not a regular file, in words; empty if it is one."""
     kind = stat.S_IFMT(mode)
     return "" if kind == stat.S_IFREG else f"it is {_KINDS.get(kind, 'something else')}, not a regular file"
 
 
 def read_all(fd: int, limit: int) -> bytes:
-    """All of a file.  Raises OSError where that is more than ``limit`` bytes."""
+    """All of an open file.  Raises OSError, EFBIG if that is more than ``limit`` bytes."""
     data = b""
     while more := os.read(fd, limit + 1 - len(data)):
         data += more
@@ -75,6 +81,6 @@ def _enter(at: int, name: str, make: int) -> int:
     except FileNotFoundError:
         if not make:
             raise
-    with suppress(FileExistsError):  # another plugin's ADD was first
+    with suppress(FileExistsError):  # another ADD has made it meanwhile
         os.mkdir(name, make, dir_fd=at)
     return os.open(name, flags, dir_fd=at)

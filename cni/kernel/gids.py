@@ -1,9 +1,9 @@
-"""The GID tables of RDMA devices (Documentation/ABI/stable/sysfs-class-infiniband), as a namespace's own /sys has them.
+"""The GID tables of RDMA devices, read in a namespace's own /sys (Documentation/ABI/stable/sysfs-class-infiniband).
 
-/sys shows the devices of the namespace that was current when it was mounted.  A pod's needs no mount point: fsopen,
-fsconfig and fsmount (Linux 5.2) give an instance that is a file descriptor and nothing else.
+/sys shows the devices of the namespace in which it was mounted.  A pod's /sys needs no mount point: fsopen, fsconfig
+and fsmount (Linux 5.2) give an instance that is only a file descriptor.
 
-The tables are not cut to a namespace, and a name in them is one of the entry's namespace, whichever that is.
+A table has the entries of all namespaces.  An interface's name in it is a name in the entry's namespace.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from cni.kernel.netns import run_in
 
 ROCE_V2: Final = "RoCE v2"
 
-# The same on every architecture: numbers from 424 on are.
+# System calls.  Numbers from 424 on are the same on every architecture.
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _CLOEXEC: Final = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
 _CMD_CREATE: Final = 6
@@ -28,7 +28,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class GidEntry:
-    """One entry in use: ``gid`` at ``index`` of a port's table, because ``netdev`` has the address."""
+    """One entry in use: ``gid`` is at ``index`` of a port's table, because the interface ``netdev`` has the address.
+
+    ``kind`` is "IB/RoCE v1" or ROCE_V2.
+    """
 
     device: str
     port: int
@@ -40,7 +43,7 @@ class GidEntry:
 
 @dataclass(frozen=True)
 class Table:
-    """A RoCE port's table: all its places, and what is in them."""
+    """A RoCE port's table: ``length`` places, and the entries in use."""
 
     device: str
     port: int
@@ -63,8 +66,10 @@ def mount_sysfs(ns_fd: int) -> Iterator[int]:
 
 
 def tables(root: int, device: str) -> list[Table]:
-    """Those of the device's ports, but for InfiniBand's, which have nothing to do with addresses.  ``root`` is a
-    directory like /sys.  Raises OSError: ENOENT if the device is not there."""
+    """The tables of a device's RoCE ports.  InfiniBand ports are left out: their GIDs do not come from addresses.
+
+    ``root`` is a descriptor of a directory like /sys.  Raises OSError, ENOENT if the device is not there.
+    """
     ports = f"class/infiniband/{device}/ports"
     return [
         _table(root, f"{ports}/{port}", device, int(port))
@@ -78,7 +83,7 @@ def _table(root: int, path: str, device: str, port: int) -> Table:
     entries = set()
     for place in places:
         gid = IPv6Address(_text(root, f"{path}/gids/{place}") or 0)
-        # Of an empty entry, or one that goes as we look, the kernel has no attributes to read: EINVAL.
+        # The attributes of an empty entry, or of one that is just removed, cannot be read: EINVAL.
         kind = int(gid) and _text(root, f"{path}/gid_attrs/types/{place}")
         netdev = kind and _text(root, f"{path}/gid_attrs/ndevs/{place}")
         if kind and netdev:
@@ -96,7 +101,7 @@ def _names(root: int, path: str) -> list[str]:
 
 
 def _text(root: int, path: str) -> str:
-    """Empty where the kernel does not answer."""
+    """A file's text without white space around it; empty where the kernel refuses to give it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)
     try:
         return os.read(fd, 4096).decode(errors="replace").strip()
@@ -116,7 +121,7 @@ def _mount() -> int:
 
 
 def _call(number: int, *arguments: bytes | int | None) -> int:
-    """A system call that the C library has no function for (man 2 syscall)."""
+    """A system call that the C library has no function for (man 2 syscall).  Raises OSError."""
     plain = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     result = int(_libc.syscall(ctypes.c_long(number), *plain))
     if result < 0:

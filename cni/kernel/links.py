@@ -1,6 +1,6 @@
-"""What rtnetlink says of a link, and is told of one (man 7 rtnetlink): bytes both ways, pure.
+"""A link in rtnetlink's messages (man 7 rtnetlink): bytes both ways, pure.
 
-The tests hold every byte made here against pyroute2's encoder and decoder.
+The tests hold every byte against pyroute2's encoder and decoder.
 """
 
 import struct
@@ -28,11 +28,17 @@ LINK: Final = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index,
 
 @dataclass(frozen=True)
 class Link:
-    """One RTM_NEWLINK answer.  ``kind`` is empty for hardware; ``parent`` is an ifindex in namespace
-    ``parent_nsid``, or in the link's own if that is None; ``enslaved`` is the ifindex of the bridge, bond or VRF it is
-    in, 0 for none; ``data`` is IFLA_INFO_DATA undecoded, ``device`` the bus address of the hardware (Linux 5.14), and
-    ``vfs`` IFLA_VFINFO_LIST where it was asked for.  An InfiniBand link's ``mac`` has 20 bytes: a queue pair's number
-    and a GID."""
+    """A link, as an RTM_NEWLINK message describes it.
+
+    - ``mac``: "02:00:00:00:00:01"; an InfiniBand link's has 20 bytes, a queue pair's number and a GID.
+    - ``kind``: "macvlan", "veth", ...; empty for hardware.
+    - ``parent``: the lower device's ifindex, in the namespace ``parent_nsid``; in the link's own if that is None.
+    - ``data``: IFLA_INFO_DATA, not decoded.
+    - ``device``: the hardware's bus address (Linux 5.14).
+    - ``vfs``: IFLA_VFINFO_LIST, where RTEXT_FILTER_VF asked for it.
+    - ``hardware``: ARPHRD_*.
+    - ``enslaved``: the ifindex of the bridge, bond or VRF that it is in; 0 for none.
+    """
 
     index: int
     name: str
@@ -53,7 +59,7 @@ class Link:
 
     @property
     def ethernet(self) -> bool:
-        """Neither the loopback interface nor a tunnel."""
+        """Whether it is Ethernet: neither the loopback interface nor a tunnel."""
         return self.hardware == ARPHRD_ETHER
 
     @property
@@ -70,12 +76,12 @@ class Link:
 
     @property
     def arp(self) -> bool:
-        """Whether it asks for, and tells, neighbours' MACs, by ARP or by neighbour discovery."""
+        """Whether it resolves neighbours' MACs, by ARP or by neighbour discovery."""
         return not self.flags & IFF_NOARP
 
 
 def get_link(name: str = "", index: int = 0, filters: int = RTEXT_FILTER_SKIP_STATS) -> bytes:
-    """RTM_GETLINK's body: one link by index or name, without its counters."""
+    """RTM_GETLINK's body: one link by index or name; ``filters`` are RTEXT_FILTER_*, by default without counters."""
     by_name = attr(IFLA_IFNAME, text(name)) if name else b""
     return LINK.pack(0, 0, index, 0, 0) + by_name + attr(IFLA_EXT_MASK, u32(filters))
 
@@ -84,8 +90,10 @@ def new_link(  # noqa: PLR0913  # they are the message's attributes
     *, kind: str, data: bytes, parent: int, name: str, index: int = 0, mac: str = "", mtu: int = 0,
     ns_fd: int | None = None,
 ) -> bytes:  # fmt: skip
-    """RTM_NEWLINK's body: a link of ``kind`` over ifindex ``parent``, born in ``ns_fd`` with all it is to have.  Of an
-    ``index`` 0 the kernel chooses one; one that is taken there it refuses (EBUSY)."""
+    """RTM_NEWLINK's body: a link of ``kind`` over ifindex ``parent``, made in the namespace ``ns_fd`` at once.
+
+    The kernel chooses the index for 0, and refuses one that is taken there (EBUSY).
+    """
     body = LINK.pack(0, 0, index, 0, 0) + attr(IFLA_IFNAME, text(name)) + attr(IFLA_LINK, u32(parent))
     if mac:
         body += attr(IFLA_ADDRESS, bytes.fromhex(mac.replace(":", "")))
@@ -97,17 +105,17 @@ def new_link(  # noqa: PLR0913  # they are the message's attributes
 
 
 def setting_up(link: Link) -> Change:
-    """Equivalent to: ip link set DEV up."""
+    """The change that is equivalent to: ip link set DEV up."""
     return f"setting it up with MAC {link.mac}", RTM_NEWLINK, 0, LINK.pack(0, 0, link.index, IFF_UP, IFF_UP)
 
 
 def altname(index: int, name: str) -> bytes:
-    """RTM_NEWLINKPROP's body, and RTM_DELLINKPROP's."""
+    """RTM_NEWLINKPROP's body, and RTM_DELLINKPROP's: one alternative name."""
     return LINK.pack(0, 0, index, 0, 0) + attr(IFLA_PROP_LIST | NLA_F_NESTED, attr(IFLA_ALT_IFNAME, text(name)))
 
 
 def parse_link(body: bytes) -> Link:
-    """An RTM_NEWLINK message's body."""
+    """The link that an RTM_NEWLINK message's body describes."""
     _, hardware, index, flags, _ = LINK.unpack_from(body)
     attrs = attributes(body[LINK.size :])
     info = attributes(attrs.get(IFLA_LINKINFO, b""))

@@ -1,8 +1,8 @@
-"""What all netlink sockets of ours have in common (man 7 netlink): they hear the kernel alone, and wait no longer than
-the request may.
+"""Netlink sockets that hear only the kernel and wait within the request's budget; and the attributes that all netlink
+messages are made of (man 7 netlink).
 
-Whoever has CAP_NET_ADMIN in a namespace may send to every netlink socket in it, and /proc/net/netlink lists them.  What
-a pod sends could pass for the kernel's answer, or fill the socket so that the kernel drops its own.
+A process with CAP_NET_ADMIN in a namespace may send to every netlink socket in it, and /proc/net/netlink lists them.
+What a pod sends could pass for the kernel's answer, or fill the socket, so that the kernel drops its own.
 """
 
 import errno
@@ -32,20 +32,21 @@ _attr_at = ATTR.unpack_from
 _SIOCGSKNS: Final = 0x894C
 _ROOM: Final = 65536
 
-# What it is, in words; a message's type, flags and body.
+# One change for the kernel: what it is, in words ("adding route ..."); the message's type, flags and body.
 Change = tuple[str, int, int, bytes]
 
 
 class AnswerLost(OSError):
-    """The kernel's answer was lost, or did not come: whether it did what it was asked is not known."""
+    """The kernel's answer was lost or did not come, so nobody knows whether the kernel did what it was asked."""
 
 
 def open_socket(protocol: int, fd: int | None = None) -> socket.socket:
-    """A socket in the thread's namespace, or the one with this descriptor, which is closed if it is none.  Raises
-    OSError.
+    """A socket of a netlink ``protocol`` (NETLINK_*) in the thread's namespace.  Raises OSError.
 
-    Connected to the kernel, it refuses everybody else's messages (netlink_getsockbyportid), but not what is sent to a
-    group that it joins.
+    With ``fd`` it is made of that descriptor, which is closed if that fails.
+
+    The socket is connected to the kernel, so it refuses unicast messages of everybody else (netlink_getsockbyportid).
+    It does not refuse what others send to a group that it joins.
     """
     try:
         sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol, fd)
@@ -64,7 +65,7 @@ def open_socket(protocol: int, fd: int | None = None) -> socket.socket:
 
 
 def open_beside(sock: socket.socket) -> socket.socket:
-    """A new one of the same protocol, in the same namespace.  Raises OSError."""
+    """Another socket of the same protocol, in the same namespace as ``sock``.  Raises OSError."""
     namespace = fcntl.ioctl(sock, _SIOCGSKNS)
     try:
         return run_in(namespace, partial(open_socket, sock.proto))
@@ -73,17 +74,16 @@ def open_beside(sock: socket.socket) -> socket.socket:
 
 
 def receive(sock: socket.socket, request: bytes = b"") -> Iterator[bytes]:
-    """Send the request, if there is one; then all that the kernel says, for as long as the caller listens.
+    """Send the request, if there is one; then yield what the kernel says, each datagram, until the caller stops.
 
-    Raises AnswerLost where something was lost, and where the caller would have to wait longer than the request may;
-    other OSErrors where nothing was sent.
+    Raises AnswerLost if a message was lost, or if the budget is spent; another OSError if the request was not sent.
     """
     if request:
         sock.sendto(request, (0, 0))
     began = time.monotonic()
     try:
         while True:
-            # The kernel has mostly answered before ``sendto`` returned.
+            # Mostly the kernel has answered before ``sendto`` returns.
             try:
                 data, (sender, _) = sock.recvfrom(_ROOM, socket.MSG_DONTWAIT)
             except BlockingIOError:
@@ -100,7 +100,7 @@ def receive(sock: socket.socket, request: bytes = b"") -> Iterator[bytes]:
 
 
 def attr(kind: int, payload: bytes) -> bytes:
-    """struct nlattr and its payload, padded to four bytes."""
+    """One attribute: struct nlattr and its payload, padded to four bytes."""
     return ATTR.pack(ATTR.size + len(payload), kind) + payload + bytes(-len(payload) % 4)
 
 
@@ -113,7 +113,7 @@ def text(value: str) -> bytes:
 
 
 def attributes(data: bytes) -> dict[int, bytes]:
-    """Attribute type (without its flag bits) -> payload; of a repeated type the last."""
+    """Attributes as type (without its flag bits) -> payload.  The last one counts where a type is repeated."""
     found, offset, end = dict[int, bytes](), 0, len(data)
     while offset + 4 <= end:
         length, kind = _attr_at(data, offset)
@@ -125,7 +125,7 @@ def attributes(data: bytes) -> dict[int, bytes]:
 
 
 def pairs(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The attributes in their order, repeated ones too."""
+    """Attributes as (type without its flag bits, payload), in their order, repeated ones too."""
     offset = 0
     while offset + ATTR.size <= len(data):
         length, kind = _attr_at(data, offset)
@@ -136,7 +136,7 @@ def pairs(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """Of what was received each message's type, flags, sequence number and body."""
+    """The messages of one datagram: type, flags, sequence number and body of each."""
     offset = 0
     while offset < len(data):
         length, kind, flags, sequence, _ = HEADER.unpack_from(data, offset)
@@ -145,7 +145,10 @@ def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def raise_error(body: bytes, flags: int) -> None:
-    """Raise what an NLMSG_ERROR says (struct nlmsgerr), if it is an error and not an acknowledgement."""
+    """Raise the OSError that an NLMSG_ERROR's body holds (struct nlmsgerr); return if it is an acknowledgement.
+
+    The kernel's own sentence (NLMSGERR_ATTR_MSG) is in the text.
+    """
     number = -int.from_bytes(body[:4], sys.byteorder, signed=True)
     if not number:
         return
@@ -162,7 +165,7 @@ def read_text(payload: bytes) -> str:
 
 
 def _wait(sock: socket.socket, began: float) -> None:
-    """Until something has come.  Raises AnswerLost."""
+    """Wait until something has come.  Raises AnswerLost when the budget is spent."""
     looking = select.poll()
     looking.register(sock, select.POLLIN)
     rest = _rest(began)

@@ -1,7 +1,7 @@
 """Network namespaces: open one, tell two apart, work inside one (man 7 network_namespaces, man 2 setns).
 
-A namespace's inode number is handed out again as soon as the namespace is gone, so it proves nothing across
-time; its cookie (SO_NETNS_COOKIE, Linux 5.14) is never reused within a boot.  Raises OSError only.
+The kernel gives a namespace's inode number to another one as soon as the namespace is gone, so it proves nothing later.
+The cookie (SO_NETNS_COOKIE, Linux 5.14) is never reused within a boot.  Functions raise OSError only.
 """
 
 import ctypes
@@ -20,14 +20,14 @@ from typing import Final, Protocol, TypeVar
 CLONE_NEWNET: Final = 0x40000000
 NS_GET_NSTYPE: Final = 0xB703  # man 2 ioctl_ns
 SO_NETNS_COOKIE: Final = 71
-# Looks, a millisecond apart, at a process that may be ending.
+# How often a process that may be ending is looked at, a millisecond apart.
 _ENDING: Final = 20
 
 T = TypeVar("T")
 
 
 class Sighting(Protocol):
-    """A namespace, and the namespaces of mounts and processes that it was seen from: zeros if from none we know."""
+    """A network namespace, and the mount and PID namespaces it was seen from (inode numbers; zeros if unknown)."""
 
     @property
     def inode(self) -> int: ...
@@ -45,7 +45,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def hold_open(path: str) -> Iterator[int]:
-    """``open_at``, and closed again."""
+    """``open_at``, and close it at the end."""
     fd = open_at(path)
     try:
         yield fd
@@ -54,8 +54,11 @@ def hold_open(path: str) -> Iterator[int]:
 
 
 def open_at(path: str) -> int:
-    """The namespace at ``path`` as a file descriptor; ENOENT if nothing is there, EINVAL if it is no netns."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # or a FIFO would be waited for
+    """The namespace at ``path`` as a file descriptor, which the caller closes.
+
+    Raises OSError: ENOENT if nothing is there, EINVAL if it is no network namespace.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else opening a FIFO would wait
     try:
         _refuse_other(fd, path)
     except BaseException:
@@ -74,7 +77,7 @@ def _refuse_other(fd: int, path: str) -> None:
 
 
 def is_own(fd: int) -> bool:
-    """Whether this is the namespace we run in ourselves."""
+    """Whether this is the namespace that this process runs in."""
     return inode(fd) == os.stat("/proc/self/ns/net").st_ino
 
 
@@ -84,7 +87,7 @@ def inode(fd: int) -> int:
 
 
 def cookie(sock: socket.socket) -> int:
-    """The never-reused identity of the namespace this socket was opened in; 0 where the kernel has none."""
+    """The cookie of the namespace in which the socket was opened; 0 before Linux 5.14."""
     try:
         return int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8), sys.byteorder)
     except OSError as e:
@@ -94,10 +97,10 @@ def cookie(sock: socket.socket) -> int:
 
 
 def run_in(fd: int, work: Callable[[], T]) -> T:
-    """Run ``work`` inside the namespace, and be back.
+    """Run ``work`` inside the namespace, and return what it returns.
 
-    The one door.  The calling thread goes in and out, for a thread made for it costs ten times as much; one that
-    cannot come back must not run another line, and takes the process with it.
+    This is the only door into a namespace.  The calling thread enters and comes back, because a new thread costs ten
+    times as much.  A thread that cannot come back must not run another line, so the process is aborted.
     """
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -118,10 +121,10 @@ def _enter(fd: int) -> None:
 
 
 def view(path: str, fd: int) -> tuple[int, int]:
-    """Where the namespace can be looked for again, a Sighting's ``mounts`` and ``processes``: here, if the path leads
-    to it here.
+    """From where the namespace can be looked for again: a Sighting's ``mounts`` and ``processes``.
 
-    Zeros if not: an agent in a container, whose launcher opened it for us, sees nothing of the pods.
+    They are ours, if ``path`` leads to the namespace here.  If not, they are zeros: an agent in a container, for which
+    the launcher has opened the namespace, does not see the pods' namespaces.
     """
     try:
         there, this = os.stat(path), os.fstat(fd)
@@ -131,10 +134,10 @@ def view(path: str, fd: int) -> tuple[int, int]:
 
 
 def gone(seen: Collection[S]) -> frozenset[S]:
-    """Those of them that are provably gone: no process is in it and no mount holds it, and whoever has it open only
-    can start nobody in there that the runtime knows of.
+    """Those that are provably gone: no process is in the namespace, and no mount holds it.
 
-    That is for those to say who see what was to be seen then: from the same mount and PID namespace.
+    A process may still have it open, but what that starts in there, no runtime knows.  Only a look from the same mount
+    and PID namespace proves anything, so what was seen from elsewhere is never gone.
     """
     here = _view()
     ours = {one for one in seen if (one.mounts, one.processes) == here}
@@ -144,7 +147,7 @@ def gone(seen: Collection[S]) -> frozenset[S]:
     absent = {one for one in ours if one.inode not in there}
     cookies = dict[int, int]()
     for number in {one.inode for one in ours - absent}:
-        with suppress(OSError), hold_open(there[number]) as fd:  # one that cannot be asked may be alive
+        with suppress(OSError), hold_open(there[number]) as fd:  # a namespace that cannot be asked may be alive
             if inode(fd) == number:
                 cookies[number] = cookie_of(fd)
     return frozenset(absent | {one for one in ours if cookies.get(one.inode, one.cookie) != one.cookie})
@@ -162,9 +165,9 @@ def _view() -> tuple[int, int]:
 
 
 def inhabited() -> dict[int, str] | None:
-    """The inode number of every namespace that we can see a mount of or a process in, with a path that leads to it.
+    """The namespaces that a visible mount or process has: inode number -> a path that leads to it.
 
-    None where we may not see what every process is in: an absence proves nothing then.
+    None if we may not look at every process, because then a missing namespace proves nothing.
     """
     found = dict[int, str]()
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -184,12 +187,13 @@ def inhabited() -> dict[int, str] | None:
 
 
 def _link_of(path: str, process: str) -> str:
-    """Raises OSError: PermissionError for a process that we may not look at, others for one that is no more."""
+    """Where the link leads.  Raises PermissionError for a process that we may not look at, another OSError for one that
+    has ended."""
     for _ in range(_ENDING):
         try:
             return os.readlink(path)
         except PermissionError:
-            # Also the answer about one that ends just now.
+            # The kernel answers so about a process that is just ending, too.
             if process == "1":
                 raise
             os.stat(f"/proc/{process}")
@@ -198,10 +202,9 @@ def _link_of(path: str, process: str) -> str:
 
 
 def holders(number: int) -> Iterator[str]:
-    """Paths that lead to a namespace of this inode number: mounts we can see, then processes that live in it.
+    """Paths that lead to a namespace with this inode number: visible mounts, then processes in it.
 
-    An open file descriptor, or a mount in another mount namespace, can keep one alive unseen: but nobody runs
-    in it then.
+    A descriptor, or a mount in another mount namespace, can keep a namespace alive unseen.  Then nobody runs in it.
     """
     name = f"net:[{number}]"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():

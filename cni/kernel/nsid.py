@@ -1,7 +1,8 @@
-"""The namespaces that a namespace knows (man 8 ip-netns, RTM_GETNSID): it has a number for each that one of its links
-was moved to, or has its lower device in, for as long as that lives, whether or not anybody can name it.
+"""The namespaces that a namespace knows by number (man 8 ip-netns, RTM_GETNSID), and links in those.
 
-So what was moved out of a namespace is found again, also where no process, mount or path leads to it.
+A namespace has a number for each other one that one of its links was moved to, or that has a link's lower device.  The
+number lasts as long as that namespace.  So a link that was moved away is found again, also where no process, mount or
+path leads to it.
 """
 
 import errno
@@ -42,32 +43,35 @@ _NDMSG: Final = 12  # the size of struct ndmsg
 _TUNSETIFF, _TUNGETDEVNETNS = 0x400454CA, 0x54E3
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _TRIES: Final = 3
-# So many links in one go, for which everybody waits who changes a link.
+# Links that are removed at a time.  Everybody who changes a link waits meanwhile.
 _BATCH: Final = 200
 
-# A namespace of somebody's: its descriptor, and a socket inside.
+# A namespace: its descriptor, and a socket inside.
 Place = tuple[int, Rtnl]
-# The links that are looked for by the socket, or where more attributes say.
+# Finds links, in the socket's namespace or in the one that further attributes name (IFLA_TARGET_NETNSID).
 Look = Callable[..., list[Link]]
 
 
 def numbers(inside: Rtnl) -> set[int]:
-    """Equivalent to: ip netns list-id.  The numbers that the socket's namespace has for others.  Raises OSError."""
+    """Equivalent to: ip netns list-id.  The socket's namespace has these numbers for others.  Raises OSError."""
     return {_number(body) for body in inside.dump(RTM_GETNSID, _RTGEN)}
 
 
 def number(inside: Rtnl, fd: int, *more: bytes) -> int:
-    """The number that it has for this one, -1 where it has none.  Raises OSError."""
+    """The number that the socket's namespace has for the one of the descriptor; -1 for none.  Raises OSError.
+
+    ``more`` are attributes, such as NETNSA_TARGET_NSID for another namespace than the socket's.
+    """
     return _number(inside.call(RTM_GETNSID, 0, _RTGEN + attr(NETNSA_FD, u32(fd)) + b"".join(more)))
 
 
 def links_over(inside: Rtnl, lower: int, *more: bytes) -> list[Link]:
-    """The links in there whose lower device has this index, in whatever namespace.  Raises OSError."""
+    """The links whose lower device has this index, in whichever namespace that is.  Raises OSError."""
     return _links(inside, IFLA_LINK, u32(lower), *more)
 
 
 def links_of_device(inside: Rtnl, device: str, *more: bytes) -> list[Link]:
-    """The links in there of the hardware with this bus address.  Raises OSError."""
+    """The links of the hardware with this bus address.  Raises OSError."""
     return _links(inside, IFLA_PARENT_DEV_NAME, text(device), *more)
 
 
@@ -77,9 +81,9 @@ def _links(inside: Rtnl, kind: int, value: bytes, *more: bytes) -> list[Link]:
 
 
 def _is_of_interest(fd: int, inside: Rtnl, nsid: int, look: Look) -> bool:
-    """Whether the one of that number has such links, or knows namespaces that we do not.
+    """Whether the namespace of that number has such links, or knows namespaces that the one at ``fd`` does not.
 
-    To ask from outside takes a thousandth of the time.  Raises OSError.
+    It is asked from outside, which takes a thousandth of the time of entering it.  Raises OSError.
     """
     target = attr(NETNSA_TARGET_NSID, u32(nsid))
     unknown = [
@@ -87,29 +91,29 @@ def _is_of_interest(fd: int, inside: Rtnl, nsid: int, look: Look) -> bool:
         for body in inside.dump(RTM_GETNSID, _RTGEN + target)
         if _number(body, NETNSA_CURRENT_NSID) == _UNASSIGNED
     ]
-    # It has none for itself, and we none for ourselves.
+    # A namespace has no number for itself: so the target does not list itself, and the one at fd is unknown here.
     if unknown and unknown != [number(inside, fd, target)]:
         return True
     return bool(look(inside, attr(IFLA_TARGET_NETNSID, u32(nsid))))
 
 
 def bridge_macs(host: Rtnl, index: int) -> set[str]:
-    """Equivalent to: bridge fdb show dev DEV.  The MACs that it receives for, as those of its macvlans that are up.
-    Raises OSError."""
+    """Equivalent to: bridge fdb show dev DEV.  The MACs that the link receives for, which include those of its macvlans
+    that are up.  Raises OSError."""
     bodies = host.dump(RTM_GETNEIGH, LINK.pack(AF_BRIDGE, 0, index, 0, 0))
     return {attributes(body[_NDMSG:]).get(NDA_LLADDR, b"").hex(":") for body in bodies}
 
 
 def remove_links(inside: Rtnl, indexes: Collection[int]) -> None:
-    """Equivalent to: ip link delete group GROUP.  Raises OSError.
+    """Remove the links, each batch as by: ip link delete group GROUP.  Links that are gone are fine.
 
-    Each RTM_DELLINK takes 20 ms, so a pod with thousands of links would keep us for minutes.
+    One RTM_DELLINK takes 20 ms for a link as for a group, and a pod may have thousands of links.
     """
     rest = list(indexes)
     while rest:
         batch, rest = rest[:_BATCH], rest[_BATCH:]
         group = attr(IFLA_GROUP, os.urandom(4))
-        with suppress(OSError):  # who is gone meanwhile is gone
+        with suppress(OSError):  # a link is gone meanwhile
             inside.change_all(
                 [(f"removing link {index}", RTM_NEWLINK, 0, LINK.pack(0, 0, index, 0, 0) + group) for index in batch]
             )
@@ -119,10 +123,11 @@ def remove_links(inside: Rtnl, indexes: Collection[int]) -> None:
 
 @contextmanager
 def walk(top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most: int) -> Iterator[Iterator[Place]]:
-    """That namespace and those that can be reached from it by numbers, at most so many, each once: which have links
-    that ``look`` finds, or lead to others.  But for strangers' and what is behind them.
+    """The namespace ``top`` and those that numbers lead to from there, each once, ``most`` at most.  Raises OSError.
 
-    They are open until the end, so that no inode is another's meanwhile.  Raises OSError.
+    Namespaces without links that ``look`` finds are left out, unless they lead to others.  So are those for which
+    ``is_strange`` says so, with what is behind them.  All stay open until the end, so that no inode number is given to
+    another namespace meanwhile.
     """
     places = list[Place]()
     try:
@@ -139,11 +144,11 @@ def _places(
     seen = set[int]()
     if _visit(os.dup(top), seen, is_strange, places):
         yield places[-1]
-    for fd, inside in places:  # which grows meanwhile
+    for fd, inside in places:  # the list grows meanwhile
         for one in numbers(inside):
             if len(places) >= most:
                 return
-            with suppress(OSError):  # it ended meanwhile, or nothing can be sent there
+            with suppress(OSError):  # it has ended meanwhile, or no TUN device can be sent there
                 if not _is_of_interest(fd, inside, one, look):
                     continue
                 if not _visit(open_numbered(fd, inside, one), seen, is_strange, places):
@@ -152,13 +157,14 @@ def _places(
 
 
 def _visit(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], places: list[Place]) -> bool:
-    """Whether it is a place to look at, and was not before."""
+    """Add the namespace to ``places``, unless it was seen before or is strange; whether it was added.  Closes ``fd`` if
+    not."""
     inside = None
     try:
         if inode(fd) not in seen:
             seen.add(inode(fd))
             inside = rtnl.open_in(fd)
-            inside.sock.setsockopt(SOL_NETLINK, _GET_STRICT_CHK, 1)  # else a dump knows no NETNSA_TARGET_NSID
+            inside.sock.setsockopt(SOL_NETLINK, _GET_STRICT_CHK, 1)  # else a dump ignores NETNSA_TARGET_NSID
             if not is_strange(fd, inside):
                 places.append((fd, inside))
                 return True
@@ -172,9 +178,10 @@ def _visit(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], pla
 
 
 def open_numbered(fd: int, inside: Rtnl, nsid: int) -> int:
-    """The namespace that the one at ``fd`` has this number for, as a descriptor.  Raises OSError.
+    """The namespace for which the one at ``fd`` has this number, as a descriptor.  Raises OSError.
 
-    No request answers with one.  But a TUN device goes wherever a number says, and is asked where it is.
+    No request answers with a descriptor.  But a TUN device can be moved to where a number says, and its file then gives
+    the namespace it is in (TUNGETDEVNETNS, Linux 5.2).
     """
     for attempt in range(_TRIES):
         name = f"hpn{os.urandom(5).hex()}"
@@ -182,7 +189,7 @@ def open_numbered(fd: int, inside: Rtnl, nsid: int) -> int:
         try:
             link = inside.link(name)
             if link is None:
-                continue  # the pod has renamed it, or sent it elsewhere
+                continue  # the pod has renamed or moved it
             inside.change(RTM_NEWLINK, 0, LINK.pack(0, 0, link.index, 0, 0) + attr(IFLA_TARGET_NETNSID, u32(nsid)))
             return fcntl.ioctl(tun, _TUNGETDEVNETNS)
         except OSError:

@@ -13,11 +13,12 @@ _DEVICES: Final = "/sys/bus/pci/devices"
 
 
 def rebind(address: str, driver: str, seconds: float) -> None:
-    """Take the function from its driver, if it has one, and give it to this one.
+    """Unbind the function at a PCI address ("0000:3b:00.2") from its driver, if it has one, and bind it to ``driver``.
 
-    A driver may sleep in there for as long as it likes, and nothing wakes or kills a process that does: so a child
-    goes, with a lock on the function's directory that it has until it is done, whatever becomes of us.  Raises
-    OSError; TimeoutError if it takes longer, and it goes on.
+    A driver may sleep in there as long as it likes, and nothing wakes or kills a process that does.  So a child does
+    it, and keeps a lock on the function's directory until it is done, even if we end.
+
+    Raises OSError; TimeoutError after ``seconds``, and then the child goes on.
     """
     deadline = time.monotonic() + seconds
     with _locked(address, deadline):
@@ -34,16 +35,16 @@ def rebind(address: str, driver: str, seconds: float) -> None:
 
 
 def wait(address: str, seconds: float) -> None:
-    """Wait for whoever is rebinding the function.  Raises OSError, TimeoutError."""
+    """Wait until nobody is rebinding the function.  Raises OSError; TimeoutError after ``seconds``."""
     with _locked(address, time.monotonic() + seconds):
         pass
 
 
 def _rebind(address: str, driver: str) -> NoReturn:
-    """The child's part."""
+    """Rebind the function in the child; its exit code is the errno."""
     number = errno.EIO
     try:
-        # Or the runtime would wait for its end: these are its pipes.
+        # These are the runtime's pipes.  If the child kept them, the runtime would wait for its end.
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(null, fd)
@@ -59,7 +60,8 @@ def _rebind(address: str, driver: str) -> NoReturn:
 
 @contextmanager
 def _locked(address: str, deadline: float) -> Iterator[None]:
-    """The lock is the open file's: a child that is forked inside has it, too, and after us."""
+    """Lock the function's directory.  The lock belongs to the open file: a child that is forked inside keeps it, also
+    after we close ours.  Raises OSError, TimeoutError."""
     fd = os.open(f"{_DEVICES}/{address}", os.O_RDONLY | os.O_DIRECTORY)
     try:
         while True:

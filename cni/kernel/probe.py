@@ -1,7 +1,7 @@
-"""Ask the link who has an address before it is ours: ARP probes (RFC 5227), and for IPv6 what duplicate address
-detection sends and looks at (RFC 4862, section 5.4).
+"""Ask a link whether another host has an address: ARP probes (RFC 5227), and for IPv6 the messages of duplicate address
+detection (RFC 4862, section 5.4).
 
-Frames are made and read by pure functions.  How long to listen is the caller's to say.
+Pure functions make and read the frames.  The caller says how long to listen.
 """
 
 import select
@@ -29,28 +29,32 @@ _SOL_PACKET, _PACKET_ADD_MEMBERSHIP, _PACKET_MR_MULTICAST = 263, 1, 0
 
 
 def arp_probe(mac: str, address: IPv4Address) -> bytes:
-    """RFC 5227, section 2.1.1: a request without a sender's address, so that nobody learns it from us."""
+    """An ARP probe as a frame (RFC 5227, section 2.1.1).  It has no sender's address, so nobody learns one from it."""
     source = bytes.fromhex(mac.replace(":", ""))
     arp = _ARP.pack(*_ETHERNET_IPV4, _REQUEST, source, bytes(4), bytes(6), address.packed)
     return BROADCAST + source + struct.pack("!H", ETH_P_ARP) + arp
 
 
 def dad_solicitation(mac: str, address: IPv6Address) -> bytes:
-    """RFC 4862, section 5.4.2: a neighbour solicitation from nobody, to the address's solicited-node group."""
-    # Without the source's link-layer address, which RFC 4861, section 4.3, forbids here.
+    """A neighbour solicitation for duplicate address detection, as a frame (RFC 4862, section 5.4.2).
+
+    It comes from the unspecified address and goes to the address's solicited-node group.
+    """
+    # RFC 4861, section 4.3, forbids the option with the source's link-layer address here.
     message = struct.pack("!BBHI", _NS, 0, 0, 0) + address.packed
     group = IPv6Address("ff02::1:ff00:0").packed[:13] + address.packed[13:]
     return icmpv6(mac, solicited_node_mac(address), _UNSPECIFIED, group, message)
 
 
 def solicited_node_mac(address: IPv6Address) -> bytes:
+    """The MAC of the address's solicited-node group (RFC 4291, section 2.7.1; RFC 2464, section 7)."""
     return bytes.fromhex("3333ff") + address.packed[13:]
 
 
 def parse_claim(frame: bytes, mac: str) -> tuple[Address, str] | None:
-    """The address that the frame says somebody has, or is about to take, and that one's MAC; ``mac`` is ours.
+    """The address that a frame says another host has or is about to take, and that host's MAC; None for another frame.
 
-    A NIC may hand our own multicast back to us (igb does): a probe of ours is no claim.
+    ``mac`` is ours.  A NIC may hand our own multicast back to us, as igb does: our own probe is no claim.
     """
     ours, sender = bytes.fromhex(mac.replace(":", "")), frame[6:12]
     match int.from_bytes(frame[12:14]):
@@ -61,7 +65,7 @@ def parse_claim(frame: bytes, mac: str) -> tuple[Address, str] | None:
             if any(source):
                 return IPv4Address(source), hardware.hex(":")
             return (IPv4Address(target), hardware.hex(":")) if operation == _REQUEST and hardware != ours else None
-        # Version 6, ICMPv6 and no extension before it, from this link (RFC 4861, section 7.1).
+        # IPv6, with ICMPv6 as its first header, sent on this link: hop limit 255 (RFC 4861, section 7.1).
         case 0x86DD if len(frame) >= 78 and frame[14] >> 4 == 6 and frame[20] == ICMPV6 and frame[21] == 255:
             source, kind_of, target = frame[22:38], frame[54], IPv6Address(frame[62:78])
             if kind_of == _NA or (kind_of == _NS and source == _UNSPECIFIED and sender != ours):
@@ -70,9 +74,10 @@ def parse_claim(frame: bytes, mac: str) -> tuple[Address, str] | None:
 
 
 def find_owners(ns_fd: int, link: Link, addresses: Collection[Address], seconds: float) -> dict[Address, str]:
-    """Which of the addresses others on the interface's link have, and their MACs.  Raises OSError.
+    """Those of the addresses that others on the link have: address -> MAC.  Raises OSError.
 
-    The link must be up, Ethernet, and know ARP.
+    It sends PROBES probes for each address and listens for ``seconds``, or until each has an owner.  ``link`` is the
+    interface in the namespace ``ns_fd``; it must be up, Ethernet, and use ARP.
     """
     found = dict[Address, str]()
     with ExitStack() as stack:
@@ -101,12 +106,12 @@ def _probe(mac: str, address: Address) -> bytes:
 
 
 def _listen(ns_fd: int, link: Link, protocol: int, addresses: Collection[Address]) -> socket.socket:
-    # Of no protocol at first: it would hear every interface of the namespace.
+    # Protocol 0 until it is bound, or the socket would receive from every interface of the namespace.
     sock = run_in(ns_fd, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
     try:
         sock.bind((link.name, protocol))
-        # Answers go to all nodes, and others' detection to the address's own group.  The kernel has joined neither for
-        # us, the first not where the pod has IPv6 disabled, and a macvlan passes on what was joined only.
+        # Answers go to all nodes, and others' probes to the address's solicited-node group.  A macvlan passes on only
+        # groups that were joined.  The kernel has not joined the second, nor the first where the pod has no IPv6.
         for group in {g for a in addresses if a.version == 6 for g in (ALL_NODES_MAC, solicited_node_mac(a))}:
             request = struct.pack("=iHH8s", link.index, _PACKET_MR_MULTICAST, len(group), group)
             sock.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, request)

@@ -1,11 +1,13 @@
 """RDMA netlink (include/uapi/rdma/rdma_netlink.h, drivers/infiniband/core/nldev.c): devices and their namespaces.
 
-There is no family header: attributes follow struct nlmsghdr.  A device moves between namespaces only in
-exclusive mode, and the kernel takes it *from the calling thread's* namespace, whatever the socket's is
-(rdma_dev_change_netns), so a socket is opened, used and closed in one ``netns.run_in``.
+There is no family header: attributes follow struct nlmsghdr.  A device moves between namespaces only in exclusive mode.
+The kernel takes it from the calling thread's namespace, not from the socket's (rdma_dev_change_netns).  So a socket is
+opened, used and closed in one ``netns.run_in``.
 
-Dumps lose devices while others move (one device per receive, continued by position), so one device is asked
-for by its index, which is stable, and a name that is missing is asked for again.
+A dump loses devices while others move, because the kernel sends one device per receive and goes on by position.  So a
+device is asked for by its index, which is stable, and a name that is missing is asked for again.
+
+Functions raise OSError.
 """
 
 import errno
@@ -41,12 +43,12 @@ GET, SET, NEWLINK, DELLINK, SYS_GET, RES_CTX_GET = (NLDEV + n for n in (1, 2, 3,
 DEV_INDEX, DEV_NAME, RES_PID, NDEV_NAME, LINK_TYPE, NETNS_MODE, NET_NS_FD = 1, 2, 28, 51, 65, 66, 68
 RES_CTX, RES_CTX_ENTRY = 86, 87
 
-_MISSES: Final = 20  # of a dump, before a device is called absent; one in five loses one while others move
+_MISSES: Final = 20  # dumps without a device before it is called absent; while others move, one in five loses one
 T = TypeVar("T")
 
 
 def is_exclusive() -> bool | None:
-    """Equivalent to: rdma system show netns.  None where the kernel has no RDMA."""
+    """Equivalent to: rdma system show netns.  Whether that is "exclusive"; None where the kernel has no RDMA."""
     try:
         with _socket() as sock:
             (answer,) = _call(sock, SYS_GET, 0, b"")
@@ -59,7 +61,7 @@ def is_exclusive() -> bool | None:
 
 
 def index_of(name: str, ns_fd: int | None = None) -> int | None:
-    """The index of the device of that name in a namespace, our own by default; None if it is not there."""
+    """The index of the device with that name in a namespace, our own by default; None if it is not there."""
 
     def look() -> int | None:
         with _socket() as sock:
@@ -77,7 +79,7 @@ def index_of(name: str, ns_fd: int | None = None) -> int | None:
 
 
 def name_of(index: int, ns_fd: int | None = None) -> str:
-    """The name of a device, by its index; empty if it is not in that namespace."""
+    """The name of the device with that index in a namespace, our own by default; empty if it is not there."""
 
     def look() -> str:
         with _socket() as sock:
@@ -93,7 +95,7 @@ def name_of(index: int, ns_fd: int | None = None) -> str:
 
 
 def move(index: int, *, to: int, of: int | None = None) -> None:
-    """Equivalent to: rdma dev set DEV netns NS, from namespace ``of`` (ours by default).  Raises OSError."""
+    """Equivalent to: rdma dev set DEV netns NS, from the namespace ``of`` (ours by default) to the namespace ``to``."""
 
     def act() -> None:
         with _socket() as sock:
@@ -103,8 +105,10 @@ def move(index: int, *, to: int, of: int | None = None) -> None:
 
 
 def rename(index: int, name: str, ns_fd: int | None = None) -> None:
-    """Equivalent to: rdma dev set DEV name NAME, in that namespace, our own by default.  Raises OSError: EEXIST if a
-    device of any namespace has the name."""
+    """Equivalent to: rdma dev set DEV name NAME, in a namespace, our own by default.
+
+    Raises OSError, EEXIST if a device of any namespace has the name.
+    """
 
     def act() -> None:
         with _socket() as sock:
@@ -114,8 +118,11 @@ def rename(index: int, name: str, ns_fd: int | None = None) -> None:
 
 
 def new_link(kind: str, name: str, netdev: str, ns_fd: int) -> None:
-    """Equivalent to: rdma link add NAME type KIND netdev NETDEV, in that namespace.  Raises OSError: EEXIST where the
-    netdev has one, ENFILE for a name that any device of the system has, EINVAL for a kind the kernel does not know."""
+    """Equivalent to: rdma link add NAME type KIND netdev NETDEV, in that namespace.
+
+    Raises OSError: EEXIST if the netdev has one, ENFILE if any device of the system has the name, EINVAL if the kernel
+    does not know the kind.
+    """
     body = attr(DEV_NAME, text(name)) + attr(LINK_TYPE, text(kind)) + attr(NDEV_NAME, text(netdev))
 
     def act() -> None:
@@ -126,15 +133,17 @@ def new_link(kind: str, name: str, netdev: str, ns_fd: int) -> None:
 
 
 def delete_link(index: int) -> None:
-    """Equivalent to: rdma link delete DEV.  Waits for processes that have it open.  Raises OSError: EINVAL if it is
-    not there."""
+    """Equivalent to: rdma link delete DEV.  It waits for processes that have the device open.
+
+    Raises OSError, EINVAL if it is not there.
+    """
     with _socket() as sock:
         _call(sock, DELLINK, NLM_F_ACK, attr(DEV_INDEX, u32(index)))
 
 
 def users(index: int) -> list[int]:
-    """The processes that have the device open; as `rdma resource show ctx` has them.  Raises OSError: EINVAL if it
-    is not there."""
+    """The processes that have the device open, as in: rdma resource show ctx.  Raises OSError, EINVAL if the device is
+    not there."""
     with _socket() as sock:
         answers = _call(sock, RES_CTX_GET, NLM_F_DUMP, attr(DEV_INDEX, u32(index)))
     entries = [
@@ -147,7 +156,7 @@ def users(index: int) -> list[int]:
 
 
 def set_netns(index: int, ns_fd: int) -> bytes:
-    """SET's attributes for a move."""
+    """SET's body for a move to the namespace of a descriptor."""
     return attr(DEV_INDEX, u32(index)) + attr(NET_NS_FD, u32(ns_fd))
 
 
@@ -160,7 +169,7 @@ def _socket() -> socket.socket:
 
 
 def _call(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
-    """Send one message; the bodies of the answer.  Raises OSError."""
+    """Send one message; the bodies of its answers.  Raises OSError."""
     request = HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, 1, 0) + body
     bodies, hearing = list[bytes](), netlink.receive(sock, request)
     while True:

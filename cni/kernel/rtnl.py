@@ -1,10 +1,10 @@
-"""rtnetlink for what every ADD and DEL needs (man 7 rtnetlink), packed by hand.
+"""An rtnetlink socket for what every ADD and DEL needs (man 7 rtnetlink).
 
-pyroute2 takes longer to import than all the rest of an ADD takes to run; what is needed rarely goes
-through it (dump.py), and the tests hold every byte made here against its encoder and decoder.
+pyroute2 takes longer to import than all the rest of an ADD takes to run, so it only decodes what is asked rarely
+(dump.py).
 
-Functions that make bytes are pure.  Failure is OSError with the kernel's errno and, where it gave one, its
-own sentence (NETLINK_EXT_ACK); where its answer was lost, netlink.AnswerLost.
+A failure is an OSError with the kernel's errno and, where the kernel gave one, its own sentence (NETLINK_EXT_ACK).
+Where the answer was lost, it is netlink.AnswerLost.
 """
 
 import errno
@@ -48,15 +48,16 @@ from cni.kernel.netlink import (
 from cni.kernel.netns import run_in
 
 _series = count()  # of Rtnl's numbers
-_DUMPS: Final = 3  # of one thing that changes all the time
+_DUMPS: Final = 3  # how often at most one question is asked whose answer changes all the time
 
 
 class Rtnl:
-    """A NETLINK_ROUTE socket in one namespace: one request, its answer, at a time."""
+    """A NETLINK_ROUTE socket in one namespace.  It has one request at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        # Others may be over the same socket (``adopt``), and an answer that nobody waited for is not theirs.
+        # Another Rtnl may use the same socket (``adopt``).  An answer that this one did not wait for must not pass
+        # for an answer to the other's request.
         self.sequence = next(_series) << 12 & 0x7FFFFFFF
 
     def __enter__(self) -> Self:
@@ -66,14 +67,17 @@ class Rtnl:
         self.sock.close()
 
     def call(self, kind: int, flags: int, body: bytes) -> bytes:
-        """Send one message; the body of the answer, empty for an acknowledgement.  Raises OSError."""
+        """Send one message (type, flags, body); the body of the answer, empty for an acknowledgement.  Raises OSError.
+
+        A question whose answer was lost is asked once more, for that changes nothing.
+        """
         try:
             return self._answer(self.pack(kind, flags, body))
         except netlink.AnswerLost:
             self.reopen()
             if flags & NLM_F_ACK:
                 raise
-            return self._answer(self.pack(kind, flags, body))  # a question: to ask again changes nothing
+            return self._answer(self.pack(kind, flags, body))
 
     def _answer(self, request: bytes) -> bytes:
         hearing = netlink.receive(self.sock, request)
@@ -81,30 +85,31 @@ class Rtnl:
             answer = next(hearing)
             length, kind, flags, sequence, _ = HEADER.unpack_from(answer)
             if sequence != self.sequence:
-                continue  # what is left of a request that was not waited for to its end
+                continue  # what is left of a request that nobody waited for to its end
             if kind != NLMSG_ERROR:
                 return answer[HEADER.size : length]
             raise_error(answer[HEADER.size : length], flags)
             return b""
 
     def dump(self, kind: int, body: bytes) -> Iterator[bytes]:
-        """The bodies of all messages of a kind.  Raises OSError.
+        """The bodies of all answers to a dump request.  Raises OSError.
 
-        The kernel says where something changed while it told them.  Then they are told again, but to a pod that changes
-        them all the time no more than so often: what is not among them then came meanwhile, or was taken away.
+        The kernel says if something changed during the dump (NLM_F_DUMP_INTR).  Then the dump is repeated, and the
+        caller gets the bodies again.  A pod may change things all the time, so it is repeated twice at most: what is
+        missing then came meanwhile or was taken away.
         """
         for _ in range(_DUMPS):
             if (yield from self._dump_once(self.pack(kind, NLM_F_DUMP, body))):
                 return
 
     def _dump_once(self, request: bytes) -> Generator[bytes, None, bool]:
-        """The bodies, and whether nothing changed meanwhile."""
+        """Yield the bodies of one dump; return whether nothing changed meanwhile."""
         whole, hearing = True, netlink.receive(self.sock, request)
         try:
             while True:
                 for kind, flags, sequence, body in messages(next(hearing)):
                     if sequence != self.sequence:
-                        continue  # as above
+                        continue  # as in _answer
                     whole = whole and not flags & NLM_F_DUMP_INTR
                     if kind == NLMSG_ERROR:
                         raise_error(body, flags)
@@ -112,23 +117,28 @@ class Rtnl:
                         return whole
                     yield body
         except netlink.AnswerLost:
-            self.reopen()  # the kernel would go on telling
+            self.reopen()  # the kernel would go on with the dump
             raise
 
     def reopen(self) -> None:
-        """Have another socket in the same namespace: the kernel may drop what it has to say on this one.  Raises
-        OSError."""
+        """Replace the socket by a new one in the same namespace, because the kernel may drop answers on the old one.
+
+        Raises OSError.
+        """
         sock = netlink.open_beside(self.sock)
         self.sock.close()
         self.sock = sock
 
     def pack(self, kind: int, flags: int, body: bytes) -> bytes:
-        """The next request as a message; ``sequence`` is the number its answer will have."""
+        """The next request as bytes.  ``sequence`` is counted up; the answer has that number."""
         self.sequence += 1
         return HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, self.sequence, 0) + body
 
     def link(self, name: str = "", *, index: int = 0, filters: int = RTEXT_FILTER_SKIP_STATS) -> Link | None:
-        """Equivalent to: ip link show NAME.  A name matches altnames too.  None if there is none."""
+        """Equivalent to: ip link show NAME.  A name matches altnames too.  None if there is no such link.
+
+        ``filters`` are RTEXT_FILTER_*.  Raises OSError.
+        """
         try:
             return parse_link(self.call(RTM_GETLINK, 0, get_link(name, index, filters)))
         except OSError as e:
@@ -137,7 +147,7 @@ class Rtnl:
             raise
 
     def change(self, kind: int, flags: int, body: bytes) -> None:
-        """Send one message that changes something, and wait until the kernel has done it."""
+        """Send one message that changes something, and wait until the kernel has done it.  Raises OSError."""
         self.call(kind, flags | NLM_F_ACK, body)
 
     def rename(self, index: int, name: str) -> None:
@@ -149,9 +159,11 @@ class Rtnl:
         self.set_link(index, flags=IFF_UP, mask=IFF_UP)
 
     def set_link(self, index: int, *attrs: bytes, flags: int = 0, mask: int = 0) -> None:
-        """Equivalent to: ip link set DEV ...; of IFF_* those in ``mask`` become as in ``flags``.  All in one message,
-        which is not all or nothing: the kernel applies it in an order of its own, a move first, and keeps what it
-        did when something fails."""
+        """Equivalent to: ip link set DEV ...; the IFF_* bits in ``mask`` become as in ``flags``.
+
+        One message changes all of it, but not all or nothing: the kernel has an order of its own, moves first, and
+        keeps what it did when something fails.
+        """
         self.change(RTM_NEWLINK, 0, LINK.pack(0, 0, index, flags, mask) + b"".join(attrs))
 
     def add_altname(self, index: int, name: str) -> None:
@@ -163,9 +175,12 @@ class Rtnl:
         self.change(RTM_DELLINKPROP, 0, altname(index, name))
 
     def change_all(self, changes: Sequence[Change]) -> None:
-        """Send them as one, in their order.  Raises the first OSError, with a note; those after it were tried too."""
+        """Send the changes as one datagram, in their order.
+
+        Raises the first OSError, with a note that says which change failed.  The changes after it were tried too.
+        """
         before = self.sequence
-        # Failures are told in any case, so the last one's answer is the end of all answers.
+        # The kernel answers failures in any case.  So only the last change asks for an answer, which ends the answers.
         *others, (_, kind, flags, body) = changes
         data = [self.pack(k, f, b) for _, k, f, b in others]
         hearing = netlink.receive(self.sock, b"".join((*data, self.pack(kind, flags | NLM_F_ACK, body))))
@@ -173,7 +188,7 @@ class Rtnl:
         while sequence != self.sequence:
             ((kind, flags, sequence, body),) = messages(next(hearing))
             if kind != NLMSG_ERROR or sequence <= before:
-                continue  # as above
+                continue  # as in _answer
             try:
                 raise_error(body, flags)
             except OSError as e:
@@ -184,12 +199,15 @@ class Rtnl:
 
 
 def open_in(ns_fd: int | None = None) -> Rtnl:
-    """A socket in that namespace, or in ours; it keeps its namespace, whatever thread uses it.  Raises OSError."""
+    """A socket in the namespace of a descriptor, by default in ours.  Raises OSError.
+
+    It stays in its namespace, whichever thread uses it.
+    """
     return Rtnl(_socket() if ns_fd is None else run_in(ns_fd, _socket))
 
 
 def adopt(fd: int) -> Rtnl:
-    """The same over a NETLINK_ROUTE socket that another process opened and closes.  Raises OSError."""
+    """A socket over a NETLINK_ROUTE socket that another process has opened, and will close.  Raises OSError."""
     return Rtnl(_socket(os.dup(fd)))
 
 

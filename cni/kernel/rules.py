@@ -26,24 +26,31 @@ RT_TABLE_COMPAT: Final = 252  # a table that has no room there
 
 
 def adding(source: Address, table: int) -> Change:
-    """Equivalent to: ip rule add from SOURCE lookup TABLE protocol static.  The kernel puts it before those that were
-    added, and before the main table's."""
+    """The change that is equivalent to: ip rule add from SOURCE lookup TABLE protocol static.
+
+    The kernel puts the rule before the main table's and before all that were added earlier.
+    """
     return f"adding rule from {source} lookup {table}", RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, rule(source, table)
 
 
 def remove(inside: Rtnl, source: Address, table: int) -> None:
-    """Equivalent to: ip rule delete from SOURCE lookup TABLE protocol static; also if it is not there."""
+    """Equivalent to: ip rule delete from SOURCE lookup TABLE protocol static.  It is fine if the rule is not there.
+
+    Raises OSError.
+    """
     try:
         inside.change(RTM_DELRULE, 0, rule(source, table))
     except OSError as e:
-        # A kernel without IPv6, or without its rules, refused to add one as well.
+        # A kernel without IPv6, or without IPv6 rules, refused to add the rule as well.
         if e.errno not in (errno.ENOENT, errno.EAFNOSUPPORT):
             raise
 
 
 def tables_in_use(inside: Rtnl) -> set[int]:
-    """The tables that any rule names or any route is in, of whatever family.  Raises OSError, also where a pod has so
-    many that reading them takes longer than a request may wait."""
+    """The tables that any rule names or any route is in, of all families.
+
+    Raises OSError, also where a pod has so many routes that reading them takes longer than the request's budget.
+    """
     everything = bytes(_RULE.size)
     return {
         table_of(body, key)
@@ -53,9 +60,9 @@ def tables_in_use(inside: Rtnl) -> set[int]:
 
 
 def rule(source: Address, table: int) -> bytes:
-    """RTM_NEWRULE's body, and RTM_DELRULE's.  The protocol tells ours from a rule that a person added."""
+    """RTM_NEWRULE's body, and RTM_DELRULE's.  RTPROT_STATIC tells our rule from one that a person added."""
     family = socket.AF_INET if source.version == 4 else socket.AF_INET6
-    # A table above 255 does not fit the header; the attribute always does.
+    # A table above 255 does not fit into the header, only into the attribute.
     body = _RULE.pack(family, 0, source.max_prefixlen, 0, table if table < 256 else 0, FR_ACT_TO_TBL, 0)
     return (
         body + attr(FRA_SRC, source.packed) + attr(FRA_TABLE, u32(table)) + attr(FRA_PROTOCOL, bytes([RTPROT_STATIC]))
@@ -63,8 +70,9 @@ def rule(source: Address, table: int) -> bytes:
 
 
 def table_of(body: bytes, key: int) -> int:
-    """The table of a rule's or route's message; ``key`` is its attribute, which the header stands in for."""
+    """The table in a rule's or a route's message.  ``key`` is the attribute that has it (FRA_TABLE, RTA_TABLE); a table
+    up to 255 is in the header, too."""
     if body[_TABLE] not in (0, RT_TABLE_COMPAT):
-        return body[_TABLE]  # in a tenth of the time, and a pod may have a million routes
+        return body[_TABLE]  # this takes a tenth of the time, and a pod may have a million routes
     named = attributes(body[_RULE.size :]).get(key)
     return int.from_bytes(named[:4], sys.byteorder) if named else body[_TABLE]

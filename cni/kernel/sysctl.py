@@ -10,8 +10,11 @@ _SWAPPED = str.maketrans("./", "/.")
 
 
 def path(key: str) -> str:
-    """The path below /proc/sys/net of a name as sysctl(8) takes it: the first separator in it says which of dot and
-    slash separates, and the other one stands for a dot in a part.  Raises ValueError for what is not below net."""
+    """The path below /proc/sys/net of a name such as "net.ipv4.conf.eth0/1.rp_filter" (man 8 sysctl).
+
+    The first separator in the name, a dot or a slash, is the separator; the other one stands for a dot in a part.
+    Raises ValueError for what is not below net.
+    """
     first = next((c for c in key if c in "./"), "")
     parts = (key.translate(_SWAPPED) if first == "." else key).split("/")
     if parts[0] != "net" or len(parts) < 2 or not key.isprintable() or any(part in ("", ".", "..") for part in parts):
@@ -20,20 +23,22 @@ def path(key: str) -> str:
 
 
 def name(path: str) -> str:
-    """``path``'s inverse, with dots."""
+    """``path``'s inverse, with dots as separators."""
     return "net." + path.translate(_SWAPPED)
 
 
 def write(ns_fd: int, values: Mapping[str, str]) -> None:
-    """Equivalent to: sysctl -w net.KEY=VALUE, in the namespace.  Keys are paths ("ipv4/conf/hpn0/arp_notify"),
-    because an interface's name may hold a dot.  Raises OSError with the file's name."""
+    """Equivalent to: sysctl -w net.KEY=VALUE, in the namespace.  Raises OSError with the file's name.
+
+    Keys are paths ("ipv4/conf/hpn0/arp_notify"), because an interface's name may have a dot.
+    """
 
     def work() -> None:
         for key, value in values.items():
             path = _ROOT + key
             fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             try:
-                os.write(fd, f"{value}\n".encode())  # with the line's end also an empty value is one
+                os.write(fd, f"{value}\n".encode())  # the end of the line makes an empty value one, too
             except OSError as e:
                 raise OSError(e.errno, f"{e.strerror} (writing {value!r})", path) from e
             finally:
@@ -43,13 +48,18 @@ def write(ns_fd: int, values: Mapping[str, str]) -> None:
 
 
 def read(ns_fd: int, key: str) -> str:
-    """Equivalent to: sysctl -n net.KEY, each white space as one space.  Raises OSError with the file's name."""
+    """Equivalent to: sysctl -n net.KEY, in the namespace.  Raises OSError with the file's name.
+
+    Each run of white space becomes one space.
+    """
     return read_all(ns_fd, [key])[key]
 
 
 def read_all(ns_fd: int, keys: Iterable[str], *, writable: bool = False) -> dict[str, str]:
-    """``read`` of each, the namespace entered once.  Raises OSError with the file's name, also, if that is asked for,
-    where it could not be written."""
+    """``read`` each key, and enter the namespace once: key -> value.  Raises OSError with the file's name.
+
+    With ``writable``, it also raises OSError for a file that cannot be written.
+    """
 
     def one(key: str) -> str:
         fd = os.open(_ROOT + key, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
@@ -64,5 +74,5 @@ def read_all(ns_fd: int, keys: Iterable[str], *, writable: bool = False) -> dict
 
 
 def path_of(file: str) -> str:
-    """The path of a file's name."""
+    """The path (see ``path``) of a file's full name."""
     return file.removeprefix(_ROOT)

@@ -1,7 +1,7 @@
-"""Facts under /sys about PCI functions (Documentation/ABI/testing/sysfs-bus-pci).
+"""PCI functions, and their devices, as /sys has them (Documentation/ABI/testing/sysfs-bus-pci).
 
-What a function's net/ and infiniband/ list is filtered by the network namespace /sys was mounted in, the
-host's: a device that was moved into a pod is not there.  ``root`` is a parameter for the tests.
+A function's net/ and infiniband/ list only the devices of the namespace in which /sys was mounted, the host's: what was
+moved into a pod is not there.  ``address`` is a PCI address ("0000:3b:00.2").  Tests give another ``root``.
 """
 
 import os
@@ -13,7 +13,12 @@ SYS = Path("/sys")
 
 @dataclass(frozen=True)
 class Function:
-    """One PCI function: ``pf`` is the address of the function it is a VF of, empty if it is none."""
+    """One PCI function.
+
+    - ``driver``: its driver's name, empty for none.
+    - ``pf``: the address of its PF, empty if it is no VF.
+    - ``netdevs``, ``rdma_devs``: the names of its devices that are in the host's namespace.
+    """
 
     address: str
     driver: str
@@ -23,7 +28,7 @@ class Function:
 
 
 def function(address: str, root: Path = SYS) -> Function | None:
-    """The function at a PCI address ("0000:3b:00.2"); None if there is none."""
+    """The function at a PCI address; None if there is none."""
     path = f"{root}/bus/pci/devices/{address}"
     if "/" in address or not os.path.exists(f"{path}/vendor"):
         return None
@@ -33,9 +38,11 @@ def function(address: str, root: Path = SYS) -> Function | None:
 
 
 def incarnation(address: str, root: Path = SYS) -> int:
-    """What tells the function at an address from any other that was or will be there in this boot, as after a new
-    sriov_numvfs or a hot-plug: sysfs numbers its directories and never uses a number again (kernfs, Linux 5.5).
-    0 if there is none."""
+    """A number that no other function has at this address in this boot; 0 if there is no function.
+
+    After a new sriov_numvfs or a hot-plug another function is there.  The number is the inode of its directory, which
+    sysfs never uses again (kernfs, Linux 5.5).
+    """
     try:
         return os.stat(f"{root}/bus/pci/devices/{address}").st_ino
     except OSError:
@@ -43,7 +50,7 @@ def incarnation(address: str, root: Path = SYS) -> int:
 
 
 def numa_node(address: str, root: Path = SYS) -> int:
-    """The node whose memory is nearest to the function; negative where the machine has none, or does not say."""
+    """The NUMA node of a function; negative where the machine has none, or does not say."""
     try:
         return int((root / "bus/pci/devices" / address / "numa_node").read_text())
     except (OSError, ValueError):
@@ -51,21 +58,21 @@ def numa_node(address: str, root: Path = SYS) -> int:
 
 
 def vfs(pf: str, root: Path = SYS) -> tuple[str, ...]:
-    """The addresses of a PF's VFs; a VF's place is its index."""
+    """The addresses of a PF's VFs, in the order of their indexes."""
     path = f"{root}/bus/pci/devices/{pf}"
     numbers = sorted(int(name.removeprefix("virtfn")) for name in _names(path) if name.startswith("virtfn"))
     return tuple(_link(f"{path}/virtfn{number}") for number in numbers)
 
 
 def address_of(netdev: str, root: Path = SYS) -> str:
-    """The PCI address of the function an interface is of; empty for one that is of none."""
+    """The PCI address of an interface's function; empty if it has none."""
     device = f"{root}/class/net/{netdev}/device"
     return _link(device) if os.path.exists(f"{device}/vendor") else ""
 
 
 def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
-    """The PCI functions that an interface's packets leave by: its own, or those of what a VLAN, bond or bridge is made
-    over."""
+    """The PCI functions by which an interface's packets leave: its own, or those of the interfaces below a VLAN, a bond
+    or a bridge."""
     address = address_of(netdev, root)
     if address:
         there = function(address, root)
@@ -75,14 +82,14 @@ def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
 
 
 def rdma_names(address: str, root: Path = SYS) -> tuple[str, ...]:
-    """The function's RDMA devices in whatever namespace: unlike infiniband/, infiniband_verbs/ is not filtered."""
+    """The names of a function's RDMA devices in all namespaces: infiniband_verbs/ is not filtered as infiniband/ is."""
     return tuple(
         sorted(_line(p / "ibdev") for p in (root / "bus/pci/devices" / address / "infiniband_verbs").glob("uverbs*"))
     )
 
 
 def guids(address: str, root: Path = SYS) -> tuple[str, str] | None:
-    """What node and port GUID the function's RDMA device has; None if it has none here."""
+    """The node GUID and port GUID of a function's RDMA device ("00:11:22:33:44:55:66:77"); None if it has none here."""
     for device in (root / "bus/pci/devices" / address / "infiniband").glob("*"):
         node, gid = _line(device / "node_guid"), _line(device / "ports/1/gids/0")
         if node and gid:
@@ -91,18 +98,21 @@ def guids(address: str, root: Path = SYS) -> tuple[str, str] | None:
 
 
 def ipoib_mode(netdev: str, root: Path = SYS) -> str:
-    """How an IPoIB interface uses queue pairs: "datagram" or "connected"; empty for another interface."""
+    """The mode of an IPoIB interface: "datagram" or "connected"; empty for another interface."""
     return _line(root / "class/net" / netdev / "mode")
 
 
 def set_ipoib_mode(netdev: str, mode: str, root: Path = SYS) -> None:
-    """Not by rtnetlink: the kernel lets go of its lock in the middle, and only here knows that it may have lost it
-    (ipoib_set_mode)."""
+    """Set the mode of an IPoIB interface.  Raises OSError.
+
+    Not by rtnetlink: the kernel drops its lock in the middle, and only here it expects that somebody else may have
+    changed the mode meanwhile (ipoib_set_mode).
+    """
     (root / "class/net" / netdev / "mode").write_text(f"{mode}\n")
 
 
 def is_loaded(module: str, root: Path = SYS) -> bool:
-    """Whether the kernel has the module; one that is built in shows only if it has parameters."""
+    """Whether the kernel has a module.  A module that is built in is seen only if it has parameters."""
     return os.path.exists(f"{root}/module/{module}")
 
 
@@ -136,5 +146,5 @@ def _line(path: Path) -> str:
 
 
 def _bytes(words: str) -> str:
-    """A GUID as 00:11:22:33:44:55:66:77, which /sys has as 0011:2233:4455:6677."""
+    """A GUID as "00:11:22:33:44:55:66:77"; /sys has "0011:2233:4455:6677"."""
     return bytes.fromhex(words.replace(":", "")).hex(":")

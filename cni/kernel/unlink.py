@@ -1,7 +1,7 @@
-"""Remove a link and go on when it is gone, not when the kernel has done away with it.
+"""Remove a link, and return as soon as it has left its namespace.
 
-RTM_DELLINK returns only after a wait of 20 ms for whoever may still look at the link (rcu_barrier in
-netdev_run_todo), long after it has left the namespace, announced that, and freed its name and MAC.
+RTM_DELLINK returns 20 ms later, because the kernel waits for readers that may still look at the link (rcu_barrier in
+netdev_run_todo).  Long before that, the link has left the namespace, which is announced, and its name and MAC are free.
 """
 
 import _thread
@@ -23,19 +23,19 @@ _POLL: Final = 0.005
 
 
 def delete(inside: Rtnl, index: int) -> None:
-    """Equivalent to: ip link delete, in the socket's namespace.  Raises OSError."""
+    """Equivalent to: ip link delete, for the link of that index in the socket's namespace.  Raises OSError."""
     request = inside.pack(RTM_DELLINK, NLM_F_ACK, LINK.pack(0, 0, index, 0, 0))
     inside.sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_LINK)
     try:
         try:
-            # To ask and to be told takes one socket, but asking lasts longer than we do.  Not a Thread: its start
-            # waits for it to run, and we have the link's end to wait for.
+            # A thread sends the request, because sending lasts those 20 ms.  Not threading.Thread: its start() waits
+            # until the thread runs.
             _thread.start_new_thread(_ask, (os.dup(inside.sock.fileno()), request))
             _hear_of_its_end(inside, index)
         finally:
             _listen_no_more(inside.sock)
     except netlink.AnswerLost:
-        # Others may speak in this group, and the kernel drops what there is no room for: look for the link itself.
+        # Anybody may send to this group, and the kernel drops messages when the socket is full: look for the link.
         inside.reopen()
         _see_it_gone(inside, index)
 
@@ -48,15 +48,15 @@ def _ask(fd: int, request: bytes) -> None:
 
 
 def _hear_of_its_end(inside: Rtnl, index: int) -> None:
-    """By its announcement, or by the answer that it had ended.  Raises OSError."""
+    """Return at the link's announcement that it is gone, or at the request's answer.  Raises OSError."""
     hearing = netlink.receive(inside.sock)
     while True:
         for kind, flags, sequence, body in messages(next(hearing)):
             if kind == NLMSG_ERROR and sequence == inside.sequence:
                 raise_error(body, flags)
                 return
-            # Of a bridge (AF_BRIDGE) it says that the link is its port no more.
-            # And one that is moved to another namespace ends in this one, too, and does not end.
+            # With AF_BRIDGE the message says that the link has left a bridge.  With IFLA_NEW_NETNSID it says that the
+            # link was moved to another namespace.
             if (
                 kind == RTM_DELLINK
                 and LINK.unpack_from(body)[::2][:2] == (socket.AF_UNSPEC, index)
@@ -66,7 +66,7 @@ def _hear_of_its_end(inside: Rtnl, index: int) -> None:
 
 
 def _see_it_gone(inside: Rtnl, index: int) -> None:
-    """Raises OSError."""
+    """Look for the link until it is gone.  Raises OSError when the budget is spent."""
     for _ in attempts(REQUEST, _POLL):
         if inside.link(index=index) is None:
             return
@@ -74,7 +74,8 @@ def _see_it_gone(inside: Rtnl, index: int) -> None:
 
 
 def _listen_no_more(sock: socket.socket) -> None:
-    """Nor find in the next answer's place what was announced meanwhile, which a pod has a say in.  Raises OSError."""
+    """Leave the group, and drop what was announced meanwhile: the next answer must not be taken from that.  Raises
+    OSError."""
     sock.setsockopt(SOL_NETLINK, NETLINK_DROP_MEMBERSHIP, RTNLGRP_LINK)
     while True:
         try:
@@ -82,5 +83,5 @@ def _listen_no_more(sock: socket.socket) -> None:
         except BlockingIOError:
             return
         except OSError as e:
-            if e.errno != errno.ENOBUFS:  # it was too full, and is read on: the kernel drops answers until it is empty
+            if e.errno != errno.ENOBUFS:  # messages were lost; the kernel drops answers until the socket is empty
                 raise
