@@ -1,6 +1,6 @@
 # Everything a target downloads lies in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni); the tree gets dist/ and build/.
 
-.PHONY: help demo test lab lint binary bench bench-lab clean root
+.PHONY: help docs demo test lab lint binary bench bench-lab clean root
 .DEFAULT_GOAL := help
 
 # A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
@@ -40,6 +40,9 @@ lint: ## ruff, mypy, and shellcheck where it is installed
 	packaging/venv ruff format --check .
 	packaging/venv mypy
 	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv $(addprefix netns-fixtures/,setup suite peers kernel lab) netns-fixtures/guest/*
+
+docs: ## make the tables of keys in docs/ anew, from the models
+	packaging/venv python -m docs.keys
 
 binary: dist/hpn ## freeze the program into dist/hpn, one file; beside it its licences and an SBOM
 

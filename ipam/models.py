@@ -110,11 +110,30 @@ class Section(BaseModel):
 
 class Bounds(Section):
     range_start: _Address | None = None
+    """The first address to give.
+    Default: the subnet's second; of a /31, /32, /127 or /128 its first
+    Refused: 7: outside the subnet, above `rangeEnd`"""
     range_end: _Address | None = None
+    """The last address to give.
+    Default: the subnet's last; of IPv4 its last but one, or of a /31 or /32 its last
+    Refused: 7: outside the subnet"""
     gateway: _Address | None = None
+    """In the result, and never given to a pod; `null`: there is none.
+    Default: the subnet's first host address; of a /31, /32, /127 or /128 none
+    Refused: 7: outside the subnet"""
     exclude: list[_Excluded] | None = None
+    """Addresses, CIDRs or `first-last`, which are never given.
+    Default: none
+    Refused: 7: outside the subnet, nothing left"""
     reserved: list[_Excluded] | None = None
+    """Addresses, CIDRs or `first-last`, which only get who requests them.
+    Default: none
+    Refused: 7: outside the subnet"""
     eui64: Annotated[bool, Field(strict=True)] | None = None
+    """Make the address of the subnet, and the modified EUI-64 of the interface's MAC or of the InfiniBand port's GUID.
+    Default: `false`
+    Refused: 7: not an IPv6 /64, with `rangeStart`, `rangeEnd`, `exclude`, `reserved` or `align`, another range in its
+    set; 101: no such interface; 102: held by another attachment"""
 
     def range(self, key: str, subnet: Network) -> Range:
         given = "gateway" in self.model_fields_set
@@ -125,6 +144,8 @@ class Bounds(Section):
 
 class RangeKeys(Bounds):
     subnet: _Subnet
+    """CIDR; IPv4 or IPv6 of any length, /31, /32, /127 and /128 too.
+    Refused: 7: host bits set"""
 
 
 def listed(key: str, sets: list[list[RangeKeys]]) -> Iterator[tuple[str, list[Range]]]:
@@ -136,7 +157,13 @@ class Sets(Bounds):
     """A range in place, and sets of ranges."""
 
     subnet: _Subnet | None = None
+    """One range, as the first set; the other keys of a range may stand beside it.
+    Default: none
+    Refused: 7: as of a range; those keys without it"""
     ranges: list[list[RangeKeys]] | None = None
+    """Range sets, each a list of ranges.  One address comes from each set; in a set the ranges are used in order.
+    Default: none
+    Refused: 7: empty, two families in a set, overlaps anywhere"""
 
     def written(self, key: str) -> Iterator[tuple[str, list[Range]]]:
         """The ranges of every set, under its key."""
@@ -152,9 +179,19 @@ class Sets(Bounds):
 
 class RailKeys(Sets):
     pf: _Name | None = None
+    """The device is this PF, a VF of it, or a master whose packets leave by it (its VLAN too).
+    Value: interface
+    Refused: 7: no interface's name"""
     master: _Name | None = None
+    """The device is over this `master`.
+    Value: interface
+    Refused: 7: no interface's name"""
     pci_address: _PciAddress | None = None
+    """The device is, or leaves by, this function or a VF of it: `0000:3b:00.2`.
+    Value: PCI address
+    Refused: 7: malformed"""
     numa_node: Annotated[int, Field(strict=True, ge=0)] | None = None
+    """The device is, or leaves by, a function of this NUMA node."""
 
     def device(self) -> dict[str, str | int | None]:
         """What the rail may be known by."""
@@ -163,12 +200,26 @@ class RailKeys(Sets):
 
 class RouteKeys(Section):
     dst: _Subnet
+    """The destination, a CIDR.
+    Refused: 7: host bits set"""
     gw: _Address | None = None
+    """The gateway.
+    Default: that of the first address of its family, unless `scope` is 253 (on-link)"""
     mtu: _U32 | None = None
+    """Of the route, in bytes.
+    Default: none"""
     advmss: _U32 | None = None
+    """The MSS to advertise.
+    Default: none"""
     priority: _U32 | None = None
+    """The metric.
+    Default: the kernel's"""
     table: _U32 | None = None
+    """The routing table.
+    Default: the main one; with `policyRouting` the interface's"""
     scope: _U32 | None = None
+    """The scope, as a number.
+    Default: the kernel's"""
 
     def route(self) -> Route:
         return Route(self.dst, self.gw, self.mtu, self.advmss, self.priority, self.table, self.scope)
@@ -176,14 +227,42 @@ class RouteKeys(Section):
 
 class IpamKeys(Sets):
     type: Any = None
+    """`hpn-ipam`, or the name of another program in `CNI_PATH`.
+    Value: text
+    Default: required"""
     data_dir: Any = None
+    """Absolute path; leases are in `<dataDir>/<name>`.
+    Value: text
+    Default: `<stateDir>/ipam`, else `/var/lib/cni/hpn/ipam`
+    Refused: 7: relative, not safe; 5: cannot be written"""
     rails: list[RailKeys] | None = None
+    """Rails instead of `ranges` and `subnet`: an attachment gets what its device's rail has ([rails.md](rails.md)).
+    Default: none
+    Refused: 7: empty, beside `ranges`, `subnet` or `ipRanges`"""
     align: Annotated[bool, Field(strict=True)] | None = None
+    """With `rails`: a container's addresses have the same host number on all of them ([rails.md](rails.md)).
+    Default: `false`
+    Refused: 7: without `rails`, or with rails that cannot be aligned"""
     routes: list[RouteKeys] | None = None
+    """Routes for the result: below.
+    Default: none"""
     resolv_conf: str | None = None
+    """A resolv.conf whose contents become the result's `dns`, where the [node](node.md#the-nodes-file) allows it.
+    Default: none
+    Refused: 7: not allowed, unreadable, longer than 64 KiB"""
     release_cooldown: _Seconds | None = None
+    """Seconds for which nobody gets an address after its release ([sticky.md](sticky.md)).
+    Default: 0"""
     sticky: _Seconds | None = None
+    """Seconds for which nobody but the same pod's interface gets an address after its release ([sticky.md](sticky.md)).
+    Default: 0
+    Refused: 4: no name of a pod"""
     probe: _Listening | None = None
+    """Ask the link whether others have an address before it is given ([probe.md](probe.md)); a number is for how many
+    seconds to listen, `true` is 0.3.
+    Value: `true`, `false`, 0.03 to 10
+    Default: `false`
+    Refused: 7: InfiniBand, ipvlan, or what has no ARP; 101: no such interface, no carrier"""
 
 
 class RuntimeKeys(BaseModel):

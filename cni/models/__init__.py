@@ -78,9 +78,21 @@ class Rdma(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     mode: Literal["auto", "exclusive", "shared", "off", "rxe"] = "auto"
+    """`auto`: as the kernel is.  `exclusive`, `shared`: the kernel must be in that mode.  `off`: RDMA devices are left
+    alone.  `rxe`: they are left alone, and the interface gets a [soft-RoCE](rdma.md#soft-roce) device.
+    Refused: 101: the kernel is in the other mode, with the remedy; 7: `exclusive` with macvlan or ipvlan"""
     required: bool = False
+    """Refuse an ADD that gives the pod no RDMA device.
+    Refused: 101: there is none; 7: with `mode` `off`, or with `linkInContainer`"""
     name: Annotated[str, AfterValidator(_rdma_device)] | None = None
+    """The device's name in the pod; DEL gives it its own name again.
+    Default: as it is
+    Refused: 7: not 1 to 63 of `a-z A-Z 0-9 _ - .`; several devices; with macvlan or ipvlan; with `mode` `shared`, `off`
+    or `rxe`; 100: another device has it, in whatever namespace; 101: the kernel is in shared mode"""
     gidTimeout: Annotated[float, Field(ge=0, le=60)] | None = None  # noqa: N815
+    """Seconds to wait for GIDs; 0: look once, and go on whatever is missing.
+    Default: 5 with `required`, else 1
+    Refused: 101, 110: not in time, or no room, with `required`"""
 
     @property
     def timeout(self) -> float:
@@ -131,6 +143,9 @@ class PolicyRouting(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     table: Annotated[int, Field(ge=1, le=2**32 - 1), AfterValidator(_free_table)] | None = None
+    """The first routing table to use, which nothing in the pod may use yet.
+    Default: the first free one from 100 on
+    Refused: 7: in use; 253 to 255, which are the kernel's"""
 
 
 class Common(BaseModel):
@@ -144,17 +159,41 @@ class Common(BaseModel):
 
     kind: str
     mtu: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Bytes; 0 is the master's, and leaves a VF's or PF's as it is.  `args.cni.mtu` goes before it, as with tuning.
+    Refused: 7: above the master's or PF's"""
     ipam: dict[str, Any] | None = None
+    """Who gives addresses: [below](#ipam).
+    Default: nobody
+    Refused: 7: no `type`; 106: no such program"""
     dns: dict[str, Any] = {}
+    """DNS settings for the result.
+    Default: the IPAM's"""
     dad: Literal["optimistic", "wait", "off"] = "optimistic"
+    """IPv6 duplicate address detection: below."""
     rdma: Rdma = Rdma()
+    """RDMA devices: [below](#rdma)."""
     sysctl: Annotated[dict[str, str], AfterValidator(_sysctls)] = {}
+    """Sysctls to set in the pod's namespace, as `{"net.ipv4.conf.IFNAME.rp_filter": "2"}`: [sysctl.md](sysctl.md).
+    Default: none
+    Refused: 7 and 105: see there"""
     policyRouting: Annotated[PolicyRouting | None, BeforeValidator(_switched)] = None  # noqa: N815
+    """What comes from the interface's addresses takes the interface's own routes
+    ([below](#policyrouting)).
+    Value: `true`, `false`, object
+    Default: `false`
+    Refused: 7: no `ipam`"""
     stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR  # noqa: N815
+    """Absolute path of the journal, and with `ipam/` of the leases ([node.md](node.md#state-directories)).
+    Refused: 7: relative, or not safe; 5: cannot be written, full"""
     strict: bool = True
+    """Refuse unknown keys."""
     # Read by cni/state/log.py, from every command's stdin; here to be checked.
     logLevel: Literal["panic", "error", "warning", "info", "debug"] = DEFAULT  # noqa: N815
+    """Up to which level `logFile` gets lines."""
     logFile: Annotated[str, AfterValidator(_absolute)] = ""  # noqa: N815
+    """Absolute path, where the node allows it ([node.md](node.md#the-log)).
+    Default: warnings go to stderr
+    Refused: 7: relative, not allowed, no regular file"""
 
     @property
     def device(self) -> str:

@@ -11,7 +11,12 @@ class Child(Common):
     """A link made over a master: what macvlan and ipvlan share."""
 
     master: Annotated[str, AfterValidator(interface_name)] = ""
+    """The host's interface that it is made over.
+    Default: that of the default route, IPv4's first
+    Refused: 101: absent, down, not Ethernet (`lo`, a tunnel), no default route, in a bridge or bond, or it carries
+    interfaces of another kind"""
     linkInContainer: bool = False  # noqa: N815
+    """`master` is an interface of the pod."""
 
     @model_validator(mode="after")
     def _shares_rdma(self) -> "Child":

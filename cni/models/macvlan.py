@@ -13,8 +13,13 @@ class Macvlan(Child):
 
     kind: Literal["macvlan"] = "macvlan"
     mode: Literal["bridge", "private", "vepa", "passthru"] = "bridge"
+    """How interfaces over one master reach each other."""
     mac: Annotated[str, AfterValidator(no_or_unicast_mac)] | None = None
+    """The interface's MAC.
+    Default: random, locally administered
+    Refused: 7: malformed, zero, multicast, with `passthru`"""
     bcqueuelen: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
+    """Length of the broadcast queue, in packets; 0 is the kernel's default."""
 
     @property
     def own_mac(self) -> str:

@@ -24,19 +24,53 @@ class Sriov(Common):
 
     kind: Literal["sriov"] = "sriov"
     deviceID: str = ""  # noqa: N815
+    """The VF's PCI address; `runtimeConfig.deviceID` goes before it.
+    Refused: 7: not a VF, with `pf`; 101: no such function, no driver; 109: another attachment's; 11: still in another
+    namespace"""
     pf: Annotated[str, AfterValidator(interface_name)] = ""
+    """Take any free VF of this interface: one that is not attached, and down on the host.
+    Refused: 101: no VFs, none free"""
     vf: Annotated[int, Field(ge=0)] | None = None
+    """With `pf`, the VF of this number; `VF` of `CNI_ARGS` too.
+    Default: any
+    Refused: 7: no such number; 109: another attachment's"""
     guid: Annotated[str, AfterValidator(port_guid)] | None = None
+    """An InfiniBand VF's node and port GUID: `00:11:22:33:44:55:66:77` or `0011223344556677`.
+    Default: as it is
+    Refused: 7: malformed, zero, all ones, of an Ethernet VF, of a PF"""
     pfOnly: bool = False  # noqa: N815
+    """With `pf`, attach the PF itself.
+    Refused: 7: with a VF's key; the host's default route or addresses are on it; 109: a VF of it is attached"""
     mac: Annotated[str, AfterValidator(no_or_unicast_mac)] | None = None
+    """The interface's MAC, set on the PF and in the VF.
+    Default: as it is
+    Refused: 7: as for macvlan; the PF or another VF of it has it"""
     vlan: Annotated[int, Field(ge=0, le=4094)] | None = None
+    """0 is none; `VLAN` of `CNI_ARGS` too.
+    Default: as it is"""
     vlanQoS: Annotated[int, Field(ge=0, le=7)] = 0  # noqa: N815
+    """The VLAN's priority.
+    Refused: 7: without a `vlan`"""
     vlanProto: Annotated[Literal["802.1q", "802.1ad"], BeforeValidator(_lower)] = "802.1q"  # noqa: N815
+    """The VLAN's protocol, in any case.
+    Refused: 7: without a `vlan`"""
     spoofchk: _Switch | None = None
+    """Whether the NIC drops what has another MAC.
+    Default: as it is"""
     trust: _Switch | None = None
+    """Whether the VF may do what needs trust, such as promiscuous mode.
+    Default: as it is"""
     link_state: Literal["auto", "enable", "disable"] | None = None
+    """The VF's link: the PF's, always up, always down.
+    Default: as it is"""
     min_tx_rate: _Mbps | None = None
+    """Mbit/s; 0 is none.
+    Default: as it is; 0 with `max_tx_rate`
+    Refused: 7: above `max_tx_rate`, above the PF's speed"""
     max_tx_rate: _Mbps | None = None
+    """Mbit/s; 0 is none.
+    Default: as it is; 0 with `min_tx_rate`
+    Refused: 7: above the PF's speed"""
 
     @property
     def device(self) -> str:
