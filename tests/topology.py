@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pictures import network
+
 from cni.main import run as hpn
 from cni.protocol import spec
 from cni.protocol.errors import CniError
@@ -224,26 +226,20 @@ class Host:
     def double(self, pod: Pod, link: dict[str, Any]) -> None:
         """Not our link, but of its kind, name, MAC and ifindex, over the same master."""
         like = ("index", str(link["ifindex"]), "address", link["address"])
-        ip(
-            "link",
-            "add",
-            "link",
-            "rail0",
-            "name",
-            "hpn0",
-            "netns",
-            pod.name,
-            *like,
-            "type",
-            "macvlan",
-            "mode",
-            "bridge",
-        )
+        where = ("link", "rail0", "name", "hpn0", "netns", pod.name)
+        ip("link", "add", *where, *like, "type", "macvlan", "mode", "bridge")
 
-    def reuse_inode(self, pod: Pod) -> None:
-        """As if the kernel had given the re-made pod the number of the one before it, as it sometimes does: only
-        the cookie tells them apart then."""
+    def replace(self, pod: Pod) -> None:
+        """Attach the pod, then put another namespace under its path, with a double of our link.
+
+        It also has the first one's inode number, which the kernel does give again: only the cookie tells them apart.
+        """
+        self.ok("ADD", pod)
+        ours = pod.link()
+        assert ours
+        pod.remade()
         self.rewrite(self.record(pod), identity=self.identity(pod) | {"inode": pod.inode()})
+        self.double(pod, ours)
 
     def leases(self) -> set[str]:
         """The addresses that our IPAM has given, of all networks."""
@@ -263,34 +259,12 @@ class Host:
         return self.program("script", f"cat >/dev/null\n[ $CNI_COMMAND != ADD ] || echo '{document}'")
 
     def picture(self, *pods: Pod) -> dict[str, Any]:
-        """All that a request could change: interfaces, addresses, routes, and state with its contents.
-
-        But for what changes by itself: the kernel's own link-local addresses come when the carrier does.
-        """
+        """All that a request could change: interfaces, addresses, routes, and state with its contents."""
         files = [self.state / name for name in self.state_files() if not name.endswith(" of leases")]
         picture: dict[str, Any] = {"state": [leases(self.state / "ipam"), *sorted((p, _content(p)) for p in files)]}
         for where in ("", *(pod.name for pod in pods if Path(pod.path).exists())):
-            links, routes = _links_and_routes(where)
-            for link in links:
-                link["addr_info"] = [a for a in link["addr_info"] if a["scope"] != "link"]
-                link["flags"] = [f for f in link["flags"] if f not in ("LOWER_UP", "NO-CARRIER")]
-                link["operstate"] = ""
-                data = link.get("linkinfo", {}).get("info_data", {})
-                for key in [k for k in data if k.endswith("_timer")]:
-                    del data[key]
-            routes = [r for r in routes if not r["dst"].startswith(("fe80", "ff00"))]
-            picture[where] = links, sorted(routes, key=str)
+            picture[where] = network(where)
         return picture
-
-
-def _links_and_routes(netns: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """All of a namespace, from one process."""
-    command = ["ip", *(["-n", netns] if netns else []), "-j", "-d", "-batch", "-"]
-    done = subprocess.run(
-        command, input="addr\nroute show table all\n", capture_output=True, text=True, check=True, timeout=20
-    )
-    links, routes = done.stdout.splitlines()
-    return json.loads(links), json.loads(routes)
 
 
 def _content(path: Path) -> str:
@@ -310,49 +284,6 @@ def until(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
     return value
-
-
-@contextmanager
-def mounted(folder: Path, size: str = "1m", kind: str = "tmpfs") -> Iterator[Path]:
-    """A small file system at this folder, to be filled or made read-only; in memory, or in a file beside it."""
-    folder.mkdir()
-    source, options = "tmpfs", f"size={size}"
-    if kind != "tmpfs":
-        source, options = f"{folder}.image", "loop"
-        _run("truncate", "--size", size, source)
-        _run(f"mkfs.{kind}", "-q", "-m", "0", source)
-    _run("mount", "-t", kind, "-o", options, source, str(folder))
-    try:
-        yield folder
-    finally:
-        _run("umount", str(folder))
-
-
-def filled(folder: Path) -> Path:
-    """Take all room there is; the file that has it."""
-    filler = folder / "filler"
-    with filler.open("ab", buffering=0) as f:
-        for size in (1 << 16, 1 << 12, 1):
-            with suppress(OSError):
-                while True:
-                    f.write(bytes(size))
-        os.fsync(f.fileno())
-    return filler
-
-
-def read_only(folder: Path) -> None:
-    """Make what is ``mounted`` there read-only."""
-    _run("mount", "-o", "remount,ro", str(folder))
-
-
-def writable(folder: Path) -> None:
-    """And again not."""
-    _run("mount", "-o", "remount,rw", str(folder))
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
 
 
 def with_another_lock(pod: Pod, key: spec.Key) -> str:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from topology import mounted
+from disks import mounted
 from unit.ipam_calls import Net
 
 from ctl.main import main

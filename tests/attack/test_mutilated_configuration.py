@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from attack.mutation import mutants
+from disks import mounted
 from shipped import CONF, plugins, requests, texts
-from topology import PROGRAMS, Host, Pod, mounted
+from topology import PROGRAMS, Host, Pod
 
 from cni.main import run as hpn
 from cni.state import node

@@ -1,9 +1,13 @@
-"""GC as a runtime calls it."""
+"""GC as a runtime calls it, and hpn gc as a person does."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 from topology import Host, Pod
 
+ROOT = Path(__file__).parents[2]
 LISTS = ("cni.dev/valid-attachments", "cni.dev/attachments")
 
 
@@ -15,3 +19,10 @@ def collect(host: Host, conf: dict[str, Any] | None = None, **keys: Any) -> None
     """GC, which prints nothing when it succeeds."""
     reply = host.call("GC", None, (conf or host.conf()) | keys, CNI_IFNAME="")
     assert (reply.exit_code, reply.stdout) == (0, ""), reply
+
+
+def hpn_gc(host: Host, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """On this host's state, with nothing in the environment but these variables."""
+    folders = ("--state-dir", str(host.state), "--data-dir", str(host.tmp_path / "no"))
+    command = [sys.executable, "-m", "ctl", "gc", *folders, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=30, env=environ)

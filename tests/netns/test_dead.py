@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from netns.collecting import hpn_gc
 from topology import PROGRAMS, Host, Pod, with_another_lock
 
 from agent import idle
@@ -26,22 +26,6 @@ SCRIPT = {"ipam": {"type": "script"}}
 @pytest.fixture(autouse=True)
 def every_add_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "EVERY", 1)
-
-
-def hpn_gc(host: Host, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "ctl",
-        "gc",
-        "--state-dir",
-        str(host.state),
-        "--data-dir",
-        str(host.tmp_path / "no"),
-    ]
-    return subprocess.run(
-        [*command, *words], capture_output=True, text=True, check=False, cwd=ROOT, timeout=30, env=environ
-    )
 
 
 def dead_and_living(host: Host, make_pod: MakePod) -> tuple[list[Pod], list[Pod]]:

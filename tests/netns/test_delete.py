@@ -63,12 +63,7 @@ def test_the_pod_is_gone(host: Host, pod: Pod, netns: str) -> None:
 @pytest.mark.parametrize("netns", ["path", ""])
 def test_another_namespace_under_the_same_path(host: Host, pod: Pod, netns: str) -> None:
     """A stranger's hpn0 stays, even the double of ours; the addresses are free again."""
-    host.ok("ADD", pod)
-    ours = pod.link()
-    assert ours
-    pod.remade()
-    host.reuse_inode(pod)
-    host.double(pod, ours)
+    host.replace(pod)
     before = host.picture(pod)[pod.name]
     host.ok("DEL", pod, CNI_NETNS=netns and pod.path)
     assert host.picture(pod)[pod.name] == before

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from topology import Host, Pod, filled, mounted, read_only, writable
+from disks import filled, mounted, read_only, writable
+from topology import Host, Pod
 from unit.ipam_calls import Net
 
 from ipam.stores.files.slots import GROWTH

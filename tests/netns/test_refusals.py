@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from netns.collecting import hpn_gc
 from topology import Host, Pod
 
 from cni import undo
@@ -161,16 +162,5 @@ def test_hpn_gc_says_why(host: Host, pod: Pod) -> None:
     host.ok("ADD", pod, host.conf(ipam={"type": "script"}), CNI_PATH=path)
     ipam(host, refuse="*CNI_COMMAND=DEL*")
     pod.gone()
-    command = [
-        sys.executable,
-        "-m",
-        "ctl",
-        "gc",
-        "--state-dir",
-        str(host.state),
-        "--data-dir",
-        str(host.tmp_path / "no"),
-    ]
-    environ = {"CNI_PATH": path, "PATH": os.environ["PATH"]}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environ)
+    done = hpn_gc(host, CNI_PATH=path, PATH=os.environ["PATH"])
     assert (done.returncode, "no such pool" in done.stdout) == (1, True), done.stdout

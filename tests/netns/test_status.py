@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from topology import Host, Pod, ip, mounted, read_only
+from disks import mounted, read_only
+from topology import Host, Pod, ip
 
 
 def test_ready(host: Host) -> None:

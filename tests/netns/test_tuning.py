@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from topology import Host, Pod, mounted
+from disks import mounted
+from topology import Host, Pod
 
 SOMAXCONN = "core/somaxconn"
 RP_FILTER = "ipv4/conf/hpn0/rp_filter"

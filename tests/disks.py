@@ -1,0 +1,50 @@
+"""Small file systems for tests, which can be full or read-only."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def mounted(folder: Path, size: str = "1m", kind: str = "tmpfs") -> Iterator[Path]:
+    """A small file system at this folder, to be filled or made read-only; in memory, or in a file beside it."""
+    folder.mkdir()
+    source, options = "tmpfs", f"size={size}"
+    if kind != "tmpfs":
+        source, options = f"{folder}.image", "loop"
+        _run("truncate", "--size", size, source)
+        _run(f"mkfs.{kind}", "-q", "-m", "0", source)
+    _run("mount", "-t", kind, "-o", options, source, str(folder))
+    try:
+        yield folder
+    finally:
+        _run("umount", str(folder))
+
+
+def filled(folder: Path) -> Path:
+    """Take all room there is; the file that has it."""
+    filler = folder / "filler"
+    with filler.open("ab", buffering=0) as f:
+        for size in (1 << 16, 1 << 12, 1):
+            with suppress(OSError):
+                while True:
+                    f.write(bytes(size))
+        os.fsync(f.fileno())
+    return filler
+
+
+def read_only(folder: Path) -> None:
+    """Make what is ``mounted`` there read-only."""
+    _run("mount", "-o", "remount,ro", str(folder))
+
+
+def writable(folder: Path) -> None:
+    """And again not."""
+    _run("mount", "-o", "remount,rw", str(folder))
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
