@@ -115,7 +115,7 @@ def dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> list[st
             try:
                 store = stores.open_in(data_dir, network.name, lines, sandboxes.gone)
                 store.collect(None)
-                store.pardon()
+                store.release_conflicts()
             except CniError as e:
                 failures.append(e)
     if failures:

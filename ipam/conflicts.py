@@ -39,7 +39,7 @@ class Link:
     name: str
     sets: Sequence[Sequence[Span]]
 
-    def believed(self, taken: Mapping[Address, str], kept: Mapping[Address, str]) -> list[Address]:
+    def to_keep_back(self, taken: Mapping[Address, str], kept: Mapping[Address, str]) -> list[Address]:
         """What of it is to be kept back beside what is.  A host that answers for everything must not empty a set: what
         is not kept back is given to nobody either as long as somebody answers for it."""
         now = dict(kept)
@@ -78,7 +78,7 @@ def resolved(
             unique |= new - taken.keys()
             # Who asks for an address means that one, and is to have it as soon as the other has gone.
             if others := {address: mac for address, mac in taken.items() if address not in requested}:
-                kept |= store.concede(key, others, APART, link.believed)
+                kept |= store.decline(key, others, APART, link.to_keep_back)
                 log.extend(_said(others, kept))
             _refuse_requested(taken, requested)
             if again or len(found) >= MOST or monotonic() - began > LONGEST:

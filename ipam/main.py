@@ -123,7 +123,7 @@ def collect(request: Request, conf: Config, log: list[str]) -> None:
 
     store.collect(spec.valid_attachments(conf), attached)
     # What others on the link had is asked for again by whoever is to be given it.
-    store.pardon()
+    store.release_conflicts()
 
 
 COMMANDS: Mapping[str, Command] = {

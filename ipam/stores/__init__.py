@@ -48,8 +48,9 @@ class Book(Protocol):
 # What each range set has to give.
 Ranges = tuple[tuple[Span, ...], ...]
 Choose = Callable[[Book], tuple[Ip, ...]]
-# Which of the addresses that others answer for are kept back: asked with those, and what is kept back so, and the MACs.
-Believe = Callable[[Mapping[Address, str], Mapping[Address, str]], Collection[Address]]
+# Picks from the addresses that other hosts answer for those to keep back.  It is given these and what is kept back
+# already, each with MACs.
+KeepBack = Callable[[Mapping[Address, str], Mapping[Address, str]], Collection[Address]]
 
 
 class Store(Protocol):
@@ -64,12 +65,17 @@ class Store(Protocol):
         owner has a lease that cannot be read.
         """
 
-    def concede(self, key: Key, taken: Mapping[Address, str], seconds: int, believe: Believe) -> Mapping[Address, str]:
-        """Take from the key what other hosts have, with their MACs; what ``believe`` picks of it goes to nobody for so
-        long.  All that is kept back so then, with the MACs."""
+    def decline(
+        self, key: Key, taken: Mapping[Address, str], seconds: int, keep_back: KeepBack
+    ) -> Mapping[Address, str]:
+        """Take from the key the addresses that other hosts have, with their MACs, as a client declines them in DHCP.
+        Those that ``keep_back`` picks go to nobody for so many seconds.
 
-    def pardon(self) -> int:
-        """Free what was kept back because other hosts had it; how many addresses."""
+        All addresses that are kept back like this then, with the MACs.
+        """
+
+    def release_conflicts(self) -> int:
+        """Free the addresses that were kept back because other hosts had them; how many."""
 
     def release(self, key: Key, *, unused: bool = False, in_use: bool = False) -> None:
         """Free whatever the key holds; nothing is fine.  What was never used does not cool down, and what may be in use

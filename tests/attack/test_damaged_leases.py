@@ -84,7 +84,7 @@ class Store:
             self.put(name, content, was)
         now = (self.net.dir / "leases").stat()
         if now.st_ino != inode or now.st_ino != files["leases"][1].st_ino:
-            self.net.reply("STATUS")  # its index is made anew
+            self.net.reply("STATUS")  # its index is rebuilt
             self.moments[-1] = ({f: self._read(f) for f in FILES[:4]}, alive)
 
     def put(self, name: str, content: bytes, was: os.stat_result | None) -> None:

@@ -1,4 +1,4 @@
-"""Guards of the commit, the index of the leases, and how it is made anew."""
+"""Guards of the commit, the index of the leases, and how it is rebuilt."""
 
 # ruff: noqa: E501  # a text is easier to compare with the code in one piece
 from guarded.form import of
@@ -7,7 +7,7 @@ GUARDS = [
     *of(
         "ipam/stores/files/table.py",
         "unit/test_ipam_damage.py attack/test_damaged_leases.py",
-        ("the-keys-own", "        if held.seal != self.index.seal(slot):", "        if False:"),
+        ("the-keys-own", "        if held.checksum != self.index.checksum(line):", "        if False:"),
         (
             "of-this-lease",
             "            if body is None or at in lines or body.get",
@@ -15,8 +15,8 @@ GUARDS = [
             "unit/test_ipam_damage.py unit/test_ipam_crash.py",
         ),
         (
-            "drop-distrusts",
-            "        self.index.distrust()\n        for held in leases:",
+            "drop-marks-dirty",
+            "        self.index.mark_dirty()\n        for held in leases:",
             "        for held in leases:",
             "unit/test_ipam_crash.py",
         ),
@@ -27,41 +27,41 @@ GUARDS = [
             "unit/test_ipam_sync.py",
         ),
         (
-            "write-distrusts",
-            "        self.index.distrust()\n        try:\n            if fresh",
+            "write-marks-dirty",
+            "        self.index.mark_dirty()\n        try:\n            if fresh",
             "        try:\n            if fresh",
             "unit/test_ipam_crash.py",
         ),
         (
             "continuations-first",
-            "                self.slots.sync()\n                parts[0]",
+            "                self.lines.sync()\n                parts[0]",
             "                parts[0]",
             "unit/test_ipam_sync.py unit/test_ipam_crash.py",
         ),
         (
             "write-sync",
-            "                self._late.append((lines[0], line))\n            else:\n                self.slots.sync()\n",
-            "                self._late.append((lines[0], line))\n",
+            "                self._late.append((lines[0], data))\n            else:\n                self.lines.sync()\n",
+            "                self._late.append((lines[0], data))\n",
             "unit/test_ipam_sync.py unit/test_ipam_crash.py unit/test_ipam_store.py",
         ),
         (
             "write-failed",
-            "                self.slots.write(lines[0], old)\n                self.slots.sync()\n            raise",
+            "                self.lines.write(lines[0], old)\n                self.lines.sync()\n            raise",
             "                pass\n            raise",
             "unit/test_ipam_sync.py unit/test_ipam_store.py netns/test_full_disk.py",
         ),
         (
             "taken-back-is-ours",
-            "            if self.slots.read(slot) == line:\n                self.slots.write(slot, BLANK)",
-            "            self.slots.write(slot, BLANK)",
+            "            if self.lines.read(line) == data:\n                self.lines.write(line, BLANK)",
+            "            self.lines.write(line, BLANK)",
             "unit/test_ipam_sync.py",
         ),
         (
             "lines-given-back",
-            "            for line in reversed(taken):\n                self.index.push(line)\n            self.trust()\n            raise",
+            "            for line in reversed(taken):\n                self.index.push(line)\n            self.mark_clean()\n            raise",
             "            raise",
             "netns/test_full_disk.py unit/test_ipam_store.py",
-            "what was taken is noted in memory only; with it the index need not be made anew",
+            "what was taken is noted in memory only; with it the index need not be rebuilt",
         ),
         (
             "moved-addresses-are-freed",
@@ -71,17 +71,17 @@ GUARDS = [
         ),
         (
             "free-is-free",
-            '                if self.slots.read(taken[-1]).strip(b"\\0 \\n"):',
+            '                if self.lines.read(taken[-1]).strip(b"\\0 \\n"):',
             "                if False:",
         ),
-        ("head-in-range", "        return head if 0 < head < self.index.slots and", "        return head if"),
+        ("head-in-range", "        return head if 0 < head < self.index.lines and", "        return head if"),
     ),
     *of(
         "ipam/stores/files/repair.py",
         "unit/test_ipam_damage.py unit/test_ipam_crash.py unit/test_ipam_sync.py",
         (
             "sync-first",
-            "    table.slots.sync()\n    known",
+            "    table.lines.sync()\n    known",
             "    known",
             "unit/test_ipam_sync.py::test_what_a_killed_one_wrote_is_synced unit/test_ipam_sync.py",
         ),
@@ -94,20 +94,20 @@ GUARDS = [
         ("foreign", "    if why:\n        _start_again", "    if False:\n        _start_again"),
         (
             "cut-off",
-            "                if slot in known:\n                    found.damaged.add(slot)\n",
+            "                if line in known:\n                    found.damaged.add(line)\n",
             "                pass\n",
             "unit/test_ipam_damage.py attack/test_damaged_leases.py",
         ),
         ("twice", "        if digest in keys or not addresses_.isdisjoint(held):", "        if False:"),
         (
             "the-old-give-way",
-            "        return slot in found.old, seal_",
-            "        return False, seal_",
+            "        return line in found.old, checksum",
+            "        return False, checksum",
             "unit/test_ipam_sync.py::test_the_power_goes_while_an_address_changes_hands",
         ),
         (
             "stay-held",
-            "            found.held[slot] = claim\n    if",
+            "            found.held[line] = claim\n    if",
             "            pass\n    if",
             "unit/test_ipam_damage.py",
         ),
@@ -117,8 +117,8 @@ GUARDS = [
             "claim.addresses",
             "unit/test_ipam_damage.py attack/test_damaged_leases.py",
         ),
-        ("half-a-long-one", "        if at:\n            found.damaged.add(slot)\n        else:", "        if True:"),
-        ("kept-first", "    kept = slots.copy(lines, table.quarantine) if any(lines) else None", "    kept = None"),
+        ("half-a-long-one", "        if at:\n            found.damaged.add(line)\n        else:", "        if True:"),
+        ("kept-first", "    kept = file.copy(lines, table.quarantine) if any(lines) else None", "    kept = None"),
         (
             "in-memory-if-need-be",
             "        index.close()\n        table.index = Index()\n",
@@ -127,7 +127,7 @@ GUARDS = [
         ),
         (
             "cut",
-            "        os.ftruncate(table.slots.fd, SLOTS * LINE)\n        table",
+            "        os.ftruncate(table.lines.fd, MOST_LINES * LINE)\n        table",
             "        table",
             "unit/test_ipam_damage.py::test_a_file_that_is_said_to_be_huge",
         ),
@@ -155,14 +155,14 @@ GUARDS = [
         "unit/test_ipam_damage.py::test_an_index_of_no_worth attack/test_damaged_leases.py",
         (
             "checksum",
-            '        if stored[SIZE:] != crc32(data, self._making ^ n).to_bytes(4, "little"):',
+            '        if stored[SIZE:] != crc32(data, self._generation ^ n).to_bytes(4, "little"):',
             "        if False:",
         ),
     ),
     *of(
         "ipam/stores/files/index.py",
         "unit/test_ipam_damage.py attack/test_damaged_leases.py",
-        ("making", "self._making = _CHANGING, int.from_bytes(os.urandom(4))", "self._making = _CHANGING, 7"),
+        ("making", "self._generation = _DIRTY, int.from_bytes(os.urandom(4))", "self._generation = _DIRTY, 7"),
         (
             "checksum",
             "        self.readable = magic == MAGIC and crc32(body) == said",
@@ -175,7 +175,7 @@ GUARDS = [
             "unit/test_ipam_damage.py unit/test_ipam_crash.py",
         ),
         ("of-these-leases", " and self._of == _identity(leases)", "", "unit/test_ipam_damage.py"),
-        ("mark", " and self._mark == _TRUE and", " and", "unit/test_ipam_crash.py"),
+        ("mark", " and self._mark == _CLEAN and", " and", "unit/test_ipam_crash.py"),
         ("chain-end", "            if left < 0:", "            if False:"),
     ),
     *of(

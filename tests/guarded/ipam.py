@@ -38,7 +38,12 @@ GUARDS = [
             "    if missing := set(held) - {ip.address.ip for ip in previous.ips}:",
             "    if missing := set():",
         ),
-        ("pardon", "    store.pardon()\n", "", "attack/test_probe_exhaustion.py::test_gc_frees_them"),
+        (
+            "release_conflicts",
+            "    store.release_conflicts()\n",
+            "",
+            "attack/test_probe_exhaustion.py::test_gc_frees_them",
+        ),
     ),
     *of(
         "ipam/leases.py",
@@ -109,7 +114,7 @@ GUARDS = [
             "            if not taken:\n                return ips",
             "            if True:\n                return ips",
         ),
-        ("conceded", "                kept |= store.concede(key, others, APART, link.believed)\n", ""),
+        ("conceded", "                kept |= store.decline(key, others, APART, link.to_keep_back)\n", ""),
         (
             "requested",
             "    if wrong := {address: mac for address, mac in taken.items() if address in requested}:",

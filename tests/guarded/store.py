@@ -76,7 +76,7 @@ GUARDS = [
             "not held.is_plain]",
             "netns/test_delete.py netns/test_refusals.py unit/test_ipam_policy.py netns/test_probe.py",
         ),
-        ("successor", "        if kept.sticky:\n            _succeed(table, kept.sticky, now)\n", ""),
+        ("successor", "        if kept.sticky:\n            _replace_kept(table, kept.sticky, now)\n", ""),
         ("of-the-dead", " and _is_dead(held, gone):", ":"),
         (
             "of-the-name",
@@ -115,7 +115,7 @@ GUARDS = [
         ),
     ),
     *of(
-        "ipam/stores/files/slots.py",
+        "ipam/stores/files/lines.py",
         "netns/test_full_disk.py",
         ("sync", "        os.fdatasync(self.fd)", "        pass", "unit/test_ipam_sync.py"),
         (
@@ -132,7 +132,7 @@ GUARDS = [
         ),
         (
             "grown-or-not",
-            "                os.ftruncate(self.fd, slots * LINE)\n            raise",
+            "                os.ftruncate(self.fd, lines * LINE)\n            raise",
             "                pass\n            raise",
             "netns/test_full_disk.py",
             "lines that the disk had no room for count as cut off, for whoever makes the index anew",
@@ -160,7 +160,7 @@ GUARDS = [
             "            if False:\n                raise",
             "unit/test_ipam_damage.py",
         ),
-        ("killed-before-its-sync", "                table.slots.sync()  # it", "                pass  # it"),
+        ("killed-before-its-sync", "                table.lines.sync()  # it", "                pass  # it"),
         (
             "taken-back",
             "            with self._lock():\n                table.take_back()\n            raise",
@@ -182,7 +182,7 @@ GUARDS = [
         ),
         (
             "collected-as-seen",
-            " if hash(table.slots.read(slot)) == was]",
+            " if hash(table.lines.read(line)) == was]",
             "]",
             "unit/test_ipam_store.py::test_gc_leaves_a_line_that_says_something_else_by_now",
         ),
@@ -194,17 +194,17 @@ GUARDS = [
             "unit/test_ipam_damage.py::test_a_lease_that_cannot_be_read",
         ),
         (
-            "rotten-again",
-            "        except Rotten as e:\n            self._log.append",
+            "corrupt-again",
+            "        except IndexCorrupt as e:\n            self._log.append",
             "        except ZeroDivisionError as e:\n            self._log.append",
             "unit/test_ipam_damage.py",
         ),
         (
-            "rotten-doubt",
-            "                    table.index.doubt()\n",
+            "corrupt-marks-suspect",
+            "                    table.index.mark_suspect()\n",
             "                    pass\n",
             "unit/test_ipam_damage.py attack/test_damaged_leases.py",
         ),
-        ("no-others", "                    table.refuse_others()\n", "", "unit/test_ipam_damage.py::test_no_file"),
+        ("no-others", "                    table.ensure_files()\n", "", "unit/test_ipam_damage.py::test_no_file"),
     ),
 ]

@@ -10,7 +10,7 @@ from disks import filled, mounted, read_only, writable
 from topology import Host, Pod
 from unit.ipam_calls import Net
 
-from ipam.stores.files.slots import GROWTH
+from ipam.stores.files.lines import GROWTH
 
 RANGES = {"ranges": [[{"subnet": "10.0.0.0/16"}], [{"subnet": "fd00::/64"}]]}
 SIZES = {"tmpfs": "4m", "ext4": "16m"}

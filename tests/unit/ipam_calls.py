@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from cni.protocol.spec import Reply, Request
 from ipam import main
 from ipam.ranges import Span
-from ipam.stores.files.codec import outline, seal, unseal
+from ipam.stores.files.codec import from_line, outline, to_line
 from ipam.stores.files.table import Table
 
 # What changes or opens a file says so to audit hooks, before it does.
@@ -99,7 +99,7 @@ class Net:
 
     def replace(self, number: int, body: dict[str, Any]) -> None:
         """Write another line, as one who was killed in the middle of a change: else what was there would stay held."""
-        self.overwrite(number, seal(body))
+        self.overwrite(number, to_line(body))
         with (self.dir / "index").open("r+b") as f:
             f.seek(24)
             f.write(b"\0")
@@ -137,7 +137,7 @@ class Net:
         if not (self.dir / "index").exists():
             return False
         with Table(self.dir, []) as table:
-            believed = table.is_true
+            believed = table.is_clean
         return believed and not self.agrees()
 
     def agrees(self) -> bool:
@@ -145,17 +145,17 @@ class Net:
         lines = self.lines()
         with Table(self.dir, []) as table:
             index = table.index
-            bodies = {i: body for i, line in enumerate(lines) if i and (body := unseal(line))}
-            heads = {slot: outline(table.read(slot).body) for slot, body in bodies.items() if "of" not in body}
-            expected = {(*address, slot) for slot, (_, addresses) in heads.items() for address in addresses}
+            bodies = {i: body for i, line in enumerate(lines) if i and (body := from_line(line))}
+            heads = {line: outline(table.read(line).body) for line, body in bodies.items() if "of" not in body}
+            expected = {(*address, line) for line, (_, addresses) in heads.items() for address in addresses}
             free = index.free_lines()
             return (
-                table.is_true
-                and index.slots == len(lines)
+                table.is_clean
+                and index.lines == len(lines)
                 and index.leases == len(heads)
-                and all(index.seal(slot) == table.read(slot).seal for slot in heads)
+                and all(index.checksum(line) == table.read(line).checksum for line in heads)
                 and set(index.pages.held()) == expected
-                and all(index.find(digest) == slot for slot, (digest, _) in heads.items())
+                and all(index.find(digest) == line for line, (digest, _) in heads.items())
                 and sorted([*free, *bodies]) == list(range(1, len(lines)))
                 and not self.litter()
             )

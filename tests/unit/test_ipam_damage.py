@@ -13,12 +13,12 @@ from unit.ipam_calls import Net
 
 from cni.protocol.errors import IoFailure
 from ipam import main as program
-from ipam.stores.files.codec import BLANK, seal
+from ipam.stores.files.codec import BLANK, to_line
 from ipam.stores.files.store import FileStore
 
 IPAM = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}
 DAMAGE = [b"\0" * 512, b"#", b"\xff" * 512, b"[]".ljust(511) + b"\n", b'{"containerID":"x"}'.ljust(511) + b"\n"]
-VALID = [seal({"hello": 1}), seal({"containerID": 7, "ifname": [], "addresses": ["x"]})]
+VALID = [to_line({"hello": 1}), to_line({"containerID": 7, "ifname": [], "addresses": ["x"]})]
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_a_file_of_something_else(net, content, command):
 
 def test_a_file_of_a_newer_version(net):
     net.add("a")
-    content = seal({"schema": 2}) + b"".join(net.lines()[1:])
+    content = to_line({"schema": 2}) + b"".join(net.lines()[1:])
     net.file.write_bytes(content)
     answer = net.call("ADD", "b")
     assert answer["code"] == 108
@@ -226,7 +226,7 @@ def test_a_line_that_is_an_old_one(net, how, times):
             net.overwrite(line, lines[other])
             net.overwrite(other, lines[line])
         case "before it":
-            net.overwrite(line, seal({"containerID": "other", "ifname": "net1", "addresses": list(b), "n": 1,
+            net.overwrite(line, to_line({"containerID": "other", "ifname": "net1", "addresses": list(b), "n": 1,
                                       "boot": net.body("b")["boot"], "pod": "", "netns": "", "time": ""}))  # fmt: skip
         case _:
             net.overwrite(line, own)

@@ -170,7 +170,7 @@ def test_one_that_answers_for_everything(tmp_path):
     assert {network.add(f"c{n}") for n in range(6)} == {(f"10.0.0.{n}",) for n in range(4, 10)}
     with pytest.raises(PoolExhausted):
         network.add("more")
-    assert network.store.pardon() == 2
+    assert network.store.release_conflicts() == 2
     assert network.add("more") == ("10.0.0.2",)
     assert network.net.agrees()
 
@@ -232,7 +232,7 @@ def test_cooldown_of_a_lease_that_lost_all(tmp_path):
     network = Network(tmp_path)
     key = Key("c", "net1")
     network.add("c", terms=Terms(cooldown=60))
-    network.store.concede(key, {ip_address("10.0.0.2"): MAC}, 600, lambda taken, _: list(taken))
+    network.store.decline(key, {ip_address("10.0.0.2"): MAC}, 600, lambda taken, _: list(taken))
     assert network.store.check(key) == ()
     network.store.release(key)
     assert network.net.held() == {"10.0.0.2"}

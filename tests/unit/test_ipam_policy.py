@@ -9,7 +9,7 @@ from unit.ipam_calls import Net, killed_at
 
 from ctl.main import main
 from ipam import main as program
-from ipam.stores.files.codec import seal
+from ipam.stores.files.codec import to_line
 from ipam.stores.files.index import Index
 
 ONE = {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.5", "rangeEnd": "10.0.0.5"}
@@ -237,7 +237,7 @@ def test_names_longer_than_a_line(net, clock):
 
 
 def test_delete_killed_at_every_step(net, clock, tmp_path):
-    """Held, or kept: never free, never both."""
+    """Stored, or kept: never free, never both."""
     net = net(**ONE, sticky=3600)
     for step in range(1, 99):
         first = net.add("c1", *of("db-0"))
@@ -371,7 +371,7 @@ def test_in_use_until_the_next_boot(net, clock, policy, capsys):
     (line,) = (i for i, line in enumerate(net.lines()) if b"released" in line)
     body = json.loads(net.lines()[line])
     del body["crc"]
-    net.overwrite(line, seal({**body, "boot": "another"}))
+    net.overwrite(line, to_line({**body, "boot": "another"}))
     reboot(net)
     assert net.add("b", *of("p")) == ("10.0.0.5",)
     assert net.agrees()

@@ -18,7 +18,7 @@ from unit.ipam_calls import Net
 from cni.protocol.errors import TryAgain
 from cni.protocol.spec import Key
 from cni.state import durable
-from ipam.stores.files import slots
+from ipam.stores.files import lines as lines_file
 from ipam.stores.files.store import FileStore
 from ipam.stores.holdings import Lease, Owner, Terms
 
@@ -400,7 +400,7 @@ def test_what_is_read_is_a_file_and_no_link(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to("file")
     os.mkfifo(tmp_path / "fifo")
-    os.close(slots.reading(tmp_path / "file"))
+    os.close(lines_file.reading(tmp_path / "file"))
     for name in ("link", "fifo"):
         with pytest.raises(OSError, match=r"symbolic links|not a file"):
-            slots.reading(tmp_path / name)
+            lines_file.reading(tmp_path / name)

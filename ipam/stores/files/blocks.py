@@ -1,6 +1,6 @@
 """A part of a file in blocks of 256 bytes, each followed by its checksum.
 
-A checksum also says which block it is of, and of which making of the file.  So a flipped bit, a block that was moved
+A checksum also covers which block it is of, and the generation of the file.  So a flipped bit, a block that was moved
 and a page of zeros are all found by whoever reads the block, and nobody has to read more than that.
 """
 
@@ -12,41 +12,41 @@ SIZE: Final = 256
 _STRIDE: Final = SIZE + 4
 
 
-class Rotten(Exception):
+class IndexCorrupt(Exception):
     """What was read cannot be as it was written.  The words say what."""
 
 
 class Blocks:
     """The blocks of an open file from ``start`` on; what was read is remembered, for the caller has the file's lock."""
 
-    __slots__ = ("_fd", "_making", "_seen", "_start")
+    __slots__ = ("_fd", "_generation", "_seen", "_start")
 
-    def __init__(self, fd: int, start: int, making: int) -> None:
+    def __init__(self, fd: int, start: int, generation: int) -> None:
         self._fd = fd
         self._start = start
-        self._making = making
+        self._generation = generation
         self._seen = dict[int, bytes]()
 
     def read(self, at: int, size: int) -> bytes:
-        """So many bytes, all of one block.  Raises Rotten, OSError."""
+        """So many bytes, all of one block.  Raises IndexCorrupt, OSError."""
         n, within = divmod(at, SIZE)
         return (self._seen.get(n) or self._read(n))[within : within + size]
 
     def number(self, at: int) -> int:
-        """The four bytes there.  Raises Rotten, OSError."""
+        """The four bytes there.  Raises IndexCorrupt, OSError."""
         n, within = divmod(at, SIZE)
         return int.from_bytes((self._seen.get(n) or self._read(n))[within : within + 4], "little")
 
     def write(self, at: int, part: bytes) -> None:
-        """All of it is of one block.  Raises Rotten, OSError."""
+        """All of it is of one block.  Raises IndexCorrupt, OSError."""
         n, within = divmod(at, SIZE)
         before = self._seen.get(n) or self._read(n)
         self._seen[n] = data = before[:within] + part + before[within + len(part) :]
-        os.pwrite(self._fd, data + crc32(data, self._making ^ n).to_bytes(4, "little"), self._start + n * _STRIDE)
+        os.pwrite(self._fd, data + crc32(data, self._generation ^ n).to_bytes(4, "little"), self._start + n * _STRIDE)
 
     def fill(self, at: int, data: bytes) -> None:
         """Whole blocks, whatever was there.  Raises OSError."""
-        first, made = at // SIZE, self._making
+        first, made = at // SIZE, self._generation
         parts = list[bytes]()
         for i in range(0, len(data), SIZE):
             part = data[i : i + SIZE]
@@ -57,8 +57,8 @@ class Blocks:
     def _read(self, n: int) -> bytes:
         stored = os.pread(self._fd, _STRIDE, self._start + n * _STRIDE)
         data = stored[:SIZE]
-        if stored[SIZE:] != crc32(data, self._making ^ n).to_bytes(4, "little"):
-            raise Rotten(f"block {n} of the index is not as it was written")
+        if stored[SIZE:] != crc32(data, self._generation ^ n).to_bytes(4, "little"):
+            raise IndexCorrupt(f"block {n} of the index is not as it was written")
         self._seen[n] = data
         return data
 

@@ -29,10 +29,10 @@ class TableBook:
         return self.table.index.last
 
     def holder(self, address: Address) -> str:
-        slot = self.table.index.pages.holder(address.version, int(address))
-        if not slot:
+        line = self.table.index.pages.holder(address.version, int(address))
+        if not line:
             return ""
-        found = self.table.at(slot).holding
+        found = self.table.at(line).holding
         if isinstance(found, Lease):
             return found.owner.key.of(found.owner.pod, self.table.directory.name)
         if isinstance(found, Lost):

@@ -103,27 +103,27 @@ def outline(body: Json) -> tuple[bytes, list[tuple[int, int]]]:
         raise Unreadable(f"not a lease ({type(e).__name__}: {e})") from e
 
 
-def sealed(body: Json) -> bytes | None:
+def to_line_if_it_fits(body: Json) -> bytes | None:
     """The body as a line, None where it does not fit."""
     text = _text(body)[:-1]
     return (text + _SEAL % crc32(text)).ljust(LINE - 1) + b"\n" if len(text) < _ROOM else None
 
 
-def seal(body: Json) -> bytes:
-    """``sealed``, of what fits.  Raises ValueError."""
-    if line := sealed(body):
-        return line
+def to_line(body: Json) -> bytes:
+    """``to_line_if_it_fits``, of what fits.  Raises ValueError."""
+    if data := to_line_if_it_fits(body):
+        return data
     raise ValueError(f"it does not fit into a line: {body!r}")
 
 
-def unseal(line: bytes) -> Json | None:
+def from_line(data: bytes) -> Json | None:
     """The body of a line, None if it is blank.  Raises Unreadable."""
-    if line == BLANK:
+    if data == BLANK:
         return None
-    text, _, end = line.rpartition(b',"crc":"')
-    if len(line) != LINE or (_SEAL % crc32(text))[8:] != end.rstrip(b" \n"):
+    text, _, end = data.rpartition(b',"crc":"')
+    if len(data) != LINE or (_SEAL % crc32(text))[8:] != end.rstrip(b" \n"):
         # Zeros are what a file system shows where nothing was ever written.
-        if not line.strip(b"\0 \n"):
+        if not data.strip(b"\0 \n"):
             return None
         raise Unreadable("checksum does not match")
     try:

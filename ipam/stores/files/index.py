@@ -1,6 +1,6 @@
-"""Where things are in ``leases``: a binary file of no worth of its own, made anew whenever it may be wrong.
+"""Where things are in ``leases``: a binary file of no worth of its own, rebuilt whenever it may be wrong.
 
-    0         header     whether and of what it is true; counts; the addresses given last; a checksum
+    0         header     the mark, and the leases it is for; counts; the addresses given last; a checksum
     4096      heads      by the hash of a key: the first of the lines that may be its lease
     + 256 K   pages      by the hash of a block of 4096 addresses: the first of the pages that may be the block's
     + 64 K    records    one per line: the key's digest and the next line of the same hash, or the next free line;
@@ -11,9 +11,9 @@ Heads, pages and records have a checksum after every 256 bytes (blocks.py), whic
 Everything is one or two reads away, however much is held.  The tables never grow: with 60,000 leases a chain is one
 long, with ten times as many ten.
 
-It says "true" only for the leases file as it was when it was written (inode, size, time), in one boot, and not while
-a change is under way.  So it is never synced, and a crash at any point is found by the next who looks.  What is damaged
-is found by whoever reads it (Rotten): then it says "doubtful", which is to say that it was complete.
+It is marked clean only for the leases file as it was when the mark was set (inode, size, time), in one boot, and not
+while a change is under way: then it is dirty.  So it is never synced, and the next call finds a crash at any point.
+Whoever reads what is damaged finds that too (IndexCorrupt).  Then the index is marked suspect: it was complete once.
 """
 
 import os
@@ -28,24 +28,24 @@ from cni.protocol.result import Address
 from cni.state import durable
 from ipam.ranges import Span
 from ipam.stores.files import blocks
-from ipam.stores.files.blocks import SIZE, Blocks, Rotten
+from ipam.stores.files.blocks import SIZE, Blocks, IndexCorrupt
 from ipam.stores.files.codec import DIGEST
+from ipam.stores.files.lines import MOST_LINES
 from ipam.stores.files.pages import HEADS_SIZE, Pages
-from ipam.stores.files.slots import SLOTS
 
 MAGIC: Final = b"HPNIDX\0\3"
 HEADS: Final = 1 << 16
 HEADER: Final = 4096
 
-# Magic, boot, whether it is true, a checksum of the rest.
+# Magic, boot, the mark, a checksum of the rest.
 _PREFIX: Final = Struct("<8s16sB3xI")
-# How many addresses given last; inode, size and time of leases; lines, first free line, leases, pages; which making of
-# the file this is; how many leases were ever written; of which ranges the file ``ranges`` is.
+# How many addresses given last; inode, size and time of leases; lines, first free line, leases, pages; the generation
+# of this file, another after each rebuild; how many leases were ever written; of which ranges the file ``ranges`` is.
 _HEADER: Final = Struct("<B7xQQQIIIII4xQ8s")
 _LAST: Final = Struct("<B16s")
 _LASTS: Final = 24
-_TRUE_AT: Final = 24
-_CHANGING, _TRUE, _DOUBTFUL = range(3)
+_MARK_AT: Final = 24
+_DIRTY, _CLEAN, _SUSPECT = range(3)
 _RECORD: Final = Struct(f"<{DIGEST}sII12x")
 _U32: Final = Struct("<I")
 
@@ -53,11 +53,11 @@ _U32: Final = Struct("<I")
 _PAGES_AT: Final = 4 * HEADS
 _RECORDS_AT: Final = _PAGES_AT + HEADS_SIZE
 # In the file.
-_END: Final = HEADER + -(-blocks.size(_RECORDS_AT + _RECORD.size * SLOTS) // 4096) * 4096
+_END: Final = HEADER + -(-blocks.size(_RECORDS_AT + _RECORD.size * MOST_LINES) // 4096) * 4096
 
 
 class Index:
-    """The open file; the caller has the lock, and closes.  What reads or writes raises Rotten, OSError."""
+    """The open file; the caller has the lock, and closes.  What reads or writes raises IndexCorrupt, OSError."""
 
     def __init__(self, fd: int = -1) -> None:
         """Without a file it is one in memory, that nobody will find."""
@@ -75,43 +75,43 @@ class Index:
         _, *numbers, ranges = _HEADER.unpack_from(body)
         self.ranges: bytes = ranges
         self._of = tuple[int, ...](numbers[:3])
-        self.slots, self.free, self.leases, pages, self._making, self.written = map(int, numbers[3:])
+        self.lines, self.free, self.leases, pages, self._generation, self.written = map(int, numbers[3:])
         self.of_this_boot = self.readable and boot == _boot()
         self._last = body[_HEADER.size :]
-        self._blocks = Blocks(self.fd, HEADER, self._making)
-        self.pages = Pages(self.fd, self._blocks, _PAGES_AT, _END, self._making, pages)
+        self._blocks = Blocks(self.fd, HEADER, self._generation)
+        self.pages = Pages(self.fd, self._blocks, _PAGES_AT, _END, self._generation, pages)
 
     def close(self) -> None:
         os.close(self.fd)
 
     @property
     def is_complete(self) -> bool:
-        """Whether it was true of some leases of this boot, whatever became of these since."""
-        return self.of_this_boot and self._mark in (_TRUE, _DOUBTFUL)
+        """Whether it once had all leases of this boot, whatever became of them since."""
+        return self.of_this_boot and self._mark in (_CLEAN, _SUSPECT)
 
-    def is_true(self, leases: os.stat_result) -> bool:
-        return self.of_this_boot and self._mark == _TRUE and self._of == _identity(leases)
+    def is_clean(self, leases: os.stat_result) -> bool:
+        return self.of_this_boot and self._mark == _CLEAN and self._of == _identity(leases)
 
-    def distrust(self) -> None:
+    def mark_dirty(self) -> None:
         """Before a change."""
-        self._set_mark(_CHANGING)
+        self._set_mark(_DIRTY)
 
-    def doubt(self) -> None:
+    def mark_suspect(self) -> None:
         """After it was seen to be wrong, or the leases."""
-        if self._mark == _TRUE:
-            self._set_mark(_DOUBTFUL)
+        if self._mark == _CLEAN:
+            self._set_mark(_SUSPECT)
 
     def _set_mark(self, mark: int) -> None:
         self._mark = mark
-        os.pwrite(self.fd, bytes([mark]), _TRUE_AT)
+        os.pwrite(self.fd, bytes([mark]), _MARK_AT)
 
-    def trust(self, leases: os.stat_result) -> None:
+    def mark_clean(self, leases: os.stat_result) -> None:
         """After it."""
-        counts = (self.slots, self.free, self.leases, self.pages.count, self._making, self.written)
+        counts = (self.lines, self.free, self.leases, self.pages.count, self._generation, self.written)
         lasts = len(self._last) // _LAST.size
         body = _HEADER.pack(lasts, *_identity(leases), *counts, self.ranges) + self._last
-        os.pwrite(self.fd, _PREFIX.pack(MAGIC, _boot(), _TRUE, crc32(body)) + body, 0)
-        self._mark = _TRUE
+        os.pwrite(self.fd, _PREFIX.pack(MAGIC, _boot(), _CLEAN, crc32(body)) + body, 0)
+        self._mark = _CLEAN
 
     @property
     def last(self) -> tuple[Address, ...]:
@@ -124,7 +124,7 @@ class Index:
     def last(self, addresses: Sequence[Address]) -> None:
         self._last = b"".join(_LAST.pack(a.version, int(a).to_bytes(16)) for a in addresses[:_LASTS])
 
-    def make_anew(self, slots: int, held: Iterable[tuple[int, bytes, int, Iterable[tuple[int, int]]]]) -> None:
+    def rebuild(self, lines: int, held: Iterable[tuple[int, bytes, int, Iterable[tuple[int, int]]]]) -> None:
         """For so many lines, of which these are held: line, digest of the key, the lease's checksum, its addresses as
         version and number.
 
@@ -132,146 +132,146 @@ class Index:
         """
         heads = array("I", bytes(4 * HEADS))
         entries = list[tuple[int, int, int]]()
-        records = bytearray(-(-_RECORD.size * slots // SIZE) * SIZE)
-        self.slots, self.leases = slots, 0
-        taken = bytearray(slots)
-        for slot, digest, seal, addresses in held:
-            taken[slot] = 1
+        records = bytearray(-(-_RECORD.size * lines // SIZE) * SIZE)
+        self.lines, self.leases = lines, 0
+        taken = bytearray(lines)
+        for line, digest, checksum, addresses in held:
+            taken[line] = 1
             if not digest:
                 continue
             self.leases += 1
             hashed = int.from_bytes(digest[:4]) % HEADS
-            _RECORD.pack_into(records, slot * _RECORD.size, digest, heads[hashed], seal)
-            heads[hashed] = slot
-            entries += [(version, number, slot) for version, number in addresses]
+            _RECORD.pack_into(records, line * _RECORD.size, digest, heads[hashed], checksum)
+            heads[hashed] = line
+            entries += [(version, number, line) for version, number in addresses]
         self.free = 0
-        for slot in range(slots - 1, 0, -1):
-            if not taken[slot]:
-                _U32.pack_into(records, slot * _RECORD.size + DIGEST, self.free)
-                self.free = slot
-        os.ftruncate(self.fd, 0)  # without a header it is not true
-        self._mark, self._making = _CHANGING, int.from_bytes(os.urandom(4))
-        self._blocks = Blocks(self.fd, HEADER, self._making)
+        for line in range(lines - 1, 0, -1):
+            if not taken[line]:
+                _U32.pack_into(records, line * _RECORD.size + DIGEST, self.free)
+                self.free = line
+        os.ftruncate(self.fd, 0)  # without a header it is not clean
+        self._mark, self._generation = _DIRTY, int.from_bytes(os.urandom(4))
+        self._blocks = Blocks(self.fd, HEADER, self._generation)
         os.ftruncate(self.fd, _END)
         self._blocks.fill(0, heads.tobytes())
         self._blocks.fill(_RECORDS_AT, bytes(records))
-        self.pages = Pages(self.fd, self._blocks, _PAGES_AT, _END, self._making)
-        self.pages.make_anew(entries)
+        self.pages = Pages(self.fd, self._blocks, _PAGES_AT, _END, self._generation)
+        self.pages.rebuild(entries)
 
     # Keys
 
     def find(self, digest: bytes) -> int:
         """The line of the key's lease, 0 if it has none."""
-        slot, left = self._head(digest), self.slots
-        while slot:
-            found, after, _ = self._record(slot)
+        line, left = self._head(digest), self.lines
+        while line:
+            found, after, _ = self._record(line)
             if found == digest:
-                return slot
-            slot, left = after, left - 1
+                return line
+            line, left = after, left - 1
             if left < 0:
-                raise Rotten("a chain of the index has no end")
+                raise IndexCorrupt("a chain of the index has no end")
         return 0
 
-    def digest(self, slot: int) -> bytes:
+    def digest(self, line: int) -> bytes:
         """Of the key whose lease the line is; zeros if it is none."""
-        return self._record(slot)[0]
+        return self._record(line)[0]
 
-    def is_head(self, slot: int) -> bool:
+    def is_head(self, line: int) -> bool:
         """Whether a lease begins at the line."""
-        return any(self.digest(slot))
+        return any(self.digest(line))
 
-    def seal(self, slot: int) -> int:
+    def checksum(self, line: int) -> int:
         """The checksum of the lease that begins at the line."""
-        return self._record(slot)[2]
+        return self._record(line)[2]
 
-    def add(self, digest: bytes, slot: int, seal: int) -> None:
-        self._set_record(slot, digest, self._head(digest), seal)
-        self._set_head(digest, slot)
+    def add(self, digest: bytes, line: int, checksum: int) -> None:
+        self._set_record(line, digest, self._head(digest), checksum)
+        self._set_head(digest, line)
         self.leases += 1
 
-    def rename(self, old: bytes, new: bytes, slot: int, seal: int) -> None:
+    def rename(self, old: bytes, new: bytes, line: int, checksum: int) -> None:
         """The line is another key's now."""
-        self._unlink(old, slot)
-        self._set_record(slot, new, self._head(new), seal)
-        self._set_head(new, slot)
+        self._unlink(old, line)
+        self._set_record(line, new, self._head(new), checksum)
+        self._set_head(new, line)
 
-    def reseal(self, slot: int, seal: int) -> None:
+    def set_checksum(self, line: int, checksum: int) -> None:
         """The same key's lease says something else now."""
-        digest, after, _ = self._record(slot)
-        self._set_record(slot, digest, after, seal)
+        digest, after, _ = self._record(line)
+        self._set_record(line, digest, after, checksum)
 
-    def remove(self, digest: bytes, slot: int) -> None:
+    def remove(self, digest: bytes, line: int) -> None:
         """The line is free then."""
-        self._unlink(digest, slot)
+        self._unlink(digest, line)
         self.leases -= 1
-        self.push(slot)
+        self.push(line)
 
-    def _unlink(self, digest: bytes, slot: int) -> None:
-        after = self._record(slot)[1]
-        at, left = self._head(digest), self.slots
-        if at == slot:
+    def _unlink(self, digest: bytes, line: int) -> None:
+        after = self._record(line)[1]
+        at, left = self._head(digest), self.lines
+        if at == line:
             self._set_head(digest, after)
             return
         while at and left:
-            found, following, seal = self._record(at)
-            if following == slot:
-                self._set_record(at, found, after, seal)
+            found, following, checksum = self._record(at)
+            if following == line:
+                self._set_record(at, found, after, checksum)
                 return
             at, left = following, left - 1
-        raise Rotten(f"line {slot} is not found by its key")
+        raise IndexCorrupt(f"line {line} is not found by its key")
 
     # Free lines
 
-    def push(self, slot: int) -> None:
-        self._set_record(slot, bytes(DIGEST), self.free, 0)
-        self.free = slot
+    def push(self, line: int) -> None:
+        self._set_record(line, bytes(DIGEST), self.free, 0)
+        self.free = line
 
-    def push_all(self, first: int, slots: int) -> None:
-        """The lines from the first up to ``slots``, which are new."""
-        chain = [_RECORD.pack(bytes(DIGEST), slot + 1, 0) for slot in range(first, slots - 1)]
+    def push_all(self, first: int, lines: int) -> None:
+        """The lines from the first up to ``lines``, which are new."""
+        chain = [_RECORD.pack(bytes(DIGEST), line + 1, 0) for line in range(first, lines - 1)]
         chain.append(_RECORD.pack(bytes(DIGEST), self.free, 0))
         # The block that the last lines before these are in is there.
         begun = -first % (SIZE // _RECORD.size)
-        for slot, record in zip(range(first, first + begun), chain, strict=False):
-            self._blocks.write(_record_at(slot), record)
+        for line, record in zip(range(first, first + begun), chain, strict=False):
+            self._blocks.write(_record_at(line), record)
         rest = b"".join(chain[begun:])
         self._blocks.fill(_record_at(first + begun), rest.ljust(-(-len(rest) // SIZE) * SIZE, b"\0"))
-        self.free, self.slots = first, slots
+        self.free, self.lines = first, lines
 
     def pop(self) -> int:
         """A free line; there must be one."""
-        slot = self.free
-        digest, self.free, _ = self._record(slot)
+        line = self.free
+        digest, self.free, _ = self._record(line)
         if any(digest):
-            raise Rotten(f"line {slot} is in use and counts as free")
-        return slot
+            raise IndexCorrupt(f"line {line} is in use and counts as free")
+        return line
 
     def free_lines(self) -> list[int]:
         """All of them, in the order they will be taken."""
-        lines, slot = list[int](), self.free
-        while slot and len(lines) < self.slots:
-            lines.append(slot)
-            slot = self._record(slot)[1]
+        lines, line = list[int](), self.free
+        while line and len(lines) < self.lines:
+            lines.append(line)
+            line = self._record(line)[1]
         return lines
 
     def _head(self, digest: bytes) -> int:
         return self._blocks.number(4 * (int.from_bytes(digest[:4]) % HEADS))
 
-    def _set_head(self, digest: bytes, slot: int) -> None:
-        self._blocks.write(4 * (int.from_bytes(digest[:4]) % HEADS), _U32.pack(slot))
+    def _set_head(self, digest: bytes, line: int) -> None:
+        self._blocks.write(4 * (int.from_bytes(digest[:4]) % HEADS), _U32.pack(line))
 
-    def _record(self, slot: int) -> tuple[bytes, int, int]:
-        if not 0 < slot < self.slots:
-            raise Rotten(f"the index names line {slot} of {self.slots}")
-        digest, after, seal = _RECORD.unpack(self._blocks.read(_record_at(slot), _RECORD.size))
-        return digest, after, seal
+    def _record(self, line: int) -> tuple[bytes, int, int]:
+        if not 0 < line < self.lines:
+            raise IndexCorrupt(f"the index names line {line} of {self.lines}")
+        digest, after, checksum = _RECORD.unpack(self._blocks.read(_record_at(line), _RECORD.size))
+        return digest, after, checksum
 
-    def _set_record(self, slot: int, digest: bytes, after: int, seal: int) -> None:
-        self._blocks.write(_record_at(slot), _RECORD.pack(digest, after, seal))
+    def _set_record(self, line: int, digest: bytes, after: int, checksum: int) -> None:
+        self._blocks.write(_record_at(line), _RECORD.pack(digest, after, checksum))
 
 
-def _record_at(slot: int) -> int:
-    return _RECORDS_AT + _RECORD.size * slot
+def _record_at(line: int) -> int:
+    return _RECORDS_AT + _RECORD.size * line
 
 
 def _identity(file: os.stat_result) -> tuple[int, ...]:

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from cni.protocol.spec import Json
-from ipam.stores.files.codec import Unreadable, decode, joined, link, unseal
+from ipam.stores.files.codec import Unreadable, decode, from_line, joined, link
+from ipam.stores.files.lines import QUARANTINE, Lines, reading
 from ipam.stores.files.ranges import parsed
 from ipam.stores.files.ranges import read as read_ranges
-from ipam.stores.files.slots import QUARANTINE, Slots, reading
 from ipam.stores.files.stale import Rule
 from ipam.stores.files.table import LEASES
 from ipam.stores.holdings import Contents, Gone, Holding, Lease, Listed
@@ -31,15 +31,15 @@ def contents(directory: Path, gone: Gone) -> Contents:
     except OSError as e:
         return replace(about, problem=f"{directory}/{LEASES}: {e.strerror}")
     found = dict[int, Holding]()
-    for slot, body in bodies.items():
+    for line, body in bodies.items():
         if "of" not in body:
             try:
-                found[slot] = decode(_whole(slot, body, bodies))
+                found[line] = decode(_whole(line, body, bodies))
             except Unreadable:
-                unreadable.append(slot)
+                unreadable.append(line)
     boxes = {one.owner.sandbox for one in found.values() if isinstance(one, Lease) and one.owner.sandbox}
     rule = Rule(None, frozenset(gone(boxes)))
-    listed = tuple(Listed(slot, one, rule.applies(bodies[slot])) for slot, one in found.items())
+    listed = tuple(Listed(line, one, rule.applies(bodies[line])) for line, one in found.items())
     return replace(about, listed=listed, unreadable=tuple(unreadable))
 
 
@@ -51,25 +51,25 @@ def _quarantined(directory: Path) -> tuple[str, ...]:
 def _bodies(path: str) -> tuple[dict[int, Json], list[int]]:
     """What each line says, and the lines that cannot be read.  Raises OSError."""
     bodies, unreadable = dict[int, Json](), list[int]()
-    slots = Slots(path, reading(path))
+    file = Lines(path, reading(path))
     try:
-        for slot, line in slots.lines(slots.size()):
+        for line, data in file.each(file.count()):
             try:
-                body = unseal(line) if slot else None
+                body = from_line(data) if line else None
                 if body is not None:
-                    bodies[slot] = body
+                    bodies[line] = body
             except Unreadable:
-                unreadable.append(slot)
+                unreadable.append(line)
     finally:
-        slots.close()
+        file.close()
     return bodies, unreadable
 
 
-def _whole(slot: int, head: Json, bodies: dict[int, Json]) -> Json:
+def _whole(line: int, head: Json, bodies: dict[int, Json]) -> Json:
     parts, at = [head], link(head, "next", 0)
     while at:
-        if bodies.get(at, {}).get("of") != slot or len(parts) > len(bodies):
-            raise Unreadable(f"line {at} is no part of {slot}")
+        if bodies.get(at, {}).get("of") != line or len(parts) > len(bodies):
+            raise Unreadable(f"line {at} is no part of {line}")
         parts.append(bodies[at])
         at = link(parts[-1], "next", 0)
     return joined(parts)

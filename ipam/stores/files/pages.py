@@ -18,7 +18,7 @@ from zlib import crc32
 
 from cni.protocol.result import Address
 from ipam.ranges import Span
-from ipam.stores.files.blocks import Blocks, Rotten
+from ipam.stores.files.blocks import Blocks, IndexCorrupt
 
 BLOCK: Final = 1 << 12
 _HEADS: Final = 1 << 14
@@ -41,30 +41,30 @@ _FREE: Final = b"\0\0\0\0"
 class Pages:
     """So many pages in the file from ``start`` on; the chains begin at ``heads`` in the blocks.
 
-    Everything raises Rotten, OSError.
+    Everything raises IndexCorrupt, OSError.
     """
 
-    __slots__ = ("_blocks", "_fd", "_found", "_heads", "_making", "_seen", "_start", "count")
+    __slots__ = ("_blocks", "_fd", "_found", "_generation", "_heads", "_seen", "_start", "count")
 
-    def __init__(self, fd: int, blocks: Blocks, heads: int, start: int, making: int, count: int = 0) -> None:
+    def __init__(self, fd: int, blocks: Blocks, heads: int, start: int, generation: int, count: int = 0) -> None:
         self.count = count
         self._fd = fd
         self._blocks = blocks
         self._heads = heads
         self._start = start
-        self._making = making
+        self._generation = generation
         self._seen = dict[int, bytes]()  # what pages say of themselves
         self._found = dict[tuple[int, int], int]()
 
-    def make_anew(self, held: Iterable[tuple[int, int, int]]) -> None:
+    def rebuild(self, held: Iterable[tuple[int, int, int]]) -> None:
         """With these addresses: version, number, line."""
         self._blocks.fill(self._heads, bytes(HEADS_SIZE))
         pages: dict[tuple[int, int], array[int]] = {}
-        for version, number, slot in held:
+        for version, number, line in held:
             page = pages.setdefault((version, number // BLOCK), array("I"))
             if not page:
                 page.frombytes(bytes(4 * BLOCK))
-            page[number % BLOCK] = slot | _HELD
+            page[number % BLOCK] = line | _HELD
         for (version, prefix), page in pages.items():
             self._add(version, prefix, page.tobytes())
 
@@ -76,9 +76,9 @@ class Pages:
         within = 4 * (number % _SOME)
         return int.from_bytes(self._part(n, number % BLOCK // _SOME)[within : within + 4], "little") & ~_HELD
 
-    def give(self, version: int, number: int, slot: int) -> None:
+    def give(self, version: int, number: int, line: int) -> None:
         n = self._page(version, number // BLOCK) or self._add(version, number // BLOCK, bytes(4 * BLOCK))
-        self._set(n, number % BLOCK, _U32.pack(slot | _HELD))
+        self._set(n, number % BLOCK, _U32.pack(line | _HELD))
 
     def take(self, version: int, number: int) -> None:
         if n := self._page(version, number // BLOCK):
@@ -104,14 +104,14 @@ class Pages:
     def held(self) -> Iterator[tuple[int, int, int]]:
         """Every address that is held, as version, number and line; but for what is damaged."""
         for n in range(1, self.count + 1):
-            with suppress(Rotten):
+            with suppress(IndexCorrupt):
                 version, prefix, _ = _ABOUT.unpack_from(self._about(n))
                 for at in range(BLOCK // _SOME):
                     number = int.from_bytes(prefix) * BLOCK + at * _SOME
-                    with suppress(Rotten):
-                        for i, slot in enumerate(array("I", self._part(n, at))):
-                            if slot:
-                                yield version, number + i, slot & ~_HELD
+                    with suppress(IndexCorrupt):
+                        for i, line in enumerate(array("I", self._part(n, at))):
+                            if line:
+                                yield version, number + i, line & ~_HELD
 
     def _page(self, version: int, prefix: int) -> int:
         """The number of the block's page, 0 if it has none."""
@@ -128,7 +128,7 @@ class Pages:
                 return n
             n = after
         if n:
-            raise Rotten("a chain of the index's pages has no end")
+            raise IndexCorrupt("a chain of the index's pages has no end")
         return 0
 
     def _add(self, version: int, prefix: int, entries: bytes) -> int:
@@ -138,7 +138,7 @@ class Pages:
         if any(entries):
             os.pwrite(self._fd, entries, self._start + n * _PAGE_SIZE - _PAGE_SIZE + _ENTRIES_AT)
         sums = b"".join(self._sum(n, i, entries[i : i + _PART]) for i in range(0, len(entries), _PART))
-        self._seen[n] = about = about + crc32(about, self._making ^ n).to_bytes(4, "little") + sums
+        self._seen[n] = about = about + crc32(about, self._generation ^ n).to_bytes(4, "little") + sums
         os.pwrite(self._fd, about, self._start + (n - 1) * _PAGE_SIZE)
         self.count = n
         self._blocks.write(head, _U32.pack(n))
@@ -146,11 +146,11 @@ class Pages:
 
     def _about(self, n: int) -> bytes:
         if not 0 < n <= self.count:
-            raise Rotten(f"the index names page {n} of {self.count}")
+            raise IndexCorrupt(f"the index names page {n} of {self.count}")
         about = os.pread(self._fd, _SUMS_AT + _SUMS, self._start + (n - 1) * _PAGE_SIZE)
-        said = crc32(about[: _ABOUT.size], self._making ^ n).to_bytes(4, "little")
+        said = crc32(about[: _ABOUT.size], self._generation ^ n).to_bytes(4, "little")
         if about[_ABOUT.size : _SUMS_AT] != said or len(about) != _SUMS_AT + _SUMS:
-            raise Rotten(f"page {n} of the index is not as it was written")
+            raise IndexCorrupt(f"page {n} of the index is not as it was written")
         self._seen[n] = about
         return about
 
@@ -159,7 +159,7 @@ class Pages:
         data = os.pread(self._fd, _PART, self._start + (n - 1) * _PAGE_SIZE + _ENTRIES_AT + _PART * at)
         said = _SUMS_AT + 4 * at
         if len(data) != _PART or self._sum(n, at * _PART, data) != self._seen[n][said : said + 4]:
-            raise Rotten(f"part {at} of page {n} of the index is not as it was written")
+            raise IndexCorrupt(f"part {at} of page {n} of the index is not as it was written")
         return data
 
     def _set(self, n: int, i: int, entry: bytes) -> None:
@@ -173,4 +173,4 @@ class Pages:
 
     def _sum(self, n: int, at: int, data: bytes) -> bytes:
         # Any two parts differ in this, up to 2^18 pages: a page's entries take 2^14 bytes.
-        return crc32(data, (self._making ^ (n << 14) ^ at) & 0xFFFFFFFF).to_bytes(4, "little")
+        return crc32(data, (self._generation ^ (n << 14) ^ at) & 0xFFFFFFFF).to_bytes(4, "little")

@@ -11,7 +11,7 @@ from typing import Final
 from cni.protocol.errors import IoFailure
 from ipam.ranges import Span
 from ipam.stores import Ranges
-from ipam.stores.files.slots import file, reading, truly
+from ipam.stores.files.lines import ensure_file, open_file, reading
 from ipam.stores.files.table import Table
 
 RANGES: Final = "ranges"
@@ -19,8 +19,8 @@ RANGES: Final = "ranges"
 _MOST: Final = 1 << 22
 
 
-def keep(table: Table, ranges: Ranges) -> None:
-    """Write them down if they are others than before; whatever is held stays held.  The table must be true."""
+def record(table: Table, ranges: Ranges) -> None:
+    """Write them down if they are others than before; whatever is held stays held.  The table must be clean."""
     numbers = [[(span.version, span.first, span.last) for span in spans] for spans in ranges]
     said = blake2b(repr(numbers).encode(), digest_size=8).digest()
     if table.index.ranges == said:
@@ -35,15 +35,15 @@ def keep(table: Table, ranges: Ranges) -> None:
     # Nothing depends on it, so it is not synced, and a full disk is no reason to refuse an ADD that has a line.
     with suppress(OSError, IoFailure):
         if before != now:
-            fd = file(f"{path}", table.log)
+            fd = open_file(f"{path}", table.log)
             try:
-                fd = truly(fd, f"{path}", table.log)
+                fd = ensure_file(fd, f"{path}", table.log)
                 os.ftruncate(fd, 0)
                 os.write(fd, json.dumps({"sets": now}).encode() + b"\n")
             finally:
                 os.close(fd)
         table.index.ranges = said
-        table.trust()
+        table.mark_clean()
 
 
 def read(directory: Path) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""Make the index of a network anew from its leases, and set aside what of them cannot be read.
+"""Rebuild the index of a network from its leases, and set aside the lines that cannot be read.
 
 Needed after a crash in the middle of a change, after every boot, and after any hand but ours was at the files.  The
 leases are the truth, but an index of this boot that was complete knows what they said last.  So where a line is not
@@ -15,10 +15,22 @@ from cni.protocol.errors import RecordUnreadable
 from cni.protocol.spec import Json
 from cni.state import durable
 from ipam.ranges import Span
-from ipam.stores.files.blocks import Rotten
-from ipam.stores.files.codec import BLANK, LINE, Unreadable, encode, joined, link, outline, seal, sealed, split, unseal
+from ipam.stores.files.blocks import IndexCorrupt
+from ipam.stores.files.codec import (
+    BLANK,
+    LINE,
+    Unreadable,
+    encode,
+    from_line,
+    joined,
+    link,
+    outline,
+    split,
+    to_line,
+    to_line_if_it_fits,
+)
 from ipam.stores.files.index import Index
-from ipam.stores.files.slots import HEAD, SCHEMA, SLOTS, Slots, file, place
+from ipam.stores.files.lines import HEAD, MOST_LINES, SCHEMA, Lines, open_file, place
 from ipam.stores.files.table import LEASES, Table
 from ipam.stores.holdings import Lost
 
@@ -31,7 +43,7 @@ class _Claim:
 
     digest: bytes
     addresses: _Addresses
-    seal: int
+    checksum: int
 
     def lost(self, ips: _Addresses, kept: str) -> Lost:
         return Lost(self.digest, tuple(Span(v, n, n).address(n) for v, n in ips), durable.boot_id(), kept)
@@ -42,7 +54,7 @@ class _Found:
     """What the lines say, by the line each lease begins at."""
 
     leases: dict[int, tuple[bytes, _Addresses]] = field(default_factory=dict)
-    seals: dict[int, int] = field(default_factory=dict)
+    checksums: dict[int, int] = field(default_factory=dict)
     age: dict[int, int] = field(default_factory=dict)  # how many leases had been written when it was
     old: set[int] = field(default_factory=set)  # of an older boot
     rest: set[int] = field(default_factory=set)  # continuations
@@ -54,19 +66,19 @@ class _Found:
 
 
 def repair(table: Table) -> None:
-    """Leave the table true.  Raises OSError, IoFailure; RecordUnreadable where the whole file had to be set aside."""
+    """Leave the table clean.  Raises OSError, IoFailure; RecordUnreadable where the whole file had to be set aside."""
     # What a process that was killed wrote, and did not sync, is to be as lasting as all that is decided on it here.
-    table.slots.sync()
+    table.lines.sync()
     known = _known(table.index) if table.index.of_this_boot else {}
     complete = table.index.is_complete
     with suppress(OSError):  # no room for a header: then there is none to be trusted
         # Whoever is killed in here has changed nothing that the next would see otherwise.
-        (table.index.doubt if complete else table.index.distrust)()
+        (table.index.mark_suspect if complete else table.index.mark_dirty)()
     _cut(table)
-    why = _foreign(table.slots)
+    why = _foreign(table.lines)
     if why:
         _start_again(table, known, why)
-    found = _look(table.slots, known)
+    found = _look(table.lines, known)
     _resolve(table, found, known if complete else {})
     _hold(found, known, complete=complete and max(found.age.values(), default=0) <= table.index.written)
     _keep(table, found)
@@ -76,48 +88,48 @@ def repair(table: Table) -> None:
 def _known(index: Index) -> dict[int, _Claim]:
     """What an index that may be wrong says of every lease."""
     addresses, known = dict[int, _Addresses](), dict[int, _Claim]()
-    for version, number, slot in index.pages.held():
-        addresses.setdefault(slot, []).append((version, number))
-    for slot, held in addresses.items():
-        with suppress(Rotten):
-            if index.is_head(slot):
-                known[slot] = _Claim(index.digest(slot), held, index.seal(slot))
+    for version, number, line in index.pages.held():
+        addresses.setdefault(line, []).append((version, number))
+    for line, held in addresses.items():
+        with suppress(IndexCorrupt):
+            if index.is_head(line):
+                known[line] = _Claim(index.digest(line), held, index.checksum(line))
     return known
 
 
 def _cut(table: Table) -> None:
     """What is behind the last line that there may be is not ours, and would take for ever to read."""
-    if (size := os.fstat(table.slots.fd).st_size) > SLOTS * LINE:
-        os.ftruncate(table.slots.fd, SLOTS * LINE)
-        table.log.append(f"{table.slots.path} had {size} bytes, cut to {SLOTS * LINE}: no more can be of ours")
+    if (size := os.fstat(table.lines.fd).st_size) > MOST_LINES * LINE:
+        os.ftruncate(table.lines.fd, MOST_LINES * LINE)
+        table.log.append(f"{table.lines.path} had {size} bytes, cut to {MOST_LINES * LINE}: no more can be of ours")
 
 
-def _foreign(slots: Slots) -> str:
+def _foreign(file: Lines) -> str:
     """Why nothing in the file is to be read; empty if it is ours, or was before it was damaged."""
     try:
-        head = unseal(slots.read(0))
+        head = from_line(file.read(0))
     except Unreadable:
         head = {}
     if head is not None and "schema" in head:
         schema = head["schema"]
         return "" if schema == SCHEMA else f"has schema {schema!r}, this version reads {SCHEMA}: a newer one wrote it"
     stranger = False
-    for slot, line in slots.lines(slots.size()):
+    for line, data in file.each(file.count()):
         try:
-            if unseal(line) is not None:
+            if from_line(data) is not None:
                 return ""
         except Unreadable:
-            stranger |= slot > 0 or not HEAD.startswith(line)
+            stranger |= line > 0 or not HEAD.startswith(data)
     return "is not a file of leases" if stranger else ""
 
 
 def _start_again(table: Table, known: dict[int, _Claim], why: str) -> None:
-    path = table.slots.path
+    path = table.lines.path
     kept = place(table.quarantine, LEASES)
     (table.directory / LEASES).rename(kept)
     durable.sync_directory(table.quarantine)
-    table.slots.close()
-    table.slots = Slots(path, file(path))
+    table.lines.close()
+    table.lines = Lines(path, open_file(path))
     _keep(table, _Found())
     _rebuild(table, _Found())
     for one in known.values():
@@ -127,111 +139,111 @@ def _start_again(table: Table, known: dict[int, _Claim], why: str) -> None:
     raise RecordUnreadable(f"{path} {why}; moved to {kept}{held}; look at that, then repeat the call")
 
 
-def _look(slots: Slots, known: dict[int, _Claim]) -> _Found:
+def _look(file: Lines, known: dict[int, _Claim]) -> _Found:
     found, boot, zeros = _Found(), durable.boot_id(), bytes(LINE)
-    for slot, line in slots.lines(max([slots.size() - 1, *known]) + 1):
-        if line == BLANK or not slot:
+    for line, data in file.each(max([file.count() - 1, *known]) + 1):
+        if data == BLANK or not line:
             continue
         try:
-            body = None if line == zeros else unseal(line)
+            body = None if data == zeros else from_line(data)
             if body is None:
                 # Cut off, or zeros.  Nobody makes a line that by releasing a lease.
-                if slot in known:
-                    found.damaged.add(slot)
+                if line in known:
+                    found.damaged.add(line)
             elif "of" in body:
                 link(body, "of", 0), link(body, "next", 0)
-                found.parts[slot] = body
+                found.parts[line] = body
             else:
                 if "next" in body:
                     outline(body), link(body, "next", 0)
-                    found.long[slot] = body
+                    found.long[line] = body
                 else:
-                    found.leases[slot] = outline(body)
-                    found.seals[slot] = crc32(line)
-                found.age[slot] = link(body, "n", 0)
+                    found.leases[line] = outline(body)
+                    found.checksums[line] = crc32(data)
+                found.age[line] = link(body, "n", 0)
                 if body.get("boot", boot) != boot:
-                    found.old.add(slot)
+                    found.old.add(line)
         except Unreadable:
-            found.damaged.add(slot)
+            found.damaged.add(line)
     return found
 
 
 def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
     """Put together what has several lines, and settle what two claim."""
     continued = dict[int, list[int]]()
-    for slot, head in found.long.items():
+    for line, head in found.long.items():
         bodies, at, lines = [head], head["next"], list[int]()
-        while at in found.parts and found.parts[at]["of"] == slot and at not in lines:
+        while at in found.parts and found.parts[at]["of"] == line and at not in lines:
             lines.append(at)
             bodies.append(found.parts[at])
             at = bodies[-1].get("next", 0)
         if at:
-            found.damaged.add(slot)
+            found.damaged.add(line)
         else:
-            found.leases[slot] = outline(joined(bodies))
-            found.seals[slot] = crc32(b"".join(map(table.slots.read, (slot, *lines))))
-            found.age[slot] = max(body.get("n", 0) for body in bodies)
-            continued[slot] = lines
-    claimed = {claim.digest: (claim.seal, slot) for slot, claim in known.items()}
+            found.leases[line] = outline(joined(bodies))
+            found.checksums[line] = crc32(b"".join(map(table.lines.read, (line, *lines))))
+            found.age[line] = max(body.get("n", 0) for body in bodies)
+            continued[line] = lines
+    claimed = {claim.digest: (claim.checksum, line) for line, claim in known.items()}
 
-    def order(slot: int) -> tuple[bool, bool, bool, int, int]:
+    def order(line: int) -> tuple[bool, bool, bool, int, int]:
         """Who was given it last comes first: the lines that a complete index has, its own place before a copy."""
-        seal_, at = claimed.get(found.leases[slot][0], (None, 0))
-        return slot in found.old, seal_ != found.seals[slot], at != slot, -found.age[slot], slot
+        checksum, at = claimed.get(found.leases[line][0], (None, 0))
+        return line in found.old, checksum != found.checksums[line], at != line, -found.age[line], line
 
     # Where the power went while one was released and another given what it had, the disk may have both: the pods of
     # either are gone.  In one boot by nothing that happens here; but who copies a line, or puts an old one back, must
     # not have one address given twice.
     keys, addresses_ = set[bytes](), set[tuple[int, int]]()
-    for slot in sorted(found.leases, key=order):
-        digest, held = found.leases[slot]
+    for line in sorted(found.leases, key=order):
+        digest, held = found.leases[line]
         if digest in keys or not addresses_.isdisjoint(held):
-            (found.dead if slot in found.old else found.damaged).add(slot)
-            del found.leases[slot]
+            (found.dead if line in found.old else found.damaged).add(line)
+            del found.leases[line]
         else:
             keys.add(digest)
             addresses_.update(held)
-    found.rest.update(line for slot, lines in continued.items() if slot not in found.dead for line in lines)
+    found.rest.update(part for line, parts in continued.items() if line not in found.dead for part in parts)
 
 
 def _hold(found: _Found, known: dict[int, _Claim], *, complete: bool) -> None:
     """What no line says, and is held all the same: of damaged lines and, if the index was complete and the leases are
     no newer, of all that are not as it has them."""
-    stands = {digest: found.seals[slot] for slot, (digest, _) in found.leases.items()}
-    for slot, claim in known.items():
-        if (complete and stands.get(claim.digest) != claim.seal) or (
-            not complete and slot in found.damaged and claim.digest not in stands
+    stands = {digest: found.checksums[line] for line, (digest, _) in found.leases.items()}
+    for line, claim in known.items():
+        if (complete and stands.get(claim.digest) != claim.checksum) or (
+            not complete and line in found.damaged and claim.digest not in stands
         ):
-            found.held[slot] = claim
+            found.held[line] = claim
     if not complete:
         return
     keys = {claim.digest for claim in found.held.values()}
     addresses = {address for claim in found.held.values() for address in claim.addresses}
-    for slot, (digest, has) in list(found.leases.items()):
+    for line, (digest, has) in list(found.leases.items()):
         if digest in keys or not addresses.isdisjoint(has):  # an old copy of a line
-            found.damaged.add(slot)
-            del found.leases[slot]
+            found.damaged.add(line)
+            del found.leases[line]
 
 
 def _keep(table: Table, found: _Found) -> None:
     """Copy what cannot be read, then put in its place what the index knew, or nothing."""
-    slots, damaged = table.slots, sorted(found.damaged)
-    size = os.fstat(slots.fd).st_size
-    lines = [slots.read(slot) for slot in damaged]
-    kept = slots.copy(lines, table.quarantine) if any(lines) else None
+    file, damaged = table.lines, sorted(found.damaged)
+    size = os.fstat(file.fd).st_size
+    lines = [file.read(line) for line in damaged]
+    kept = file.copy(lines, table.quarantine) if any(lines) else None
     stay = _put_held(table, found, f"{table.quarantine.name}/{kept.name}" if kept else "nowhere")
-    for slot in (found.damaged | found.dead) - found.leases.keys() - found.rest:
-        slots.write(slot, BLANK)
+    for line in (found.damaged | found.dead) - found.leases.keys() - found.rest:
+        file.write(line, BLANK)
     # After these, so that until then every line that was cut off is known as such.
-    for slot in {*range(size // LINE, slots.size())} - found.damaged - found.leases.keys() - found.rest:
-        slots.write(slot, BLANK)
-    slots.write_head()
-    slots.sync()
+    for line in {*range(size // LINE, file.count())} - found.damaged - found.leases.keys() - found.rest:
+        file.write(line, BLANK)
+    file.write_head()
+    file.sync()
     durable.sync_directory(table.directory)
     if damaged or found.held:
         names = ", ".join(map(str, sorted({*damaged, *found.held})[:10]))
         table.log.append(
-            f"{len({*damaged, *found.held})} lines of {slots.path} could not be read, or were not as they were written "
+            f"{len({*damaged, *found.held})} lines of {file.path} could not be read, or were not as they were written "
             f"({names}); kept in {kept or 'nothing, for they were cut off'}; "
             f"{stay} addresses stay held until what has them is deleted"
         )
@@ -241,17 +253,17 @@ def _put_held(table: Table, found: _Found, kept: str) -> int:
     """Write what is held though no line says so; how many addresses."""
     given = {address for _, held in found.leases.values() for address in held}
     used, stay = {*found.leases, *found.rest, *found.held}, 0
-    free = (slot for slot in range(1, SLOTS) if slot not in used)
-    for slot, claim in sorted(found.held.items()):
+    free = (line for line in range(1, MOST_LINES) if line not in used)
+    for line, claim in sorted(found.held.items()):
         ips = [address for address in claim.addresses if address not in given]
-        at = next(free) if slot in found.leases or slot in found.rest else slot
-        parts = [body] if sealed(body := encode(claim.lost(ips, kept))) else split(body)
+        at = next(free) if line in found.leases or line in found.rest else line
+        parts = [body] if to_line_if_it_fits(body := encode(claim.lost(ips, kept))) else split(body)
         more = [next(free) for _ in parts[1:]]
-        for line, part, after in reversed(list(zip([at, *more], parts, [*more, 0], strict=True))):
-            of, next_ = {"of": at} if line != at else {}, {"next": after} if after else {}
-            table.slots.write(line, seal(of | part | next_))
+        for number, part, after in reversed(list(zip([at, *more], parts, [*more, 0], strict=True))):
+            of, next_ = {"of": at} if number != at else {}, {"next": after} if after else {}
+            table.lines.write(number, to_line(of | part | next_))
         found.leases[at] = claim.digest, ips
-        found.seals[at] = crc32(b"".join(map(table.slots.read, (at, *more))))
+        found.checksums[at] = crc32(b"".join(map(table.lines.read, (at, *more))))
         found.rest.update(more)
         stay += len(ips)
     return stay
@@ -259,22 +271,22 @@ def _put_held(table: Table, found: _Found, kept: str) -> int:
 
 def _rebuild(table: Table, found: _Found) -> None:
     def held() -> Iterator[tuple[int, bytes, int, _Addresses]]:
-        for slot, (digest, addresses) in found.leases.items():
-            yield slot, digest, found.seals[slot], addresses
-        for slot in found.rest:
-            yield slot, b"", 0, []
+        for line, (digest, addresses) in found.leases.items():
+            yield line, digest, found.checksums[line], addresses
+        for line in found.rest:
+            yield line, b"", 0, []
 
-    slots, index = table.slots, table.index
-    for slot in found.parts.keys() - found.rest - found.leases.keys():
-        slots.write(slot, BLANK)
+    file, index = table.lines, table.index
+    for line in found.parts.keys() - found.rest - found.leases.keys():
+        file.write(line, BLANK)
     index.written = max([index.written, *found.age.values()])
     try:
-        index.make_anew(slots.size(), held())
-        table.trust()
+        index.rebuild(file.count(), held())
+        table.mark_clean()
     except OSError:
         # No room; but leases are freed in place, by whatever index: this call's own, then.
         index.close()
         table.index = Index()
         table.index.written, table.index.last = index.written, index.last
-        table.index.make_anew(slots.size(), held())
-        table.trust()
+        table.index.rebuild(file.count(), held())
+        table.mark_clean()

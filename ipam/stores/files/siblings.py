@@ -16,8 +16,8 @@ def addresses(table: Table, key: Key) -> tuple[Address, ...]:
     # A name that only ends like this one has no quote before it, and in no other place is a quote without a backslash.
     text = f'"containerID":{json.dumps(key.container_id)}'.encode()
     found = list[Address]()
-    for slot in list(table.slots.containing(text, table.index.slots)):
-        lease = table.at(head).holding if (head := table.head(slot)) else None
+    for line in list(table.lines.containing(text, table.index.lines)):
+        lease = table.at(head).holding if (head := table.head(line)) else None
         if isinstance(lease, Lease) and lease.owner.key != key:
             found += lease.ips
     return tuple(found)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from cni.protocol.spec import Json, Key
 from cni.state import durable
-from ipam.stores.files.codec import Unreadable, decode, digest, outline, sandbox, unseal
-from ipam.stores.files.slots import Slots, reading
+from ipam.stores.files.codec import Unreadable, decode, digest, from_line, outline, sandbox
+from ipam.stores.files.lines import Lines, reading
 from ipam.stores.holdings import Gone, Kept, Sandbox
 
 
@@ -42,27 +42,27 @@ class Rule:
         return body.get("boot") != durable.boot_id() or sandbox(body) in self.dead
 
 
-def look(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]:
+def find_stale(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]:
     """The rule with all that is dead by now, and the lines that it applies to or that are unreadable.
 
     With each the hash of what it says: looked at without the lock, a line proves something only while it stands.
     """
     stale, doubtful = dict[int, int](), dict[int, tuple[int, Sandbox]]()
-    slots = Slots(path, reading(path))
+    file = Lines(path, reading(path))
     try:
-        for slot, line in slots.lines(slots.size()):
+        for line, data in file.each(file.count()):
             try:
-                body = unseal(line) if slot else None
+                body = from_line(data) if line else None
                 if body is None or "of" in body:
                     continue
                 if rule.applies(body):
-                    stale[slot] = hash(line)
+                    stale[line] = hash(data)
                 elif rule.spared is None and (box := sandbox(body)):
-                    doubtful[slot] = hash(line), box
+                    doubtful[line] = hash(data), box
             except Unreadable:
-                stale[slot] = hash(line)
+                stale[line] = hash(data)
     finally:
-        slots.close()
+        file.close()
     # Asked for after they were read: of a namespace made since, nothing is said here.
     dead = frozenset(gone({box for _, box in doubtful.values()})) if doubtful else frozenset[Sandbox]()
-    return replace(rule, dead=dead), stale | {slot: said for slot, (said, box) in doubtful.items() if box in dead}
+    return replace(rule, dead=dead), stale | {line: said for line, (said, box) in doubtful.items() if box in dead}

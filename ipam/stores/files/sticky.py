@@ -12,19 +12,19 @@ from ipaddress import ip_interface
 
 from cni.protocol.result import Address
 from cni.state import durable
-from ipam.stores import Believe
+from ipam.stores import KeepBack
 from ipam.stores.files.codec import Unreadable, sandbox, sticky_digest
 from ipam.stores.files.stale import Rule
-from ipam.stores.files.table import Held, Table
+from ipam.stores.files.table import Stored, Table
 from ipam.stores.holdings import Gone, Kept, Lease, Lost
 
 
-def release(table: Table, leases: Sequence[Held], *, unused: bool = False, in_use: bool = False) -> None:
+def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_use: bool = False) -> None:
     """Free them, or keep them back; on disk when this returns, but for what is ``Table.is_late``.  Raises OSError."""
     now, free = int(time.time()), [held for held in leases if held.is_plain and not in_use]
     rest = [held for held in leases if not held.is_plain or in_use]
     if in_use:
-        rest = [held for held in rest if not _kept_though_unreadable(table, held, now)]
+        rest = [held for held in rest if not _keep_unreadable(table, held, now)]
     # First, for a lease may be the successor of one.
     if others := [held for held in rest if not isinstance(held.holding, Lease)]:
         table.drop(others)
@@ -38,7 +38,7 @@ def release(table: Table, leases: Sequence[Held], *, unused: bool = False, in_us
             free.append(held)
             continue
         if kept.sticky:
-            _succeed(table, kept.sticky, now)
+            _replace_kept(table, kept.sticky, now)
         try:
             table.put(held, kept)
         except OSError:  # no room for what is longer than a line: better released than not
@@ -49,7 +49,7 @@ def release(table: Table, leases: Sequence[Held], *, unused: bool = False, in_us
         table.drop(free, late=True)
 
 
-def _kept_though_unreadable(table: Table, held: Held, now: int) -> bool:
+def _keep_unreadable(table: Table, held: Stored, now: int) -> bool:
     """Keep back what a lease has that could not be read, for it may be in use; whether it is one and has something."""
     lost = held.holding
     if not isinstance(lost, Lost) or not lost.ips:
@@ -58,8 +58,8 @@ def _kept_though_unreadable(table: Table, held: Held, now: int) -> bool:
     return True
 
 
-def concede(
-    table: Table, held: Held | None, taken: Mapping[Address, str], seconds: int, believe: Believe
+def decline(
+    table: Table, held: Stored | None, taken: Mapping[Address, str], seconds: int, keep_back: KeepBack
 ) -> dict[Address, str]:
     """Of a lease, give up what other hosts have, and keep back what is believed; all that is.  Raises OSError."""
     kept = {ip: one.mac for _, one in conflicts(table) for ip in one.ips}
@@ -67,7 +67,7 @@ def concede(
     if held is None or not isinstance(lease, Lease):
         return kept
     now = int(time.time())
-    believed = set(believe(taken, kept))
+    believed = set(keep_back(taken, kept))
     # The lease first: no address is ever in two lines, and one that is in none only has to be found again.  And the
     # next ADD goes on after all that was tried.
     rest = tuple(a for a in lease.addresses if a.ip not in taken)
@@ -81,11 +81,11 @@ def concede(
     return kept
 
 
-def conflicts(table: Table) -> list[tuple[Held, Kept]]:
+def conflicts(table: Table) -> list[tuple[Stored, Kept]]:
     """What is kept back because other hosts have it; a look through the file.  Raises OSError."""
-    found, now = list[tuple[Held, Kept]](), int(time.time())
-    for slot in list(table.slots.containing(b'"mac":"', table.index.slots)):
-        if head := table.head(slot):
+    found, now = list[tuple[Stored, Kept]](), int(time.time())
+    for line in list(table.lines.containing(b'"mac":"', table.index.lines)):
+        if head := table.head(line):
             held = table.at(head)
             one = held.holding
             if isinstance(one, Kept) and one.mac and not one.is_over(now):
@@ -93,22 +93,22 @@ def conflicts(table: Table) -> list[tuple[Held, Kept]]:
     return found
 
 
-def had(table: Table, name: str, gone: Gone) -> Held | None:
+def find_held(table: Table, name: str, gone: Gone) -> Stored | None:
     """What the sticky name had before: kept back, or of an attachment that is provably dead."""
     kept = table.find(sticky_digest(name))
     if kept and isinstance(kept.holding, Kept):
         return kept
     # There is no index of these, so it is a look through the file, for a name that is new or had no DEL.
     text = json.dumps(name).encode()
-    for slot in list(table.slots.containing(text, table.index.slots)):
-        if head := table.head(slot):
+    for line in list(table.lines.containing(text, table.index.lines)):
+        if head := table.head(line):
             held = table.at(head)
             if isinstance(held.holding, Lease) and held.holding.owner.terms.sticky == name and _is_dead(held, gone):
                 return held
     return None
 
 
-def _is_dead(held: Held, gone: Gone) -> bool:
+def _is_dead(held: Stored, gone: Gone) -> bool:
     try:
         box = sandbox(held.body)
         return Rule(None, gone({box}) if box else ()).applies(held.body)
@@ -116,7 +116,7 @@ def _is_dead(held: Held, gone: Gone) -> bool:
         return False
 
 
-def _succeed(table: Table, name: str, now: int) -> None:
+def _replace_kept(table: Table, name: str, now: int) -> None:
     """Of a name one set of addresses is kept: the latest.  What it had before only cools down."""
     before = table.find(sticky_digest(name))
     if before is None:

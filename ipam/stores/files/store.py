@@ -2,8 +2,8 @@
 
     <network>/
       lock            flock
-      leases          the truth: a line of JSON per attachment, with all its addresses (slots.py, lease.py)
-      index           where in it things are; made anew whenever it may be wrong (index.py, repair.py)
+      leases          the truth: a line of JSON per attachment, with all its addresses (lines.py, codec.py)
+      index           where in it things are; rebuilt whenever it may be wrong (index.py, repair.py)
       ranges          what addresses there are, as the latest ADD had it, for people
       quarantine/     lines of leases that could not be read
 
@@ -24,15 +24,15 @@ from cni.protocol.spec import Key
 from cni.state import durable
 from cni.state.locks import Lock
 from ipam.ranges import elsewhere
-from ipam.stores import LOCK_TIMEOUT, Believe, Choose, Ranges, none_gone
+from ipam.stores import LOCK_TIMEOUT, Choose, KeepBack, Ranges, none_gone
 from ipam.stores.files import ranges as ranges_file
 from ipam.stores.files import sticky
-from ipam.stores.files.blocks import Rotten
+from ipam.stores.files.blocks import IndexCorrupt
 from ipam.stores.files.book import TableBook
 from ipam.stores.files.codec import digest
 from ipam.stores.files.index import HEADER
 from ipam.stores.files.repair import repair
-from ipam.stores.files.stale import Rule, look
+from ipam.stores.files.stale import Rule, find_stale
 from ipam.stores.files.table import INDEX, LEASES, Table
 from ipam.stores.holdings import Contents, Gone, Lease, Lost, Owner
 
@@ -55,28 +55,30 @@ class FileStore:
         def work(table: Table) -> tuple[Ip, ...]:
             held = table.find(digest(owner.key))
             if held is None and owner.terms.sticky:
-                held = sticky.had(table, owner.terms.sticky, self._gone)
+                held = sticky.find_held(table, owner.terms.sticky, self._gone)
             old = held.holding if held else None
             if isinstance(old, Lost):
                 raise self._unreadable(owner.key, old, "held until it is deleted: delete the attachment, then add it")
             ips = choose(TableBook(table, old.ips if old else (), owner.key))
             new = Lease(owner, tuple(ip.address for ip in ips), durable.boot_id(), _now())
             if ranges:
-                ranges_file.keep(table, ranges)
+                ranges_file.record(table, ranges)
             if new != old:
                 # On rails one ADD gives of some sets only, and each set goes on where it was.
                 rest = elsewhere(table.index.last, ranges, new.ips) if len(ranges) > len(ips) else ()
                 table.put(held, new, rest, late=held is None)
             else:
-                table.slots.sync()  # it may be of one that was killed before it had
+                table.lines.sync()  # it may be of one that was killed before it had
             return ips
 
         return self._with_table(work, make=True)
 
-    def concede(self, key: Key, taken: Mapping[Address, str], seconds: int, believe: Believe) -> Mapping[Address, str]:
-        return self._with_table(lambda t: sticky.concede(t, t.find(digest(key)), taken, seconds, believe))
+    def decline(
+        self, key: Key, taken: Mapping[Address, str], seconds: int, keep_back: KeepBack
+    ) -> Mapping[Address, str]:
+        return self._with_table(lambda t: sticky.decline(t, t.find(digest(key)), taken, seconds, keep_back))
 
-    def pardon(self) -> int:
+    def release_conflicts(self) -> int:
         def work(table: Table) -> int:
             found = sticky.conflicts(table)
             table.drop([held for held, _ in found])
@@ -121,9 +123,9 @@ class FileStore:
         if not self._is_there():
             return 0
         # Looked for without the lock, and so looked at again: others are not to wait while a whole node's leases go.
-        self._with_table(lambda _: None)  # the index is made anew if need be
+        self._with_table(lambda _: None)  # rebuilds the index if need be
         try:
-            rule, lines = look(f"{self._directory}/{LEASES}", Rule.of(valid, probing=probing), self._gone)
+            rule, lines = find_stale(f"{self._directory}/{LEASES}", Rule.of(valid, probing=probing), self._gone)
         except OSError as e:
             raise _refusal(self._directory, e) from e
         rule = rule.sparing(attached())
@@ -176,7 +178,7 @@ class FileStore:
 
     def _sync(self, table: Table) -> None:
         try:
-            table.slots.sync()
+            table.lines.sync()
         except OSError:
             with self._lock():
                 table.take_back()
@@ -184,8 +186,8 @@ class FileStore:
 
     def _collect(self, lines: Sequence[tuple[int, int]], rule: Rule, problems: list[CniError]) -> int:
         def work(table: Table) -> tuple[int, list[Lost]]:
-            said = [(slot, was) for slot, was in lines if slot < table.index.slots and table.index.is_head(slot)]
-            same = [slot for slot, was in said if hash(table.slots.read(slot)) == was]
+            said = [(line, was) for line, was in lines if line < table.index.lines and table.index.is_head(line)]
+            same = [line for line, was in said if hash(table.lines.read(line)) == was]
             stale = [held for held in map(table.at, same) if rule.applies(held.body)]
             sticky.release(table, stale)
             return len(stale), [held.lost for held in stale if held.lost]
@@ -215,32 +217,32 @@ class FileStore:
             return False
 
     def _with_table(self, work: Callable[[Table], T], *, make: bool = False) -> T:
-        """What it answers, once more with the index made anew where it or a line was not what it should be."""
+        """Do the work; once more with a rebuilt index if the index or a line was not what it should be."""
         try:
             with self._table(make=make) as table:
                 return work(table)
-        except Rotten as e:
-            self._log.append(f"{e}; the index of {self._directory} was made anew")
+        except IndexCorrupt as e:
+            self._log.append(f"{e}; the index of {self._directory} was rebuilt")
         try:
             with self._table(make=make) as table:
                 return work(table)
-        except Rotten as e:
-            raise IoFailure(f"{e}, and again when its index had been made anew; see to the disk, and try again") from e
+        except IndexCorrupt as e:
+            raise IoFailure(f"{e}, and again after its index had been rebuilt; see to the disk, and try again") from e
 
     @contextmanager
     def _table(self, *, make: bool = False, mend: bool = True) -> Iterator[Table]:
-        """The files, locked, and the index true unless they are to be seen as they are."""
+        """The files, locked; with ``mend`` the index is clean."""
         try:
             locked = self._first_lock if make else self._lock
             with locked() as lock, Table(self._directory, self._log, mend=mend) as table:
-                if not table.is_true:
-                    table.refuse_others()
+                if not table.is_clean:
+                    table.ensure_files()
                     if mend:
                         repair(table)
                 try:
                     yield table
-                except Rotten:
-                    table.index.doubt()
+                except IndexCorrupt:
+                    table.index.mark_suspect()
                     raise
                 if table.is_late:
                     # The disk takes longer than all else.  Others may go on from what it does not have yet, for it has

@@ -11,38 +11,38 @@ from zlib import crc32
 
 from cni.protocol.result import Address
 from cni.protocol.spec import Json
-from ipam.stores.files.blocks import Rotten
+from ipam.stores.files.blocks import IndexCorrupt
 from ipam.stores.files.codec import (
     BLANK,
     Unreadable,
     decode,
     digest_of,
     encode,
+    from_line,
     joined,
     link,
     outline,
-    seal,
-    sealed,
     split,
-    unseal,
+    to_line,
+    to_line_if_it_fits,
 )  # fmt: skip
 from ipam.stores.files.index import Index
-from ipam.stores.files.slots import QUARANTINE, SLOTS, Slots, file, truly
+from ipam.stores.files.lines import MOST_LINES, QUARANTINE, Lines, ensure_file, open_file
 from ipam.stores.holdings import Holding, Kept, Lost
 
 LEASES, INDEX = "leases", "index"
 
 
 @dataclass(frozen=True)
-class Held:
+class Stored:
     """A lease where it is: its lines and what they say."""
 
     lines: tuple[int, ...]
     body: Json
-    seal: int  # a checksum of all of them
+    checksum: int  # a checksum of all of them
 
     @property
-    def slot(self) -> int:
+    def line(self) -> int:
         return self.lines[0]
 
     @property
@@ -70,22 +70,22 @@ class Table:
     """The open files of a network; the caller has the lock.
 
     ``log`` gets what an operator should look at.  Whatever raises OSError or IoFailure has changed no lease, or is
-    undone by the next who makes the index anew.  So is what raises Rotten, after which the index must be made anew.
+    undone by the next rebuild of the index.  So is what raises IndexCorrupt, after which the index must be rebuilt.
     """
 
     def __init__(self, directory: Path, log: list[str], *, mend: bool = True) -> None:
-        """With ``mend`` what is there and is no file is set aside: at once, or by ``refuse_others``."""
+        """With ``mend`` what is there and is no file is set aside: at once, or by ``ensure_files``."""
         self.directory = directory
         self.log = log
         self._is_spoilt = False
         self._late = list[tuple[int, bytes]]()
         # Not Path's "/": opening takes less time than that.
         leases, self._aside = f"{directory}/{LEASES}", log if mend else None
-        self.slots = Slots(leases, file(leases, self._aside))
+        self.lines = Lines(leases, open_file(leases, self._aside))
         try:
-            self.index = Index(file(f"{directory}/{INDEX}", self._aside))
+            self.index = Index(open_file(f"{directory}/{INDEX}", self._aside))
         except BaseException:
-            self.slots.close()
+            self.lines.close()
             raise
 
     def __enter__(self) -> Self:
@@ -95,86 +95,86 @@ class Table:
         self.close()
 
     def close(self) -> None:
-        self.slots.close()
+        self.lines.close()
         self.index.close()
 
-    def refuse_others(self) -> None:
-        """See that both are files: with an index that is true they are.  Raises OSError, IoFailure."""
-        self.slots.fd = truly(self.slots.fd, self.slots.path, self._aside)
-        index = truly(self.index.fd, f"{self.directory}/{INDEX}", self._aside)
+    def ensure_files(self) -> None:
+        """See that both are files; with a clean index they are.  Raises OSError, IoFailure."""
+        self.lines.fd = ensure_file(self.lines.fd, self.lines.path, self._aside)
+        index = ensure_file(self.index.fd, f"{self.directory}/{INDEX}", self._aside)
         if index != self.index.fd or not self.index.readable:
             self.index = Index(index)
 
     @property
-    def is_true(self) -> bool:
+    def is_clean(self) -> bool:
         """Whether the index is; where not, nothing but ``repair`` is of use."""
-        return self.index.is_true(os.fstat(self.slots.fd))
+        return self.index.is_clean(os.fstat(self.lines.fd))
 
     @property
     def quarantine(self) -> Path:
         return self.directory / QUARANTINE
 
-    def read(self, slot: int) -> Held:
+    def read(self, line: int) -> Stored:
         """The lease that begins there.  Raises Unreadable."""
         lines, bodies, whole = list[int](), list[Json](), b""
-        at = slot
+        at = line
         while at:
-            line = self.slots.read(at)
-            body = unseal(line)
-            if body is None or at in lines or body.get("of", slot if at == slot else 0) != slot:
-                raise Unreadable(f"line {at} is no part of a lease at {slot}")
+            data = self.lines.read(at)
+            body = from_line(data)
+            if body is None or at in lines or body.get("of", line if at == line else 0) != line:
+                raise Unreadable(f"line {at} is no part of a lease at {line}")
             lines.append(at)
             bodies.append(body)
-            whole += line
+            whole += data
             at = link(body, "next", 0)
-        return Held(tuple(lines), bodies[0] if len(bodies) == 1 else joined(bodies), crc32(whole))
+        return Stored(tuple(lines), bodies[0] if len(bodies) == 1 else joined(bodies), crc32(whole))
 
-    def find(self, digest: bytes) -> Held | None:
+    def find(self, digest: bytes) -> Stored | None:
         """The key's lease."""
-        slot = self.index.find(digest)
-        return self.at(slot) if slot else None
+        line = self.index.find(digest)
+        return self.at(line) if line else None
 
-    def head(self, slot: int) -> int:
+    def head(self, line: int) -> int:
         """Where the lease begins that the line is of, 0 if it is of none."""
         try:
-            head = link(unseal(self.slots.read(slot)) or {}, "of", slot)
+            head = link(from_line(self.lines.read(line)) or {}, "of", line)
         except Unreadable:
             return 0
-        return head if 0 < head < self.index.slots and self.index.is_head(head) else 0
+        return head if 0 < head < self.index.lines and self.index.is_head(head) else 0
 
-    def at(self, slot: int) -> Held:
-        """What the index has there.  Raises Rotten where it is not that any more."""
+    def at(self, line: int) -> Stored:
+        """What the index has there.  Raises IndexCorrupt where it is not that any more."""
         try:
-            held = self.read(slot)
+            held = self.read(line)
         except Unreadable as e:
-            raise Rotten(f"line {slot} of {self.slots.path}: {e}") from e
-        if held.seal != self.index.seal(slot):
-            raise Rotten(f"line {slot} of {self.slots.path} is another than was written there")
+            raise IndexCorrupt(f"line {line} of {self.lines.path}: {e}") from e
+        if held.checksum != self.index.checksum(line):
+            raise IndexCorrupt(f"line {line} of {self.lines.path} is another than was written there")
         return held
 
-    def put(self, old: Held | None, new: Holding, last: Sequence[Address] = (), *, late: bool = False) -> None:
+    def put(self, old: Stored | None, new: Holding, last: Sequence[Address] = (), *, late: bool = False) -> None:
         """Commit the lease, in the place of the old one if there is one; ``last`` stays behind what is given now.
 
         ``late`` is for a new one, and leaves the sync to the caller, who needs no lock for it; see ``take_back``."""
         before, digest = old.outline[1] if old else [], digest_of(new)
         after = [(address.version, int(address)) for address in new.ips]
-        slot, sealed_ = self._write(old.slot if old else 0, encode(new), late=late)
+        line, checksum = self._write(old.line if old else 0, encode(new), late=late)
         with self._indexing():
             if old is None:
-                self.index.add(digest, slot, sealed_)
+                self.index.add(digest, line, checksum)
             else:
                 self._free(old.lines[1:])
                 if old.outline[0] != digest:
-                    self.index.rename(old.outline[0], digest, slot, sealed_)
+                    self.index.rename(old.outline[0], digest, line, checksum)
                 else:
-                    self.index.reseal(slot, sealed_)
+                    self.index.set_checksum(line, checksum)
             for version, number in set(before) - set(after):
                 self.index.pages.take(version, number)
             for version, number in after:
-                self.index.pages.give(version, number, slot)
+                self.index.pages.give(version, number, line)
             if not isinstance(new, Kept):
                 self.index.last = (*new.ips, *last)
-            self.trust()
+            self.mark_clean()
 
     @property
     def is_late(self) -> bool:
@@ -183,84 +183,84 @@ class Table:
 
     def take_back(self) -> None:
         """With the lock again: what was put late and could not be synced is gone, on disk or not.  Raises OSError."""
-        self.index.distrust()
-        for slot, line in self._late:
-            if self.slots.read(slot) == line:
-                self.slots.write(slot, BLANK)
-        self.slots.sync()
+        self.index.mark_dirty()
+        for line, data in self._late:
+            if self.lines.read(line) == data:
+                self.lines.write(line, BLANK)
+        self.lines.sync()
 
-    def drop(self, leases: Sequence[Held], *, late: bool = False) -> None:
+    def drop(self, leases: Sequence[Stored], *, late: bool = False) -> None:
         """Free them, on disk when this returns; ``late`` leaves the sync to the caller as ``put`` does."""
-        self.index.distrust()
+        self.index.mark_dirty()
         for held in leases:
-            self.slots.write(held.slot, BLANK)
+            self.lines.write(held.line, BLANK)
         # Another lease may be in a continuation's place before the disk knows that its first line is free.
         if late and not any(held.lines[1:] for held in leases):
-            self._late += [(held.slot, BLANK) for held in leases]
+            self._late += [(held.line, BLANK) for held in leases]
         else:
-            self.slots.sync()
+            self.lines.sync()
         with self._indexing():
             for held in leases:
                 digest, addresses = held.outline
                 for version, number in addresses:
                     self.index.pages.take(version, number)
-                self.index.remove(digest, held.slot)
+                self.index.remove(digest, held.line)
                 self._free(held.lines[1:])
-            self.trust()
+            self.mark_clean()
 
     def rehearse(self) -> None:
         """Do to the disk what a change does, without one.  Raises OSError."""
-        (slot,) = self._lines(1)
-        self.index.distrust()
-        self.slots.write(slot, BLANK)
-        self.slots.sync()
-        self.index.push(slot)
-        self.trust()
+        (line,) = self._lines(1)
+        self.index.mark_dirty()
+        self.lines.write(line, BLANK)
+        self.lines.sync()
+        self.index.push(line)
+        self.mark_clean()
 
-    def trust(self) -> None:
+    def mark_clean(self) -> None:
         if not self._is_spoilt:
-            self.index.trust(os.fstat(self.slots.fd))
+            self.index.mark_clean(os.fstat(self.lines.fd))
 
     @contextmanager
     def _indexing(self) -> Iterator[None]:
         """The change stands: what fails in here is the index's loss, and no later change of ours makes that good."""
         try:
             yield
-        except (OSError, Rotten):
+        except (OSError, IndexCorrupt):
             self._is_spoilt = True
 
-    def _write(self, slot: int, body: Json, *, late: bool = False) -> tuple[int, int]:
+    def _write(self, line: int, body: Json, *, late: bool = False) -> tuple[int, int]:
         """Commit the lease at that line or, for 0, a free one; where it is, and its checksum.
 
         The index is not trusted any more."""
         self.index.written += 1
         body["n"] = self.index.written
-        whole, rest = sealed(body), b""
+        whole, rest = to_line_if_it_fits(body), b""
         parts = [body] if whole else split(body)
-        fresh = self._lines(len(parts) - bool(slot))
-        lines = [slot, *fresh] if slot else fresh
-        old = self.slots.read(slot) if slot else BLANK
-        self.index.distrust()
+        fresh = self._lines(len(parts) - bool(line))
+        lines = [line, *fresh] if line else fresh
+        old = self.lines.read(line) if line else BLANK
+        self.index.mark_dirty()
         try:
-            if fresh[1:] or (slot and fresh):
+            if fresh[1:] or (line and fresh):
                 for at, part, after in zip(lines[1:], parts[1:], [*lines[2:], 0], strict=True):
-                    rest += (line := seal({"of": lines[0], **part} | ({"next": after} if after else {})))
-                    self.slots.write(at, line)
-                self.slots.sync()
+                    rest += (data := to_line({"of": lines[0], **part} | ({"next": after} if after else {})))
+                    self.lines.write(at, data)
+                self.lines.sync()
                 parts[0]["next"] = lines[1]
-            line = whole or seal(parts[0])
-            self.slots.write(lines[0], line)
+            data = whole or to_line(parts[0])
+            self.lines.write(lines[0], data)
             if late:
-                self._late.append((lines[0], line))
+                self._late.append((lines[0], data))
             else:
-                self.slots.sync()
+                self.lines.sync()
         except OSError:
             # It may have reached the disk all the same.
             with suppress(OSError):
-                self.slots.write(lines[0], old)
-                self.slots.sync()
+                self.lines.write(lines[0], old)
+                self.lines.sync()
             raise
-        return lines[0], crc32(line + rest)
+        return lines[0], crc32(data + rest)
 
     def _lines(self, count: int) -> list[int]:
         """So many free lines.  Raises OSError where there is no room for more."""
@@ -270,23 +270,23 @@ class Table:
                 if not self.index.free:
                     self._grow()
                 taken.append(self.index.pop())
-                if self.slots.read(taken[-1]).strip(b"\0 \n"):
-                    raise Rotten(f"line {taken[-1]} of {self.slots.path} counts as free and is not")
+                if self.lines.read(taken[-1]).strip(b"\0 \n"):
+                    raise IndexCorrupt(f"line {taken[-1]} of {self.lines.path} counts as free and is not")
         except OSError:
             # The file is as it was, but for its time.
             for line in reversed(taken):
                 self.index.push(line)
-            self.trust()
+            self.mark_clean()
             raise
         return taken
 
     def _grow(self) -> None:
-        if self.index.slots >= SLOTS:
-            raise OSError(0, f"it has {SLOTS} lines and can hold no more", str(self.slots.path))
-        self.index.push_all(self.index.slots, self.slots.grow(self.index.slots))
+        if self.index.lines >= MOST_LINES:
+            raise OSError(0, f"it has {MOST_LINES} lines and can hold no more", str(self.lines.path))
+        self.index.push_all(self.index.lines, self.lines.grow(self.index.lines))
 
     def _free(self, lines: Sequence[int]) -> None:
         # Not synced: a line that no lease names is free whatever it says.
         for line in lines:
-            self.slots.write(line, BLANK)
+            self.lines.write(line, BLANK)
             self.index.push(line)

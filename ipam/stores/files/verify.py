@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ipam.ranges import Span
-from ipam.stores.files.blocks import Rotten
-from ipam.stores.files.codec import Unreadable, unseal
+from ipam.stores.files.blocks import IndexCorrupt
+from ipam.stores.files.codec import Unreadable, from_line
 from ipam.stores.files.index import Index
-from ipam.stores.files.slots import QUARANTINE
+from ipam.stores.files.lines import QUARANTINE
 from ipam.stores.files.table import Table
 
 _Outline = tuple[bytes, list[tuple[int, int]]]
@@ -16,24 +16,24 @@ _Outline = tuple[bytes, list[tuple[int, int]]]
 
 def problems(table: Table) -> Iterator[str]:
     """What is wrong, in words.  Raises OSError."""
-    heads, seals, parts = dict[int, _Outline](), dict[int, int](), set[int]()
-    for slot, line in table.slots.lines(table.slots.size()):
+    heads, checksums, parts = dict[int, _Outline](), dict[int, int](), set[int]()
+    for line, data in table.lines.each(table.lines.count()):
         try:
-            body = unseal(line)
-            if not slot and (body is None or "schema" not in body):
+            body = from_line(data)
+            if not line and (body is None or "schema" not in body):
                 yield "line 0 is not what it should be"
-            elif slot and body is not None and "of" not in body:
-                held = table.read(slot)
-                heads[slot], seals[slot] = held.outline, held.seal
+            elif line and body is not None and "of" not in body:
+                held = table.read(line)
+                heads[line], checksums[line] = held.outline, held.checksum
                 parts.update(held.lines[1:])
         except Unreadable as e:
-            yield f"line {slot}: {e}"
+            yield f"line {line}: {e}"
     yield from _twice(heads)
-    if table.is_true:  # else it says so itself, as after every boot, and nobody believes it
+    if table.is_clean:  # else it says so itself, as after every boot, and nobody believes it
         try:
-            yield from _index(table.index, heads, seals, parts)
-        except Rotten as e:
-            yield f"index: {e}; the next call makes it anew"
+            yield from _index(table.index, heads, checksums, parts)
+        except IndexCorrupt as e:
+            yield f"index: {e}; the next call rebuilds it"
 
 
 def _twice(heads: dict[int, _Outline]) -> Iterator[str]:
@@ -46,18 +46,18 @@ def _twice(heads: dict[int, _Outline]) -> Iterator[str]:
             yield f"lines {', '.join(str(s) for s, (d, _) in heads.items() if d == digest)} are of one attachment"
 
 
-def _index(index: Index, heads: dict[int, _Outline], seals: dict[int, int], parts: set[int]) -> Iterator[str]:
+def _index(index: Index, heads: dict[int, _Outline], checksums: dict[int, int], parts: set[int]) -> Iterator[str]:
     there = set(index.pages.held())
-    expected = {(*address, slot) for slot, (_, addresses) in heads.items() for address in addresses}
-    for version, number, slot in sorted(expected - there):
-        yield f"index: {Span(version, number, number)} of line {slot} is not held there"
-    for version, number, slot in sorted(there - expected):
-        yield f"index: {Span(version, number, number)} is held there by line {slot}, which does not have it"
-    for slot, (digest, _) in heads.items():
-        if index.find(digest) != slot:
-            yield f"index: line {slot} is not found by its key"
-        elif index.seal(slot) != seals[slot]:
-            yield f"index: line {slot} is another than was written there"
+    expected = {(*address, line) for line, (_, addresses) in heads.items() for address in addresses}
+    for version, number, line in sorted(expected - there):
+        yield f"index: {Span(version, number, number)} of line {line} is not held there"
+    for version, number, line in sorted(there - expected):
+        yield f"index: {Span(version, number, number)} is held there by line {line}, which does not have it"
+    for line, (digest, _) in heads.items():
+        if index.find(digest) != line:
+            yield f"index: line {line} is not found by its key"
+        elif index.checksum(line) != checksums[line]:
+            yield f"index: line {line} is another than was written there"
     free = index.free_lines()
     if wrong := set(free) & (heads.keys() | parts):
         yield f"index: lines {sorted(wrong)} are in use and count as free"

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Final
 
 from cni.state import durable
-from ipam.stores.files.codec import BLANK, LINE, seal
+from ipam.stores.files.codec import BLANK, LINE, to_line
 
 SCHEMA: Final = 1
 # So many lines there may be.
-SLOTS: Final = 1 << 20
+MOST_LINES: Final = 1 << 20
 # So many lines at once.
 GROWTH: Final = 128
 # So many lines are read at once.
@@ -34,10 +34,10 @@ QUARANTINE: Final = "quarantine"
 # A FIFO or a device must not make us wait.
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
-HEAD: Final = seal({"schema": SCHEMA, "about": "hpn-ipam: a lease per line of 512 bytes; jq . shows them"})
+HEAD: Final = to_line({"schema": SCHEMA, "about": "hpn-ipam: a lease per line of 512 bytes; jq . shows them"})
 
 
-class Slots:
+class Lines:
     """The open file; who writes has the lock, and whoever opened it closes.  A new one is empty, which ``repair`` makes
     good."""
 
@@ -48,11 +48,11 @@ class Slots:
     def close(self) -> None:
         os.close(self.fd)
 
-    def read(self, slot: int) -> bytes:
-        return os.pread(self.fd, LINE, slot * LINE)
+    def read(self, line: int) -> bytes:
+        return os.pread(self.fd, LINE, line * LINE)
 
-    def write(self, slot: int, line: bytes) -> None:
-        _write(self.fd, line, slot * LINE)
+    def write(self, line: int, data: bytes) -> None:
+        _write(self.fd, data, line * LINE)
 
     def write_head(self) -> None:
         self.write(0, HEAD)
@@ -60,37 +60,37 @@ class Slots:
     def sync(self) -> None:
         os.fdatasync(self.fd)
 
-    def size(self) -> int:
+    def count(self) -> int:
         """In lines, the last perhaps not whole; what is behind the most that there may be is none of ours."""
-        return min(-(-os.fstat(self.fd).st_size // LINE), SLOTS)
+        return min(-(-os.fstat(self.fd).st_size // LINE), MOST_LINES)
 
-    def lines(self, slots: int) -> Iterator[tuple[int, bytes]]:
+    def each(self, lines: int) -> Iterator[tuple[int, bytes]]:
         """So many lines with their numbers, from the first on; shorter than a line where the file ends."""
-        for start in range(0, slots, READ):
+        for start in range(0, lines, READ):
             data = os.pread(self.fd, READ * LINE, start * LINE)
-            for i in range(min(READ, slots - start)):
+            for i in range(min(READ, lines - start)):
                 yield start + i, data[i * LINE : (i + 1) * LINE]
 
-    def containing(self, text: bytes, slots: int) -> Iterator[int]:
+    def containing(self, text: bytes, lines: int) -> Iterator[int]:
         """Which of so many lines have the text somewhere; without taking each line by itself."""
-        for start in range(0, slots, READ):
+        for start in range(0, lines, READ):
             data = os.pread(self.fd, READ * LINE, start * LINE)
             at = data.find(text)
             while at >= 0:
                 yield start + at // LINE
                 at = data.find(text, (at // LINE + 1) * LINE)
 
-    def grow(self, slots: int) -> int:
-        """Blank lines from ``slots`` on, on disk; how many there are in all then.  Raises OSError, and none are."""
-        more = GROWTH - slots % GROWTH
+    def grow(self, lines: int) -> int:
+        """Blank lines from ``lines`` on, on disk; how many there are in all then.  Raises OSError, and none are."""
+        more = GROWTH - lines % GROWTH
         try:
-            _write(self.fd, BLANK * more, slots * LINE)
+            _write(self.fd, BLANK * more, lines * LINE)
             self.sync()
         except OSError:
             with suppress(OSError):
-                os.ftruncate(self.fd, slots * LINE)
+                os.ftruncate(self.fd, lines * LINE)
             raise
-        return slots + more
+        return lines + more
 
     def copy(self, lines: Sequence[bytes], to: Path) -> Path:
         """The lines in a new file in that directory, on disk, for people to look at.  Raises OSError, IoFailure."""
@@ -112,7 +112,7 @@ def place(quarantine: Path, name: str) -> Path:
     return _unused(durable.directory(quarantine) / name)
 
 
-def file(path: str, log: list[str] | None = None) -> int:
+def open_file(path: str, log: list[str] | None = None) -> int:
     """It opened, and made where there is none.  Raises OSError, IoFailure.
 
     What cannot be opened, being no file, is moved to quarantine and ``log`` is told, if there is one.
@@ -125,7 +125,7 @@ def file(path: str, log: list[str] | None = None) -> int:
     return _in_place_of(path, log)
 
 
-def truly(fd: int, path: str, log: list[str] | None = None) -> int:
+def ensure_file(fd: int, path: str, log: list[str] | None = None) -> int:
     """The descriptor, or that of a file in the place of what is none, which is closed then.  Raises OSError, IoFailure,
     and what was given is open still."""
     if stat.S_ISREG(os.fstat(fd).st_mode):
