@@ -14,10 +14,10 @@ _ARGS: Final = frozenset({
 
 
 def cni_args(text: str) -> dict[str, str]:
-    """CNI_ARGS ("K=V;K=V") as a dictionary.
+    """CNI_ARGS ("K=V;K=V") as a dictionary.  Raises BadEnvironment.
 
-    A repeated key is normal (Multus sends its own twice); the last wins.  An unknown key is refused unless
-    IgnoreUnknown is 1 or true, as libcni's LoadArgs does.  Raises BadEnvironment.
+    The last one counts where a key is repeated, which is normal: Multus sends its own twice.  An unknown key is
+    refused, unless IgnoreUnknown is 1 or true, as in libcni's LoadArgs.
     """
     pairs = dict[str, str]()
     for pair in filter(None, text.split(";")):
@@ -34,15 +34,15 @@ def cni_args(text: str) -> dict[str, str]:
 
 
 def pod_name(args: Mapping[str, str]) -> str:
-    """What CNI_ARGS call the pod: namespace/name, or the name alone, as podman gives it; empty without a name."""
+    """The pod's name in CNI_ARGS: "namespace/name"; the name alone, as from podman; empty without a name."""
     name, namespace = args.get("K8S_POD_NAME", ""), args.get("K8S_POD_NAMESPACE", "")
     return f"{namespace}/{name}" if name and namespace else name
 
 
 def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: str) -> Any:
-    """What this attachment asks for under ``key``: runtimeConfig, else args.cni, else CNI_ARGS, else None.
+    """What this attachment asks for: ``key`` in runtimeConfig, else in args.cni, else ``arg`` in CNI_ARGS, else None.
 
-    The order is CONVENTIONS.md's: a key given in a more specific place hides the others whole.
+    The order is CONVENTIONS.md's: a more specific place hides the others whole.  Raises InvalidConfig.
     """
     for source in (_object(conf, "runtimeConfig"), args_cni(conf)):
         if source.get(key):
@@ -51,7 +51,7 @@ def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: s
 
 
 def args_cni(conf: Mapping[str, Any]) -> Mapping[str, Any]:
-    """args.cni: what this attachment asks for, as CONVENTIONS.md has it.  Raises InvalidConfig."""
+    """The configuration's args.cni (CONVENTIONS.md).  Raises InvalidConfig if it is no object."""
     return _object(_object(conf, "args"), "cni", within="args.")
 
 

@@ -1,5 +1,6 @@
-"""From request to reply: the checks every plugin owes, the table of verbs, and the one place where an
-exception becomes a CNI error (SPEC 1.1.0, "Error")."""
+"""From request to reply: the checks that every plugin owes, and the one place where an exception becomes a CNI error
+(SPEC 1.1.0, "Error").
+"""
 
 import json
 import os
@@ -12,13 +13,13 @@ from cni.protocol.spec import Config, Reply, Request
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
-# A command gets the request and the decoded configuration, returns ADD's result or None, and may append lines
-# for stderr.
+# A command gets the request, the decoded configuration and a list, to which it may append lines for stderr.  It returns
+# ADD's result, or None.
 Command = Callable[[Request, Config, list[str]], Result | None]
 
 
 def answer(request: Request, commands: Mapping[str, Command]) -> Reply:
-    """Answer one request; never raises."""
+    """Answer one request by the command for its verb.  VERSION needs none.  Never raises."""
     version, log = spec.NEWEST, list[str]()
     try:
         spec.check_environment(request)
@@ -34,7 +35,10 @@ def answer(request: Request, commands: Mapping[str, Command]) -> Reply:
 
 
 def error_json(version: str, error: Exception) -> str:
-    """The error document of SPEC 1.1.0; an OSError is a kernel's refusal, anything unknown a bug of ours."""
+    """The error document of SPEC 1.1.0, in that version.
+
+    An OSError becomes KernelRefused; any other exception that is no CniError is a bug of ours, with code 999.
+    """
     if isinstance(error, OSError):
         what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
         refused = KernelRefused(what)
@@ -52,7 +56,7 @@ def _document(version: str, **fields: object) -> str:
 
 
 def _trace(error: Exception) -> list[str]:
-    """A bug's origin, for the log; an error we meant to give needs none."""
+    """The traceback of a bug, for stderr.  A CniError or OSError needs none."""
     if isinstance(error, CniError | OSError):
         return []
     import traceback  # noqa: PLC0415  # a fortieth of the start

@@ -1,8 +1,7 @@
-"""Every way an answer can be an error.
+"""The errors that an answer can be: one class for each that a caller can act on.
 
-Codes 1-8, 11, 50 and 51 are the specification's (CNI SPEC 1.1.0, "Error", and libcni's types.go for 8);
-100 and above are ours and listed in docs/errors.md.  A class per answer a caller can act on: nobody
-formats a code into text, and only dispatch.py turns an exception into JSON.
+Codes 1-8, 11, 50 and 51 are the specification's (CNI SPEC 1.1.0, "Error", and libcni's types.go for 8).  Codes from 100
+on are ours; docs/errors.md lists them.  Only dispatch.py turns an exception into JSON.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ Failure = TypeVar("Failure", bound=Exception)
 
 
 class CniError(Exception):
-    """An answer to the runtime: ``msg`` names key, value and remedy; the exception's notes become ``details``."""
+    """An error for the runtime.  ``msg`` names key, value and remedy.  The exception's notes become ``details``."""
 
     code: ClassVar[int] = 999
 
@@ -28,13 +27,13 @@ class CniError(Exception):
 
 
 class IncompatibleVersion(CniError):
-    """The configuration's cniVersion is not one we speak, or is older than the command."""
+    """We do not speak the configuration's cniVersion, or it does not have the command."""
 
     code = 1
 
 
 class UnsupportedField(CniError):
-    """A key we do not know; refused so that a misspelled option is never silently ignored."""
+    """A key is unknown.  It is refused, so that a misspelled option is not silently ignored."""
 
     code = 2
 
@@ -58,93 +57,93 @@ class DecodeFailure(CniError):
 
 
 class InvalidConfig(CniError):
-    """The configuration is understood and cannot be served; the message names key and value."""
+    """The configuration is understood, but cannot be served."""
 
     code = 7
 
 
 class InvalidNetns(CniError):
-    """CNI_NETNS is the namespace the plugin itself runs in."""
+    """CNI_NETNS is the namespace in which the plugin itself runs."""
 
     code = 8
 
 
 class TryAgain(CniError):
-    """Busy; the runtime may simply repeat the call."""
+    """Something is busy, or not over yet.  The runtime may repeat the call."""
 
     code = 11
 
 
 class NotAvailable(CniError):
-    """STATUS: no ADD can be served now."""
+    """STATUS: an ADD would fail now."""
 
     code = 50
 
 
 class InterfaceExists(CniError):
-    """The name asked for is taken in the pod, or this attachment already stands."""
+    """The pod has an interface of the requested name, or the attachment exists already."""
 
     code = 100
 
 
 class LinkUnavailable(CniError):
-    """The master is absent, down, or of a kind that cannot carry the attachment."""
+    """The interface or device below the attachment is absent, down, or of a wrong kind."""
 
     code = 101
 
 
 class AddressUnavailable(CniError):
-    """A requested address is taken, reserved or in no range."""
+    """A requested address is held, reserved or in no range."""
 
     code = 102
 
 
 class AddressHeld(AddressUnavailable):
-    """A requested address is another's: it may be free once what is dead is released."""
+    """Another attachment holds a requested address.  It may be free once dead leases are released."""
 
 
 class PoolExhausted(CniError):
-    """Every address of a range set is held."""
+    """All addresses of a range set are held."""
 
     code = 103
 
 
 class AddressConflict(CniError):
-    """Duplicate address detection found another owner on the link."""
+    """Another host on the link has the address."""
 
     code = 104
 
 
 class KernelRefused(CniError):
-    """The kernel answered a request with an errno nobody above expected."""
+    """The kernel refused something with an errno that has no other class."""
 
     code = 105
 
 
 class DelegateFailed(CniError):
-    """The IPAM plugin was not found, died, or printed something that is not CNI."""
+    """The IPAM plugin was not found, died, or printed what is not CNI."""
 
     code = 106
 
 
 class DelegateNotRun(DelegateFailed):
-    """It was never started, so it holds nothing."""
+    """The IPAM plugin was not started, so it holds nothing for the attachment."""
 
 
 class CheckFailed(CniError):
-    """CHECK: what ADD promised is not there any more."""
+    """CHECK: something that ADD promised is not there any more."""
 
     code = 107
 
 
 class RecordUnreadable(CniError):
-    """A state file was truncated, altered or written by a newer version; it has been set aside."""
+    """A state file was truncated, altered or written by a newer version.  It has been set aside."""
 
     code = 108
 
 
 class DeviceTaken(CniError):
-    """``devices`` are all that would have done but for the attachments that have them."""
+    """Other attachments have the device.  ``devices`` are all that would have done if they were free."""
 
     def __init__(self, msg: str, *devices: str) -> None:
         super().__init__(msg)
@@ -152,13 +151,13 @@ class DeviceTaken(CniError):
 
 
 class DeviceInUse(DeviceTaken):
-    """The device belongs to another attachment."""
+    """Another attachment has the device."""
 
     code = 109
 
 
 class NoneFree(DeviceTaken, LinkUnavailable):
-    """Any one of several devices would have done, and none is free."""
+    """None of the devices that would do is free."""
 
 
 class GidTableFull(CniError):
@@ -168,7 +167,7 @@ class GidTableFull(CniError):
 
 
 class DelegateError(CniError):
-    """A delegate's own error, passed on under its own code."""
+    """An error that the IPAM plugin itself has answered, passed on with its own code."""
 
     def __init__(self, code: int, msg: str, details: str = "") -> None:
         super().__init__(msg, details)
@@ -176,17 +175,17 @@ class DelegateError(CniError):
 
 
 def combine(failures: Sequence[Failure]) -> Failure:
-    """Several failures as one: the first, the others in its details."""
+    """Several failures as one: the first, with the others as its notes."""
     first, *others = failures
     for other in others:
         first.add_note(f"also: {other}")
     return first
 
 
-class doing:  # noqa: N801  # read as a word, as suppress is
-    """Add "while <what>" to whatever passes through."""
+class doing:  # noqa: N801  # a word in lower case, as suppress is
+    """A context manager that adds the note "while <what>" to an exception that leaves it."""
 
-    # Not a generator with contextmanager, which costs five times as much: there are several in every ADD.
+    # Not a generator with contextmanager, which costs five times as much.  Every ADD has several.
     __slots__ = ("_what",)
 
     def __init__(self, what: str) -> None:

@@ -1,6 +1,6 @@
-"""Where an attachment's state is and who hands out its addresses: the part of a configuration that DEL and GC need.
+"""Where an attachment's state is, and which IPAM plugin gives its addresses.  DEL and GC need only that.
 
-It is read from a configuration of any quality: a pod must be deletable after its network's was broken.
+It is read without looking at the rest, because a pod must be deletable after its network's configuration was broken.
 """
 
 import os
@@ -13,15 +13,15 @@ from cni.protocol import spec
 from cni.protocol.errors import InvalidConfig
 from cni.protocol.spec import Config
 
-# What the journal names, devices and namespaces, ends with the boot; where that is a tmpfs, syncing it costs nothing.
+# The devices and namespaces that the journal names end with the boot.  On a tmpfs, syncing costs nothing.
 STATE_DIR: Final = "/run/hpn"
-# Addresses outlive it, for whoever asks after a reboot whose they were.
+# Leases outlive the boot, for people who ask after it whose an address was.
 IPAM_DIR: Final = "/var/lib/cni/hpn/ipam"
 
 
 @dataclass(frozen=True)
 class Location:
-    """``ipam`` is the plugin's name, empty for none."""
+    """The network's name, the state directory, and the IPAM plugin's name, empty for none."""
 
     network: str
     state_dir: Path
@@ -29,7 +29,7 @@ class Location:
 
 
 def location(conf: Config) -> Location:
-    """Raises InvalidConfig."""
+    """The configuration's Location.  Raises InvalidConfig."""
     state_dir = conf.get("stateDir", STATE_DIR)
     if not isinstance(state_dir, str) or not is_absolute(state_dir):
         raise InvalidConfig(f"stateDir {state_dir!r} must be an absolute path")
@@ -39,7 +39,7 @@ def location(conf: Config) -> Location:
     plugin = ipam.get("type", "")
     if not isinstance(plugin, str) or (ipam and not plugin):
         raise InvalidConfig(f"ipam.type {plugin!r} names no plugin; set hpn-ipam, host-local, ... or remove ipam")
-    # Not an IPAM: it would ask itself, without end.  Such a one holds nothing, so DEL and GC go on without it.
+    # A plugin that names itself as its IPAM would ask itself without end.  It holds nothing: DEL and GC need no IPAM.
     return Location(spec.network_of(conf), path_of(state_dir), "" if names_itself(conf) else plugin)
 
 
@@ -50,18 +50,20 @@ def names_itself(conf: Config) -> bool:
 
 
 def is_stripped(conf: Config) -> bool:
-    """Whether it says nothing but who is asked: to that Multus (4.3) strips a network that it has from a file, for DEL
-    and STATUS."""
+    """Whether it names nothing but the plugins.
+
+    Multus (4.3) strips a network that it has from a file to that, for DEL and STATUS.
+    """
     ipam = conf.get("ipam")
     return conf.keys() <= {"cniVersion", "name", "type", "ipam"} and isinstance(ipam, dict) and ipam.keys() == {"type"}
 
 
-# A node has one or two, and to make one takes longer than to open what is there.
+# A node has one or two such paths, and making a Path takes longer than opening the file.
 path_of = lru_cache(maxsize=64)(Path)
 
 
 def is_absolute(path: str) -> bool:
-    """Whether it is an absolute path that the kernel could take."""
+    """Whether the kernel would take it as an absolute path."""
     try:
         return path.startswith("/") and b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:

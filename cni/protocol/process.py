@@ -11,7 +11,7 @@ from cni.protocol.spec import NEWEST, Program, Reply, Request, variables
 
 
 def environment() -> dict[str, str]:
-    """This process's environment as another program should see it: as it was given, for Python adds to it (PEP 538)."""
+    """This process's environment as it was given, for other programs: Python adds variables to it (PEP 538)."""
     given = variables(Path("/proc/self/environ").read_bytes())
     return {name: value for name, value in given.items() if name in os.environ}
 

@@ -1,4 +1,4 @@
-"""What ADD answers, and its shape in each version of the specification.  Pure; standard library only.
+"""ADD's result, and its shape in each version of the specification.  Pure; standard library only.
 
 | version       | ips[].version | 1.1.0's own keys of interfaces[] and routes[] | empty dns |
 |---------------|---------------|-----------------------------------------------|-----------|
@@ -34,7 +34,12 @@ _ROUTE_1_1 = ("mtu", "advmss", "priority", "table", "scope")
 
 @dataclass(frozen=True)
 class Interface:
-    """A link ADD made or moved; ``sandbox`` is CNI_NETNS verbatim, empty on the host."""
+    """A link that ADD has made or moved.
+
+    - ``sandbox``: CNI_NETNS as it was given; empty on the host.
+    - ``mtu``: bytes; 0 where it is not told.
+    - ``socket_path``, ``pci_id``: socketPath and pciID, empty for none.
+    """
 
     name: str
     mac: str = ""
@@ -46,7 +51,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class Ip:
-    """An address with its prefix length; ``interface`` is an index into the result's interfaces."""
+    """An address with its prefix length.  ``interface`` is an index into the result's interfaces."""
 
     address: IPv4Interface | IPv6Interface
     gateway: Address | None = None
@@ -55,7 +60,7 @@ class Ip:
 
 @dataclass(frozen=True)
 class Route:
-    """A route; attributes left None take the kernel's default (man 8 ip-route)."""
+    """A route.  None is the kernel's default (man 8 ip-route); ``mtu`` and ``advmss`` are bytes."""
 
     dst: Network
     gw: Address | None = None
@@ -68,7 +73,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Result:
-    """SPEC 1.1.0, "ADD Success"; what an IPAM plugin returns is the same without interfaces."""
+    """SPEC 1.1.0, "ADD Success".  An IPAM plugin's result has no interfaces."""
 
     interfaces: tuple[Interface, ...] = ()
     ips: tuple[Ip, ...] = ()
@@ -106,7 +111,7 @@ class Result:
         return result
 
     def after(self, previous: "Result") -> "Result":
-        """This result appended to an earlier plugin's: its items first, our interface indices moved up."""
+        """The result of a chain: the earlier plugin's items, then ours, with our indexes into interfaces moved up."""
         offset = len(previous.interfaces)
         ours = tuple(ip if ip.interface is None else replace(ip, interface=ip.interface + offset) for ip in self.ips)
         return Result(

@@ -13,12 +13,12 @@ from cni.protocol.spelling import normalize, refuse_duplicates
 
 VERSIONS: Final = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 NEWEST: Final = VERSIONS[-1]
-# What every runtime takes that is in use (docs/runtimes.md).
+# The newest version that every runtime in use takes (docs/runtimes.md).
 WIDELY_TAKEN: Final = "1.0.0"
 
-# Per verb: the specification version that brought it, and the variables it requires.  CNI_PATH is required
-# where a delegate may have to be found; the specification asks for it on GC only, and so do we, because a
-# runtime that serves no delegate should not be refused for its absence.
+# Verb -> the version of the specification that brought it, and the variables that it requires.  CNI_PATH is where a
+# delegate is looked for.  The specification requires it for GC only, and so do we: a runtime without delegates must not
+# be refused because of it.
 VERBS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "ADD": ("0.1.0", ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME")),
     "DEL": ("0.1.0", ("CNI_CONTAINERID", "CNI_IFNAME")),
@@ -34,39 +34,40 @@ _ID_MAX: Final = 220
 # The specification's main branch and libcni use the first name, its tag spec-v1.1.0 the second; the first wins.
 VALID_ATTACHMENTS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
 
-# Set for every program that we start as a delegate.  The main plugin refuses to run where it is.
+# This variable is set for every program that we start as a delegate.  The main plugin refuses to run if it is set.
 DELEGATED: Final = "HPN_DELEGATED"
 
 Json = dict[str, Any]
-# One that was decoded.  Nobody may change it: the next request's may be the same object (``cached``).
+# A decoded configuration.  Nobody may change it, for the next request's may be the same object (``cached``).
 Config = Mapping[str, Any]
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# A PF's VFs are so many configurations, where the runtime puts each one's address in.
+# How many configurations are kept.  Where the runtime puts a VF's address into it, each VF has a configuration.
 _REMEMBERED: Final = 256
+# Bytes.  A longer configuration has lists, and does not come again.
 _LONG: Final = 1 << 12
 
 
 @dataclass(frozen=True)
 class Key:
-    """What the specification identifies an attachment by, within one network."""
+    """An attachment's key within its network, as the specification has it."""
 
     container_id: str
     ifname: str
 
     def __str__(self) -> str:
-        # Neither part can hold a colon, so this is unambiguous; it is also the state files' name.
+        # Neither part can have a colon, so this is unambiguous.  State files have it as their name.
         return f"{self.container_id}:{self.ifname}"
 
     def of(self, pod: str, network: str) -> str:
-        """For people, who know the pod by its name and a container by the first twelve digits of its id."""
+        """The attachment's name in a message for people, with the pod's name and twelve digits of the container id."""
         container = f"container {self.container_id[:12]}"
         return f"{self.ifname} of {f'{pod}, ' if pod else ''}{container}, network {network}"
 
 
 def _never() -> bool:
-    """Who runs in its caller's own process ends with it."""
+    """Whoever runs in its caller's own process ends with it."""
     return False
 
 
@@ -76,13 +77,14 @@ def _none() -> Collection[Key]:
 
 @dataclass(frozen=True)
 class Request:
-    """What a runtime hands to a plugin: its environment and its stdin, nothing parsed yet.
+    """What a runtime hands to a plugin: its environment and its stdin, not parsed.
 
-    ``inside`` are descriptors of CNI_NETNS and of a NETLINK_ROUTE socket in there, where a launcher opened them: the
-    path may not be visible to us.  They stay the giver's to close.  ``abandoned`` says whether nobody waits for the
-    reply any more.  ``attached`` names the attachments that GC's IPAM is to leave alone, whatever the list says.  It
-    has to be asked after the leases were read.  ``in_use`` tells the IPAM's DEL that the pod may use the addresses
-    still.
+    - ``inside``: descriptors of CNI_NETNS and of a NETLINK_ROUTE socket in there, if a launcher has opened them: we may
+      not see the path.  Whoever gave them closes them.
+    - ``abandoned``: whether nobody waits for the reply any more.
+    - ``attached``: the attachments that the IPAM's GC must spare, whatever the runtime's list says.  It must be asked
+      after the leases were read.
+    - ``in_use``: for the IPAM's DEL: the pod may still use the addresses.
     """
 
     environ: Mapping[str, str]
@@ -108,19 +110,22 @@ class Request:
         return Key(self.var("CNI_CONTAINERID"), self.var("CNI_IFNAME"))
 
     def but(self, *, stdin: bytes | None = None, **environ: str) -> "Request":
-        """The same request with other stdin or variables, as a delegate is to see it."""
+        """The same request with another stdin or other variables, for a delegate."""
         return replace(self, stdin=self.stdin if stdin is None else stdin, environ={**self.environ, **environ})
 
     def refuse_if_abandoned(self) -> None:
-        """Raise TryAgain.  To be asked where a command is alone with what it would change: a runtime that has killed
-        its caller may have sent another one since, and had it answered."""
+        """Raise TryAgain if nobody waits for the reply any more.
+
+        It has to be asked under the lock of what the command would change: a runtime that has killed the caller may
+        have sent another command since, and got its answer.
+        """
         if self.abandoned():
             raise TryAgain(f"who asked for {self.command} waits no more, so it was not begun; repeat it")
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What goes back: at most one JSON document for stdout, and lines for stderr that no runtime parses."""
+    """The answer: at most one JSON document for stdout, the exit code, and lines for stderr, which nobody parses."""
 
     stdout: str = ""
     exit_code: int = 0
@@ -131,16 +136,16 @@ Program = Callable[[Request], Reply]
 
 
 def variables(block: bytes) -> dict[str, str]:
-    """A process's environment: NAME=VALUE strings, each with a zero byte behind it (man 5 proc_pid_environ).  Of a name
-    that is there twice the first counts, as for getenv."""
+    """An environment block as a dictionary: NAME=VALUE strings, each with a zero byte behind it (man 5
+    proc_pid_environ).  The first one counts where a name is there twice, as for getenv."""
     pairs = os.fsdecode(block).split("\0")
     return dict(pair.split("=", 1) for pair in reversed(pairs) if "=" in pair)
 
 
 def check_environment(request: Request) -> None:
-    """Refuse a request whose variables cannot be served, naming every one of them at once.
+    """Raise BadEnvironment if a variable is missing or invalid; all that are missing are named at once.
 
-    Raises BadEnvironment.  Rules: SPEC 1.1.0 "Parameters"; libcni pkg/utils for the characters.
+    The rules: SPEC 1.1.0, "Parameters"; libcni's pkg/utils for the characters.
     """
     command = request.command
     if command not in VERBS:
@@ -162,21 +167,23 @@ def check_environment(request: Request) -> None:
 
 
 def bad_ifname(name: str) -> str:
-    """Why the kernel or libcni would refuse this interface name; empty if neither does (dev_valid_name)."""
+    """Why the kernel (dev_valid_name) or libcni would refuse an interface's name; empty if neither does."""
     if not 1 <= len(os.fsencode(name)) <= 15:
         return "1 to 15 bytes"
     if name in (".", ".."):
         return "'.' and '..' are directories"
-    # The kernel fills in a number for %d, and the interface would have another name than the one asked for.
+    # The kernel replaces %d by a number, and the interface would have another name than the requested one.
     if any(c in "/:%" or c.isspace() or not c.isprintable() for c in name):
         return "no '/', ':', '%', white space or control characters"
     return ""
 
 
 def cached(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:
-    """``parse``, of stdin and more, answered from memory where it lately was asked the same: a node's attachments have
-    few configurations between them.  A result in it is each one's own, and lists are long: neither comes again."""
-    remembered: Any = lru_cache(_REMEMBERED)(parse)  # whose type forgets the parameters
+    """A decorator: keep what ``parse`` makes of the latest stdins, for a node's attachments share few configurations.
+
+    A configuration with a result in it (prevResult), or a long one with lists, does not come again, and is not kept.
+    """
+    remembered: Any = lru_cache(_REMEMBERED)(parse)  # Any, because lru_cache's type forgets the parameters
 
     def parsed(stdin: bytes, /, *args: P.args, **kwargs: P.kwargs) -> T:
         comes_again = len(stdin) < _LONG and b'"prevResult"' not in stdin
@@ -187,15 +194,20 @@ def cached(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[by
 
 
 def configuration(request: Request) -> Config:
-    """The request's, decoded.  What is ambiguous is refused, but for DEL and GC: a pod must be deletable whatever its
-    network's configuration has become.  Raises DecodeFailure, InvalidConfig."""
+    """The request's configuration, decoded.  Raises DecodeFailure, InvalidConfig.
+
+    What is ambiguous is refused, except for DEL and GC: a pod must be deletable, whatever has become of its network's
+    configuration.
+    """
     return decode(request.stdin, request.command not in ("DEL", "GC"))
 
 
 @cached
 def decode(stdin: bytes, strictly: bool = True) -> Config:  # noqa: FBT001, FBT002  # lru_cache's keys are positional
-    """The configuration as a JSON object, in our spelling.  A key that is given twice is refused, or else the last one
-    counts.  Raises DecodeFailure, InvalidConfig."""
+    """The configuration as a JSON object, in our spelling.  Raises DecodeFailure, InvalidConfig.
+
+    With ``strictly`` a key that is given twice is refused; without, the last one counts.
+    """
     try:
         conf = json.loads(stdin, object_pairs_hook=refuse_duplicates if strictly else None)
         if isinstance(conf, dict):
@@ -206,7 +218,7 @@ def decode(stdin: bytes, strictly: bool = True) -> Config:  # noqa: FBT001, FBT0
 
 
 def version_of(conf: Mapping[str, Any], command: str) -> str:
-    """The version to answer in.  Raises IncompatibleVersion where we do not speak it or it lacks the command."""
+    """The version to answer in.  Raises IncompatibleVersion if we do not speak it, or it does not have the command."""
     version = conf.get("cniVersion") or "0.1.0"
     if version not in VERSIONS and not conf.get("cniVersion"):
         raise IncompatibleVersion(
@@ -227,7 +239,7 @@ def version_of(conf: Mapping[str, Any], command: str) -> str:
 
 
 def network_of(conf: Mapping[str, Any]) -> str:
-    """The network's name, fit to be a directory.  Raises InvalidConfig."""
+    """The network's name, which can name a directory.  Raises InvalidConfig."""
     name = conf.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _ID_MAX:
         raise InvalidConfig(
@@ -238,15 +250,14 @@ def network_of(conf: Mapping[str, Any]) -> str:
 
 
 def valid_attachments(conf: Mapping[str, Any]) -> frozenset[Key] | None:
-    """GC's list of what still lives; None where the runtime sent none (and so vouches for nothing).
-    Raises InvalidConfig."""
+    """The attachments that GC must spare, by the runtime's list; None if it sent none.  Raises InvalidConfig."""
     key = next((k for k in VALID_ATTACHMENTS if conf.get(k) is not None), "")
     if not key:
         return None
     value = conf[key]
     members = [_attachment(item) for item in value] if isinstance(value, list) else [None]
     valid = frozenset(filter(None, members))
-    # Whatever is misread here is removed, so nothing is guessed.
+    # What is not in this list is removed, so nothing is guessed.
     if None in members:
         raise InvalidConfig(f"{key} {value!r} is not a list of {{containerID, ifname}}")
     return valid

@@ -1,8 +1,8 @@
-"""A configuration as other plugins' users spell it -> as docs/reference.md spells it.  Pure; standard library only.
+"""A configuration in other plugins' spelling -> in docs/reference.md's.  Pure; standard library only.
 
-Go's plugins take a key in any case, null for whatever is not given, and an empty string where they have a default: a
-configuration written for them comes like that.  It is put right once, here, and no model knows of it.  Members of maps
-(``sysctl``, ``capabilities``) and of what is not ours (``prevResult``) are left alone, and so are keys we do not know.
+Go's plugins take a key in any case, null for what is not given, and an empty string for a default.  So a configuration
+that was written for them may have these.  They are put right once, here, and no model knows of them.  Members of maps
+(``sysctl``, ``capabilities``) and of what is not ours (``prevResult``) are left alone, and so are unknown keys.
 """
 
 import json
@@ -15,8 +15,14 @@ from cni.protocol.errors import InvalidConfig
 
 @dataclass(frozen=True)
 class Shape:
-    """An object's keys, with what is below each; lists stand for their items.  ``empty`` are those where "" is the
-    default, ``null`` those where null is a value."""
+    """An object's keys.
+
+    - ``keys``: key -> the shape of the object below it, or of the objects in the list below it; None for anything else.
+    - ``below``: the keys that have a shape, with it.
+    - ``folded``: key in lower case -> key.
+    - ``empty``: the keys whose default an empty string stands for.
+    - ``null``: the keys for which null is a value.
+    """
 
     keys: Mapping[str, "Shape | None"]
     below: tuple[tuple[str, "Shape"], ...]
@@ -60,10 +66,10 @@ NETWORK: Final = _shape(
 
 
 def refuse_duplicates(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object of its members (json's object_pairs_hook).  Raises InvalidConfig for a key that is there twice."""
+    """A JSON object of its members (json's object_pairs_hook).  Raises InvalidConfig if a key is there twice."""
     found = dict(members)
     if len(found) < len(members):
-        places = {name: at for at, (name, _) in enumerate(members)}  # of each the last
+        places = {name: at for at, (name, _) in enumerate(members)}  # the last place of each
         key = next(name for at, (name, _) in enumerate(members) if places[name] != at)
         values = " and ".join([json.dumps(value)[:100] for name, value in members if name == key][:3])
         raise InvalidConfig(f"key {json.dumps(key)} is given twice in one object, as {values}; remove one")
@@ -71,13 +77,15 @@ def refuse_duplicates(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def normalize(conf: dict[str, Any], shape: Shape = NETWORK, *, strictly: bool = True) -> dict[str, Any]:
-    """The same in our spelling, and without what only says "the default".  Raises InvalidConfig for a key that is there
-    in two spellings, or else takes the last."""
+    """The configuration in our spelling, without members that only stand for a default.
+
+    With ``strictly`` it raises InvalidConfig for a key that is there in two spellings; without, the last one counts.
+    """
     return conf if _is_normal(conf, shape) else _normalize(conf, shape, strictly, "")
 
 
 def _is_normal(value: Any, shape: Shape) -> bool:
-    """Whether nothing is to be done.  So it is mostly, and to ask takes a quarter of what it takes to do it."""
+    """Whether it is in our spelling already, as mostly.  Asking takes a quarter of the time of ``_normalize``."""
     if isinstance(value, dict):
         values = value.values()
         return (

@@ -1,10 +1,10 @@
-"""A state file is whole or absent: JSON with a checksum, replaced by rename, synced before it is believed.
+"""State files that are whole or absent: JSON with a checksum, replaced by rename, and synced before anybody is told.
 
     {"schema": 1, "sha256": "<of body, canonical>", "body": {...}}
 
-A writer holds the lock of the file's directory or attachment, so one fixed temporary name per file is
-enough and a crash leaves at most "<name>.tmp", which the next write replaces and ``remove`` removes.
-Out of scope: locking, and what a body means.
+A writer holds the lock of the file's directory or attachment, so one fixed temporary name per file is enough.  A crash
+leaves at most "<name>.tmp", which the next write replaces and ``remove`` removes.  Out of scope: locking, and what a
+body means.
 """
 
 import errno
@@ -31,13 +31,15 @@ T = TypeVar("T")
 
 @cache
 def boot_id() -> str:
-    """This boot's identity (man 4 random): what an older boot recorded says nothing about today's devices."""
+    """This boot's id (man 4 random).  A record of an older boot says nothing about the devices of this one."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def directory(path: Path) -> Path:
-    """The directory, made with its parents if need be, each for root alone and on disk.  Raises IoFailure, and
-    InvalidConfig where others than root could put another in its place."""
+    """Make the directory and its missing parents, each with mode 700 and on disk; the directory.
+
+    Raises IoFailure, and InvalidConfig if others than root could put another directory in its place.
+    """
     try:
         if not path.is_dir():
             directory(path.parent)
@@ -49,17 +51,20 @@ def directory(path: Path) -> Path:
     return path
 
 
-def with_directory(file: str, opened: Callable[[], T]) -> T:
-    """What ``opened`` returns; the file's directory is made where it finds none.  Raises OSError, IoFailure."""
+def with_directory(file: str, attempt: Callable[[], T]) -> T:
+    """What ``attempt`` returns.  If it finds no directory for the file, the directory is made and it is called again.
+
+    Raises what ``attempt`` and ``directory`` raise.
+    """
     try:
-        return opened()
+        return attempt()
     except (FileNotFoundError, NotADirectoryError):
         directory(Path(file).parent)
-        return opened()
+        return attempt()
 
 
 def probe(path: Path) -> None:
-    """Write to the directory and take it back, as an ADD would.  Raises IoFailure, InvalidConfig."""
+    """Write a file into the directory as an ADD would, and remove it.  Raises IoFailure, InvalidConfig."""
     trust.refuse_unless_ours(f"{directory(path)}")
     file = path / f"probe-{os.getpid()}"
     write(file, {})
@@ -67,9 +72,11 @@ def probe(path: Path) -> None:
 
 
 def write(path: Path | str, body: dict[str, Any]) -> None:
-    """Replace the file, its directory made if need be; it is on disk when this returns.  Raises IoFailure, and then the
-    old file stands."""
-    # Text and not Path's operators, here and below: making a path takes as long as opening it.
+    """Replace the file, and make its directory if there is none.  When this returns, the file is on disk.
+
+    Raises IoFailure; then the old file stands.
+    """
+    # Text and not Path's operators, here and below: making a Path takes as long as opening it.
     file, temporary = f"{path}", f"{path}.tmp"
     canonical = _canonical(body)
     document = f'{{"schema":{SCHEMA},"sha256":"{_digest(canonical)}","body":{canonical}}}\n'
@@ -83,15 +90,15 @@ def write(path: Path | str, body: dict[str, Any]) -> None:
         os.replace(temporary, file)
         sync_directory(os.path.dirname(file))
     except OSError as e:
-        # Not the file itself: if only the directory's sync failed, what it holds may be the new state or
-        # the old, and either is whole.
+        # The file itself stays: if only the directory's sync failed, it may be the new one or the old, and both are
+        # whole.
         with suppress(OSError):
             os.unlink(temporary)
         raise IoFailure(f"writing {path}: {e.strerror}; the state directory must be writable and have room") from e
 
 
 def read(path: Path | str) -> dict[str, Any] | None:
-    """The file's body, None if there is no file.  Raises RecordUnreadable, IoFailure."""
+    """The file's body; None if there is no file.  Raises RecordUnreadable, IoFailure."""
     try:
         text = _read_all(path)
     except FileNotFoundError:
@@ -112,7 +119,10 @@ def read(path: Path | str) -> dict[str, Any] | None:
 
 
 def remove(path: Path | str) -> None:
-    """Remove the file and what an interrupted write left beside it; absent is fine.  Raises IoFailure."""
+    """Remove the file, and what an interrupted write has left beside it.  It is fine if there is none.
+
+    Raises IoFailure.
+    """
     file = f"{path}"
     try:
         with suppress(FileNotFoundError):
@@ -126,7 +136,10 @@ def remove(path: Path | str) -> None:
 
 
 def set_aside(path: Path, to: Path) -> Path:
-    """Move an unreadable file into directory ``to``, beside earlier ones of its name.  Raises IoFailure."""
+    """Move an unreadable file into the directory ``to``, beside earlier ones of its name; its new path.
+
+    Raises IoFailure.
+    """
     target = _free(path, to)
     try:
         os.replace(path, target)
@@ -138,8 +151,11 @@ def set_aside(path: Path, to: Path) -> Path:
 
 
 def replace_unreadable(path: Path, to: Path, body: Callable[[Path], dict[str, Any]]) -> Path:
-    """``set_aside``, with a file of ``body``'s in its place; ``body`` is told where the unreadable one is.  Raises
-    IoFailure.  A regular file is never absent from its place in between."""
+    """``set_aside``, and write another file in its place; the new path of the unreadable one.
+
+    ``body`` is given that path, and returns the other file's body.  If the unreadable file is a regular one, there is a
+    file in its place all the time.  Raises IoFailure.
+    """
     target = _free(path, to)
     try:
         if path.is_file() and not path.is_symlink():
@@ -159,7 +175,7 @@ def _free(path: Path, to: Path) -> Path:
     return next(target for target in names if not os.path.lexists(target))
 
 
-# Made once: to make one takes as long as to encode a record.
+# Made once, because making an encoder takes as long as encoding a record.
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
@@ -168,7 +184,7 @@ def _digest(canonical: str) -> str:
 
 
 def _read_all(path: Path | str) -> bytes:
-    # Neither following a link nor waiting for the other end of a FIFO.
+    # A link is not followed, and the other end of a FIFO not waited for.
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as e:
@@ -183,7 +199,7 @@ def _read_all(path: Path | str) -> bytes:
             data += more
             if len(data) > _MOST:
                 raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, and so no state file of ours")
-            if len(more) < _READ:  # its end: a read of a file stops short nowhere else
+            if len(more) < _READ:  # a read of a regular file is short only at its end
                 break
         return data
     finally:
@@ -196,7 +212,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def sync_directory(path: Path | str) -> None:
-    """What was made, renamed or removed in it is on disk.  Raises OSError."""
+    """Put on disk what was made, renamed or removed in the directory.  Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

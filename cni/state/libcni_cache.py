@@ -1,4 +1,4 @@
-"""What the runtime remembers of a container's interfaces: libcni keeps every plugin's result in a file until its DEL.
+"""The results that libcni caches for a runtime: a file for each attachment, from its ADD to its DEL.
 
 /var/lib/cni/results/<network>-<containerID>-<ifname>
 """
@@ -8,13 +8,15 @@ from contextlib import suppress
 
 from cni.protocol.spec import Key
 
-# libcni's default, which all runtimes keep to, and Multus' own.
+# libcni's default, which all runtimes use, and Multus' own directory.
 RESULTS = ("/var/lib/cni/results", "/var/lib/cni/multus/results")
 
 
 def interfaces(network: str, key: Key) -> frozenset[str] | None:
-    """The names of the interfaces that plugins have made for the container.  None where nothing is certain: a runtime
-    that keeps its results here has the attachment's own there, too."""
+    """The names of the interfaces that plugins have made for the container, as far as results are cached.
+
+    None if the attachment's own result is not there: then the runtime does not keep its results here.
+    """
     names = set[str]()
     for folder in RESULTS:
         with suppress(OSError):

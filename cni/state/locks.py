@@ -1,6 +1,6 @@
-"""Alone in what a file stands for, among processes and among the threads of one (man 2 flock).
+"""Locks among processes, and among the threads of one (man 2 flock).
 
-Whoever can open a file can hold its lock.  So a lock is a file of root's alone, in a directory of root's alone.
+Whoever can open a file can hold its lock.  So a lock is a file that only root can open, in a directory of root's.
 """
 
 import os
@@ -14,27 +14,31 @@ from filelock import lock_descriptor
 from cni.protocol.errors import IoFailure, TryAgain
 from cni.state import trust
 
-# Seconds between looks.  What a lock is held for mostly takes less than one; a pod's VF may take a thousand.
+# Seconds between attempts.  Mostly a lock is held for less than the first pause; for a pod's VF, up to a thousand of
+# them.
 _POLL: Final = 0.0005
 _POLL_MOST: Final = 0.005
 _OTHERS: Final = 0o077
-# Not waiting, because opening a FIFO would.
+# O_NONBLOCK, because opening a FIFO would wait.
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # man 5 proc_locks.
 _LOCKS: Final = Path("/proc/locks")
 
 
 class Lock:
-    """A file's lock, from its making to the end of its ``with``, or to its release before that."""
+    """A file's lock, held from the object's making until ``release`` or the end of its ``with``."""
 
     __slots__ = ("_fd",)
 
     def __init__(self, path: str, timeout: float) -> None:
-        """The file is made where there is none.  Raises TryAgain after ``timeout`` seconds, InvalidConfig where others
-        could take the lock, IoFailure, OSError."""
+        """Take the lock of the file at ``path``, which is made if there is none.
+
+        Raises TryAgain after ``timeout`` seconds, InvalidConfig if others than root could take the lock, IoFailure,
+        OSError.
+        """
         trust.refuse_unless_ours(os.path.dirname(path))
-        # Opened for every use: flock excludes whoever opened the file, so the threads of a process too.  filelock's
-        # own objects do all this and more, at ten times the cost.
+        # The file is opened for every use: flock is between openings, so it excludes threads of one process, too.
+        # filelock's own objects do all this and more, at ten times the cost.
         self._fd = os.open(path, _FLAGS, 0o600)
         try:
             _make_ours(self._fd, path)
@@ -51,13 +55,16 @@ class Lock:
             self.release()
 
     def release(self) -> None:
-        """Let others have it."""
+        """Let others have the lock."""
         os.close(self._fd)
         self._fd = -1
 
 
 def _make_ours(fd: int, path: str) -> None:
-    """Take others' rights from the file.  Who has it open already is not shut out, only bounded and named."""
+    """Take others' rights from the file.
+
+    Whoever has it open already can still hold the lock.  The timeout bounds that, and its error names the holder.
+    """
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or not trust.is_trusted(found.st_uid):
         raise IoFailure(f"{path} is no lock of ours: not a regular file of root's; remove it")
@@ -66,7 +73,7 @@ def _make_ours(fd: int, path: str) -> None:
 
 
 def take(fd: int, path: str, timeout: float) -> None:
-    """The lock of an open file.  Raises TryAgain."""
+    """Take the lock of an open file; ``path`` is for the message.  Raises TryAgain after ``timeout`` seconds."""
     deadline, pause = time.monotonic() + timeout, _POLL
     while not lock_descriptor(fd, blocking=False):
         if time.monotonic() > deadline:
@@ -76,11 +83,11 @@ def take(fd: int, path: str, timeout: float) -> None:
 
 
 def _holder(fd: int) -> str:
-    """Who has the lock, as far as the kernel tells: "others" if it does not."""
+    """The processes that hold the lock, in words; "others" if the kernel does not say."""
     found = os.fstat(fd)
     file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:
-        # 1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF; who waits has "->" behind the number.
+        # A line: "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF".  A waiting process has "->" behind the number.
         locks = [line.split() for line in _LOCKS.read_text().splitlines()]
     except OSError:
         return "others"
@@ -92,7 +99,7 @@ def _process(pid: int) -> str:
     if pid <= 0:
         return "a process of another PID namespace"
     try:
-        # A process chooses its name, with line breaks in it if it likes.
+        # A process chooses its name, which may have line breaks.
         name = Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
     except OSError:
         return f"process {pid}, which has ended"

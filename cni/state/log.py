@@ -1,7 +1,7 @@
-"""The log that a configuration may ask for (logFile, logLevel), as sriov-cni has it.
+"""The log that a configuration may ask for (logFile, logLevel), as with sriov-cni.
 
-A line of JSON per event, whatever the input holds; a command's lines are appended by one write, so that plugins that
-run at the same time do not mix theirs.  Without ``logFile`` what is worth a line goes to stderr, as it always does.
+An event is one line of JSON, whatever the input has.  One write appends all lines of a command, so that commands that
+run at the same time do not mix theirs.  With or without a log, warnings go to stderr.
 """
 
 import errno
@@ -20,23 +20,23 @@ from cni.state import node
 LEVELS: Final = ("panic", "error", "warning", "info", "debug")
 DEFAULT: Final = "info"
 
-# Asked again and again, and they change nothing: what succeeds is worth a line to who looks for a fault only.
+# These come again and again, and change nothing.  Their success is a line only for debugging.
 _QUIET: Final = ("STATUS", "CHECK")
-# A pod must go whatever has become of its configuration.
+# These go on without a log: a pod must be deletable, whatever has become of its configuration.
 _FORGIVING: Final = ("DEL", "GC")
-# A link, a FIFO, a device: no log, whoever made it.  Anything else, such as a full disk, may pass.
+# Errors for a link, a FIFO or a device, which is never a log.  Other errors, such as a full disk, may pass.
 _NO_PLACE: Final = (errno.EINVAL, errno.ELOOP, errno.ENOTDIR)
-# Characters.  A configuration has a few hundred.
+# Characters of one member.  A configuration has a few hundred.
 _LONGEST: Final = 1 << 14
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @contextmanager
 def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[None]:
-    """Log the command that runs inside: its lines, how it ended, and its configuration if debugging.
+    """Log the command that runs inside: its ``lines``, how it ended, and its configuration if ``logLevel`` is debug.
 
-    Raises InvalidConfig for a path that the node does not allow, before the command begins.  Any other log that cannot
-    be written is one more line for stderr; to DEL and GC every one is.
+    Raises InvalidConfig before the command begins for a path that the node does not allow, or that is no file.  Any
+    other failure to write the log is one more line for stderr.  For DEL and GC, all failures are.
     """
     path, level = conf.get("logFile"), conf.get("logLevel", DEFAULT)
     if not isinstance(path, str) or not is_absolute(path) or level not in LEVELS:
@@ -64,7 +64,7 @@ def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[No
 
 
 def _opened(request: Request, path: str, lines: list[str]) -> int:
-    """The log's descriptor, -1 where it cannot be had."""
+    """A descriptor of the log; -1 if it cannot be opened, and a line says why."""
     try:
         place = node.place("logFile", path, _allowed(request, lines))
         return place.open_for_append()
@@ -118,7 +118,7 @@ def _now() -> str:
 
 
 def _pod(request: Request) -> str:
-    """As Kubernetes calls it; empty where CNI_ARGS does not say."""
+    """The pod's "namespace/name"; empty if CNI_ARGS does not have it."""
     args = dict(pair.partition("=")[::2] for pair in request.var("CNI_ARGS").split(";"))
     return "/".join(filter(None, (args.get("K8S_POD_NAMESPACE"), args.get("K8S_POD_NAME"))))
 

@@ -1,12 +1,12 @@
-"""What the node's administrator allows configurations to name: /etc/cni/hpn.json.
+"""The paths that the node's administrator allows configurations to name: /etc/cni/hpn.json.
 
     {"allowedPaths": {"logFile": ["/var/log/hpn"],
                       "resolvConf": ["/etc/resolv.conf", "/run/systemd/resolve"],
                       "CNIDeviceInfoFile": ["/run/k8s.cni.cncf.io/devinfo"]}}
 
 Whoever writes a NetworkAttachmentDefinition chooses these keys of a configuration, and we open what they name as root.
-An entry allows itself and all that is below it.  Paths are compared as text, so nothing outside is even looked at.
-Read only where a configuration has one of the keys.
+An entry allows itself and all below it.  Paths are compared as text, so nothing outside is even looked at.  The file is
+read only if a configuration has one of the keys.
 """
 
 import errno
@@ -20,7 +20,7 @@ from typing import Any, Final
 from cni.kernel import files
 from cni.protocol.errors import InvalidConfig
 
-# A test's fixture changes it.  No option does, for who could give one could as well name the paths.
+# A test's fixture changes it.  There is no option for it: whoever could give one could as well name the paths.
 FILE = "/etc/cni/hpn.json"
 DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "logFile": ("/var/log/hpn",),
@@ -34,21 +34,21 @@ _WRITABLE_BY_OTHERS: Final = 0o022
 
 @dataclass(frozen=True)
 class Place:
-    """A path that is allowed: the administrator's ``entry``, and the names that lead from there to the file."""
+    """A path that is allowed: the administrator's ``entry``, and the ``names`` that lead from there to the file."""
 
     path: str
     entry: str
     names: tuple[str, ...]
 
     def read(self, limit: int) -> bytes:
-        """All of it.  Raises OSError, also where it is no regular file or longer than ``limit``."""
-        if not self.names:  # the administrator's own file: links to it are theirs
+        """All of the file.  Raises OSError, also if it is no regular file, or longer than ``limit`` bytes."""
+        if not self.names:  # the entry is the file: links on the way are the administrator's
             return _read(files.open_regular(self.path, os.O_RDONLY), limit)
         with files.open_directory(self.entry, self.names[:-1]) as folder:
             return _read(files.open_regular(self.names[-1], os.O_RDONLY, folder), limit)
 
     def open_for_append(self) -> int:
-        """A descriptor for one write at its end; the file is made, for root alone.  Raises OSError."""
+        """A descriptor for one write at the file's end.  A missing file is made, with mode 600.  Raises OSError."""
         above, names = (self.entry, self.names) if self.names else os.path.split(self.entry.rstrip("/"))
         *between, name = [names] if isinstance(names, str) else names
         Path(above).mkdir(0o700, parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ class Place:
 
 
 def place(label: str, path: str, allowed: Sequence[str]) -> Place:
-    """Where among the ``allowed`` the path is; ``label`` is the configuration's key for it.  Raises InvalidConfig."""
+    """The path as one of the ``allowed``.  Raises InvalidConfig, with ``label`` as the configuration's key for it."""
     names = _names(path)
     if ".." in names:
         raise InvalidConfig(f"{label} {path!r} has '..' in it; write the path without")
@@ -73,7 +73,8 @@ def place(label: str, path: str, allowed: Sequence[str]) -> Place:
 
 
 def allowed_paths(key: str) -> tuple[str, ...]:
-    """The paths that configurations may name under the key.  Raises InvalidConfig where the node's file is broken."""
+    """The paths that configurations may name under a key of DEFAULTS.  Raises InvalidConfig if the node's file is
+    broken."""
     listed = _document().get(_PATHS, {})
     if not isinstance(listed, dict):
         raise _broken(f"{_PATHS} {listed!r} is not an object of lists of paths")
@@ -86,8 +87,10 @@ def allowed_paths(key: str) -> tuple[str, ...]:
 
 
 def read_trusted(path: str, limit: int = _LIMIT) -> bytes | None:
-    """A file of the administrator's; None where there is none.  Raises InvalidConfig where others could have written
-    it, OSError."""
+    """The contents of the administrator's file; None if there is none.
+
+    Raises InvalidConfig if others than root can write it; OSError, also if it is longer than ``limit`` bytes.
+    """
     try:
         fd = files.open_regular(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
@@ -136,9 +139,9 @@ def _there_or_new(folder: int, name: str, flags: int) -> int:
         except FileNotFoundError:
             try:
                 return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-            except FileExistsError:  # another plugin has made it meanwhile
+            except FileExistsError:  # another command has made it meanwhile
                 continue
-        if os.fstat(fd).st_nlink > 1:  # in a directory that others may write to it may be another file's second name
+        if os.fstat(fd).st_nlink > 1:  # others who may write to the directory can give another file this name
             os.close(fd)
             raise OSError(errno.EINVAL, "it is a file with several names", name)
         return fd

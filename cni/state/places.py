@@ -1,12 +1,12 @@
-"""Where an attachment's state is, for a DEL that is not told.
+"""Notes of where an attachment's state is, for a DEL whose configuration does not say.
 
-A configuration may name a ``stateDir`` of its own, and Multus takes that away from a DEL's where it has the
-configuration from a file.  So ADD notes it at a fixed place, under a name that is made of network, container id and
-interface name.  A note is a link to the state directory, there before the record and gone after it:
+A configuration may name a ``stateDir`` of its own.  If Multus has the configuration from a file, it leaves the key out
+for DEL.  So ADD notes the directory in a fixed place, as a link whose name is made of network, container id and
+interface name:
 
     /run/hpn/elsewhere/<digest>  ->  <stateDir>
 
-A default ``stateDir`` needs no note.
+A note is made before the record, and removed after it.  A default ``stateDir`` needs none.
 """
 
 import os
@@ -23,7 +23,7 @@ ELSEWHERE = f"{STATE_DIR}/elsewhere"
 
 
 def note(state_dir: Path, network: str, key: Key) -> None:
-    """Before the record is written.  Raises IoFailure."""
+    """Note the attachment's state directory, before its record is written.  Raises IoFailure."""
     if f"{state_dir}" == STATE_DIR:
         return
     path = _path(network, key)
@@ -34,7 +34,7 @@ def note(state_dir: Path, network: str, key: Key) -> None:
 
 
 def state_dir_of(network: str, key: Key) -> Path | None:
-    """The state directory that ADD noted; None where it had none of its own."""
+    """The state directory that ADD noted; None if it noted none."""
     try:
         return Path(os.readlink(_path(network, key)))
     except OSError:
@@ -42,9 +42,9 @@ def state_dir_of(network: str, key: Key) -> Path | None:
 
 
 def forget(state_dir: Path, network: str, key: Key) -> None:
-    """After the record was removed."""
+    """Remove the attachment's note, after its record was removed."""
     if f"{state_dir}" != STATE_DIR:
-        # A note that stays names a directory without that record, and DEL finds nothing there.
+        # A failure is harmless: the note then leads DEL to a directory without that record.
         path = _path(network, key)
         with suppress(OSError):
             if os.readlink(path) == f"{state_dir}":
@@ -52,7 +52,7 @@ def forget(state_dir: Path, network: str, key: Key) -> None:
 
 
 def state_dirs() -> set[Path]:
-    """The state directories that any attachment noted."""
+    """The state directories of all notes."""
     found = set[Path]()
     with suppress(OSError):
         for name in os.listdir(ELSEWHERE):
@@ -66,7 +66,7 @@ def _link(path: str, target: Path) -> None:
     try:
         link.symlink_to(target)
     except FileExistsError:
-        # Of an ADD that was killed before its record, or of another stateDir that the configuration had.
+        # An ADD that was killed before its record has left it, or the configuration had another stateDir then.
         link.unlink()
         link.symlink_to(target)
 

@@ -1,4 +1,4 @@
-"""The pod's network namespace: opened once per request, recognised again later."""
+"""The pod's network namespace: opened once per request, and recognised again by later requests."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,11 +15,12 @@ from cni.protocol.spec import Json, Request
 
 @dataclass(frozen=True)
 class Identity:
-    """What tells a namespace from every other of this boot.
+    """A namespace, told from every other one of this boot.
 
-    The inode alone does not: the next namespace gets the number of the last one that went, and cnitool brings
-    path and container id back with it.  ``cookie`` is 0 on kernels before 5.14, where the inode must do.
-    ``mounts`` and ``processes`` say from where it was seen, which is no part of what it is (netns.gone).
+    - ``inode``: not enough alone, because a new namespace gets the number of one that is gone, and cnitool even uses
+      the same path and container id again.
+    - ``cookie``: never reused; 0 before Linux 5.14, where the inode has to do.
+    - ``mounts``, ``processes``: the mount and PID namespace from which it was seen (netns.gone); not compared.
     """
 
     inode: int
@@ -29,19 +30,22 @@ class Identity:
 
     @classmethod
     def from_json(cls, body: Json) -> "Identity":
-        """A record of before there was a view has none, and so proves nothing."""
+        """The inverse of ``vars``.  Older records lack mounts and processes, so they never prove a pod gone.
+
+        Raises KeyError, ValueError, TypeError.
+        """
         what = int(body["inode"]), int(body["cookie"])
         return cls(*what, int(body.get("mounts", 0)), int(body.get("processes", 0)))
 
 
 @dataclass(frozen=True)
 class Pod:
-    """An open namespace and a netlink socket inside it."""
+    """An open namespace, and a netlink socket inside it.  ``ours`` says that we close the descriptor."""
 
     path: str
     fd: int
     rtnl: Rtnl
-    ours: bool = True  # to close
+    ours: bool = True
 
     def __enter__(self) -> Self:
         return self
@@ -58,7 +62,7 @@ class Pod:
 
 @contextmanager
 def open_netns(request: Request) -> Iterator[Pod]:
-    """CNI_NETNS, for who cannot do without.  Raises BadEnvironment."""
+    """CNI_NETNS, opened.  Raises BadEnvironment if it cannot be opened."""
     try:
         pod = _of(request)
     except OSError as e:
@@ -69,9 +73,9 @@ def open_netns(request: Request) -> Iterator[Pod]:
 
 @contextmanager
 def find(identity: Identity, path: str, request: Request | None = None) -> Iterator[Pod | None]:
-    """The namespace of that identity: where the request says, at the path, else wherever a mount or a process has it.
+    """The namespace of that identity: as CNI_NETNS, at the path, or wherever a mount or a process has it.
 
-    None if nobody runs in it any more that we can see; ``is_gone`` says whether that proves anything.
+    None if no visible mount or process has it any more; ``is_gone`` says whether that proves anything.
     """
     ways: list[Callable[[], Pod | None]] = [partial(_somewhere, identity)]
     if path and not (request and path == request.netns):
@@ -89,13 +93,13 @@ def find(identity: Identity, path: str, request: Request | None = None) -> Itera
 
 
 def is_gone(identity: Identity, path: str) -> bool:
-    """Whether it provably is no more, and what was in there with it, or soon will be."""
+    """Whether the namespace is provably gone: then all that was in it is gone, or will be soon."""
     with find(identity, path) as pod:
         return pod is None and bool(netns.gone([identity]))
 
 
 def _of(request: Request) -> Pod:
-    """CNI_NETNS.  Raises OSError as ``_at`` does."""
+    """CNI_NETNS, as the launcher has opened it, or opened by its path.  Raises OSError as ``_at`` does."""
     if request.inside is None:
         return _at(request.netns)
     fd, sock = request.inside
@@ -103,7 +107,7 @@ def _of(request: Request) -> Pod:
 
 
 def _at(path: str) -> Pod:
-    """The namespace at ``path``.  Raises OSError: ENOENT, or EINVAL if it is no network namespace."""
+    """The namespace at ``path``, opened.  Raises OSError: ENOENT, or EINVAL if it is no network namespace."""
     fd = netns.open_at(path)
     try:
         return Pod(path, fd, rtnl.open_in(fd))
@@ -113,12 +117,12 @@ def _at(path: str) -> Pod:
 
 
 def _somewhere(identity: Identity) -> Pod | None:
-    # All of them lead to the same one, so the first that opens decides.
+    # All holders lead to the same namespace, so the first that can be opened is enough.
     return next(filter(None, (_if_there(partial(_at, path)) for path in netns.holders(identity.inode))), None)
 
 
 def _if_there(way: Callable[[], Pod | None]) -> Pod | None:
     try:
         return way()
-    except OSError:  # gone, or something else now: either way it is not the one looked for
+    except OSError:  # it is gone, or no namespace: not the one that is looked for
         return None

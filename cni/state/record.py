@@ -1,4 +1,4 @@
-"""What the journal keeps of one attachment."""
+"""One attachment's record in the journal: what it changed, and with which configuration."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

@@ -1,7 +1,7 @@
-"""Whether nobody but root can change what a path leads to.
+"""Whether only root can change what a path leads to.
 
-Who may write to a directory may put another in place of anything in it, and root would read, write and believe that.
-In a sticky directory, such as /tmp, only a file's owner may do so: what root made there is safe.
+Whoever may write to a directory can replace anything in it, and root would read, write and believe the replacement.  In
+a sticky directory, such as /tmp, only a file's owner can replace it, so what root has made there is safe.
 """
 
 import errno
@@ -14,17 +14,20 @@ from cni.protocol.errors import InvalidConfig
 
 _OTHERS_WRITE: Final = 0o022
 _OTHERS: Final = 0o077
-_LINKS: Final = 40  # as the kernel has it
+_LINKS: Final = 40  # as many as the kernel follows (man 7 path_resolution)
 
-# The directories that were found good, and which ones they were then: a whole way takes ten times as long as one look.
-# Who makes a parent writable to others later is noticed as soon as they put another directory there.
+# The directories that were found safe: path -> device, inode, owner and mode then.  Looking at the whole way takes ten
+# times as long as looking at the directory.  If a parent becomes writable to others later, that is noticed as soon as
+# they put another directory there.
 _good: dict[str, tuple[int, int, int, int]] = {}
 _GOOD_MOST: Final = 256
 
 
 def refuse_unless_ours(folder: str) -> None:
-    """Raise InvalidConfig unless ``folder``, which files of ours are in, is for us alone, and all that leads to it is
-    for nobody else to change.  Raises OSError."""
+    """Raise InvalidConfig unless only root can use ``folder``, and only root can change what leads to it.
+
+    Raises OSError.
+    """
     found = os.stat(folder)
     known = (found.st_dev, found.st_ino, found.st_uid, found.st_mode)
     if _good.get(folder) == known:
@@ -41,7 +44,7 @@ def refuse_unless_ours(folder: str) -> None:
 
 
 def refuse_unless_safe(folder: str) -> None:
-    """Raise InvalidConfig where others than root could put another directory in this one's place.  Raises OSError."""
+    """Raise InvalidConfig if others than root could put another directory in this one's place.  Raises OSError."""
     if weak := weak_spot(folder):
         path, why = weak
         raise InvalidConfig(
@@ -51,12 +54,15 @@ def refuse_unless_safe(folder: str) -> None:
 
 
 def weak_spot(folder: str) -> tuple[str, str] | None:
-    """What on the way to the directory others than root can change, and why; None for nothing.  Raises OSError."""
+    """The first directory or link on the way that others than root can change, and why; None if there is none.
+
+    Raises OSError.
+    """
     return next(((path, why) for path, found in _way(folder) if (why := _why_not(found))), None)
 
 
 def is_trusted(uid: int) -> bool:
-    """Whether an owner may change what we do: root, and who we are."""
+    """Whether this owner may change what we do: root, and the user that we are."""
     return uid == 0 or uid == os.geteuid()
 
 
@@ -69,13 +75,13 @@ def _why_not(found: os.stat_result) -> str:
 
 
 def _way(folder: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Every directory and link that is passed on the way to the directory, from / on."""
+    """Every directory and link on the way to the directory, from / on.  Raises OSError."""
     at, rest, links = "", folder.split("/")[::-1], 0
     yield "/", os.stat("/")
     while rest:
         name = rest.pop()
         if name == "..":
-            at = os.path.dirname(at).rstrip("/")  # at has no links in it
+            at = os.path.dirname(at).rstrip("/")  # ``at`` has no links in it
         elif name not in ("", "."):
             path = f"{at}/{name}"
             found = os.lstat(path)
