@@ -7,7 +7,7 @@ from typing import Self
 WARNING = 4  # and everything below it is worse
 # What drivers say of what the tests do to them, and the kernel of a machine that is slow, being emulated.  A BUG, a
 # WARN with its trace, a hung task, a device that is never released: none of that is here.  The first is what a move
-# onto a name that is taken says, which is looked into by the one who asked (kinds/sriov/netdev.py); the second a GID
+# onto a name that is taken says, which is looked into by the one who asked (kinds/device.py); the second a GID
 # table that is full, as a test has it.
 HARMLESS = re.compile(
     r"A link change request failed with some changes committed already\."

@@ -10,18 +10,20 @@ VF is, and has no attributes.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from cni.kernel import netns, rtnl, sysfs, vf
+from cni.kernel import rtnl, sysfs, vf
 from cni.kernel.links import IFF_NOARP, Link
 from cni.kernel.rtnl import Rtnl
 from cni.kernel.vf import Vf
-from cni.kinds import escaped
+from cni.kinds import device, escaped
+from cni.kinds.device import Netdev
 from cni.kinds.escaped import Search
-from cni.kinds.sriov import attributes, choose, infiniband, netdev
-from cni.kinds.sriov.plan import Netdev, Plan
+from cni.kinds.sriov import attributes, choose, infiniband
+from cni.kinds.sriov.plan import Plan
 from cni.parts import rdma
-from cni.protocol.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable
+from cni.protocol.errors import CheckFailed, CniError, InvalidConfig, LinkUnavailable
 from cni.protocol.result import Interface
 from cni.protocol.spec import Json
 from cni.state import journal
@@ -47,19 +49,11 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     pf = choose.netdev_of_pf(function.pf, host) if function.pf else None
     if pf and pf.infiniband:
         function = infiniband.complete(function)
-    link = netdev.here(host, function.netdevs[0], function.address) if function.netdevs else None
-    for altname in link.altnames if link else ():
-        if pod.rtnl.link(altname):
-            raise InterfaceExists(
-                f"{pod.path} has an interface named {altname!r}, an altname of {function.address}; remove either"
-            )
-    if wanted.mtu and not link:
-        raise InvalidConfig(f"mtu {wanted.mtu}: {function.driver} leaves {function.address} to the pod; remove mtu")
-    if wanted.soft_roce and not link:
-        raise InvalidConfig(f"rdma.mode rxe: {function.driver} leaves {function.address} to the pod; remove rdma.mode")
-    for key in ("sysctl", "policyRouting"):
-        if getattr(wanted, key) and not link:
-            raise InvalidConfig(f"{key}: {function.driver} leaves {function.address} to the pod; remove {key}")
+    link = device.here(host, function.netdevs[0], function.address) if function.netdevs else None
+    if link:
+        device.refuse_taken_altname(link, function.address, pod)
+    else:
+        device.refuse_what_needs_an_interface(wanted, function.driver, function.address)
     moved, rdma_devs = rdma.of_function(wanted.rdma, function)
     is_ib = any(side.infiniband for side in (pf, link) if side)
     if is_ib:
@@ -88,7 +82,7 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
 def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
     """Kind.attach: attributes on the PF, then one message that moves and renames, then the RDMA devices."""
     p = Plan.from_json(plan)
-    link = netdev.here(host, p.netdev, p.device) if p.home else None
+    link = device.here(host, p.netdev, p.device) if p.home else None
     if link and p.mac:
         attributes.set_mac(host, p, link, p.mac)
     attributes.apply(host, p)
@@ -96,7 +90,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
         return None
     if p.port:
         return infiniband.give(host, p, p.port, pod, ifname)
-    there = netdev.give(host, link, p, pod, ifname)
+    there = device.give(host, link, p, pod, ifname)
     rdma.give(p.rdma, pod)
     rdma.rename(p.rdma, p.rdma_devs, pod)
     return there
@@ -117,7 +111,7 @@ def interfaces(plan: Json, link: Link | None, host: Rtnl, pod: Pod, ifname: str)
 def stands(plan: Json, pod: Pod, ifname: str) -> bool:
     """Kind.stands."""
     p = Plan.from_json(plan)
-    return p.exists and (p.home is None or netdev.find(p, pod, ifname) is not None)
+    return p.exists and (p.home is None or device.find(p, pod, ifname) is not None)
 
 
 def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None]) -> Search | None:
@@ -147,7 +141,7 @@ def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
         raise CheckFailed(f"VF {p.device} has {why}")
     if p.home is None:
         return None
-    link = netdev.find(p, pod, ifname)
+    link = device.find(p, pod, ifname)
     if link is None or link.name != ifname:
         raise CheckFailed(f"{ifname} in {pod.path} is not {p.device}")
     if not p.port and (link.flags ^ p.home.flags) & IFF_NOARP:
@@ -171,13 +165,13 @@ def status(conf: "NetConf", host: Rtnl) -> None:
 
 def describe(plan: Json, interfaces: list[Json]) -> tuple[str, Json]:
     """Kind.describe."""
-    device, pf = str(plan["device"]), plan["pf"]
+    address, pf = str(plan["device"]), plan["pf"]
     if not pf:
-        return device, {"device": device}
+        return address, {"device": address}
     # The name it had then: a record tells of nothing that came later.
     name = "".join(i["name"] for i in interfaces[1:2])
-    described = {"device": device, "pf": pf, "pfName": name, "vf": plan["number"]}
-    return f"{device} VF {plan['number']} of {name or pf}", described
+    described = {"device": address, "pf": pf, "pfName": name, "vf": plan["number"]}
+    return f"{address} VF {plan['number']} of {name or pf}", described
 
 
 def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf]:
@@ -207,21 +201,12 @@ def _put_back(p: Plan, host: Rtnl, pod: Pod | None, ifname: str) -> int:
         return 0
     if p.home:
         if pod:
-            _bring_home(p, pod, ifname)
-        if name := choose.at_home(p.device):
-            index = netdev.here(host, name, p.device).index
-            netdev.restore(host, name, p, p.home)
+            device.bring_home(p, pod, ifname)
+        if name := device.name_at_home(p.device):
+            link = device.here(host, name, p.device)
+            device.restore(host, link, p.home, partial(attributes.set_mac, host, p))
             rdma.settle(p.rdma, p.device)
+            index = link.index
     if p.pf:
         attributes.restore(host, p)
     return index
-
-
-def _bring_home(p: Plan, pod: Pod, ifname: str) -> None:
-    """RDMA devices first: an attribute of the netdev's may hold them."""
-    with netns.hold_open("/proc/self/ns/net") as own:
-        rdma.take(p.rdma, pod, own)
-        netdev.take(p, pod, ifname, own)
-        for place in netdev.hidden(p, pod, own):
-            rdma.take(p.rdma, place, own)
-            netdev.take(p, place, ifname, own)

@@ -1,12 +1,13 @@
 """Which PCI function an attachment gets; looks only, under the PF's lock."""
 
 from collections.abc import Container
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cni.kernel import dump, links, sysfs, vf
 from cni.kernel.budget import attempts
 from cni.kernel.links import Link
 from cni.kernel.rtnl import Rtnl
+from cni.kinds import device
 from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
 from cni.state import journal
 
@@ -14,12 +15,6 @@ if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
     from cni.models.sriov import Sriov
     from cni.protocol.location import Location
-
-# With these a process in the pod drives the device, and there is no netdev.
-USERSPACE: Final = ("vfio-pci", "uio_pci_generic", "igb_uio")
-# A dying namespace gives its devices back from a work queue: usually within 0.1 s.
-HOME_TIMEOUT: Final = 5.0
-POLL: Final = 0.02
 
 
 def pf_address(wanted: "Sriov") -> str:
@@ -49,13 +44,13 @@ def chosen(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
 
 def named(address: str) -> sysfs.Function:
     """The VF, with its netdev, unless a userspace driver has it.  Waits for one that a dying namespace still has."""
-    for _ in attempts(HOME_TIMEOUT, POLL):
+    for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         function = sysfs.function(address)
         if function is None:
             raise LinkUnavailable(f"deviceID {address!r} is no PCI function of this host; see: ls /sys/bus/pci/devices")
         if not function.pf:
             raise InvalidConfig(f"deviceID {address!r} is no VF; give one of its VFs, see: ls -l virtfn* beside it")
-        if function.netdevs or function.driver in USERSPACE:
+        if function.netdevs or function.driver in device.USERSPACE:
             return function
         if not function.driver:
             raise LinkUnavailable(
@@ -122,15 +117,3 @@ def netdev_of_pf(address: str, host: Rtnl) -> Link:
             "that it is in"
         )
     return link
-
-
-def at_home(address: str) -> str:
-    """The name of the function's netdev on the host; empty if it has none any more.  Waits for a dying namespace.
-    Raises TryAgain."""
-    for _ in attempts(HOME_TIMEOUT, POLL):
-        function = sysfs.function(address)
-        if function is None or function.driver in ("", *USERSPACE):
-            return ""
-        if function.netdevs:
-            return function.netdevs[0]
-    raise TryAgain(f"{address} is in another namespace still, perhaps one that is being removed")

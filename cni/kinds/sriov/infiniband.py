@@ -19,7 +19,8 @@ from cni.kernel.links import IFLA_IFNAME, IFLA_MTU, Link
 from cni.kernel.netlink import attr, text, u32
 from cni.kernel.rtnl import Rtnl
 from cni.kernel.vf import Vf
-from cni.kinds.sriov import attributes, choose, netdev
+from cni.kinds import device
+from cni.kinds.sriov import attributes
 from cni.kinds.sriov.plan import Plan, Port
 from cni.protocol.errors import CheckFailed, InvalidConfig, TryAgain, doing
 from cni.protocol.spec import Json
@@ -51,7 +52,7 @@ def complete(function: sysfs.Function) -> sysfs.Function:
         now = sysfs.function(function.address)
         return now if now and now.netdevs and now.rdma_devs == sysfs.rdma_names(now.address) else None
 
-    if function.driver in choose.USERSPACE:
+    if function.driver in device.USERSPACE:
         return function
     return _until(here, f"the RDMA device of {function.address} is in another namespace still")
 
@@ -95,11 +96,11 @@ def give(host: Rtnl, p: Plan, port: Port, pod: Pod, ifname: str) -> Link:
         _move(p, pod, to=pod.fd, of=None)
     where, link = _until(lambda: _born(host, p, pod), f"{p.device} has no IPoIB interface; is ib_ipoib loaded?")
     if where is host:
-        return netdev.give(host, link, p, pod, ifname)
+        return device.give(host, link, p, pod, ifname)
     with doing(f"renaming {link.name} ({p.device}) in {pod.path} to {ifname}"):
         body = attr(IFLA_IFNAME, text(ifname)), *([attr(IFLA_MTU, u32(p.mtu))] if p.mtu else [])
         where.set_link(link.index, *body)
-    return netdev.here(where, ifname, p.device)
+    return device.here(where, ifname, p.device)
 
 
 def detach(host: Rtnl, p: Plan, port: Port, pod: Pod | None, ifname: str) -> None:
@@ -108,12 +109,13 @@ def detach(host: Rtnl, p: Plan, port: Port, pod: Pod | None, ifname: str) -> Non
         with netns.hold_open("/proc/self/ns/net") as own:
             if p.rdma:
                 _move(p, pod, to=own, of=pod.fd)
-            netdev.take(p, pod, ifname, own)
+            device.take(p, pod, ifname, own)
     if p.pf:
         # Before it is bound again, which is when it reads its GUIDs.
         attributes.restore(host, p)
     if p.home and (name := _settled(host, p, port)):
-        netdev.restore(host, name, p, p.home)
+        # The MAC has a queue pair's number in it, and is nobody's to set.
+        device.restore(host, device.here(host, name, p.device), p.home, set_mac=None)
 
 
 def check(p: Plan, pod: Pod) -> None:
@@ -132,7 +134,7 @@ def _settled(host: Rtnl, p: Plan, port: Port) -> str:
             pci.wait(p.device, _REBIND_TIMEOUT)
     function = sysfs.function(p.device)
     # With no driver at all it may be us who died while it had none.
-    if function is None or function.driver in choose.USERSPACE or not (function.driver or rebound):
+    if function is None or function.driver in device.USERSPACE or not (function.driver or rebound):
         return ""
     if function.driver and not _rdma_home(p.device):
         return ""
@@ -181,7 +183,7 @@ def _rdma_home(address: str) -> bool:
     """Wait until the function's RDMA devices are on the host; whether it has any still, for without its RDMA driver it
     has none.  Raises TryAgain."""
     elsewhere = False
-    for _ in attempts(choose.HOME_TIMEOUT, choose.POLL):
+    for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         if _rdma_here(address):
             return True
         elsewhere = elsewhere or bool(sysfs.rdma_names(address))
@@ -217,7 +219,7 @@ def _try_again_later() -> Iterator[None]:
 
 def _until(look: Callable[[], T | None], otherwise: str) -> T:
     """The first thing that is seen.  Raises TryAgain."""
-    for _ in attempts(choose.HOME_TIMEOUT, choose.POLL):
+    for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         if seen := look():
             return seen
     raise TryAgain(otherwise)

@@ -1,33 +1,12 @@
 """What the journal keeps of a device that is moved: what it was on the host, and what it is to be."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Final
 
 from cni.kernel import sysfs
-from cni.kernel.links import IFF_ALLMULTI, IFF_NOARP, IFF_PROMISC, IFF_UP, Link
 from cni.kernel.vf import Vf
+from cni.kinds.device import Netdev
 from cni.parts.rdma import Devices
 from cni.protocol.spec import Json
-
-# A person sets them, and no move does away with any but the first.
-FLAGS: Final = IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI
-
-
-@dataclass(frozen=True)
-class Netdev:
-    """A netdev as the host had it; ``flags`` of ``FLAGS``."""
-
-    name: str
-    mac: str
-    mtu: int
-    txqlen: int
-    alias: str
-    flags: int
-    altnames: tuple[str, ...]
-
-    @classmethod
-    def of(cls, link: Link) -> "Netdev":
-        return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, link.flags & FLAGS, link.altnames)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,216 @@
+"""A device that the pod has for itself: its netdev into the pod under the pod's name, and home as it was.
+
+What every kind shares that moves a device: each hands over its own plan, of which ``Moved`` is what is read here.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from cni.kernel import netns, nsid, sysfs
+from cni.kernel.budget import attempts
+from cni.kernel.links import (
+    IFF_ALLMULTI,
+    IFF_NOARP,
+    IFF_PROMISC,
+    IFF_UP,
+    IFLA_IFALIAS,
+    IFLA_IFNAME,
+    IFLA_MTU,
+    IFLA_NET_NS_FD,
+    IFLA_TXQLEN,
+    Link,
+)
+from cni.kernel.netlink import attr, text, u32
+from cni.kernel.rtnl import Rtnl
+from cni.parts import rdma
+from cni.parts.rdma import Devices
+from cni.protocol.errors import InterfaceExists, InvalidConfig, LinkUnavailable, TryAgain, doing
+from cni.state.pod import Pod
+
+if TYPE_CHECKING:
+    # Not at run time: DEL does without pydantic.
+    from cni.models import Common
+
+# With these drivers a process in the pod drives the device itself, and the kernel has no netdev of it.
+USERSPACE: Final = ("vfio-pci", "uio_pci_generic", "igb_uio")
+# A dying namespace gives its devices back from a work queue: usually within 0.1 s.
+HOME_TIMEOUT: Final = 5.0
+POLL: Final = 0.02
+# A person sets them, and no move does away with any but the first.
+FLAGS: Final = IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI
+# Looked at for a device that a pod has hidden.
+NAMESPACES: Final = 100
+
+
+@dataclass(frozen=True)
+class Netdev:
+    """A netdev as the host had it; ``flags`` of ``FLAGS``."""
+
+    name: str
+    mac: str
+    mtu: int
+    txqlen: int
+    alias: str
+    flags: int
+    altnames: tuple[str, ...]
+
+    @classmethod
+    def of(cls, link: Link) -> "Netdev":
+        return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, link.flags & FLAGS, link.altnames)
+
+
+class Moved(Protocol):
+    """What a plan says of the device: its bus address, the netdev's name on the host, the MTU it gets in the pod (0: it
+    keeps its own), its ifindex there (0: not known yet), and the RDMA devices that move with it."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def netdev(self) -> str: ...
+    @property
+    def mtu(self) -> int: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def rdma(self) -> Devices: ...
+
+
+def refuse_what_needs_an_interface(attach: "Common", driver: str, address: str) -> None:
+    """Raise InvalidConfig for a key that nobody could serve where the pod drives the device itself."""
+    for key, value in attach.of_the_interface.items():
+        shown = f" {value}" if isinstance(value, str | int) else ""
+        raise InvalidConfig(f"{key}{shown}: {driver} leaves {address} to the pod; remove {key}")
+
+
+def refuse_taken_altname(link: Link, address: str, pod: Pod) -> None:
+    """Raise InterfaceExists where an altname, which moves with the netdev, is taken in the pod."""
+    for altname in link.altnames:
+        if pod.rtnl.link(altname):
+            raise InterfaceExists(
+                f"{pod.path} has an interface named {altname!r}, an altname of {address}; remove either"
+            )
+
+
+def find(p: Moved, pod: Pod, ifname: str) -> Link | None:
+    """It in the pod, under the pod's name or the one it came with; never another of that name."""
+    ways = ({"index": p.index},) if p.index else ({"name": ifname}, {"name": p.netdev})
+    return next((link for way in ways if (link := pod.rtnl.link(**way)) and link.device == p.device), None)
+
+
+def here(host: Rtnl, name: str, device: str) -> Link:
+    """It on the host.  Raises TryAgain."""
+    link = host.link(name)
+    if link is None:
+        raise TryAgain(f"{name} of {device} is being renamed or moved")
+    return link
+
+
+def give(host: Rtnl, link: Link, p: Moved, pod: Pod, ifname: str) -> Link:
+    """Into the pod: one message moves and renames.  Raises OSError, LinkUnavailable."""
+    if ifname in link.altnames:
+        host.remove_altname(link.index, ifname)
+    body = [attr(IFLA_NET_NS_FD, u32(pod.fd)), attr(IFLA_IFNAME, text(ifname))]
+    with doing(f"moving {link.name} ({p.device}) to {pod.path} as {ifname}"):
+        host.set_link(link.index, *body, *([attr(IFLA_MTU, u32(p.mtu))] if p.mtu else []))
+    there = find(p, pod, ifname)
+    if there is None or there.name != ifname:
+        raise LinkUnavailable(f"{p.device} did not arrive in {pod.path} as {ifname}")
+    return there
+
+
+def hidden(p: Moved, pod: Pod, host_fd: int) -> Iterator[Pod]:
+    """The namespaces that the pod moved it to, or knows of, where it is not on the host."""
+    function = sysfs.function(p.device)
+    if function is None or function.netdevs:
+        return
+    host = netns.inode(host_fd)
+
+    def look(inside: Rtnl, *more: bytes) -> list[Link]:
+        return nsid.links_of_device(inside, p.device, *more)
+
+    with nsid.walk(pod.fd, lambda fd, _: netns.inode(fd) == host, look, NAMESPACES) as places:
+        for fd, inside in places:
+            yield Pod(f"a namespace that {pod.path} knows", fd, inside, ours=False)
+
+
+def take(p: Moved, pod: Pod, ifname: str, host_fd: int) -> None:
+    """Out of the pod, if it is there, and under its own name where that is free."""
+    link = find(p, pod, ifname) or next(iter(nsid.links_of_device(pod.rtnl, p.device)), None)
+    if link is None:
+        return
+    to_host = attr(IFLA_NET_NS_FD, u32(host_fd))
+    with doing(f"moving {link.name} ({p.device}) back from {pod.path}"):
+        try:
+            pod.rtnl.set_link(link.index, to_host, attr(IFLA_IFNAME, text(p.netdev)))
+        except OSError as e:
+            # A name or altname is taken on the host: the kernel has moved it all the same, or not at all.
+            if e.errno != errno.EEXIST:
+                raise
+            if find(p, pod, ifname):
+                for altname in link.altnames:
+                    pod.rtnl.remove_altname(link.index, altname)
+                free = f"vf{link.index}{os.getpid() % 10_000}"
+                pod.rtnl.set_link(link.index, attr(IFLA_IFNAME, text(free)))
+                pod.rtnl.set_link(link.index, to_host)
+
+
+def bring_home(p: Moved, pod: Pod, ifname: str) -> None:
+    """The netdev and its RDMA devices, wherever the pod has put them.  RDMA devices first: an attribute of the netdev's
+    may hold them."""
+    with netns.hold_open("/proc/self/ns/net") as own:
+        rdma.take(p.rdma, pod, own)
+        take(p, pod, ifname, own)
+        for place in hidden(p, pod, own):
+            rdma.take(p.rdma, place, own)
+            take(p, place, ifname, own)
+
+
+def name_at_home(address: str) -> str:
+    """The name of the device's netdev on the host; empty if it has none any more.  Waits for a dying namespace.
+    Raises TryAgain."""
+    for _ in attempts(HOME_TIMEOUT, POLL):
+        function = sysfs.function(address)
+        if function is None or function.driver in ("", *USERSPACE):
+            return ""
+        if function.netdevs:
+            return function.netdevs[0]
+    raise TryAgain(f"{address} is in another namespace still, perhaps one that is being removed")
+
+
+def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], None] | None) -> None:
+    """As it was, whoever changed it; without ``set_mac`` the MAC stays as it is.  Raises OSError."""
+    if link.mac != was.mac and set_mac:
+        set_mac(link, was.mac)
+    changed = [
+        body
+        for differs, body in (
+            (link.mtu != was.mtu, attr(IFLA_MTU, u32(was.mtu))),
+            (link.txqlen != was.txqlen, attr(IFLA_TXQLEN, u32(was.txqlen))),
+            (link.alias != was.alias, attr(IFLA_IFALIAS, was.alias.encode())),
+        )
+        if differs
+    ]
+    with doing(f"restoring {link.name} ({link.device or was.name})"):
+        if changed or link.flags & FLAGS != was.flags & ~IFF_UP:
+            host.set_link(link.index, *changed, flags=was.flags & ~IFF_UP, mask=FLAGS)
+        _restore_names(host, link, was)
+        if was.flags & IFF_UP:
+            host.set_up(link.index)
+
+
+def _restore_names(host: Rtnl, link: Link, was: Netdev) -> None:
+    """What is somebody else's now is not taken back: the device is known by its address."""
+    for altname in link.altnames:
+        if altname not in was.altnames:
+            host.remove_altname(link.index, altname)
+    if link.name != was.name:
+        with suppress(FileExistsError):
+            host.rename(link.index, was.name)
+    for altname in was.altnames:
+        if altname not in link.altnames:
+            with suppress(FileExistsError):
+                host.add_altname(link.index, altname)
