@@ -4,7 +4,8 @@ A store holds the leases of one network.  Who gets which address is never its de
 on a consistent view and commits what the function returns.  So a store that has to try again (compare and swap) may
 call the function again.
 
-Each store is a folder in here, and nobody outside imports from it.
+Each store is a folder in here, and nobody outside imports from it.  What a second one would need is in
+docs/design/leases.md; what it has to do is in tests/unit/test_store_contract.py.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
