@@ -26,7 +26,8 @@ _RUNTIME_KEYS: Final = frozenset({
 })  # fmt: skip
 
 
-# Keys of ib-sriov-cni and ib-kubernetes that have nothing to say to us, and what to do instead where they mean to.
+# Keys of ib-sriov-cni and ib-kubernetes that have nothing to say to a kind whose model lacks them, and what to do
+# instead where they mean to.
 _PASSED_OVER: Final = {
     "ibKubernetesEnabled": "the GUID is taken from runtimeConfig or args.cni, whoever set it there",
     "pkey": "ib-kubernetes reads it from here, and partitions are the subnet manager's",
@@ -72,8 +73,7 @@ def load(conf: Config, cni_args: str) -> NetConf:
     if names_itself(conf):
         raise InvalidConfig(f"ipam.type {conf['type']!r} is the main plugin's own name; did you mean hpn-ipam?")
     args = arguments.cni_args(cni_args)
-    passed_over = _RUNTIME_KEYS | _PASSED_OVER.keys()
-    own = {k: v for k, v in conf.items() if k not in passed_over and not k.startswith("cni.dev/")}
+    own = {k: v for k, v in conf.items() if k not in _RUNTIME_KEYS and not k.startswith("cni.dev/")}
     own |= _numbers(conf, args)
     _refuse_pf_as_master(own, conf)
     attach = _model(own, conf)
@@ -87,7 +87,9 @@ def load(conf: Config, cni_args: str) -> NetConf:
         previous=previous_result(conf),
         dns=attach.dns,
         remarks=tuple(
-            f"{k} {json.dumps(conf[k])} is passed over: {why}" for k, why in _PASSED_OVER.items() if k in conf
+            f"{k} {json.dumps(conf[k])} is passed over: {why}"
+            for k, why in _PASSED_OVER.items()
+            if k in conf and k not in type(attach).model_fields
         ),
     )
 
@@ -108,6 +110,7 @@ def _model(own: Json, conf: Config) -> Common:
     if not isinstance(kind, str) or kind not in kinds.KINDS:
         raise InvalidConfig(f"kind {kind!r} is not one of {', '.join(kinds.KINDS)}")
     model = kinds.model(kind)
+    own = {key: value for key, value in own.items() if key not in _PASSED_OVER or key in model.model_fields}
     if model.takes_device and device:
         own = {**own, "deviceID": device}
     try:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from unit.configurations import MAC, VF, conf, refused
 
-from cni import config, models
+from cni import config, kinds, models
 from cni.config import Location
 from cni.models.ipvlan import Ipvlan
 from cni.models.macvlan import Macvlan
@@ -146,7 +146,7 @@ def test_keys_of_a_kind_refused(kind: str, key: str, value: Any, shown: str, rem
 )
 def test_kind_refused(kind: Any, shown: str) -> None:
     error = refused(conf(kind=kind))
-    assert (error.code, error.msg) == (7, f"kind {shown} is not one of macvlan, ipvlan, sriov")
+    assert (error.code, error.msg) == (7, f"kind {shown} is not one of {', '.join(kinds.KINDS)}")
 
 
 @pytest.mark.parametrize(
