@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from cni.kernel import dump, links, netdevice, nsid, sysfs, unlink
+from cni.kernel import links, netdevice, nsid, sysfs, unlink
 from cni.kernel.links import RTM_NEWLINK, Link
 from cni.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, attributes
 from cni.kernel.rtnl import Rtnl
-from cni.kinds import escaped
+from cni.kinds import escaped, master
 from cni.kinds.escaped import Search
-from cni.parts import gids, rdma
-from cni.protocol.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
+from cni.protocol.errors import CheckFailed, LinkUnavailable, doing
 from cni.protocol.result import Interface
 from cni.protocol.spec import Json
 from cni.state import journal
@@ -33,7 +32,7 @@ _OTHER: Final = {"on": "off", "off": "on"}
 _INDEXES: Final = 1 << 30
 # What the kernel hangs on the master if it is made over a link of this kind (macvlan_common_newlink, ipvlan_link_new);
 # all else ends with that link.
-FAMILIES: Final = {"macvlan": ("macvlan", "macvtap"), "ipvlan": ("ipvlan", "ipvtap")}
+_FAMILIES: Final = {"macvlan": ("macvlan", "macvtap"), "ipvlan": ("ipvlan", "ipvtap")}
 
 
 @dataclass(frozen=True)
@@ -79,10 +78,17 @@ def claiming(_conf: "NetConf") -> AbstractContextManager[None]:
 
 
 def plan(conf: "NetConf", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: Pod) -> Json:
-    """Decide over which master.  Raises LinkUnavailable, InvalidConfig."""
+    """Decide over which Ethernet interface.  Raises LinkUnavailable, InvalidConfig."""
     attach = cast("Child", conf.attach)
     inside = attach.linkInContainer
-    link = master(attach, pod.rtnl if inside else host, pod.fd if inside else None)
+    link = master.find(attach, pod.rtnl if inside else host, pod.fd if inside else None)
+    return plan_over(link, conf, kind=kind, mac=mac, data=data, pod=pod)
+
+
+def plan_over(link: Link, conf: "NetConf", *, kind: str, mac: str, data: bytes, pod: Pod) -> Json:
+    """What is to be made over this master.  Raises LinkUnavailable, GidTableFull."""
+    attach = cast("Child", conf.attach)
+    inside = attach.linkInContainer
     functions = [] if inside else sysfs.functions_under(link.name)
     return vars(
         Plan(
@@ -93,7 +99,7 @@ def plan(conf: "NetConf", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: 
             mtu=attach.mtu,
             data=data.hex(),
             in_container=inside,
-            rdma_devs=[] if inside else shared_rdma(attach, link, functions),
+            rdma_devs=[] if inside else master.shared_rdma(attach, link, functions),
             pci=functions[0].address if len(functions) == 1 else "",
             others=() if inside else _others(link.index, kind, pod, conf.where.state_dir),
             born_as=_unlikely_index(),
@@ -107,9 +113,9 @@ def _unlikely_index() -> int:
     return _INDEXES + int.from_bytes(os.urandom(4)) % _INDEXES
 
 
-def _others(master: int, kind: str, pod: Pod, state_dir: Path) -> tuple[int, ...]:
+def _others(parent: int, kind: str, pod: Pod, state_dir: Path) -> tuple[int, ...]:
     """What others have made in the pod over the same master.  It is not ours to remove."""
-    found = {link.index for link in nsid.links_over(pod.rtnl, master) if link.kind in FAMILIES[kind]}
+    found = {link.index for link in nsid.links_over(pod.rtnl, parent) if link.kind in _family(kind)}
     if not found:
         return ()
     ours = (
@@ -120,46 +126,16 @@ def _others(master: int, kind: str, pod: Pod, state_dir: Path) -> tuple[int, ...
     return tuple(sorted(found.difference(ours)))
 
 
+def _family(kind: str) -> tuple[str, ...]:
+    return _FAMILIES.get(kind, (kind,))
+
+
 def status(conf: "NetConf", host: Rtnl) -> None:
     """Kind.status.  A master inside the container is there only when the container is."""
     wanted = cast("Child", conf.attach)
     if not wanted.linkInContainer:
-        link = master(wanted, host, None)
-        shared_rdma(wanted, link, sysfs.functions_under(link.name))
-
-
-def shared_rdma(attach: "Child", master: Link, functions: list[sysfs.Function]) -> list[str]:
-    """The master's RDMA devices, with room for the pod's addresses if RDMA is required.  Raises LinkUnavailable,
-    GidTableFull."""
-    names = rdma.of_master(attach.rdma, master.name, functions)
-    gids.refuse_full(attach.rdma, names, 1 if attach.ipam else 0)
-    return names
-
-
-def master(attach: "Child", where: Rtnl, ns_fd: int | None) -> Link:
-    """The master, found, up, and with room for the MTU.  Raises LinkUnavailable, InvalidConfig."""
-    place = "the pod (linkInContainer)" if attach.linkInContainer else "the host"
-    name = attach.master or dump.default_route_link(ns_fd)
-    if not name:
-        raise LinkUnavailable(f"master is not set and {place} has no default route to take it from; set master")
-    link = where.link(name)
-    if link is None:
-        raise LinkUnavailable(f"master {name!r} is not an interface of {place}; correct it, see: ip link")
-    if link.infiniband:
-        raise LinkUnavailable(
-            f"master {name!r} is InfiniBand, over which Linux makes neither macvlan nor ipvlan; "
-            "use kind sriov with its VFs"
-        )
-    if not link.ethernet:
-        raise LinkUnavailable(
-            f"master {name!r} is not Ethernet, and Linux makes macvlan and ipvlan over nothing else; "
-            "name an Ethernet interface, see: ip -br link"
-        )
-    if not link.up:
-        raise LinkUnavailable(f"master {name!r} is down; run: ip link set {name} up")
-    if attach.mtu > link.mtu:
-        raise InvalidConfig(f"mtu {attach.mtu} is above {link.mtu}, that of master {name!r}; lower it or raise that")
-    return link
+        link = master.find(wanted, host, None)
+        master.shared_rdma(wanted, link, sysfs.functions_under(link.name))
 
 
 def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
@@ -232,19 +208,19 @@ def find(plan: Json, pod: Pod, ifname: str) -> Link | None:
 def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) -> Search | None:
     """Kind.detach.  The kernel removes the link with the namespace."""
     wanted = Plan(**plan)
-    is_removed = pod is not None and _remove(plan, pod, ifname, found)
+    is_removed = pod is not None and remove(plan, pod, ifname, found)
     if wanted.in_container:
         return None  # who has the master has all that is over it
     if not wanted.index:
         return None  # ADD came not so far that the pod could have used it, and others' links may have come meanwhile
-    gone = Search(wanted.parent, FAMILIES[wanted.kind], tuple(wanted.others))
+    gone = Search(wanted.parent, _family(wanted.kind), tuple(wanted.others))
     if not is_removed:
         return replace(gone, index=wanted.index, mac=wanted.mac)
     return gone if pod and escaped.suspected(pod.rtnl, gone, knows=1) else None
 
 
-def _remove(plan: Json, pod: Pod, ifname: str, found: Callable[[], None]) -> bool:
-    """Whether it was there, and no longer is."""
+def remove(plan: Json, pod: Pod, ifname: str, found: Callable[[], None]) -> bool:
+    """Remove what ``attach`` made; whether it was there, and no longer is.  Raises OSError."""
     there = _index_and_name(plan, pod, ifname)
     if there is None:
         return False

@@ -4,6 +4,7 @@ The attachment was there, for it had a record; which kind it was, and what was c
 found in the pod under its name, and could be ours, is taken away.  Only then are its addresses free at once.
 """
 
+from cni import kinds
 from cni.kernel import links, netns, rdma_netlink, sysfs, unlink
 from cni.kernel.links import IFLA_IFNAME, IFLA_NET_NS_FD, Link
 from cni.kernel.netlink import attr, text, u32
@@ -12,8 +13,6 @@ from cni.protocol.spec import Request
 from cni.state import pod as pods
 from cni.state.pod import Pod
 from cni.state.record import Record
-
-_CHILDREN = ("macvlan", "ipvlan")
 
 
 def remove(record: Record, request: Request) -> bool:
@@ -37,7 +36,7 @@ def _removed(pod: Pod, ifname: str) -> bool:
     if link is None or link.name != ifname:  # an altname is a stranger's
         return False
     with doing(f"removing {ifname} from {pod.path}"):
-        if link.kind in _CHILDREN:
+        if link.kind in kinds.KINDS:
             unlink.delete(pod.rtnl, link.index)
         elif link.device:
             _send_home(pod, link)

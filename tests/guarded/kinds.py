@@ -26,13 +26,6 @@ GUARDS = [
             "netns/test_macvlan.py::test_a_macvlan_that_took_the_name_meanwhile",
         ),
         (
-            "master-up",
-            "    if not link.up:\n        raise LinkUnavailable",
-            "    if False:\n        raise LinkUnavailable",
-            "netns/test_status.py::test_master_down",
-        ),
-        ("master-mtu", "    if attach.mtu > link.mtu:", "    if False:", "netns/test_status.py::test_not_ready"),
-        (
             "gone-already",
             "            if e.errno != errno.ENODEV:\n                raise",
             "            raise",
@@ -64,6 +57,17 @@ GUARDS = [
             "    if False:",
             "netns/test_check_link.py",
         ),
+    ),
+    *of(
+        "cni/kinds/master.py",
+        "netns/test_status.py",
+        (
+            "up",
+            "    if not link.up:\n        raise LinkUnavailable",
+            "    if False:\n        raise LinkUnavailable",
+            "netns/test_status.py::test_master_down",
+        ),
+        ("mtu", "    if attach.mtu > link.mtu:", "    if False:", "netns/test_status.py::test_not_ready"),
     ),
     *of(
         "cni/kinds/sriov/choose.py",
@@ -98,7 +102,7 @@ GUARDS = [
         "attack/test_damaged_records.py::test_the_hosts_own_namespace_is_no_pods",
         ("own-namespace", "not netns.is_own(pod.fd) and _removed", "_removed"),
         ("altname", "    if link is None or link.name != ifname:", "    if link is None:"),
-        ("could-be-ours", "        if link.kind in _CHILDREN:", "        if True:"),
+        ("could-be-ours", "        if link.kind in kinds.KINDS:", "        if True:"),
     ),
     *of(
         "cni/kinds/escaped.py",
