@@ -21,7 +21,7 @@ def rebind(address: str, driver: str, seconds: float) -> None:
     Raises OSError; TimeoutError after ``seconds``, and then the child goes on.
     """
     deadline = time.monotonic() + seconds
-    with _locked(address, deadline):
+    with _lock(address, deadline):
         child = os.fork()
         if not child:
             _rebind(address, driver)
@@ -29,14 +29,14 @@ def rebind(address: str, driver: str, seconds: float) -> None:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             break
-        _past(deadline, address)
+        _pause(deadline, address)
     if number := os.waitstatus_to_exitcode(status):
         raise OSError(number, f"{driver} does not take {address}: {os.strerror(number)}")
 
 
 def wait(address: str, seconds: float) -> None:
     """Wait until nobody is rebinding the function.  Raises OSError; TimeoutError after ``seconds``."""
-    with _locked(address, time.monotonic() + seconds):
+    with _lock(address, time.monotonic() + seconds):
         pass
 
 
@@ -59,7 +59,7 @@ def _rebind(address: str, driver: str) -> NoReturn:
 
 
 @contextmanager
-def _locked(address: str, deadline: float) -> Iterator[None]:
+def _lock(address: str, deadline: float) -> Iterator[None]:
     """Lock the function's directory.  The lock belongs to the open file: a child that is forked inside keeps it, also
     after we close ours.  Raises OSError, TimeoutError."""
     fd = os.open(f"{_DEVICES}/{address}", os.O_RDONLY | os.O_DIRECTORY)
@@ -69,15 +69,15 @@ def _locked(address: str, deadline: float) -> Iterator[None]:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                _past(deadline, address)
+                _pause(deadline, address)
         yield
     finally:
         os.close(fd)
 
 
-def _past(deadline: float, address: str) -> None:
+def _pause(deadline: float, address: str) -> None:
     if time.monotonic() > deadline:
-        raise TimeoutError(f"the driver of {address} has not let go of it, or not taken it again")
+        raise TimeoutError(f"the driver of {address} has not released it, or not taken it again")
     time.sleep(_POLL)
 
 

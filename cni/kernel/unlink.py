@@ -30,24 +30,24 @@ def delete(inside: Rtnl, index: int) -> None:
         try:
             # A thread sends the request, because sending lasts those 20 ms.  Not threading.Thread: its start() waits
             # until the thread runs.
-            _thread.start_new_thread(_ask, (os.dup(inside.sock.fileno()), request))
-            _hear_of_its_end(inside, index)
+            _thread.start_new_thread(_send, (os.dup(inside.sock.fileno()), request))
+            _wait_for_end(inside, index)
         finally:
-            _listen_no_more(inside.sock)
+            _stop_listening(inside.sock)
     except netlink.AnswerLost:
         # Anybody may send to this group, and the kernel drops messages when the socket is full: look for the link.
         inside.reopen()
-        _see_it_gone(inside, index)
+        _look_until_gone(inside, index)
 
 
-def _ask(fd: int, request: bytes) -> None:
+def _send(fd: int, request: bytes) -> None:
     try:
         os.write(fd, request)
     finally:
         os.close(fd)
 
 
-def _hear_of_its_end(inside: Rtnl, index: int) -> None:
+def _wait_for_end(inside: Rtnl, index: int) -> None:
     """Return at the link's announcement that it is gone, or at the request's answer.  Raises OSError."""
     hearing = netlink.receive(inside.sock)
     while True:
@@ -65,15 +65,15 @@ def _hear_of_its_end(inside: Rtnl, index: int) -> None:
                 return
 
 
-def _see_it_gone(inside: Rtnl, index: int) -> None:
+def _look_until_gone(inside: Rtnl, index: int) -> None:
     """Look for the link until it is gone.  Raises OSError when the budget is spent."""
     for _ in attempts(REQUEST, _POLL):
         if inside.link(index=index) is None:
             return
-    raise OSError(errno.ETIMEDOUT, "the link is there still, after all the time that there was to wait for its end")
+    raise OSError(errno.ETIMEDOUT, "the link is still there after all the time that the request may wait")
 
 
-def _listen_no_more(sock: socket.socket) -> None:
+def _stop_listening(sock: socket.socket) -> None:
     """Leave the group, and drop what was announced meanwhile: the next answer must not be taken from that.  Raises
     OSError."""
     sock.setsockopt(SOL_NETLINK, NETLINK_DROP_MEMBERSHIP, RTNLGRP_LINK)

@@ -120,7 +120,7 @@ class Request:
         have sent another command since, and got its answer.
         """
         if self.abandoned():
-            raise TryAgain(f"who asked for {self.command} waits no more, so it was not begun; repeat it")
+            raise TryAgain(f"nobody waits for this {self.command} any more, so it was not begun; repeat it")
 
 
 @dataclass(frozen=True)

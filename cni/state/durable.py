@@ -189,16 +189,16 @@ def _read_all(path: Path | str) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.ENXIO):
-            raise RecordUnreadable(f"{path} is no regular file, and so no state file of ours") from e
+            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of ours") from e
         raise
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise RecordUnreadable(f"{path} is no regular file, and so no state file of ours")
+            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of ours")
         data = b""
         while more := os.read(fd, _READ):
             data += more
             if len(data) > _MOST:
-                raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, and so no state file of ours")
+                raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is no state file of ours")
             if len(more) < _READ:  # a read of a regular file is short only at its end
                 break
         return data

@@ -67,7 +67,7 @@ def _make_ours(fd: int, path: str) -> None:
     """
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or not trust.is_trusted(found.st_uid):
-        raise IoFailure(f"{path} is no lock of ours: not a regular file of root's; remove it")
+        raise IoFailure(f"{path} is not a lock of ours: no regular file that root owns; remove it")
     if found.st_mode & _OTHERS:
         os.fchmod(fd, 0o600)
 

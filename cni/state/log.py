@@ -42,12 +42,12 @@ def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[No
     if not isinstance(path, str) or not is_absolute(path) or level not in LEVELS:
         yield
         return
-    fd = _opened(request, path, lines)
+    fd = _open(request, path, lines)
     started, ended, code = time.monotonic(), ("debug" if request.command in _QUIET else "info", "done"), 0
     try:
         yield
     except BaseException as e:
-        ended, code = ("error", _said(e)), getattr(e, "code", 999)
+        ended, code = ("error", _text(e)), getattr(e, "code", 999)
         raise
     finally:
         took = {"duration_ms": round((time.monotonic() - started) * 1000, 1)}
@@ -63,7 +63,7 @@ def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[No
             _append(fd, path, text, lines)
 
 
-def _opened(request: Request, path: str, lines: list[str]) -> int:
+def _open(request: Request, path: str, lines: list[str]) -> int:
     """A descriptor of the log; -1 if it cannot be opened, and a line says why."""
     try:
         place = node.place("logFile", path, _allowed(request, lines))
@@ -75,7 +75,7 @@ def _opened(request: Request, path: str, lines: list[str]) -> int:
     except OSError as e:
         why = f"logFile {path!r} cannot be written: {e.strerror}"
         if e.errno in _NO_PLACE and request.command not in _FORGIVING:
-            raise InvalidConfig(f"{why}; name a regular file, by no link") from e
+            raise InvalidConfig(f"{why}; name a regular file, and no link") from e
         lines.append(why)
     return -1
 
@@ -90,7 +90,7 @@ def _allowed(request: Request, lines: list[str]) -> tuple[str, ...]:
         return node.DEFAULTS["logFile"]
 
 
-def _said(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     notes = "; ".join(getattr(error, "__notes__", ()))
     text = f"{getattr(error, 'msg', '')}" or repr(error)
     return f"{text}; {notes}" if notes else text

@@ -53,7 +53,7 @@ class Place:
         *between, name = [names] if isinstance(names, str) else names
         Path(above).mkdir(0o700, parents=True, exist_ok=True)
         with files.open_directory(above, between) as folder:
-            return _there_or_new(folder, name, os.O_WRONLY | os.O_APPEND)
+            return _open_or_create(folder, name, os.O_WRONLY | os.O_APPEND)
 
 
 def place(label: str, path: str, allowed: Sequence[str]) -> Place:
@@ -132,7 +132,7 @@ def _is_path(entry: Any) -> bool:
     return isinstance(entry, str) and entry.startswith("/") and "\0" not in entry and ".." not in _names(entry)
 
 
-def _there_or_new(folder: int, name: str, flags: int) -> int:
+def _open_or_create(folder: int, name: str, flags: int) -> int:
     while True:
         try:
             fd = files.open_regular(name, flags, folder)

@@ -30,7 +30,7 @@ def note(state_dir: Path, network: str, key: Key) -> None:
     try:
         durable.with_directory(path, lambda: _link(path, state_dir))
     except OSError as e:
-        raise IoFailure(f"noting stateDir {state_dir} in {path}: {e.strerror}; it must be writable") from e
+        raise IoFailure(f"noting stateDir {state_dir} in {path}: {e.strerror}; {ELSEWHERE} must be writable") from e
 
 
 def state_dir_of(network: str, key: Key) -> Path | None:

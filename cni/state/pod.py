@@ -64,7 +64,7 @@ class Pod:
 def open_netns(request: Request) -> Iterator[Pod]:
     """CNI_NETNS, opened.  Raises BadEnvironment if it cannot be opened."""
     try:
-        pod = _of(request)
+        pod = _open_requested(request)
     except OSError as e:
         raise BadEnvironment(f"CNI_NETNS={request.netns!r} cannot be opened: {e.strerror}; is the pod gone?") from e
     with pod:
@@ -77,13 +77,13 @@ def find(identity: Identity, path: str, request: Request | None = None) -> Itera
 
     None if no visible mount or process has it any more; ``is_gone`` says whether that proves anything.
     """
-    ways: list[Callable[[], Pod | None]] = [partial(_somewhere, identity)]
+    ways: list[Callable[[], Pod | None]] = [partial(_open_held, identity)]
     if path and not (request and path == request.netns):
-        ways.insert(0, partial(_at, path))
+        ways.insert(0, partial(_open_at, path))
     if request and request.netns:
-        ways.insert(0, partial(_of, request))
+        ways.insert(0, partial(_open_requested, request))
     for way in ways:
-        pod = _if_there(way)
+        pod = _try(way)
         if pod:
             with pod:
                 if pod.identity == identity:
@@ -98,15 +98,15 @@ def is_gone(identity: Identity, path: str) -> bool:
         return pod is None and bool(netns.gone([identity]))
 
 
-def _of(request: Request) -> Pod:
-    """CNI_NETNS, as the launcher has opened it, or opened by its path.  Raises OSError as ``_at`` does."""
+def _open_requested(request: Request) -> Pod:
+    """CNI_NETNS, as the launcher has opened it, or opened by its path.  Raises OSError as ``_open_at`` does."""
     if request.inside is None:
-        return _at(request.netns)
+        return _open_at(request.netns)
     fd, sock = request.inside
     return Pod(request.netns, fd, rtnl.adopt(sock), ours=False)
 
 
-def _at(path: str) -> Pod:
+def _open_at(path: str) -> Pod:
     """The namespace at ``path``, opened.  Raises OSError: ENOENT, or EINVAL if it is no network namespace."""
     fd = netns.open_at(path)
     try:
@@ -116,12 +116,12 @@ def _at(path: str) -> Pod:
         raise
 
 
-def _somewhere(identity: Identity) -> Pod | None:
+def _open_held(identity: Identity) -> Pod | None:
     # All holders lead to the same namespace, so the first that can be opened is enough.
-    return next(filter(None, (_if_there(partial(_at, path)) for path in netns.holders(identity.inode))), None)
+    return next(filter(None, (_try(partial(_open_at, path)) for path in netns.holders(identity.inode))), None)
 
 
-def _if_there(way: Callable[[], Pod | None]) -> Pod | None:
+def _try(way: Callable[[], Pod | None]) -> Pod | None:
     try:
         return way()
     except OSError:  # it is gone, or no namespace: not the one that is looked for

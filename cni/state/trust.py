@@ -35,8 +35,8 @@ def refuse_unless_ours(folder: str) -> None:
     refuse_unless_safe(folder)
     if found.st_mode & _OTHERS:
         raise InvalidConfig(
-            f"directory {folder} has mode {stat.S_IMODE(found.st_mode):o}, and state is kept in those of mode 700 "
-            f"only; if nothing else is in it: chmod 700 {folder}, else choose another stateDir or ipam.dataDir"
+            f"directory {folder} has mode {stat.S_IMODE(found.st_mode):o}, but state is kept only in directories of "
+            f"mode 700; if nothing else is in it: chmod 700 {folder}; else choose another stateDir or ipam.dataDir"
         )
     if len(_good) >= _GOOD_MOST:
         _good.clear()

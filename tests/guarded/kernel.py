@@ -136,7 +136,7 @@ GUARDS = [
         "netns/test_unlink.py",
         (
             "looked-for",
-            "        _see_it_gone(inside, index)\n",
+            "        _look_until_gone(inside, index)\n",
             "        pass\n",
             "netns/test_unlink.py netns/test_netlink.py",
         ),

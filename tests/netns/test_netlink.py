@@ -108,7 +108,7 @@ def test_what_others_announce_is_not_believed(pod: Pod, inside: rtnl.Rtnl) -> No
     with stranger(pod) as other:
         other.sendto(gone(link.index), (0, GROUP_LINK))
         with pytest.raises(netlink.AnswerLost) as e:
-            unlink._hear_of_its_end(inside, link.index)
+            unlink._wait_for_end(inside, link.index)
     assert e.value.errno == errno.ETIMEDOUT
 
 

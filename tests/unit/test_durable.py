@@ -111,7 +111,7 @@ def test_the_checksum_is_over_content(file: Path) -> None:
 
 def test_a_directory_in_its_place(file: Path) -> None:
     file.mkdir()
-    with pytest.raises(RecordUnreadable, match="is no regular file"):
+    with pytest.raises(RecordUnreadable, match="is not a regular file"):
         durable.read(file)
     with pytest.raises(IoFailure, match=r"^writing .*: Is a directory; the state directory must be writable"):
         durable.write(file, {})
