@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from cni import collect, kinds, parts, undo
 from cni.kernel import links, netns, rtnl
-from cni.parts import addressing, delegate, device_info, gids, rxe
+from cni.parts import addressing, delegate, device_info, gids
 from cni.parts.delegate import Programs
 from cni.protocol import spec
 from cni.protocol.errors import (
     CheckFailed,
     CniError,
     DelegateError,
-    DelegateNotRun,
     DeviceInUse,
     DeviceTaken,
     InterfaceExists,
@@ -41,85 +40,136 @@ if TYPE_CHECKING:
 
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
     """Attach: all of it, or nothing and an error."""
-    wanted = _parsed(request)
+    wanted = _parse(request)
     log.extend(wanted.remarks)
     if wanted.where.ipam:
         delegate.find(wanted.where.ipam, request, programs)
-    result = _attached_at_last(wanted, request, conf, log, programs)
+    result = _attach_freeing_a_device(wanted, request, conf, log, programs)
     collect.a_few(wanted.where, request, log, programs)
     return result
 
 
-def _attached_at_last(wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
-    """``_attached``, with the device of an attachment that is provably dead if need be."""
+def _attach_freeing_a_device(
+    wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs
+) -> Result:
+    """``_attach``; if it fails because a device is taken, free one whose pod is provably dead, and attach again."""
     while True:
         try:
-            return _attached(wanted, request, conf, log, programs)
+            return _attach(wanted, request, conf, log, programs)
         except DeviceTaken as e:
             # Not under our own attachment's lock: it takes the owner's, and the two may be one file.
             if not undo.free_one(e.devices, wanted.where, request, programs, log):
                 raise
 
 
-def _attached(wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
+def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
+    """ADD, step by step.  A failure is undone by ``record`` as it is here: a step that claims something returns it
+    before the next step makes it."""
     where, key, kind = wanted.where, request.key, kinds.named(wanted.attach.kind)
-    with (
-        _pod(request) as pod,
-        rtnl.open_in() as host,
-        journal.lock(where.state_dir, where.network, key) as entry,
-    ):
+    with _open_pod(request) as pod, rtnl.open_in() as host, journal.lock(where.state_dir, where.network, key) as entry:
         request.refuse_if_abandoned()
         undo.settle(entry, pod, request, log, programs)
         with kind.claiming(wanted):
-            _refuse_owned(wanted.attach.device, where)
-            plan = kind.plan(wanted, host, pod)
-            parts.status(wanted.attach)
-            _refuse_taken_name(pod, key.ifname)
-            record = _recorded(entry, wanted, request, conf, pod, plan)
-        result, holds, asking = Result(), False, request
+            plan = _plan(kind, wanted, host, pod, key.ifname)
+            record = _record(entry, wanted, request, conf, pod, plan)
+        ipam = delegate.Ipam(where.ipam, request, programs, log)
         try:
-            # Ours is all or nothing, and mostly needs no link: refusing before there is one is cheaper and quieter.
-            if where.ipam in programs:
-                asking = request if request.inside else replace(request, inside=(pod.fd, pod.rtnl.sock.fileno()))
-                with delegate.unless_it_needs_the_link():
-                    result, holds = delegate.addresses(where.ipam, asking, programs, log), True
-            link = _made(kind, plan, host, pod, key.ifname)
+            ipam.ask_early(pod)
+            link = _make_link(kind, plan, host, pod, key.ifname)
             record = replace(record, link={**plan, "index": link.index if link else 0})
             if record.rxe:
-                rxe.make(entry, record, pod)
-            # A program may need the link, as dhcp does, and may hold something also if it fails.
-            if where.ipam and not holds:
-                holds = True
-                result = delegate.addresses(where.ipam, asking, programs, log)
-            found = list[Json]()
+                parts.rxe.make(entry, record, pod)
+            result = ipam.ask()
             if link:
-                given = result
                 if wanted.attach.policyRouting:
-                    from cni.parts import routing  # noqa: PLC0415  # few ask for it, and every start would pay; so below
-
-                    record = routing.claimed(wanted.attach.policyRouting.table, entry, record, pod, result)
-                    routing.add(pod, record.rules)
-                    given = routing.placed(result, record.rules)
-                with gids.watched(pod, record.rdma_devs) as tables:
-                    values = {path: setting["value"] for path, setting in record.sysctl.items()}
-                    addressing.apply(pod, link, given, wanted.attach.dad, values)
-                    addresses = [ip.address.ip for ip in result.ips]
-                    found = tables.found(link.name, addresses, wanted.attach.rdma, log)
-                if record.sysctl:
-                    from cni.parts import tuning  # noqa: PLC0415
-
-                    record = replace(record, sysctl=tuning.written(pod, record.sysctl))
-            interfaces = kind.interfaces(plan, link, host, pod, key.ifname)
-            own = _own_result(wanted, interfaces, result)
-            device_info.write(record.device_info, plan, record.rdma_devs, found)
-            entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST), gids=found))
+                    record = parts.routing.claim(wanted.attach.policyRouting.table, entry, record, pod, result)
+                record = _configure(wanted, record, pod, link, result, log)
+            own = _own_result(wanted, kind.interfaces(plan, link, host, pod, key.ifname), result)
+            device_info.write(record.device_info, plan, record.rdma_devs, record.gids)
+            entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
         except BaseException as failure:
-            holds = holds and not isinstance(failure, DelegateNotRun)
             record = replace(record, given=not isinstance(failure, DelegateError))
             with undo.after(failure, "and could not undo it all, DEL has to"):
-                undo.attachment(entry, record, request, programs, log, ask_ipam=holds)
+                undo.attachment(entry, record, request, programs, log, ask_ipam=ipam.may_hold(failure))
             raise
     return own.after(wanted.previous) if wanted.previous else own
+
+
+def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname: str) -> Json:
+    """What the kind is going to make.  Raises CniError for what cannot be; nothing is changed."""
+    _refuse_owned(wanted.attach.device, wanted.where)
+    plan = kind.plan(wanted, host, pod)
+    parts.status(wanted.attach)
+    _refuse_taken_name(pod, ifname)
+    return plan
+
+
+def _refuse_owned(device: str, where: Location) -> None:
+    if owner := journal.owner(where.state_dir, device):
+        raise DeviceInUse(
+            f"deviceID {device!r} belongs to {owner.whose}, since {owner.time}; delete that first",
+            owner.device,
+        )
+
+
+def _refuse_taken_name(pod: Pod, ifname: str) -> None:
+    if taken := pod.rtnl.link(ifname):
+        whose = f" (as altname of {taken.name})" if taken.name != ifname else ""
+        raise InterfaceExists(
+            f"CNI_IFNAME={ifname}: {pod.path} has an interface of that name{whose}; choose another, or remove it"
+        )
+
+
+def _record(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod: Pod, plan: Json) -> Record:
+    """Put the record on disk.  Raises InvalidConfig for sysctls that the pod does not have."""
+    record = Record(
+        network=wanted.where.network,
+        key=request.key,
+        netns=pod.path,
+        identity=pod.identity,
+        kind=wanted.attach.kind,
+        link=plan,
+        config={k: v for k, v in conf.items() if k != "prevResult"},
+        args=request.var("CNI_ARGS"),
+        pod=wanted.pod,
+        rxe=parts.rxe.name() if wanted.attach.soft_roce else "",
+        device_info=device_info.plan(conf, plan),
+    )
+    places.note(entry.state_dir, entry.network, entry.key)
+    if wanted.attach.sysctl:
+        return parts.tuning.claim(wanted.attach.sysctl, entry, record, pod)
+    entry.save(record)
+    return record
+
+
+def _make_link(kind: kinds.Kind, plan: Json, host: rtnl.Rtnl, pod: Pod, ifname: str) -> links.Link | None:
+    """Kind.attach.  Raises InterfaceExists where somebody took the name after ``_plan`` looked for it."""
+    try:
+        return kind.attach(plan, host, pod, ifname)
+    except FileExistsError:
+        _refuse_taken_name(pod, ifname)
+        raise
+
+
+def _configure(wanted: "NetConf", record: Record, pod: Pod, link: links.Link, result: Result, log: list[str]) -> Record:
+    """Bring the interface up with all that it gets.  The record with what the kernel made of it: sysctls and GIDs."""
+    placed = result
+    if record.rules:
+        parts.routing.add(pod, record.rules)
+        placed = parts.routing.placed(result, record.rules)
+    with gids.watch(pod, record.rdma_devs) as tables:
+        sysctls = {path: setting["value"] for path, setting in record.sysctl.items()}
+        addressing.apply(pod, link, placed, wanted.attach.dad, sysctls)
+        found = tables.find(link.name, [ip.address.ip for ip in result.ips], wanted.attach.rdma, log)
+    if record.sysctl:
+        record = replace(record, sysctl=parts.tuning.read_back(pod, record.sysctl))
+    return replace(record, gids=found) if found else record
+
+
+def _own_result(wanted: "NetConf", interfaces: tuple[Interface, ...], addresses: Result) -> Result:
+    """What we add to the chain's result: interfaces, and the addresses as the first one's."""
+    ips = tuple(Ip(ip.address, ip.gateway, 0) for ip in addresses.ips)
+    return Result(interfaces, ips, addresses.routes, wanted.dns or addresses.dns)
 
 
 def delete(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
@@ -127,17 +177,17 @@ def delete(request: Request, conf: Config, log: list[str], programs: Programs) -
     where = location(conf)
     with journal.lock(where.state_dir, where.network, request.key) as entry:
         request.refuse_if_abandoned()
-        if _detached(entry, request, log, programs):
+        if _detach(entry, request, log, programs):
             return
         noted = places.state_dir_of(where.network, request.key)
         if noted and noted != where.state_dir:
             with journal.lock(noted, where.network, request.key) as elsewhere:
-                if _detached(elsewhere, request, log, programs):
+                if _detach(elsewhere, request, log, programs):
                     return
         undo.release(where.ipam, request, programs)
 
 
-def _detached(entry: Entry, request: Request, log: list[str], programs: Programs) -> bool:
+def _detach(entry: Entry, request: Request, log: list[str], programs: Programs) -> bool:
     """Undo the attachment if there is a record of it here; whether there was."""
     try:
         record = entry.load()
@@ -156,36 +206,35 @@ def _detached(entry: Entry, request: Request, log: list[str], programs: Programs
 
 def check(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
     """Raise unless the attachment is what ADD left, as later plugins of the chain may have changed it."""
-    from cni.parts import promises  # noqa: PLC0415  # no other command needs it
-
-    wanted = _parsed(request)
+    wanted = _parse(request)
     where, key, promised = wanted.where, request.key, wanted.previous
     if promised is None:
         raise InvalidConfig("prevResult is missing; CHECK compares with what ADD answered")
-    with (
-        _pod(request) as pod,
-        rtnl.open_in() as host,
-        journal.lock(where.state_dir, where.network, key) as entry,
-    ):
-        record = entry.load()
-        if record is None or not record.complete:
-            raise CheckFailed(
-                f"{key.of(wanted.pod, where.network)}, is not attached" + (" completely" if record else "")
-            )
-        if not record.of_this_boot or record.identity != pod.identity:
-            raise CheckFailed(f"{record.whose}, was attached to another namespace than {pod.path} is now")
-        still = promises.of(record, promised, request.netns)
+    with _open_pod(request) as pod, rtnl.open_in() as host, journal.lock(where.state_dir, where.network, key) as entry:
+        record = _load_complete(entry, wanted, pod)
+        still = parts.promises.of(record, promised, request.netns)
         link = kinds.named(record.kind).check(record.link, host, pod, key.ifname)
         if link:
-            promises.check(pod, link, still)
+            parts.promises.check(pod, link, still)
             parts.check(record, pod, link, still)
         if where.ipam:
             delegate.call(where.ipam, request, programs)
 
 
+def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
+    """The record.  Raises CheckFailed unless it is of a complete attachment to this very namespace."""
+    record = entry.load()
+    if record is None or not record.complete:
+        whose = entry.key.of(wanted.pod, entry.network)
+        raise CheckFailed(f"{whose}, is not attached" + (" completely" if record else ""))
+    if not record.of_this_boot or record.identity != pod.identity:
+        raise CheckFailed(f"{record.whose}, was attached to another namespace than {pod.path} is now")
+    return record
+
+
 def status(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:
     """Raise NotAvailable if an ADD could not be served now, or the IPAM plugin's own answer."""
-    wanted = _parsed(request)
+    wanted = _parse(request)
     try:
         durable.probe(wanted.where.state_dir / "locks")
         with rtnl.open_in() as host:
@@ -205,73 +254,17 @@ def _status_of_kind(wanted: "NetConf", host: rtnl.Rtnl) -> None:
             raise
 
 
-def _parsed(request: Request) -> "NetConf":
+def _parse(request: Request) -> "NetConf":
     # pydantic is most of this program's start: DEL and GC do without it.
     from cni import config  # noqa: PLC0415
 
     return config.of(request)
 
 
-def _refuse_owned(device: str, where: Location) -> None:
-    if owner := journal.owner(where.state_dir, device):
-        raise DeviceInUse(
-            f"deviceID {device!r} belongs to {owner.whose}, since {owner.time}; delete that first",
-            owner.device,
-        )
-
-
-def _refuse_taken_name(pod: Pod, ifname: str) -> None:
-    if taken := pod.rtnl.link(ifname):
-        whose = f" (as altname of {taken.name})" if taken.name != ifname else ""
-        raise InterfaceExists(
-            f"CNI_IFNAME={ifname}: {pod.path} has an interface of that name{whose}; choose another, or remove it"
-        )
-
-
-def _made(kind: kinds.Kind, plan: Json, host: rtnl.Rtnl, pod: Pod, ifname: str) -> links.Link | None:
-    """Kind.attach.  Raises InterfaceExists where the name was taken since it was looked for."""
-    try:
-        return kind.attach(plan, host, pod, ifname)
-    except FileExistsError:
-        _refuse_taken_name(pod, ifname)
-        raise
-
-
-def _recorded(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod: Pod, plan: Json) -> Record:
-    """The record, on disk.  Raises InvalidConfig for sysctls that the pod does not have."""
-    record = Record(
-        network=wanted.where.network,
-        key=request.key,
-        netns=pod.path,
-        identity=pod.identity,
-        kind=wanted.attach.kind,
-        link=plan,
-        config={k: v for k, v in conf.items() if k != "prevResult"},
-        args=request.var("CNI_ARGS"),
-        pod=wanted.pod,
-        rxe=rxe.name() if wanted.attach.soft_roce else "",
-        device_info=device_info.plan(conf, plan),
-    )
-    places.note(entry.state_dir, entry.network, entry.key)
-    if wanted.attach.sysctl:
-        from cni.parts import tuning  # noqa: PLC0415
-
-        record = tuning.claimed(wanted.attach.sysctl, entry, record, pod)
-    else:
-        entry.save(record)
-    return record
-
-
-def _own_result(wanted: "NetConf", interfaces: tuple[Interface, ...], addresses: Result) -> Result:
-    """What we add to the chain's result: interfaces, and the addresses as the first one's."""
-    ips = tuple(Ip(ip.address, ip.gateway, 0) for ip in addresses.ips)
-    return Result(interfaces, ips, addresses.routes, wanted.dns or addresses.dns)
-
-
 @contextmanager
-def _pod(request: Request) -> Iterator[Pod]:
-    """CNI_NETNS, opened.  Raises BadEnvironment, and InvalidNetns for our own: whatever is done in there would
-    be done to the host."""
+def _open_pod(request: Request) -> Iterator[Pod]:
+    """Open CNI_NETNS.  Raises BadEnvironment, and InvalidNetns for the plugin's own namespace: what is done in there
+    would be done to the host."""
     with pods.open_netns(request) as pod:
         if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):
             raise InvalidNetns(f"CNI_NETNS={request.netns!r} is the plugin's own namespace; give the pod's")

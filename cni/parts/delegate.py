@@ -9,22 +9,28 @@ IPAM plugin, and does not ask itself again.
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from cni import parts
 from cni.protocol.errors import (
     BadEnvironment,
     CniError,
     DelegateError,
     DelegateFailed,
+    DelegateNotRun,
     IncompatibleVersion,
     InvalidConfig,
     LinkUnavailable,
 )
 from cni.protocol.result import Result
 from cni.protocol.spec import DELEGATED, Reply, Request
+
+if TYPE_CHECKING:
+    from cni.state.pod import Pod
 
 # Answers as a plugin does, but in Python; lines for stderr go into the list.
 Ask = Callable[[Request, list[str]], Result | None]
@@ -50,14 +56,40 @@ def addresses(ipam: str, request: Request, programs: Programs, log: list[str]) -
     return result
 
 
-@contextmanager
-def unless_it_needs_the_link() -> Iterator[None]:
-    """Ours says by error 101 that it has to see the link, and then holds nothing."""
-    try:
-        yield
-    except DelegateError as e:
-        if e.code != LinkUnavailable.code:
-            raise
+class Ipam:
+    """The IPAM plugin of one ADD, which asks it for addresses once: before there is a link, or after."""
+
+    __slots__ = ("_holds", "_log", "_name", "_programs", "_request", "_result")
+
+    def __init__(self, name: str, request: Request, programs: Programs, log: list[str]) -> None:
+        """An empty name stands for no plugin."""
+        self._name, self._request, self._programs, self._log = name, request, programs, log
+        self._result, self._holds = Result(), False
+
+    def ask_early(self, pod: "Pod") -> None:
+        """Ask our own plugin before there is a link: to refuse then is cheaper and quieter.  It gives all or nothing.
+        Where it has to see the link it answers 101, holds nothing, and is asked again by ``ask``."""
+        if self._name not in self._programs:
+            return
+        if not self._request.inside:
+            self._request = replace(self._request, inside=(pod.fd, pod.rtnl.sock.fileno()))
+        try:
+            self._result, self._holds = addresses(self._name, self._request, self._programs, self._log), True
+        except DelegateError as e:
+            if e.code != LinkUnavailable.code:
+                raise
+
+    def ask(self) -> Result:
+        """What the plugin gives, nothing without a plugin.  A program may need the link, as dhcp does, and one that
+        fails may hold something all the same."""
+        if self._name and not self._holds:
+            self._holds = True
+            self._result = addresses(self._name, self._request, self._programs, self._log)
+        return self._result
+
+    def may_hold(self, failure: BaseException) -> bool:
+        """Whether ADD, which ended by that failure, has to ask the plugin to release."""
+        return self._holds and not isinstance(failure, DelegateNotRun)
 
 
 def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
@@ -80,9 +112,7 @@ def find(ipam: str, request: Request, programs: Programs) -> Ask:
     for folder in filter(None, path.split(os.pathsep)):
         file = f"{folder}/{ipam}"
         if Path(file).is_file() and os.access(file, os.X_OK):
-            from cni.parts import program  # noqa: PLC0415  # as below
-
-            os.close(program.opened(file))  # refused here, and so before anything has changed
+            os.close(parts.program.open_trusted(file))  # refused here, and so before anything has changed
             return partial(_execute, file)
     raise DelegateFailed(f"ipam.type {ipam!r} is no program in CNI_PATH={path!r}; install it there")
 
@@ -95,12 +125,9 @@ def _ask(ipam: str, ours: Ask, request: Request, log: list[str]) -> Result | Non
 
 
 def _execute(file: str, request: Request, _log: list[str]) -> Result | None:
-    # Not needed for ours, and subprocess is a fortieth of the start.
-    from cni.parts import program  # noqa: PLC0415
-
-    fd = program.opened(file)
+    fd = parts.program.open_trusted(file)
     try:
-        status, stdout = program.run(fd, file, request.stdin, {**request.environ, DELEGATED: "1"})
+        status, stdout = parts.program.run(fd, file, request.stdin, {**request.environ, DELEGATED: "1"})
     finally:
         os.close(fd)
     return _understood(os.path.basename(file), Reply(stdout.decode(errors="replace"), status))

@@ -58,7 +58,7 @@ class Watch:
     devices: Sequence[str]
     theirs: frozenset[GidEntry] = field(default_factory=frozenset)
 
-    def found(self, netdev: str, addresses: Sequence[Address], wanted: "Rdma", log: list[str]) -> list[Json]:
+    def find(self, netdev: str, addresses: Sequence[Address], wanted: "Rdma", log: list[str]) -> list[Json]:
         """Where the addresses of the pod's interface are in the tables, as soon as all are there.
 
         Raises LinkUnavailable or GidTableFull where RDMA is required and one is not in time; else a line in the log
@@ -98,7 +98,7 @@ class Watch:
 
 
 @contextmanager
-def watched(pod: Pod, devices: Sequence[str]) -> Iterator[Watch]:
+def watch(pod: Pod, devices: Sequence[str]) -> Iterator[Watch]:
     """To be entered before the interface gets addresses.  Raises OSError."""
     with ExitStack() as stack:
         root = stack.enter_context(gids.mount_sysfs(pod.fd)) if devices else -1

@@ -19,7 +19,7 @@ GRACE = 5.0
 _EXECUTABLE = 0o111
 
 
-def opened(path: str) -> int:
+def open_trusted(path: str) -> int:
     """A descriptor of the program.  Raises DelegateNotRun where others than root, or than the owner of the directory
     that it is in, could have written it."""
     try:

@@ -13,6 +13,7 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_network
 from pathlib import Path
 from typing import Any, Final
 
+from cni import parts
 from cni.kernel import dump
 from cni.kernel.addresses import (
     IFA_F_DADFAILED,
@@ -74,9 +75,7 @@ def of(record: Record, promised: Result, netns: str) -> Promised:
     rules = tuple(rule for rule in record.rules if rule["from"] in {str(ip.address.ip) for ip in ips})
     kept, changed = _split(own.routes, promised.routes)
     if record.rules:
-        from cni.parts import routing  # noqa: PLC0415  # few have it
-
-        kept = routing.placed(replace(own, ips=ips, routes=kept), list(rules)).routes
+        kept = parts.routing.placed(replace(own, ips=ips, routes=kept), list(rules)).routes
     return Promised(
         key=key,
         interface=replace(said, mac=(said.mac or ours.mac).lower(), mtu=said.mtu or ours.mtu),

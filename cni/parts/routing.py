@@ -33,7 +33,7 @@ _KERNELS = {253, 254, 255}  # default, main, local
 _LINK_LOCAL = IPv6Network("fe80::/64")
 
 
-def claimed(first: int | None, entry: Entry, record: Record, pod: Pod, result: Result) -> Record:
+def claim(first: int | None, entry: Entry, record: Record, pod: Pod, result: Result) -> Record:
     """The record with the rules, on disk: ``from`` an address, lookup ``table``, which is one that nobody in the pod
     has; ``first`` and those after it, or the first free.  Raises InvalidConfig where ``first`` is in use; OSError,
     IoFailure."""

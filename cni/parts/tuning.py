@@ -46,7 +46,7 @@ def status(attach: "Common") -> None:
             raise InvalidConfig(f"sysctl {key!r} is not allowed on this node; remove it, or add it to {_ALLOWED}")
 
 
-def claimed(wanted: Mapping[str, str], entry: Entry, record: Record, pod: Pod) -> Record:
+def claim(wanted: Mapping[str, str], entry: Entry, record: Record, pod: Pod) -> Record:
     """The record with them, on disk: path -> ``value`` and, where it is the namespace's, what it was ``before``.
 
     Raises InvalidConfig for what cannot be set, or is to be another value than another attachment's; IoFailure.
@@ -64,7 +64,7 @@ def claimed(wanted: Mapping[str, str], entry: Entry, record: Record, pod: Pod) -
     return record
 
 
-def written(pod: Pod, settings: Json) -> Json:
+def read_back(pod: Pod, settings: Json) -> Json:
     """The same with the values that the kernel made of those written ("0x10" is 16).  Raises OSError."""
     now = sysctl.read_all(pod.fd, settings)
     return {path: {**setting, "value": now[path]} for path, setting in settings.items()}

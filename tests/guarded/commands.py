@@ -20,11 +20,11 @@ GUARDS = [
             "        if True:",
             "netns/test_pci.py::test_one_at_a_time_decides_over_a_pf",
         ),
-        ("refuse_owned", "            _refuse_owned(wanted.attach.device, where)\n", "", "netns/test_pci.py"),
+        ("refuse_owned", "    _refuse_owned(wanted.attach.device, wanted.where)\n", "", "netns/test_pci.py"),
         (
             "name-is-free",
-            "            _refuse_taken_name(pod, key.ifname)\n            record",
-            "            record",
+            "    _refuse_taken_name(pod, ifname)\n    return plan",
+            "    return plan",
             "netns/test_kinds.py::test_a_name_that_is_taken_costs_no_address",
         ),
         (
@@ -40,32 +40,14 @@ GUARDS = [
             "netns/test_pci.py",
         ),
         (
-            "needs-the-link",
-            "                with delegate.unless_it_needs_the_link():",
-            "                if True:",
-            "netns/test_eui64.py",
-        ),
-        (
-            "holds-though-it-failed",
-            "                holds = True\n                result",
-            "                result",
-            "netns/test_bad_input.py::test_an_ipam_that_failed_to_give_is_asked_to_take_back",
-        ),
-        (
-            "holds-nothing-if-not-run",
-            "            holds = holds and not isinstance(failure, DelegateNotRun)\n",
-            "",
-            "netns/test_refusals.py netns/test_bad_input.py::test_refused_without_a_trace[circumstances: IPAM plugin not a program]",
-        ),
-        (
             "rolls-back",
-            "                undo.attachment(entry, record, request, programs, log, ask_ipam=holds)\n",
+            "                undo.attachment(entry, record, request, programs, log, ask_ipam=ipam.may_hold(failure))\n",
             "                pass\n",
             "netns/test_kinds.py::test_a_name_taken_meanwhile",
         ),
         (
             "asks-only-who-gave",
-            "ask_ipam=holds)",
+            "ask_ipam=ipam.may_hold(failure))",
             "ask_ipam=True)",
             "netns/test_refusals.py netns/test_bad_input.py::test_refused_without_a_trace[circumstances: IPAM plugin not a program]",
         ),
@@ -83,8 +65,8 @@ GUARDS = [
         ),
         (
             "record-first",
-            "    else:\n        entry.save(record)\n    return record",
-            "    return record",
+            "    entry.save(record)\n    return record\n\n\ndef _make_link",
+            "    return record\n\n\ndef _make_link",
             "netns/test_macvlan.py::test_a_macvlan_that_took_the_name_meanwhile netns/test_transaction.py",
         ),
         (
@@ -101,15 +83,15 @@ GUARDS = [
         ),
         (
             "delete-abandoned",
-            "        request.refuse_if_abandoned()\n        if _detached(entry",
-            "        if _detached(entry",
+            "        request.refuse_if_abandoned()\n        if _detach(entry",
+            "        if _detach(entry",
         ),
         ("delete-elsewhere", "if noted and noted != where.state_dir:", "if False:", "netns/test_stripped.py"),
         ("note-first", "    places.note(entry.state_dir, entry.network, entry.key)\n", "", "netns/test_stripped.py"),
         (
             "delete-without-record",
-            "        undo.release(where.ipam, request, programs)\n\n\ndef _detached",
-            "        return\n\n\ndef _detached",
+            "        undo.release(where.ipam, request, programs)\n\n\ndef _detach",
+            "        return\n\n\ndef _detach",
             "netns/test_delete.py::test_without_a_record_the_addresses_are_released",
         ),
         (
@@ -132,20 +114,20 @@ GUARDS = [
         ),
         (
             "check-complete",
-            "        if record is None or not record.complete:",
-            "        if record is None:",
+            "    if record is None or not record.complete:",
+            "    if record is None:",
             "netns/test_check.py::test_half_an_attachment",
         ),
         (
             "check-boot",
-            "        if not record.of_this_boot or record.identity != pod.identity:",
-            "        if record.identity != pod.identity:",
+            "    if not record.of_this_boot or record.identity != pod.identity:",
+            "    if record.identity != pod.identity:",
             "netns/test_check.py::test_a_record_of_an_older_boot",
         ),
         (
             "check-identity",
-            "        if not record.of_this_boot or record.identity != pod.identity:",
-            "        if not record.of_this_boot:",
+            "    if not record.of_this_boot or record.identity != pod.identity:",
+            "    if not record.of_this_boot:",
             "netns/test_check.py::test_fails",
         ),
         (
@@ -162,8 +144,8 @@ GUARDS = [
         ),
         (
             "parts-can-be",
-            "            plan = kind.plan(wanted, host, pod)\n            parts.status(wanted.attach)\n",
-            "            plan = kind.plan(wanted, host, pod)\n",
+            "    plan = kind.plan(wanted, host, pod)\n    parts.status(wanted.attach)\n",
+            "    plan = kind.plan(wanted, host, pod)\n",
             "netns/test_tuning.py",
         ),
         (
@@ -172,11 +154,11 @@ GUARDS = [
             "    except",
             "netns/test_tuning.py",
         ),
-        ("check-promises", "            promises.check(pod, link, still)\n", "", "netns/test_check_addresses.py"),
+        ("check-promises", "            parts.promises.check(pod, link, still)\n", "", "netns/test_check_addresses.py"),
         (
             "check-ipam",
-            "        if where.ipam:\n            delegate.call(where.ipam, request, programs)\n\n\ndef status",
-            "        return\n\n\ndef status",
+            "        if where.ipam:\n            delegate.call(where.ipam, request, programs)\n\n\ndef _load",
+            "        return\n\n\ndef _load",
             "netns/test_check.py::test_a_foreign_ipams_check",
         ),
     ),

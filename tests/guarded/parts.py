@@ -30,9 +30,27 @@ GUARDS = [
             "netns/test_gc.py::test_an_ipam_older_than_gc netns/test_status.py::test_a_foreign_ipam",
         ),
         (
+            "needs-the-link",
+            "            if e.code != LinkUnavailable.code:\n                raise",
+            "            raise",
+            "netns/test_eui64.py",
+        ),
+        (
+            "holds-though-it-failed",
+            "            self._holds = True\n            self._result",
+            "            self._result",
+            "netns/test_bad_input.py::test_an_ipam_that_failed_to_give_is_asked_to_take_back",
+        ),
+        (
+            "holds-nothing-if-not-run",
+            " and not isinstance(failure, DelegateNotRun)",
+            "",
+            "netns/test_refusals.py netns/test_bad_input.py::test_refused_without_a_trace[circumstances: IPAM plugin not a program]",
+        ),
+        (
             "needs-link-only",
-            "        if e.code != LinkUnavailable.code:\n            raise",
-            "        pass",
+            "            if e.code != LinkUnavailable.code:\n                raise",
+            "            pass",
             "netns/test_eui64.py netns/test_bad_input.py::test_refused_without_a_trace[ipam: request outside]",
         ),
         (

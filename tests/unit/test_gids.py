@@ -73,7 +73,7 @@ def test_found_when_the_last_is_there(sys: Sys) -> None:
     sys.put(3, V6, netdev="net1")
     later = threading.Timer(0.2, lambda: sys.put(4, V6))
     later.start()
-    found = watch.found("hpn0", [V4, V6], Rdma(required=True), log)
+    found = watch.find("hpn0", [V4, V6], Rdma(required=True), log)
     later.join()
     assert [(f["address"], f["index"], f["type"]) for f in found] == [
         ("10.56.0.2", 1, V1), ("10.56.0.2", 2, V2), ("fd00:56::2", 4, V2),
@@ -85,10 +85,10 @@ def test_found_when_the_last_is_there(sys: Sys) -> None:
 def test_what_was_there_before_is_anothers(sys: Sys) -> None:
     sys.put(0, gids.gid(V4))
     watch = sys.watch()
-    assert watch.found("hpn0", [V4], Rdma(gidTimeout=0.05), log := []) == []
+    assert watch.find("hpn0", [V4], Rdma(gidTimeout=0.05), log := []) == []
     assert "10.56.0.2" in log[0]
     sys.put(3, gids.gid(V4))
-    assert [f["index"] for f in watch.found("hpn0", [V4], Rdma(), [])] == [3]
+    assert [f["index"] for f in watch.find("hpn0", [V4], Rdma(), [])] == [3]
 
 
 def test_what_went_and_came_again_is_ours(sys: Sys) -> None:
@@ -97,7 +97,7 @@ def test_what_went_and_came_again_is_ours(sys: Sys) -> None:
     sys.put(0, EMPTY)
     later = threading.Timer(0.2, lambda: sys.put(0, gids.gid(V4)))
     later.start()
-    found = watch.found("hpn0", [V4], Rdma(required=True), [])
+    found = watch.find("hpn0", [V4], Rdma(required=True), [])
     later.join()
     assert [f["index"] for f in found] == [0]
 
@@ -105,7 +105,7 @@ def test_what_went_and_came_again_is_ours(sys: Sys) -> None:
 def test_late(sys: Sys) -> None:
     sys.put(0, gids.gid(V4), V1)  # not the type that is waited for
     with pytest.raises(LinkUnavailable) as caught:
-        Watch(sys.root, ["mlx5_0"]).found("hpn0", [V4, V6], Rdma(required=True, gidTimeout=0.05), [])
+        Watch(sys.root, ["mlx5_0"]).find("hpn0", [V4, V6], Rdma(required=True, gidTimeout=0.05), [])
     said = ("rdma.required", "10.56.0.2, fd00:56::2", "mlx5_0", "0.05 s", "rdma.gidTimeout", "rdma link")
     assert [s for s in said if s not in caught.value.msg] == []
 
@@ -115,8 +115,8 @@ def test_nobody_waits_for_a_full_table(sys: Sys) -> None:
         sys.put(index, f"fd00::{index + 1}", netdev="net1")
     started, log = time.monotonic(), list[str]()
     with pytest.raises(GidTableFull, match="0 of 6"):
-        sys.watch().found("hpn0", [V4], Rdma(required=True), [])
-    assert sys.watch().found("hpn0", [V4], Rdma(), log) == []
+        sys.watch().find("hpn0", [V4], Rdma(required=True), [])
+    assert sys.watch().find("hpn0", [V4], Rdma(), log) == []
     assert time.monotonic() - started < 2
     assert ("0 of 6" in log[0], len(log)) == (True, 1)
 
@@ -124,9 +124,9 @@ def test_nobody_waits_for_a_full_table(sys: Sys) -> None:
 def test_nobody_waits_where_told_so(sys: Sys) -> None:
     sys.put(0, gids.gid(V4))
     log = list[str]()
-    found = Watch(sys.root, ["mlx5_0"]).found("hpn0", [V4, V6], Rdma(required=True, gidTimeout=0), log)
+    found = Watch(sys.root, ["mlx5_0"]).find("hpn0", [V4, V6], Rdma(required=True, gidTimeout=0), log)
     assert ([f["index"] for f in found], log) == ([0], [])
 
 
 def test_infiniband_has_none(sys: Sys) -> None:
-    assert Watch(sys.root, ["mlx5_1"]).found("hpn0", [V4], Rdma(required=True), []) == []
+    assert Watch(sys.root, ["mlx5_1"]).find("hpn0", [V4], Rdma(required=True), []) == []

@@ -1,0 +1,41 @@
+"""Which parts are imported, and when."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cni import parts
+
+ROOT = Path(__file__).parents[2]
+RARE = ["program", "promises", "routing", "rxe", "tuning"]
+
+
+def imported(code: str) -> set[str]:
+    """The modules of cni/parts that a process has after it ran this."""
+    shown = "import sys; print(*(m.removeprefix('cni.parts.') for m in sys.modules if m.startswith('cni.parts.')))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{shown}"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return set(done.stdout.split())
+
+
+def test_a_start_imports_no_part_that_few_need() -> None:
+    start = imported("import cni.main, cni.commands, cni.collect, cni.kinds.macvlan, cni.kinds.sriov")
+    assert "addressing" in start
+    assert start.isdisjoint(RARE)
+
+
+def test_a_version_imports_none() -> None:
+    assert imported("import cni.main") == set()
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_imported_when_it_is_used(name: str) -> None:
+    assert name in imported(f"from cni import parts; parts.{name}.__doc__")
+
+
+def test_no_such_part() -> None:
+    with pytest.raises(AttributeError, match="tunning"):
+        parts.tunning  # noqa: B018
