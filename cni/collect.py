@@ -1,7 +1,7 @@
-"""Attachments that nobody wants any more: those that a runtime's GC does not list, and those of dead pods.
+"""Undo attachments that nobody needs: those that a runtime's GC does not list, and those of dead pods.
 
-Nobody sends GC for Multus's secondary networks.  So an ADD now and then looks at a few attachments of its own network,
-and the agent and ``hpn gc`` look at all.
+No runtime sends GC for Multus's secondary networks.  So one ADD in EVERY looks at a few attachments of its own network,
+and the agent and ``hpn gc`` look at all attachments.
 """
 
 import json
@@ -22,7 +22,7 @@ from cni.protocol.spec import Config, Key, Request
 from cni.state import journal
 from cni.state.record import LOST, Record
 
-# One ADD in so many looks at so many attachments: where there are a hundred, 220 us for that one, 28 us for each ADD.
+# One ADD in EVERY looks at LOOKS attachments.  With a hundred attachments that takes 220 us, 28 us for the average ADD.
 EVERY: Final = 8
 LOOKS: Final = 4
 PLUGINS: Final = "/opt/cni/bin"
@@ -31,14 +31,14 @@ PLUGINS: Final = "/opt/cni/bin"
 def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
     """Undo every attachment of this network that the runtime does not list.
 
-    Without a list it vouches for nothing, and only what is provably dead goes: an older boot's, and those
-    whose namespace nobody is in.  An attachment whose ADD began or ended since GC began is left alone: the list
-    cannot know it.  Raises the first failure, after having tried everything.
+    Without a list only attachments of provably dead pods are undone: those of an older boot, and those whose namespace
+    is gone.  An attachment whose ADD began or ended after GC began is left alone, because the list cannot have it.
+    Raises the first failure after all attachments were tried.
     """
     where, valid = location(conf), spec.valid_attachments(conf)
     failures, there = list[Exception](), journal.entries(where.state_dir, where.network)
-    # The IPAM first, and it is told to spare what has a record: an ADD writes that before it has a lease.  What has
-    # both goes below, by its own DEL.
+    # The IPAM plugin comes first and is told to spare every attachment that has a record, because an ADD writes its
+    # record before it has a lease.  An attachment with both is undone below, which releases its addresses.
     try:
         request.refuse_if_abandoned()
         delegate.ask_if_it_can(where.ipam, _sparing(request, conf, where), programs)
@@ -64,7 +64,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
 
 
 def _sparing(request: Request, conf: Config, where: Location) -> Request:
-    """GC's request, with every attachment that has a record listed as valid."""
+    """GC's request, in which every attachment that has a record is valid."""
 
     def attached() -> list[Key]:
         return journal.keys(where.state_dir, where.network)
@@ -80,8 +80,11 @@ def _sparing(request: Request, conf: Config, where: Location) -> Request:
 
 
 def a_few(where: Location, request: Request, log: list[str], programs: Programs) -> None:
-    """Now and then undo one attachment of this network whose pod is provably dead.  Never in the way of the ADD that
-    just succeeded: it waits for nobody, asks no other program, and leaves devices to who needs them."""
+    """In one ADD of EVERY: undo one attachment of this network whose pod is provably dead.
+
+    The ADD has succeeded, so this neither fails it nor holds it up: it waits for no lock, runs no other program, and
+    leaves devices to the ADD that needs one.
+    """
     if os.urandom(1)[0] % EVERY:
         return
     with suppress(CniError, OSError):
@@ -90,7 +93,7 @@ def a_few(where: Location, request: Request, log: list[str], programs: Programs)
         for key in (keys[first:] + keys[:first])[:LOOKS]:
             record = journal.peek(where.state_dir, where.network, key)
             if record and _is_cheap(record, programs) and undo.is_dead(record):
-                if _reclaimed(where.state_dir, record, request, programs, log, timeout=0):
+                if _reclaim(where.state_dir, record, request, programs, log, timeout=0):
                     log.append(f"removed {record.whose}, whose pod is gone")
                 return
 
@@ -98,23 +101,27 @@ def a_few(where: Location, request: Request, log: list[str], programs: Programs)
 def sweep(
     state_dir: Path, programs: Programs, *, dry_run: bool = False
 ) -> Iterator[tuple[Record, CniError | OSError | None]]:
-    """Undo every attachment there whose pod is provably dead; each with what went wrong, if something did.  No runtime
-    asks for it, so other IPAM plugins are looked for in CNI_PATH, if that is set, else in PLUGINS."""
+    """Undo every attachment in that directory whose pod is provably dead.  Yields each record, with the error if the
+    attachment could not be undone.
+
+    No runtime asks for this, so other IPAM plugins are looked for in CNI_PATH if that is set, else in PLUGINS.
+    """
     environ = {"CNI_PATH": os.environ.get("CNI_PATH", PLUGINS), "PATH": os.environ.get("PATH", "")}
     request = Request(environ, b"{}")
     for record in journal.records(state_dir):
         if record.kind != LOST and undo.may_be_dead(record) and undo.is_dead(record):
             try:
-                if dry_run or _reclaimed(state_dir, record, request, programs, [], timeout=1):
+                if dry_run or _reclaim(state_dir, record, request, programs, [], timeout=1):
                     yield record, None
             except (CniError, OSError) as e:
                 yield record, e
 
 
-def _reclaimed(
+def _reclaim(
     state_dir: Path, seen: Record, request: Request, programs: Programs, log: list[str], timeout: float
 ) -> bool:
-    """Undo the attachment if it still is as it was seen; whether it was.  Raises CniError, OSError."""
+    """Undo the attachment if its record is still the one that was seen.  Returns whether it was.  Raises CniError,
+    OSError."""
     with journal.lock(state_dir, seen.network, seen.key, timeout) as entry:
         record = entry.load()
         if record != seen:
@@ -125,7 +132,7 @@ def _reclaimed(
 
 
 def _is_cheap(record: Record, programs: Programs) -> bool:
-    """Whether it may be dead, and to undo it would take no other program and no device."""
+    """Whether the pod may be dead, and its attachment can be undone without another program and without a device."""
     if record.kind == LOST:
         return False
     return undo.may_be_dead(record) and not record.device and location(record.config).ipam in ("", *programs)

@@ -1,6 +1,6 @@
-"""The order of events: what each command but GC does, one screen each.
+"""ADD, DEL, CHECK and STATUS: the order of events, a screen for each command.
 
-What a command changed is undone by cni/undo.py and nothing else.
+GC is in cni/collect.py.  Only cni/undo.py undoes what a command changed.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
-    """Attach: all of it, or nothing and an error."""
+    """Attach the interface with all that belongs to it, or change nothing and raise."""
     wanted = _parse(request)
     log.extend(wanted.remarks)
     if wanted.where.ipam:
@@ -52,19 +52,19 @@ def add(request: Request, conf: Config, log: list[str], programs: Programs) -> R
 def _attach_freeing_a_device(
     wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs
 ) -> Result:
-    """``_attach``; if it fails because a device is taken, free one whose pod is provably dead, and attach again."""
+    """``_attach``.  If a device is taken, free one whose pod is provably dead, and attach again."""
     while True:
         try:
             return _attach(wanted, request, conf, log, programs)
         except DeviceTaken as e:
-            # Not under our own attachment's lock: it takes the owner's, and the two may be one file.
+            # Here our attachment's lock is released: free_one takes the owner's lock, which may be the same file.
             if not undo.free_one(e.devices, wanted.where, request, programs, log):
                 raise
 
 
 def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
-    """ADD, step by step.  A failure is undone by ``record`` as it is here: a step that claims something returns it
-    before the next step makes it."""
+    """ADD, step by step.  If a step fails, the attachment is undone by ``record`` as it is in this function.  So what a
+    step makes must be in ``record`` before the step begins."""
     where, key, kind = wanted.where, request.key, kinds.named(wanted.attach.kind)
     with _open_pod(request) as pod, rtnl.open_in() as host, journal.lock(where.state_dir, where.network, key) as entry:
         request.refuse_if_abandoned()
@@ -96,7 +96,7 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
 
 
 def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname: str) -> Json:
-    """What the kind is going to make.  Raises CniError for what cannot be; nothing is changed."""
+    """Decide what the kind is going to make.  Changes nothing.  Raises CniError where ADD cannot be served."""
     _refuse_owned(wanted.attach.device, wanted.where)
     plan = kind.plan(wanted, host, pod)
     parts.status(wanted.attach)
@@ -121,7 +121,7 @@ def _refuse_taken_name(pod: Pod, ifname: str) -> None:
 
 
 def _record(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod: Pod, plan: Json) -> Record:
-    """Put the record on disk.  Raises InvalidConfig for sysctls that the pod does not have."""
+    """Write the record to disk.  Raises InvalidConfig for sysctls that the pod does not have."""
     record = Record(
         network=wanted.where.network,
         key=request.key,
@@ -143,7 +143,7 @@ def _record(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod
 
 
 def _make_link(kind: kinds.Kind, plan: Json, host: rtnl.Rtnl, pod: Pod, ifname: str) -> links.Link | None:
-    """Kind.attach.  Raises InterfaceExists where somebody took the name after ``_plan`` looked for it."""
+    """Call Kind.attach.  Raises InterfaceExists if somebody took the name after ``_plan`` found it free."""
     try:
         return kind.attach(plan, host, pod, ifname)
     except FileExistsError:
@@ -152,7 +152,8 @@ def _make_link(kind: kinds.Kind, plan: Json, host: rtnl.Rtnl, pod: Pod, ifname: 
 
 
 def _configure(wanted: "NetConf", record: Record, pod: Pod, link: links.Link, result: Result, log: list[str]) -> Record:
-    """Bring the interface up with all that it gets.  The record with what the kernel made of it: sysctls and GIDs."""
+    """Bring the interface up with its addresses, routes, rules and sysctls.  Returns the record with the values that
+    the sysctls have now, and with the GIDs."""
     placed = result
     if record.rules:
         parts.routing.add(pod, record.rules)
@@ -167,13 +168,13 @@ def _configure(wanted: "NetConf", record: Record, pod: Pod, link: links.Link, re
 
 
 def _own_result(wanted: "NetConf", interfaces: tuple[Interface, ...], addresses: Result) -> Result:
-    """What we add to the chain's result: interfaces, and the addresses as the first one's."""
+    """Our part of the chain's result: the interfaces, and the addresses, which belong to the first interface."""
     ips = tuple(Ip(ip.address, ip.gateway, 0) for ip in addresses.ips)
     return Result(interfaces, ips, addresses.routes, wanted.dns or addresses.dns)
 
 
 def delete(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
-    """Detach whatever is there.  Success means that nothing of the attachment is left."""
+    """Detach what is there of the attachment.  Success means that nothing of it is left."""
     where = location(conf)
     with journal.lock(where.state_dir, where.network, request.key) as entry:
         request.refuse_if_abandoned()
@@ -188,7 +189,7 @@ def delete(request: Request, conf: Config, log: list[str], programs: Programs) -
 
 
 def _detach(entry: Entry, request: Request, log: list[str], programs: Programs) -> bool:
-    """Undo the attachment if there is a record of it here; whether there was."""
+    """Undo the attachment if it has a record here.  Returns whether it had."""
     try:
         record = entry.load()
     except RecordUnreadable as unreadable:
@@ -205,7 +206,7 @@ def _detach(entry: Entry, request: Request, log: list[str], programs: Programs) 
 
 
 def check(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
-    """Raise unless the attachment is what ADD left, as later plugins of the chain may have changed it."""
+    """Raise unless the attachment is as ADD left it, but for what later plugins of the chain say that they changed."""
     wanted = _parse(request)
     where, key, promised = wanted.where, request.key, wanted.previous
     if promised is None:
@@ -222,7 +223,7 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
 
 
 def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
-    """The record.  Raises CheckFailed unless it is of a complete attachment to this very namespace."""
+    """The record.  Raises CheckFailed unless its attachment is complete and in this very namespace."""
     record = entry.load()
     if record is None or not record.complete:
         whose = entry.key.of(wanted.pod, entry.network)
@@ -233,7 +234,7 @@ def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
 
 
 def status(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:
-    """Raise NotAvailable if an ADD could not be served now, or the IPAM plugin's own answer."""
+    """Raise NotAvailable, or the IPAM plugin's own error, if no ADD of this configuration can be served now."""
     wanted = _parse(request)
     try:
         durable.probe(wanted.where.state_dir / "locks")
@@ -255,7 +256,7 @@ def _status_of_kind(wanted: "NetConf", host: rtnl.Rtnl) -> None:
 
 
 def _parse(request: Request) -> "NetConf":
-    # pydantic is most of this program's start: DEL and GC do without it.
+    # Imported here because DEL and GC need no pydantic, which takes most of the time of a start.
     from cni import config  # noqa: PLC0415
 
     return config.of(request)
@@ -263,8 +264,8 @@ def _parse(request: Request) -> "NetConf":
 
 @contextmanager
 def _open_pod(request: Request) -> Iterator[Pod]:
-    """Open CNI_NETNS.  Raises BadEnvironment, and InvalidNetns for the plugin's own namespace: what is done in there
-    would be done to the host."""
+    """Open CNI_NETNS.  Raises BadEnvironment, and InvalidNetns for the plugin's own namespace, where ADD would change
+    the host."""
     with pods.open_netns(request) as pod:
         if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):
             raise InvalidNetns(f"CNI_NETNS={request.netns!r} is the plugin's own namespace; give the pod's")

@@ -11,12 +11,12 @@ from cni.protocol.spec import DELEGATED, VERBS, Config, Reply, Request
 from cni.state.log import log_command
 
 if TYPE_CHECKING:
-    # Not at run time: VERSION needs nothing of it, nor of what it imports.
+    # Not at run time, because VERSION does not need it.
     from cni.parts.delegate import Programs
 
 
 def run(request: Request, programs: "Programs") -> Reply:
-    """Answer one CNI request.  ``programs`` are the IPAM plugins that need no process of their own."""
+    """Answer one CNI request.  ``programs`` are the IPAM plugins that are functions of this program."""
     budget.begin()
     return dispatch.answer(request, dict.fromkeys(VERBS, partial(_run, programs)))
 
@@ -25,7 +25,7 @@ def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -
     if request.var(DELEGATED):
         _refuse_as_ipam(request)
         return None
-    # Here, because VERSION needs nothing of it.
+    # Imported here because VERSION needs neither.
     from cni import collect, commands  # noqa: PLC0415
 
     command = {
@@ -40,7 +40,10 @@ def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -
 
 
 def _refuse_as_ipam(request: Request) -> None:
-    """The answer to who has us for an IPAM plugin, a link to this program under another name.  To go on would be to ask
-    ourselves, without end.  Raises InvalidConfig, but for DEL and GC: nothing was ever given, so nothing is held."""
+    """Answer a plugin that took this program, by a link with another name, for its IPAM plugin.  Serving the request
+    would mean to ask ourselves again and again.
+
+    Raises InvalidConfig.  DEL and GC succeed: we never gave an address here, so there is none to release.
+    """
     if request.command not in ("DEL", "GC"):
         raise InvalidConfig("ipam.type names hpn, which gives no addresses; did you mean hpn-ipam?")

@@ -1,6 +1,6 @@
-"""The one way anything is undone, whether ADD failed, DEL or GC asked, or an earlier process died half-way.
+"""The one way an attachment is undone: after an ADD that failed or was killed, by DEL, and by GC.
 
-It reads the journal only, so what it needs was on disk before the change was made.
+It reads only the journal, so everything it needs was on disk before the change was made.
 """
 
 import json
@@ -25,13 +25,13 @@ from cni.state.journal import Entry
 from cni.state.pod import Pod
 from cni.state.record import LOST, Record
 
-# An IPAM plugin of others that has refused to release so often is in the way of a pod's end: people have to look.
+# So many times another project's IPAM plugin may refuse to release.  Then the pod may end, and people have to look.
 REFUSALS: Final = 10
-# These say that another time may be better.
+# With these codes a plugin says that it may succeed later.
 _FOR_NOW: Final = (TryAgain.code, IoFailure.code)
 
 
-def attachment(  # noqa: PLR0913  # one way for all who undo, and each says how
+def attachment(  # noqa: PLR0913  # all undo by this function, and the last two parameters say what differs
     entry: Entry,
     record: Record,
     request: Request,
@@ -41,11 +41,11 @@ def attachment(  # noqa: PLR0913  # one way for all who undo, and each says how
     ask_ipam: bool = True,
     counts: bool = True,
 ) -> None:
-    """Undo all that the record names, and forget it once that is confirmed.  Raises CniError, OSError; the record
-    stays then.
+    """Undo all that the record names, then remove the record.  Raises CniError, OSError, and then the record stays.
 
-    An address goes back only after the interface that had it is gone, so that no two pods ever have it.  ``counts``
-    says whether a refusal of its IPAM plugin is one of those after which it is not asked again.
+    An address is released only after the interface that had it is gone, so no two pods ever have one address.
+    ``ask_ipam`` is false if the IPAM plugin holds nothing.  ``counts`` says whether a refusal of the plugin is counted
+    towards REFUSALS.
     """
     budget.extend_for_undo()
     if record.kind == LOST:
@@ -63,13 +63,14 @@ def attachment(  # noqa: PLR0913  # one way for all who undo, and each says how
                 log.append(f"the interface of {record.whose}, was not found: {doubt}; its addresses may be in use")
                 request = replace(request, in_use=True)
     device_info.undo(record.device_info)
-    if not ask_ipam or _released(entry, record, request, programs, counts=counts):
+    if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):
         entry.forget()
 
 
 @contextmanager
 def after(failure: BaseException, then: str) -> Iterator[None]:
-    """Undo because of that failure: what cannot be undone becomes a note of it, with ``then``, what has to be done."""
+    """For an undo after ``failure``, which stays the error.  If the undo fails too, its error becomes a note of
+    ``failure``, behind ``then``, which says what is left to do."""
     try:
         yield
     except (CniError, OSError) as problem:
@@ -77,8 +78,9 @@ def after(failure: BaseException, then: str) -> Iterator[None]:
 
 
 def _undo_lost(entry: Entry, record: Record, request: Request, programs: Programs) -> None:
-    """The same for a record that could not be read.  Unless its interface was found, its addresses may be in use."""
-    from cni.kinds import lost  # noqa: PLC0415  # hardly ever
+    """``attachment`` for a record that could not be read.  If its interface is not found, its addresses may still be in
+    use."""
+    from cni.kinds import lost  # noqa: PLC0415  # hardly ever needed
 
     in_use = record.of_this_boot and not lost.remove(record, request)
     asked = request.but(CNI_CONTAINERID=record.key.container_id, CNI_IFNAME=record.key.ifname)
@@ -86,18 +88,19 @@ def _undo_lost(entry: Entry, record: Record, request: Request, programs: Program
     entry.forget()
 
 
-def _released(entry: Entry, record: Record, request: Request, programs: Programs, *, counts: bool) -> bool:
-    """Have the IPAM plugin release; whether the record may be forgotten, and not only kept for people.
+def _release_addresses(entry: Entry, record: Record, request: Request, programs: Programs, *, counts: bool) -> bool:
+    """Have the IPAM plugin release.  Returns whether the record may be removed; if not, it was set aside for people.
 
-    Raises what the plugin answers.  A plugin of others that has refused REFUSALS times is not asked again, and one that
-    answered ADD with an error is asked twice: it gave nothing, by its own word.
+    Raises the plugin's error.  Another project's plugin is not asked again after REFUSALS refusals.  One that answered
+    ADD with an error is asked only twice, because it says itself that it gave nothing.
     """
     ipam = location(record.config).ipam
     try:
         _release_as_added(ipam, record, request, programs)
     except (DelegateError, DelegateFailed) as why:
         if not request.in_use:
-            record = replace(record, link={**record.link, "index": 0})  # it is not to be looked for again
+            # The interface is gone, so a repeated DEL need not look for it.
+            record = replace(record, link={**record.link, "index": 0})
         if ipam in programs or why.code in _FOR_NOW or not counts:
             raise
         record = replace(record, refusals=record.refusals + 1, trouble=f"{why}")
@@ -111,8 +114,8 @@ def _released(entry: Entry, record: Record, request: Request, programs: Programs
 
 
 def _release_as_added(ipam: str, record: Record, request: Request, programs: Programs) -> None:
-    """By the configuration that ADD had and, where the plugin refuses that, by the one the caller has now: what was
-    wrong with it may have been corrected."""
+    """Release with the configuration that ADD had.  If the plugin refuses that, release with the caller's present one,
+    in which a person may have corrected the mistake."""
     as_added = request.but(
         stdin=json.dumps(record.config).encode(),
         CNI_CONTAINERID=record.key.container_id,
@@ -123,7 +126,7 @@ def _release_as_added(ipam: str, record: Record, request: Request, programs: Pro
     try:
         release(ipam, as_added, programs)
     except (DelegateError, DelegateFailed) as refusal:
-        if not _is_for(request, record, ipam):
+        if not _differs(request, record, ipam):
             raise
         try:
             release(ipam, as_added.but(stdin=request.stdin, CNI_ARGS=request.var("CNI_ARGS")), programs)
@@ -131,8 +134,8 @@ def _release_as_added(ipam: str, record: Record, request: Request, programs: Pro
             raise refusal from None
 
 
-def _is_for(request: Request, record: Record, ipam: str) -> bool:
-    """Whether the caller's configuration is of the record's network, and another than the recorded one."""
+def _differs(request: Request, record: Record, ipam: str) -> bool:
+    """Whether the caller's configuration is one of the record's network and differs from the recorded one."""
     conf = spec.configuration(request)
     if conf.get("name") != record.network or location(conf).ipam != ipam:
         return False
@@ -140,7 +143,8 @@ def _is_for(request: Request, record: Record, ipam: str) -> bool:
 
 
 def may_be_dead(record: Record) -> bool:
-    """A look that costs next to nothing: whether the path that the runtime named leads elsewhere now, or nowhere."""
+    """A cheap look before ``is_dead``: whether the path that the runtime named leads to another namespace now, or to
+    none."""
     try:
         return not record.of_this_boot or os.stat(record.netns).st_ino != record.identity.inode
     except OSError:
@@ -148,16 +152,16 @@ def may_be_dead(record: Record) -> bool:
 
 
 def is_dead(record: Record) -> bool:
-    """Whether the pod provably lives no more."""
+    """Whether the pod is provably dead."""
     if record.kind == LOST:
-        return not record.of_this_boot  # nothing else that it says is certain
+        return not record.of_this_boot  # nothing else in such a record is certain
     return not record.of_this_boot or pods.is_gone(record.identity, record.netns)
 
 
 def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: Programs) -> None:
-    """Clear what an earlier ADD of the same key left.  Raises InterfaceExists if it still stands.
+    """Undo what an earlier ADD of the same key left.  Raises InterfaceExists if that attachment still stands.
 
-    The same key comes back for another namespace where the runtime names containers after a path (cnitool).
+    A runtime that names containers after a path (cnitool) uses the same key again for another namespace.
     """
     record = entry.load()
     if record is None:
@@ -170,9 +174,10 @@ def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: P
 
 
 def free_one(devices: tuple[str, ...], where: Location, request: Request, programs: Programs, log: list[str]) -> bool:
-    """Take one of the devices from an attachment that is provably dead; whether one of them is nobody's now.
+    """Undo one attachment that has one of the devices and whose pod is provably dead.  Returns whether a device is free
+    now.
 
-    Raises what went wrong if there are dead owners and none could be undone.
+    Raises CniError, OSError if there are dead owners and none could be undone.
     """
     owners, failures = journal.devices(where.state_dir), list[Exception]()
     for device in devices:
@@ -193,7 +198,7 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
 
 
 def can_free_one(devices: tuple[str, ...], where: Location) -> bool:
-    """Whether ``free_one`` would try."""
+    """Whether ``free_one`` would find a free device or a dead owner."""
     owners = journal.devices(where.state_dir)
     return any(device not in owners or is_dead(owners[device]) for device in devices)
 

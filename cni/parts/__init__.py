@@ -1,11 +1,11 @@
-"""What an attachment may have besides its interface: addresses, and what few ask for.
+"""What an attachment has besides its interface: addresses, and parts, which few attachments have.
 
-A part is a module with the functions of ``Part``, and a row of the table below.  ADD calls each part by name, in
-cni/commands.py, because they interleave: rules need the addresses, routing decides where the routes go that addressing
-adds, sysctls are written before the addresses, and GIDs are watched for from before them.  STATUS, CHECK and undo need
-no such order, so they go through the table.
+A part is a module with the functions of ``Part``, and a row of ``_TABLE``.  STATUS, CHECK and undo go through the
+table.  ADD calls each part by name in cni/commands.py, because there the parts depend on each other: the rules need the
+addresses, routing decides in which table addressing puts a route, sysctls are written before addresses are added, and
+GIDs are watched from before that.
 
-Rejected: one list of parts for ADD too, which would hide that order.
+Rejected: to call the parts through the table in ADD too, which would hide this order.
 """
 
 from collections.abc import Iterator
@@ -18,62 +18,65 @@ from cni.state.pod import Pod
 from cni.state.record import Record
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic, and a start imports the parts that it needs.
+    # Not at run time, because DEL does not need pydantic, and a start imports only the parts that it needs.
     from cni.models import Common
     from cni.parts import gids, program, promises, routing, rxe, tuning
     from cni.parts.promises import Promised
 
     __all__ = ["program", "promises", "routing", "rxe", "tuning"]
-    _PARTS: tuple["Part", ...] = (rxe, routing, tuning, gids)
+    _PARTS: tuple["Part", ...] = (rxe, routing, tuning, gids)  # so mypy compares each module with Part
 else:
 
     def __getattr__(name: str) -> object:
-        """A module that few attachments need, imported when it is first used: ``parts.tuning``."""
-        if name in _RARE:
+        """Import a module that few attachments need when it is first used: ``parts.tuning``."""
+        if name in _LATE:
             return import_module(f"cni.parts.{name}")
         raise AttributeError(name)
 
 
-_RARE: Final = ("program", "promises", "routing", "rxe", "tuning")
-# In ADD's order: the record's member that a part's module keeps, the configuration's that asks for it, the module.
+# A new part is a row here, in ADD's order: the record's member that says what there is of the part, the configuration's
+# member that asks for it, the module.
 _TABLE: Final = (
     ("rxe", "soft_roce", "rxe"),
     ("rules", "policyRouting", "routing"),
     ("sysctl", "sysctl", "tuning"),
     ("gids", "rdma", "gids"),
 )
+_LATE: Final = ("program", "promises", *(module for _, _, module in _TABLE))
 
 
 class Part(Protocol):
-    """What STATUS, CHECK and undo ask of a part's module."""
+    """What STATUS, CHECK and undo call in a part's module."""
 
     def status(self, attach: "Common", /) -> None:
-        """Raise CniError if this node can serve no ADD of this configuration now.  ADD asks it, too."""
+        """Raise CniError if this node can serve no ADD of this configuration now, whatever the pod.  ADD calls it,
+        too."""
 
     def check(self, record: Record, pod: Pod, link: Link, promised: "Promised", /) -> None:
-        """Raise CheckFailed unless the part is as ADD left it, as far as ``promised`` still has it."""
+        """Raise CheckFailed unless the part is as ADD left it.  ``promised`` is what later plugins of the chain left of
+        the addresses and routes."""
 
     def undo(self, entry: Entry, record: Record, pod: Pod, /) -> Record:
-        """Take back what ADD made, whole or in part; nothing there is fine.  Raises CniError, OSError.
+        """Remove what ADD made, all of it or a part; if nothing is there, that is fine.  Raises CniError, OSError.
 
-        The record without what nobody has to take back any more."""
+        Returns the record without what no repetition has to remove."""
 
 
 def status(attach: "Common") -> None:
-    """Part.status of all parts that the configuration asks for."""
+    """Call Part.status of the parts that the configuration asks for."""
     for part in _having(attach, 1):
         part.status(attach)
 
 
 def check(record: Record, pod: Pod, link: Link, promised: "Promised") -> None:
-    """Part.check of all parts that the attachment has."""
+    """Call Part.check of the parts that the attachment has."""
     for part in _having(record, 0):
         part.check(record, pod, link, promised)
 
 
 def undo(entry: Entry, record: Record, pod: Pod) -> Record:
-    """Part.undo of all parts that the attachment has.  It comes before the interface goes: a soft-RoCE device has to go
-    first, and what is the namespace's does not end with the interface."""
+    """Call Part.undo of the parts that the attachment has, before its interface goes: a soft-RoCE device has to go
+    first, and rules and sysctls of the namespace do not end with the interface."""
     for part in _having(record, 0):
         record = part.undo(entry, record, pod)
     return record

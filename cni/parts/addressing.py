@@ -13,7 +13,8 @@ from cni.protocol.errors import AddressConflict, InvalidConfig, doing
 from cni.protocol.result import Address, Result, Route
 from cni.state.pod import Pod
 
-# A virtual link has its carrier at once, a VF after its PF's next interrupt; who waits longer has no cable.
+# Seconds.  A virtual link has its carrier at once, a VF after its PF's next interrupt; if it takes longer, a cable is
+# missing.
 _CARRIER_TIMEOUT: Final = 0.2
 _DAD_TIMEOUT: Final = 5.0  # twice the kernel's own delay and retransmissions at their defaults, and then some
 _POLL: Final = 0.01
@@ -21,18 +22,18 @@ _DAD_FLAGS: Final = {"optimistic": IFA_F_OPTIMISTIC, "off": IFA_F_NODAD, "wait":
 
 
 def apply(pod: Pod, link: Link, result: Result, dad: str, sysctls: dict[str, str]) -> None:
-    """Bring the interface up with everything the result gives it, and ``sysctls`` after our own and before addresses,
-    because some (accept_ra, accept_dad) are about what comes with them.  Raises OSError, AddressConflict,
-    InvalidConfig."""
+    """Bring the interface up with everything that the result gives it.  ``sysctls`` are written after our own, and
+    before the addresses, because some of them (accept_ra, accept_dad) decide what happens when addresses come.  Raises
+    OSError, AddressConflict, InvalidConfig."""
     needs_v6 = any(ip.address.version == 6 for ip in result.ips)
     with doing(f"configuring {link.name} in {pod.path}"):
         sysctl.write(pod.fd, settings(link.name, needs_v6=needs_v6, dad=dad) | sysctls)
         pod.rtnl.change_all(_changes(link, result, dad))
-        # A VF has its carrier after it is up, and nobody heard what the kernel announced then.
+        # A VF gets its carrier some time after it is up, and no neighbour received what the kernel announced before.
         if link.device or (dad != "optimistic" and any(ip.address.version == 6 for ip in result.ips)):
             now = wait_for_carrier(pod.rtnl, link.index, _CARRIER_TIMEOUT)
-            # An ipvlan in l3 or l3s has no ARP once it is up: it routes, and refuses a multicast MAC with ENOBUFS.
-            # Nor are there frames to make for InfiniBand, whose header the driver alone can write.
+            # An ipvlan in mode l3 or l3s has no ARP once it is up: it routes, and refuses a multicast MAC with ENOBUFS.
+            # For InfiniBand we can send nothing either, because only the driver can write the header.
             if now and now.arp and not now.infiniband:
                 _announce(pod, now, result, dad)
 
@@ -41,22 +42,23 @@ def _changes(link: Link, result: Result, dad: str) -> list[Change]:
     v4 = [ip.address for ip in result.ips if ip.address.version == 4]
     v6 = [ip.address for ip in result.ips if ip.address.version == 6]
     return [
-        # arp_notify has the kernel announce what IPv4 addresses there are when the link goes up.
+        # With arp_notify the kernel announces the IPv4 addresses that are there when the link goes up.
         *(addresses.adding_address(link.index, address) for address in v4),
         links.setting_up(link),
-        # Added to a link that is down, an optimistic address is local only after duplicate detection, a second later.
+        # If the link were down, an optimistic address would be local only after duplicate detection, a second later.
         *(addresses.adding_address(link.index, address, _DAD_FLAGS[dad]) for address in v6),
         *(addresses.adding_route(link.index, route) for route in with_gateways(result)),
     ]
 
 
 def _announce(pod: Pod, link: Link, result: Result, dad: str) -> None:
-    """Tell the neighbours.  Raises AddressConflict where ADD is to wait for duplicate detection, and it finds one."""
+    """Announce the addresses.  Raises AddressConflict if ADD waits for duplicate detection, and that finds a
+    duplicate."""
     v4 = [ip.address.ip for ip in result.ips if ip.address.version == 4 and link.device]
     announce.send(pod.fd, link.name, [announce.gratuitous_arp(link.mac, address) for address in v4])
     v6 = [ip.address.ip for ip in result.ips if ip.address.version == 6]
-    # Some NICs (igb) hand multicast back to a VF, or to a macvlan over them, that sent it, and what is still tentative
-    # would be taken for a duplicate of itself.  The kernel does not announce an optimistic address later either.
+    # Some NICs (igb) return a multicast packet to the VF, or to the macvlan over the NIC, that sent it.  A tentative
+    # address would then look like a duplicate of itself.  The kernel announces no optimistic address later either.
     if dad == "off" or (dad == "wait" and v6 and _wait_for_dad(pod, link)):
         announce.send(pod.fd, link.name, [announce.unsolicited_na(link.mac, a) for a in v6])
 
@@ -64,8 +66,9 @@ def _announce(pod: Pod, link: Link, result: Result, dad: str) -> None:
 def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:
     """The interface's sysctls (Documentation/networking/ip-sysctl.rst).
 
-    arp_notify and ndisc_notify announce the address again whenever the link comes back; optimistic lets an
-    address be used while duplicate detection still runs.  Raises InvalidConfig where the kernel has no IPv6.
+    With arp_notify and ndisc_notify the kernel announces the addresses again whenever the link comes back.  With
+    optimistic_dad and use_optimistic an address is used while duplicate detection still runs.  Raises InvalidConfig if
+    an address is IPv6 and the kernel has none.
     """
     values = {f"ipv4/conf/{ifname}/arp_notify": "1"}
     if not os.path.exists("/proc/sys/net/ipv6"):
@@ -75,9 +78,9 @@ def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:
     v6 = f"ipv6/conf/{ifname}"
     values[f"{v6}/ndisc_notify"] = "1"
     if needs_v6:
-        # Off where the pod's namespace was made with IPv6 disabled, as some runtimes do.
+        # Some runtimes make the pod's namespace with IPv6 disabled.
         values[f"{v6}/disable_ipv6"] = "0"
-        # The link's own down and up must not take away what nobody would give again.
+        # If the link goes down and up again, it must keep its addresses, because nobody would add them again.
         values[f"{v6}/keep_addr_on_down"] = "1"
         if dad == "optimistic":
             values[f"{v6}/optimistic_dad"] = "1"
@@ -86,7 +89,8 @@ def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:
 
 
 def with_gateways(result: Result) -> list[Route]:
-    """The routes; one without a gateway gets its family's first, unless its scope says that it is on-link."""
+    """The routes.  One without a gateway gets the first gateway of its family, unless its scope says that it is
+    on-link."""
     gateways: dict[int, Address] = {}
     for ip in result.ips:
         if ip.gateway is not None:
@@ -98,7 +102,8 @@ def with_gateways(result: Result) -> list[Route]:
 
 
 def _wait_for_dad(pod: Pod, link: Link) -> bool:
-    """Whether no address of the link is tentative any more.  Raises AddressConflict naming the one that failed."""
+    """Wait for duplicate detection.  Returns whether all addresses passed in time.  Raises AddressConflict with the
+    addresses that failed."""
     for _ in attempts(_DAD_TIMEOUT, _POLL):
         flags = {a: of.flags for a, of in dump.addresses(pod.fd, link.index).items()}
         failed = [str(address) for address, flag in flags.items() if flag & IFA_F_DADFAILED]

@@ -1,10 +1,10 @@
-"""Ask the IPAM plugin: a given function where there is one, else the program found on CNI_PATH.
+"""Ask the IPAM plugin: one of our own functions, else the program of that name on CNI_PATH.
 
-SPEC 1.1.0 section 4: same environment, whole configuration on stdin, stderr passed through, errors passed on.  A
-function answers the same request with the same results and errors, and neither is made into text in between.
+SPEC 1.1.0 section 4: a program gets the same environment and the whole configuration on stdin; its stderr and its
+errors are passed on.  A function answers the same request with the same results and errors, without text in between.
 
-A program gets one variable more, ``spec.DELEGATED``: this plugin under another name sees by it that it was taken for an
-IPAM plugin, and does not ask itself again.
+A program gets one more variable, ``spec.DELEGATED``.  If the program is this plugin under another name, the variable
+tells it that it was taken for an IPAM plugin, so it does not ask itself again.
 """
 
 import json
@@ -32,24 +32,24 @@ from cni.protocol.spec import DELEGATED, Reply, Request
 if TYPE_CHECKING:
     from cni.state.pod import Pod
 
-# Answers as a plugin does, but in Python; lines for stderr go into the list.
+# A function that answers as a plugin does.  It appends lines for stderr to the list.
 Ask = Callable[[Request, list[str]], Result | None]
 Programs = Mapping[str, Ask]
 
-# How an IPAM plugin that predates a command answers it: unknown command, or version too old.
+# A plugin that is older than a command answers it with one of these codes: unknown command, or version too old.
 _TOO_OLD = (IncompatibleVersion.code, BadEnvironment.code)
 
 
 def call(ipam: str, request: Request, programs: Programs, log: list[str] | None = None) -> Result | None:
-    """What the IPAM plugin answers to this request; None where it prints nothing.  ``log`` gets what one of ours says.
+    """The IPAM plugin's answer to this request; None if it prints nothing.  ``log`` gets the lines of our own plugin.
 
-    Raises DelegateError with the plugin's own code, DelegateFailed if it cannot be run or understood.
+    Raises DelegateError with the plugin's own code, DelegateFailed if the plugin cannot be run or understood.
     """
     return find(ipam, request, programs)(request, [] if log is None else log)
 
 
 def addresses(ipam: str, request: Request, programs: Programs, log: list[str]) -> Result:
-    """What it gives.  Raises what ``call`` does, and DelegateFailed for nothing."""
+    """The plugin's addresses.  Raises what ``call`` does, and DelegateFailed if there is no address."""
     result = call(ipam, request, programs, log)
     if result is None or not result.ips:
         raise DelegateFailed(f"IPAM plugin {ipam} returned no address; correct its configuration or remove ipam")
@@ -57,7 +57,7 @@ def addresses(ipam: str, request: Request, programs: Programs, log: list[str]) -
 
 
 class Ipam:
-    """The IPAM plugin of one ADD, which asks it for addresses once: before there is a link, or after."""
+    """The IPAM plugin of one ADD.  It gives addresses once: before there is a link, or after."""
 
     __slots__ = ("_holds", "_log", "_name", "_programs", "_request", "_result")
 
@@ -67,8 +67,8 @@ class Ipam:
         self._result, self._holds = Result(), False
 
     def ask_early(self, pod: "Pod") -> None:
-        """Ask our own plugin before there is a link: to refuse then is cheaper and quieter.  It gives all or nothing.
-        Where it has to see the link it answers 101, holds nothing, and is asked again by ``ask``."""
+        """Ask our own plugin before there is a link, because a refusal is cheaper and quieter then.  If our plugin
+        fails, it holds nothing.  If it has to see the link, it answers 101, and ``ask`` asks it again."""
         if self._name not in self._programs:
             return
         if not self._request.inside:
@@ -80,20 +80,21 @@ class Ipam:
                 raise
 
     def ask(self) -> Result:
-        """What the plugin gives, nothing without a plugin.  A program may need the link, as dhcp does, and one that
-        fails may hold something all the same."""
+        """The plugin's addresses; none without a plugin.  Other programs are asked only here, because they may need the
+        link, as dhcp does.  They may hold an address even if they fail."""
         if self._name and not self._holds:
             self._holds = True
             self._result = addresses(self._name, self._request, self._programs, self._log)
         return self._result
 
     def may_hold(self, failure: BaseException) -> bool:
-        """Whether ADD, which ended by that failure, has to ask the plugin to release."""
+        """Whether the plugin may hold addresses after an ADD that failed like that, so it has to release them."""
         return self._holds and not isinstance(failure, DelegateNotRun)
 
 
 def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
-    """STATUS and GC for the IPAM plugin; one that is older than these commands is not in the way."""
+    """Pass STATUS or GC on to the IPAM plugin.  The refusal of a plugin that is older than these commands is
+    ignored."""
     if ipam:
         try:
             call(ipam, request, programs)
@@ -103,7 +104,8 @@ def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
 
 
 def find(ipam: str, request: Request, programs: Programs) -> Ask:
-    """The plugin: ours, else the first of CNI_PATH's directories that has it.  Raises InvalidConfig, DelegateFailed."""
+    """The plugin: our own, else the program in the first directory of CNI_PATH that has it.  Raises InvalidConfig,
+    DelegateFailed."""
     if ipam in programs:
         return partial(_ask, ipam, programs[ipam])
     if "/" in ipam or ipam in (".", ".."):
@@ -112,7 +114,7 @@ def find(ipam: str, request: Request, programs: Programs) -> Ask:
     for folder in filter(None, path.split(os.pathsep)):
         file = f"{folder}/{ipam}"
         if Path(file).is_file() and os.access(file, os.X_OK):
-            os.close(parts.program.open_trusted(file))  # refused here, and so before anything has changed
+            os.close(parts.program.open_trusted(file))  # a program that is refused is refused before anything changes
             return partial(_execute, file)
     raise DelegateFailed(f"ipam.type {ipam!r} is no program in CNI_PATH={path!r}; install it there")
 
@@ -130,12 +132,12 @@ def _execute(file: str, request: Request, _log: list[str]) -> Result | None:
         status, stdout = parts.program.run(fd, file, request.stdin, {**request.environ, DELEGATED: "1"})
     finally:
         os.close(fd)
-    return _understood(os.path.basename(file), Reply(stdout.decode(errors="replace"), status))
+    return _parse(os.path.basename(file), Reply(stdout.decode(errors="replace"), status))
 
 
-def _understood(ipam: str, reply: Reply) -> Result | None:
+def _parse(ipam: str, reply: Reply) -> Result | None:
     if reply.exit_code:
-        raise _error(ipam, reply)
+        raise _error_of(ipam, reply)
     if not reply.stdout.strip():
         return None
     try:
@@ -144,8 +146,8 @@ def _understood(ipam: str, reply: Reply) -> Result | None:
         raise DelegateFailed(f"IPAM plugin {ipam} printed no result: {e}", reply.stdout[:500]) from e
 
 
-def _error(ipam: str, reply: Reply) -> Exception:
-    """The plugin's own error, if it printed one."""
+def _error_of(ipam: str, reply: Reply) -> Exception:
+    """The plugin's own error if it printed one, else DelegateFailed."""
     try:
         document = json.loads(reply.stdout)
         return DelegateError(

@@ -1,11 +1,12 @@
-"""The device information file: what device the pod has, for those who ask Kubernetes
+"""The device information file, which tells Kubernetes which device the pod has
 (https://github.com/k8snetworkplumbingwg/device-info-spec, 1.1.0).
 
-Multus names the file (runtimeConfig.CNIDeviceInfoFile), copies the device plugin's there before ADD, reads it into the
-pod's network-status after, and removes it.  What is in it and not ours stays; GIDs are a member of their own, which
-readers of the specification pass over.
+Multus names the file (runtimeConfig.CNIDeviceInfoFile), and copies the device plugin's file there before ADD.  After
+ADD it reads the file into the pod's network-status, and removes it.  We keep members that are not ours.  The GIDs are a
+member of our own, which readers of the specification ignore.
 
-Whoever writes a network's configuration can name it as well, so it lies where the node allows it (cni/state/node.py).
+Whoever writes a network's configuration can name the file too, so it must lie where the node allows it
+(cni/state/node.py).
 """
 
 import json
@@ -25,10 +26,10 @@ _LIMIT = 1 << 20
 
 
 def plan(conf: Config, link: Json) -> Json:
-    """The file and what is in it now, for the journal; empty where none is asked for, no PCI function is behind the
-    attachment, or the file tells of a device of another type.  Raises InvalidConfig.
+    """The file's path and present content, for the journal.  Empty if no file is asked for, if the attachment has no
+    PCI function, or if the file describes a device of another type.  Raises InvalidConfig.
 
-    Only the runtime may name it, not args: those are a pod's own words, and the file is the host's.
+    Only runtimeConfig may name the file.  ``args`` may not, because a pod can write them, and the file is the host's.
     """
     path = (conf.get("runtimeConfig") or {}).get("CNIDeviceInfoFile")
     if path and (not isinstance(path, str) or not is_absolute(path)):
@@ -51,7 +52,7 @@ def plan(conf: Config, link: Json) -> Json:
 
 
 def write(planned: Json, link: Json, rdma_devs: list[str], gids: list[Json]) -> None:
-    """What stands now, into the file if there is to be one.  Raises IoFailure."""
+    """Write the attachment's device and GIDs into the file, if one is planned.  Raises IoFailure."""
     if not planned:
         return
     body = _body(planned)
@@ -66,7 +67,7 @@ def write(planned: Json, link: Json, rdma_devs: list[str], gids: list[Json]) -> 
 
 
 def undo(planned: Json) -> None:
-    """The file as it was, unless it is gone already, as Multus has it.  Raises IoFailure."""
+    """Restore the file, unless somebody has removed it, as Multus does.  Raises IoFailure."""
     if not planned:
         return
     before, name = planned["before"], _name(planned)
@@ -77,7 +78,7 @@ def undo(planned: Json) -> None:
                 _remove(folder, name)
             elif _text(folder, name) not in (before, None):
                 _replace(folder, name, before)
-    except FileNotFoundError:  # the directory too
+    except FileNotFoundError:  # the directory is gone, too
         return
     except OSError as e:
         raise IoFailure(f"removing {planned['path']}: {e.strerror}") from e
@@ -100,7 +101,7 @@ def _body(planned: Json) -> Json:
 
 
 def _folder(planned: Json, make: int = 0) -> AbstractContextManager[int]:
-    """The directory it is in, by the way that ``plan`` found allowed."""
+    """Open the file's directory, by the path that ``plan`` found allowed."""
     return files.open_directory(planned["entry"], planned["names"][:-1], make)
 
 
@@ -109,7 +110,7 @@ def _name(planned: Json) -> str:
 
 
 def _text(folder: int, name: str) -> str | None:
-    """What is in it; None where it is gone, or something else is in its place, which is left alone."""
+    """The file's content.  None if it is gone, or if something that is no file has its name, which is left alone."""
     try:
         with open(files.open_regular(name, os.O_RDONLY, folder), "rb") as f:
             return f.read(_LIMIT).decode(errors="replace")
@@ -118,7 +119,7 @@ def _text(folder: int, name: str) -> str | None:
 
 
 def _replace(folder: int, name: str, text: str) -> None:
-    """Not synced: what it tells of is gone with the power."""
+    """Write the file anew.  It is not synced, because after a power cut the attachment is gone as well."""
     temporary = _temporary(name)
     _remove(folder, temporary)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

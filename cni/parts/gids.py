@@ -1,7 +1,7 @@
-"""The GIDs of an attachment's addresses, by which RDMA traffic finds it: waited for, found, counted.
+"""The GIDs of an attachment's addresses, by which RDMA traffic reaches it: wait for them, find them, count them.
 
-The kernel makes them on its own, from addresses, a moment later: on a RoCE port each address has one entry of type
-RoCE v1 and one of v2 in a table of fixed length, whose places ("GID index") are what applications are told.
+The kernel makes GIDs by itself, a moment after an address is added: on a RoCE port each address gets one entry of type
+RoCE v1 and one of v2.  The port's table has a fixed length, and applications are told the place in it ("GID index").
 """
 
 import os
@@ -23,7 +23,7 @@ from cni.state.pod import Pod
 from cni.state.record import Record
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
+    # Not at run time, because DEL does not need pydantic.
     from cni.models import Common, Rdma
     from cni.parts.promises import Promised
 
@@ -31,8 +31,8 @@ _POLL: Final = 0.01
 
 
 def refuse_full(wanted: "Rdma", devices: Sequence[str], addresses: int) -> None:
-    """Raise GidTableFull where RDMA is required and no table has room for an interface with so many addresses, and
-    for the link-local one that the kernel gives it.  Who does without RDMA is not in the way of a full table."""
+    """Raise GidTableFull if RDMA is required and no table has room for an interface with so many addresses and the
+    link-local one that the kernel adds.  An attachment that does not require RDMA may share a full table."""
     if not wanted.required or not devices:
         return
     root = os.open("/sys", os.O_PATH | os.O_CLOEXEC)
@@ -48,10 +48,10 @@ def refuse_full(wanted: "Rdma", devices: Sequence[str], addresses: int) -> None:
 
 @dataclass
 class Watch:
-    """The tables of an attachment's RDMA devices, from before it had addresses.
+    """The tables of an attachment's RDMA devices, watched from before the attachment has addresses.
 
-    Another pod's entries can look like ours: the tables show those of every namespace, and two networks may give the
-    same address to interfaces of the same name.  What was there before is theirs.
+    Another pod's entries can look like ours: the tables show the entries of every namespace, and two networks may give
+    the same address to interfaces of the same name.  Entries that were there before are ``theirs``.
     """
 
     root: int
@@ -59,16 +59,15 @@ class Watch:
     theirs: frozenset[GidEntry] = field(default_factory=frozenset)
 
     def find(self, netdev: str, addresses: Sequence[Address], wanted: "Rdma", log: list[str]) -> list[Json]:
-        """Where the addresses of the pod's interface are in the tables, as soon as all are there.
+        """Wait until all addresses of the pod's interface are in the tables, and return their places.
 
-        Raises LinkUnavailable or GidTableFull where RDMA is required and one is not in time; else a line in the log
-        says so.
+        If one is not there in time, raises LinkUnavailable or GidTableFull if RDMA is required, else writes to the log.
         """
         deadline = time.monotonic() + wanted.timeout
         while True:
             tables = _tables(self.root, self.devices)
             now = frozenset(e for table in tables for e in table.entries)
-            self.theirs &= now  # what went meanwhile, and is there again, is ours
+            self.theirs &= now  # an entry that went and came again is ours
             ours = [e for e in now - self.theirs if e.netdev == netdev]
             missing = [a for a in addresses if not any(e.kind == ROCE_V2 and e.gid == gid(a) for e in ours)]
             full = next((table for table in tables if not table.free), None)
@@ -99,18 +98,18 @@ class Watch:
 
 @contextmanager
 def watch(pod: Pod, devices: Sequence[str]) -> Iterator[Watch]:
-    """To be entered before the interface gets addresses.  Raises OSError."""
+    """Watch the devices' tables.  Call it before the interface gets addresses.  Raises OSError."""
     with ExitStack() as stack:
         root = stack.enter_context(gids.mount_sysfs(pod.fd)) if devices else -1
         yield Watch(root, devices, frozenset(e for table in _tables(root, devices) for e in table.entries))
 
 
 def status(_attach: "Common") -> None:
-    """Part.status: nothing, for only the kind knows the devices; it calls ``refuse_full``."""
+    """Part.status: nothing to ask here, because only the kind knows the devices; it calls ``refuse_full``."""
 
 
 def check(record: Record, pod: Pod, link: Link, promised: "Promised") -> None:
-    """Part.check: the GIDs of the addresses that are left are where ADD found them."""
+    """Part.check: the GIDs are where ADD found them, as far as their addresses are still promised."""
     addresses = {str(ip.address.ip) for ip in promised.ips}
     wanted = [found for found in record.gids if found["address"] in addresses]
     if not wanted:
@@ -126,17 +125,17 @@ def check(record: Record, pod: Pod, link: Link, promised: "Promised") -> None:
 
 
 def undo(_entry: Entry, record: Record, _pod: Pod) -> Record:
-    """Part.undo: nothing, for the kernel removes GIDs with their addresses."""
+    """Part.undo: nothing to remove, because the kernel removes GIDs with their addresses."""
     return record
 
 
 def gid(address: Address) -> IPv6Address:
-    """An IPv4 address's is the IPv6 address that stands for it (ipv6_addr_set_v4mapped)."""
+    """The address's GID; that of an IPv4 address is its IPv4-mapped IPv6 address (ipv6_addr_set_v4mapped)."""
     return IPv6Address(0xFFFF << 32 | int(address)) if isinstance(address, IPv4Address) else address
 
 
 def _tables(root: int, devices: Sequence[str]) -> list[Table]:
-    """Of those devices that are there: one that is not is rdma.py's to notice."""
+    """The tables of the devices that are there.  If one is missing, rdma.py reports it."""
     found = []
     for device in devices:
         try:

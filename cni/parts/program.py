@@ -1,5 +1,5 @@
-"""Another program, run as root: looked at and run by one descriptor, so that nobody can swap it in between, and not for
-ever."""
+"""Run another program as root, for a limited time.  The program is checked and run by one descriptor, so nobody can
+replace it in between."""
 
 import os
 import signal
@@ -12,16 +12,16 @@ from cni.kernel import files
 from cni.protocol.errors import DelegateFailed, DelegateNotRun
 from cni.state import trust
 
-# Seconds.  The reference plugin dhcp gives up after 62, and who asks our agent waits for 120.
+# Seconds that a program may take.  The reference plugin dhcp gives up after 62; our launcher waits 120 for the agent.
 TIMEOUT = 90.0
-# What a program that is told to end has left.
+# Seconds that a program has to end after SIGTERM.
 GRACE = 5.0
 _EXECUTABLE = 0o111
 
 
 def open_trusted(path: str) -> int:
-    """A descriptor of the program.  Raises DelegateNotRun where others than root, or than the owner of the directory
-    that it is in, could have written it."""
+    """Open the program.  Raises DelegateNotRun if anybody but root, or the owner of the program's directory, could have
+    written it."""
     try:
         fd = files.open_regular(path, os.O_RDONLY)
         folder, found = os.stat(os.path.dirname(path)), os.fstat(fd)
@@ -34,13 +34,13 @@ def open_trusted(path: str) -> int:
 
 
 def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str]) -> tuple[int, bytes]:
-    """How the program ended, and its stdout; ``path`` is what it is told that it is called.
+    """Run the program.  Returns its exit status and its stdout; ``path`` becomes its ``argv[0]``.
 
-    Raises DelegateNotRun, and DelegateFailed for one that took too long: it is ended then, with all that it started and
-    that is still of its process group.
+    Raises DelegateNotRun, and DelegateFailed if the program takes too long.  Then the program is ended, together with
+    the processes of its process group.
     """
     try:
-        # A script's interpreter opens the descriptor once more, so the program has it, too (man 2 execveat).
+        # The program inherits the descriptor, because a script's interpreter opens it once more (man 2 execveat).
         child = subprocess.Popen(  # noqa: S603  # the runtime's own CNI_PATH decides what runs
             [path],
             executable=f"/proc/self/fd/{fd}",
@@ -77,7 +77,7 @@ def _why_not(above: str, folder: os.stat_result, path: str, found: os.stat_resul
 
 
 def _others_write(found: os.stat_result) -> bool:
-    """Whether who is neither its owner nor of root's group can."""
+    """Whether anybody can write it who is neither its owner nor in root's group."""
     return bool(found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid != 0))
 
 
@@ -85,7 +85,7 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
     _signal(child, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         child.wait(GRACE)
-    # Also where it has ended: what it started may go on, with its stdout in hand.
+    # Also if the program itself has ended: a process that it started may go on and keep its stdout open.
     _signal(child, signal.SIGKILL)
 
 

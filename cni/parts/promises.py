@@ -1,8 +1,8 @@
-"""What CHECK holds an interface, its addresses, routes and rules to: what ADD left, as later plugins of the chain say
-that they changed it.
+"""What CHECK expects of an interface, its addresses, routes and rules: all that ADD left, but for what later plugins of
+the chain say that they changed.
 
-``of`` says what that is, pure; ``check`` asks the kernel.  docs/check.md has the table of what is compared and what
-is left to others.  Imported for CHECK only.
+``of`` computes it from record and prevResult; ``check`` compares it with the kernel.  docs/check.md has the table of
+what is compared and what is left to others.
 """
 
 import json
@@ -33,16 +33,17 @@ from cni.protocol.spec import Json, Key
 from cni.state.pod import Pod
 from cni.state.record import Record
 
-# Where the reference plugin tuning keeps what it changed, by its default: the only place that says so of an MTU.
+# The reference plugin tuning keeps here, by its default, what it changed.  Nothing else tells that it changed an MTU.
 _TUNED: Final = Path("/run/cni/tuning")
-_REJECTS: Final = {6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}  # RTN_*; of rules FR_ACT_*, but throw
+# Kinds of routes (RTN_*) and, but for throw, actions of rules (FR_ACT_*).
+_REJECTS: Final = {6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}
 _IFLA_VRF_TABLE: Final = 1
 _ATTRIBUTES: Final = ("gw", "mtu", "advmss", "priority", "table", "scope")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A route to ``dst``, with these of its attributes (cni/protocol/result.py); others may be anything."""
+    """A route to ``dst`` that must have these attributes (cni/protocol/result.py); others may have any value."""
 
     dst: Network
     values: Json
@@ -55,8 +56,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Promised:
-    """``interface`` is prevResult's, with what an older version of it leaves out; ``ips`` and ``rules`` are those of
-    the record that prevResult still has."""
+    """``interface`` is prevResult's, with MAC and MTU, which older versions leave out.  ``ips`` and ``rules`` are those
+    of the record that are still in prevResult."""
 
     key: Key
     interface: Interface
@@ -66,7 +67,7 @@ class Promised:
 
 
 def of(record: Record, promised: Result, netns: str) -> Promised:
-    """What still holds of what ADD answered.  Raises CheckFailed where prevResult has no such interface."""
+    """What still has to hold of ADD's answer.  Raises CheckFailed if prevResult has no such interface."""
     own, key = Result.from_json(record.result), record.key
     index, said = _interface(promised, key.ifname, netns)
     ours = own.interfaces[0] if own.interfaces else said
@@ -80,14 +81,14 @@ def of(record: Record, promised: Result, netns: str) -> Promised:
         key=key,
         interface=replace(said, mac=(said.mac or ours.mac).lower(), mtu=said.mtu or ours.mtu),
         ips=ips,
-        # The gateway was chosen among all that ADD had.
+        # ADD chose a route's gateway among all of its addresses, so all of them are looked at here, too.
         routes=(*map(_left, addressing.with_gateways(replace(own, routes=kept))), *map(_said, changed)),
         rules=rules,
     )
 
 
 def check(pod: Pod, link: Link, promised: Promised) -> None:
-    """Raise CheckFailed for the first difference.  OSError."""
+    """Compare with the kernel.  Raises CheckFailed for the first difference; OSError."""
     vrf_table = _check_link(pod, link, promised)
     _check_addresses(link, promised.ips, dump.addresses(pod.fd, link.index) if promised.ips else {})
     if not promised.ips and not promised.routes:
@@ -115,8 +116,8 @@ def check(pod: Pod, link: Link, promised: Promised) -> None:
 
 
 def differing(wanted: Wanted, there: Sequence[Hop], index: int, led: set[int]) -> str:
-    """What is wrong with a route by the interface of that index; empty where it is as wanted.  ``led`` are the tables
-    that rules lead to: where ADD named none, sbr has moved the route to another."""
+    """What is wrong with a route by the interface of that index; empty if it is as wanted.  ``led`` are the tables that
+    rules lead to.  If ADD named no table, sbr may have moved the route to one of these."""
     same = [
         (position, hop)
         for position, hop in enumerate(there)
@@ -140,8 +141,8 @@ def _interface(promised: Result, ifname: str, sandbox: str) -> tuple[int, Interf
 
 
 def _split(own: Sequence[Route], promised: Sequence[Route]) -> tuple[tuple[Route, ...], tuple[Route, ...]]:
-    """Our routes that prevResult has as they were, and what it has for those that a later plugin changed.  One whose
-    destination it has no more, that plugin took away."""
+    """Our routes that prevResult has unchanged, and its routes in place of those that a later plugin changed.  If
+    prevResult has no route to a destination any more, a later plugin removed it."""
     kept = tuple(route for route in own if any(_agrees(said, route) for said in promised))
     others = [said for said in promised if not any(_agrees(said, route) for route in own)]
     changed = {route.dst for route in own if route not in kept}
@@ -149,27 +150,28 @@ def _split(own: Sequence[Route], promised: Sequence[Route]) -> tuple[tuple[Route
 
 
 def _agrees(said: Route, route: Route) -> bool:
-    """Whether it can be the same; before 1.1.0 a result has no more than destination and gateway."""
+    """Whether both may be the same route.  Before 1.1.0 a result has only its destination and gateway."""
     if (said.dst, said.gw) != (route.dst, route.gw):
         return False
     return all(getattr(said, name) in (None, getattr(route, name)) for name in _ATTRIBUTES)
 
 
 def _left(route: Route) -> Wanted:
-    """As ADD left it.  Where it named no table, a later plugin may have moved the route without a word, as sbr does."""
+    """The route as ADD left it.  If ADD named no table, a later plugin may have moved it and not said so, as sbr
+    does."""
     kept = as_kept(route)
     names = (name for name in _ATTRIBUTES if name != "table" or route.table is not None)
     return Wanted(route.dst, {name: getattr(kept, name) for name in names})
 
 
 def _said(route: Route) -> Wanted:
-    """As a later plugin says that it is: what it left out, it may not know."""
+    """The route as a later plugin describes it.  An attribute that is missing there may be unknown to that plugin."""
     kept = as_kept(route)
     return Wanted(route.dst, {n: getattr(kept, n) for n in _ATTRIBUTES if getattr(route, n) is not None})
 
 
 def _check_link(pod: Pod, link: Link, promised: Promised) -> int:
-    """The table of the VRF that the interface is in, 0 for none.  The chained plugin vrf puts it into one."""
+    """Compare the link.  Returns the table of its VRF, 0 if it is in none.  The chained plugin vrf puts it into one."""
     expected = promised.interface
     if expected.mac and link.mac != expected.mac:
         raise CheckFailed(f"{link.name} has MAC {link.mac}, expected {expected.mac}")
@@ -188,8 +190,8 @@ def _check_link(pod: Pod, link: Link, promised: Promised) -> int:
 
 
 def _tuned(key: Key) -> bool:
-    """Whether tuning says that it changed the interface's MTU.  It leaves the result as it was, and compares the MTU
-    in its own CHECK."""
+    """Whether the plugin tuning says that it changed the interface's MTU.  It does not change the result, and compares
+    the MTU in its own CHECK."""
     try:
         said = json.loads((_TUNED / f"{key.container_id}_{key.ifname}.json").read_bytes())
     except (OSError, ValueError):
@@ -215,7 +217,8 @@ def _check_addresses(link: Link, ips: Sequence[Ip], there: dict[IPv4Interface | 
 
 
 def _by_routers(ip: Ip) -> bool:
-    """Whether it is made of a MAC, as routers' advertisements make addresses: they give that one a lifetime, too."""
+    """Whether the address is made of a MAC.  So are those of routers' advertisements, which give this one a lifetime,
+    too."""
     return ip.address.version == 6 and ip.address.ip.packed[11:13] == b"\xff\xfe"
 
 
@@ -233,8 +236,8 @@ def _shown(value: Any) -> str:
 
 
 def _in_front(there: Sequence[Hop], position: int) -> str:
-    """What takes the route's packets before it does, and drops them; empty if nothing.  One of lower metric, or of the
-    same and put before it; in the table local in any case, which is asked before all others."""
+    """The route that gets this route's packets first, and drops them; empty if there is none.  It has a lower metric,
+    or the same and comes first, or is in the table local, which is asked before all others."""
     ours = there[position].route
     for at, hop in enumerate(there):
         if hop.kind not in _REJECTS or hop.proto == RTPROT_KERNEL or hop.route.dst != ours.dst:
@@ -247,8 +250,8 @@ def _in_front(there: Sequence[Hop], position: int) -> str:
 
 
 def _before_connected(network: Network, there: Sequence[Hop], index: int, led: set[int]) -> str:
-    """``_in_front`` of the route that the kernel makes of an address.  That this is there nobody promised: a later
-    plugin may take it away (sbr, route-override)."""
+    """``_in_front`` of the route that the kernel makes of an address.  This route need not be there, because a later
+    plugin may remove it (sbr, route-override)."""
     for position, hop in enumerate(there):
         if (hop.output, hop.route.dst) == (index, network) and hop.route.table in led:
             return _in_front(there, position)
@@ -265,7 +268,7 @@ def _covers(network: Network | None, ip: Ip) -> bool:
 
 
 def _tables_led_to(rules: Sequence[Rule], ips: Sequence[Ip]) -> set[int]:
-    """The tables that a rule leads to for what comes from one of the addresses, or from any."""
+    """The tables to which a rule leads packets from one of the addresses, or from all."""
     return {
         rule.table
         for rule in rules
@@ -276,7 +279,7 @@ def _tables_led_to(rules: Sequence[Rule], ips: Sequence[Ip]) -> set[int]:
 
 
 def _rejecting(ip: Ip, rules: Sequence[Rule], ways: set[int], destinations: set[Network]) -> Rule | None:
-    """The rule that drops what comes from the address, before one leads to its interface's routes (``ways``)."""
+    """The rule that drops packets from the address before another leads them to its interface's routes (``ways``)."""
     for rule in rules:
         if rule.version != ip.address.version or rule.conditional or not _covers(rule.source, ip):
             continue

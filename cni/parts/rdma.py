@@ -1,6 +1,7 @@
-"""The RDMA devices of a function: in exclusive mode they move with it, in shared mode they serve every namespace.
+"""The RDMA devices of a PCI function: in exclusive mode they move into the pod with the function, in shared mode they
+serve every namespace.
 
-A device is known by its index, which stays when it moves; its name is what people see.
+We know a device by its index, which does not change when the device moves.  Its name is for people.
 """
 
 import time
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 Devices = list[tuple[int, str]]  # (index, name on the host)
 
 _TO_EXCLUSIVE: Final = "write 'options ib_core netns_mode=0' to /etc/modprobe.d/ib_core.conf and reboot"
-# The kernel changes it only while there is no other namespace.
+# The kernel changes the mode only while there is no other namespace.
 _TO_SHARED: Final = (
     "run 'rdma system set netns shared' while there are no network namespaces, or write 'options ib_core netns_mode=1' "
     "to /etc/modprobe.d/ib_core.conf and reboot"
@@ -29,7 +30,7 @@ _POLL: Final = 0.02
 
 
 def of_function(wanted: "Rdma", function: sysfs.Function) -> tuple[Devices, list[str]]:
-    """A function's RDMA devices: those that are to move with it, and the names of all that the pod is to have.
+    """A function's RDMA devices: those that have to move with it, and the names of all that the pod will have.
     Raises LinkUnavailable with the remedy, InvalidConfig, TryAgain."""
     if wanted.mode in ("off", "rxe"):
         return [], []
@@ -53,8 +54,8 @@ def of_function(wanted: "Rdma", function: sysfs.Function) -> tuple[Devices, list
 
 
 def of_master(wanted: "Rdma", master: str, functions: list[sysfs.Function]) -> list[str]:
-    """The names of the RDMA devices that interfaces made over a master share with it, those of the functions below;
-    none in exclusive mode, where they are the host's alone.  Raises LinkUnavailable with the remedy."""
+    """The names of the RDMA devices that an interface made over the master shares with it: those of the functions below
+    the master.  None in exclusive mode, in which only the host has them.  Raises LinkUnavailable with the remedy."""
     names = [name for function in functions for name in function.rdma_devs]
     if wanted.mode in ("off", "rxe") or not (names or wanted.required or wanted.mode == "shared"):
         return []
@@ -72,8 +73,8 @@ def of_master(wanted: "Rdma", master: str, functions: list[sysfs.Function]) -> l
 
 
 def is_exclusive(wanted: "Rdma") -> bool:
-    """Whether the kernel is in exclusive mode.  Raises LinkUnavailable with the remedy if it is not in the one asked
-    for, or has no RDMA where some is required."""
+    """Whether the kernel is in exclusive mode.  Raises LinkUnavailable with the remedy if the configuration asks for
+    the other mode, or requires RDMA and the kernel has none."""
     exclusive = rdma_netlink.is_exclusive()
     if exclusive is None and (wanted.required or wanted.mode == "exclusive"):
         key = "required" if wanted.required else "mode exclusive"
@@ -93,15 +94,15 @@ def is_exclusive(wanted: "Rdma") -> bool:
 
 
 def give(devices: Devices, pod: Pod) -> None:
-    """Into the pod."""
+    """Move the devices into the pod."""
     for index, name in devices:
         with doing(f"moving RDMA device {name} to {pod.path}"):
             rdma_netlink.move(index, to=pod.fd)
 
 
 def rename(devices: Devices, names: list[str], pod: Pod) -> None:
-    """Once they are in the pod, to the names they are to have there.  Raises InterfaceExists: names are the whole
-    system's, whatever namespace a device is in."""
+    """Rename the devices, which are in the pod now.  Raises InterfaceExists if a name is taken: names are unique in the
+    whole system, whatever namespace a device is in."""
     for (index, was), name in zip(devices, names, strict=False):
         if name != was:
             try:
@@ -114,7 +115,7 @@ def rename(devices: Devices, names: list[str], pod: Pod) -> None:
 
 
 def take(devices: Devices, pod: Pod, host_fd: int) -> None:
-    """Out of the pod; those that are not in it are passed over."""
+    """Move those of the devices that are in the pod to the host."""
     for index, name in devices:
         if rdma_netlink.name_of(index, pod.fd):
             with doing(f"moving RDMA device {name} back from {pod.path}"):
@@ -122,7 +123,7 @@ def take(devices: Devices, pod: Pod, host_fd: int) -> None:
 
 
 def check(devices: Devices, names: list[str], pod: Pod) -> None:
-    """Raise CheckFailed unless all are in the pod under these names."""
+    """Raise CheckFailed unless all devices are in the pod under these names."""
     for (index, _), name in zip(devices, names, strict=False):
         now = rdma_netlink.name_of(index, pod.fd)
         if now != name:
@@ -130,29 +131,29 @@ def check(devices: Devices, names: list[str], pod: Pod) -> None:
 
 
 def settle(devices: Devices, address: str) -> None:
-    """Wait until all are on the host, which a dying namespace gives them back to late, and see to their names."""
+    """Wait until all devices are on the host, and restore their names.  A dying namespace gives devices back late."""
     deadline = time.monotonic() + _HOME_TIMEOUT
     for index, name in devices:
-        now = _at_home(index, name, address, len(devices), deadline)
+        now = _wait_until_home(index, name, address, len(devices), deadline)
         if now and now != name:
-            # Names are the whole system's: one that another device has now stays that one's.
+            # Names are unique in the whole system.  If another device has the name now, it keeps it.
             with suppress(FileExistsError), doing(f"renaming RDMA device {now} back to {name}"):
                 rdma_netlink.rename(index, name)
 
 
-def _at_home(index: int, name: str, address: str, of: int, deadline: float) -> str:
-    """What one of a function's RDMA devices is called on the host, once it is there; empty if it is no more.
-    Raises TryAgain."""
+def _wait_until_home(index: int, name: str, address: str, of: int, deadline: float) -> str:
+    """Wait until one of a function's RDMA devices is on the host, and return its name there; empty if the device exists
+    no more.  Raises TryAgain."""
     elsewhere = False
     while not (now := rdma_netlink.name_of(index)):
         function = sysfs.function(address)
         if function is None or not function.driver:
             return ""  # unbound
         if len(function.rdma_devs) == of and not rdma_netlink.name_of(index):
-            return ""  # bound again meanwhile: others are in their place
+            return ""  # the driver was bound again meanwhile, and made other devices
         elsewhere = elsewhere or sysfs.rdma_names(address) != function.rdma_devs
         if time.monotonic() > deadline:
-            # While it moves a device is nowhere to be seen, but not for as long: its driver was unloaded, say.
+            # A device that moves is in no namespace, but not for so long: its driver was unloaded, for example.
             if not elsewhere:
                 return ""
             raise TryAgain(f"RDMA device {name} of {address} has not come back yet")

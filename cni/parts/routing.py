@@ -1,9 +1,9 @@
-"""Routing by source address, as the reference plugin sbr has it: what comes from an interface's addresses takes a
-table with that interface's routes.
+"""Routing by source address, as in the reference plugin sbr: packets from an interface's addresses are routed by a
+table that has only this interface's routes.
 
-The main table keeps the route to the interface's own network, which the kernel makes, and no other of the interface's.
-A table is for the addresses of one gateway; it ends with the interface, and the rules are in the record before they are
-in the pod.  Imported where a configuration has ``policyRouting`` only.
+Of these routes the main table has only the one to the interface's own network, which the kernel makes.  There is a
+table for the addresses of each gateway.  A table's routes end with the interface; the rules do not, so they are in the
+record before they are in the pod.
 """
 
 from collections.abc import Iterator
@@ -24,19 +24,19 @@ from cni.state.pod import Pod
 from cni.state.record import Record
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
+    # Not at run time, because DEL does not need pydantic.
     from cni.models import Common
     from cni.parts.promises import Promised
 
-_FIRST = 100  # as sbr, so that a person finds it where it was
+_FIRST = 100  # as in sbr, so that people find the table where it was
 _KERNELS = {253, 254, 255}  # default, main, local
 _LINK_LOCAL = IPv6Network("fe80::/64")
 
 
 def claim(first: int | None, entry: Entry, record: Record, pod: Pod, result: Result) -> Record:
-    """The record with the rules, on disk: ``from`` an address, lookup ``table``, which is one that nobody in the pod
-    has; ``first`` and those after it, or the first free.  Raises InvalidConfig where ``first`` is in use; OSError,
-    IoFailure."""
+    """Choose free tables, and write the record with the rules to disk: ``from`` an address, lookup ``table``.  The
+    tables are ``first`` and those after it, or the first free ones.  Raises InvalidConfig if one from ``first`` on is
+    in use; OSError, IoFailure."""
     with journal.lock_namespace(entry.state_dir, record.identity):
         claimed_by_others = {rule["table"] for other in journal.beside(entry.state_dir, record) for rule in other.rules}
         used = kernel_rules.tables_in_use(pod.rtnl) | claimed_by_others
@@ -46,7 +46,8 @@ def claim(first: int | None, entry: Entry, record: Record, pod: Pod, result: Res
 
 
 def planned(first: int | None, used: set[int], result: Result) -> list[Json]:
-    """A table for the addresses of one family and gateway; IPv4 and IPv6 share the number.  Raises InvalidConfig."""
+    """The rules: one for each address, and one table for all addresses of a gateway.  IPv4 and IPv6 use the same
+    numbers of tables.  Raises InvalidConfig."""
     gateways = dict[int, list[Address | None]]()
     for ip in result.ips:
         of_family = gateways.setdefault(ip.address.version, [])
@@ -60,20 +61,20 @@ def planned(first: int | None, used: set[int], result: Result) -> list[Json]:
 
 
 def add(pod: Pod, rules: list[Json]) -> None:
-    """Raises OSError."""
+    """Add the rules in the pod.  Raises OSError."""
     pod.rtnl.change_all([kernel_rules.adding(ip_address(rule["from"]), rule["table"]) for rule in rules])
 
 
 def status(_attach: "Common") -> None:
-    """Part.status: nothing, for which tables are in use only the pod tells."""
+    """Part.status: nothing to ask, because only the pod knows which tables are in use."""
 
 
 def check(_record: Record, _pod: Pod, _link: Link, _promised: "Promised") -> None:
-    """Part.check: nothing, for promises.check compares the rules together with the routes that they lead to."""
+    """Part.check: nothing to compare, because promises.check compares the rules with the routes that they lead to."""
 
 
 def undo(_entry: Entry, record: Record, pod: Pod) -> Record:
-    """Part.undo: remove the rules.  The routes end with the interface."""
+    """Part.undo: remove the rules.  The routes end with the interface.  Raises OSError."""
     for rule in record.rules:
         with doing(f"removing rule from {rule['from']} lookup {rule['table']}"):
             kernel_rules.remove(pod.rtnl, ip_address(rule["from"]), rule["table"])
@@ -81,8 +82,8 @@ def undo(_entry: Entry, record: Record, pod: Pod) -> Record:
 
 
 def placed(result: Result, rules: list[Json]) -> Result:
-    """The result with each route in the tables it belongs to: that with a table of its own there, the others in the
-    interface's, after the connected network and before a default route by the gateway."""
+    """The result with each route in its table.  A route that names a table stays there.  The others go into the
+    interface's tables, behind the connected network and before a default route by the gateway."""
     own = [route for route in result.routes if route.table is not None]
     tables = {rule["from"]: rule["table"] for rule in rules}
     groups = dict[tuple[int, int], list[Ip]]()
@@ -108,8 +109,8 @@ def _tables(first: int | None, number: int, used: set[int], result: Result) -> l
 
 
 def _routes(table: int, ips: list[Ip], result: Result) -> Iterator[Route]:
-    """What is in a table for addresses of one family and gateway; first what needs no gateway, for the kernel looks
-    gateways up in it."""
+    """The routes of one table, which is for the addresses of one family and gateway.  The routes without a gateway come
+    first, because the kernel looks for a gateway in them."""
     family, gateway = ips[0].address.version, ips[0].gateway
     networks: set[Network] = {ip.address.network for ip in ips}
     others = {ip.address.network for ip in result.ips} - networks
@@ -118,7 +119,7 @@ def _routes(table: int, ips: list[Ip], result: Result) -> Iterator[Route]:
         for route in result.routes
         if route.table is None and route.dst.version == family and not _is_of(route, others)
     ]
-    # A default route would take also what is for a neighbour's link-local address.
+    # Without this, a default route would also take packets to a neighbour's link-local address.
     for network in sorted(networks | ({_LINK_LOCAL} if family == 6 else set()), key=str):
         if network.prefixlen < network.max_prefixlen and all(network != route.dst for route in wanted):
             yield Route(network, table=table, scope=RT_SCOPE_LINK)
@@ -130,5 +131,5 @@ def _routes(table: int, ips: list[Ip], result: Result) -> Iterator[Route]:
 
 
 def _is_of(route: Route, networks: set[Network]) -> bool:
-    """Whether its gateway is in one of them."""
+    """Whether the route's gateway is in one of the networks."""
     return bool(route.gw) and any(route.gw in network for network in networks)

@@ -1,10 +1,11 @@
 """A soft-RoCE device (drivers/infiniband/sw/rxe) on the pod's interface: made after it, and removed before it.
 
-It carries the pod's traffic where it listens in the pod's namespace, which it does since it was taught namespaces;
-before, it is made all the same, and listens in the host's.  In shared mode, which it needs, every namespace sees it.
+The device carries the pod's traffic only if it listens in the pod's namespace.  An old kernel, whose soft-RoCE knows no
+namespaces, makes the device too, but it listens in the host's.  The device needs shared mode, in which every namespace
+sees it.
 
-What listens is one socket for all devices of a namespace, and the kernel counts them without a lock (rxe_net_init,
-rxe_net_del): so one at a time is made or removed there.
+All devices of a namespace listen by one socket, and the kernel counts them without a lock (rxe_net_init, rxe_net_del).
+So we make or remove one device at a time in a namespace.
 """
 
 import errno
@@ -23,18 +24,19 @@ from cni.state.pod import Pod
 from cni.state.record import Record
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
+    # Not at run time, because DEL does not need pydantic.
     from cni.models import Common
     from cni.parts.promises import Promised
 
 _PORT: Final = 4791  # RoCE v2
-# A runtime has just ended the pod's processes when it asks for DEL; the last of them may be on its way out.
+# Seconds.  A runtime ends the pod's processes just before it sends DEL, and the last of them may still be ending.
 _IDLE_TIMEOUT: Final = 3.0
 _POLL: Final = 0.05
 
 
 def name() -> str:
-    """A name that nobody has: names are the whole system's, and by it we find the device again."""
+    """A random name for the device, by which we find it again.  It is random because names are unique in the whole
+    system."""
     return f"hpn-{os.urandom(6).hex()}"
 
 
@@ -52,7 +54,7 @@ def status(_attach: "Common") -> None:
 
 
 def make(entry: Entry, record: Record, pod: Pod) -> None:
-    """The record's, on its interface.  Raises KernelRefused, TryAgain, IoFailure, and LinkUnavailable where the
+    """Make the record's device on its interface.  Raises KernelRefused, TryAgain, IoFailure, and LinkUnavailable if the
     kernel's soft-RoCE knows no namespaces."""
     device, ifname = record.rxe, record.key.ifname
     with journal.lock_namespace(entry.state_dir, record.identity):
@@ -77,12 +79,13 @@ def check(record: Record, _pod: Pod, _link: Link, _promised: "Promised") -> None
 
 
 def undo(entry: Entry, record: Record, _pod: Pod) -> Record:
-    """Part.undo: remove the device.  Raises IoFailure, and TryAgain while a process has it open: the kernel would not
-    return from the removal before that process ends.
+    """Part.undo: remove the device.  Raises IoFailure, and TryAgain while a process has the device open, because the
+    kernel would not return from the removal before that process ends.
 
-    Where the pod's namespace is being removed, nobody calls this: the kernel removes the device then, also that of a VF
-    which it sends home, and where both of us remove it at once, 7.2 frees a socket twice and has been seen to crash
-    (syzbot 8c9eede336e3a843750e)."""
+    It is not called while the pod's namespace is being removed.  The kernel removes the device then, also that of a VF
+    that it sends home.  If both remove it at once, Linux 7.2 frees a socket twice and has been seen to crash
+    (syzbot 8c9eede336e3a843750e).
+    """
     _remove(entry, record)
     return record
 
@@ -101,7 +104,7 @@ def _remove(entry: Entry, record: Record) -> None:
                 time.sleep(_POLL)
             rdma_netlink.delete_link(index)
         except OSError as e:
-            if e.errno != errno.EINVAL:  # went in this moment
+            if e.errno != errno.EINVAL:  # it has just gone
                 raise
 
 

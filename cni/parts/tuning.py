@@ -1,8 +1,8 @@
-"""The sysctls that a configuration asks for, as the reference plugin tuning takes them.
+"""The sysctls that a configuration asks for, with the keys of the reference plugin tuning.
 
-Those of the interface itself (``ipv4/conf/<name>/...``) end with it, and with its move to another namespace.  The
-others are the namespace's: what they were is in the record, and put back when the last attachment that set them goes.
-Imported where a configuration has ``sysctl`` only.
+The sysctls of the interface itself (``ipv4/conf/<name>/...``) end with it, and with its move to another namespace.  The
+others belong to the namespace.  Their former values are in the record, and are restored when the last attachment that
+set them goes.
 """
 
 import re
@@ -22,18 +22,18 @@ from cni.state.pod import Pod
 from cni.state.record import Record
 
 if TYPE_CHECKING:
-    # Not at run time: DEL does without pydantic.
+    # Not at run time, because DEL does not need pydantic.
     from cni.models import Common
     from cni.parts.promises import Promised
 
-# tuning's own, so that a node's administrator forbids a sysctl once, whoever would write it.
+# The list of the plugin tuning: a node's administrator forbids a sysctl once, for tuning and for us.
 _ALLOWED: Final = Path("/etc/cni/tuning/allowlist.conf")
 _IFNAME: Final = "IFNAME"
 
 
 def status(attach: "Common") -> None:
-    """Part.status: raise InvalidConfig for a sysctl that the node's list, where there is one, does not allow, and for a
-    list that others than root could have written; IoFailure."""
+    """Part.status: raise InvalidConfig for a sysctl that is not on the node's list, if the node has one, and for a list
+    that not only root could have written; IoFailure."""
     try:
         text = node.read_trusted(str(_ALLOWED))
         lines = None if text is None else text.decode().splitlines()
@@ -47,10 +47,11 @@ def status(attach: "Common") -> None:
 
 
 def claim(wanted: Mapping[str, str], entry: Entry, record: Record, pod: Pod) -> Record:
-    """The record with them, on disk: path -> ``value`` and, where it is the namespace's, what it was ``before``.
+    """Write the record with the sysctls to disk: path -> ``value`` and, if the sysctl is the namespace's, its value
+    ``before``.
 
-    Raises InvalidConfig for what cannot be set, or is to be another value than another attachment's; IoFailure.
-    Nothing is changed then.
+    Raises InvalidConfig for a sysctl that cannot be set, or that another attachment has set to another value;
+    IoFailure.  Nothing is changed then.
     """
     values = _paths(wanted, record.key.ifname)
     with journal.lock_namespace(entry.state_dir, record.identity):
@@ -65,27 +66,27 @@ def claim(wanted: Mapping[str, str], entry: Entry, record: Record, pod: Pod) -> 
 
 
 def read_back(pod: Pod, settings: Json) -> Json:
-    """The same with the values that the kernel made of those written ("0x10" is 16).  Raises OSError."""
+    """Read the sysctls back: the same with the kernel's spelling of each value ("0x10" is 16).  Raises OSError."""
     now = sysctl.read_all(pod.fd, settings)
     return {path: {**setting, "value": now[path]} for path, setting in settings.items()}
 
 
 def undo(entry: Entry, record: Record, pod: Pod) -> Record:
-    """Part.undo: put back what is the namespace's, unless another attachment set it too, or somebody changed it since.
-    The record without those."""
+    """Part.undo: restore the namespace's sysctls, but for those that another attachment set too, and those that
+    somebody changed since.  Returns the record without the namespace's."""
     ours = {path: s for path, s in record.sysctl.items() if s["before"] is not None}
     if not ours:
         return record
     with journal.lock_namespace(entry.state_dir, record.identity):
         others = journal.beside(entry.state_dir, record)
         for path in ours.keys() - {path for other in others for path in other.sysctl}:
-            # What the kernel does not take back (a congestion control that only the host may choose) stays, and ends
-            # with the namespace: a pod that could not be deleted would be worse.
+            # A value that the kernel refuses (a congestion control that only the host may choose) is not restored.  It
+            # ends with the namespace; a pod that cannot be deleted would be worse.
             with suppress(OSError):
                 if not record.complete or sysctl.read(pod.fd, path) == ours[path]["value"]:
                     sysctl.write(pod.fd, {path: ours[path]["before"]})
-        # Already here, for the record may stay: of two that go at once each would leave it to the other.  Without room
-        # on the disk it is so when the record goes.
+        # Our claim ends here, under the lock, because the record may stay: otherwise two attachments that are deleted
+        # at once would each leave the restoring to the other.  If the disk is full, the claim ends with the record.
         record = replace(record, sysctl={path: s for path, s in record.sysctl.items() if path not in ours})
         with suppress(IoFailure):
             entry.save(record)
@@ -105,7 +106,7 @@ def check(record: Record, pod: Pod, _link: Link, _promised: "Promised") -> None:
 
 
 def _paths(wanted: Mapping[str, str], ifname: str) -> dict[str, str]:
-    """Path -> value.  Raises InvalidConfig where two names are one sysctl's."""
+    """Path -> value.  Raises InvalidConfig if two names mean the same sysctl."""
     found, names = dict[str, str](), dict[str, str]()
     for key, value in wanted.items():
         path = "/".join(ifname if part == _IFNAME else part for part in sysctl.path(key).split("/"))
@@ -116,7 +117,8 @@ def _paths(wanted: Mapping[str, str], ifname: str) -> dict[str, str]:
 
 
 def _twin(path: str, ifname: str) -> str:
-    """An interface's own sysctl as it is there for every interface, before ours is; empty for another one."""
+    """The path in which a sysctl of our interface exists before the interface does, ``default``'s; empty if the sysctl
+    is not our interface's."""
     family, _, rest = path.partition("/")
     table, _, rest = rest.partition("/")
     name, _, entry = rest.partition("/")
@@ -124,7 +126,8 @@ def _twin(path: str, ifname: str) -> str:
 
 
 def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | None]:
-    """What each is in the pod; None for the interface's own.  Raises InvalidConfig for one that cannot be set."""
+    """The present value of each sysctl in the pod; None for the interface's own.  Raises InvalidConfig for a sysctl
+    that cannot be set."""
     twins = {path: _twin(path, ifname) for path in values}
     asked = {twin or path: path for path, twin in twins.items()}
     try:
@@ -141,7 +144,8 @@ def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | No
 
 
 def _before(path: str, value: str, now: str | None, others: list[Record]) -> str | None:
-    """What it is in the pod, or was before another attachment came; None for the interface's own."""
+    """The value to restore: the present one, or the one before another attachment set the sysctl; None for the
+    interface's own."""
     if now is None:
         return None
     for other in others:

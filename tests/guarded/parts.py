@@ -20,7 +20,7 @@ GUARDS = [
             "if result and not result.ips:",
             "netns/test_bad_input.py::test_refused_without_a_trace[circumstances: IPAM plugin gives nothing]",
         ),
-        ("status", "    if reply.exit_code:\n        raise _error(ipam, reply)\n", ""),
+        ("status", "    if reply.exit_code:\n        raise _error_of(ipam, reply)\n", ""),
         ("executable", " and os.access(file, os.X_OK)", ""),
         ("a-file", "Path(file).is_file() and ", ""),
         (
@@ -193,7 +193,7 @@ GUARDS = [
         ),
         (
             "by-force",
-            "    # Also where it has ended: what it started may go on, with its stdout in hand.\n    _signal(child, signal.SIGKILL)\n",
+            "    # Also if the program itself has ended: a process that it started may go on and keep its stdout open.\n    _signal(child, signal.SIGKILL)\n",
             "",
             "attack/test_hostile_user.py::test_a_plugin_that_hangs",
         ),

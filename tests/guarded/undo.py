@@ -28,7 +28,7 @@ GUARDS = [
         ("device_info", "    device_info.undo(record.device_info)\n", "", "netns/test_pci.py"),
         (
             "released",
-            "if not ask_ipam or _released(entry, record, request, programs, counts=counts):",
+            "if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):",
             "if True:",
             "netns/test_kinds.py::test_attach_check_detach",
         ),
@@ -200,7 +200,7 @@ GUARDS = [
         ),
         ("few-never-fail", "    with suppress(CniError, OSError):", "    if True:", "netns/test_dead.py"),
         ("sweep-dead", " and undo.may_be_dead(record) and undo.is_dead(record):", ":", "netns/test_dead.py"),
-        ("sweep-dry", "if dry_run or _reclaimed", "if _reclaimed", "netns/test_dead.py"),
+        ("sweep-dry", "if dry_run or _reclaim", "if _reclaim", "netns/test_dead.py"),
         (
             "as-it-was-seen",
             "        if record != seen:\n            return False\n",

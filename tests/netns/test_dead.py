@@ -103,7 +103,7 @@ def test_what_was_attached_again_meanwhile_is_left_alone(host: Host, pod: Pod) -
     record = journal.peek(host.state, "rail0", Key(pod.name, "hpn0"))
     assert record
     seen = replace(record, time="2026-01-01T00:00:00.000+00:00")
-    assert not collect._reclaimed(host.state, seen, host.request("ADD", pod, host.conf()), PROGRAMS, [], 0)
+    assert not collect._reclaim(host.state, seen, host.request("ADD", pod, host.conf()), PROGRAMS, [], 0)
     assert host.record(pod).exists()
     assert pod.links() == {"hpn0"}
 
