@@ -42,13 +42,13 @@ GUARDS = [
             "write-sync",
             "                self._late.append((lines[0], data))\n            else:\n                self.lines.sync()\n",
             "                self._late.append((lines[0], data))\n",
-            "unit/test_ipam_sync.py unit/test_ipam_crash.py unit/test_ipam_store.py",
+            "unit/test_ipam_sync.py unit/test_ipam_crash.py unit/test_ipam_files.py",
         ),
         (
             "write-failed",
             "                self.lines.write(lines[0], old)\n                self.lines.sync()\n            raise",
             "                pass\n            raise",
-            "unit/test_ipam_sync.py unit/test_ipam_store.py netns/test_full_disk.py",
+            "unit/test_ipam_sync.py unit/test_ipam_files.py netns/test_full_disk.py",
         ),
         (
             "taken-back-is-ours",
@@ -60,7 +60,7 @@ GUARDS = [
             "lines-given-back",
             "            for line in reversed(taken):\n                self.index.push(line)\n            self.mark_clean()\n            raise",
             "            raise",
-            "netns/test_full_disk.py unit/test_ipam_store.py",
+            "netns/test_full_disk.py unit/test_ipam_files.py",
             "what was taken is noted in memory only; with it the index need not be rebuilt",
         ),
         (
@@ -129,7 +129,7 @@ GUARDS = [
             "cut",
             "        os.ftruncate(table.lines.fd, MOST_LINES * LINE)\n        table",
             "        table",
-            "unit/test_ipam_damage.py::test_a_file_that_is_said_to_be_huge",
+            "unit/test_ipam_intruders.py::test_a_file_that_is_said_to_be_huge",
         ),
         (
             "old-copy",

@@ -6,14 +6,14 @@ from guarded.form import of
 GUARDS = [
     *of(
         "ipam/main.py",
-        "unit/test_ipam_store.py unit/test_ipam_policy.py",
+        "unit/test_ipam_store.py unit/test_ipam_policy.py unit/test_ipam_sticky.py",
         ("budget", "    budget.begin()\n", "", "netns/test_netlink.py::test_each_request_has_its_own_budget"),
         ("abandoned", "            request.refuse_if_abandoned()\n", "", "netns/test_abandoned.py"),
         (
             "in-use-is-kept-back",
             ", in_use=request.in_use)",
             ")",
-            "netns/test_refusals.py netns/test_delete.py unit/test_ipam_policy.py",
+            "netns/test_refusals.py netns/test_delete.py unit/test_ipam_policy.py unit/test_ipam_sticky.py",
         ),
         (
             "attached-is-spared",
@@ -78,7 +78,7 @@ GUARDS = [
             "reserved",
             "for part in subtract(span, r.reserved))",
             "for part in [span])",
-            "unit/test_ipam_config.py unit/test_ipam_leases.py unit/test_ipam_policy.py",
+            "unit/test_ipam_config.py unit/test_ipam_leases.py unit/test_ipam_policy.py unit/test_ipam_sticky.py",
         ),
         ("overlap", "        if low.span.overlaps(high.span):", "        if False:"),
         ("inside", " if not whole(r.subnet).covers(span)}", " if False}"),
@@ -88,12 +88,12 @@ GUARDS = [
             "rails-once",
             "        if other := rails.get((by, value)):",
             "        if other := None:",
-            "unit/test_ipam_rails.py",
+            "unit/test_ipam_rails.py unit/test_ipam_align.py",
         ),
     ),
     *of(
         "ipam/rails.py",
-        "unit/test_ipam_rails.py",
+        "unit/test_ipam_rails.py unit/test_ipam_align.py",
         ("one-rail", "    if len(found) == 1:", "    if found:"),
         ("same-number", "    if asked not in (None, address):", "    if False:"),
         ("in-range", "    if address not in own:", "    if False:"),
@@ -103,7 +103,7 @@ GUARDS = [
             "free-on-all",
             "        if first == min(numbers):",
             "        if True:",
-            "unit/test_ipam_rails.py::test_a_number_that_is_free_on_all_rails",
+            "unit/test_ipam_align.py::test_a_number_that_is_free_on_all_rails",
         ),
     ),
     *of(

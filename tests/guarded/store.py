@@ -11,10 +11,15 @@ GUARDS = [
     ),
     *of(
         "ipam/stores/holdings.py",
-        "unit/test_ipam_policy.py unit/test_ipam_clock.py",
+        "unit/test_ipam_policy.py unit/test_ipam_sticky.py unit/test_ipam_clock.py",
         ("kept-until", "        return not self.released <= now < self.until", "        return True"),
         ("clock-set-back", "not self.released <= now < self.until", "not now < self.until"),
-        ("cool", "cool = now + (terms.cooldown if cools else 0)", "cool = now", "unit/test_ipam_policy.py"),
+        (
+            "cool",
+            "cool = now + (terms.cooldown if cools else 0)",
+            "cool = now",
+            "unit/test_ipam_policy.py unit/test_ipam_sticky.py",
+        ),
     ),
     *of(
         "ipam/stores/files/adoption.py",
@@ -29,7 +34,7 @@ GUARDS = [
             "adopts-dry",
             "    if not collisions and not dry_run:",
             "    if not collisions:",
-            "unit/test_ipam_store.py::test_adopting_as_a_rehearsal_changes_nothing",
+            "unit/test_ipam_files.py::test_adopting_as_a_rehearsal_changes_nothing",
         ),
     ),
     *of(
@@ -46,13 +51,13 @@ GUARDS = [
             "kept-back",
             "(kept.is_over(self.now) or",
             "(True or",
-            "unit/test_ipam_policy.py unit/test_ipam_clock.py netns/test_reclaim.py",
+            "unit/test_ipam_policy.py unit/test_ipam_sticky.py unit/test_ipam_clock.py netns/test_reclaim.py",
         ),
         (
             "probing",
             "bool(kept.boot and self.probing)",
             "bool(kept.boot)",
-            "netns/test_refusals.py netns/test_probe.py unit/test_ipam_policy.py",
+            "netns/test_refusals.py netns/test_probe.py unit/test_ipam_policy.py unit/test_ipam_sticky.py",
         ),
         (
             "gone-is-asked-after",
@@ -69,12 +74,12 @@ GUARDS = [
     ),
     *of(
         "ipam/stores/files/sticky.py",
-        "unit/test_ipam_policy.py unit/test_ipam_clock.py",
+        "unit/test_ipam_policy.py unit/test_ipam_sticky.py unit/test_ipam_clock.py",
         (
             "in-use",
             "not held.is_plain or in_use]",
             "not held.is_plain]",
-            "netns/test_delete.py netns/test_refusals.py unit/test_ipam_policy.py netns/test_probe.py",
+            "netns/test_delete.py netns/test_refusals.py unit/test_ipam_policy.py unit/test_ipam_sticky.py netns/test_probe.py",
         ),
         ("successor", "        if kept.sticky:\n            _replace_kept(table, kept.sticky, now)\n", ""),
         ("of-the-dead", " and _is_dead(held, gone):", ":"),
@@ -82,7 +87,7 @@ GUARDS = [
             "of-the-name",
             " and held.holding.owner.terms.sticky == name and",
             " and",
-            "unit/test_ipam_policy.py unit/test_ipam_clock.py",
+            "unit/test_ipam_policy.py unit/test_ipam_sticky.py unit/test_ipam_clock.py",
             "the text is looked for first; a pod named like another's sticky name gives up what it has only when it is dead",
         ),
         (
@@ -95,18 +100,18 @@ GUARDS = [
             "unused",
             "cools=lease.boot == durable.boot_id() and not unused,",
             "cools=lease.boot == durable.boot_id(),",
-            "unit/test_ipam_link.py unit/test_ipam_policy.py",
+            "unit/test_ipam_link.py unit/test_ipam_policy.py unit/test_ipam_sticky.py",
         ),
     ),
     *of(
         "ipam/stores/files/siblings.py",
-        "unit/test_ipam_rails.py",
+        "unit/test_ipam_rails.py unit/test_ipam_align.py",
         ("not-its-own", " and lease.owner.key != key:", ":"),
         ("the-whole-name", "f'\"containerID\":{json.dumps(key.container_id)}'", "f'{key.container_id}'"),
     ),
     *of(
         "ipam/stores/files/codec.py",
-        "unit/test_ipam_policy.py unit/test_ipam_clock.py",
+        "unit/test_ipam_policy.py unit/test_ipam_sticky.py unit/test_ipam_clock.py",
         (
             "checksum",
             '(_SEAL % crc32(text))[8:] != end.rstrip(b" \\n")',
@@ -122,7 +127,7 @@ GUARDS = [
             "no-link",
             "os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK\n\nHEAD",
             "os.O_CLOEXEC | os.O_NONBLOCK\n\nHEAD",
-            "unit/test_ipam_damage.py::test_no_file",
+            "unit/test_ipam_intruders.py::test_no_file",
         ),
         (
             "mode",
@@ -148,7 +153,7 @@ GUARDS = [
             "reading-no-link",
             "os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK",
             "os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK",
-            "unit/test_ipam_store.py::test_what_is_read_is_a_file_and_no_link",
+            "unit/test_ipam_files.py::test_what_is_read_is_a_file_and_no_link",
         ),
     ),
     *of(
@@ -178,13 +183,13 @@ GUARDS = [
             "lock",
             "            with locked() as lock, Table",
             '            with Lock(f"{self._directory}/lock", 0) as lock, Table',
-            "unit/test_ipam_sync.py unit/test_ipam_store.py",
+            "unit/test_ipam_sync.py unit/test_ipam_files.py",
         ),
         (
             "collected-as-seen",
             " if hash(table.lines.read(line)) == was]",
             "]",
-            "unit/test_ipam_store.py::test_gc_leaves_a_line_that_says_something_else_by_now",
+            "unit/test_ipam_files.py::test_gc_leaves_a_line_that_says_something_else_by_now",
         ),
         ("attached-is-spared", "        rule = rule.sparing(attached())\n", "", "netns/test_gc_beside_add.py"),
         (
@@ -205,6 +210,6 @@ GUARDS = [
             "                    pass\n",
             "unit/test_ipam_damage.py attack/test_damaged_leases.py",
         ),
-        ("no-others", "                    table.ensure_files()\n", "", "unit/test_ipam_damage.py::test_no_file"),
+        ("no-others", "                    table.ensure_files()\n", "", "unit/test_ipam_intruders.py::test_no_file"),
     ),
 ]

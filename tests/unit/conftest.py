@@ -1,7 +1,16 @@
 """The unit tier: pure functions and processes; no root, no kernel features."""
 
+import pytest
 from hypothesis import settings
 
 # No deadline: a loaded machine is no bug.  No database: a run leaves nothing behind and repeats itself anywhere.
 settings.register_profile("unit", deadline=None, database=None, derandomize=True)
 settings.load_profile("unit")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of day, in seconds; the test sets it."""
+    now = [1_800_000_000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    return now

@@ -23,6 +23,11 @@ STEPS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"
 CALLS = {"pwrite", "fsync", "fdatasync"}
 
 
+def of(pod: str, ifname: str = "net1") -> tuple[str, str]:
+    """The interface's name and the CNI_ARGS of a pod's attachment."""
+    return ifname, f"IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME={pod}"
+
+
 # What every state machine over the store runs with.
 MACHINE = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
@@ -121,8 +126,15 @@ class Net:
         with Table(self.dir, []) as table:
             return {str(Span(v, n, n).address(n)) for v, n, _ in table.index.pages.held()}
 
-    def another_boot(self) -> None:
-        """As after a reboot: the index is an older boot's."""
+    def kept(self) -> set[tuple[str, ...]]:
+        """Of all that is kept back the sticky name and the addresses."""
+        bodies = [json.loads(line) for line in self.lines() if line.strip()]
+        return {(body["sticky"], *body["addresses"]) for body in bodies if "released" in body}
+
+    def another_boot(self, *cids: str) -> None:
+        """As after a reboot: the index is an older boot's, and so are these leases."""
+        for cid in cids:
+            self.rewrite(cid, boot="another")
         index = self.dir / "index"
         if index.exists() and index.stat().st_size:
             with index.open("r+b") as f:

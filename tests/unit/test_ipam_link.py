@@ -80,13 +80,6 @@ def test_links_that_nobody_can_be_asked_on(link, why):
 # What is taken
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    now = [1_800_000_000.0]
-    monkeypatch.setattr("time.time", lambda: now[0])
-    return now
-
-
 class Network:
     """A store, and a link on which others have some addresses."""
 
