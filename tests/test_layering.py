@@ -75,13 +75,7 @@ LONG_FUNCTIONS = {
 }
 # To be cut by subject, as tests/netns/test_gc_views.py was from test_gc.py.
 LONG_TESTS = {
-    *(
-        "attack/test_hostile_launcher.py",
-        "attack/test_hostile_user.py",
-        "lab/test_failures.py",
-        "lab/test_infiniband.py",
-    ),
-    *("lab/test_rdma.py", "system/test_agent.py", "unit/test_agent.py", "unit/test_workers.py"),
+    *("lab/test_failures.py", "lab/test_infiniband.py", "lab/test_rdma.py"),
 }
 
 

@@ -1,5 +1,43 @@
 """The attackers of docs/security.md, a file or a folder each, with the netns tier's host and pods."""
 
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from attack.user import SLOW
+from conftest import require
 from netns.conftest import host, ipvlan, kind, make_pod, pod
 
 __all__ = ["host", "ipvlan", "kind", "make_pod", "pod"]
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A directory of root's that everybody can reach; those of pytest are its user's own."""
+    with TemporaryDirectory(prefix="hpn-test-", dir="/tmp") as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
+
+
+@pytest.fixture
+def hpn(public: Path) -> Path:
+    """A copy of the binary that everybody can run."""
+    if os.geteuid() != 0:
+        require("attack", "root, to be somebody else")
+    if not Path(os.environ.get("HPN_BINARY", "")).is_file():
+        require("attack", "HPN_BINARY, which `make test` sets after building it")
+    copy = shutil.copy(os.environ["HPN_BINARY"], public / "hpn")
+    Path(copy).chmod(0o755)
+    return Path(copy)
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """The test takes no longer than a few calls may."""
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < 2 * SLOW

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 NOBODY = 65534
+SLOW = 10.0  # seconds, that no call takes
 
 
 @contextmanager

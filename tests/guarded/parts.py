@@ -175,7 +175,7 @@ GUARDS = [
     ),
     *of(
         "cni/parts/program.py",
-        "attack/test_hostile_user.py::test_a_plugin_that_others_could_have_written",
+        "attack/test_hostile_plugin.py::test_a_plugin_that_others_could_have_written",
         ("others-write", "    if _others_write(found):", "    if False:"),
         ("others-write-its-directory", "    if _others_write(folder) and not", "    if False and not"),
         ("owner", "    if not trust.is_trusted(found.st_uid) and found.st_uid != folder.st_uid:", "    if False:"),
@@ -183,19 +183,19 @@ GUARDS = [
             "by-descriptor",
             '            executable=f"/proc/self/fd/{fd}",\n',
             "            executable=path,\n",
-            "attack/test_hostile_user.py::test_a_plugin_that_is_swapped",
+            "attack/test_hostile_plugin.py::test_a_plugin_that_is_swapped",
         ),
         (
             "timeout",
             "child.communicate(stdin, TIMEOUT)",
             "child.communicate(stdin, None)",
-            "attack/test_hostile_user.py::test_a_plugin_that_hangs",
+            "attack/test_hostile_plugin.py::test_a_plugin_that_hangs",
         ),
         (
             "by-force",
             "    # Also if the program itself has ended: a process that it started may go on and keep its stdout open.\n    _signal(child, signal.SIGKILL)\n",
             "",
-            "attack/test_hostile_user.py::test_a_plugin_that_hangs",
+            "attack/test_hostile_plugin.py::test_a_plugin_that_hangs",
         ),
     ),
 ]

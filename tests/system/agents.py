@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,3 +54,39 @@ def ok(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 def conf(machine: Machine, **keys: Any) -> str:
     return json.dumps({"cniVersion": "1.1.0", "name": "rail0", **machine.local(ours(**keys))})
+
+
+def processes(agent: subprocess.Popen[bytes]) -> list[int]:
+    """The one that was started, and its workers."""
+    return [agent.pid, *map(int, Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split())]
+
+
+def opened(pid: int) -> list[Path]:
+    """Its descriptors."""
+    return list(Path(f"/proc/{pid}/fd").iterdir())
+
+
+def descriptors(agent: subprocess.Popen[bytes]) -> int:
+    return sum(len(opened(pid)) for pid in processes(agent))
+
+
+@contextmanager
+def stopped(pids: list[int]) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def sleeper(machine: Machine, seconds: int) -> tuple[Path, str]:
+    """A network whose IPAM takes so long to ADD; and where it writes the command and whose child it is."""
+    calls, program = machine.scratch / "calls", machine.scratch / "bin" / "sleeper"
+    result = '{"cniVersion": "1.1.0", "ips": [{"address": "10.57.0.2/24"}]}'
+    program.write_text(
+        f"#!/bin/sh\necho $CNI_COMMAND $PPID >>{calls}\n[ $CNI_COMMAND != ADD ] || sleep {seconds}\necho '{result}'\n"
+    )
+    program.chmod(0o755)
+    return calls, conf(machine, ipam={"type": "sleeper"})

@@ -1,104 +1,20 @@
-"""The agent's server, in this process: whatever comes in, and whatever breaks off, the next one is answered."""
+"""The agent's server: whatever comes in, and whatever breaks off, the next request is answered."""
 
 import os
 import socket
-import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from conftest import require
+from unit.agent_server import VERSION, Agent, answer, answered, descriptors, ended, everything, request
 
 from agent import protocol
 from agent.protocol import HEADER, MAGIC
-from agent.server import Server
-from cni.protocol.errors import BadEnvironment
 from cni.protocol.spec import Reply, Request
-from cni.state import pod
 
-VERSION = "0123456789abcdef"
-
-
-def answer(as_ipam: bool, request: Request) -> Reply:
-    """What it was asked, so that the test sees it; or something that takes its time, or fails."""
-    if request.stdin == b"slow":
-        time.sleep(0.5)
-    if request.stdin == b"pod":
-        with suppress(BadEnvironment), pod.open_netns(request):
-            pass
-    return Reply(f"{as_ipam} {request.var('NAME')} {request.stdin.decode()} {request.inside is not None}", 3, ("line",))
-
-
-class Agent:
-    def __init__(self, path: Path | str, *, started: bool = True) -> None:
-        self.path = str(path)
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listener.bind(self.path)
-        self.listener.listen(600)
-        self.server = Server(self.listener, VERSION, answer)
-        self.thread = threading.Thread(target=self._serve)
-        if started:
-            self.thread.start()
-
-    def _serve(self) -> None:
-        with self.server:
-            self.server.serve()
-
-    def connect(self) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(20)
-        sock.connect(self.path)
-        return sock
-
-    def ask(self, stdin: bytes = b"{}", version: str = VERSION, pieces: int = 1, fds: tuple[int, ...] = ()) -> bytes:
-        with self.connect() as sock:
-            frame = request(stdin, version)
-            if fds:
-                socket.send_fds(sock, [frame[: HEADER.size]], fds)
-                frame = frame[HEADER.size :]
-            step = -(-len(frame) // pieces)
-            for at in range(0, len(frame), step):
-                sock.sendall(frame[at : at + step])
-                if pieces > 1:
-                    time.sleep(0.02)
-            return everything(sock)
-
-    def end(self) -> None:
-        self.server.stop()
-        self.thread.join(15)
-        assert not self.thread.is_alive()
-        self.listener.close()
-
-
-def request(stdin: bytes, version: str = VERSION) -> bytes:
-    environ = b"NAME=value\0OTHER=a=b\0"
-    return HEADER.pack(MAGIC, version.encode(), 0, len(environ), len(stdin)) + environ + stdin
-
-
-def everything(sock: socket.socket) -> bytes:
-    data = b""
-    while more := sock.recv(65536):
-        data += more
-    return data
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def answered(data: bytes) -> str:
-    assert data[:1] == protocol.TAKEN
-    assert data[1:] == protocol.reply(Reply(data[13:-5].decode(), 3, ("line",)))
-    return data[13:-5].decode()
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    agent = Agent(tmp_path / "s")
-    yield agent
-    agent.end()
+agent = pytest.fixture(ended, name="agent")
 
 
 def test_it_answers(agent: Agent) -> None:
@@ -176,25 +92,6 @@ def test_what_is_no_request_ends_the_connection(agent: Agent, frame: bytes) -> N
     assert answered(agent.ask()) == "False value {} False"
 
 
-def test_idle_and_half_sent_ones_stop_nobody(agent: Agent) -> None:
-    idle = [agent.connect() for _ in range(250)]
-    half = [agent.connect() for _ in range(250)]
-    for sock in half:
-        sock.sendall(request(b"{}")[:30])
-    started = time.monotonic()
-    for _ in range(20):
-        answered(agent.ask())
-    assert time.monotonic() - started < 10
-    for sock in idle + half:
-        sock.close()
-
-
-def test_they_are_dropped_in_time(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.server.REQUEST_TIMEOUT", 0.2)
-    with agent.connect() as sock:
-        assert everything(sock) == b""
-
-
 @pytest.mark.parametrize(("environment", "stdin"), [(1, 0), (0, 1)])
 def test_a_request_that_is_too_long(environment: int, stdin: int) -> None:
     """Its header says so: nothing is kept in memory for it."""
@@ -204,87 +101,7 @@ def test_a_request_that_is_too_long(environment: int, stdin: int) -> None:
         protocol.header(HEADER.pack(MAGIC, VERSION.encode(), 0, most[0] + environment, most[1] + stdin))
 
 
-def test_one_that_is_served_is_not_dropped(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long that takes, and also where its request came late enough to be waited for."""
-    monkeypatch.setattr("agent.server.REQUEST_TIMEOUT", 0.2)
-    assert answered(agent.ask(b"slow", pieces=2)) == "False value slow False"
-
-
-def test_threads_are_bounded(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.server.THREADS_MOST", 3)
-    many = [agent.connect() for _ in range(9)]
-    for sock in many:
-        sock.sendall(request(b"slow"))
-    time.sleep(0.3)
-    assert len([t for t in threading.enumerate() if t.name == "worker"]) <= 3
-    for sock in many:
-        assert answered(everything(sock)) == "False value slow False"
-        sock.close()
-
-
-def test_more_at_once_than_threads(agent: Agent) -> None:
-    many = [agent.connect() for _ in range(40)]
-    started = time.monotonic()
-    for sock in many:
-        sock.sendall(request(b"slow"))
-    for sock in many:
-        assert answered(everything(sock)) == "False value slow False"
-        sock.close()
-    assert time.monotonic() - started < 40 * 0.5 / 4
-
-
-def test_stopping_answers_what_has_connected(tmp_path: Path) -> None:
-    agent = Agent(tmp_path / "s")
-    with agent.connect() as working, agent.connect() as waiting:
-        working.sendall(request(b"slow"))
-        time.sleep(0.1)
-        agent.server.stop()
-        waiting.sendall(request(b"{}"))
-        assert answered(everything(working)) == "False value slow False"
-        assert answered(everything(waiting)) == "False value {} False"
-    agent.end()
-
-
-def test_stopping_answers_also_what_nobody_had_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They wait in the listener's queue, which no event tells of any more."""
-    monkeypatch.setattr("agent.server.STALL", 60)  # no other thread takes them
-    agent = Agent(tmp_path / "s")
-    with agent.connect() as working:
-        working.sendall(request(b"slow"))
-        time.sleep(0.1)
-        queued = [agent.connect() for _ in range(3)]
-        for sock in queued:
-            sock.sendall(request(b"{}"))
-            sock.settimeout(5)
-        agent.server.stop()
-        assert answered(everything(working)) == "False value slow False"
-    for sock in queued:
-        assert answered(everything(sock)) == "False value {} False"
-        sock.close()
-    agent.end()
-
-
-def test_stopping_does_not_stop_making_up_for_those_that_wait(tmp_path: Path) -> None:
-    agent = Agent(tmp_path / "s")
-    many = [agent.connect() for _ in range(30)]
-    for sock in many:
-        sock.sendall(request(b"slow"))
-    started = time.monotonic()
-    agent.server.stop()
-    for sock in many:
-        assert answered(everything(sock)) == "False value slow False"
-        sock.close()
-    assert time.monotonic() - started < 30 * 0.5 / 4
-    agent.end()
-
-
-def test_stopping_again_is_nothing(tmp_path: Path) -> None:
-    agent = Agent(tmp_path / "s")
-    agent.end()
-    agent.server.stop()
-
-
-def test_a_launcher_that_gave_up_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_that_gave_up_is_not_served(tmp_path: Path) -> None:
     """It does the work itself, so nobody else may."""
     served = list[bytes]()
 
@@ -292,9 +109,7 @@ def test_a_launcher_that_gave_up_is_not_served(tmp_path: Path, monkeypatch: pyte
         served.append(request.stdin)
         return answer(as_ipam, request)
 
-    monkeypatch.setitem(globals(), "answer", noting)
-    agent = Agent(tmp_path / "s", started=False)
-    monkeypatch.undo()
+    agent = Agent(tmp_path / "s", noting, started=False)
     with agent.connect() as sock:
         sock.sendall(request(b"given up"))
         sock.shutdown(socket.SHUT_RDWR)

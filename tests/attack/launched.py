@@ -1,0 +1,80 @@
+"""The launcher and the agent as a runtime runs them, and a local user's processes beside them."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+NOBODY = 65534
+# Whatever they do, nothing takes longer; what is waited for ends after ten.
+BOUND = 12.0
+
+
+def run(hpn: Path, base: Path, agent: Path | str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    """VERSION as a runtime asks for it."""
+    environ = {"HPN_AGENT": str(agent), "HPN_PROGRAM_DIR": str(base), "CNI_COMMAND": "VERSION", **env}
+    return subprocess.run([hpn], env=environ, input="", capture_output=True, text=True, check=False, timeout=30)
+
+
+def error(done: subprocess.CompletedProcess[str]) -> tuple[int, str]:
+    assert done.returncode == 1
+    answer = json.loads(done.stdout)
+    return answer["code"], answer["msg"]
+
+
+def answers(hpn: Path, base: Path, agent: Path | str = "") -> bool:
+    return "supportedVersions" in run(hpn, base, agent).stdout
+
+
+@contextmanager
+def somebody(code: str, *arguments: str | Path, user: int = NOBODY) -> Iterator[str]:
+    """A process of that user that has said something; ended afterwards."""
+    argv = ["/usr/bin/python3", "-I", "-c", code, *map(str, arguments)]
+    with subprocess.Popen(argv, user=user, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+@contextmanager
+def agent(hpn: Path, base: Path, path: Path) -> Iterator[list[int]]:
+    """One that listens there; its processes."""
+    environ = {"HPN_PROGRAM_DIR": str(base)}
+    with subprocess.Popen([hpn, "agent", "--socket", path], env=environ, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            deadline = time.monotonic() + 20
+            while not answers(hpn, Path("/proc/nowhere"), path):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            yield [process.pid, *map(int, children.split())]
+            process.terminate()
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
+
+
+def states(pid: int) -> set[str]:
+    """Of its threads."""
+    stats = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats}
+
+
+@contextmanager
+def stopped(pids: list[int]) -> Iterator[None]:
+    """Whole: until its first thread has stopped, the others may take a request."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        while any(states(pid) != {"T"} for pid in pids):
+            time.sleep(0.001)
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,132 @@
+"""A local user without privileges, against the agent and its socket."""
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from attack.launched import NOBODY, agent, answers, run, somebody, stopped
+
+CONNECTS = """
+import socket, sys
+for _ in range(200):
+    with socket.socket(socket.AF_UNIX) as sock:
+        try:
+            sock.connect(sys.argv[1])
+            sock.sendall(b"HPN1" + bytes(16))
+            assert sock.recv(1) == b""
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+print("closed")
+"""
+
+
+def test_another_user_asks_the_agent(hpn: Path, public: Path) -> None:
+    """Also where somebody made its socket writable to all: the agent looks who it is."""
+    path = public / "s"
+    with agent(hpn, public / "program", path) as pids:
+        before = [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids]
+        path.chmod(0o666)
+        with somebody(CONNECTS, path) as said:
+            assert said == "closed"
+        assert answers(hpn, Path("/proc/nowhere"), path)
+        time.sleep(0.2)
+        assert [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids] == before
+
+
+def test_another_users_agent_is_not_asked(hpn: Path, public: Path) -> None:
+    """A socket that he listens at, where root was told to ask."""
+    path = public / "his" / "s"
+    path.parent.mkdir()
+    os.chown(path.parent, NOBODY, NOBODY)
+    code = (
+        "import socket, sys\ns = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(9); print(flush=True)\n"
+        "c, _ = s.accept(); c.sendall(b'T' + bytes(4) + b'\\x07' + bytes(3) + bytes(4) + b'hostile'); c.recv(99)"
+    )
+    with somebody(code, path):
+        assert answers(hpn, public / "program", path)
+
+
+@pytest.mark.parametrize("many", [1, 2])
+def test_workers_that_are_stopped(hpn: Path, public: Path, many: int) -> None:
+    """One: the other has it soon.  Both: the launcher does it itself, soon enough."""
+    base, path = public / "program", public / "s"
+    with agent(hpn, base, path) as pids:
+        for stopping in [pids[1:2], pids[2:3]] if many == 1 else [pids[1:]]:
+            time.sleep(0.2)
+            with stopped(stopping):
+                for _ in range(3):
+                    started = time.monotonic()
+                    assert answers(hpn, Path("/proc/nowhere") if many == 1 else base, path)
+                    assert time.monotonic() - started < (1 if many == 1 else 4)
+
+
+def started(hpn: Path, public: Path, *words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """An agent that should give up at once."""
+    environ = {"HPN_PROGRAM_DIR": str(public / "program"), **env}
+    argv = [hpn, "agent", *words]
+    return subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=20)
+
+
+@pytest.mark.parametrize("what", ["file", "directory", "link to a socket", "fifo"])
+def test_what_is_no_socket_is_not_removed(hpn: Path, public: Path, what: str) -> None:
+    path = public / "s"
+    match what:
+        case "file":
+            path.write_text("precious")
+        case "directory":
+            path.mkdir()
+        case "fifo":
+            os.mkfifo(path)
+        case _:
+            with socket.socket(socket.AF_UNIX) as stale:
+                stale.bind(str(public / "stale"))
+            path.symlink_to(public / "stale")
+    before = path.lstat()
+    done = started(hpn, public, "--socket", path)
+    assert (done.returncode, f"{path} is there and is no socket; remove it" in done.stderr) == (1, True)
+    assert path.lstat().st_ino == before.st_ino
+    assert what != "file" or path.read_text() == "precious"
+
+
+def test_a_stale_socket_is_removed(hpn: Path, public: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(public / "s"))
+    with agent(hpn, public / "program", public / "s"):
+        done = started(hpn, public, "--socket", public / "s")
+        assert (done.returncode, "in use by another agent" in done.stderr) == (1, True)
+    assert not (public / "s").exists()
+
+
+def test_a_socket_that_others_could_replace(hpn: Path, public: Path) -> None:
+    for mode, owner in ((0o777, 0), (0o755, NOBODY)):
+        folder = public / f"{mode:o}"
+        folder.mkdir()
+        folder.chmod(mode)
+        os.chown(folder, owner, owner)
+        done = started(hpn, public, "--socket", folder / "s")
+        assert (done.returncode, f"others than root can change {folder}" in done.stderr) == (1, True)
+        assert list(folder.iterdir()) == []
+
+
+def test_the_agent_listens_where_launchers_ask(hpn: Path, public: Path) -> None:
+    environ = {"HPN_PROGRAM_DIR": str(public / "program"), "HPN_AGENT": str(public / "s")}
+    with subprocess.Popen([hpn, "agent"], env=environ, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr
+            assert process.stderr.readline() == f"hpn agent: listens at {public / 's'}\n"
+            assert answers(hpn, Path("/proc/nowhere"), public / "s")
+        finally:
+            process.terminate()
+    for wrong, says in (("", "HPN_AGENT is empty"), ("s", "HPN_AGENT=s is not an absolute path")):
+        done = started(hpn, public, HPN_AGENT=wrong)
+        assert (done.returncode, says in done.stderr) == (1, True)
+
+
+def test_a_fifo_for_a_namespace(hpn: Path, public: Path) -> None:
+    os.mkfifo(public / "fifo")
+    with agent(hpn, public / "program", public / "s"):
+        env = {"CNI_NETNS": str(public / "fifo")}
+        assert "supportedVersions" in run(hpn, public / "program", public / "s", **env).stdout

@@ -1,0 +1,169 @@
+"""Launcher and agent, where one of them hangs, ends or is killed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fabric import container_id
+from system.agents import answers, call, conf, ok, opened, processes, running, sleeper, stopped, until
+from system.machine import Machine
+from system.machine import running as running_programs
+
+from cni.state.locks import Lock
+
+KILLS = 100
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "agent.sock"
+
+
+def test_killed_at_random(machine: Machine, path: Path) -> None:
+    """Whatever it was doing: with a new agent and a DEL for each pod nothing is left."""
+    network, pods = conf(machine), [machine.pod() for _ in range(4)]
+    chance, codes = random.Random(2), set[int]()
+
+    def load(pod: str) -> None:
+        for verb in ("ADD", "DEL") * 3:
+            done = call(machine, path, verb, pod, network, direct=False)
+            if done.returncode:
+                codes.add(json.loads(done.stdout)["code"])
+
+    for _ in range(KILLS // 10):
+        for _ in range(10):
+            with running(machine, path) as agent, ThreadPoolExecutor(4) as pool:
+                loads = [pool.submit(load, pod) for pod in pods]
+                time.sleep(chance.random() * 0.15)
+                agent.kill()
+                agent.wait()
+                for one in loads:
+                    one.result()
+        with running(machine, path):
+            for pod in pods:
+                ok(call(machine, path, "DEL", pod, network, direct=False))
+        machine.nothing_held()
+    # 11: it was at work; 100: an ADD before it had been done; 5: nobody there, and nothing to fall back to.
+    assert codes <= {5, 11, 100}
+    assert 11 in codes
+
+
+def test_one_that_hangs_is_passed_by(machine: Machine, path: Path) -> None:
+    """It has not taken the request, and cannot any more."""
+    pod, network = machine.pod(), conf(machine)
+    with running(machine, path) as agent:
+        with stopped(processes(agent)):
+            result = ok(call(machine, path, "ADD", pod, network))
+        assert machine.addresses(pod) == {ip["address"] for ip in result["ips"]}
+        until(lambda: answers(machine, path))
+        ok(call(machine, path, "DEL", pod, network))
+
+
+def test_one_that_hangs_at_work_is_not_doubled(machine: Machine, path: Path) -> None:
+    calls, network = sleeper(machine, 4)
+    pod = machine.pod()
+    with running(machine, path):
+        done = call(machine, path, "ADD", pod, network, HPN_AGENT_TIMEOUT="1")
+        assert json.loads(done.stdout)["code"] == 11
+        assert calls.read_text().split()[::2] == ["ADD"]
+        # The runtime's DEL waits for it, and finds what it left.
+        ok(call(machine, path, "DEL", pod, network))
+        assert machine.links(pod) == set()
+
+
+@pytest.mark.parametrize(
+    ("program", "verb", "lock"),
+    [
+        ("hpn", "ADD", "locks/attachment-*"),
+        ("hpn", "DEL", "locks/attachment-*"),
+        ("hpn", "GC", "locks/attachment-*"),
+        ("hpn", "GC", "ipam/rail0/lock"),
+        ("hpn-ipam", "ADD", "ipam/rail0/lock"),
+    ],
+)
+def test_a_caller_that_is_killed_while_it_waits(
+    machine: Machine, path: Path, program: str, verb: str, lock: str
+) -> None:
+    """It does not begin any more: the runtime's next command may have been before it."""
+    pod, network = machine.pod(), conf(machine)
+    with running(machine, path) as agent:
+
+        def wait() -> bool:
+            return any(os.path.realpath(fd) == str(file) for pid in processes(agent) for fd in opened(pid))
+
+        ok(call(machine, path, "ADD", pod, network))
+        if verb == "ADD":
+            ok(call(machine, path, "DEL", pod, network))
+        # Another's lease, of which there is no record.  GC's IPAM comes first: what it waits for, it does not know.
+        ipam, other = [str(machine.tools.plugins / "hpn-ipam")], {"HPN_AGENT": str(path), "CNI_IFNAME": "other"}
+        assert machine.node.run(ipam, {**machine.command("ADD", pod), **other}, network).returncode == 0
+        (file,) = machine.state.glob(lock)
+        before = machine.records()
+        with Lock(str(file), 1):
+            environ = {**os.environ, **machine.command(verb, pod), "HPN_AGENT": str(path)}
+            argv = machine.node.command(str(machine.tools.plugins / program))
+            with subprocess.Popen(argv, env=environ, stdin=subprocess.PIPE, text=True) as asking:
+                known = [] if "ipam" in lock else [{"containerID": container_id(pod), "ifname": "other"}]
+                asking.stdin.write(json.dumps(json.loads(network) | {"cni.dev/valid-attachments": known}))
+                asking.stdin.close()
+                until(wait)
+                asking.kill()
+        until(lambda: not wait())
+        assert machine.records() == before
+        assert machine.links(pod) == (set() if verb == "ADD" else {"hpn0"})
+        assert machine.node.run(ipam, {**machine.command("DEL", pod), **other}, network).returncode == 0
+        ok(call(machine, path, "DEL", pod, network))
+
+
+def test_a_worker_is_killed_at_work(machine: Machine, path: Path) -> None:
+    """Its launcher is told to try again, others notice nothing, and another worker is there."""
+    calls, network = sleeper(machine, 2)
+    pod, quick, local = machine.pod(), machine.pod(), conf(machine)
+    with running(machine, path) as agent, ThreadPoolExecutor(1) as pool:
+        before = processes(agent)
+        slow = pool.submit(call, machine, path, "ADD", pod, network, direct=False)
+        until(lambda: calls.exists() and calls.read_text())
+        ok(call(machine, path, "ADD", quick, local, direct=False))
+        assert not slow.done()
+        killed = int(calls.read_text().split()[1])
+        assert killed in before[1:]
+        os.kill(killed, signal.SIGKILL)
+        assert json.loads(slow.result().stdout)["code"] == 11
+        until(lambda: len(processes(agent)) == len(before) and killed not in processes(agent))
+        ok(call(machine, path, "DEL", pod, network, direct=False))
+        ok(call(machine, path, "DEL", quick, local, direct=False))
+
+
+def test_killed_it_leaves_no_process(machine: Machine, path: Path) -> None:
+    calls, network = sleeper(machine, 1)
+    pod, before = machine.pod(), running_programs()
+    with running(machine, path) as agent, ThreadPoolExecutor(1) as pool:
+        assert sorted(set(running_programs()) - set(before)) == sorted(processes(agent))
+        slow = pool.submit(call, machine, path, "ADD", pod, network, direct=False)
+        until(calls.exists)
+        agent.kill()
+        agent.wait()
+        assert json.loads(slow.result().stdout)["code"] == 11
+        until(lambda: running_programs() == before)
+    ok(call(machine, "", "DEL", pod, network))
+
+
+def test_what_comes_while_it_ends_is_done_without_it(machine: Machine, path: Path) -> None:
+    calls, network = sleeper(machine, 1)
+    pods = machine.pod(), machine.pod()
+    with running(machine, path) as agent, ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(call, machine, path, "ADD", pods[0], network, direct=False)
+        until(calls.exists)
+        agent.terminate()
+        time.sleep(0.2)
+        ok(call(machine, path, "ADD", pods[1], conf(machine)))
+        ok(slow.result())
+        assert agent.wait(20) == 0
+    ok(call(machine, "", "DEL", pods[1], conf(machine)))
+    ok(call(machine, "", "DEL", pods[0], network))
