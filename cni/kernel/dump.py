@@ -187,13 +187,14 @@ class _Asked:
             inside.sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
 
     def addresses(self, index: int) -> list[Any]:
+        """An interface's addresses, as pyroute2 decodes them."""
         from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg  # noqa: PLC0415
 
         found = self._all(RTM_GETADDR, struct.pack("=BBBBI", 0, 0, 0, 0, index), ifaddrmsg)
         return [message for message in found if message["index"] == index]
 
     def routes(self, table: int = 0) -> list[Any]:
-        """The routes of one table, of all for 0."""
+        """The routes of one table, of all for 0, as pyroute2 decodes them."""
         from pyroute2.netlink.rtnl.rtmsg import rtmsg  # noqa: PLC0415
 
         wanted = attr(RTA_TABLE, u32(table)) if table else b""
@@ -203,6 +204,7 @@ class _Asked:
         return [m for m in found if not table or _table(m) == table]
 
     def rules(self) -> list[Any]:
+        """The rules of all families, as pyroute2 decodes them."""
         from pyroute2.netlink.rtnl.fibmsg import fibmsg  # noqa: PLC0415
 
         return [m for family in _FAMILIES for m in self._all(RTM_GETRULE, struct.pack("=B11x", family), fibmsg)]

@@ -52,6 +52,7 @@ class Table:
 
     @property
     def free(self) -> int:
+        """How many places have no entry."""
         return self.length - len(self.entries)
 
 

@@ -64,14 +64,17 @@ class Link:
 
     @property
     def infiniband(self) -> bool:
+        """Whether it is IP over InfiniBand."""
         return self.hardware == ARPHRD_INFINIBAND
 
     @property
     def up(self) -> bool:
+        """Whether somebody has set it up."""
         return bool(self.flags & IFF_UP)
 
     @property
     def carrier(self) -> bool:
+        """Whether it is up and has a link to its peer."""
         return bool(self.flags & IFF_LOWER_UP)
 
     @property

@@ -105,10 +105,12 @@ def attr(kind: int, payload: bytes) -> bytes:
 
 
 def u32(value: int) -> bytes:
+    """A number as an attribute's payload."""
     return struct.pack("=I", value)
 
 
 def text(value: str) -> bytes:
+    """A string as an attribute's payload, with the zero byte at its end."""
     return value.encode() + b"\0"
 
 
@@ -157,10 +159,12 @@ def raise_error(body: bytes, flags: int) -> None:
 
 
 def read_u32(payload: bytes) -> int:
+    """``u32``'s inverse; 0 for an empty payload."""
     return int.from_bytes(payload[:4], sys.byteorder)
 
 
 def read_text(payload: bytes) -> str:
+    """``text``'s inverse; what is no UTF-8 is replaced."""
     return payload.rstrip(b"\0").decode(errors="replace")
 
 

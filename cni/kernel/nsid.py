@@ -1,8 +1,8 @@
 """The namespaces that a namespace knows by number (man 8 ip-netns, RTM_GETNSID), and links in those.
 
-A namespace has a number for each other one that one of its links was moved to, or that has a link's lower device.  The
-number lasts as long as that namespace.  So a link that was moved away is found again, also where no process, mount or
-path leads to it.
+A namespace has a number for another one if a link was moved from the first to the second, or if the second has the
+lower device of a link in the first.  The number lasts as long as the second namespace.  So a link that was moved away
+is found again, also where no process, mount or path leads to it.
 """
 
 import errno

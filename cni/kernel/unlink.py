@@ -74,8 +74,10 @@ def _look_until_gone(inside: Rtnl, index: int) -> None:
 
 
 def _stop_listening(sock: socket.socket) -> None:
-    """Leave the group, and drop what was announced meanwhile: the next answer must not be taken from that.  Raises
-    OSError."""
+    """Leave the group, and drop what was announced meanwhile, so that it does not pass for the next answer.
+
+    Raises OSError.
+    """
     sock.setsockopt(SOL_NETLINK, NETLINK_DROP_MEMBERSHIP, RTNLGRP_LINK)
     while True:
         try:

@@ -23,6 +23,7 @@ class CniError(Exception):
 
     @property
     def details(self) -> str:
+        """All notes, joined by "; "."""
         return "; ".join(getattr(self, "__notes__", ()))
 
 

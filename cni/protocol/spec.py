@@ -95,18 +95,22 @@ class Request:
     in_use: bool = False
 
     def var(self, name: str) -> str:
+        """A variable's value; empty if it is not set."""
         return self.environ.get(name, "")
 
     @property
     def command(self) -> str:
+        """CNI_COMMAND."""
         return self.var("CNI_COMMAND")
 
     @property
     def netns(self) -> str:
+        """CNI_NETNS: a path."""
         return self.var("CNI_NETNS")
 
     @property
     def key(self) -> Key:
+        """The attachment's key, of CNI_CONTAINERID and CNI_IFNAME."""
         return Key(self.var("CNI_CONTAINERID"), self.var("CNI_IFNAME"))
 
     def but(self, *, stdin: bytes | None = None, **environ: str) -> "Request":

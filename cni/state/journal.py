@@ -45,6 +45,7 @@ class Entry:
 
     @property
     def path(self) -> Path:
+        """The record's file."""
         return Path(self._file)
 
     @property
@@ -133,9 +134,9 @@ def lock(state_dir: Path, network: str, key: Key, timeout: float | None = None) 
 
 
 def lock_device(state_dir: Path, device: str) -> Lock:
-    """Lock the decision who gets the device with this bus address.
+    """Lock the choice of devices, by the bus address of the device or its PF.
 
-    It is taken inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
+    The lock is taken inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
     """
     return _lock(state_dir, "device", device)
 
@@ -143,7 +144,7 @@ def lock_device(state_dir: Path, device: str) -> Lock:
 def lock_namespace(state_dir: Path, namespace: Identity) -> Lock:
     """Lock what a pod's attachments share.
 
-    It is taken inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
+    The lock is taken inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
     """
     return _lock(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
 

@@ -57,6 +57,7 @@ class Pod:
 
     @property
     def identity(self) -> Identity:
+        """The namespace's identity, as it is seen from here."""
         return Identity(netns.inode(self.fd), netns.cookie(self.rtnl.sock), *netns.view(self.path, self.fd))
 
 

@@ -19,7 +19,7 @@ VERBS = ["ADD", "DEL", "CHECK", "GC", "STATUS"]
 
 
 def ask(command: str, outcome: Any = None, conf: Any = None, **environ: str) -> Reply:
-    """The reply where every command has this outcome: raised if it is an exception, else returned."""
+    """The reply if every command has this outcome: an exception is raised, anything else returned."""
 
     def work(request: Request, conf: Json, log: list[str]) -> Result | None:
         log.append(f"{request.command} of {conf['name']}")

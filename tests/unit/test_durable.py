@@ -232,7 +232,7 @@ def test_a_file_without_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_probe_where_others_may_look(tmp_path: Path) -> None:
-    """What is kept there would be refused by the next ADD, so it is refused when that is asked."""
+    """A probe refuses a directory that the next ADD would refuse."""
     (tmp_path / "s").mkdir()
     (tmp_path / "s").chmod(0o755)
     with pytest.raises(InvalidConfig, match="has mode 755"):

@@ -1,4 +1,4 @@
-"""What is on disk when, for a power cut in between."""
+"""The order in which state files reach the disk, because the power may be cut in between."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """What is asked of the kernel that a power cut could undo, in order; paths are below tmp_path."""
+    """The calls that a power cut could undo, in order; paths are below tmp_path."""
     seen = list[str]()
 
     def note(name: str) -> None:
@@ -37,7 +37,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 
 def test_a_file_is_on_disk_before_it_has_its_name(file: Path, steps: list[str]) -> None:
-    """And the name is, before anybody is told."""
+    """And its name is on disk before anybody is told."""
     durable.write(file, BODY)
     assert steps == ["fsync record.json.tmp", "replace record.json.tmp record.json", "fsync ."]
 

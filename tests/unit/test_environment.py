@@ -16,7 +16,7 @@ COMPLETE = {
 
 
 def test_variables() -> None:
-    """As getenv, and so the launcher, has them."""
+    """As getenv, and so the launcher, reads them."""
     found = spec.variables(b"A=1\0B=x=y\nz\0A=2\0C=\0no variable\0D=\xff\0")
     assert found == {"A": "1", "B": "x=y\nz", "C": "", "D": "\udcff"}
 
@@ -107,7 +107,7 @@ def test_good_container_id(container_id: str) -> None:
         ("a\x01", "control characters"),
         # bytes that are no UTF-8, as Python's environment shows them
         pytest.param("\udcff", "no '/', ':'"),
-        # the kernel makes a number of it, and the link is born under another name than the one that is undone
+        # the kernel replaces it by a number, and the undo would look for another name
         pytest.param("hpn%d", "'%'"),
         pytest.param("%", "'%'"),
     ],

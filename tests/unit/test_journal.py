@@ -33,7 +33,6 @@ RECORD = Record(
 )
 
 
-# Takes the lock as any program would, with none of our code (man 2 flock).
 def test_record_round_trip(tmp_path: Path) -> None:
     with journal.lock(tmp_path, "rail0", KEY) as entry:
         assert entry.load() is None
@@ -138,7 +137,7 @@ def test_unreadable_record_goes_to_quarantine(tmp_path: Path, content: bytes) ->
 
 
 def stands_in(entry: journal.Entry) -> Record:
-    """The record that has taken the place of one which cannot be read."""
+    """The record that stands in for one that cannot be read."""
     record = entry.load()
     assert record
     assert (record.kind, record.complete, record.network, record.key) == (LOST, False, "rail0", KEY)
@@ -240,7 +239,7 @@ def test_keys_where_no_directory_can_be(tmp_path: Path) -> None:
     ],
 )
 def test_beside(tmp_path: Path, change: dict[str, Any], is_beside: bool) -> None:
-    """Only who shares the pod's namespace has a word about its sysctls and tables."""
+    """Only attachments in the pod's namespace count for its sysctls and tables."""
     ours, other = replace(RECORD), replace(RECORD, **{"network": "rail1", "key": Key("c1", "hpn1"), **change})
     for record in (ours, other):
         with journal.lock(tmp_path, record.network, record.key) as entry:
@@ -250,7 +249,7 @@ def test_beside(tmp_path: Path, change: dict[str, Any], is_beside: bool) -> None
 
 @pytest.mark.parametrize("other", [("rail0", Key("c1", "hpn1")), ("rail1", Key("c1", "hpn0"))], ids=str)
 def test_beside_is_every_other_one(tmp_path: Path, other: tuple[str, Key]) -> None:
-    """Also of the same network, or of the same interface's name."""
+    """Also one of the same network, or with the same interface name."""
     network, key = other
     beside = replace(RECORD, network=network, key=key)
     for record in (RECORD, beside):
@@ -274,7 +273,7 @@ def test_whose_a_device_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("other", [("rail0", Key("c2", "hpn0")), ("rail1", KEY)], ids=str)
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_a_record_of_another_attachment(tmp_path: Path, other: tuple[str, Key], is_damaged: bool) -> None:
-    """It is not listed as this one, and what stands in for it says nothing of that one's namespace."""
+    """It is not listed as this attachment's, and the record that stands in for it does not name its namespace."""
     network, key = other
     with journal.lock(tmp_path, "rail0", KEY) as entry:
         entry.save(replace(RECORD, network=network, key=key))

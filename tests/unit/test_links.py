@@ -48,7 +48,7 @@ def test_new_link_with_everything() -> None:
 
 
 def test_new_link_with_the_least() -> None:
-    """What is left to the kernel is not in the message at all: 0 or an empty MAC would be an order."""
+    """What the kernel is to choose is not in the message at all: 0 or an empty MAC would be a request."""
     body = links.new_link(kind="ipvlan", data=IPVLAN_L3, parent=2**31 - 1, name="x")
     attrs = [
         ("IFLA_IFNAME", "x"),

@@ -30,7 +30,7 @@ with open(sys.argv[1], "w") as f:
 
 @contextmanager
 def held(lock: Path) -> Iterator[int]:
-    """While another process has the lock: that one."""
+    """While another process holds the lock; its PID."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -92,7 +92,7 @@ def test_a_directory_where_the_lock_is(tmp_path: Path) -> None:
 
 
 def test_alone_in_a_namespace_and_over_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever decides over what a pod's attachments share, or who gets a device; wherever it is seen from."""
+    """The locks of a namespace and of a device exclude others, wherever the namespace was seen from."""
     monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.05)
     seen_elsewhere = replace(NAMESPACE, mounts=1, processes=2)
     with journal.lock_namespace(tmp_path, NAMESPACE):

@@ -17,7 +17,7 @@ REQUEST = Request({"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": 
 
 
 def run(conf: dict[str, Any], request: Request = REQUEST, *, recovered: bool = True, fails: str = "") -> list[str]:
-    """One command with a warning; what is left for stderr."""
+    """Run one command that warns; its lines for stderr."""
     lines = ["undid something"] if recovered else []
     with suppress(ValueError), log_command(request, {"name": "rail0", **conf}, lines):
         if fails:
@@ -115,7 +115,7 @@ def test_no_log(path: object) -> None:
 
 
 def test_a_file_with_several_names(tmp_path: Path) -> None:
-    """Where others can write to an allowed directory they could give a file of root's a second name there."""
+    """Others who can write to an allowed directory could give a file of root's a second name there."""
     secret, log = tmp_path / "secret", tmp_path / "log"
     secret.write_text("precious")
     log.hardlink_to(secret)

@@ -1,4 +1,4 @@
-"""What is sent to find out who has an address, byte by byte, and what of the link's traffic is an answer."""
+"""The frames that ask who has an address, byte by byte, and the frames that answer."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
 

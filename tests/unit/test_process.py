@@ -20,7 +20,7 @@ PLUGINS = pytest.mark.parametrize("program", [CNI, CTL, IPAM], ids=["cni", "ctl"
 
 
 def run(program: Sequence[str | Path], stdin: Any = b"", **environ: str) -> subprocess.CompletedProcess[bytes]:
-    """Run it with these variables alone; ``stdin`` is bytes, or a descriptor as subprocess takes it."""
+    """Run the program with only these variables; ``stdin`` is bytes, or a descriptor as subprocess takes it."""
     given: dict[str, Any] = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | environ
     return subprocess.run(program, capture_output=True, env=variables, cwd="/", check=False, **given)
@@ -145,7 +145,7 @@ def test_both_names_answer_version(installed: Path, name: str) -> None:
 
 
 def test_the_name_decides_which_plugin_answers(installed: Path) -> None:
-    """CHECK without prevResult: the IPAM plugin looks at its lease, the other compares with prevResult."""
+    """CHECK without prevResult: the IPAM plugin checks its lease, the main plugin needs prevResult."""
     conf = {
         "cniVersion": "1.1.0",
         "name": "n",
@@ -184,6 +184,6 @@ SHOW = "import json; from cni.protocol.process import environment; print(json.du
 
 @pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C"}, {"LD_LIBRARY_PATH": "/a"}, {"X": "a=b\nc", "Y": "\udcff"}])
 def test_environment(given: dict[str, str]) -> None:
-    """Python's own LC_CTYPE is not the runtime's (PEP 538)."""
+    """The LC_CTYPE that Python sets (PEP 538) is not passed on."""
     shown = json.loads(run([sys.executable, "-c", SHOW], **given).stdout)
     assert shown == {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | given

@@ -26,7 +26,7 @@ def test_rule(source: str, family: int, length: int, table: int, in_header: int)
 
 @pytest.mark.parametrize(("table", "in_header"), [(254, 254), (100, 0), (2**32 - 1, 252)])
 def test_table_of(table: int, in_header: int) -> None:
-    """The attribute stands, where there is one; as for routes, so for rules."""
+    """The attribute counts if there is one, for routes as for rules."""
     for kind, key, name in ((fibmsg, rules.FRA_TABLE, "FRA_TABLE"), (rtmsg, rules.RTA_TABLE, "RTA_TABLE")):
         assert rules.table_of(encoded(kind, {"family": 2, "table": in_header}, [(name, table)]), key) == table
         assert rules.table_of(encoded(kind, {"family": 2, "table": 77}, []), key) == 77

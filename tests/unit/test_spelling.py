@@ -40,7 +40,7 @@ ARGS = {"ips", "mac", "mtu", "vf", "vlan", "guid", "sticky"}
     ],
 )
 def test_all_keys_of_ours_are_in_it(shape: Shape, keys: set[str]) -> None:
-    """So one that is new is taken in any case, too."""
+    """So a new key is taken in any case, too."""
     assert shape.keys.keys() == keys
     assert set(shape.folded.values()) == keys
     assert len(shape.folded) == len(keys)
@@ -122,7 +122,7 @@ def test_a_key_that_is_there_twice() -> None:
 
 
 def test_many_keys_take_little_time() -> None:
-    """Nobody may keep us busy with a long configuration: this one is a megabyte."""
+    """A long configuration must not keep us busy: this one is a megabyte."""
     text = json.dumps({f"Key{i}": None for i in range(60_000)} | {"mode": "bridge", "a": 1}).encode()
     began = time.monotonic()
     with pytest.raises(InvalidConfig):

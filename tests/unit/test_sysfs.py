@@ -38,7 +38,7 @@ def test_vf(root: Path) -> None:
 
 
 def test_vf_whose_devices_are_elsewhere(root: Path) -> None:
-    """Moved into a pod, its directories are there and empty, or not there."""
+    """The net/ and infiniband/ of a function whose devices are in a pod are empty or missing."""
     assert sysfs.function(VF10, root) == Function(VF10, "", PF, (), ())
 
 
@@ -55,7 +55,7 @@ def test_no_function(root: Path, address: str) -> None:
 
 
 def test_incarnation(root: Path) -> None:
-    """It stays with the directory, and another one has another."""
+    """A directory keeps its number, and another one at the same path has another."""
     first = sysfs.incarnation(VF0, root)
     assert first == sysfs.incarnation(VF0, root) > 0
     (root / "bus/pci/devices" / VF0).rename(root / "elsewhere")

@@ -1,4 +1,4 @@
-"""Whether nobody but root can change what a path leads to; what others can do about it is in tests/attack."""
+"""Whether only root can change what a path leads to.  tests/attack has what others try."""
 
 from pathlib import Path
 
