@@ -55,16 +55,25 @@ def attachment(  # noqa: PLR0913  # all undo by this function, and the last two 
         with pods.find(record.identity, record.netns, request) as pod:
             if pod:
                 record = parts.undo(entry, record, pod)
-            was_found = entry.was_found
-            search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
-            if search and was_found:
-                search = replace(search, index=0, mac="")
-            if search and (doubt := escaped.removed(search, entry, record, pod)):
+            if doubt := _remove_interface(entry, record, pod):
                 log.append(f"the interface of {record.whose}, was not found: {doubt}; its addresses may be in use")
                 request = replace(request, in_use=True)
     device_info.undo(record.device_info)
     if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):
         entry.forget()
+
+
+def _remove_interface(entry: Entry, record: Record, pod: Pod | None) -> str:
+    """Have the kind take the interface out of the pod, then look for what the pod may have hidden or made over it.
+    Returns why the interface may still be there; empty if it is gone."""
+    was_found = entry.was_found
+    search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
+    if search is None:
+        return ""
+    if was_found:
+        # An earlier undo found the interface and was killed, so it is gone and not hidden.
+        search = replace(search, index=0, mac="")
+    return escaped.removed(search, entry, record, pod)
 
 
 @contextmanager
@@ -204,10 +213,13 @@ def can_free_one(devices: tuple[str, ...], where: Location) -> bool:
 
 
 def release(ipam: str, request: Request, programs: Programs) -> None:
+    """Have the IPAM plugin, if there is one, release the attachment's addresses.  Raises DelegateError,
+    DelegateFailed."""
     if ipam:
         delegate.call(ipam, request.but(CNI_COMMAND="DEL"), programs)
 
 
 def raise_all(failures: list[Exception]) -> None:
+    """Raise the failures as one, if there are any."""
     if failures:
         raise combine(failures)
