@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address
 from threading import Thread
 
+from cni.kernel.links import pack_mac
 from cni.kernel.netns import run_in
 
 BROADCAST = b"\xff" * 6
@@ -21,7 +22,7 @@ _ICMPV6_NA = 136
 
 def gratuitous_arp(mac: str, address: IPv4Address) -> bytes:
     """An ARP announcement as a frame: a request with the same sender's and target address (RFC 5227, section 3)."""
-    source = bytes.fromhex(mac.replace(":", ""))
+    source = pack_mac(mac)
     head = BROADCAST + source + struct.pack("!H", ETH_P_ARP)
     return head + struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + source + address.packed + bytes(6) + address.packed
 
@@ -32,7 +33,7 @@ def unsolicited_na(mac: str, address: IPv6Address) -> bytes:
     It overrides what neighbours know, so it must not be sent before duplicate address detection has ended (RFC 4429,
     section 3.3).
     """
-    option = b"\x02\x01" + bytes.fromhex(mac.replace(":", ""))  # target link-layer address
+    option = b"\x02\x01" + pack_mac(mac)  # target link-layer address
     message = struct.pack("!BBHI", _ICMPV6_NA, 0, 0, _OVERRIDE) + address.packed + option
     return icmpv6(mac, ALL_NODES_MAC, address.packed, _ALL_NODES, message)
 
@@ -45,7 +46,7 @@ def icmpv6(mac: str, to_mac: bytes, source: bytes, destination: bytes, message: 
     pseudo = source + destination + struct.pack("!II", len(message), ICMPV6)
     message = message[:2] + struct.pack("!H", _checksum(pseudo + message)) + message[4:]
     ip = struct.pack("!IHBB", 6 << 28, len(message), ICMPV6, 255) + source + destination
-    return to_mac + bytes.fromhex(mac.replace(":", "")) + struct.pack("!H", ETH_P_IPV6) + ip + message
+    return to_mac + pack_mac(mac) + struct.pack("!H", ETH_P_IPV6) + ip + message
 
 
 def send(ns_fd: int, ifname: str, frames: Sequence[bytes]) -> None:

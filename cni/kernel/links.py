@@ -83,6 +83,11 @@ class Link:
         return not self.flags & IFF_NOARP
 
 
+def pack_mac(mac: str) -> bytes:
+    """A MAC ("02:00:00:00:00:01") as bytes."""
+    return bytes.fromhex(mac.replace(":", ""))
+
+
 def get_link(name: str = "", index: int = 0, filters: int = RTEXT_FILTER_SKIP_STATS) -> bytes:
     """RTM_GETLINK's body: one link by index or name; ``filters`` are RTEXT_FILTER_*, by default without counters."""
     by_name = attr(IFLA_IFNAME, text(name)) if name else b""
@@ -99,7 +104,7 @@ def new_link(  # noqa: PLR0913  # they are the message's attributes
     """
     body = LINK.pack(0, 0, index, 0, 0) + attr(IFLA_IFNAME, text(name)) + attr(IFLA_LINK, u32(parent))
     if mac:
-        body += attr(IFLA_ADDRESS, bytes.fromhex(mac.replace(":", "")))
+        body += attr(IFLA_ADDRESS, pack_mac(mac))
     if mtu:
         body += attr(IFLA_MTU, u32(mtu))
     if ns_fd is not None:

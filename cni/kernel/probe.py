@@ -15,7 +15,7 @@ from typing import Final
 
 from cni.kernel.addresses import Address
 from cni.kernel.announce import ALL_NODES_MAC, BROADCAST, ETH_P_ARP, ETH_P_IPV6, ICMPV6, icmpv6
-from cni.kernel.links import Link
+from cni.kernel.links import Link, pack_mac
 from cni.kernel.netns import run_in
 
 PROBES: Final = 3  # RFC 5227's PROBE_NUM
@@ -30,7 +30,7 @@ _SOL_PACKET, _PACKET_ADD_MEMBERSHIP, _PACKET_MR_MULTICAST = 263, 1, 0
 
 def arp_probe(mac: str, address: IPv4Address) -> bytes:
     """An ARP probe as a frame (RFC 5227, section 2.1.1).  It has no sender's address, so nobody learns one from it."""
-    source = bytes.fromhex(mac.replace(":", ""))
+    source = pack_mac(mac)
     arp = _ARP.pack(*_ETHERNET_IPV4, _REQUEST, source, bytes(4), bytes(6), address.packed)
     return BROADCAST + source + struct.pack("!H", ETH_P_ARP) + arp
 
@@ -56,7 +56,7 @@ def parse_claim(frame: bytes, mac: str) -> tuple[Address, str] | None:
 
     ``mac`` is ours.  A NIC may hand our own multicast back to us, as igb does: our own probe is no claim.
     """
-    ours, sender = bytes.fromhex(mac.replace(":", "")), frame[6:12]
+    ours, sender = pack_mac(mac), frame[6:12]
     match int.from_bytes(frame[12:14]):
         case 0x0806 if len(frame) >= 14 + _ARP.size:
             *kind, operation, hardware, source, _, target = _ARP.unpack_from(frame, 14)

@@ -6,11 +6,10 @@ Packed by hand as in links.py, and held against pyroute2's encoder and decoder a
 import errno
 import socket
 import struct
-import sys
 from typing import Final
 
 from cni.kernel.addresses import RTA_TABLE, RTPROT_STATIC, Address
-from cni.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, Change, attr, attributes, u32
+from cni.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, Change, attr, attributes, read_u32, u32
 from cni.kernel.rtnl import Rtnl
 
 RTM_GETROUTE: Final = 26
@@ -75,4 +74,4 @@ def table_of(body: bytes, key: int) -> int:
     if body[_TABLE] not in (0, RT_TABLE_COMPAT):
         return body[_TABLE]  # this takes a tenth of the time, and a pod may have a million routes
     named = attributes(body[_RULE.size :]).get(key)
-    return int.from_bytes(named[:4], sys.byteorder) if named else body[_TABLE]
+    return read_u32(named) if named else body[_TABLE]

@@ -5,7 +5,7 @@ import struct
 from dataclasses import dataclass, fields
 from typing import Final
 
-from cni.kernel.links import IFLA_VFINFO_LIST
+from cni.kernel.links import IFLA_VFINFO_LIST, pack_mac
 from cni.kernel.netlink import attr, attributes, pairs
 
 RTEXT_FILTER_VF: Final = 1
@@ -54,7 +54,7 @@ def set_attribute(index: int, name: str, value: object) -> bytes:
     """
     match name, value:
         case "mac", str(mac):
-            one = attr(IFLA_VF_MAC, struct.pack("=I", index) + bytes.fromhex(mac.replace(":", "")).ljust(32, b"\0"))
+            one = attr(IFLA_VF_MAC, struct.pack("=I", index) + pack_mac(mac).ljust(32, b"\0"))
         case "vlan", (int(vlan), int(qos), str(protocol)):
             info = struct.pack("=III", index, vlan, qos) + struct.pack("!H", PROTOCOLS[protocol]) + bytes(2)
             one = attr(IFLA_VF_VLAN_LIST, attr(IFLA_VF_VLAN_INFO, info))

@@ -6,7 +6,6 @@ what is compared and what is left to others.
 """
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_network
@@ -25,7 +24,7 @@ from cni.kernel.addresses import (
 )
 from cni.kernel.dump import Assigned, Hop, Rule, as_kept
 from cni.kernel.links import Link
-from cni.kernel.netlink import attributes
+from cni.kernel.netlink import attributes, read_u32
 from cni.parts import addressing
 from cni.protocol.errors import CheckFailed
 from cni.protocol.result import Interface, Ip, Network, Result, Route
@@ -186,7 +185,7 @@ def _check_link(pod: Pod, link: Link, promised: Promised) -> int:
     if over is None or over.kind != "vrf":
         where = f"{over.name} ({over.kind})" if over else f"the interface of index {link.enslaved}"
         raise CheckFailed(f"{link.name} is enslaved to {where}, expected on its own")
-    return int.from_bytes(attributes(over.data).get(_IFLA_VRF_TABLE, b"")[:4], sys.byteorder)
+    return read_u32(attributes(over.data).get(_IFLA_VRF_TABLE, b""))
 
 
 def _tuned(key: Key) -> bool:

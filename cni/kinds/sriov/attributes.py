@@ -3,7 +3,7 @@
 import errno
 
 from cni.kernel import vf
-from cni.kernel.links import IFF_UP, IFLA_ADDRESS, Link
+from cni.kernel.links import IFF_UP, IFLA_ADDRESS, Link, pack_mac
 from cni.kernel.netlink import attr
 from cni.kernel.rtnl import Rtnl
 from cni.kernel.vf import Vf
@@ -62,7 +62,7 @@ def restore(host: Rtnl, p: Plan) -> None:
 
 def set_mac(host: Rtnl, p: Plan, link: Link, mac: str) -> None:
     """The netdev's own MAC.  A driver whose PF has given a VF one allows another only to a trusted VF (igb, i40e)."""
-    body = attr(IFLA_ADDRESS, bytes.fromhex(mac.replace(":", "")))
+    body = attr(IFLA_ADDRESS, pack_mac(mac))
     with doing(f"setting MAC {mac} of {link.name} ({p.device})"):
         try:
             host.set_link(link.index, body, mask=IFF_UP)
