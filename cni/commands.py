@@ -97,7 +97,7 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
 
 def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname: str) -> Json:
     """Decide what the kind is going to make.  Changes nothing.  Raises CniError where ADD cannot be served."""
-    _refuse_owned(wanted.attach.device, wanted.where)
+    _refuse_owned(wanted.attach.own_device, wanted.where)
     plan = kind.plan(wanted, host, pod)
     parts.status(wanted.attach)
     _refuse_taken_name(pod, ifname)

@@ -105,13 +105,13 @@ def previous_result(conf: Config) -> Result | None:
 
 
 def _model(own: Json, conf: Config) -> Common:
-    device = _device(conf)
-    kind = own.get("kind", kinds.implied(own.keys() | ({"deviceID"} if device else set())))
+    device = _device(conf, "deviceID")
+    kind = own.get("kind", kinds.implied({**own, "deviceID": device} if device else own))
     if not isinstance(kind, str) or kind not in kinds.KINDS:
         raise InvalidConfig(f"kind {kind!r} is not one of {', '.join(kinds.KINDS)}")
     model = kinds.model(kind)
     own = {key: value for key, value in own.items() if key not in _PASSED_OVER or key in model.model_fields}
-    if model.takes_device and device:
+    if model.device_keys and (device := _device(conf, *model.device_keys)):
         own = {**own, "deviceID": device}
     try:
         return model.model_validate(own if own.get("strict", True) else _known(own, model))
@@ -126,15 +126,17 @@ def _refuse_pf_as_master(own: Json, conf: Config) -> None:
         return
     keys, name = " and ".join(beside) or "kind 'sriov'", own["master"]
     remedy = f"write pf {name!r} in place of master"
-    if device := _device(conf):
+    if device := _device(conf, "deviceID"):
         remedy = f"remove master, for deviceID {device!r} says which VF"
     if "l2enable" in own:
         remedy += ", and in place of l2enable leave out ipam"
     raise InvalidConfig(f"master {name!r} beside {keys}: a master is for macvlan and ipvlan, a VF is of a PF; {remedy}")
 
 
-def _device(conf: Config) -> Any:
-    return arguments.requested(conf, {}, "deviceID", "") or conf.get("deviceID")
+def _device(conf: Config, *keys: str) -> Any:
+    """The device that the runtime chose for the pod, else the first that one of these keys has."""
+    chosen = arguments.requested(conf, {}, "deviceID", "")
+    return chosen or next((conf[key] for key in keys if conf.get(key)), None)
 
 
 def _numbers(conf: Config, args: Mapping[str, str]) -> Json:

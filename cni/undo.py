@@ -55,7 +55,7 @@ def attachment(  # noqa: PLR0913  # all undo by this function, and the last two 
         with pods.find(record.identity, record.netns, request) as pod:
             if pod:
                 record = parts.undo(entry, record, pod)
-            if doubt := _remove_interface(entry, record, pod):
+            if doubt := _remove_interface(entry, record, pod, log):
                 log.append(f"the interface of {record.whose}, was not found: {doubt}; its addresses may be in use")
                 request = replace(request, in_use=True)
     device_info.undo(record.device_info)
@@ -63,13 +63,15 @@ def attachment(  # noqa: PLR0913  # all undo by this function, and the last two 
         entry.forget()
 
 
-def _remove_interface(entry: Entry, record: Record, pod: Pod | None) -> str:
+def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[str]) -> str:
     """Have the kind take the interface out of the pod, then look for what the pod may have hidden or made over it.
     Returns why the interface may still be there; empty if it is gone."""
     was_found = entry.was_found
     search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
     if search is None:
         return ""
+    if search.note:
+        log.append(f"{search.note}; {record.whose}, had it")
     if was_found:
         # An earlier undo found the interface and was killed, so it is gone and not hidden.
         search = replace(search, index=0, mac="")

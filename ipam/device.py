@@ -17,14 +17,17 @@ _OVER_A_MASTER = {"macvlan", "ipvlan"}
 
 def of(conf: Config, root: Path = sysfs.SYS) -> Device:
     """What is known; empty where the configuration names no device.  Raises InvalidConfig."""
-    master, pf = _interface(conf.get("master")), _interface(conf.get("pf"))
+    # What host-device calls so is moved, where a master is not; a rail is named by either.
+    named = "device" if "host-device" in (conf.get("kind"), conf.get("type")) else "master"
+    master, pf = _interface(conf.get(named)), _interface(conf.get("pf"))
     if master:
         under = [] if conf.get("linkInContainer") else sysfs.functions_under(master, root)
         # A bond's packets leave by several: it is on the rail that names it.
         return {"master": [master], **(_behind(under[0], root) if len(under) == 1 else {})}
     device = arguments.requested(conf, {}, "deviceID", "") or conf.get("deviceID") or conf.get("pciBusID")
     if isinstance(device, str) and device and not _defaults_to_a_master(conf):
-        function = sysfs.function(device.lower(), root)
+        # A scalable function is a part of a PCI function.
+        function = sysfs.function(sysfs.pci_of(device, root) or device.lower(), root)
         return _behind(function, root) if function else {"pciAddress": [device.lower()]}
     if pf:
         function = sysfs.function(sysfs.address_of(pf, root), root)

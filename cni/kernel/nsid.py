@@ -75,9 +75,18 @@ def links_of_device(inside: Rtnl, device: str, *more: bytes) -> list[Link]:
     return _links(inside, IFLA_PARENT_DEV_NAME, text(device), *more)
 
 
+def links_with_index(inside: Rtnl, index: int, *more: bytes) -> list[Link]:
+    """The link in there of this index, as a list of one or none.  Raises OSError."""
+    return [link for link in map(parse_link, _dump_links(inside, *more)) if link.index == index]
+
+
 def _links(inside: Rtnl, kind: int, value: bytes, *more: bytes) -> list[Link]:
-    bodies = inside.dump(RTM_GETLINK, links.get_link() + b"".join(more))
+    bodies = _dump_links(inside, *more)
     return [parse_link(body) for body in bodies if attributes(body[LINK.size :]).get(kind) == value]
+
+
+def _dump_links(inside: Rtnl, *more: bytes) -> Iterator[bytes]:
+    return inside.dump(RTM_GETLINK, links.get_link() + b"".join(more))
 
 
 def _is_of_interest(fd: int, inside: Rtnl, nsid: int, look: Look) -> bool:

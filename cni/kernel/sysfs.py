@@ -1,10 +1,13 @@
-"""PCI functions, and their devices, as /sys has them (Documentation/ABI/testing/sysfs-bus-pci).
+"""PCI functions, and their devices, as /sys has them (Documentation/ABI/testing/sysfs-bus-pci); and devices of other
+buses that have interfaces, such as scalable functions (Documentation/driver-api/auxiliary_bus.rst).
 
-A function's net/ and infiniband/ list only the devices of the namespace in which /sys was mounted, the host's: what was
-moved into a pod is not there.  ``address`` is a PCI address ("0000:3b:00.2").  Tests give another ``root``.
+A device's net/ and infiniband/ list only what is in the namespace in which /sys was mounted, the host's: what was moved
+into a pod is not there.  ``address`` is a bus address ("0000:3b:00.2", "mlx5_core.sf.4").  Tests give another ``root``.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +16,7 @@ SYS = Path("/sys")
 
 @dataclass(frozen=True)
 class Function:
-    """One PCI function.
+    """One PCI function, or one device of another bus.
 
     - ``driver``: its driver's name, empty for none.
     - ``pf``: the address of its PF, empty if it is no VF.
@@ -30,23 +33,33 @@ class Function:
 def function(address: str, root: Path = SYS) -> Function | None:
     """The function at a PCI address; None if there is none."""
     path = f"{root}/bus/pci/devices/{address}"
-    if "/" in address or not os.path.exists(f"{path}/vendor"):
-        return None
+    return _function(address, path) if "/" not in address and os.path.exists(f"{path}/vendor") else None
+
+
+def device(address: str, root: Path = SYS) -> Function | None:
+    """The device at an address of any bus; None if there is none."""
+    if found := function(address, root):
+        return found
+    paths = _other_paths(address, root) if address and "/" not in address else ()
+    return next((_function(address, path) for path in paths if os.path.exists(path)), None)
+
+
+def _function(address: str, path: str) -> Function:
     return Function(
         address, _link(f"{path}/driver"), _link(f"{path}/physfn"), _names(f"{path}/net"), _names(f"{path}/infiniband")
     )
 
 
 def incarnation(address: str, root: Path = SYS) -> int:
-    """A number that no other function has at this address in this boot; 0 if there is no function.
+    """A number that no other device has at this address in this boot; 0 if there is no device.
 
     After a new sriov_numvfs or a hot-plug another function is there.  The number is the inode of its directory, which
     sysfs never uses again (kernfs, Linux 5.5).
     """
-    try:
-        return os.stat(f"{root}/bus/pci/devices/{address}").st_ino
-    except OSError:
-        return 0
+    for path in _paths(address, root):
+        with suppress(OSError):
+            return os.stat(path).st_ino
+    return 0
 
 
 def numa_node(address: str, root: Path = SYS) -> int:
@@ -70,6 +83,30 @@ def address_of(netdev: str, root: Path = SYS) -> str:
     return _link(device) if os.path.exists(f"{device}/vendor") else ""
 
 
+def device_of(netdev: str, root: Path = SYS) -> str:
+    """The bus address of the device an interface is of; empty for one that is made of software."""
+    return _link(f"{root}/class/net/{netdev}/device")
+
+
+def pci_of(address: str, root: Path = SYS) -> str:
+    """The address of the PCI function that a device is, or is a part of, as auxiliary and virtio devices are; empty if
+    there is none."""
+    if os.path.exists(f"{root}/bus/pci/devices/{address}/vendor"):
+        return address
+    for path in _other_paths(address, root):
+        parent = os.path.basename(os.path.dirname(os.path.realpath(path)))
+        if os.path.exists(path) and os.path.exists(f"{root}/bus/pci/devices/{parent}/vendor"):
+            return parent
+    return ""
+
+
+def with_netdev(address: str, root: Path = SYS) -> str:
+    """The device that has the netdev: below a virtio NIC's PCI function that is the virtio device, else it is the one
+    at the address."""
+    below = _names(f"{root}/bus/pci/devices/{address}") if address and "/" not in address else ()
+    return next((name for name in below if name.startswith("virtio")), address)
+
+
 def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
     """The PCI functions by which an interface's packets leave: its own, or those of the interfaces below a VLAN, a bond
     or a bridge."""
@@ -82,10 +119,11 @@ def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
 
 
 def rdma_names(address: str, root: Path = SYS) -> tuple[str, ...]:
-    """The names of a function's RDMA devices in all namespaces: infiniband_verbs/ is not filtered as infiniband/ is."""
-    return tuple(
-        sorted(_line(p / "ibdev") for p in (root / "bus/pci/devices" / address / "infiniband_verbs").glob("uverbs*"))
-    )
+    """The names of a device's RDMA devices in all namespaces: infiniband_verbs/ is not filtered as infiniband/ is."""
+    for path in _paths(address, root):
+        if found := list(Path(path, "infiniband_verbs").glob("uverbs*")):
+            return tuple(sorted(_line(p / "ibdev") for p in found))
+    return ()
 
 
 def guids(address: str, root: Path = SYS) -> tuple[str, str] | None:
@@ -122,6 +160,17 @@ def speed(netdev: str, root: Path = SYS) -> int:
         return max(int((root / "class/net" / netdev / "speed").read_text()), 0)
     except (OSError, ValueError):
         return 0
+
+
+def _paths(address: str, root: Path) -> Iterator[str]:
+    """The paths where a device may be.  Other buses are listed only for what is no PCI function."""
+    yield f"{root}/bus/pci/devices/{address}"
+    yield from _other_paths(address, root)
+
+
+def _other_paths(address: str, root: Path) -> list[str]:
+    """The paths of a device that is no PCI function, one on each bus."""
+    return [f"{root}/bus/{bus}/devices/{address}" for bus in _names(f"{root}/bus") if bus != "pci"]
 
 
 def _link(path: str) -> str:

@@ -102,12 +102,12 @@ def plan_over(link: Link, conf: "NetConf", *, kind: str, mac: str, data: bytes, 
             rdma_devs=[] if inside else master.shared_rdma(attach, link, functions),
             pci=functions[0].address if len(functions) == 1 else "",
             others=() if inside else _others(link.index, kind, pod, conf.where.state_dir),
-            born_as=_unlikely_index(),
+            born_as=unlikely_index(),
         )
     )
 
 
-def _unlikely_index() -> int:
+def unlikely_index() -> int:
     """One that no link has: the kernel counts from 1, and a pod cannot guess it.  Were it taken, the kernel would say
     so (EBUSY)."""
     return _INDEXES + int.from_bytes(os.urandom(4)) % _INDEXES

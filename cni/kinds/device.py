@@ -5,6 +5,7 @@ What every kind shares that moves a device: each hands over its own plan, of whi
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from cni.kernel.links import (
     IFF_NOARP,
     IFF_PROMISC,
     IFF_UP,
+    IFLA_ADDRESS,
     IFLA_IFALIAS,
     IFLA_IFNAME,
     IFLA_MTU,
     IFLA_NET_NS_FD,
+    IFLA_NEW_IFINDEX,
     IFLA_TXQLEN,
     Link,
 )
@@ -63,10 +66,23 @@ class Netdev:
         return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, link.flags & FLAGS, link.altnames)
 
 
-class Moved(Protocol):
-    """What a plan says of the device: its bus address, the netdev's name on the host, the MTU it gets in the pod (0: it
-    keeps its own), its ifindex there (0: not known yet), and the RDMA devices that move with it."""
+@dataclass(frozen=True)
+class Software:
+    """A link that no device is behind, so that it has no bus address: of this kind, known by its ifindex on the host,
+    and by the one that it is given in the pod, which no other link has there."""
 
+    kind: str
+    at_home: int
+    in_pod: int
+
+
+class Moved(Protocol):
+    """What a plan says of the device: its bus address, or what is known of a link without one; the netdev's name on the
+    host, the MTU it gets in the pod (0: it keeps its own), its ifindex there (0: not known yet), and the RDMA devices
+    that move with it."""
+
+    @property
+    def software(self) -> Software | None: ...
     @property
     def device(self) -> str: ...
     @property
@@ -77,6 +93,13 @@ class Moved(Protocol):
     def index(self) -> int: ...
     @property
     def rdma(self) -> Devices: ...
+
+
+def keeps_software_apart() -> bool:
+    """Whether a link can be given an ifindex with its move (IFLA_NEW_IFINDEX, Linux 5.13); older kernels would ignore
+    that, and nobody would find the link again."""
+    major, minor = re.findall(r"\d+", os.uname().release)[:2]
+    return (int(major), int(minor)) >= (5, 13)
 
 
 def refuse_what_needs_an_interface(attach: "Common", driver: str, address: str) -> None:
@@ -97,6 +120,9 @@ def refuse_taken_altname(link: Link, address: str, pod: Pod) -> None:
 
 def find(p: Moved, pod: Pod, ifname: str) -> Link | None:
     """It in the pod, under the pod's name or the one it came with; never another of that name."""
+    if p.software:
+        link = pod.rtnl.link(index=p.software.in_pod)
+        return link if link and link.kind == p.software.kind else None
     ways = ({"index": p.index},) if p.index else ({"name": ifname}, {"name": p.netdev})
     return next((link for way in ways if (link := pod.rtnl.link(**way)) and link.device == p.device), None)
 
@@ -114,38 +140,49 @@ def give(host: Rtnl, link: Link, p: Moved, pod: Pod, ifname: str) -> Link:
     if ifname in link.altnames:
         host.remove_altname(link.index, ifname)
     body = [attr(IFLA_NET_NS_FD, u32(pod.fd)), attr(IFLA_IFNAME, text(ifname))]
-    with doing(f"moving {link.name} ({p.device}) to {pod.path} as {ifname}"):
-        host.set_link(link.index, *body, *([attr(IFLA_MTU, u32(p.mtu))] if p.mtu else []))
+    if p.mtu:
+        body.append(attr(IFLA_MTU, u32(p.mtu)))
+    if p.software:
+        body.append(attr(IFLA_NEW_IFINDEX, u32(p.software.in_pod)))
+    with doing(f"moving {link.name} ({_what(p)}) to {pod.path} as {ifname}"):
+        host.set_link(link.index, *body)
     there = find(p, pod, ifname)
     if there is None or there.name != ifname:
-        raise LinkUnavailable(f"{p.device} did not arrive in {pod.path} as {ifname}")
+        raise LinkUnavailable(f"{link.name} ({_what(p)}) did not arrive in {pod.path} as {ifname}")
     return there
 
 
 def hidden(p: Moved, pod: Pod, host_fd: int) -> Iterator[Pod]:
     """The namespaces that the pod moved it to, or knows of, where it is not on the host."""
-    function = sysfs.function(p.device)
-    if function is None or function.netdevs:
-        return
+    if not p.software:
+        function = sysfs.device(p.device)
+        if function is None or function.netdevs:
+            return
     host = netns.inode(host_fd)
 
     def look(inside: Rtnl, *more: bytes) -> list[Link]:
-        return nsid.links_of_device(inside, p.device, *more)
+        return _look(p, inside, *more)
 
     with nsid.walk(pod.fd, lambda fd, _: netns.inode(fd) == host, look, NAMESPACES) as places:
         for fd, inside in places:
             yield Pod(f"a namespace that {pod.path} knows", fd, inside, ours=False)
 
 
+def _look(p: Moved, inside: Rtnl, *more: bytes) -> list[Link]:
+    """It, in the namespace of that socket, whatever it is called there."""
+    if p.software:
+        return [one for one in nsid.links_with_index(inside, p.software.in_pod, *more) if one.kind == p.software.kind]
+    return nsid.links_of_device(inside, p.device, *more)
+
+
 def take(p: Moved, pod: Pod, ifname: str, host_fd: int) -> None:
     """Out of the pod, if it is there, and under its own name where that is free."""
-    link = find(p, pod, ifname) or next(iter(nsid.links_of_device(pod.rtnl, p.device)), None)
+    link = find(p, pod, ifname) or next(iter(_look(p, pod.rtnl)), None)
     if link is None:
         return
-    to_host = attr(IFLA_NET_NS_FD, u32(host_fd))
-    with doing(f"moving {link.name} ({p.device}) back from {pod.path}"):
+    with doing(f"moving {link.name} ({_what(p)}) back from {pod.path}"):
         try:
-            pod.rtnl.set_link(link.index, to_host, attr(IFLA_IFNAME, text(p.netdev)))
+            _send_home(p, pod, link, host_fd, attr(IFLA_IFNAME, text(p.netdev)))
         except OSError as e:
             # A name or altname is taken on the host: the kernel has moved it all the same, or not at all.
             if e.errno != errno.EEXIST:
@@ -153,9 +190,21 @@ def take(p: Moved, pod: Pod, ifname: str, host_fd: int) -> None:
             if find(p, pod, ifname):
                 for altname in link.altnames:
                     pod.rtnl.remove_altname(link.index, altname)
-                free = f"vf{link.index}{os.getpid() % 10_000}"
+                free = f"vf{link.index}{os.getpid() % 10_000}"[:15]
                 pod.rtnl.set_link(link.index, attr(IFLA_IFNAME, text(free)))
-                pod.rtnl.set_link(link.index, to_host)
+                _send_home(p, pod, link, host_fd)
+
+
+def _send_home(p: Moved, pod: Pod, link: Link, host_fd: int, *more: bytes) -> None:
+    to_host = (attr(IFLA_NET_NS_FD, u32(host_fd)), *more)
+    try:
+        own_index = [attr(IFLA_NEW_IFINDEX, u32(p.software.at_home))] if p.software else []
+        pod.rtnl.set_link(link.index, *to_host, *own_index)
+    except OSError as e:
+        # Somebody gave its index to another link of the host; the kernel itself gives none a second time.
+        if not p.software or e.errno != errno.EBUSY:
+            raise
+        pod.rtnl.set_link(link.index, *to_host)
 
 
 def bring_home(p: Moved, pod: Pod, ifname: str) -> None:
@@ -173,12 +222,22 @@ def name_at_home(address: str) -> str:
     """The name of the device's netdev on the host; empty if it has none any more.  Waits for a dying namespace.
     Raises TryAgain."""
     for _ in attempts(HOME_TIMEOUT, POLL):
-        function = sysfs.function(address)
+        function = sysfs.device(address)
         if function is None or function.driver in ("", *USERSPACE):
             return ""
         if function.netdevs:
             return function.netdevs[0]
     raise TryAgain(f"{address} is in another namespace still, perhaps one that is being removed")
+
+
+def _what(p: Moved) -> str:
+    return p.device or p.netdev
+
+
+def set_mac(host: Rtnl, link: Link, mac: str) -> None:
+    """The netdev's MAC.  Raises OSError."""
+    with doing(f"setting MAC {mac} of {link.name}"):
+        host.set_link(link.index, attr(IFLA_ADDRESS, bytes.fromhex(mac.replace(":", ""))), mask=IFF_UP)
 
 
 def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], None] | None) -> None:

@@ -36,7 +36,8 @@ class Search:
     """What there may still be, over the host's device of index ``lower``: links of these kinds, of any if there are
     none, but for the ``others`` that were there before.
 
-    ``index`` and ``mac`` are of the link that ADD made, 0 and empty where that is gone.
+    ``index`` and ``mac`` are of the link that ADD made, 0 and empty where that is gone.  Where nothing can be
+    looked for, ``lower`` is 0: then ``missing`` says why what ADD made may be somewhere still, or ``note`` why not.
     """
 
     lower: int
@@ -44,6 +45,8 @@ class Search:
     others: tuple[int, ...] = ()
     index: int = 0
     mac: str = ""
+    missing: str = ""
+    note: str = ""
 
     def finds(self, link: Link, host_number: int) -> bool:
         """Whether the link is over that device, seen from a namespace where the host's has this number."""
@@ -67,6 +70,8 @@ def suspected(inside: Rtnl, search: Search, *, knows: int) -> bool:
 
 def removed(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str:
     """Remove what there is.  Why it is not sure that what ADD made is gone, in words; empty where it is."""
+    if not search.lower:
+        return search.missing
     with rtnl.open_in() as host:
         if host.link(index=search.lower) is None:
             return ""  # and so is all that was over it

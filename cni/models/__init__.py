@@ -153,9 +153,10 @@ class Common(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
-    # Whether the device that the runtime chose for the pod (deviceID) is meant for this kind.  Multus adds it to every
-    # configuration whose resource has one, so the other kinds pass it over.
-    takes_device: ClassVar[bool] = False
+    # The keys under which a runtime says which device it chose for the pod, where that is meant for this kind, whose
+    # deviceID it becomes.  Multus adds them to every configuration whose resource has a device, so the other kinds pass
+    # them over.
+    device_keys: ClassVar[tuple[str, ...]] = ()
 
     kind: str
     mtu: Annotated[int, Field(ge=0, le=65535)] = 0
@@ -196,7 +197,7 @@ class Common(BaseModel):
     Refused: 7: relative, not allowed, no regular file"""
 
     @property
-    def device(self) -> str:
+    def own_device(self) -> str:
         """The device it takes for itself, by bus address or the host's name for it; empty for none, or any."""
         return ""
 

@@ -20,7 +20,7 @@ _Mbps = Annotated[int, Field(ge=0, le=2**32 - 1)]
 class Sriov(Common):
     """https://github.com/k8snetworkplumbingwg/sriov-cni, docs/configuration-reference.md"""
 
-    takes_device: ClassVar[bool] = True
+    device_keys: ClassVar[tuple[str, ...]] = ("deviceID",)
 
     kind: Literal["sriov"] = "sriov"
     deviceID: str = ""  # noqa: N815
@@ -73,7 +73,7 @@ class Sriov(Common):
     Refused: 7: above the PF's speed"""
 
     @property
-    def device(self) -> str:
+    def own_device(self) -> str:
         return self.pf if self.pfOnly else self.deviceID
 
     @property

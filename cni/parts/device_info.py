@@ -85,7 +85,8 @@ def undo(planned: Json) -> None:
 
 
 def _address(link: Json) -> str:
-    return str(link.get("device") or link.get("pci") or "")
+    """Of the PCI function: the device's own, or that which it is a part of."""
+    return str(link.get("pci", link.get("device")) or "")
 
 
 def _body(planned: Json) -> Json:

@@ -146,7 +146,7 @@ def _wait_until_home(index: int, name: str, address: str, of: int, deadline: flo
     no more.  Raises TryAgain."""
     elsewhere = False
     while not (now := rdma_netlink.name_of(index)):
-        function = sysfs.function(address)
+        function = sysfs.device(address)
         if function is None or not function.driver:
             return ""  # unbound
         if len(function.rdma_devs) == of and not rdma_netlink.name_of(index):

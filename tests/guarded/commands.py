@@ -20,7 +20,7 @@ GUARDS = [
             "        if True:",
             "netns/test_pci.py::test_one_at_a_time_decides_over_a_pf",
         ),
-        ("refuse_owned", "    _refuse_owned(wanted.attach.device, wanted.where)\n", "", "netns/test_pci.py"),
+        ("refuse_owned", "    _refuse_owned(wanted.attach.own_device, wanted.where)\n", "", "netns/test_pci.py"),
         (
             "name-is-free",
             "    _refuse_taken_name(pod, ifname)\n    return plan",

@@ -11,6 +11,8 @@ from cni.protocol.errors import InvalidConfig, IoFailure
 
 pytestmark = pytest.mark.usefixtures("node_file")
 VF = {"device": "0000:3b:10.1", "pf": "0000:3b:00.0", "rdma_devs": ["mlx5_4", "mlx5_5"]}
+SF = {"device": "mlx5_core.sf.4", "pci": "0000:3b:00.0", "pf": "", "rdma_devs": ["mlx5_7"]}
+VETH = {"device": "", "pci": "", "pf": "", "rdma_devs": []}
 MACVLAN = {"master": "ens1f0", "pci": "0000:3b:00.0", "rdma_devs": []}
 GIDS = [{"address": "10.56.0.2", "device": "mlx5_4", "port": 1, "index": 3, "type": "RoCE v2"}]
 # What a device plugin leaves there.
@@ -122,3 +124,9 @@ def test_a_pod_names_no_file() -> None:
     """args.cni is the pod's annotation, under Multus."""
     conf = {"args": {"cni": {"CNIDeviceInfoFile": "/nonexistent/passwd"}}}
     assert device_info.plan(conf, VF) == {}
+
+
+def test_a_part_of_a_pci_function(file: Path) -> None:
+    """A scalable function is no PCI function: the one that it is a part of is named.  Behind a veth there is none."""
+    assert written(file, SF)["pci"] == {"pci-address": "0000:3b:00.0", "rdma-device": "mlx5_7"}
+    assert device_info.plan(asked(str(file)), VETH) == {}

@@ -10,7 +10,7 @@ from unit.rails import A, B, few, network, on, refused
 from ctl.main import main
 from ipam import device
 
-PF, VF = "0000:3b:00.0", "0000:3b:02.1"
+PF, VF, SF = "0000:3b:00.0", "0000:3b:02.1", "mlx5_core.sf.4"
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def net(tmp_path):
 
 @pytest.fixture
 def sys(tmp_path):
-    """A PF eth1 with a VF, of node 1; eth1.7 is a VLAN over it, bond0 a bond of it and of another."""
+    """A PF eth1 with a VF and a scalable function, of node 1; eth1.7 is a VLAN over it, bond0 a bond with another."""
     root = tmp_path / "sys"
     for address, name, node in ((PF, "eth1", 1), (VF, "eth1v1", 1), ("0000:5e:00.0", "eth2", -1)):
         function = root / "bus/pci/devices" / address
@@ -33,6 +33,9 @@ def sys(tmp_path):
         (root / "class/net" / name).mkdir(parents=True)
         (root / "class/net" / name / "device").symlink_to(function)
     (root / "bus/pci/devices" / VF / "physfn").symlink_to(f"../{PF}")
+    (root / "bus/pci/devices" / PF / SF / "net/sf4").mkdir(parents=True)
+    (root / "bus/auxiliary/devices").mkdir(parents=True)
+    (root / "bus/auxiliary/devices" / SF).symlink_to(root / "bus/pci/devices" / PF / SF)
     for name, lower in (("eth1.7", ["eth1"]), ("bond0", ["eth1", "eth2"]), ("veth0", [])):
         (root / "class/net" / name).mkdir()
         for each in lower:
@@ -51,6 +54,10 @@ OF_VF = OF_PF | {"pciAddress": [VF, PF]}
         ({"runtimeConfig": {"deviceID": VF.upper()}, "deviceID": PF}, OF_VF),
         ({"pciBusID": VF, "type": "host-device"}, OF_VF),
         ({"deviceID": PF}, OF_PF),
+        ({"deviceID": SF}, OF_PF),  # a part of it
+        ({"device": "eth1v1", "kind": "host-device"}, OF_VF | {"master": ["eth1v1"]}),
+        ({"device": "eth1", "type": "host-device"}, OF_PF | {"master": ["eth1"]}),
+        ({"device": "eth1"}, {}),
         ({"deviceID": "0000:99:00.1"}, {"pciAddress": ["0000:99:00.1"]}),  # gone, or no PCI function
         ({"pf": "eth1"}, OF_PF | {"pf": ["eth1"]}),
         ({"pf": "nosuch"}, {"pf": ["nosuch"]}),

@@ -117,3 +117,50 @@ def test_functions_under(root: Path) -> None:
     assert [f.address for f in sysfs.functions_under("bond0.5", root)] == [PF]
     assert sysfs.functions_under("lo", root) == []
     assert sysfs.functions_under("nosuch0", root) == []
+
+
+SF = "mlx5_core.sf.4"
+
+
+@pytest.fixture
+def with_sf(root: Path) -> Path:
+    """The tree, with a scalable function of the PF, and a virtio NIC."""
+    for bus, parent, name, netdev in (
+        ("auxiliary", PF, SF, "sf4"),
+        ("virtio", "0000:00:03.0", "virtio0", "eth0"),
+    ):
+        folder = root / "bus/pci/devices" / parent / name
+        (folder / "net" / netdev).mkdir(parents=True)
+        (folder.parent / "vendor").write_text("0x1af4\n")
+        (root / "bus" / bus / "devices").mkdir(parents=True)
+        (root / "bus" / bus / "devices" / name).symlink_to(folder)
+        (root / "class/net" / netdev).mkdir(parents=True)
+        (root / "class/net" / netdev / "device").symlink_to(folder)
+    sf = root / "bus/pci/devices" / PF / SF
+    (sf / "driver").symlink_to("../../../../bus/auxiliary/drivers/mlx5_core.sf")
+    (sf / "infiniband/mlx5_7").mkdir(parents=True)
+    (sf / "infiniband_verbs/uverbs7").mkdir(parents=True)
+    (sf / "infiniband_verbs/uverbs7/ibdev").write_text("mlx5_7\n")
+    return root
+
+
+def test_device_of_any_bus(with_sf: Path) -> None:
+    assert sysfs.device(SF, with_sf) == Function(SF, "mlx5_core.sf", "", ("sf4",), ("mlx5_7",))
+    assert sysfs.device(VF0, with_sf) == sysfs.function(VF0, with_sf)
+    assert sysfs.function(SF, with_sf) is None
+    for unknown in ("", "mlx5_core.sf.5", "../../etc"):
+        assert sysfs.device(unknown, with_sf) is None
+    assert sysfs.rdma_names(SF, with_sf) == ("mlx5_7",)
+    assert sysfs.incarnation(SF, with_sf) > 0 == sysfs.incarnation("mlx5_core.sf.5", with_sf)
+
+
+def test_pci_function_of_a_device(with_sf: Path) -> None:
+    devices = {address: sysfs.pci_of(address, with_sf) for address in (VF0, SF, "virtio0", "virtio1")}
+    assert devices == {VF0: VF0, SF: PF, "virtio0": "0000:00:03.0", "virtio1": ""}
+
+
+def test_which_device_has_the_netdev(with_sf: Path) -> None:
+    """A virtio NIC's PCI function has it by the virtio device below; a PF has its own, whatever is below."""
+    assert sysfs.with_netdev("0000:00:03.0", with_sf) == sysfs.with_netdev("virtio0", with_sf) == "virtio0"
+    assert (sysfs.with_netdev(PF, with_sf), sysfs.with_netdev(SF, with_sf)) == (PF, SF)
+    assert [sysfs.device_of(name, with_sf) for name in ("sf4", "eth0", "ens1f0", "lo")] == [SF, "virtio0", PF, ""]

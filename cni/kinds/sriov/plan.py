@@ -48,6 +48,11 @@ class Plan:
     index: int = 0
 
     @property
+    def software(self) -> None:
+        """Device.Moved: there is a function behind each."""
+        return None
+
+    @property
     def exists(self) -> bool:
         return sysfs.incarnation(self.device) == self.incarnation
 
