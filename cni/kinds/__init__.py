@@ -12,7 +12,7 @@ configuration.  Its members are the kind's own, but these have one meaning for a
     rdma_devs             names of the RDMA devices that the pod has
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
@@ -34,19 +34,30 @@ if TYPE_CHECKING:
 class Row(NamedTuple):
     """One kind: the name of its module, in cni/kinds and in cni/models, and its model there.
 
-    A configuration that names no kind is of this kind if it has one of the keys ``implied_by``.
+    A configuration that names no kind is of the first one whose ``is_implied_by`` says so.
     """
 
     module: str
     model: str
-    implied_by: frozenset[str] = frozenset()
+    is_implied_by: Callable[[Json], bool] = lambda _: False
+
+
+def _has_auxiliary_device(conf: Json) -> bool:
+    """Whether the deviceID has the form of the auxiliary bus, as mlx5_core.sf.4 has; a PCI address has colons."""
+    device = str(conf.get("deviceID", ""))
+    return ":" not in device and device.count(".") == 2 and device.rpartition(".")[2].isdecimal()
+
+
+def _has_vf(conf: Json) -> bool:
+    return "pf" in conf or ("deviceID" in conf and not _has_auxiliary_device(conf))
 
 
 # A new kind is a row here.  The first is that of a configuration that says nothing at all.
 KINDS: Final[Mapping[str, Row]] = {
     "macvlan": Row("macvlan", "Macvlan"),
     "ipvlan": Row("ipvlan", "Ipvlan"),
-    "sriov": Row("sriov", "Sriov", frozenset({"deviceID", "pf"})),
+    "sriov": Row("sriov", "Sriov", _has_vf),
+    "host-device": Row("host_device", "HostDevice", _has_auxiliary_device),
 }
 # With these a configuration is of the first kind whatever else it has: Multus adds deviceID to any configuration whose
 # resource has one.
@@ -103,9 +114,9 @@ def model(kind: str) -> "type[Common]":
     return cast("type[Common]", getattr(import_module(f"cni.models.{row.module}"), row.model))
 
 
-def implied(keys: Collection[str]) -> str:
-    """The kind of a configuration that names none and has these keys."""
+def implied(conf: Json) -> str:
+    """The kind of a configuration that names none."""
     first, *others = KINDS
-    if _OVER_A_MASTER.isdisjoint(keys):
-        return next((kind for kind in others if not KINDS[kind].implied_by.isdisjoint(keys)), first)
+    if _OVER_A_MASTER.isdisjoint(conf):
+        return next((kind for kind in others if KINDS[kind].is_implied_by(conf)), first)
     return first

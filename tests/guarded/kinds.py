@@ -96,6 +96,44 @@ GUARDS = [
         ("whole-addresses", "    if lost:\n        raise", "    if False:\n        raise"),
     ),
     *of(
+        "cni/kinds/device.py",
+        "netns/test_host_device.py",
+        ("name-taken-at-home", "            if e.errno != errno.EEXIST:\n                raise", "            raise"),
+        (
+            "index-taken-at-home",
+            "        if not p.software or e.errno != errno.EBUSY:\n            raise",
+            "        raise",
+            "netns/test_host_device.py::test_its_index_is_taken_on_the_host_meanwhile",
+        ),
+        (
+            "altname-in-the-pod",
+            "        if pod.rtnl.link(altname):",
+            "        if False:",
+            "netns/test_host_device.py::test_an_altname_that_the_pod_has",
+        ),
+    ),
+    *of(
+        "cni/kinds/host_device/choose.py",
+        "netns/test_host_device.py::test_what_the_host_cannot_spare",
+        ("lo", '    if name == "lo":', "    if False:"),
+        ("altname", "    if link.name != name:", "    if False:"),
+        ("enslaved", "    if link.enslaved:", "    if False:"),
+        ("default-route", "    if dump.default_route_link(None) == name:", "    if False:"),
+        ("addresses", "    if lost := [str(a)", "    if lost := False and [str(a)"),
+        (
+            "a-master",
+            '        if record.of_this_boot and record.link.get("parent") == link.index',
+            '        if False and record.link.get("parent") == link.index',
+            "netns/test_host_device.py::test_the_master_of_another_attachment",
+        ),
+        (
+            "one-of-a-mac",
+            "    if len(names) > 1:",
+            "    if False:",
+            "netns/test_host_device.py::test_several_interfaces_of_one_mac",
+        ),
+    ),
+    *of(
         "cni/kinds/lost.py",
         "attack/test_damaged_records.py::test_a_stranger_under_the_name_stays "
         "attack/test_damaged_records.py::test_an_altname_is_a_strangers "

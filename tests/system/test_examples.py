@@ -14,7 +14,8 @@ from system.machine import ROOT, Machine, Tools
 CONFLISTS = sorted((ROOT / "conf").glob("*.conflist"))
 DEFINITIONS = sorted((ROOT / "conf").glob("*.yaml"))
 # VFs are in the lab only: tests/lab/test_examples.py.
-HERE = [path for path in (*CONFLISTS, *DEFINITIONS) if "sriov" not in path.name]
+# Those of kind host-device too: tests/netns/test_host_device.py.
+HERE = [p for p in (*CONFLISTS, *DEFINITIONS) if "sriov" not in p.name and "host-device" not in p.name]
 
 
 def embedded(definition: Path) -> dict[str, Any]:

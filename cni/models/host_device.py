@@ -1,0 +1,64 @@
+"""The keys of kind host-device."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, model_validator
+
+from cni.models import Common, interface_name, no_or_unicast_mac
+
+# Of the keys that say which device it is, each alone is enough.
+_NAMES = ("device", "hwaddr", "kernelpath", "deviceID")
+
+
+def _below_sys_devices(path: str) -> str:
+    if path and (not path.startswith("/sys/devices/") or "/../" in f"{path}/"):
+        raise ValueError("must be a device's path below /sys/devices/; see: readlink -f /sys/class/net/eth1/device")
+    return path.rstrip("/")
+
+
+def _bus_address(text: str) -> str:
+    if text and not all(c.isalnum() or c in ":._-" for c in text):
+        raise ValueError("is no bus address; write 0000:3b:00.2, or of the auxiliary bus mlx5_core.sf.4")
+    return text
+
+
+class HostDevice(Common):
+    """https://www.cni.dev/plugins/current/main/host-device/"""
+
+    device_keys: ClassVar[tuple[str, ...]] = ("deviceID", "pciBusID")
+
+    kind: Literal["host-device"] = "host-device"
+    device: Annotated[str, AfterValidator(interface_name)] = ""
+    """The interface's name.
+    Refused: 101: not there, an altname; 109: another attachment's"""
+    hwaddr: Annotated[str, AfterValidator(no_or_unicast_mac)] = ""
+    """The interface's MAC; of several interfaces that have it, the one that is hardware.
+    Refused: 7: malformed, several interfaces of it; 101, 109: as `device`"""
+    kernelpath: Annotated[str, AfterValidator(_below_sys_devices)] = ""
+    """The device's directory below `/sys/devices/`.
+    Refused: 7: another path; 101, 109, 11: as `deviceID`"""
+    deviceID: Annotated[str, AfterValidator(_bus_address)] = ""  # noqa: N815
+    """The device's bus address; `pciBusID` is another name of the key.
+    Refused: 7: malformed, a device of several interfaces; 101: no such device, no driver; 109: another attachment's;
+    11: still in another namespace"""
+
+    @property
+    def own_device(self) -> str:
+        return self.device or self.deviceID
+
+    @property
+    def no_mac(self) -> str:
+        return "host-device moves an interface as it is, with its MAC; remove mac, or chain the plugin tuning"
+
+    @model_validator(mode="after")
+    def _names_one(self) -> "HostDevice":
+        named = [f"{key} {value!r}" for key in _NAMES if (value := getattr(self, key))]
+        if len(named) > 1:
+            raise ValueError(f"{' and '.join(named)} each say which device; remove all but one")
+        if not named:
+            raise ValueError(
+                "nothing says which device; set device, hwaddr, kernelpath or pciBusID; Multus sets deviceID where the "
+                "NetworkAttachmentDefinition has the annotation k8s.v1.cni.cncf.io/resourceName and the pod requests "
+                "that resource"
+            )
+        return self
