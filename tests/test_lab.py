@@ -23,6 +23,8 @@ BOOTS = {
         (),
         (
             "tests/lab/test_rdma.py",
+            "tests/lab/test_gids.py",
+            "tests/lab/test_device_information.py",
             "tests/lab/test_rxe_refused.py",
             "tests/lab/test_examples.py",
             "tests/lab/test_kinds.py",
@@ -40,8 +42,14 @@ BOOTS = {
             "tests/netns/test_check_link.py::test_vrf",
         ),
     ),
-    "InfiniBand": ((), ("tests/lab/test_infiniband.py",)),
-    "failures": ((), ("tests/lab/test_failures.py", "tests/lab/test_transaction.py", "tests/lab/test_hostile_pod.py")),
+    "InfiniBand": ((), tuple(f"tests/lab/infiniband/test_{name}.py" for name in ("vf", "guids", "gone"))),
+    "failures": (
+        (),
+        tuple(
+            f"tests/lab/test_{name}.py"
+            for name in ("failures", "elsewhere", "contention", "transaction", "hostile_pod")
+        ),
+    ),
     "soft-RoCE": (("--kernel", "trixie", "--rdma", "shared", "--vfs", "1"), ("tests/lab/shared/test_rxe.py",)),
     "soft-RoCE without namespaces": (
         ("--rdma", "shared", "--pfs", "1", "--vfs", "1"),

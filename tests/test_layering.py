@@ -74,9 +74,7 @@ LONG_FUNCTIONS = {
     "cni.commands._attached": 59,  # one ADD in its order; its steps are to be named
 }
 # To be cut by subject, as tests/netns/test_gc_views.py was from test_gc.py.
-LONG_TESTS = {
-    *("lab/test_failures.py", "lab/test_infiniband.py", "lab/test_rdma.py"),
-}
+LONG_TESTS = set[str]()
 
 
 @cache

@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from guest.machine import Guest
+from guest import node
 from guest.node import pci, rdma_devs
 from topology import ip, until
 
 PF, NAME, RDMA = "ib0", "ib1", "testib1"
 VFS = 4
 NONE = "00:00:00:00:00:00:00:00"
+GUID, OTHER_GUID = "00:11:22:33:44:55:66:77", "02:00:00:00:00:00:00:05"
 _PCI = Path("/sys/bus/pci")
 _MODULES = ("ib_ipoib", "ib_umad")
 
@@ -61,6 +62,12 @@ def vf(number: int = 0) -> dict[str, Any]:
     return {k: said[k] for k in ("node guid", "port guid", "link_state")}
 
 
+def tell(**guids: str) -> None:
+    """Set these GUIDs of the first VF on its PF."""
+    for what, guid in guids.items():
+        ip("link", "set", PF, "vf", "0", what, guid)
+
+
 def guids(device: str) -> tuple[str, str]:
     """What the VF has itself."""
     (rdma,) = (_PCI / "devices" / device / "infiniband").iterdir()
@@ -84,15 +91,10 @@ def netdev(name: str = NAME) -> dict[str, Any]:
     return {k: link.get(k) for k in keys}
 
 
-class Node(Guest):
+class Node(node.Node):
     """Its configuration asks for the first VF of the HCA."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.device = pci(NAME)
-
-    def conf(self, **keys: Any) -> dict[str, Any]:
-        return super().conf(**{"master": ..., "deviceID": self.device} | keys)
+    NAME, RDMA = NAME, RDMA
 
     def picture(self) -> tuple[Any, ...]:
         """All of the VF that a test must leave as it was: on the host, on its PF, its RDMA device; and the links there

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 import hardware
 import verbs
 
-__all__ = ["Guest", "bring_up", "hardware", "plug", "rdma", "unplug", "verbs"]
+__all__ = ["Guest", "bring_up", "hardware", "plug", "rdma", "set_mode", "unplug", "verbs"]
 
 
 class Guest(Host):
@@ -28,6 +28,11 @@ def rdma(*words: str, netns: str = "") -> list[str]:
     done = subprocess.run([*where, "rdma", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"rdma {' '.join(words)}: {done.stderr.strip()}"
     return done.stdout.splitlines()
+
+
+def set_mode(mode: str) -> bool:
+    """Change whether RDMA devices are in one namespace or in all; the kernel refuses while a second one exists."""
+    return subprocess.run(["rdma", "system", "set", "netns", mode], capture_output=True, check=False).returncode == 0
 
 
 def unplug(monitor: Monitor, rail: int) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from guest.machine import Guest
-from topology import ip
+from topology import Pod, ip
 
 PF = "rail0"
 NAME, RDMA = "rail0v0", "hca0v0"
@@ -36,12 +36,43 @@ def rdma_devs(netns: str = "") -> set[str]:
 class Node(Guest):
     """Its configuration asks for the first VF of the first PF."""
 
+    NAME, RDMA = NAME, RDMA
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.device = pci(NAME)
+        self.device = pci(self.NAME)
 
     def conf(self, **keys: Any) -> dict[str, Any]:
         return super().conf(**{"master": ..., "deviceID": self.device} | keys)
+
+    def is_home(self) -> bool:
+        """The VF has a netdev on the host."""
+        return any(Path(f"/sys/bus/pci/devices/{self.device}/net").glob("*"))
+
+    def detaches(self, pod: Pod, result: dict[str, Any]) -> None:
+        """The pod has addresses and the VF's RDMA device, CHECK agrees, and DEL takes everything back."""
+        assert pod.addresses() == {"10.56.0.2/24", "fd00:56::2/64"}
+        assert rdma_devs(pod.name) == {self.RDMA}
+        assert self.RDMA not in rdma_devs()
+        assert self.checked(pod, self.conf(), result).exit_code == 0
+        self.ok("DEL", pod)
+        assert pod.links() == set()
+        assert self.state_files() == set()
+
+    def serves(self, pod: Pod) -> None:
+        """The VF can be attached and works."""
+        result = self.ok("ADD", pod, CNI_IFNAME="again0")
+        link = pod.link("again0")
+        assert link
+        assert link["parentdev"] == self.device
+        assert rdma_devs(pod.name) == {self.RDMA}
+        assert self.checked(pod, self.conf(), result, CNI_IFNAME="again0").exit_code == 0
+        self.ok("DEL", pod, CNI_IFNAME="again0")
+
+
+def macvlan(node: Node, **keys: Any) -> dict[str, Any]:
+    """A configuration of a macvlan, or of the kind that is named, over the PF."""
+    return node.conf(**{"deviceID": ..., "master": PF} | keys)
 
 
 def picture() -> tuple[Any, ...]:

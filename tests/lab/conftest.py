@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 from guest.kernel_log import KernelLog
-from guest.machine import Guest, hardware
-from guest.node import Node, picture
+from guest.machine import Guest, hardware, rdma, set_mode
+from guest.node import PF, Node, picture
 from topology import Pod, until
 
+HCA = "hcapf"
 # Not a tier that is missing outside the guest: tests/test_lab.py goes where it is.
 _MODE = Path("/sys/module/ib_core/parameters/netns_mode")  # Y for shared
 _SHARED = _MODE.exists() and _MODE.read_text() == "Y\n"
-collect_ignore_glob = (["test_*.py"] if _SHARED else ["shared"]) if "HPN_LAB" in os.environ else ["*"]
+collect_ignore_glob = (["test_*.py", "infiniband"] if _SHARED else ["shared"]) if "HPN_LAB" in os.environ else ["*"]
 
 
 @pytest.fixture(scope="session")
@@ -69,3 +70,19 @@ def make_pod(guest: Guest) -> Iterator[Callable[[], Pod]]:
 @pytest.fixture
 def pod(make_pod: Callable[[], Pod]) -> Pod:
     return make_pod()
+
+
+@pytest.fixture
+def shared(node: Node) -> Iterator[None]:
+    """The kernel in shared mode, which it changes to and from while there is no namespace but the first."""
+    until(lambda: set_mode("shared"))
+    yield
+    until(lambda: set_mode("exclusive"))
+
+
+@pytest.fixture
+def hca(node: Node) -> Iterator[str]:
+    """An RDMA device of the PF, and its name."""
+    rdma("link", "add", HCA, "type", "testhca", "netdev", PF)
+    yield HCA
+    rdma("link", "delete", HCA)

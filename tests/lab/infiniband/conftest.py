@@ -1,0 +1,25 @@
+"""rail1 as an InfiniBand HCA, for as long as these tests run."""
+
+from collections.abc import Iterator
+
+import pytest
+from guest import hca
+from guest.hca import Node
+from guest.machine import Guest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plugged() -> Iterator[None]:
+    with hca.plugged():
+        yield
+
+
+@pytest.fixture
+def node(guest: Guest) -> Iterator[Node]:
+    """The guest as a node that attaches InfiniBand VFs, which it finds again as they were, on host and PF."""
+    node = Node(guest.tmp_path)
+    before = node.picture()
+    yield node
+    if node.state_files():  # of a test that failed half-way, which is not to fail all others
+        node.call("GC", None, node.conf() | {"cni.dev/valid-attachments": []})
+    assert node.picture() == before

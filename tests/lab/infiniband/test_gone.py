@@ -1,0 +1,129 @@
+"""An InfiniBand VF whose pod, driver or plugin ends at a bad moment."""
+
+import itertools
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guest import hca
+from guest.hca import GUID, OTHER_GUID, RDMA, Node
+from guest.node import pci, rdma_devs
+from killing import killed_at
+from topology import Pod, ip, until
+
+from cni.kinds.sriov import infiniband
+
+REMOVE_MS, BARE = (Path("/sys/module/testib/parameters", name) for name in ("remove_ms", "bare"))
+
+
+@pytest.mark.parametrize("keys", [{}, {"guid": GUID}], ids=repr)
+def test_the_namespace_died(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
+    node.ok("ADD", pod, node.conf(**keys))
+    pod.gone()
+    node.ok("DEL", pod, node.conf(**keys))
+    assert node.state_files() == set()
+
+
+@pytest.mark.parametrize("keys", [{}, {"guid": GUID}], ids=["own", "given"])
+def test_its_rdma_driver_is_no_more(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
+    """A pod that could not be deleted would not bring it back; its PF is told all the same."""
+    before = hca.vf()
+    node.ok("ADD", pod, node.conf(**keys))
+    BARE.write_text("Y")
+    try:
+        hca.drive(node.device, "testib")
+        node.ok("DEL", pod, node.conf(**keys))
+        assert (hca.vf()["port guid"] == GUID, node.state_files()) == (False, set())
+    finally:
+        BARE.write_text("N")
+        hca.drive(node.device, "testib")
+        hca.tell(**{key.replace(" ", "_"): value for key, value in before.items() if "guid" in key})
+
+
+def test_ipoib_is_no_more(node: Node, pod: Pod) -> None:
+    functions = {f"ib{number}": Path("/sys/bus/pci/devices", pci(f"ib{number}")) for number in range(hca.VFS + 1)}
+    node.ok("ADD", pod)
+    subprocess.run(["modprobe", "-r", "ib_ipoib"], check=True)
+    try:
+        node.ok("DEL", pod)
+        assert (rdma_devs(pod.name), node.state_files()) == (set(), set())
+    finally:
+        subprocess.run(["modprobe", "ib_ipoib"], check=True)
+        for suffix in ("-", ""):  # it numbers them anew
+            for name, function in functions.items():
+                (now,) = (function / "net").iterdir()
+                ip("link", "set", now.name, "name", name + suffix)
+
+
+def test_a_dead_owner_is_replaced(node: Node, make_pod: Callable[[], Pod]) -> None:
+    owner, other = make_pod(), make_pod()
+    node.ok("ADD", owner, node.conf(guid=GUID))
+    owner.gone()
+    node.ok("ADD", other, node.conf(guid=OTHER_GUID))
+    assert hca.vf()["port guid"] == OTHER_GUID
+    assert rdma_devs(other.name) == {RDMA}
+    node.ok("GC", None, node.conf() | {"cni.dev/valid-attachments": []})
+    assert other.links() == set()
+
+
+@pytest.fixture
+def slow() -> Iterator[None]:
+    """A driver that takes three seconds to let go of a VF."""
+    REMOVE_MS.write_text("3000")
+    yield
+    REMOVE_MS.write_text("0")
+
+
+def test_a_driver_that_does_not_let_go(node: Node, pod: Pod, slow: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ADD gives up in time, and so does what undoes it; a DEL that waits longer undoes the rest."""
+    with monkeypatch.context() as patch:
+        patch.setattr(infiniband, "_REBIND_TIMEOUT", 0.3)
+        error = node.refused("ADD", pod, node.conf(guid=GUID))
+    assert (error["code"], "has not let go" in error["msg"]) == (11, True)
+    assert "could not undo" in error["details"]
+    node.ok("DEL", pod)
+    assert node.state_files() == set()
+    os.wait()
+
+
+def test_killed_while_the_driver_lets_go(node: Node, pod: Pod, slow: None) -> None:
+    """Who comes next waits until the driver is done."""
+    plugin = os.fork()
+    if not plugin:
+        node.call("ADD", pod, node.conf(guid=GUID))
+        os._exit(0)
+    until(lambda: Path(f"/proc/{plugin}/task/{plugin}/children").read_text(), 20)
+    time.sleep(0.5)
+    os.kill(plugin, signal.SIGKILL)
+    os.waitpid(plugin, 0)
+    REMOVE_MS.write_text("0")
+    node.ok("DEL", pod)
+    assert node.state_files() == set()
+
+
+STRIDE = 5
+
+
+@pytest.mark.parametrize("command", ["ADD", "DEL"])
+def test_killed_between_steps(node: Node, pod: Pod, command: str) -> None:
+    conf = node.conf(guid=GUID, link_state="disable", mtu=2000)
+    before = node.picture()
+    for n in itertools.count():
+        step = n * STRIDE
+        if command == "DEL":
+            node.ok("ADD", pod, conf)
+        killed = killed_at(step, node.request(command, pod, conf))
+        if n % 2:
+            pod.remade()
+        node.ok("DEL", pod, conf, CNI_NETNS="" if n % 2 else pod.path)
+        assert pod.links() == set(), f"VF left in the pod after step {step}"
+        assert node.state_files() == set(), f"files left after step {step}"
+        assert node.picture() == before, f"not as it was after step {step}"
+        if not killed:
+            break
+    assert step > 20
