@@ -12,7 +12,7 @@ GUARDS = [
             "of-this-lease",
             "            if body is None or at in lines or body.get",
             "            if body is None or False and body.get",
-            "unit/test_ipam_damage.py unit/test_ipam_crash.py",
+            "unit/test_ipam_times.py::test_continuations_in_a_circle",
         ),
         (
             "drop-marks-dirty",
@@ -30,31 +30,31 @@ GUARDS = [
             "write-marks-dirty",
             "        self.index.mark_dirty()\n        try:\n            if fresh",
             "        try:\n            if fresh",
-            "unit/test_ipam_crash.py",
+            "unit/test_ipam_crash.py::test_add_killed_within_one_tick_of_the_files_clock",
         ),
         (
             "continuations-first",
             "                self.lines.sync()\n                parts[0]",
             "                parts[0]",
-            "unit/test_ipam_sync.py unit/test_ipam_crash.py",
+            "unit/test_ipam_sync.py::test_continuations_are_on_disk_before_the_line_that_names_them",
         ),
         (
             "write-sync",
             "                self._late.append((lines[0], data))\n            else:\n                self.lines.sync()\n",
             "                self._late.append((lines[0], data))\n",
-            "unit/test_ipam_sync.py unit/test_ipam_crash.py unit/test_ipam_files.py",
+            "unit/test_ipam_sync.py::test_a_lease_changes_alone",
         ),
         (
             "write-failed",
             "                self.lines.write(lines[0], old)\n                self.lines.sync()\n            raise",
             "                pass\n            raise",
-            "unit/test_ipam_sync.py unit/test_ipam_files.py netns/test_full_disk.py",
+            "unit/test_ipam_sync.py::test_the_disk_fails_when_a_lease_changes",
         ),
         (
             "taken-back-is-ours",
             "            if self.lines.read(line) == data:\n                self.lines.write(line, BLANK)",
             "            self.lines.write(line, BLANK)",
-            "unit/test_ipam_sync.py",
+            "unit/test_ipam_sync.py::test_the_disk_fails_and_its_line_is_anothers",
         ),
         (
             "lines-given-back",
@@ -84,6 +84,7 @@ GUARDS = [
             "    table.lines.sync()\n    known",
             "    known",
             "unit/test_ipam_sync.py::test_what_a_killed_one_wrote_is_synced unit/test_ipam_sync.py",
+            "the same file is synced once more when all is decided, and before anybody is told",
         ),
         (
             "known",
@@ -103,7 +104,7 @@ GUARDS = [
             "the-old-give-way",
             "        return line in found.old, checksum",
             "        return False, checksum",
-            "unit/test_ipam_sync.py::test_the_power_goes_while_an_address_changes_hands",
+            "unit/test_ipam_sync.py::test_one_of_this_boot_stands_before_one_of_an_older",
         ),
         (
             "stay-held",

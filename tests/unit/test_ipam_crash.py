@@ -83,6 +83,22 @@ def test_add_killed_at_every_step(net, then, first, args):
         assert net.agrees(), step
 
 
+def test_add_killed_within_one_tick_of_the_files_clock(net, args):
+    """Two changes in one tick leave the file with one time: only the index itself can say that it lacks the second."""
+
+    def prepare():
+        net.add("other")
+        stat = net.file.stat()
+        times[:] = stat.st_atime_ns, stat.st_mtime_ns
+
+    times = []
+    for step in each_step(net, prepare, partial(net.reply, "ADD", "c", args=args)):
+        os.utime(net.file, ns=tuple(times))
+        assert net.call("DEL", "c") == {}, step
+        assert net.leases().keys() == {"other:net1"}, step
+        assert net.agrees(), step
+
+
 @pytest.mark.parametrize("then", ["ADD", "DEL", "GC"])
 def test_delete_killed_at_every_step(net, then, args):
     before = {}

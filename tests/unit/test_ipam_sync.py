@@ -70,21 +70,37 @@ def test_others_go_on(net: Net, at_the_sync: AtTheSync, command: str, ours: str)
     assert net.agrees()
 
 
+def locked(net: Net) -> None:
+    with pytest.raises(TryAgain):
+        Lock(str(net.dir / "lock"), 0)
+
+
 def test_a_lease_of_several_lines_is_released_alone(net: Net, at_the_sync: AtTheSync) -> None:
     """Its continuations may be another's only when the disk knows that it is gone."""
-
-    def locked() -> None:
-        with pytest.raises(TryAgain):
-            Lock(str(net.dir / "lock"), 0)
-        locks.append("held")
-
-    locks = list[str]()
     net.add("c", args=LONG)
     assert b'"next"' in net.lines()[net.line("c")]
-    at_the_sync(locked)
+    at_the_sync(partial(locked, net))
     assert net.call("DEL", "c") == {}
-    assert locks == ["held"]
     assert net.agrees()
+
+
+def test_a_lease_changes_alone(net: Net, at_the_sync: AtTheSync) -> None:
+    """What it had may be another's only when the disk knows what it has now."""
+    net.add("c", args="IP=10.0.0.20")
+    at_the_sync(partial(locked, net))
+    assert net.add("c", args="IP=10.0.0.21")[0] == "10.0.0.21"
+    assert net.agrees()
+
+
+def test_continuations_are_on_disk_before_the_line_that_names_them(net: Net, at_the_sync: AtTheSync) -> None:
+    def half() -> None:
+        kinds.append((any(b'"of"' in line for line in net.lines()), "c:net1" in net.leases()))
+
+    kinds = list[tuple[bool, bool]]()
+    at_the_sync(half)
+    net.add("c", args=LONG)
+    assert kinds == [(True, False)]
+    assert "c:net1" in net.leases()
 
 
 @pytest.mark.parametrize("args", ["", f";{LONG}"], ids=["short", "long"])
@@ -107,6 +123,24 @@ def test_the_power_goes_while_an_address_changes_hands(net: Net, at_the_sync: At
     assert len([ip for ips in held.values() for ip in ips if ip in given]) <= 2
     assert not any(line.startswith(b'{"of"') for line in net.lines())
     assert not (net.dir / "quarantine").exists()
+    assert net.agrees()
+
+
+def test_one_of_this_boot_stands_before_one_of_an_older(net: Net) -> None:
+    """Also where the older one says that it was written later: the count begins anew where the index was removed."""
+    given = net.add("c")
+    old, line = net.lines()[net.line("c")], net.line("c")
+    net.call("DEL", "c")
+    net.add("other")
+    assert net.line("other") == line
+    net.call("DEL", "other")
+    assert net.add("another", args=f"IP={given[0]}")[0] == given[0]
+    free = max(net.line("first"), net.line("another")) + 1
+    net.overwrite(free, old)
+    net.rewrite("c", boot="0" * 32, n=99)
+    reply = net.reply("ADD", "new")
+    assert (reply.exit_code, reply.log) == (0, ())
+    assert net.leases().keys() == {"first:net1", "another:net1", "new:net1"}
     assert net.agrees()
 
 
@@ -140,6 +174,32 @@ def test_the_disk_fails_and_others_went_on(net: Net, at_the_sync: AtTheSync) -> 
     assert net.call("ADD", "c")["code"] == 5
     assert net.leases().keys() == {*before, "another:net1"}
     net.add("c")
+    assert net.agrees()
+
+
+def test_the_disk_fails_and_its_line_is_anothers(net: Net, at_the_sync: AtTheSync) -> None:
+    def others() -> None:
+        lines.append(net.line("c"))
+        net.call("DEL", "c")
+        net.add("another")
+        lines.append(net.line("another"))
+        fail()
+
+    before, lines = net.leases(), list[int]()
+    at_the_sync(others)
+    assert net.call("ADD", "c")["code"] == 5
+    assert lines[0] == lines[1]
+    assert net.leases().keys() == {*before, "another:net1"}
+    net.add("c")
+    assert net.agrees()
+
+
+def test_the_disk_fails_when_a_lease_changes(net: Net, at_the_sync: AtTheSync) -> None:
+    given = net.add("c", args="IP=10.0.0.20")
+    at_the_sync(fail)
+    assert net.call("ADD", "c", args="IP=10.0.0.21")["code"] == 5
+    assert net.leases()["c:net1"] == given
+    assert net.call("CHECK", "c") == {}
     assert net.agrees()
 
 

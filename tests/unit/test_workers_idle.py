@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from unit.agent_processes import QUIET, SLOW, Agent, answered, ended, states, woken
+from unit.agent_processes import QUIET, SLOW, Agent, answered, ended, states, stopped, woken
 
 agent = pytest.fixture(ended, name="agent")
 
@@ -42,11 +42,14 @@ def test_work_in_idle_time(agent: Agent) -> None:
 
 @pytest.mark.parametrize("agent", [["0"]], indirect=True)
 def test_no_work_in_idle_time_while_a_request_is_served(agent: Agent) -> None:
+    """Also where the other worker has had a request meanwhile, and says that it is idle again."""
     agent.slow()
     assert SLOW > 2 * QUIET
     with agent.connect(b"slow") as slow:
-        pid = agent.slow()
-        assert not agent.written(SLOW - QUIET)
+        pid, began = agent.slow(), time.monotonic()
+        with stopped(pid):
+            assert agent.ask() != pid
+        assert not agent.written(max(0.0, began + SLOW - time.monotonic()))
         assert answered(slow) == pid
     agent.slow()
 
