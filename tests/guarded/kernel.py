@@ -138,7 +138,7 @@ GUARDS = [
             "looked-for",
             "        _look_until_gone(inside, index)\n",
             "        pass\n",
-            "netns/test_unlink.py netns/test_netlink.py",
+            "netns/test_netlink.py::test_a_link_that_stays_is_not_called_gone",
         ),
         ("answer", "                raise_error(body, flags)\n", "", "netns/test_unlink.py netns/test_delete.py"),
         (

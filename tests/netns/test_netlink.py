@@ -209,6 +209,16 @@ def test_a_socket_that_overflowed_is_given_up(pod: Pod, inside: rtnl.Rtnl) -> No
     assert len(list(inside.dump(links.RTM_GETLINK, links.get_link()))) == 2
 
 
+def test_a_link_that_stays_is_not_called_gone(pod: Pod, inside: rtnl.Rtnl) -> None:
+    """The answer is lost, and this link cannot be removed."""
+    lo = inside.link("lo")
+    assert lo
+    overflowed(inside, pod)
+    with pytest.raises(OSError, match="still there") as e:
+        unlink.delete(inside, lo.index)
+    assert e.value.errno == errno.ETIMEDOUT
+
+
 def test_a_dump_of_what_changes_all_the_time_ends(pod: Pod, inside: rtnl.Rtnl) -> None:
     for n in range(60):
         pod.ip("link", "add", f"b{n}", "type", "bridge")
