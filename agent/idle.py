@@ -15,15 +15,15 @@ from cni.state import places
 from ipam import main as ipam
 from ipam import sandboxes, stores
 
-# Seconds between two looks: a runtime that asks for STATUS all the time makes every pause a time for one.
+# Seconds between two looks.  Without this a runtime that keeps asking for STATUS would cause one in each pause.
 EVERY: Final = 60.0
 _TIME: Final = struct.Struct("=d")
-# When the last look was.  Shared, for each is in a process of its own (agent/workers.py).
+# When the last look was; shared, because each look has a process of its own (agent/workers.py).
 _last = mmap.mmap(-1, _TIME.size)
 
 
 def reclaim() -> None:
-    """Once in EVERY seconds at the most.  It says on stderr what it did, and what it could not do."""
+    """Undo what dead pods left, once in EVERY seconds at most; say on stderr what was done, and what could not be."""
     now = time.monotonic()
     (last,) = _TIME.unpack(_last[:])
     if last and now - last < EVERY:
@@ -34,7 +34,7 @@ def reclaim() -> None:
 
 
 def undone(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
-    """Undo all that is dead there, attachments first; a line for each, and for each that could not be undone."""
+    """Undo what dead pods left there, attachments first; a line for each that was undone, or could not be."""
     for state_dir in state_dirs:
         for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}):
             yield (

@@ -1,4 +1,4 @@
-"""Stores that hold so many addresses of one subnet already."""
+"""Stores that already hold a number of addresses of one subnet."""
 
 import shutil
 import sys
@@ -16,7 +16,7 @@ from ipam.stores.holdings import Owner
 
 
 def ours(network: Path, subnet: str, held: int) -> None:
-    """By our own store, in memory, where syncing costs nothing."""
+    """Fill a store of ours, in memory, where a sync costs nothing."""
     ipam = {"type": "hpn-ipam", "ranges": [[{"subnet": subnet}]]}
     choose = partial(leases.choose, load({"ipam": ipam}, {}).sets, ())
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
@@ -27,7 +27,7 @@ def ours(network: Path, subnet: str, held: int) -> None:
 
 
 def theirs(network: Path, subnet: str, held: int) -> None:
-    """As host-local writes them itself: a file per address, and the last one given."""
+    """Write a store as host-local does: a file per address, and the address given last."""
     network.mkdir(parents=True, exist_ok=True)
     first = ip_network(subnet).network_address + 2
     for i in range(held):

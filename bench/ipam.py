@@ -38,7 +38,7 @@ OURS, WARM, THEIRS = "hpn-ipam, cold", "hpn-ipam, warm", "host-local, cold"
 COLOURS = {OURS: "#1f77b4", WARM: "#2ca02c", THEIRS: "#d62728"}
 BY_AGENT = "hpn-ipam, with an agent"
 WORKERS = 64
-# Of each worker.  A cold process takes so long that more would tell nothing new.
+# For each worker.  Cold processes take so long that more turns would tell nothing new.
 TURNS, TURNS_COLD, CYCLES, CYCLES_COLD = 5, 1, 10, 2
 
 
@@ -57,7 +57,7 @@ def environ(verb: str, cid: str, socket: str = "") -> dict[str, str]:
     return {
         "CNI_COMMAND": verb, "CNI_CONTAINERID": cid, "CNI_IFNAME": "hpn0", "CNI_NETNS": "/run/netns/pod",
         "CNI_PATH": "/opt/cni/bin", "PATH": os.environ["PATH"], "HPN_AGENT": socket,
-        # Make's, or an installed one's place would be left behind.
+        # Where make has it unpacked; else the launcher would leave one in the place of an installed program.
         **{name: value for name, value in os.environ.items() if name == "HPN_PROGRAM_DIR"},
     }  # fmt: skip
 
@@ -77,7 +77,7 @@ def process(program: Path, stdin: bytes) -> Callable[[str, str], None]:
 
 
 def peak(program: Path, stdin: bytes) -> float:
-    """The most memory that an ADD has, in MiB.  What forked it counts too, so that is a small one (9 MiB)."""
+    """The most memory of an ADD, in MiB.  That of the process which forks it counts, so a small one does (9 MiB)."""
     script = (
         "import os, sys; pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, "
         "file_actions=[(os.POSIX_SPAWN_OPEN, 1, '/dev/null', os.O_WRONLY, 0)]); print(os.wait4(pid, 0)[2].ru_maxrss)"
@@ -125,13 +125,13 @@ def measure(programs: dict[str, Path], subnet: str, held: int, rounds: int, scra
     return times
 
 
-# By process: the worker, the command, the container, and where the answer will be.
+# For each process: the worker, the command, the container, and the file of its answer.
 Working = dict[int, tuple[int, str, str, int]]
 
 
 @dataclass
 class Crowd:
-    """One side's workers on one network; with the agent at ``socket``, if any."""
+    """One side's workers on one network; with ``socket`` they ask the agent there."""
 
     program: Path
     stdin: bytes
@@ -140,7 +140,7 @@ class Crowd:
     cycles: int = CYCLES
     commands: int = 0
     seconds: float = 0.0
-    # Of each worker the container that it holds an address for, and of each address who holds it.
+    # For each worker the container whose address it holds, and for each address its holder.
     containers: dict[int, str] = field(default_factory=dict)
     holders: dict[str, str] = field(default_factory=dict)
 
@@ -186,7 +186,7 @@ class Crowd:
 
 
 def contend(ours: Path, theirs: Path, scratch: Path) -> list[str]:
-    """The section on many at once."""
+    """The page's section on many at once."""
     socket, subnet = scratch / "agent.sock", "10.0.0.0/24"
     ours_conf = {name: conf("hpn-ipam", subnet, scratch / name) for name in ("warm", "cold")}
     crowds = {
@@ -223,7 +223,7 @@ def table(results: Results) -> list[str]:
 
 
 def plot(results: Results) -> str:
-    """ADD against fill, by powers of ten, a panel per pool."""
+    """A plot of ADD against the number held, in powers of ten, with a panel for each pool."""
     width, height, left, top = 380, 260, 60, 40
 
     def x(held: int) -> float:

@@ -1,4 +1,4 @@
-"""hpn ipam: whose which address is, and what an operator may do about it."""
+"""hpn ipam: who has which address, and what an operator can do about it."""
 
 import argparse
 import json
@@ -106,7 +106,7 @@ def _gc(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> list[str]:
-    """Release what is provably dead; a line for each.  Raises CniError after having tried everything."""
+    """Release what is provably dead; a line for each.  Tries everything, then raises CniError."""
     lines, failures = list[str](), list[CniError]()
     for network in networks(data_dir, sandboxes.gone, names):
         gone = [one for one in network.listed if state(one) in ("dead", "conflict")]
@@ -210,7 +210,7 @@ def _words(value: object) -> str:
 
 
 def _dated(name: str, value: object) -> object:
-    """A moment as a date, as everywhere for people."""
+    """The value, as a date if it is a time."""
     return strftime("%F %T", gmtime(value)) if name in _MOMENTS and isinstance(value, int) and value else value
 
 

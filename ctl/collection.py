@@ -1,4 +1,4 @@
-"""hpn gc: what dead pods left, attachments first, then addresses that no attachment has."""
+"""hpn gc: undo what dead pods left, first attachments, then addresses that no attachment has."""
 
 import argparse
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What a person at the keyboard gets."""
+"""The operator's commands: which one a command line names."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         case ["version" | "--version", *words] if words in ([], ["--licenses"]):
             return _licenses() if words else _version()
         case ["inspect", *words]:
-            # The journal and all it takes: nothing that help and version should wait for.
+            # Imported here, because help and version must not wait for the journal.
             from ctl.inspection import report  # noqa: PLC0415
 
             return _printed("inspect", lambda: (report(words), 0))
@@ -67,7 +67,7 @@ def _version() -> int:
 
 
 def _licenses() -> int:
-    """Print those of all that the program carries, which packaging/supply.py put beside it."""
+    """Print the licences of everything that the program carries; packaging/supply.py puts them beside it."""
     import zlib  # noqa: PLC0415
 
     try:
@@ -80,7 +80,7 @@ def _licenses() -> int:
 
 
 def _printed(command: str, work: Callable[[], tuple[str, int]]) -> int:
-    """Print what it answers, or its error; the exit status."""
+    """Print what the command answers, or its error; the exit status."""
     from cni.protocol.errors import CniError  # noqa: PLC0415
 
     try:

@@ -11,7 +11,7 @@ from ipam.stores.holdings import Kept, Lease, Lost
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
-    """The two commands' options."""
+    """Add the two commands with their options."""
     about = "take over what host-local (a network's directory) or whereabouts (IPPools as JSON) has given"
     command = commands.add_parser("import", help=about, description=about, parents=[common])
     command.add_argument("--from", dest="source", choices=("host-local", "whereabouts"), required=True)

@@ -1,6 +1,6 @@
 """The IPAM part of a network configuration, from decoded JSON to a pool.
 
-models.py has the keys; of the configuration's others ``strict`` is ours: false tolerates unknown keys in ipam.
+The keys of ipam are in models.py.  The key ``strict`` beside it is ours too: false tolerates unknown keys in ipam.
 """
 
 import json
@@ -25,9 +25,9 @@ def load(conf: Config, args: Mapping[str, str]) -> Pool:
     Raises InvalidConfig, UnsupportedField, BadEnvironment; the message is the first problem, details the rest.
     """
     runtime = conf.get("runtimeConfig")
-    if isinstance(runtime, dict):  # the rest of it is each attachment's own
+    if isinstance(runtime, dict):  # its other keys differ between attachments
         runtime = {"ipRanges": runtime.get("ipRanges")}
-    # A node's attachments have one configuration between them.
+    # All attachments of a node share this part, so it is parsed once.
     shared: Json = {"runtimeConfig": runtime, **{key: conf[key] for key in ("ipam", "strict") if key in conf}}
     parsed, rails, sets = _parsed(json.dumps(shared))
     return Pool(
@@ -83,7 +83,7 @@ def _written(conf: Conf) -> Iterator[tuple[str, list[Range]]]:
 
 
 def _rails(conf: Conf) -> tuple[Rail, ...]:
-    """An attachment gets what its rail has, and nothing that stands elsewhere."""
+    """The rails.  With rails an attachment gets what its rail has, so ranges elsewhere are refused."""
     ipam, runtime = conf.ipam, conf.runtime
     if ipam.rails is None:
         if ipam.align:
@@ -101,7 +101,7 @@ def _rails(conf: Conf) -> tuple[Rail, ...]:
 
 
 def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:
-    """The addresses asked for, each once; the prefix length is the subnet's to say, as with host-local."""
+    """The requested addresses, each once; their prefix length is the subnet's, as with host-local."""
     wrong: type[CniError] = InvalidConfig
     where, asked = "ips of runtimeConfig or args.cni", arguments.requested(conf, {}, "ips", "IP")
     if asked is None:
@@ -117,7 +117,7 @@ def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:
 
 
 def _sticky_name(conf: Config, args: Mapping[str, str]) -> str:
-    """Whose the address is, where the attachment says so; else it is the pod's."""
+    """The sticky name that the attachment asks for; empty if it asks for none, and then the pod's name counts."""
     name = arguments.requested(conf, args, "sticky", "STICKY") or ""
     if not isinstance(name, str):
         raise InvalidConfig(f"sticky {name!r} names nobody; give a string")

@@ -1,7 +1,7 @@
 """Addresses that nobody else on the link has: reserve, ask the link, and reserve others in place of what is taken.
 
-In that order, so that whoever is killed in between leaves a lease that DEL finds; and without the store's lock, for
-to ask takes long.
+In that order, so that an ADD that is killed in between leaves a lease that DEL finds.  The store's lock is free
+meanwhile, because asking takes long.
 """
 
 from collections import Counter
@@ -17,31 +17,34 @@ from cni.protocol.spec import Key
 from ipam.ranges import Span, count
 from ipam.stores import Store
 
-# With so many that are taken in a row, somebody else gives addresses out of this range.
+# After so many taken addresses in a row, somebody else gives addresses out of this range.
 MOST: Final = 5
-# Seconds after which no other address is tried.
+# After so many seconds no other address is tried.
 LONGEST: Final = 5.0
-# Seconds that nobody is given an address which another host has.
+# For so many seconds nobody gets an address that another host has.
 APART: Final = 600
-# So many addresses are kept back because one MAC answers for them, and such a part of a set because any does.
+# At most so many addresses are kept back because one MAC answers for them, and at most such a part of a set.
 FEW: Final = 4
 PART: Final = 4
 
-# Which of the addresses others on the link have, and their MACs.
+# The addresses that others on the link have, with their MACs.
 Ask = Callable[[Collection[Address]], Mapping[Address, str]]
 
 
 @dataclass(frozen=True)
 class Link:
-    """Whom to ask, what that is called, and the sets that addresses are of."""
+    """How others on the link are asked, what the link is called, and the sets that addresses are from."""
 
     ask: Ask
     name: str
     sets: Sequence[Sequence[Span]]
 
     def to_keep_back(self, taken: Mapping[Address, str], kept: Mapping[Address, str]) -> list[Address]:
-        """What of it is to be kept back beside what is.  A host that answers for everything must not empty a set: what
-        is not kept back is given to nobody either as long as somebody answers for it."""
+        """The taken addresses to keep back beside those that are kept already.
+
+        A host that answers for everything must not empty a set, so the number is bounded.  The other taken addresses go
+        to nobody either while somebody answers for them.
+        """
         now = dict(kept)
         for address, mac in taken.items():
             spans = next((spans for spans in self.sets if any(address in span for span in spans)), ())
@@ -59,9 +62,10 @@ def resolved(
     link: Link,
     log: list[str],
 ) -> tuple[Ip, ...]:
-    """What ``reserve`` gives the key, once nobody else on the link is found to have it.
+    """Reserve until nobody else on the link is found to have the addresses; what ``reserve`` gave at last.
 
-    Raises AddressConflict for a requested address and after so many tries.  Who held nothing before holds nothing then.
+    Raises AddressConflict for a requested address, and after too many tries.  Then a key that held nothing before holds
+    nothing again.
     """
     had, ips, began = _holds(store, key), tuple[Ip, ...](), monotonic()
     found, kept, unique = dict[Address, str](), dict[Address, str](), set[Address]()
@@ -76,7 +80,7 @@ def resolved(
             again = taken.keys() <= found.keys()
             found |= taken
             unique |= new - taken.keys()
-            # Who asks for an address means that one, and is to have it as soon as the other has gone.
+            # A requested address is not declined: the attachment can have it as soon as the other host has gone.
             if others := {address: mac for address, mac in taken.items() if address not in requested}:
                 kept |= store.decline(key, others, APART, link.to_keep_back)
                 log.extend(_said(others, kept))
@@ -103,7 +107,7 @@ def _said(taken: Mapping[Address, str], kept: Mapping[Address, str]) -> list[str
 
 
 def _refuse_requested(taken: Mapping[Address, str], requested: Sequence[Address]) -> None:
-    """Raises AddressConflict where another try would not help."""
+    """Raises AddressConflict if another host has a requested address: another try would not help."""
     if wrong := {address: mac for address, mac in taken.items() if address in requested}:
         raise AddressConflict(f"requested address {_words(wrong)}; find that host, or request another")
 

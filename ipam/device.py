@@ -1,6 +1,6 @@
-"""What device an attachment is over, by its configuration and /sys.  Where there are rails only.
+"""Which device an attachment is over, by its configuration and /sys; asked only if there are rails.
 
-The configuration is the main plugin's, whichever that is, and all that an IPAM plugin is told.
+An IPAM plugin is told the main plugin's configuration, whichever plugin that is, and nothing else.
 """
 
 from pathlib import Path
@@ -11,18 +11,18 @@ from cni.protocol import arguments, spec
 from cni.protocol.spec import Config
 from ipam.rails import Device
 
-# Plugins that take a master, if need be by the default route, and pass over the device that Multus adds.
+# Plugins that take a master, by default the one of the default route, and ignore the device that Multus adds.
 _OVER_A_MASTER = {"macvlan", "ipvlan"}
 
 
 def of(conf: Config, root: Path = sysfs.SYS) -> Device:
-    """What is known; empty where the configuration names no device.  Raises InvalidConfig."""
-    # What host-device calls so is moved, where a master is not; a rail is named by either.
+    """What is known of the device; empty if the configuration names none.  Raises InvalidConfig."""
+    # host-device has a device, which is moved, and other kinds a master, which stays; a rail names either.
     named = "device" if "host-device" in (conf.get("kind"), conf.get("type")) else "master"
     master, pf = _interface(conf.get(named)), _interface(conf.get("pf"))
     if master:
         under = [] if conf.get("linkInContainer") else sysfs.functions_under(master, root)
-        # A bond's packets leave by several: it is on the rail that names it.
+        # A bond's packets leave by several devices, so only its name says which rail it is on.
         return {"master": [master], **(_behind(under[0], root) if len(under) == 1 else {})}
     device = arguments.requested(conf, {}, "deviceID", "") or conf.get("deviceID") or conf.get("pciBusID")
     if isinstance(device, str) and device and not _defaults_to_a_master(conf):
@@ -36,7 +36,7 @@ def of(conf: Config, root: Path = sysfs.SYS) -> Device:
 
 
 def _behind(function: sysfs.Function, root: Path) -> Device:
-    """A VF is where its PF is."""
+    """What is known of a function; a VF is known by its PF too."""
     pf = sysfs.function(function.pf, root) if function.pf else function
     node = sysfs.numa_node(function.address, root)
     return {

@@ -1,4 +1,4 @@
-"""Who gets which address: what was asked for, else what the attachment has, else the next free one.  Pure."""
+"""Who gets which address: the requested one, else the one that the attachment has, else the next free one.  Pure."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from ipam.stores import Book
 def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
     """One address from each set, in their order.
 
-    What the attachment holds already is kept where it still fits, so that a repeated ADD answers the same.
+    The attachment keeps what it holds where that still fits, so that a repeated ADD answers the same.
     Raises AddressUnavailable for a requested address, PoolExhausted for a set.
     """
     asked = asked_for(sets, requested, book)
@@ -20,7 +20,7 @@ def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -
 
 
 def asked_for(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -> dict[str, Address]:
-    """The requested address that each set, by its key, is to give.  Raises AddressUnavailable."""
+    """By the key of a set, the requested address that it has to give.  Raises AddressUnavailable."""
     asked = dict[str, Address]()
     for address in requested:
         range_set = next((s for s in sets if address in s), None)
@@ -38,7 +38,7 @@ def asked_for(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book
 
 
 def why_not(sets: Sequence[RangeSet], address: Address) -> str:
-    """Why no set gives the address: the most particular reason first."""
+    """Why no set gives the address; the most particular reason there is."""
     ranges = [r for s in sets for r in s.ranges]
     for r in ranges:
         if address == r.gateway:

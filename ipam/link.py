@@ -1,6 +1,6 @@
-"""Addresses for an interface that is there: made of its MAC, or probed for on its link.
+"""Addresses that need the interface: made of its MAC, or probed for on its link.
 
-Imported where a configuration asks for one of these only.
+Imported only if a configuration asks for one of these.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,18 +20,18 @@ from ipam import conflicts, eui64
 from ipam.pool import Pool, RangeSet
 from ipam.stores import Store
 
-# Seconds.  A VF has its carrier after its PF's next interrupt; the switch's port behind it was up before.
+# Seconds.  A VF has its carrier after its PF's next interrupt; the switch's port was up before.
 CARRIER_TIMEOUT: Final = 2.0
 
 
-# What holds addresses for the attachment, of which these are requested.
+# Holds addresses for the attachment; it is given the requested ones.
 Reserve = Callable[[Sequence[Address]], tuple[Ip, ...]]
 
 
 def reserved(
     request: Request, pool: Pool, sets: Sequence[RangeSet], store: Store, reserve: Reserve, log: list[str]
 ) -> tuple[Ip, ...]:
-    """What ``reserve`` gives, with the addresses requested that the interface's MAC has in the sets, and probed for.
+    """What ``reserve`` gives.  The addresses made of the interface's MAC are requested too, and all are probed for.
 
     Raises LinkUnavailable where there is no such interface (yet), or no carrier; BadEnvironment, InvalidConfig,
     AddressConflict, and what ``reserve`` does.
@@ -59,18 +59,18 @@ def reserved(
 
 
 def _name(request: Request, link: Link) -> str:
-    """What people know the link by."""
+    """The link's name for people."""
     master = configuration(request).get("master")
     return f"the link of {link.name}" + (f" (master {master})" if isinstance(master, str) else "")
 
 
 def refuse_unless_probeable(link: Link) -> None:
-    """Raises InvalidConfig where nobody would answer, or we would not hear it."""
+    """Raises InvalidConfig if nobody could answer a probe, or we could not hear the answer."""
     why = ""
     if link.infiniband:
         why = "is InfiniBand, whose frames its driver alone can make"
     elif link.kind == "ipvlan":
-        # ipvlan_addr_lookup: none of them has the target of an answer to a probe, 0.0.0.0.
+        # An answer to a probe goes to 0.0.0.0, which no ipvlan has (ipvlan_addr_lookup).
         why = "is an ipvlan, and answers to who has no address yet go to its master"
     elif not link.arp or len(link.mac) != 17:
         why = "has neither ARP nor neighbour discovery"
@@ -80,8 +80,8 @@ def refuse_unless_probeable(link: Link) -> None:
 
 @contextmanager
 def _up(pod: Pod, link: Link) -> Iterator[None]:
-    """The link up and with carrier, and after that as it was: what is done when it first goes up, such as to announce
-    its addresses (arp_notify), is still to come.  Raises LinkUnavailable, OSError."""
+    """Have the link up and with carrier, and restore it afterwards: it still has to go up for good, which announces its
+    addresses (arp_notify).  Raises LinkUnavailable, OSError."""
     if link.up and link.carrier:
         yield
         return

@@ -37,7 +37,7 @@ def run(request: Request) -> Reply:
 
 
 def ask(request: Request, log: list[str]) -> Result | None:
-    """The same for a caller in this process, who has checked the environment: no JSON, and errors are raised."""
+    """The same for a caller in this process that has checked the environment; raises errors and returns no JSON."""
     return COMMANDS[request.command](request, spec.configuration(request), log)
 
 
@@ -69,7 +69,7 @@ def add(request: Request, conf: Config, log: list[str]) -> Result:
 
 
 def delete(request: Request, conf: Config, log: list[str]) -> None:
-    """Release what this attachment holds, whatever the configured ranges have become since.
+    """Release what this attachment holds, whatever ranges are configured by now.
 
     Raises IoFailure, TryAgain and, once, RecordUnreadable.
     """
@@ -77,7 +77,7 @@ def delete(request: Request, conf: Config, log: list[str]) -> None:
 
 
 def check(request: Request, conf: Config, log: list[str]) -> None:
-    """The lease stands, and the result the runtime kept has its addresses.  Raises CheckFailed."""
+    """See that the lease stands, and that the runtime's previous result has its addresses.  Raises CheckFailed."""
     held = _store(conf, log).check(request.key)
     if conf.get("prevResult") is None:
         return
@@ -92,7 +92,7 @@ def check(request: Request, conf: Config, log: list[str]) -> None:
 
 
 def status(_request: Request, conf: Config, log: list[str]) -> None:
-    """An ADD without requests would be served.  Raises NotAvailable, InvalidConfig, UnsupportedField."""
+    """See that an ADD without requests would be served.  Raises NotAvailable, InvalidConfig, UnsupportedField."""
     if _says_nothing(conf):
         return
     pool = _pool(conf, {})
@@ -104,8 +104,8 @@ def status(_request: Request, conf: Config, log: list[str]) -> None:
 
 
 def _says_nothing(conf: Config) -> bool:
-    """Whether there is nothing to ask about: Multus (4.3) strips a network that it was given by its file to ipam.type.
-    No ADD comes like that, and to call it an error would take the node down."""
+    """Whether the configuration says nothing but ipam.type: Multus (4.3) strips a network to that which it has from a
+    file.  No ADD comes like that, and an error here would take the node down."""
     ipam, runtime = conf.get("ipam"), conf.get("runtimeConfig")
     return (
         isinstance(ipam, dict) and ipam.keys() <= {"type"} and not (isinstance(runtime, dict) and "ipRanges" in runtime)
@@ -113,16 +113,16 @@ def _says_nothing(conf: Config) -> bool:
 
 
 def collect(request: Request, conf: Config, log: list[str]) -> None:
-    """Release what the runtime's list does not name; without a list, what is provably dead."""
+    """Release the leases that the runtime's list does not name; without a list, those that are provably dead."""
     store = _store(conf, log)
 
     def attached() -> Collection[Key]:
-        # Here it is alone with the leases that were read; its caller may have been killed while it waited for that.
+        # Asked here, because the caller may have been killed while this waited for the store.
         request.refuse_if_abandoned()
         return request.attached()
 
     store.collect(spec.valid_attachments(conf), attached)
-    # What others on the link had is asked for again by whoever is to be given it.
+    # An address that another host had is free again: whoever gets it next probes for it.
     store.release_conflicts()
 
 
@@ -136,7 +136,7 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def _terms(pool: Pool, pod: str, place: str) -> Terms:
-    """Raises BadEnvironment where nothing says whose a sticky address is."""
+    """What happens to the addresses after their release.  Raises BadEnvironment if nothing names a sticky owner."""
     if not pool.sticky:
         return Terms(pool.cooldown)
     name = pool.sticky_name or pod
@@ -151,9 +151,9 @@ def _terms(pool: Pool, pod: str, place: str) -> Terms:
 
 
 def _with_the_deads(store: Store, log: list[str], pool: Pool, ask: Callable[[], T]) -> T:
-    """What ``ask`` answers, if need be with the addresses of who is provably dead.
+    """What ``ask`` answers; if addresses are short, after the provably dead leases were released.
 
-    Only then: it takes a look at every lease there is.
+    Not before, because that looks at every lease.
     """
     try:
         return ask()
@@ -165,8 +165,8 @@ def _with_the_deads(store: Store, log: list[str], pool: Pool, ask: Callable[[], 
     return ask()
 
 
-# pydantic and filelock are most of this program's start-up: VERSION needs none of them, and DEL,
-# which has to work under a configuration that is no longer valid, only the last.
+# pydantic and filelock take most of this program's start.  VERSION needs neither.  DEL needs filelock only, and must
+# work under a configuration that is no longer valid.
 
 
 def _sandbox(request: Request) -> Sandbox | None:
@@ -182,7 +182,7 @@ def _gone(boxes: Collection[Sandbox]) -> Collection[Sandbox]:
 
 
 def _rail(pool: Pool, conf: Config) -> int | None:
-    """The place of the rail that the attachment is on, None where there are none.  Raises InvalidConfig."""
+    """The place of the rail that the attachment is on; None if there are no rails.  Raises InvalidConfig."""
     if not pool.rails:
         return None
     from ipam import device, rails  # noqa: PLC0415

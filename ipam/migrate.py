@@ -1,4 +1,4 @@
-"""Other IPAMs' state as leases, and leases as host-local's state.  Decides nothing, and writes host-local's only."""
+"""Other IPAMs' state as leases, and leases as host-local's state.  Decides nothing; writes host-local's files only."""
 
 import json
 import os
@@ -28,7 +28,7 @@ Given = dict[Key, tuple[str, list[IPv4Interface | IPv6Interface]]]
 
 @contextmanager
 def host_local_locked(directory: Path) -> Iterator[None]:
-    """Alone with a network's directory, as host-local itself would be."""
+    """Hold the lock of a network's directory, as host-local does."""
     try:
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as e:
@@ -90,7 +90,7 @@ def from_whereabouts(file: Path, pods: frozenset[str] | None, ifname: str = "") 
 
 
 def to_host_local(directory: Path, leases: Sequence[Lease], last: Sequence[Address], *, dry_run: bool) -> list[str]:
-    """Write the files; what is in their way, and then nothing was written.  Raises IoFailure."""
+    """Write the files; in words, what is in their way, and then nothing was written.  Raises IoFailure."""
     files = {directory / str(ip): _content(lease) for lease in leases for ip in lease.ips}
     there = {path: path.read_bytes() for path in files if path.exists()} if directory.exists() else {}
     foreign = [path for path in _addresses(directory) if path not in files] if directory.exists() else []
@@ -148,6 +148,6 @@ def _leases(given: Given, wrong: list[str]) -> list[Lease]:
             f"{len(wrong)} entries name no attachment; remove them, or give --ifname where that is missing: "
             + "; ".join(wrong)
         )
-    # Of this boot: that they are older is nothing that these tell, and who is alive must not be dead to us.
+    # Of this boot: these files do not tell their age, and a living pod must not count as dead.
     now, boot = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), durable.boot_id()
     return [Lease(Owner(key, pod), tuple(addresses), boot, now) for key, (pod, addresses) in given.items()]

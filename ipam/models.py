@@ -26,10 +26,10 @@ PROBE, PROBE_LEAST, PROBE_MOST = 0.3, 0.03, 10.0
 
 
 def address_of(value: object) -> Address:
-    text = str(value)  # of a number too: ip_address takes every one below 2**32 for an IPv4 address
+    text = str(value)  # ip_address takes every number below 2**32 for an IPv4 address
     with suppress(ValueError):
         address = ip_address(text)
-        if "%" not in text:  # a scope is an interface's, and no address's
+        if "%" not in text:  # a scope names an interface
             return address
     raise ValueError("not an IP address; write it in full, as in 10.0.0.5 or fd00::5")
 
@@ -75,7 +75,7 @@ _PciAddress = Annotated[str, PlainValidator(_pci_address)]
 
 
 def _listening(value: object) -> float:
-    """Seconds; numbers and no text that looks like one."""
+    """Seconds; a text that looks like a number is refused."""
     if isinstance(value, bool):
         return PROBE if value else 0.0
     if not isinstance(value, int | float) or not (value == 0 or PROBE_LEAST <= value <= PROBE_MOST):
@@ -92,9 +92,9 @@ _U32 = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
 
 
 class Section(BaseModel):
-    """An object of ours: an unknown key is refused, lest a misspelled one be ignored in silence."""
+    """An object of ours.  It refuses unknown keys, so that a misspelled key is not ignored in silence."""
 
-    # Built once, as part of the whole.
+    # Deferred, so that it is built once, as part of the whole.
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, defer_build=True)
 
     @model_validator(mode="before")
@@ -154,7 +154,7 @@ def listed(key: str, sets: list[list[RangeKeys]]) -> Iterator[tuple[str, list[Ra
 
 
 class Sets(Bounds):
-    """A range in place, and sets of ranges."""
+    """A range written in place, and sets of ranges."""
 
     subnet: _Subnet | None = None
     """One range, as the first set; the other keys of a range may stand beside it.
@@ -194,7 +194,7 @@ class RailKeys(Sets):
     """The device is, or leaves by, a function of this NUMA node."""
 
     def device(self) -> dict[str, str | int | None]:
-        """What the rail may be known by."""
+        """The properties that the rail may be known by."""
         return {"pf": self.pf, "master": self.master, "pciAddress": self.pci_address, "numaNode": self.numa_node}
 
 
@@ -272,7 +272,7 @@ class RuntimeKeys(BaseModel):
 
 
 class Conf(BaseModel):
-    """What of a configuration is ours."""
+    """The part of a configuration that is ours."""
 
     model_config = ConfigDict(defer_build=True)
 

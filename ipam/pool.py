@@ -1,4 +1,4 @@
-"""The pool of a network: the ranges as they are written, checked, and what may be given of them.  Pure."""
+"""The pool of a network: its ranges as they are written, checked, and the addresses they have to give.  Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from ipam.ranges import Span, assignable, subtract, whole
 
 @dataclass(frozen=True)
 class Range:
-    """A subnet and the part of it that is to be given, as written; the gateway's default is filled in."""
+    """A subnet and the part of it to give addresses from, as written; the default gateway is filled in."""
 
     key: str  # where the configuration has it: ipam.ranges[0][1]
     subnet: Network
@@ -22,7 +22,7 @@ class Range:
     gateway: Address | None = None
     exclude: tuple[Span, ...] = ()
     reserved: tuple[Span, ...] = ()
-    # Whether the interface's MAC says which address.
+    # Whether the address is made of the interface's MAC.
     eui64: bool = False
 
     @property
@@ -32,16 +32,16 @@ class Range:
         return Span(default.version, first, default.last if self.end is None else int(self.end))
 
     def ip(self, address: Address) -> Ip:
-        # By number: of an address it makes text first, and reads that.
+        # By number, because of an address ipaddress makes a text first, and parses that.
         interface = IPv4Interface if address.version == 4 else IPv6Interface
         return Ip(interface((int(address), self.subnet.prefixlen)), self.gateway)
 
 
 @dataclass(frozen=True)
 class RangeSet:
-    """Ranges that together give an attachment one address; ``usable`` is what they have to give, by range.
+    """Ranges that together give an attachment one address; ``usable`` are the addresses each of them has to give.
 
-    ``all_spans`` is that in one, and ``spans`` without what is given on request only.
+    ``all_spans`` is all of that, and ``spans`` is that without the addresses that are given on request only.
     """
 
     key: str
@@ -67,7 +67,7 @@ class RangeSet:
 
 @dataclass(frozen=True)
 class Rail:
-    """What attachments get whose device has this property: ``by`` is pf, master, pciAddress or numaNode."""
+    """The sets of attachments whose device has this property; ``by`` is pf, master, pciAddress or numaNode."""
 
     key: str
     by: str
@@ -78,29 +78,29 @@ class Rail:
         return f"{self.by} {self.value}"
 
 
-# A rail as it is written: its key, what it may be known by, and its sets.
+# A rail as it is written: its key, the properties it may be known by, and its sets.
 Device = Mapping[str, str | int | None]
 Written = tuple[str, Device, Sequence[tuple[str, Sequence[Range]]]]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """What an ADD may give, what it asks for, and what it passes on.
+    """What an ADD may give, which addresses it requests, and what it passes on in the result.
 
-    Where there are rails it gives of one rail's sets only, and ``sets`` are those of all.
+    With rails an ADD gives from one rail's sets only, and ``sets`` are those of all rails.
     """
 
     sets: tuple[RangeSet, ...]
     requested: tuple[Address, ...] = ()
     routes: tuple[Route, ...] = ()
     dns: Json = field(default_factory=dict)
-    # Seconds, and whose the addresses are where the request says so.
+    # Seconds; and the owner of the addresses if the request names one.
     cooldown: int = 0
     sticky: int = 0
     sticky_name: str = ""
     rails: tuple[Rail, ...] = ()
     align: bool = False
-    # Seconds to listen whether others on the link have an address.
+    # Seconds to listen for others on the link that have an address.
     probe: float = 0.0
 
     @property
@@ -110,9 +110,9 @@ class Pool:
 
 
 def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet, ...]:
-    """The sets, each under its key, fit to be given from.  Raises InvalidConfig, with all that is wrong."""
+    """The sets, each with its key, ready to give from.  Raises InvalidConfig, with all that is wrong."""
     ranges = [r for _, members in written for r in members]
-    # What is between ranges can be judged only when each is right by itself.
+    # Ranges can be compared only when each is right by itself.
     _refuse([why for r in ranges for why in _misplaced(r)] or list(_at_odds(written)))
     # A gateway is no pod's address, whichever range of its subnet names it.
     gateways = [Span.of(r.gateway, r.gateway) for r in ranges if r.gateway is not None]
@@ -130,7 +130,7 @@ def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet
 
 
 def rails_of(written: Sequence[Written], *, align: bool) -> tuple[Rail, ...]:
-    """The rails, their sets fit to be given from.  Raises InvalidConfig, with all that is wrong."""
+    """The rails, their sets ready to give from.  Raises InvalidConfig, with all that is wrong."""
     _refuse([why for one in written for why in _misnamed(*one)])
     rails, fit = dict[tuple[str, str | int], Rail](), iter(range_sets([s for *_, sets in written for s in sets]))
     for key, device, sets in written:
@@ -152,7 +152,7 @@ def _misnamed(key: str, device: Device, sets: Sequence[object]) -> Iterator[str]
 
 
 def _unalignable(rails: Sequence[Rail]) -> Iterator[str]:
-    """A host number must mean one address on each rail, and on no two the same one."""
+    """Why rails cannot be aligned: a host number must mean one address on each rail, another on every rail."""
     for s in (s for rail in rails for s in rail.sets):
         if len(s.ranges) > 1:
             yield f"ipam.align: {s.key} has {len(s.ranges)} ranges; a set gives aligned addresses of one range only"
@@ -178,7 +178,7 @@ def _refuse(wrong: Sequence[str]) -> None:
 
 
 def _misplaced(r: Range) -> Iterator[str]:
-    """What of a range is not where its subnet is."""
+    """The parts of a range that are outside its subnet, and ranges that contradict themselves."""
     parts = {"rangeStart": r.start, "rangeEnd": r.end, "gateway": r.gateway}
     spans = {name: Span.of(address, address) for name, address in parts.items() if address is not None}
     spans |= {f"exclude[{i}]": span for i, span in enumerate(r.exclude)}
@@ -196,7 +196,7 @@ def _misplaced(r: Range) -> Iterator[str]:
 
 
 def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
-    """What is wrong between ranges that are right by themselves."""
+    """What is wrong between ranges that are each right."""
     if not written:
         yield "ipam has no range; set ipam.subnet or ipam.ranges"
     for key, members in written:

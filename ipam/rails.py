@@ -1,7 +1,7 @@
 """Which rail an attachment is on, and addresses that have the same host number on all rails.  Pure.
 
-A host number is an address minus its subnet's first.  With ``align`` it belongs to one container on every rail, from
-its first attachment on: the others find their address free.
+A host number is an address minus its subnet's first address.  With ``align`` a number belongs to one container on every
+rail from its first attachment on, so the later attachments find their address free.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from ipam.pool import Pool, Rail, RangeSet
 from ipam.ranges import Span, common, next_free, whole
 from ipam.stores import Book, Choose
 
-# What is known of an attachment's device: under each key that a rail may have, what it would match.
+# What is known of an attachment's device: for each key of a rail, the values that match.
 Device = Mapping[str, Sequence[str | int]]
 
 
@@ -43,13 +43,13 @@ def choice(pool: Pool, at: int, requested: Sequence[Address]) -> Choose:
 
 
 def rehearsal(pool: Pool) -> Choose:
-    """Raises what an ADD on any of the rails would, for a container that has nothing yet."""
+    """A choice that raises what an ADD on any rail would, for a container that has nothing yet."""
     every = [choice(pool, at, ()) for at in range(len(pool.rails))]
     return lambda book: tuple(ip for choose in every for ip in choose(book))
 
 
 def _aligned(rails: Sequence[Rail], at: int, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
-    """As leases.choose.  Raises AddressUnavailable where the address of the container's number cannot be given."""
+    """As leases.choose.  Raises AddressUnavailable if the address with the container's number cannot be given."""
     own = rails[at].sets
     asked = leases.asked_for(own, requested, book)
     columns = zip(*(rail.sets for rail in rails), strict=True)
@@ -57,7 +57,7 @@ def _aligned(rails: Sequence[Rail], at: int, requested: Sequence[Address], book:
 
 
 def _pick(own: RangeSet, column: Sequence[RangeSet], asked: Address | None, book: Book) -> Address:
-    """An address of the set; ``column`` are all rails' sets that are aligned with it."""
+    """An address of the set ``own``; ``column`` are the sets of all rails that are aligned with it."""
     sibling, number = next(_numbers(column, book.siblings), (None, 0))
     if sibling is None:
         if asked is not None:
@@ -81,7 +81,7 @@ _REMEDY = f"give all rails the same host numbers, or {_AGAIN}"
 
 
 def _numbers(column: Sequence[RangeSet], addresses: Sequence[Address]) -> Iterator[tuple[Address, int]]:
-    """Of the addresses that are of those sets' subnets the host numbers."""
+    """The addresses in the subnets of those sets, with their host numbers."""
     for address in addresses:
         for s in column:
             if address in s.ranges[0].subnet:
@@ -93,13 +93,13 @@ def _base(s: RangeSet) -> int:
 
 
 def _address(s: RangeSet, number: int) -> Address | None:
-    """Of that host number; None where the subnet has none."""
+    """The address with that host number; None if the subnet has none."""
     subnet = whole(s.ranges[0].subnet)
     return subnet.address(subnet.first + number) if number <= subnet.last - subnet.first else None
 
 
 def _refuse_anothers(own: RangeSet, column: Sequence[RangeSet], asked: Address, book: Book) -> None:
-    """A number that another container has on any rail is not to be had on this one: it would stand in its way."""
+    """Refuse a number that another container has on any rail: here it would stand in that container's way."""
     if asked in book.mine:
         return
     number = int(asked) - _base(own)
@@ -113,7 +113,7 @@ def _refuse_anothers(own: RangeSet, column: Sequence[RangeSet], asked: Address, 
 
 
 def _next(own: RangeSet, column: Sequence[RangeSet], book: Book) -> Address:
-    """Of the next number that is free on all rails, as an address of the set."""
+    """The next number that is free on all rails, as an address of the set ``own``."""
     shifts = [_base(s) - _base(own) for s in column]
     spans: Sequence[Span] = own.spans
     for s, shift in zip(column, shifts, strict=True):

@@ -54,7 +54,7 @@ def assignable(subnet: Network) -> Span:
 
 
 def default_gateway(subnet: Network) -> Address | None:
-    """The first assignable address, as host-local has it; none where that would be half of all there is."""
+    """The first assignable address, as in host-local; none if that would be half of the subnet."""
     return None if _is_tiny(subnet) else subnet.network_address + 1
 
 
@@ -81,7 +81,7 @@ def common(spans: Iterable[Span], others: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def elsewhere(addresses: Iterable[Address], sets: Iterable[Sequence[Span]], given: Sequence[Address]) -> list[Address]:
-    """Those that are of no set of which one is given."""
+    """The addresses that are in no set from which one was given."""
     giving = [span for spans in sets if any(one in span for one in given for span in spans) for span in spans]
     return [address for address in addresses if not any(address in span for span in giving)]
 

@@ -1,4 +1,4 @@
-"""resolv.conf(5)."""
+"""DNS settings from a resolv.conf(5)."""
 
 import json
 
@@ -11,7 +11,7 @@ _LIMIT = 1 << 16
 
 
 def dns(path: str) -> Json:
-    """A resolv.conf(5) as a result's dns.  Raises InvalidConfig, also where the node does not allow the path."""
+    """A result's dns from a resolv.conf(5).  Raises InvalidConfig, also if the node does not allow the path."""
     label = "ipam.resolvConf"
     if not is_absolute(path):
         raise InvalidConfig(f"{label} {json.dumps(path)} must be an absolute path")

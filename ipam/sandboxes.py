@@ -1,7 +1,7 @@
-"""The namespace a lease is for: what it is, and if it is provably gone.  The one part of ipam that asks the kernel.
+"""The namespace that a lease is for: how it is known again, and whether it is provably gone.
 
-Of one that could not be looked for again nothing is recorded, nor before Linux 5.14, where there is no cookie: an
-inode's number is given again.
+Nothing is recorded of a namespace that could not be looked for later, nor before Linux 5.14, which has no cookies: the
+kernel gives an inode's number to another namespace.
 """
 
 import socket
@@ -13,7 +13,7 @@ from ipam.stores.holdings import Sandbox
 
 
 def of(request: Request) -> Sandbox | None:
-    """CNI_NETNS, if it can be known again."""
+    """The namespace of CNI_NETNS, if it can be known again."""
     try:
         if request.inside is None:
             with netns.hold_open(request.netns) as fd:
@@ -29,7 +29,7 @@ def of(request: Request) -> Sandbox | None:
 
 
 def gone(boxes: Collection[Sandbox]) -> frozenset[Sandbox]:
-    """Those of them that are provably gone."""
+    """The namespaces that are provably gone."""
     return netns.gone(boxes)
 
 

@@ -37,16 +37,16 @@ class Book(Protocol):
 
     @property
     def siblings(self) -> tuple[Address, ...]:
-        """What other attachments of this owner's container hold; to ask costs a search through the leases."""
+        """What other attachments of this owner's container hold; asking costs a search through all leases."""
 
     def holder(self, address: Address) -> str:
-        """The key that holds the address, empty if none does."""
+        """In words, who holds the address; empty if nobody does."""
 
     def first_free(self, span: Span) -> Address | None:
-        """The span's lowest address that no key holds."""
+        """The span's lowest address that nobody holds."""
 
 
-# What each range set has to give.
+# The addresses that each range set has to give.
 Ranges = tuple[tuple[Span, ...], ...]
 Choose = Callable[[Book], tuple[Ip, ...]]
 # Picks from the addresses that other hosts answer for those to keep back.  It is given these and what is kept back
@@ -58,12 +58,13 @@ class Store(Protocol):
     """The leases of one network.  Every method raises IoFailure, and TryAgain if others keep it busy."""
 
     def reserve(self, owner: Owner, choose: Choose, ranges: Ranges = ()) -> tuple[Ip, ...]:
-        """Make what ``choose`` picks, and nothing else, the owner's; permanent when this returns.
+        """Hold the addresses that ``choose`` picks for the owner, and nothing else; permanent when this returns.
 
-        To a sticky one, what its name had before is its own.  ``ranges`` is what it picks from, kept for people.
+        ``choose`` sees what the owner's sticky name had before as the owner's own.  ``ranges`` are the ranges that it
+        picks from; they are kept for people.
 
-        What ``choose`` raises passes through and nothing has changed.  Raises RecordUnreadable where the
-        owner has a lease that cannot be read.
+        What ``choose`` raises passes through, and nothing has changed.  Raises RecordUnreadable if the owner has a
+        lease that cannot be read.
         """
 
     def decline(
@@ -79,14 +80,16 @@ class Store(Protocol):
         """Free the addresses that were kept back because other hosts had them; how many."""
 
     def release(self, key: Key, *, unused: bool = False, in_use: bool = False) -> None:
-        """Free whatever the key holds; nothing is fine.  What was never used does not cool down, and what may be in use
-        still is given to nobody in this boot, unless ``collect`` is told that a probe comes before that.
+        """Free whatever the key holds; it is fine if that is nothing.
 
-        Raises RecordUnreadable, once and after the release, where the lease could not be read.
+        ``unused`` addresses do not cool down.  Addresses that may be ``in_use`` are kept back until the next boot, or
+        until ``collect`` is told that they are probed for before anybody gets them.
+
+        Raises RecordUnreadable, once and after the release, if the lease could not be read.
         """
 
     def check(self, key: Key) -> tuple[Address, ...]:
-        """The addresses the key holds.  Raises CheckFailed if there are none or they are not surely its own."""
+        """The addresses the key holds.  Raises CheckFailed if there are none, or if its lease cannot be read."""
 
     def collect(
         self,
@@ -95,17 +98,18 @@ class Store(Protocol):
         *,
         probing: bool = False,
     ) -> int:
-        """Free what no key of ``valid`` holds or, if that is None, what is of an older boot or whose namespace is gone.
+        """Free the leases of all keys that are not in ``valid``; if that is None, free the leases of an older boot and
+        those whose namespace is gone.
 
-        With a list the keys of ``attached`` are spared too.  It is asked after the leases were read, for an attachment
-        has a record before it has a lease.  What was kept back after its release for long enough goes as well, and
-        with ``probing``, for who asks the link before it gives an address, what only may be in use.
+        With a list, the keys of ``attached`` are spared too.  That is called after the leases were read, because an
+        attachment has a record before it has a lease.  Addresses that were kept back for long enough go as well.  With
+        ``probing``, when every address is probed for before it is given, those go too that may still be in use.
 
-        How much it was.  Goes on after errors and raises them as one at the end.
+        How many leases.  Goes on after errors and raises them as one at the end.
         """
 
     def rehearse(self, choose: Choose) -> None:
-        """Whether ``reserve`` would serve a newcomer: the store can be written and ``choose`` does not raise."""
+        """See that ``reserve`` would serve a newcomer: the store can be written and ``choose`` does not raise."""
 
     def adopt(self, leases: Sequence[Lease], *, dry_run: bool = False) -> list[str]:
         """Hold what another IPAM gave, all or nothing; a lease that is here already is fine.
@@ -123,7 +127,7 @@ class Store(Protocol):
 
 
 def none_gone(_boxes: Collection[Sandbox]) -> Collection[Sandbox]:
-    """For whoever frees nothing by it."""
+    """For callers that collect nothing."""
     return ()
 
 

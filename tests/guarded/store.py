@@ -165,7 +165,7 @@ GUARDS = [
             "            if False:\n                raise",
             "unit/test_ipam_damage.py",
         ),
-        ("killed-before-its-sync", "                table.lines.sync()  # it", "                pass  # it"),
+        ("killed-before-its-sync", "                table.lines.sync()  # whoever", "                pass  # whoever"),
         (
             "taken-back",
             "            with self._lock():\n                table.take_back()\n            raise",

@@ -1,7 +1,7 @@
 """A part of a file in blocks of 256 bytes, each followed by its checksum.
 
-A checksum also covers which block it is of, and the generation of the file.  So a flipped bit, a block that was moved
-and a page of zeros are all found by whoever reads the block, and nobody has to read more than that.
+A checksum also covers which block it is of, and the generation of the file.  So whoever
+reads a block finds a flipped bit, a block that was moved and a page of zeros, and has to read no more than the block.
 """
 
 import os
@@ -13,11 +13,11 @@ _STRIDE: Final = SIZE + 4
 
 
 class IndexCorrupt(Exception):
-    """What was read cannot be as it was written.  The words say what."""
+    """Something was not read as it was written; the words say what."""
 
 
 class Blocks:
-    """The blocks of an open file from ``start`` on; what was read is remembered, for the caller has the file's lock."""
+    """The blocks of an open file from ``start`` on.  The caller has the file's lock, so what was read is remembered."""
 
     __slots__ = ("_fd", "_generation", "_seen", "_start")
 
@@ -38,14 +38,14 @@ class Blocks:
         return int.from_bytes((self._seen.get(n) or self._read(n))[within : within + 4], "little")
 
     def write(self, at: int, part: bytes) -> None:
-        """All of it is of one block.  Raises IndexCorrupt, OSError."""
+        """Write a part, all of one block.  Raises IndexCorrupt, OSError."""
         n, within = divmod(at, SIZE)
         before = self._seen.get(n) or self._read(n)
         self._seen[n] = data = before[:within] + part + before[within + len(part) :]
         os.pwrite(self._fd, data + crc32(data, self._generation ^ n).to_bytes(4, "little"), self._start + n * _STRIDE)
 
     def fill(self, at: int, data: bytes) -> None:
-        """Whole blocks, whatever was there.  Raises OSError."""
+        """Write whole blocks, whatever was there.  Raises OSError."""
         first, made = at // SIZE, self._generation
         parts = list[bytes]()
         for i in range(0, len(data), SIZE):

@@ -12,7 +12,7 @@ from ipam.stores.holdings import Lease, Lost
 
 @dataclass
 class TableBook:
-    """A stores.Book for one choice."""
+    """The view of one choice (stores.Book)."""
 
     table: Table
     mine: tuple[Address, ...]

@@ -2,8 +2,8 @@
 
     {"containerID":"...","ifname":"hpn0","addresses":["10.0.0.2/24"],"pod":"ns/p",...,"crc":"0a1b2c3d"}
 
-padded with spaces to a sector.  What does not fit is continued in other lines, each naming the next; the first alone
-makes it a lease, so the others are on disk before it.
+padded with spaces to a sector.  What does not fit continues in other lines, and each line names the next.  The first
+line alone makes it a lease, so the others are on disk before it.
 
     {"containerID":"...",...,"next":7,"crc":"..."}       {"of":3,"addresses":["fd00::2/64"],...,"crc":"..."}
 """
@@ -27,11 +27,11 @@ _SEAL: Final = b',"crc":"%08x"}'
 _ROOM: Final = LINE - len(_SEAL % 0) - 1
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
 _LINKS: Final = 32  # for "of" and "next" where there are several lines
-_TEXT: Final = 320  # what is only for people is cut to this
+_TEXT: Final = 320  # text for people only is cut to this
 
 
 class Unreadable(ValueError):
-    """A line that is neither blank nor as it was written."""
+    """A line is neither blank nor as it was written."""
 
 
 def digest(key: Key) -> bytes:
@@ -39,12 +39,12 @@ def digest(key: Key) -> bytes:
 
 
 def sticky_digest(name: str) -> bytes:
-    """Under which the file finds what is kept for a sticky name.  No key begins with a space."""
+    """The digest of what is kept for a sticky name.  No key begins with a space."""
     return _hash(f" sticky {name}")
 
 
 def digest_of(holding: Holding) -> bytes:
-    """Under which the index finds it."""
+    """The digest by which the index finds a holding."""
     if isinstance(holding, Lease):
         return digest(holding.owner.key)
     if isinstance(holding, Lost):
@@ -58,7 +58,7 @@ def _hash(text: str) -> bytes:
 
 
 def encode(holding: Holding) -> Json:
-    """The body of its line; what is only for people is cut short."""
+    """The body of a holding's line; text for people only is cut short."""
     body = holding.as_json()
     return body | {name: _short(body[name]) for name in ("pod", "netns") if name in body}
 
@@ -104,20 +104,20 @@ def outline(body: Json) -> tuple[bytes, list[tuple[int, int]]]:
 
 
 def to_line_if_it_fits(body: Json) -> bytes | None:
-    """The body as a line, None where it does not fit."""
+    """The body as a line; None if it does not fit."""
     text = _text(body)[:-1]
     return (text + _SEAL % crc32(text)).ljust(LINE - 1) + b"\n" if len(text) < _ROOM else None
 
 
 def to_line(body: Json) -> bytes:
-    """``to_line_if_it_fits``, of what fits.  Raises ValueError."""
+    """The body as a line.  Raises ValueError if it does not fit."""
     if data := to_line_if_it_fits(body):
         return data
     raise ValueError(f"it does not fit into a line: {body!r}")
 
 
 def from_line(data: bytes) -> Json | None:
-    """The body of a line, None if it is blank.  Raises Unreadable."""
+    """The body of a line; None if it is blank.  Raises Unreadable."""
     if data == BLANK:
         return None
     text, _, end = data.rpartition(b',"crc":"')
@@ -134,7 +134,7 @@ def from_line(data: bytes) -> Json | None:
 
 
 def link(body: Json, name: str, otherwise: int) -> int:
-    """The line that "of" or "next" names.  Raises Unreadable."""
+    """The number of the line that "of" or "next" names.  Raises Unreadable."""
     at = body.get(name, otherwise)
     if type(at) is not int or at < 0:
         raise Unreadable(f"{name} {at!r} is no line")
@@ -142,7 +142,7 @@ def link(body: Json, name: str, otherwise: int) -> int:
 
 
 def split(body: Json) -> list[Json]:
-    """The body in parts that fit into a line each, with "of" and "next"."""
+    """The body in parts; each fits into a line together with "of" and "next"."""
     parts: list[Json] = [{}]
     for key, value in ((k, v) for k, values in body.items() for v in _each(values)):
         grown = joined([parts[-1], {key: value}])
@@ -172,7 +172,7 @@ def _text(body: Json) -> bytes:
 
 def _short(text: str) -> str:
     if len(text) <= _TEXT // 2 and text.isascii() and text.isprintable():
-        return text  # as nearly always, and at most twice as long with every character escaped
+        return text  # as nearly always; escapes make it twice as long at most
     while len(json.dumps(text)) > _TEXT:
         text = text[: len(text) * 3 // 4]
     return text

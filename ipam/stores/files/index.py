@@ -1,4 +1,4 @@
-"""Where things are in ``leases``: a binary file of no worth of its own, rebuilt whenever it may be wrong.
+"""Where things are in ``leases``: a binary file that is only a copy, rebuilt whenever it may be wrong.
 
     0         header     the mark, and the leases it is for; counts; the addresses given last; a checksum
     4096      heads      by the hash of a key: the first of the lines that may be its lease
@@ -7,9 +7,9 @@
                          and a checksum of the lease, so that no other line is taken for it
     + 32 M    a page for every block that was ever given from: for each address the line of its lease, or 0 (pages.py)
 
-Heads, pages and records have a checksum after every 256 bytes (blocks.py), which are not counted here.
-Everything is one or two reads away, however much is held.  The tables never grow: with 60,000 leases a chain is one
-long, with ten times as many ten.
+Heads, pages and records have a checksum after every 256 bytes (blocks.py); the sizes above leave them out.
+Each question takes one or two reads, however much is held.  The tables never grow: with 60,000 leases a chain has one
+link, with ten times as many it has ten.
 
 It is marked clean only for the leases file as it was when the mark was set (inode, size, time), in one boot, and not
 while a change is under way: then it is dirty.  So it is never synced, and the next call finds a crash at any point.
@@ -60,11 +60,11 @@ class Index:
     """The open file; the caller has the lock, and closes.  What reads or writes raises IndexCorrupt, OSError."""
 
     def __init__(self, fd: int = -1) -> None:
-        """Without a file it is one in memory, that nobody will find."""
+        """Without a file, an index in memory that only this call uses."""
         self.fd = fd if fd >= 0 else os.memfd_create("index")
         try:
             data = os.pread(self.fd, _PREFIX.size + _HEADER.size + _LASTS * _LAST.size, 0)
-        except OSError:  # of no file
+        except OSError:  # it is no file
             data = b""
         magic, boot, self._mark, said = _PREFIX.unpack(data[: _PREFIX.size].ljust(_PREFIX.size, b"\0"))
         body = data[_PREFIX.size :].ljust(_HEADER.size, b"\0")
@@ -93,11 +93,11 @@ class Index:
         return self.of_this_boot and self._mark == _CLEAN and self._of == _identity(leases)
 
     def mark_dirty(self) -> None:
-        """Before a change."""
+        """To be called before a change."""
         self._set_mark(_DIRTY)
 
     def mark_suspect(self) -> None:
-        """After it was seen to be wrong, or the leases."""
+        """To be called where the index, or the leases, turn out to be damaged."""
         if self._mark == _CLEAN:
             self._set_mark(_SUSPECT)
 
@@ -106,7 +106,7 @@ class Index:
         os.pwrite(self.fd, bytes([mark]), _MARK_AT)
 
     def mark_clean(self, leases: os.stat_result) -> None:
-        """After it."""
+        """To be called after a change."""
         counts = (self.lines, self.free, self.leases, self.pages.count, self._generation, self.written)
         lasts = len(self._last) // _LAST.size
         body = _HEADER.pack(lasts, *_identity(leases), *counts, self.ranges) + self._last
@@ -115,7 +115,7 @@ class Index:
 
     @property
     def last(self) -> tuple[Address, ...]:
-        """The addresses given last: where to go on.  They outlive the boot, as far as they were written."""
+        """The addresses given last, after which the search goes on.  They outlive the boot if they reached the disk."""
         whole = len(self._last) // _LAST.size * _LAST.size
         numbers = [(version, int.from_bytes(n)) for version, n in _LAST.iter_unpack(self._last[:whole])]
         return tuple(Span(v, n, n).address(n) for v, n in numbers if v == 6 or (v == 4 and n < 1 << 32))
@@ -125,10 +125,11 @@ class Index:
         self._last = b"".join(_LAST.pack(a.version, int(a).to_bytes(16)) for a in addresses[:_LASTS])
 
     def rebuild(self, lines: int, held: Iterable[tuple[int, bytes, int, Iterable[tuple[int, int]]]]) -> None:
-        """For so many lines, of which these are held: line, digest of the key, the lease's checksum, its addresses as
-        version and number.
+        """Write the index for so many lines.  ``held`` are those in use: line, digest of the key, the lease's checksum,
+        its addresses as version and number.
 
-        In memory and then in one go: 60,000 leases take a third of a second, nearly all of it for reading them.
+        It is built in memory and written at once: 60,000 leases take a third of a second, nearly all of it for reading
+        them.
         """
         heads = array("I", bytes(4 * HEADS))
         entries = list[tuple[int, int, int]]()
@@ -173,7 +174,7 @@ class Index:
         return 0
 
     def digest(self, line: int) -> bytes:
-        """Of the key whose lease the line is; zeros if it is none."""
+        """The digest of the key whose lease begins at the line; zeros if none does."""
         return self._record(line)[0]
 
     def is_head(self, line: int) -> bool:
@@ -190,18 +191,18 @@ class Index:
         self.leases += 1
 
     def rename(self, old: bytes, new: bytes, line: int, checksum: int) -> None:
-        """The line is another key's now."""
+        """Give the line to another key."""
         self._unlink(old, line)
         self._set_record(line, new, self._head(new), checksum)
         self._set_head(new, line)
 
     def set_checksum(self, line: int, checksum: int) -> None:
-        """The same key's lease says something else now."""
+        """Note that the same key's lease says something else."""
         digest, after, _ = self._record(line)
         self._set_record(line, digest, after, checksum)
 
     def remove(self, digest: bytes, line: int) -> None:
-        """The line is free then."""
+        """Forget the lease, and count its line as free."""
         self._unlink(digest, line)
         self.leases -= 1
         self.push(line)
@@ -227,10 +228,10 @@ class Index:
         self.free = line
 
     def push_all(self, first: int, lines: int) -> None:
-        """The lines from the first up to ``lines``, which are new."""
+        """Count the lines from the first up to ``lines`` as free; they are new."""
         chain = [_RECORD.pack(bytes(DIGEST), line + 1, 0) for line in range(first, lines - 1)]
         chain.append(_RECORD.pack(bytes(DIGEST), self.free, 0))
-        # The block that the last lines before these are in is there.
+        # The first of them may be in a block that has other lines already.
         begun = -first % (SIZE // _RECORD.size)
         for line, record in zip(range(first, first + begun), chain, strict=False):
             self._blocks.write(_record_at(line), record)
@@ -239,7 +240,7 @@ class Index:
         self.free, self.lines = first, lines
 
     def pop(self) -> int:
-        """A free line; there must be one."""
+        """Take a free line; there must be one."""
         line = self.free
         digest, self.free, _ = self._record(line)
         if any(digest):
@@ -247,7 +248,7 @@ class Index:
         return line
 
     def free_lines(self) -> list[int]:
-        """All of them, in the order they will be taken."""
+        """All free lines, in the order in which they will be taken."""
         lines, line = list[int](), self.free
         while line and len(lines) < self.lines:
             lines.append(line)

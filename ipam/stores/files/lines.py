@@ -6,9 +6,9 @@
     jq . leases          shows all of it: to JSON, blank lines are white space
     grep 10.0.0.7 leases shows who has an address
 
-A disk writes a sector whole or not at all, so replacing a line is a commit: before it nothing has happened, after it
-everything.  In place there is nothing to allocate: a lease can be freed on a full disk.  The file grows by many lines
-at once, and is never made smaller.  Not here: locks, and what the lines mean.
+A disk writes a sector whole or not at all, so replacing a line is a commit.  Nothing has to be allocated for it, so a
+lease can be freed on a full disk.  The file grows by many lines at once and never gets smaller.  Locks, and what the
+lines mean, are for others.
 """
 
 import errno
@@ -23,9 +23,9 @@ from cni.state import durable
 from ipam.stores.files.codec import BLANK, LINE, to_line
 
 SCHEMA: Final = 1
-# So many lines there may be.
+# So many lines a file may have.
 MOST_LINES: Final = 1 << 20
-# So many lines at once.
+# So many lines it grows by.
 GROWTH: Final = 128
 # So many lines are read at once.
 READ: Final = 2048
@@ -38,8 +38,8 @@ HEAD: Final = to_line({"schema": SCHEMA, "about": "hpn-ipam: a lease per line of
 
 
 class Lines:
-    """The open file; who writes has the lock, and whoever opened it closes.  A new one is empty, which ``repair`` makes
-    good."""
+    """The open file.  Whoever writes has the lock, and whoever opened it closes it.  A new file is empty until
+    ``repair`` gives it its first line."""
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
@@ -61,18 +61,18 @@ class Lines:
         os.fdatasync(self.fd)
 
     def count(self) -> int:
-        """In lines, the last perhaps not whole; what is behind the most that there may be is none of ours."""
+        """How many lines; the last may be cut off.  What lies behind MOST_LINES is not ours."""
         return min(-(-os.fstat(self.fd).st_size // LINE), MOST_LINES)
 
     def each(self, lines: int) -> Iterator[tuple[int, bytes]]:
-        """So many lines with their numbers, from the first on; shorter than a line where the file ends."""
+        """So many lines with their numbers, from the first on; shorter data where the file ends."""
         for start in range(0, lines, READ):
             data = os.pread(self.fd, READ * LINE, start * LINE)
             for i in range(min(READ, lines - start)):
                 yield start + i, data[i * LINE : (i + 1) * LINE]
 
     def containing(self, text: bytes, lines: int) -> Iterator[int]:
-        """Which of so many lines have the text somewhere; without taking each line by itself."""
+        """Which of so many lines contain the text; faster than to look at each line."""
         for start in range(0, lines, READ):
             data = os.pread(self.fd, READ * LINE, start * LINE)
             at = data.find(text)
@@ -81,7 +81,7 @@ class Lines:
                 at = data.find(text, (at // LINE + 1) * LINE)
 
     def grow(self, lines: int) -> int:
-        """Blank lines from ``lines`` on, on disk; how many there are in all then.  Raises OSError, and none are."""
+        """Add blank lines to a file of so many, on disk; how many it has then.  Raises OSError, and then adds none."""
         more = GROWTH - lines % GROWTH
         try:
             _write(self.fd, BLANK * more, lines * LINE)
@@ -93,7 +93,7 @@ class Lines:
         return lines + more
 
     def copy(self, lines: Sequence[bytes], to: Path) -> Path:
-        """The lines in a new file in that directory, on disk, for people to look at.  Raises OSError, IoFailure."""
+        """Write the lines to a new file in that directory, on disk, for people.  Raises OSError, IoFailure."""
         target = place(to, "leases")
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -106,16 +106,16 @@ class Lines:
 
 
 def place(quarantine: Path, name: str) -> Path:
-    """Where a file of that name may be kept.  Raises OSError, IoFailure."""
+    """A path in quarantine that is free for a file of that name.  Raises OSError, IoFailure."""
     if not stat.S_ISDIR(_mode(quarantine) or stat.S_IFDIR):
         quarantine.rename(_unused(quarantine))
     return _unused(durable.directory(quarantine) / name)
 
 
 def open_file(path: str, log: list[str] | None = None) -> int:
-    """It opened, and made where there is none.  Raises OSError, IoFailure.
+    """Open the file, and make it if there is none.  Raises OSError, IoFailure.
 
-    What cannot be opened, being no file, is moved to quarantine and ``log`` is told, if there is one.
+    With ``log``, what cannot be opened because it is no file is moved to quarantine, and ``log`` says so.
     """
     try:
         return os.open(path, _FLAGS, 0o600)
@@ -126,8 +126,10 @@ def open_file(path: str, log: list[str] | None = None) -> int:
 
 
 def ensure_file(fd: int, path: str, log: list[str] | None = None) -> int:
-    """The descriptor, or that of a file in the place of what is none, which is closed then.  Raises OSError, IoFailure,
-    and what was given is open still."""
+    """The descriptor if it is a file's.  If not, closes it; the descriptor of a new file in its place.
+
+    Raises OSError, IoFailure; then the given one is still open.
+    """
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     if log is None:
@@ -146,12 +148,12 @@ def _in_place_of(path: str, log: list[str]) -> int:
 
 
 def reading(path: Path | str) -> int:
-    """It opened for who changes nothing.  Raises OSError where it is no file."""
+    """Open the file for reading.  Raises OSError if it is no file."""
     return regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), path)
 
 
 def regular(fd: int, path: Path | str) -> int:
-    """The descriptor.  Raises OSError, and it is closed, where it is not a file's."""
+    """The descriptor.  If it is not a file's, closes it and raises OSError."""
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
@@ -174,7 +176,7 @@ def _unused(path: Path) -> Path:
 
 
 def _write(fd: int, data: bytes, at: int) -> None:
-    # A full disk may take a part, and says so only when asked for the rest.
+    # A full disk may take a part, and fails only when it is given the rest.
     while data:
         done = os.pwrite(fd, data, at)
         data, at = data[done:], at + done

@@ -1,11 +1,11 @@
-"""Who has an address: for each block of 4096 addresses that was ever given from a page of the index.
+"""Who has an address: the index has a page for each block of 4096 addresses that was ever given from.
 
     4096 bytes    whose page it is (version, first address), the next page of the same hash, and a checksum of that;
                   for each 64 entries of the page a checksum
     16384 bytes   for each address the line of its lease, or 0
 
-So entries and their checksums are in different pages of the file: also a page as it was earlier is found by whoever
-reads it, and an address that was given since is not taken for free.
+So entries and their checksums are in different pages of the file.  If the disk keeps an old page, whoever reads it
+finds that, and does not take an address for free that was given since.
 """
 
 import os
@@ -33,7 +33,7 @@ _SUMS_AT: Final = _ABOUT.size + 4
 _SUMS: Final = 4 * BLOCK // _SOME
 _ENTRIES_AT: Final = 4096
 _PAGE_SIZE: Final = _ENTRIES_AT + 4 * BLOCK
-# Set in the entry of an address that is held: four zero bytes are then found nowhere but where one is free.
+# Set in the entry of every held address, so that four zero bytes stand for a free address and nothing else.
 _HELD: Final = 1 << 31
 _FREE: Final = b"\0\0\0\0"
 
@@ -57,7 +57,7 @@ class Pages:
         self._found = dict[tuple[int, int], int]()
 
     def rebuild(self, held: Iterable[tuple[int, int, int]]) -> None:
-        """With these addresses: version, number, line."""
+        """Write the pages anew, with these addresses: version, number, line."""
         self._blocks.fill(self._heads, bytes(HEADS_SIZE))
         pages: dict[tuple[int, int], array[int]] = {}
         for version, number, line in held:
@@ -69,7 +69,7 @@ class Pages:
             self._add(version, prefix, page.tobytes())
 
     def holder(self, version: int, number: int) -> int:
-        """The line of the lease that has the address, 0 if it is free."""
+        """The line of the lease that has the address; 0 if it is free."""
         n = self._page(version, number // BLOCK)
         if not n:
             return 0
@@ -91,7 +91,7 @@ class Pages:
             n = self._page(span.version, number // BLOCK)
             if not n:
                 return span.address(number)
-            # Most often it is in the very part; else the rest of the page is looked at.
+            # Most often it is in the first part.
             first, last = number % BLOCK, min(BLOCK, number % BLOCK + span.last - number + 1)
             for at in range(first // _SOME, -(-last // _SOME)):
                 begin = max(first - at * _SOME, 0)
@@ -102,7 +102,7 @@ class Pages:
         return None
 
     def held(self) -> Iterator[tuple[int, int, int]]:
-        """Every address that is held, as version, number and line; but for what is damaged."""
+        """Every held address, as version, number and line; without those in damaged parts."""
         for n in range(1, self.count + 1):
             with suppress(IndexCorrupt):
                 version, prefix, _ = _ABOUT.unpack_from(self._about(n))
@@ -155,7 +155,7 @@ class Pages:
         return about
 
     def _part(self, n: int, at: int) -> bytes:
-        """So many entries of a page, from the at-th on."""
+        """The at-th part of a page: _SOME entries."""
         data = os.pread(self._fd, _PART, self._start + (n - 1) * _PAGE_SIZE + _ENTRIES_AT + _PART * at)
         said = _SUMS_AT + 4 * at
         if len(data) != _PART or self._sum(n, at * _PART, data) != self._seen[n][said : said + 4]:

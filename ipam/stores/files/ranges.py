@@ -20,7 +20,7 @@ _MOST: Final = 1 << 22
 
 
 def record(table: Table, ranges: Ranges) -> None:
-    """Write them down if they are others than before; whatever is held stays held.  The table must be clean."""
+    """Write the ranges down if they have changed; whatever is held stays held.  The table must be clean."""
     numbers = [[(span.version, span.first, span.last) for span in spans] for spans in ranges]
     said = blake2b(repr(numbers).encode(), digest_size=8).digest()
     if table.index.ranges == said:
@@ -32,7 +32,7 @@ def record(table: Table, ranges: Ranges) -> None:
             f"{table.directory.name}: its ranges were {_words(before)} and are {_words(now)} now; "
             "leases outside them are kept until they are released"
         )
-    # Nothing depends on it, so it is not synced, and a full disk is no reason to refuse an ADD that has a line.
+    # Only people read it.  So it is not synced, and a full disk does not refuse an ADD for it.
     with suppress(OSError, IoFailure):
         if before != now:
             fd = open_file(f"{path}", table.log)

@@ -1,8 +1,8 @@
 """Rebuild the index of a network from its leases, and set aside the lines that cannot be read.
 
-Needed after a crash in the middle of a change, after every boot, and after any hand but ours was at the files.  The
-leases are the truth, but an index of this boot that was complete knows what they said last.  So where a line is not
-what it was, its addresses stay held as the index has them: nobody else gets them until that key is deleted.
+This is needed after a crash in the middle of a change, after every boot, and after others wrote to the files.  The
+leases are the truth, but an index of this boot that was complete knows what they said last.  If a line says something
+else by now, its addresses stay held as the index has them: nobody else gets them until their key is deleted.
 """
 
 import os
@@ -55,24 +55,24 @@ class _Found:
 
     leases: dict[int, tuple[bytes, _Addresses]] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
-    age: dict[int, int] = field(default_factory=dict)  # how many leases had been written when it was
+    age: dict[int, int] = field(default_factory=dict)  # the lease's number, which counts all that were written
     old: set[int] = field(default_factory=set)  # of an older boot
     rest: set[int] = field(default_factory=set)  # continuations
     damaged: set[int] = field(default_factory=set)
-    dead: set[int] = field(default_factory=set)  # of what another has, and provably nobody's
+    dead: set[int] = field(default_factory=set)  # of an older boot, with addresses that another has by now
     parts: dict[int, Json] = field(default_factory=dict)  # continuations that no lease has claimed yet
     long: dict[int, Json] = field(default_factory=dict)  # leases that have some
-    held: dict[int, _Claim] = field(default_factory=dict)  # what is to be held though no line says so
+    held: dict[int, _Claim] = field(default_factory=dict)  # to be held though no line says so
 
 
 def repair(table: Table) -> None:
     """Leave the table clean.  Raises OSError, IoFailure; RecordUnreadable where the whole file had to be set aside."""
-    # What a process that was killed wrote, and did not sync, is to be as lasting as all that is decided on it here.
+    # A process that was killed may not have synced what it wrote.  It must last, since decisions here rest on it.
     table.lines.sync()
     known = _known(table.index) if table.index.of_this_boot else {}
     complete = table.index.is_complete
-    with suppress(OSError):  # no room for a header: then there is none to be trusted
-        # Whoever is killed in here has changed nothing that the next would see otherwise.
+    with suppress(OSError):  # no room for a header: then nobody believes this index anyway
+        # If this process is killed in the middle, the next one finds all as it was.
         (table.index.mark_suspect if complete else table.index.mark_dirty)()
     _cut(table)
     why = _foreign(table.lines)
@@ -98,14 +98,14 @@ def _known(index: Index) -> dict[int, _Claim]:
 
 
 def _cut(table: Table) -> None:
-    """What is behind the last line that there may be is not ours, and would take for ever to read."""
+    """Cut off what lies behind the last possible line: it is not ours, and would take for ever to read."""
     if (size := os.fstat(table.lines.fd).st_size) > MOST_LINES * LINE:
         os.ftruncate(table.lines.fd, MOST_LINES * LINE)
         table.log.append(f"{table.lines.path} had {size} bytes, cut to {MOST_LINES * LINE}: no more can be of ours")
 
 
 def _foreign(file: Lines) -> str:
-    """Why nothing in the file is to be read; empty if it is ours, or was before it was damaged."""
+    """Why the file must not be read; empty if it is ours, or was before it was damaged."""
     try:
         head = from_line(file.read(0))
     except Unreadable:
@@ -147,7 +147,7 @@ def _look(file: Lines, known: dict[int, _Claim]) -> _Found:
         try:
             body = None if data == zeros else from_line(data)
             if body is None:
-                # Cut off, or zeros.  Nobody makes a line that by releasing a lease.
+                # The line was cut off or zeroed.  Releasing a lease leaves neither.
                 if line in known:
                     found.damaged.add(line)
             elif "of" in body:
@@ -169,7 +169,7 @@ def _look(file: Lines, known: dict[int, _Claim]) -> _Found:
 
 
 def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
-    """Put together what has several lines, and settle what two claim."""
+    """Join leases of several lines, and decide between leases that claim the same key or address."""
     continued = dict[int, list[int]]()
     for line, head in found.long.items():
         bodies, at, lines = [head], head["next"], list[int]()
@@ -187,13 +187,13 @@ def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
     claimed = {claim.digest: (claim.checksum, line) for line, claim in known.items()}
 
     def order(line: int) -> tuple[bool, bool, bool, int, int]:
-        """Who was given it last comes first: the lines that a complete index has, its own place before a copy."""
+        """The lease that was given last comes first: one that a complete index has, and the original before a copy."""
         checksum, at = claimed.get(found.leases[line][0], (None, 0))
         return line in found.old, checksum != found.checksums[line], at != line, -found.age[line], line
 
-    # Where the power went while one was released and another given what it had, the disk may have both: the pods of
-    # either are gone.  In one boot by nothing that happens here; but who copies a line, or puts an old one back, must
-    # not have one address given twice.
+    # If the power went while one lease was released and its address given to another, the disk may have both; both pods
+    # are gone.  Within one boot only somebody who copies a line, or restores an old one, can bring that about, and even
+    # then no address may be given twice.
     keys, addresses_ = set[bytes](), set[tuple[int, int]]()
     for line in sorted(found.leases, key=order):
         digest, held = found.leases[line]
@@ -207,8 +207,8 @@ def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
 
 
 def _hold(found: _Found, known: dict[int, _Claim], *, complete: bool) -> None:
-    """What no line says, and is held all the same: of damaged lines and, if the index was complete and the leases are
-    no newer, of all that are not as it has them."""
+    """Hold what the index has and no line says: for damaged lines and, if the index was complete and no lease is
+    newer, for every line that differs from it."""
     stands = {digest: found.checksums[line] for line, (digest, _) in found.leases.items()}
     for line, claim in known.items():
         if (complete and stands.get(claim.digest) != claim.checksum) or (
@@ -226,7 +226,7 @@ def _hold(found: _Found, known: dict[int, _Claim], *, complete: bool) -> None:
 
 
 def _keep(table: Table, found: _Found) -> None:
-    """Copy what cannot be read, then put in its place what the index knew, or nothing."""
+    """Copy what cannot be read to quarantine, then write in its place what the index knew, or blanks."""
     file, damaged = table.lines, sorted(found.damaged)
     size = os.fstat(file.fd).st_size
     lines = [file.read(line) for line in damaged]
@@ -234,7 +234,7 @@ def _keep(table: Table, found: _Found) -> None:
     stay = _put_held(table, found, f"{table.quarantine.name}/{kept.name}" if kept else "nowhere")
     for line in (found.damaged | found.dead) - found.leases.keys() - found.rest:
         file.write(line, BLANK)
-    # After these, so that until then every line that was cut off is known as such.
+    # Only now, so that until here every line that was cut off can be told.
     for line in {*range(size // LINE, file.count())} - found.damaged - found.leases.keys() - found.rest:
         file.write(line, BLANK)
     file.write_head()
@@ -250,7 +250,7 @@ def _keep(table: Table, found: _Found) -> None:
 
 
 def _put_held(table: Table, found: _Found, kept: str) -> int:
-    """Write what is held though no line says so; how many addresses."""
+    """Write lines for what is held though no line says so; how many addresses."""
     given = {address for _, held in found.leases.values() for address in held}
     used, stay = {*found.leases, *found.rest, *found.held}, 0
     free = (line for line in range(1, MOST_LINES) if line not in used)
@@ -284,7 +284,7 @@ def _rebuild(table: Table, found: _Found) -> None:
         index.rebuild(file.count(), held())
         table.mark_clean()
     except OSError:
-        # No room; but leases are freed in place, by whatever index: this call's own, then.
+        # No room on disk.  Leases can be freed all the same, with an index of this call's own in memory.
         index.close()
         table.index = Index()
         table.index.written, table.index.last = index.written, index.last

@@ -1,6 +1,6 @@
 """What else a container holds of this network: its other attachments' leases.
 
-There is no index of containers, so it is a look through the file, only for those whose addresses are aligned.
+No index has containers, so this scans the file, and only networks with aligned addresses ask for it.
 """
 
 import json
@@ -13,7 +13,7 @@ from ipam.stores.holdings import Lease
 
 def addresses(table: Table, key: Key) -> tuple[Address, ...]:
     """Of all attachments of the key's container but the key's own.  Raises OSError, IoFailure."""
-    # A name that only ends like this one has no quote before it, and in no other place is a quote without a backslash.
+    # The quote excludes names that only end like this one; in any other place a quote has a backslash before it.
     text = f'"containerID":{json.dumps(key.container_id)}'.encode()
     found = list[Address]()
     for line in list(table.lines.containing(text, table.index.lines)):

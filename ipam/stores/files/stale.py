@@ -1,5 +1,5 @@
-"""Which leases may go: what the runtime does not list or, without a list, what is provably dead; and what was kept
-back after its release for long enough."""
+"""Which leases may go: those that the runtime does not list or, without a list, those that are provably dead; and
+addresses that were kept back for long enough."""
 
 import time
 from collections.abc import Collection
@@ -14,8 +14,10 @@ from ipam.stores.holdings import Gone, Kept, Sandbox
 
 @dataclass(frozen=True)
 class Rule:
-    """``spared`` are the digests of the runtime's list, None without one; ``dead`` the namespaces that are gone; with
-    ``probing`` nobody gets an address that another answers for, so what only may be in use goes too."""
+    """``spared`` are the digests of the runtime's list, None without one.  ``dead`` are the namespaces that are gone.
+
+    With ``probing`` nobody gets an address that somebody answers for, so addresses go too that may still be in use.
+    """
 
     spared: frozenset[bytes] | None
     dead: Collection[Sandbox] = frozenset()
@@ -27,7 +29,7 @@ class Rule:
         return cls(None if valid is None else frozenset(map(digest, valid)), probing=probing)
 
     def sparing(self, keys: Collection[Key]) -> "Rule":
-        """The same, but for the leases of these keys, where a list decides."""
+        """The same rule; where a list decides, it spares the leases of these keys too."""
         if self.spared is None or not keys:
             return self
         return replace(self, spared=self.spared | frozenset(map(digest, keys)))
@@ -43,9 +45,9 @@ class Rule:
 
 
 def find_stale(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]:
-    """The rule with all that is dead by now, and the lines that it applies to or that are unreadable.
+    """The rule with the namespaces that are gone by now, and the lines that it applies to or that are unreadable.
 
-    With each the hash of what it says: looked at without the lock, a line proves something only while it stands.
+    Each line comes with a hash: it was read without the lock, so the caller compares it again under the lock.
     """
     stale, doubtful = dict[int, int](), dict[int, tuple[int, Sandbox]]()
     file = Lines(path, reading(path))
@@ -63,6 +65,6 @@ def find_stale(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]
                 stale[line] = hash(data)
     finally:
         file.close()
-    # Asked for after they were read: of a namespace made since, nothing is said here.
+    # Asked after the leases were read, so that nothing is said of a namespace that was made since.
     dead = frozenset(gone({box for _, box in doubtful.values()})) if doubtful else frozenset[Sandbox]()
     return replace(rule, dead=dead), stale | {line: said for line, (said, box) in doubtful.items() if box in dead}

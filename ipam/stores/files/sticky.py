@@ -1,7 +1,7 @@
-"""What becomes of released addresses: free at once, or kept back, in the same line and by the same commit.
+"""What becomes of released addresses: free at once, or kept back in the same line, by the same commit.
 
-Kept back they are a line of their own that holds them, so nobody is given one by mistake, at any cost to nobody:
-what is over is released when the range is exhausted, and on GC (stale.py).
+Addresses that are kept back have a line of their own and count as held, so allocation skips them at no extra cost.
+When their time is over they are released as soon as the range is exhausted, and on GC (stale.py).
 """
 
 import json
@@ -20,19 +20,19 @@ from ipam.stores.holdings import Gone, Kept, Lease, Lost
 
 
 def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_use: bool = False) -> None:
-    """Free them, or keep them back; on disk when this returns, but for what is ``Table.is_late``.  Raises OSError."""
+    """Free them, or keep them back; on disk when this returns, unless ``Table.is_late``.  Raises OSError."""
     now, free = int(time.time()), [held for held in leases if held.is_plain and not in_use]
     rest = [held for held in leases if not held.is_plain or in_use]
     if in_use:
         rest = [held for held in rest if not _keep_unreadable(table, held, now)]
-    # First, for a lease may be the successor of one.
+    # These first, because what is kept of a lease may take the place of one.
     if others := [held for held in rest if not isinstance(held.holding, Lease)]:
         table.drop(others)
     for held in rest:
         lease = held.holding
         if not isinstance(lease, Lease):
             continue
-        # Nobody on the link remembers an address since before this boot.
+        # A lease of an older boot does not cool down: by now nobody on the link remembers its address.
         kept = Kept.of(lease, now, cools=lease.boot == durable.boot_id() and not unused, in_use=in_use)
         if kept is None:
             free.append(held)
@@ -41,7 +41,7 @@ def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_
             _replace_kept(table, kept.sticky, now)
         try:
             table.put(held, kept)
-        except OSError:  # no room for what is longer than a line: better released than not
+        except OSError:  # no room for a record longer than a line: better to release the lease than to fail
             if in_use:
                 raise
             free.append(held)
@@ -50,7 +50,7 @@ def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_
 
 
 def _keep_unreadable(table: Table, held: Stored, now: int) -> bool:
-    """Keep back what a lease has that could not be read, for it may be in use; whether it is one and has something."""
+    """Keep back the addresses of a lease that could not be read, because they may be in use; False if it has none."""
     lost = held.holding
     if not isinstance(lost, Lost) or not lost.ips:
         return False
@@ -61,15 +61,17 @@ def _keep_unreadable(table: Table, held: Stored, now: int) -> bool:
 def decline(
     table: Table, held: Stored | None, taken: Mapping[Address, str], seconds: int, keep_back: KeepBack
 ) -> dict[Address, str]:
-    """Of a lease, give up what other hosts have, and keep back what is believed; all that is.  Raises OSError."""
+    """Take from a lease what other hosts have, and keep back what ``keep_back`` picks; all that is kept back so.
+
+    Raises OSError."""
     kept = {ip: one.mac for _, one in conflicts(table) for ip in one.ips}
     lease = held.holding if held else None
     if held is None or not isinstance(lease, Lease):
         return kept
     now = int(time.time())
     believed = set(keep_back(taken, kept))
-    # The lease first: no address is ever in two lines, and one that is in none only has to be found again.  And the
-    # next ADD goes on after all that was tried.
+    # The lease first: so no address is ever in two lines, and one that is in none will only be probed for again.  What
+    # was given last stays as it is, so that the next ADD goes on after all that was tried.
     rest = tuple(a for a in lease.addresses if a.ip not in taken)
     table.put(held, replace(lease, addresses=rest), table.index.last)
     last = table.index.last
@@ -82,7 +84,7 @@ def decline(
 
 
 def conflicts(table: Table) -> list[tuple[Stored, Kept]]:
-    """What is kept back because other hosts have it; a look through the file.  Raises OSError."""
+    """The addresses that are kept back because other hosts have them; a scan of the file.  Raises OSError."""
     found, now = list[tuple[Stored, Kept]](), int(time.time())
     for line in list(table.lines.containing(b'"mac":"', table.index.lines)):
         if head := table.head(line):
@@ -94,11 +96,11 @@ def conflicts(table: Table) -> list[tuple[Stored, Kept]]:
 
 
 def find_held(table: Table, name: str, gone: Gone) -> Stored | None:
-    """What the sticky name had before: kept back, or of an attachment that is provably dead."""
+    """What the sticky name had before: kept back, or still leased to an attachment that is provably dead."""
     kept = table.find(sticky_digest(name))
     if kept and isinstance(kept.holding, Kept):
         return kept
-    # There is no index of these, so it is a look through the file, for a name that is new or had no DEL.
+    # No index has these.  So this is a scan of the file, for a name that is new or had no DEL.
     text = json.dumps(name).encode()
     for line in list(table.lines.containing(text, table.index.lines)):
         if head := table.head(line):
@@ -117,7 +119,7 @@ def _is_dead(held: Stored, gone: Gone) -> bool:
 
 
 def _replace_kept(table: Table, name: str, now: int) -> None:
-    """Of a name one set of addresses is kept: the latest.  What it had before only cools down."""
+    """Make room for what a name leaves now: it keeps its latest addresses only, and older ones just cool down."""
     before = table.find(sticky_digest(name))
     if before is None:
         return

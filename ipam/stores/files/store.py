@@ -38,7 +38,7 @@ from ipam.stores.holdings import Contents, Gone, Lease, Lost, Owner
 
 T = TypeVar("T")
 
-# Leases released by GC in one go, for which others wait.
+# So many leases GC releases under one lock, while others wait.
 BATCH = 256
 
 
@@ -68,7 +68,7 @@ class FileStore:
                 rest = elsewhere(table.index.last, ranges, new.ips) if len(ranges) > len(ips) else ()
                 table.put(held, new, rest, late=held is None)
             else:
-                table.lines.sync()  # it may be of one that was killed before it had
+                table.lines.sync()  # whoever wrote it may have been killed before its sync
             return ips
 
         return self._with_table(work, make=True)
@@ -122,7 +122,7 @@ class FileStore:
     ) -> int:
         if not self._is_there():
             return 0
-        # Looked for without the lock, and so looked at again: others are not to wait while a whole node's leases go.
+        # Stale leases are looked for without the lock, so that others do not wait for it, and checked again under it.
         self._with_table(lambda _: None)  # rebuilds the index if need be
         try:
             rule, lines = find_stale(f"{self._directory}/{LEASES}", Rule.of(valid, probing=probing), self._gone)
@@ -173,7 +173,7 @@ class FileStore:
         return Lock(f"{self._directory}/lock", self._timeout)
 
     def _first_lock(self) -> Lock:
-        """``_lock``, of a network that may be new."""
+        """``_lock``; makes the directory of a network that is new."""
         return durable.with_directory(f"{self._directory}/lock", self._lock)
 
     def _sync(self, table: Table) -> None:
@@ -207,7 +207,7 @@ class FileStore:
         return key.of("", self._directory.name)
 
     def _is_there(self) -> bool:
-        """Whether anything may be held: not by empty files, which are all that a first ADD leaves on a full disk."""
+        """Whether anything may be held.  Empty files hold nothing; a first ADD on a full disk leaves such files."""
         try:
             return bool(
                 os.lstat(f"{self._directory}/{LEASES}").st_size
@@ -245,8 +245,8 @@ class FileStore:
                     table.index.mark_suspect()
                     raise
                 if table.is_late:
-                    # The disk takes longer than all else.  Others may go on from what it does not have yet, for it has
-                    # that before, or with, whatever it gets of them.
+                    # The sync takes longer than all the rest, so others need not wait for it.  They may decide by lines
+                    # that are not on disk yet: a sync is of the whole file, so theirs puts these lines on disk too.
                     lock.release()
                     self._sync(table)
         except OSError as e:
@@ -254,7 +254,7 @@ class FileStore:
 
 
 def _refusal(directory: Path, e: OSError) -> IoFailure:
-    """What the file system refuses, with the file's name."""
+    """The error of the file system as ours, with the file's name."""
     if isinstance(e, IsADirectoryError) or e.errno == errno.ELOOP:
         what = "is a directory" if isinstance(e, IsADirectoryError) else "is a symbolic link"
         return IoFailure(f"{e.filename} {what} and should be a file; remove it, or move it away")

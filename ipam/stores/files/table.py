@@ -1,4 +1,4 @@
-"""``leases`` and its index as one thing: who has a lease, who has an address, and the one commit of a change."""
+"""``leases`` and its index together: which lease is whose, who has an address, and the one commit of a change."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -35,11 +35,11 @@ LEASES, INDEX = "leases", "index"
 
 @dataclass(frozen=True)
 class Stored:
-    """A lease where it is: its lines and what they say."""
+    """A holding where it is stored: its lines and what they say."""
 
     lines: tuple[int, ...]
     body: Json
-    checksum: int  # a checksum of all of them
+    checksum: int  # of all its lines
 
     @property
     def line(self) -> int:
@@ -47,7 +47,7 @@ class Stored:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a lease of which nothing is to be kept back: nearly every one, and needs no ``holding``."""
+        """Whether it is a lease that leaves nothing to keep back, as nearly all; then nobody needs ``holding``."""
         return "containerID" in self.body and "cooldown" not in self.body and "sticky" not in self.body
 
     @cached_property
@@ -56,7 +56,7 @@ class Stored:
 
     @property
     def lost(self) -> Lost | None:
-        """The holding, if it stands for a lease that could not be read."""
+        """The holding, if it is what is left of a lease that could not be read."""
         found = None if self.is_plain else self.holding
         return found if isinstance(found, Lost) else None
 
@@ -69,17 +69,17 @@ class Stored:
 class Table:
     """The open files of a network; the caller has the lock.
 
-    ``log`` gets what an operator should look at.  Whatever raises OSError or IoFailure has changed no lease, or is
-    undone by the next rebuild of the index.  So is what raises IndexCorrupt, after which the index must be rebuilt.
+    ``log`` gets what an operator should look at.  A method that raises OSError or IoFailure has changed no lease, or
+    the next rebuild of the index undoes the change.  After IndexCorrupt the caller must have the index rebuilt.
     """
 
     def __init__(self, directory: Path, log: list[str], *, mend: bool = True) -> None:
-        """With ``mend`` what is there and is no file is set aside: at once, or by ``ensure_files``."""
+        """With ``mend``, whatever is in a file's place and is no file is set aside: at once, or by ``ensure_files``."""
         self.directory = directory
         self.log = log
         self._is_spoilt = False
         self._late = list[tuple[int, bytes]]()
-        # Not Path's "/": opening takes less time than that.
+        # Not Path's "/", which takes longer than opening the file.
         leases, self._aside = f"{directory}/{LEASES}", log if mend else None
         self.lines = Lines(leases, open_file(leases, self._aside))
         try:
@@ -107,7 +107,7 @@ class Table:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the index is; where not, nothing but ``repair`` is of use."""
+        """Whether the index is clean; until it is, only ``repair`` may be called."""
         return self.index.is_clean(os.fstat(self.lines.fd))
 
     @property
@@ -115,7 +115,7 @@ class Table:
         return self.directory / QUARANTINE
 
     def read(self, line: int) -> Stored:
-        """The lease that begins there.  Raises Unreadable."""
+        """The lease that begins at the line.  Raises Unreadable."""
         lines, bodies, whole = list[int](), list[Json](), b""
         at = line
         while at:
@@ -135,7 +135,7 @@ class Table:
         return self.at(line) if line else None
 
     def head(self, line: int) -> int:
-        """Where the lease begins that the line is of, 0 if it is of none."""
+        """The first line of the lease that this line belongs to; 0 if it belongs to none."""
         try:
             head = link(from_line(self.lines.read(line)) or {}, "of", line)
         except Unreadable:
@@ -143,7 +143,7 @@ class Table:
         return head if 0 < head < self.index.lines and self.index.is_head(head) else 0
 
     def at(self, line: int) -> Stored:
-        """What the index has there.  Raises IndexCorrupt where it is not that any more."""
+        """The lease that the index has at the line.  Raises IndexCorrupt if the line says something else."""
         try:
             held = self.read(line)
         except Unreadable as e:
@@ -153,9 +153,11 @@ class Table:
         return held
 
     def put(self, old: Stored | None, new: Holding, last: Sequence[Address] = (), *, late: bool = False) -> None:
-        """Commit the lease, in the place of the old one if there is one; ``last`` stays behind what is given now.
+        """Commit the lease, in the place of the old one if there is one.  Its addresses are the ones given last from
+        now on, and ``last`` follows them.
 
-        ``late`` is for a new one, and leaves the sync to the caller, who needs no lock for it; see ``take_back``."""
+        ``late`` is for a new lease.  It leaves the sync to the caller, who needs no lock for it; see ``take_back``.
+        """
         before, digest = old.outline[1] if old else [], digest_of(new)
         after = [(address.version, int(address)) for address in new.ips]
         line, checksum = self._write(old.line if old else 0, encode(new), late=late)
@@ -182,7 +184,7 @@ class Table:
         return bool(self._late)
 
     def take_back(self) -> None:
-        """With the lock again: what was put late and could not be synced is gone, on disk or not.  Raises OSError."""
+        """Blank the lines that were put late and could not be synced, under the lock again.  Raises OSError."""
         self.index.mark_dirty()
         for line, data in self._late:
             if self.lines.read(line) == data:
@@ -190,11 +192,11 @@ class Table:
         self.lines.sync()
 
     def drop(self, leases: Sequence[Stored], *, late: bool = False) -> None:
-        """Free them, on disk when this returns; ``late`` leaves the sync to the caller as ``put`` does."""
+        """Free the leases; on disk when this returns, but ``late`` leaves the sync to the caller, as in ``put``."""
         self.index.mark_dirty()
         for held in leases:
             self.lines.write(held.line, BLANK)
-        # Another lease may be in a continuation's place before the disk knows that its first line is free.
+        # A continuation's line may go to another lease before the disk knows that its own first line is free.
         if late and not any(held.lines[1:] for held in leases):
             self._late += [(held.line, BLANK) for held in leases]
         else:
@@ -209,7 +211,7 @@ class Table:
             self.mark_clean()
 
     def rehearse(self) -> None:
-        """Do to the disk what a change does, without one.  Raises OSError."""
+        """Write and sync as a change would, and change nothing.  Raises OSError."""
         (line,) = self._lines(1)
         self.index.mark_dirty()
         self.lines.write(line, BLANK)
@@ -223,16 +225,14 @@ class Table:
 
     @contextmanager
     def _indexing(self) -> Iterator[None]:
-        """The change stands: what fails in here is the index's loss, and no later change of ours makes that good."""
+        """The commit stands.  An error in here spoils the index only, and the next call rebuilds that."""
         try:
             yield
         except (OSError, IndexCorrupt):
             self._is_spoilt = True
 
     def _write(self, line: int, body: Json, *, late: bool = False) -> tuple[int, int]:
-        """Commit the lease at that line or, for 0, a free one; where it is, and its checksum.
-
-        The index is not trusted any more."""
+        """Commit the lease at that line, for 0 at a free one; its line and checksum.  Leaves the index dirty."""
         self.index.written += 1
         body["n"] = self.index.written
         whole, rest = to_line_if_it_fits(body), b""
@@ -255,7 +255,7 @@ class Table:
             else:
                 self.lines.sync()
         except OSError:
-            # It may have reached the disk all the same.
+            # The line may have reached the disk all the same.
             with suppress(OSError):
                 self.lines.write(lines[0], old)
                 self.lines.sync()
@@ -263,7 +263,7 @@ class Table:
         return lines[0], crc32(data + rest)
 
     def _lines(self, count: int) -> list[int]:
-        """So many free lines.  Raises OSError where there is no room for more."""
+        """So many free lines.  Raises OSError if there is no room for more."""
         taken = list[int]()
         try:
             while len(taken) < count:
@@ -273,7 +273,7 @@ class Table:
                 if self.lines.read(taken[-1]).strip(b"\0 \n"):
                     raise IndexCorrupt(f"line {taken[-1]} of {self.lines.path} counts as free and is not")
         except OSError:
-            # The file is as it was, but for its time.
+            # Only the time of the file has changed.
             for line in reversed(taken):
                 self.index.push(line)
             self.mark_clean()
@@ -286,7 +286,7 @@ class Table:
         self.index.push_all(self.index.lines, self.lines.grow(self.index.lines))
 
     def _free(self, lines: Sequence[int]) -> None:
-        # Not synced: a line that no lease names is free whatever it says.
+        # Not synced, because a line that no lease names is free, whatever it says.
         for line in lines:
             self.lines.write(line, BLANK)
             self.index.push(line)

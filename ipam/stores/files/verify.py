@@ -1,4 +1,4 @@
-"""Whether a network's files are what they should be: looked at under the lock, and changed in nothing."""
+"""Whether a network's files are what they should be; read under the lock, and not changed."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def problems(table: Table) -> Iterator[str]:
         except Unreadable as e:
             yield f"line {line}: {e}"
     yield from _twice(heads)
-    if table.is_clean:  # else it says so itself, as after every boot, and nobody believes it
+    if table.is_clean:  # if it is not, as after every boot, nobody believes it
         try:
             yield from _index(table.index, heads, checksums, parts)
         except IndexCorrupt as e:
@@ -66,6 +66,6 @@ def _index(index: Index, heads: dict[int, _Outline], checksums: dict[int, int], 
 
 
 def quarantined(directory: Path) -> Iterator[str]:
-    """What was set aside, for somebody to look at."""
+    """In words, the files that were set aside for people."""
     for path in sorted((directory / QUARANTINE).glob("*")):
         yield f"{path} holds leases that could not be read; remove it when you have looked"
