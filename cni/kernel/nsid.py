@@ -76,7 +76,7 @@ def links_of_device(inside: Rtnl, device: str, *more: bytes) -> list[Link]:
 
 
 def links_with_index(inside: Rtnl, index: int, *more: bytes) -> list[Link]:
-    """The link in there of this index, as a list of one or none.  Raises OSError."""
+    """The link with this index, as a list of one or none.  Raises OSError."""
     return [link for link in map(parse_link, _dump_links(inside, *more)) if link.index == index]
 
 
@@ -90,7 +90,7 @@ def _dump_links(inside: Rtnl, *more: bytes) -> Iterator[bytes]:
 
 
 def _is_of_interest(fd: int, inside: Rtnl, nsid: int, look: Look) -> bool:
-    """Whether the namespace of that number has such links, or knows namespaces that the one at ``fd`` does not.
+    """Whether the namespace of that number has links that ``look`` finds, or knows one that the one at ``fd`` does not.
 
     It is asked from outside, which takes a thousandth of the time of entering it.  Raises OSError.
     """
