@@ -1,4 +1,4 @@
-"""What every tier shares: which tiers must run, and that no test leaves anything behind."""
+"""What all tiers share: which of them must run, and the check that a test leaves nothing behind."""
 
 import gc
 import json
@@ -14,14 +14,14 @@ from cni.state import node
 
 
 def require(tier: str, missing: str) -> None:
-    """Give up the test because of what is missing: a skip at home, a failure where the tier has to run (CI)."""
+    """Skip the test because something is missing; fail it where HPN_REQUIRE names the tier, as in CI."""
     if tier in os.environ.get("HPN_REQUIRE", "").split(","):
         pytest.fail(f"tier {tier} must run here and cannot: {missing}", pytrace=False)
     pytest.skip(missing)
 
 
 def pytest_configure() -> None:
-    """A run that is ended takes its namespaces along, as one that is interrupted does."""
+    """Let SIGTERM end a run as Ctrl-C does: fixtures then remove what they made."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -60,7 +60,7 @@ def _more(before: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def _belongings() -> dict[str, set[str]]:
-    # Theirs who test, or attach, on this machine at the same time have another number in their names.
+    # Another run of tests on this machine has another number in its names.
     namespaces = Path("/run/netns")
     return {
         "file descriptors": {f"{fd} -> {target}" for fd, target in _descriptors()},
@@ -74,7 +74,7 @@ def _descriptors() -> Iterator[tuple[str, str]]:
     for fd in Path("/proc/self/fd").iterdir():
         try:
             target = str(fd.readlink())
-        except FileNotFoundError:  # the one that listed this directory
+        except FileNotFoundError:  # the descriptor that listed this directory
             continue
         if not target.startswith(("/dev/pts", "pipe:")):  # pytest's own capturing
             yield fd.name, target

@@ -24,7 +24,7 @@ def mounted(folder: Path, size: str = "1m", kind: str = "tmpfs") -> Iterator[Pat
 
 
 def filled(folder: Path) -> Path:
-    """Take all room there is; the file that has it."""
+    """Fill the file system; the file that takes all the room."""
     filler = folder / "filler"
     with filler.open("ab", buffering=0) as f:
         for size in (1 << 16, 1 << 12, 1):
@@ -41,7 +41,7 @@ def read_only(folder: Path) -> None:
 
 
 def writable(folder: Path) -> None:
-    """And again not."""
+    """Make it writable again."""
     _run("mount", "-o", "remount,rw", str(folder))
 
 

@@ -34,7 +34,7 @@ RUNNING = set["subprocess.Popen[bytes]"]()
 
 @dataclass(frozen=True)
 class Verdict:
-    """By what test it was noticed, empty if by none; ``sound`` where that test passes with the guard in place."""
+    """Which test noticed, empty if none did; ``sound`` if that test passes with the guard in place."""
 
     noticed: str
     seconds: float
@@ -76,7 +76,7 @@ class Copy:
         return Verdict(noticed, time.monotonic() - started)
 
     def _write(self, file: Path, text: str) -> None:
-        """With a time that it never had, for Python goes by time and size to know what it compiled."""
+        """Give the file a time that it never had: by time and size Python knows what it has compiled."""
         file.write_text(text)
         self._time += 1
         os.utime(file, (self._time, self._time))
@@ -131,7 +131,7 @@ class Copy:
         return made.returncode == 0
 
     def _tidy(self, pid: int) -> None:
-        """What its tests left, for a guard was missing: namespaces, mounts."""
+        """Remove the namespaces and mounts that its tests left because a guard was missing."""
         for namespace in Path("/run/netns").glob(f"hpn-test-{pid}-*"):
             subprocess.run(["ip", "netns", "delete", namespace.name], check=False)
         mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
@@ -154,7 +154,7 @@ def _failed_of(run: "subprocess.Popen[bytes]", noted: Path) -> list[str]:
 
 
 def _end(run: "subprocess.Popen[bytes]") -> None:
-    """Whatever is left of it, its fixtures first."""
+    """End whatever is left of it; its fixtures may tidy up first."""
     if run.poll() is None:
         run.terminate()
         with suppress(subprocess.TimeoutExpired):

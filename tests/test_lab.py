@@ -69,7 +69,7 @@ def outside() -> None:
 
 
 def lab(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run it; once more where it broke itself, for QEMU's emulated IOMMU aborts now and then (iotlb_to_section)."""
+    """Run the lab, a second time if it broke itself: QEMU's emulated IOMMU aborts now and then (iotlb_to_section)."""
 
     def once() -> subprocess.CompletedProcess[str]:
         return subprocess.run([LAB, *words], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -90,7 +90,7 @@ def test_in_the_lab(tmp_path: Path, boot: str) -> None:
     report = tmp_path / "junit.xml"
     assert report.exists(), f"no report came back; the lab ended with {done.returncode}: {done.stderr}"
     cases = list(ET.parse(report).getroot().iter("testcase"))
-    # A skip too: whatever one of these tests may lack elsewhere, it has here.
+    # A skip is a failure too: the guest has whatever these tests may lack elsewhere.
     others = [f"{c.get('classname')}::{c.get('name')}: {e.tag}: {e.get('message')}" for c in cases for e in outcomes(c)]
     assert (others, done.returncode) == ([], 0), "\n".join(others)
     assert cases
@@ -138,5 +138,5 @@ def test_every_test_has_a_boot() -> None:
 
 
 def outcomes(case: ET.Element) -> list[ET.Element]:
-    """How it ended otherwise than by passing."""
+    """The failures, errors and skips of a test."""
     return [e for e in case if e.tag in ("failure", "error", "skipped")]

@@ -1,9 +1,10 @@
-"""The power is cut hundreds of times while eight processes attach and detach: no acknowledged lease is lost, no address
-has two owners, and what is to be kept back after its release is.
+"""The power is cut hundreds of times while eight processes attach and detach.
+
+No acknowledged lease is lost, no address has two owners, and what is to be kept back after its release is kept back.
 
 One boot of the lab records every write of a disk under them (tests/guest/recording.py).  Here the record is cut at
-random, what was under way is there or not sector by sector, ext4's own journal is replayed by e2fsck, and the store is
-read by the real program, which is in another boot than the guest was.
+random, and each sector under way at that moment is written or not.  e2fsck replays ext4's own journal.  Then the real
+program reads the store, in another boot than the guest's.
 """
 
 import json
@@ -52,7 +53,7 @@ def restored(cut: Cut, scratch: Path) -> Path:
     shutil.rmtree(state, ignore_errors=True)
     state.mkdir()
     image.write_bytes(cut.disk)
-    # Its journal, and then it must be whole: to mend more than that would hide what is looked for.
+    # The journal is replayed, and nothing else repaired: more repair would hide what this test looks for.
     e2fs("e2fsck", "-y", "-E", "journal_only", image)
     assert e2fs("e2fsck", "-fn", image) == 0, f"ext4 is not whole in {image}"
     e2fs("debugfs", "-R", f"rdump ipam {state}", image)
@@ -66,11 +67,11 @@ def e2fs(*words: str | Path) -> int:
 
 @dataclass
 class Told:
-    """What was acknowledged to stand, and what to be gone; what was under way is in neither."""
+    """What the writers were told: who holds what, and which leases are gone.  What was under way is in neither."""
 
     held: dict[str, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-    # Of what is gone: what cools down, and what is kept for a name.
+    # Addresses of leases that are gone: those that cool down, and those kept for a name.
     cooling: set[str] = field(default_factory=set)
     kept: dict[str, str] = field(default_factory=dict)
 
@@ -95,7 +96,7 @@ class Told:
 
 
 def lines(state: Path) -> list[dict[str, Any]]:
-    """Leases and what is kept back, as a program says that has to make the index anew, and nothing of it."""
+    """The leases and kept-back addresses in the file itself, whatever an index says."""
     data = (state / "ipam" / "net" / "leases").read_bytes()
     head, *found = [json.loads(line) for line in data.splitlines() if line.strip(b" \0")]
     assert head["schema"] == 1
@@ -112,7 +113,7 @@ def answered(result: dict[str, Any]) -> str:
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """In memory where there is some, for it is a disk a cut."""
+    """A directory, in memory where that can be: each cut writes a whole disk."""
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="hpn-cut-", dir=memory) as directory:
         yield Path(directory)

@@ -165,13 +165,13 @@ class Host:
         return reply
 
     def ok(self, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> dict[str, Any]:
-        """The same, to succeed; the result, empty where the command has none."""
+        """Run the plugin, which must succeed; its result, empty if the command has none."""
         reply = self.call(command, pod, conf, **environ)
         assert reply.exit_code == 0, (reply.stdout, reply.log)
         return json.loads(reply.stdout) if reply.stdout else {}
 
     def refused(self, command: str, pod: Pod | None, conf: Any = None, **environ: str) -> dict[str, Any]:
-        """The same, to fail; the error document."""
+        """Run the plugin, which must fail; its error document."""
         reply = self.call(command, pod, conf, **environ)
         assert reply.exit_code != 0, reply.stdout
         error = json.loads(reply.stdout)
@@ -203,7 +203,7 @@ class Host:
 
     @contextmanager
     def meanwhile(self, pod: Pod, conf: dict[str, Any]) -> Iterator["Future[Reply]"]:
-        """An ADD that has looked at everything and recorded what it will do; it goes on when this ends."""
+        """Start an ADD and hold it once it has written its record; it goes on when this ends."""
         store = self.state / "ipam" / conf["name"]
         durable.directory(store)
         with ThreadPoolExecutor() as threads, Lock(f"{store}/lock", 1):
@@ -212,19 +212,19 @@ class Host:
             yield reply
 
     def rewrite(self, record: Path, **changes: Any) -> None:
-        """Change a record as if it had been written so."""
+        """Change what a record says."""
         body = durable.read(record)
         assert body is not None
         durable.write(record, body | changes)
 
     def identity(self, pod: Pod) -> dict[str, int]:
-        """What the journal knows the pod's namespace by."""
+        """How the journal's record identifies the pod's namespace."""
         body = durable.read(self.record(pod))
         assert body is not None
         return dict(body["identity"])
 
     def double(self, pod: Pod, link: dict[str, Any]) -> None:
-        """Not our link, but of its kind, name, MAC and ifindex, over the same master."""
+        """Make a link that is not ours, with the kind, name, MAC, index and master of ours."""
         like = ("index", str(link["ifindex"]), "address", link["address"])
         where = ("link", "rail0", "name", "hpn0", "netns", pod.name)
         ip("link", "add", *where, *like, "type", "macvlan", "mode", "bridge")
@@ -278,7 +278,7 @@ def leases(directory: Path, network: str = "*") -> list[dict[str, Any]]:
 
 
 def until(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
-    """Wait for what the kernel does in its own time; the condition's first true value."""
+    """Wait until the condition is true, and return its value: the kernel does some things in its own time."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"

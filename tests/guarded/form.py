@@ -27,7 +27,7 @@ class Guard:
 
 
 def of(file: str, tests: str, *guards: tuple[str, ...]) -> list[Guard]:
-    """The guards of a file: name, old text, new text; other tests than those of all, below tests/; why it survives."""
+    """The guards of a file: name, old text, new text; the tests below tests/ if they differ; why it survives."""
     return [
         Guard(file, name, old, new, _tests(more[0] if more else tests), *more[1:]) for name, old, new, *more in guards
     ]
