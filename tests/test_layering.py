@@ -70,13 +70,6 @@ LIBRARIES = {
     "netaddr": {"cni.models"},
     "filelock": {"cni.state.locks"},
 }
-# How many lines they may have, and why more than 300 and 50.
-LONG_FILES = dict[str, int]()
-LONG_FUNCTIONS = {
-    "cni.commands._attached": 59,  # one ADD in its order; its steps are to be named
-}
-# To be cut by subject, as tests/netns/test_gc_views.py was from test_gc.py.
-LONG_TESTS = set[str]()
 
 
 @cache
@@ -162,13 +155,13 @@ def test_nobody_prints(module: str) -> None:
 @MODULES
 def test_length(module: str) -> None:
     """One screen's worth of topic; whatever grows beyond this is two topics."""
-    assert len(FILES[module].read_text().splitlines()) <= LONG_FILES.get(module, 300)
+    assert len(FILES[module].read_text().splitlines()) <= 300
 
 
 def test_length_of_tests() -> None:
     """A test file is about one subject too."""
     files = {p.relative_to(ROOT / "tests").as_posix(): p for p in (ROOT / "tests").rglob("*.py")}
-    assert [name for name, p in files.items() if len(p.read_text().splitlines()) > 300 and name not in LONG_TESTS] == []
+    assert [name for name, p in files.items() if len(p.read_text().splitlines()) > 300] == []
 
 
 def test_length_of_functions() -> None:
@@ -178,7 +171,7 @@ def test_length_of_functions() -> None:
         for node in ast.walk(tree(module))
         if isinstance(node, ast.FunctionDef) and node.end_lineno
     ]
-    assert [name for name, lines in lengths if lines > LONG_FUNCTIONS.get(name, 50)] == []
+    assert [name for name, lines in lengths if lines > 50] == []
     assert median(lines for _, lines in lengths) <= 6
 
 
