@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from cni.protocol.spec import Key
 from ipam import leases, stores
 from ipam.config import load
-from ipam.stores.holdings import Owner
+from ipam.stores import Owner
 
 
 def ours(network: Path, subnet: str, held: int) -> None:

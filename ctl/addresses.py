@@ -14,7 +14,8 @@ from ctl import migrate
 from ctl.table import aligned
 from ipam import sandboxes, stores
 from ipam.inventory import STATES, networks, pools, state
-from ipam.stores.holdings import Contents, Kept, Lease, Listed, Lost
+from ipam.stores.contents import Contents, Listed
+from ipam.stores.holdings import Kept, Lease, Lost
 
 _BAR: Final = 30
 _SIGNS: Final = "#x~=!*?"

@@ -10,7 +10,9 @@ from cni.protocol.result import Address
 from cni.protocol.spec import Json
 from ipam import stores
 from ipam.ranges import count
-from ipam.stores.holdings import Contents, Gone, Kept, Lease, Listed, Lost
+from ipam.stores import Gone
+from ipam.stores.contents import Contents, Listed
+from ipam.stores.holdings import Kept, Lease, Lost
 
 # Every state in which an address is not free: a pod's; a dead pod's; kept back after its release, from everybody or
 # from everybody but one; another host's on the link; perhaps still used by the pod that had it; nobody knows whose.

@@ -21,8 +21,7 @@ from cni.protocol.result import Address, Ip, Result
 from cni.protocol.spec import Config, Key, Reply, Request
 from ipam import leases
 from ipam.pool import Pool, RangeSet
-from ipam.stores import Book, Choose, Store, open_store
-from ipam.stores.holdings import Owner, Sandbox, Terms
+from ipam.stores import Book, Choose, Owner, Sandbox, Store, Terms, open_store
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from cni.protocol.result import Address
 from cni.protocol.spec import Key
 from cni.state import durable
 from cni.state.locks import take
-from ipam.stores import LOCK_TIMEOUT
-from ipam.stores.holdings import Lease, Owner
+from ipam.stores import LOCK_TIMEOUT, Owner
+from ipam.stores.holdings import Lease
 
 # host-local: plugins/ipam/host-local/backend/disk/backend.go
 _LAST = "last_reserved_ip."

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from cni.kernel import netns
 from cni.protocol.spec import Request
-from ipam.stores.holdings import Sandbox
+from ipam.stores import Sandbox
 
 
 def of(request: Request) -> Sandbox | None:

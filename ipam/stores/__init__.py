@@ -9,8 +9,9 @@ docs/design/leases.md; what it has to do is in tests/unit/test_store_contract.py
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cni.protocol import spec
 from cni.protocol.errors import InvalidConfig
@@ -18,10 +19,50 @@ from cni.protocol.location import IPAM_DIR, path_of
 from cni.protocol.result import Address, Ip
 from cni.protocol.spec import Config, Key
 from ipam.ranges import Span
-from ipam.stores.holdings import Contents, Gone, Lease, Owner, Sandbox
+
+if TYPE_CHECKING:
+    # VERSION needs no lease.
+    from ipam.stores.contents import Contents
+    from ipam.stores.holdings import Lease
 
 # Seconds to wait for a store that others use.  A change takes a fraction of a millisecond, nearly all of it the disk's.
 LOCK_TIMEOUT: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A network namespace: its inode, its cookie, and the namespaces of mounts and processes it was seen from."""
+
+    inode: int
+    cookie: int
+    mounts: int
+    processes: int
+
+
+# Picks those namespaces that are provably gone; a namespace that cannot be looked for counts as alive.
+Gone = Callable[[Collection[Sandbox]], Collection[Sandbox]]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """After its release nobody gets an address for ``cooldown`` seconds, and for ``ttl`` seconds only the same
+    ``sticky`` name gets it."""
+
+    cooldown: int = 0
+    sticky: str = ""
+    ttl: int = 0
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whom a lease is for: the attachment's key, its pod ("namespace/name") and CNI_NETNS for people, the namespace
+    that CNI_NETNS was, and what happens to the addresses after their release."""
+
+    key: Key
+    pod: str = ""
+    netns: str = ""
+    sandbox: Sandbox | None = None
+    terms: Terms = Terms()
 
 
 class Book(Protocol):
@@ -111,13 +152,13 @@ class Store(Protocol):
     def rehearse(self, choose: Choose) -> None:
         """See that ``reserve`` would serve a newcomer: the store can be written and ``choose`` does not raise."""
 
-    def adopt(self, leases: Sequence[Lease], *, dry_run: bool = False) -> list[str]:
+    def adopt(self, leases: "Sequence[Lease]", *, dry_run: bool = False) -> list[str]:
         """Hold what another IPAM gave, all or nothing; a lease that is here already is fine.
 
         In words, what collides with leases here or among the new ones; if anything does, nothing has changed.
         """
 
-    def contents(self) -> Contents:
+    def contents(self) -> "Contents":
         """All that the network holds, read without a lock and without changing anything.
 
         A store that cannot be read is no error: ``Contents.problem`` says why."""

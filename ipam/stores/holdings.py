@@ -1,52 +1,14 @@
 """What a network holds: leases, addresses kept back after a release, and what is left of leases that were damaged.
 
-Every store speaks of these, whatever it keeps them in.  Pure, but for the id of this boot.
+Every store speaks of these, whatever it keeps them in.  Pure; the caller says what time it is and which boot.
 """
 
-from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface
 
 from cni.protocol.result import Address
-from cni.protocol.spec import Json, Key
-from cni.state import durable
-from ipam.ranges import Span
-
-
-@dataclass(frozen=True)
-class Sandbox:
-    """A network namespace: its inode, its cookie, and the namespaces of mounts and processes it was seen from."""
-
-    inode: int
-    cookie: int
-    mounts: int
-    processes: int
-
-
-# Picks those namespaces that are provably gone; a namespace that cannot be looked for counts as alive.
-Gone = Callable[[Collection[Sandbox]], Collection[Sandbox]]
-
-
-@dataclass(frozen=True)
-class Terms:
-    """After its release nobody gets an address for ``cooldown`` seconds, and for ``ttl`` seconds only the same
-    ``sticky`` name gets it."""
-
-    cooldown: int = 0
-    sticky: str = ""
-    ttl: int = 0
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Whom a lease is for: the attachment's key, its pod ("namespace/name") and CNI_NETNS for people, the namespace
-    that CNI_NETNS was, and what happens to the addresses after their release."""
-
-    key: Key
-    pod: str = ""
-    netns: str = ""
-    sandbox: Sandbox | None = None
-    terms: Terms = Terms()
+from cni.protocol.spec import Json
+from ipam.stores import Owner
 
 
 @dataclass(frozen=True)
@@ -113,22 +75,23 @@ class Kept:
     boot: str = ""
 
     @classmethod
-    def of(cls, lease: Lease, now: int, *, cools: bool, in_use: bool = False) -> "Kept | None":
+    def of(cls, lease: Lease, now: int, boot: str, *, unused: bool = False, in_use: bool = False) -> "Kept | None":
         """What is kept back of a lease that is released now; None where its addresses are free at once."""
         if in_use and lease.addresses:
-            return cls(lease.addresses, lease.owner.pod, now, now, until=now, boot=durable.boot_id())
+            return cls(lease.addresses, lease.owner.pod, now, now, until=now, boot=boot)
         terms = lease.owner.terms
-        cool = now + (terms.cooldown if cools else 0)
+        # A lease of an older boot does not cool down: by now nobody on the link remembers its address.
+        cool = now + (terms.cooldown if lease.boot == boot and not unused else 0)
         kept = cls(lease.addresses, lease.owner.pod, now, cool, terms.sticky, max(cool, now + terms.ttl))
-        return None if kept.is_over(now) or not lease.addresses else kept
+        return None if kept.is_over(now, boot) or not lease.addresses else kept
 
     @property
     def ips(self) -> tuple[Address, ...]:
         return tuple(address.ip for address in self.addresses)
 
-    def is_over(self, now: int) -> bool:
+    def is_over(self, now: int, boot: str) -> bool:
         if self.boot:
-            return self.boot != durable.boot_id()
+            return self.boot != boot
         # A clock that was set back must not keep the addresses for years.
         return not self.released <= now < self.until
 
@@ -146,28 +109,3 @@ class Kept:
 
 
 Holding = Lease | Lost | Kept
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A holding as it was read back.  ``line`` is its number in the store; ``is_over`` says that its holder is provably
-    dead, or that it was kept back for long enough."""
-
-    line: int
-    holding: Holding
-    is_over: bool
-
-
-@dataclass(frozen=True)
-class Contents:
-    """All that a network holds, for people and for migration: read without a lock."""
-
-    name: str
-    place: str
-    listed: tuple[Listed, ...] = ()
-    # The ranges of each set, as the latest ADD had them; empty where they are not known.
-    sets: tuple[tuple[Span, ...], ...] = ()
-    # Lines that could not be read, and files that were set aside.
-    unreadable: tuple[int, ...] = ()
-    quarantined: tuple[str, ...] = ()
-    problem: str = ""  # why nothing could be read

@@ -16,9 +16,15 @@ GUARDS = [
         ("clock-set-back", "not self.released <= now < self.until", "not now < self.until"),
         (
             "cool",
-            "cool = now + (terms.cooldown if cools else 0)",
+            "cool = now + (terms.cooldown if lease.boot == boot and not unused else 0)",
             "cool = now",
             "unit/test_ipam_policy.py unit/test_ipam_sticky.py",
+        ),
+        (
+            "unused",
+            "if lease.boot == boot and not unused else 0",
+            "if lease.boot == boot else 0",
+            "unit/test_ipam_link.py unit/test_store_contract.py",
         ),
     ),
     *of(
@@ -49,8 +55,8 @@ GUARDS = [
         ),
         (
             "kept-back",
-            "(kept.is_over(self.now) or",
-            "(True or",
+            "kept.is_over(self.now, durable.boot_id()) or",
+            "True or",
             "unit/test_ipam_policy.py unit/test_ipam_sticky.py unit/test_ipam_clock.py netns/test_reclaim.py",
         ),
         (
@@ -95,12 +101,6 @@ GUARDS = [
             "tuple(a for a in lease.addresses if a.ip not in taken)",
             "lease.addresses",
             "unit/test_ipam_link.py",
-        ),
-        (
-            "unused",
-            "cools=lease.boot == durable.boot_id() and not unused,",
-            "cools=lease.boot == durable.boot_id(),",
-            "unit/test_ipam_link.py unit/test_ipam_policy.py unit/test_ipam_sticky.py",
         ),
     ),
     *of(

@@ -18,9 +18,10 @@ from unit.ipam_calls import Net
 from cni.protocol.errors import TryAgain
 from cni.protocol.spec import Key
 from cni.state import durable
+from ipam.stores import Owner, Terms
 from ipam.stores.files import lines as lines_file
 from ipam.stores.files.store import FileStore
-from ipam.stores.holdings import Lease, Owner, Terms
+from ipam.stores.holdings import Lease
 
 DUAL = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}
 POD = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;X=1"

@@ -16,8 +16,8 @@ from ctl.main import main
 from ipam import conflicts, leases
 from ipam.config import load
 from ipam.link import refuse_unless_probeable
+from ipam.stores import Owner, Terms
 from ipam.stores.files.store import FileStore
-from ipam.stores.holdings import Owner, Terms
 
 ROOT = Path(__file__).parents[2]
 MAC = "02:00:00:00:00:99"

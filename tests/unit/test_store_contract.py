@@ -16,8 +16,8 @@ from cni.protocol.result import Address, Ip
 from cni.protocol.spec import Key
 from cni.state import durable
 from ipam.ranges import Span
-from ipam.stores import Book, Choose, Store, open_in
-from ipam.stores.holdings import Gone, Kept, Lease, Owner, Sandbox, Terms
+from ipam.stores import Book, Choose, Gone, Owner, Sandbox, Store, Terms, open_in
+from ipam.stores.holdings import Kept, Lease
 
 # Of each store how it is opened: the network is new for each test, and opened again for each call.
 STORES: Mapping[str, Callable[[Path, Gone], Store]] = {

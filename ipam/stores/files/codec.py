@@ -16,7 +16,8 @@ from typing import Any, Final
 from zlib import crc32
 
 from cni.protocol.spec import Json, Key
-from ipam.stores.holdings import Holding, Kept, Lease, Lost, Owner, Sandbox, Terms
+from ipam.stores import Owner, Sandbox, Terms
+from ipam.stores.holdings import Holding, Kept, Lease, Lost
 
 # A sector: what a disk writes whole or not at all.
 LINE: Final = 512

@@ -5,13 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from cni.protocol.spec import Json
+from ipam.stores import Gone
+from ipam.stores.contents import Contents, Listed
 from ipam.stores.files.codec import Unreadable, decode, from_line, joined, link
 from ipam.stores.files.lines import QUARANTINE, Lines, reading
 from ipam.stores.files.ranges import parsed
 from ipam.stores.files.ranges import read as read_ranges
 from ipam.stores.files.stale import Rule
 from ipam.stores.files.table import LEASES
-from ipam.stores.holdings import Contents, Gone, Holding, Lease, Listed
+from ipam.stores.holdings import Holding, Lease
 
 
 def networks(data_dir: Path) -> list[str]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from cni.protocol.spec import Json, Key
 from cni.state import durable
+from ipam.stores import Gone, Sandbox
 from ipam.stores.files.codec import Unreadable, decode, digest, from_line, outline, sandbox
 from ipam.stores.files.lines import Lines, reading
-from ipam.stores.holdings import Gone, Kept, Sandbox
+from ipam.stores.holdings import Kept
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class Rule:
         """Raises Unreadable."""
         if "released" in body:
             kept = decode(body)
-            return isinstance(kept, Kept) and (kept.is_over(self.now) or bool(kept.boot and self.probing))
+            return isinstance(kept, Kept) and (
+                kept.is_over(self.now, durable.boot_id()) or bool(kept.boot and self.probing)
+            )
         if self.spared is not None:
             return outline(body)[0] not in self.spared
         return body.get("boot") != durable.boot_id() or sandbox(body) in self.dead

@@ -12,11 +12,11 @@ from ipaddress import ip_interface
 
 from cni.protocol.result import Address
 from cni.state import durable
-from ipam.stores import KeepBack
+from ipam.stores import Gone, KeepBack
 from ipam.stores.files.codec import Unreadable, sandbox, sticky_digest
 from ipam.stores.files.stale import Rule
 from ipam.stores.files.table import Stored, Table
-from ipam.stores.holdings import Gone, Kept, Lease, Lost
+from ipam.stores.holdings import Kept, Lease, Lost
 
 
 def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_use: bool = False) -> None:
@@ -32,8 +32,7 @@ def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_
         lease = held.holding
         if not isinstance(lease, Lease):
             continue
-        # A lease of an older boot does not cool down: by now nobody on the link remembers its address.
-        kept = Kept.of(lease, now, cools=lease.boot == durable.boot_id() and not unused, in_use=in_use)
+        kept = Kept.of(lease, now, durable.boot_id(), unused=unused, in_use=in_use)
         if kept is None:
             free.append(held)
             continue
@@ -90,7 +89,7 @@ def conflicts(table: Table) -> list[tuple[Stored, Kept]]:
         if head := table.head(line):
             held = table.at(head)
             one = held.holding
-            if isinstance(one, Kept) and one.mac and not one.is_over(now):
+            if isinstance(one, Kept) and one.mac and not one.is_over(now, durable.boot_id()):
                 found.append((held, one))
     return found
 

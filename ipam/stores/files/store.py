@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cni.protocol.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, combine
 from cni.protocol.result import Address, Ip
@@ -24,7 +24,7 @@ from cni.protocol.spec import Key
 from cni.state import durable
 from cni.state.locks import Lock
 from ipam.ranges import elsewhere
-from ipam.stores import LOCK_TIMEOUT, Choose, KeepBack, Ranges, none_gone
+from ipam.stores import LOCK_TIMEOUT, Choose, Gone, KeepBack, Owner, Ranges, none_gone
 from ipam.stores.files import ranges as ranges_file
 from ipam.stores.files import sticky
 from ipam.stores.files.blocks import IndexCorrupt
@@ -34,7 +34,10 @@ from ipam.stores.files.index import HEADER
 from ipam.stores.files.repair import repair
 from ipam.stores.files.stale import Rule, find_stale
 from ipam.stores.files.table import INDEX, LEASES, Table
-from ipam.stores.holdings import Contents, Gone, Lease, Lost, Owner
+from ipam.stores.holdings import Lease, Lost
+
+if TYPE_CHECKING:
+    from ipam.stores.contents import Contents
 
 T = TypeVar("T")
 
@@ -155,7 +158,7 @@ class FileStore:
 
         self._with_table(work, make=True)
 
-    def contents(self) -> Contents:
+    def contents(self) -> "Contents":
         from ipam.stores.files import listing  # noqa: PLC0415  # for people only
 
         try:
