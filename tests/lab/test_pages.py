@@ -1,0 +1,22 @@
+"""What the pages show comes out: the transcripts in docs/ that need VFs, typed again."""
+
+from collections.abc import Callable
+
+import pytest
+from guest.node import Node
+from pages import PAGES, Section, sections
+from topology import Pod
+from transcripts import Shell
+
+KIND = "console lab"
+SECTIONS = [
+    section for page in PAGES for section in sections(page) if any(block.kind == KIND for block in section.blocks)
+]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=str)
+def test_transcript(
+    section: Section, node: Node, make_pod: Callable[[], Pod], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, wrong = Shell(node, make_pod, capsys, section.networks).retype(section, KIND)
+    assert not wrong, "\n\n".join(wrong)
