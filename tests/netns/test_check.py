@@ -61,12 +61,12 @@ def another_pods_interface(host: Host, pod: Pod, _result: dict[str, Any]) -> Non
     "change",
     [
         nothing,  # right after ADD; the IPv6 address is still tentative
-        another_address,  # later plugins may add, and say so or not
+        another_address,  # later plugins may add addresses, whether they say so or not
         another_address_in_the_result,
         another_route,
-        another_mac_in_the_result,  # tuning does; in capitals, as its author writes them
-        a_route_taken_out_of_both,  # what is not promised any more is not missing
-        another_interface_first,  # the index of ours is not always 0
+        another_mac_in_the_result,  # as tuning does, in capitals
+        a_route_taken_out_of_both,  # an address that prevResult lacks is not missed
+        another_interface_first,  # our interface's index is not always 0
         same_name_on_the_host,  # a name is in a sandbox
         another_pods_interface,
     ],
@@ -76,7 +76,7 @@ def test_succeeds(host: Host, pod: Pod, version: str, change: Change) -> None:
 
 
 def test_a_tentative_address_is_fine(host: Host, pod: Pod) -> None:
-    """Without carrier it stays so; an error would tell the runtime that the pod is lost."""
+    """Without carrier an address stays tentative; an error would tell the runtime that the pod is lost."""
     ip("link", "set", "fabric", "down")
     result = host.ok("ADD", pod, host.conf(dad="wait"))
     (link,) = pod.ip("addr", "show", "dev", "hpn0")
@@ -100,7 +100,7 @@ def link_replaced(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
 
 
 def link_replaced_by_its_double(_host: Host, pod: Pod, result: dict[str, Any]) -> None:
-    """The same kind, mode, MAC and addresses, and yet another interface."""
+    """Another interface of the same kind, mode, MAC and addresses."""
     pod.ip("link", "delete", "hpn0")
     _double(pod, result)
 
@@ -145,7 +145,7 @@ def netns_replaced(_host: Host, pod: Pod, _result: dict[str, Any]) -> None:
 
 
 def netns_replaced_by_its_double(_host: Host, pod: Pod, result: dict[str, Any]) -> None:
-    """A pod started again under the same path, with an interface from somewhere else."""
+    """A new pod under the same path, with a similar interface that is not ours."""
     pod.remade()
     _double(pod, result)
 
@@ -187,7 +187,7 @@ def test_fails(host: Host, pod: Pod, change: Change, says: tuple[str, ...]) -> N
 
 @pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
 def test_fails_in_every_version(host: Host, pod: Pod, version: str) -> None:
-    """A MAC that no plugin owns up to; the error is in the version asked for."""
+    """No plugin says that it changed the MAC; the error has the version that was asked for."""
     conf = host.conf(cniVersion=version)
     result = host.ok("ADD", pod, conf)
     mac_changed(host, pod, result)
@@ -196,7 +196,7 @@ def test_fails_in_every_version(host: Host, pod: Pod, version: str) -> None:
 
 
 def test_a_record_of_an_older_boot(host: Host, pod: Pod) -> None:
-    """What it names is numbered anew in each boot, and another may have these numbers now."""
+    """Each boot numbers anew what the record names, so its numbers may belong to others now."""
     result = host.ok("ADD", pod)
     host.rewrite(host.record(pod), boot="00000000-0000-0000-0000-000000000000")
     error = host.refused("CHECK", pod, host.conf(prevResult=result))
@@ -204,7 +204,7 @@ def test_a_record_of_an_older_boot(host: Host, pod: Pod) -> None:
 
 
 def test_half_an_attachment(host: Host, pod: Pod) -> None:
-    """What a killed ADD left, the pod still running."""
+    """A killed ADD left half an attachment, and the pod still runs."""
     result = host.ok("ADD", pod)
     host.rewrite(host.record(pod), complete=False)
     error = host.refused("CHECK", pod, host.conf(prevResult=result))
@@ -213,7 +213,7 @@ def test_half_an_attachment(host: Host, pod: Pod) -> None:
 
 
 def test_a_foreign_ipams_check(host: Host, pod: Pod) -> None:
-    """Its word is passed on under its own code."""
+    """CHECK passes on the IPAM plugin's error with its code."""
     document = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
     refusal = '{"cniVersion":"1.1.0","code":142,"msg":"never heard of it"}'
     path = host.program(

@@ -1,4 +1,4 @@
-"""CHECK of addresses: there, with their prefix length and scope, for ever."""
+"""CHECK of addresses: they are there, with their prefix length and scope, and for ever."""
 
 import pytest
 from netns.tampering import caught, in_pod, passes

@@ -1,4 +1,4 @@
-"""CHECK of the interface and its master: MTU, MAC, mode, ARP, up, and in nothing else."""
+"""CHECK of the interface and its master: MTU, MAC, mode, ARP, up, and enslaved to nothing but a VRF."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ TUNED = Path("/run/cni/tuning")
 
 
 def master(*words: str) -> Any:
-    """A change of the master."""
+    """Change the master."""
     return lambda _host, _pod, _result: ip("link", "set", "rail0", *words)
 
 
@@ -31,12 +31,12 @@ def test_mtu(host: Host, pod: Pod, kind: str) -> None:
 
 @pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
 def test_mtu_of_the_master(host: Host, pod: Pod, version: str) -> None:
-    """The kernel lowers it with the master's; the record knows it also where no result of that version does."""
+    """The kernel lowers it with the master's.  The record has it even if a result of that version has not."""
     caught(host, pod, host.conf(cniVersion=version), master("mtu", "1400"), "hpn0 has MTU 1400, expected 1500")
 
 
 def test_mtu_in_prevresult(host: Host, pod: Pod) -> None:
-    """A plugin that changes the MTU and says so is believed, and held to it."""
+    """If a plugin says that it changed the MTU, CHECK expects the MTU that it says."""
     result = host.ok("ADD", pod)
     result["interfaces"][0]["mtu"] = 1300
     error = host.refused("CHECK", pod, host.conf(prevResult=result))
@@ -47,7 +47,7 @@ def test_mtu_in_prevresult(host: Host, pod: Pod) -> None:
 
 @pytest.fixture
 def tuned(pod: Pod) -> Iterator[Path]:
-    """Where tuning would say what it changed of hpn0."""
+    """The file in which tuning says what it changed of hpn0."""
     there = TUNED.exists()
     TUNED.mkdir(parents=True, exist_ok=True)
     file = TUNED / f"{pod.name}_hpn0.json"
@@ -68,7 +68,7 @@ def tuned(pod: Pod) -> Iterator[Path]:
     ],
 )
 def test_mtu_of_tuning(host: Host, pod: Pod, tuned: Path, said: str | None, passes: bool) -> None:
-    """It leaves the result as it was, and compares the MTU itself; a file of its own tells that it changed it."""
+    """tuning does not change the result, and compares the MTU itself; its own file tells that it changed the MTU."""
     result = host.ok("ADD", pod)
     if said is not None:
         tuned.write_text(said)
@@ -119,14 +119,14 @@ def test_what_others_may_do(host: Host, pod: Pod, commands: tuple[str, ...]) -> 
 
 @pytest.mark.parametrize("mode", ["l2", "l3", "l3s"])
 def test_arp_of_an_ipvlan(host: Host, pod: Pod, ipvlan: str, mode: str) -> None:
-    """One that routes has none by nature."""
+    """An ipvlan that routes has no ARP."""
     conf = host.conf(kind=ipvlan, mode=mode)
     change = in_pod(f"link set hpn0 arp {'off' if mode == 'l2' else 'on'}")
     caught(host, pod, conf, change, "hpn0 has ARP " + ("off" if mode == "l2" else "on"))
 
 
 def test_vrf(host: Host, pod: Pod) -> None:
-    """The chained plugin vrf puts the interface into one, and its routes into that one's table."""
+    """The chained plugin vrf puts the interface into a VRF, and its routes into the VRF's table."""
     if pod.run("ip", "link", "add", "blue", "type", "vrf", "table", "10").returncode:
         pytest.skip("this kernel has no vrf; runs in the lab")
     conf = host.conf()
@@ -140,7 +140,7 @@ def test_vrf(host: Host, pod: Pod) -> None:
 
 
 def test_a_record_that_does_not_know_the_mtu(host: Host, pod: Pod) -> None:
-    """An older version's, and a result of before 1.1.0: there is nothing to compare with."""
+    """The record is an older version's, and the result of before 1.1.0, so there is no MTU to compare with."""
     conf = host.conf(cniVersion="1.0.0")
     result = host.ok("ADD", pod, conf)
     host.rewrite(host.record(pod), result=result)

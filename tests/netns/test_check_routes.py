@@ -140,7 +140,7 @@ def test_policy_routing(host: Host, pod: Pod, commands: tuple[str, ...], says: s
     "commands",
     [
         ("route add 192.0.2.0/24 dev hpn0",),
-        # Further routes to the same place, ours still the first.
+        # More routes to the same destination; ours still comes first.
         ("route add 10.60.0.0/16 via 10.56.0.99 dev hpn0 metric 77", "route add blackhole 10.60.0.0/16 metric 78"),
         ("-6 route add unreachable fd00:60::/48 metric 2000",),
         # Parts of it, and what is for others.
@@ -173,14 +173,15 @@ def test_what_others_may_do(host: Host, pod: Pod, commands: tuple[str, ...]) -> 
     ],
 )
 def test_as_the_kernel_keeps_them(host: Host, pod: Pod, version: str, route: dict[str, Any]) -> None:
-    """Its defaults and bounds are no difference, whatever a result of that version can say."""
+    """The kernel's own defaults and bounds are no difference, in whichever version the result is."""
     conf = routed(host, route, cniVersion=version)
     passes(host, pod, conf, in_pod())
 
 
 @pytest.mark.parametrize("policy", [False, True], ids=["main table", "policyRouting"])
 def test_two_default_routes_that_the_kernel_shows_as_one(host: Host, pod: Pod, policy: bool) -> None:
-    """Two rails each with an IPv6 default route: one multipath route, with the first one's metrics."""
+    """Each of two rails has an IPv6 default route, and the kernel shows one multipath route with the first one's
+    metrics."""
     ip("link", "add", "rail1", "type", "veth", "peer", "name", "fabric1")
     ip("link", "set", "rail1", "up")
     ip("link", "set", "fabric1", "up")
@@ -207,7 +208,7 @@ def test_two_default_routes_that_the_kernel_shows_as_one(host: Host, pod: Pod, p
 def test_prevresult_says_what_another_plugin_made(
     host: Host, pod: Pod, said: list[dict[str, Any]], commands: tuple[str, ...]
 ) -> None:
-    """As route-override does.  That is what is promised then: what ADD left is a difference."""
+    """As route-override does.  Then CHECK expects what prevResult says, and ADD's own route is a difference."""
     conf = routed(host, V4)
     result = host.ok("ADD", pod, conf)
     assert host.checked(pod, conf, result).exit_code == 0

@@ -1,4 +1,5 @@
-"""Attachments of dead pods go without GC: a few with each ADD, all with hpn gc, and while the agent is idle."""
+"""Attachments of dead pods are undone without GC: a few by some ADDs, all by hpn gc, and all while the agent is
+idle."""
 
 import os
 import subprocess
@@ -38,7 +39,7 @@ def dead_and_living(host: Host, make_pod: MakePod) -> tuple[list[Pod], list[Pod]
 
 
 def test_adds_take_the_dead_away(host: Host, make_pod: MakePod) -> None:
-    """One at a time, and nothing of the living."""
+    """One at a time, and none of a living pod."""
     dead, living = dead_and_living(host, make_pod)
     before = [host.picture(pod)[pod.name] for pod in living]
     newcomer, left = make_pod(), {pod.name for pod in dead}
@@ -57,7 +58,7 @@ def test_adds_take_the_dead_away(host: Host, make_pod: MakePod) -> None:
 
 
 def test_not_with_every_add(host: Host, make_pod: MakePod, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes a little time, and most ADDs are to have none of it."""
+    """A look takes a little time, and most ADDs take none."""
     monkeypatch.setattr(collect, "EVERY", 257)  # a byte is never that
     monkeypatch.setattr("os.urandom", lambda count: b"\1" * count)
     dead, _ = dead_and_living(host, make_pod)
@@ -66,7 +67,7 @@ def test_not_with_every_add(host: Host, make_pod: MakePod, monkeypatch: pytest.M
 
 
 def test_an_add_whose_attachment_is_gone_again(host: Host, make_pod: MakePod) -> None:
-    """Somebody deleted it before ADD had its look: no attachment is left to look at."""
+    """Somebody deleted it before ADD looked for the dead, so there is no attachment to look at."""
     conf = host.conf()
     collect.a_few(location(conf), host.request("ADD", make_pod(), conf), [], PROGRAMS)
 
@@ -83,7 +84,7 @@ def test_an_add_waits_for_nobody(host: Host, make_pod: MakePod) -> None:
 
 
 def test_a_pod_whose_path_is_gone_lives(host: Host, make_pod: MakePod) -> None:
-    """A process in it is enough."""
+    """A process in the namespace is enough."""
     pod, newcomer = make_pod(), make_pod()
     host.ok("ADD", pod)
     with subprocess.Popen(["ip", "netns", "exec", pod.name, "sh", "-c", "echo; exec sleep 60"], stdout=-1) as living:
@@ -98,7 +99,7 @@ def test_a_pod_whose_path_is_gone_lives(host: Host, make_pod: MakePod) -> None:
 
 
 def test_what_was_attached_again_meanwhile_is_left_alone(host: Host, pod: Pod) -> None:
-    """It is looked at without the lock: with that, it must still be what was seen."""
+    """The first look takes no lock.  With the lock, the record must still be the one that was seen."""
     host.ok("ADD", pod)
     record = journal.peek(host.state, "rail0", Key(pod.name, "hpn0"))
     assert record
@@ -109,7 +110,7 @@ def test_what_was_attached_again_meanwhile_is_left_alone(host: Host, pod: Pod) -
 
 
 def test_an_add_asks_no_other_program(host: Host, make_pod: MakePod) -> None:
-    """It may be slow, or refuse; the agent and people have time."""
+    """Another program may be slow, or refuse; the agent and people have the time."""
     dead, newcomer = make_pod(), make_pod()
     path = host.giving(ips=[{"address": "10.56.0.2/24"}])
     host.ok("ADD", dead, host.conf(**SCRIPT), CNI_PATH=path)
@@ -139,7 +140,7 @@ def test_hpn_gc(host: Host, make_pod: MakePod) -> None:
 
 
 def test_hpn_gc_says_what_it_could_not_do(host: Host, make_pod: MakePod) -> None:
-    """And a look of ours is no refusal that counts: the plugin may be somewhere else."""
+    """A refusal is not counted then, because hpn gc may have asked another plugin of that name."""
     dead, other = make_pod(), make_pod()
     host.ok("ADD", other)
     host.ok("ADD", dead, host.conf(**SCRIPT), CNI_PATH=host.giving(ips=[{"address": "10.56.0.9/24"}]))
@@ -164,7 +165,7 @@ def test_the_agents_idle_time(host: Host, make_pod: MakePod) -> None:
 
 
 def test_leases_under_other_main_plugins(host: Host, make_pod: MakePod) -> None:
-    """They have no attachment of ours."""
+    """Such leases have no attachment of ours."""
     dead, living = dead_and_living(host, make_pod)
     for pod in (*dead, *living):
         host.record(pod).unlink()

@@ -1,4 +1,4 @@
-"""policyRouting: what comes from an interface's addresses leaves by it, with ``ip`` and pings as witnesses."""
+"""policyRouting: packets from an interface's addresses leave by that interface, with ``ip`` and pings as witnesses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ V4, V6 = {"subnet": "10.56.0.0/24"}, {"subnet": "fd00:56::/64"}
 
 
 def rules(pod: Pod) -> set[tuple[str, str]]:
-    """(Source, table) of those that are not the kernel's own."""
+    """(Source, table) of the rules that are not the kernel's own."""
     shown = [*pod.ip("-4", "rule", "show"), *pod.ip("-6", "rule", "show")]
     return {(r["src"], r["table"]) for r in shown if r["src"] != "all"}
 
@@ -30,7 +30,8 @@ def routed(host: Host, *sets: dict[str, Any], routing: Any = True, routes: Any =
 
 
 def test_two_rails_to_the_same_place(host: Host, pod: Pod, make_pod: Callable[[], Pod]) -> None:
-    """Behind each rail is a gateway with the same far address, and with a way back into its own rail only."""
+    """Behind each rail is a gateway with the same far address, and each gateway knows a way back by its own rail
+    only."""
     ip("link", "add", "rail1", "type", "veth", "peer", "name", "fabric1")
     ip("link", "set", "rail1", "up")
     gateways = [make_pod(), make_pod()]
@@ -84,7 +85,7 @@ def test_kinds(host: Host, pod: Pod, kind: str) -> None:
 
 
 def test_routes_go_to_the_table(host: Host, pod: Pod) -> None:
-    """With what they are; but for one that names another table itself."""
+    """With all their attributes.  A route that names a table of its own goes there."""
     given = [
         {"dst": "10.60.0.0/16", "mtu": 1400},
         {"dst": "10.61.0.0/16", "scope": 253},
@@ -115,7 +116,7 @@ def test_a_default_route_of_its_own(host: Host, pod: Pod) -> None:
 
 
 def test_no_gateway(host: Host, pod: Pod) -> None:
-    """Then there is a way to the rail only; for anything else the main table is asked."""
+    """Without a gateway the table leads to the rail only; all other packets go by the main table."""
     conf = routed(host, V4 | {"gateway": None})
     host.ok("ADD", pod, conf)
     assert table(pod, 100) == {("10.56.0.0/24", "", "hpn0")}
@@ -123,7 +124,7 @@ def test_no_gateway(host: Host, pod: Pod) -> None:
 
 
 def test_single_addresses(host: Host, pod: Pod) -> None:
-    """There is no network that a /32 is in; a gateway outside of it is reached by an on-link route."""
+    """A /32 is in no network, so its gateway is reached by an on-link route."""
     path = host.giving(
         ips=[{"address": "10.56.0.7/32", "gateway": "169.254.1.1"}],
         routes=[{"dst": "169.254.1.1/32", "scope": 253}],
@@ -155,7 +156,7 @@ def test_a_table_for_each_gateway(host: Host, pod: Pod, routing: Any, first: int
 
 
 def test_a_free_table(host: Host, pod: Pod) -> None:
-    """Neither a rule's nor a route's, nor one that the configuration has routes for."""
+    """No rule and no route uses the table, and no route of the configuration names it."""
     pod.ip("rule", "add", "from", "192.0.2.7", "lookup", "100")
     pod.ip("-6", "rule", "add", "from", "2001:db8::7", "lookup", "101")
     pod.ip("route", "add", "192.0.2.0/24", "dev", "lo", "table", "102")
@@ -179,14 +180,14 @@ def test_a_table_that_is_taken(host: Host, pod: Pod, how: tuple[str, ...]) -> No
 
 
 def test_a_failed_add_leaves_no_rule(host: Host, pod: Pod) -> None:
-    """The kernel refuses the gateway when the rules are there already."""
+    """The kernel refuses the gateway after the rules were added."""
     conf = routed(host, V4, routes=[{"dst": "10.60.0.0/16", "gw": "203.0.113.1"}])
     assert host.refused("ADD", pod, conf)["code"] == 105
     assert (rules(pod), pod.links(), host.state_files()) == (set(), set(), set())
 
 
 def test_del_when_the_link_is_gone(host: Host, pod: Pod) -> None:
-    """And a rule that a person added for the same address and table is that person's."""
+    """A rule that a person added for the same address and table stays."""
     conf = routed(host)
     host.ok("ADD", pod, conf)
     pod.ip("link", "delete", "hpn0")

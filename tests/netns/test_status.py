@@ -61,14 +61,14 @@ def test_master_down(host: Host) -> None:
 
 
 def test_master_without_carrier_is_ready(host: Host) -> None:
-    """As ADD is served then: a cable can come later."""
+    """ADD succeeds there, because a cable can be plugged in later."""
     ip("link", "set", "fabric", "down")
     assert host.call("STATUS", None).exit_code == 0
 
 
 @pytest.mark.parametrize("keys", [{}, {"ipam": ...}], ids=["of both", "of the journal alone"])
 def test_state_directory_read_only(host: Host, pod: Pod, keys: dict[str, Any]) -> None:
-    """Also where an earlier call has made everything in it."""
+    """Even if an earlier call has made all that is in it."""
     conf = host.conf(**keys)
     with mounted(host.state):
         host.ok("ADD", pod, conf)
@@ -111,11 +111,11 @@ def test_pool_exhausted(host: Host, pod: Pod) -> None:
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        ('{"code":4,"msg":"unknown CNI_COMMAND: STATUS"}', 0),  # older than STATUS: it cannot say
-        ('{"code":1,"msg":"incompatible CNI versions"}', 0),  # the same, said otherwise
+        ('{"code":4,"msg":"unknown CNI_COMMAND: STATUS"}', 0),  # older than STATUS: it does not know the command
+        ('{"code":1,"msg":"incompatible CNI versions"}', 0),  # the same, with another error
         ('{"code":50,"msg":"database is away"}', 50),
-        ('{"code":51,"msg":"and the pods suffer too"}', 51),  # its own word
-        ("oops", 106),  # no CNI at all
+        ('{"code":51,"msg":"and the pods suffer too"}', 51),  # its own error
+        ("oops", 106),  # no CNI answer at all
     ],
 )
 def test_a_foreign_ipam(host: Host, answer: str, code: int) -> None:
@@ -135,7 +135,7 @@ def test_a_foreign_ipam_that_is_not_installed(host: Host) -> None:
 
 
 def through_multus(conf: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    """STATUS in a process that has a /run and a /var/lib of its own, for it is told of no other directory."""
+    """STATUS in a process that has its own /run and /var/lib, because it is told of no other directory."""
     private = 'mount -t tmpfs none /run && mount -t tmpfs none /var/lib && exec "$@"'
     return subprocess.run(
         ["unshare", "-m", "sh", "-c", private, "sh", sys.executable, "-m", "ctl"],
@@ -152,14 +152,14 @@ STRIPPED = {"cniVersion": "1.1.0", "name": "rail0", "type": "hpn", "ipam": {"typ
 
 
 def test_stripped_by_multus(host: Host) -> None:
-    """Multus 4.3 leaves no more of a network that it has from a file.  Nothing can be told of it, neither the addresses
-    nor the master, and an error would take the node down; here there is not even a default route."""
+    """Multus 4.3 passes on no more of a network that it has from a file.  So STATUS can check neither addresses nor
+    master, and an error would take the node down.  In this test there is not even a default route."""
     done = through_multus(STRIPPED)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_no_ranges_to_ask_about(host: Host) -> None:
-    """The IPAM's part of it, which is also another main plugin's."""
+    """The IPAM plugin's part of STATUS, which serves other main plugins too."""
     assert host.call("STATUS", None, host.conf(ipam={"type": "hpn-ipam"})).exit_code == 0
 
 

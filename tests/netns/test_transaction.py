@@ -16,7 +16,7 @@ _POOL = {
     "ranges": [[{"subnet": "10.56.0.0/30"}], [{"subnet": "fd00:56::/126", "rangeEnd": "fd00:56::2"}]],
 }
 
-# What is the namespace's, and does not go with the interface.
+# Settings of the namespace, which do not end with the interface.
 _NAMESPACE = {"policyRouting": True, "sysctl": {"net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.rp_filter": "2"}}
 
 
@@ -35,7 +35,8 @@ def by_del_without_netns(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
 
 
 def by_a_new_add(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
-    """The same key again; where DEL had not begun, ours still stands and must be refused, not doubled."""
+    """ADD of the same key.  If DEL had not begun, the attachment still stands, and ADD must refuse to make a second
+    one."""
     reply = host.call("ADD", pod, conf)
     if reply.exit_code:
         assert '"code":100' in reply.stdout, reply.stdout
@@ -58,7 +59,7 @@ def by_gc(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
 
 
 def by_del_beside_a_stranger(host: Host, pod: Pod, conf: dict[str, Any]) -> None:
-    """Something else takes the name as soon as it is free."""
+    """Somebody makes an interface of that name as soon as the name is free."""
     if not pod.link():
         pod.ip("link", "add", "hpn0", "type", "veth", "peer", "name", "hpn0peer")
         host.ok("DEL", pod, conf)
@@ -97,13 +98,13 @@ def test_killed_at_every_step(
     host.ok("ADD", pod, conf)
     host.ok("DEL", pod, conf)
     assert {i["ifname"] for i in ip("link")} == strangers
-    # Fewer would mean that the steps are not seen any more.
+    # With fewer, the steps would not be noticed any more.
     assert step > 10
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same pod", "the path leads to another pod"])
 def test_no_add_over_what_cannot_be_undone(host: Host, pod: Pod, elsewhere: bool) -> None:
-    """An earlier ADD's address may be in use still: its record stays, and is in the way."""
+    """An earlier ADD's address may still be in use, so its record stays, and the new ADD fails."""
     answer = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
     refusal = '{"cniVersion":"1.1.0","code":133,"msg":"database is away"}'
     script = f"cat >/dev/null; case $CNI_COMMAND in ADD) echo '{answer}';; DEL) echo '{refusal}'; exit 1;; esac"
@@ -126,7 +127,8 @@ def test_no_add_over_what_cannot_be_undone(host: Host, pod: Pod, elsewhere: bool
 
 
 def test_the_double_of_ours_in_another_namespace(host: Host, pod: Pod) -> None:
-    """Under the same path, with the same ifindex and MAC: it does not keep the key from being attached there."""
+    """Another namespace under the same path has an interface with the same ifindex and MAC.  ADD of the key succeeds
+    there."""
     host.ok("ADD", pod)
     ours = pod.link()
     assert ours
@@ -140,7 +142,7 @@ def test_the_double_of_ours_in_another_namespace(host: Host, pod: Pod) -> None:
 
 
 def test_a_record_of_an_older_boot_is_in_nobodys_way(host: Host, pod: Pod) -> None:
-    """Namespaces and interfaces are numbered anew in each boot: what has these numbers now is none of ours."""
+    """Each boot numbers namespaces and interfaces anew, so whatever has these numbers now is not ours."""
     host.ok("ADD", pod)
     host.rewrite(host.record(pod), boot="00000000-0000-0000-0000-000000000000")
     pod.ip("link", "set", "hpn0", "down")

@@ -1,4 +1,4 @@
-"""sysctl: in the pod's namespace as they were asked for, and as they were when that is over."""
+"""sysctl: ADD sets them in the pod's namespace, and DEL restores them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ def tuned(host: Host, **sysctls: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def allowlist(tmp_path: Path) -> Iterator[Path]:
-    """The node's list, on a file system that is there for this test only."""
+    """The node's list, on a file system that is mounted for this test only."""
     folder = Path("/etc/cni/tuning")
     if folder.exists():
         pytest.skip(f"{folder} is this machine's own")
@@ -68,7 +68,7 @@ def test_ours_give_way(host: Host, pod: Pod) -> None:
 
 
 def test_values_as_the_kernel_has_them(host: Host, pod: Pod) -> None:
-    """CHECK compares with what it made of them."""
+    """CHECK compares with the kernel's spelling of the values."""
     conf = tuned(
         host,
         net__core__somaxconn="0x400",
@@ -83,7 +83,7 @@ def test_values_as_the_kernel_has_them(host: Host, pod: Pod) -> None:
     assert host.checked(pod, conf, result).exit_code == 0
     host.ok("DEL", pod, conf)
     assert pod.sysctl("ipv4/tcp_rmem") == before
-    assert pod.sysctl("ipv4/ip_local_reserved_ports") == ""  # an empty value is one, too
+    assert pod.sysctl("ipv4/ip_local_reserved_ports") == ""  # an empty value counts, too
 
 
 @pytest.mark.parametrize(("key", "path"), [("net.core.somaxconn", SOMAXCONN), (f"net/{RP_FILTER}", RP_FILTER)])
@@ -107,7 +107,7 @@ def test_what_was_changed_since_stays(host: Host, pod: Pod) -> None:
 
 @pytest.mark.parametrize("first", ["hpn0", "hpn1"])
 def test_two_attachments_of_a_pod(host: Host, pod: Pod, first: str) -> None:
-    """The last one that goes puts back what was before the first one came, whichever that is."""
+    """The last DEL, whichever it is, restores the value from before the first ADD."""
     before = pod.sysctl(SOMAXCONN)
     conf = tuned(host, net__core__somaxconn="1024")
     for ifname in ("hpn0", "hpn1"):
@@ -119,7 +119,8 @@ def test_two_attachments_of_a_pod(host: Host, pod: Pod, first: str) -> None:
 
 
 def test_two_attachments_that_go_at_once(host: Host, pod: Pod) -> None:
-    """The first one's record is still there when the second goes: its IPAM has not answered yet, or never will."""
+    """The first one's record still exists when the second is deleted, because its IPAM has not answered yet, or never
+    will."""
     before, path = pod.sysctl(SOMAXCONN), host.giving(ips=[{"address": "10.56.0.2/24"}])
     keys = {"sysctl": {"net.core.somaxconn": "1024", "net.ipv4.conf.IFNAME.rp_filter": "2"}}
     host.ok("ADD", pod, host.conf(**keys, ipam={"type": "script"}), CNI_PATH=path)
@@ -128,7 +129,7 @@ def test_two_attachments_that_go_at_once(host: Host, pod: Pod) -> None:
     assert pod.sysctl(SOMAXCONN) == "1024"
     host.ok("DEL", pod, host.conf(**keys), CNI_IFNAME="hpn1")
     assert pod.sysctl(SOMAXCONN) == before
-    pod.sysctl(SOMAXCONN, "1024")  # another's, since
+    pod.sysctl(SOMAXCONN, "1024")  # set by somebody else, later
     host.ok("DEL", pod, host.conf(**keys, ipam={"type": "script"}), CNI_PATH=path)
     assert pod.sysctl(SOMAXCONN) == "1024"
 
@@ -152,7 +153,7 @@ def test_two_attachments_that_disagree(host: Host, pod: Pod) -> None:
         ("net.ipv4.conf.absent.rp_filter", 7, "No such file"),
         ("net.core.rmem_max", 7, "'net.core.rmem_max'"),  # the host's; pods see it read-only, or not at all
         ("net.core", 7, "directory"),
-        ("net.ipv4.route.flush", 7, "ermission"),  # cannot be read, so not put back
+        ("net.ipv4.route.flush", 7, "ermission"),  # it cannot be read, so it cannot be restored
         ("net.ipv4.tcp_rmem", 105, "writing 'x'"),
         ("net.ipv4.conf.IFNAME.rp_filter", 105, "writing 'x'"),
     ],
@@ -177,7 +178,7 @@ def test_two_names_of_one(host: Host, pod: Pod) -> None:
 
 
 def test_the_nodes_list(host: Host, pod: Pod, allowlist: Path) -> None:
-    """Regular expressions, as tuning reads them, whichever way the name is spelled."""
+    """Regular expressions, which tuning reads in the same way, whichever way the name is spelled."""
     allowlist.write_text("^net\\.ipv4\\.conf\\.IFNAME\\.rp_filter$\n\n  ^net.core.somaxconn$ \n")
     good = {"net/ipv4/conf/IFNAME/rp_filter": "2", "net.core.somaxconn": "1024"}
     host.ok("ADD", pod, tuned(host, **good))

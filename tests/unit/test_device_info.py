@@ -1,4 +1,4 @@
-"""The device information file (device-info-spec 1.1.0): what is written, kept, and taken back."""
+"""The device information file (device-info-spec 1.1.0): what ADD writes and keeps, and what an undo restores."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def asked(path: object) -> dict[str, Any]:
 
 
 def written(file: Path, link: dict[str, Any]) -> dict[str, Any]:
-    """After it was planned and written."""
+    """The file's content after plan and write."""
     planned = device_info.plan(asked(str(file)), link)
     device_info.write(planned, link, link["rdma_devs"], GIDS)
     return json.loads(file.read_text()) if file.exists() else {}
@@ -50,7 +50,7 @@ def test_a_file_of_ours(file: Path) -> None:
 
 
 def test_the_device_plugins_file(file: Path) -> None:
-    """Members that are not ours stay, and it is back afterwards."""
+    """Members that are not ours stay, and the undo restores the file."""
     file.parent.mkdir(parents=True)
     before = json.dumps(PLUGIN | {"future": [1]})
     file.write_text(before)
@@ -121,12 +121,13 @@ def test_a_path_that_is_none(path: object) -> None:
 
 
 def test_a_pod_names_no_file() -> None:
-    """args.cni is the pod's annotation, under Multus."""
+    """Under Multus, args.cni comes from the pod's annotation."""
     conf = {"args": {"cni": {"CNIDeviceInfoFile": "/nonexistent/passwd"}}}
     assert device_info.plan(conf, VF) == {}
 
 
 def test_a_part_of_a_pci_function(file: Path) -> None:
-    """A scalable function is no PCI function: the one that it is a part of is named.  Behind a veth there is none."""
+    """A scalable function is no PCI function, so the file names the PCI function that it is a part of.  A veth has
+    none."""
     assert written(file, SF)["pci"] == {"pci-address": "0000:3b:00.0", "rdma-device": "mlx5_7"}
     assert device_info.plan(asked(str(file)), VETH) == {}

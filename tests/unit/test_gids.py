@@ -65,7 +65,7 @@ def test_no_tables(sys: Sys) -> None:
 
 
 def test_found_when_the_last_is_there(sys: Sys) -> None:
-    """v1 and v2 of each, of our interface; others' and the link-local ones are passed over."""
+    """Found are the v1 and v2 entries of our interface's addresses; other entries and link-local ones are ignored."""
     watch, log = sys.watch(), list[str]()
     sys.put(0, "fe80::1")
     sys.put(1, gids.gid(V4), V1)
