@@ -29,11 +29,11 @@ def reclaim() -> None:
     if last and now - last < EVERY:
         return
     _last[:] = _TIME.pack(now)
-    for line in undone([Path(STATE_DIR), *sorted(places.state_dirs())], Path(IPAM_DIR)):
+    for line in undo_dead([Path(STATE_DIR), *sorted(places.state_dirs())], Path(IPAM_DIR)):
         sys.stderr.write(f"hpn agent: {line}\n")
 
 
-def undone(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
+def undo_dead(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
     """Undo what dead pods left there, attachments first; a line for each that was undone, or could not be."""
     for state_dir in state_dirs:
         for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}):
@@ -49,10 +49,10 @@ def undone(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
             yield f"leases in {folder} could not be looked for: {e}"
             continue
         for network in networks:
-            yield from _released(folder, network)
+            yield from _release_dead(folder, network)
 
 
-def _released(data_dir: Path, network: str) -> Iterator[str]:
+def _release_dead(data_dir: Path, network: str) -> Iterator[str]:
     log = list[str]()
     try:
         if freed := stores.open_in(data_dir, network, log, sandboxes.gone).collect(None):

@@ -32,8 +32,8 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
         "release": _release,
         "gc": _gc,
         "verify": _verify,
-        "import": migrate.take,
-        "export": migrate.give,
+        "import": migrate.import_leases,
+        "export": migrate.export_leases,
     }[options.command]
     return command(options)
 
@@ -102,11 +102,11 @@ def _release(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _gc(options: argparse.Namespace) -> tuple[str, int]:
-    lines = dead(options.data_dir, options.network, dry_run=options.dry_run)
+    lines = release_dead(options.data_dir, options.network, dry_run=options.dry_run)
     return "".join(f"{line}\n" for line in lines) or "nothing is provably dead\n", 0
 
 
-def dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> list[str]:
+def release_dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> list[str]:
     """Release what is provably dead; a line for each.  Tries everything, then raises CniError."""
     lines, failures = list[str](), list[CniError]()
     for network in networks(data_dir, sandboxes.gone, names):

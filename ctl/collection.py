@@ -38,4 +38,4 @@ def _obituary(record: Record, *, dry_run: bool) -> str:
 
 def _leases(data_dir: Path, *, dry_run: bool) -> Iterator[str]:
     if data_dir.is_dir():
-        yield from addresses.dead(data_dir, dry_run=dry_run)
+        yield from addresses.release_dead(data_dir, dry_run=dry_run)

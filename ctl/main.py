@@ -47,15 +47,15 @@ def main(argv: Sequence[str]) -> int:
             # Imported here, because help and version must not wait for the journal.
             from ctl.inspection import report  # noqa: PLC0415
 
-            return _printed("inspect", lambda: (report(words), 0))
+            return _print("inspect", lambda: (report(words), 0))
         case ["gc", *words]:
-            from ctl.collection import answer as collected  # noqa: PLC0415
+            from ctl.collection import answer as collect  # noqa: PLC0415
 
-            return _printed("gc", lambda: collected(words))
+            return _print("gc", lambda: collect(words))
         case ["ipam", *words]:
             from ctl.addresses import answer  # noqa: PLC0415
 
-            return _printed("ipam", lambda: answer(words))
+            return _print("ipam", lambda: answer(words))
         case _:
             sys.stderr.write(f"hpn: {' '.join(argv[1:])!r} is not a command; see: hpn help\n")
             return 2
@@ -79,7 +79,7 @@ def _licenses() -> int:
     return 0
 
 
-def _printed(command: str, work: Callable[[], tuple[str, int]]) -> int:
+def _print(command: str, work: Callable[[], tuple[str, int]]) -> int:
     """Print what the command answers, or its error; the exit status."""
     from cni.protocol.errors import CniError  # noqa: PLC0415
 

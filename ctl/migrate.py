@@ -28,13 +28,13 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comm
     command.add_argument("--dry-run", action="store_true", help="only say what would be written")
 
 
-def take(options: argparse.Namespace) -> tuple[str, int]:
+def import_leases(options: argparse.Namespace) -> tuple[str, int]:
     """hpn ipam import.  Raises IoFailure, InvalidConfig, TryAgain, RecordUnreadable."""
     default = options.path.resolve().name if options.source == "host-local" else ""
     name = network_of({"name": options.network or default})
     store = stores.open_in(options.data_dir, name, log := list[str](), sandboxes.gone)
     if options.source == "host-local":
-        with migrate.host_local_locked(options.path):
+        with migrate.lock_host_local(options.path):
             leases = migrate.from_host_local(options.path, options.ifname)
             collisions = store.adopt(leases, dry_run=options.dry_run)
     else:
@@ -47,7 +47,7 @@ def take(options: argparse.Namespace) -> tuple[str, int]:
     return "".join(f"{line}\n" for line in [*log, *lines, f"{name}: {verb} {len(leases)} leases"]), 0
 
 
-def give(options: argparse.Namespace) -> tuple[str, int]:
+def export_leases(options: argparse.Namespace) -> tuple[str, int]:
     """hpn ipam export.  Raises IoFailure."""
     (network,) = networks(options.data_dir, sandboxes.gone, [options.network])
     holdings = [one.holding for one in network.listed]

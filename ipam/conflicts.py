@@ -54,7 +54,7 @@ class Link:
         return [address for address in taken if address in now and address not in kept]
 
 
-def resolved(
+def resolve(
     store: Store,
     key: Key,
     requested: Sequence[Address],

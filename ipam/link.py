@@ -28,7 +28,7 @@ CARRIER_TIMEOUT: Final = 2.0
 Reserve = Callable[[Sequence[Address]], tuple[Ip, ...]]
 
 
-def reserved(
+def reserve_on_link(
     request: Request, pool: Pool, sets: Sequence[RangeSet], store: Store, reserve: Reserve, log: list[str]
 ) -> tuple[Ip, ...]:
     """What ``reserve`` gives.  The addresses made of the interface's MAC are requested too, and all are probed for.
@@ -55,7 +55,7 @@ def reserved(
         with _up(pod, link):
             ask = partial(probe.find_owners, pod.fd, link, seconds=pool.probe)
             asked = conflicts.Link(ask, _name(request, link), [s.all_spans for s in sets])
-            return conflicts.resolved(store, request.key, requested, partial(reserve, requested), asked, log)
+            return conflicts.resolve(store, request.key, requested, partial(reserve, requested), asked, log)
 
 
 def _name(request: Request, link: Link) -> str:

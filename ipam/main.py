@@ -208,7 +208,7 @@ def _on_link(
 ) -> tuple[Ip, ...]:
     from ipam import link  # noqa: PLC0415
 
-    return link.reserved(request, pool, sets, store, reserve, log)
+    return link.reserve_on_link(request, pool, sets, store, reserve, log)
 
 
 def _rehearsal(pool: Pool) -> Choose:

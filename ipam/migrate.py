@@ -27,7 +27,7 @@ Given = dict[Key, tuple[str, list[IPv4Interface | IPv6Interface]]]
 
 
 @contextmanager
-def host_local_locked(directory: Path) -> Iterator[None]:
+def lock_host_local(directory: Path) -> Iterator[None]:
     """Hold the lock of a network's directory, as host-local does."""
     try:
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -99,7 +99,7 @@ def to_host_local(directory: Path, leases: Sequence[Lease], last: Sequence[Addre
     if collisions or dry_run:
         return collisions
     durable.directory(directory)
-    with host_local_locked(directory):
+    with lock_host_local(directory):
         made = list[Path]()
         try:
             for path in sorted(files.keys() - there.keys()):

@@ -202,7 +202,7 @@ def test_a_lock_of_host_locals(public: Path, monkeypatch: pytest.MonkeyPatch) ->
     (public / "lock").touch()
     with nobody(lambda: flocked(public)) as taken:
         assert str(public / "lock") in taken
-        with pytest.raises(TryAgain, match="held by process"), migrate.host_local_locked(public):
+        with pytest.raises(TryAgain, match="held by process"), migrate.lock_host_local(public):
             pass
 
 

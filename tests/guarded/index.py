@@ -65,7 +65,7 @@ GUARDS = [
         ),
         (
             "moved-addresses-are-freed",
-            "            for version, number in set(before) - set(after):\n                self.index.pages.take(version, number)\n",
+            "            for version, number in set(before) - set(after):\n                self.index.pages.free(version, number)\n",
             "",
             "unit/test_ipam_store.py::test_add_again_with_another_request_moves unit/test_ipam_store.py",
         ),

@@ -93,7 +93,7 @@ class Network:
         asked = tuple(map(ip_address, requested))
         reserve = partial(self.store.reserve, owner, partial(leases.choose, sets, asked))
         link = conflicts.Link(self.ask, "the link of net1 (master rail0)", [s.all_spans for s in sets])
-        ips = conflicts.resolved(self.store, owner.key, asked, reserve, link, self.log)
+        ips = conflicts.resolve(self.store, owner.key, asked, reserve, link, self.log)
         return tuple(str(ip.address.ip) for ip in ips)
 
     def ask(self, addresses):

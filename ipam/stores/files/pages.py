@@ -76,11 +76,11 @@ class Pages:
         within = 4 * (number % _SOME)
         return int.from_bytes(self._part(n, number % BLOCK // _SOME)[within : within + 4], "little") & ~_HELD
 
-    def give(self, version: int, number: int, line: int) -> None:
+    def hold(self, version: int, number: int, line: int) -> None:
         n = self._page(version, number // BLOCK) or self._add(version, number // BLOCK, bytes(4 * BLOCK))
         self._set(n, number % BLOCK, _U32.pack(line | _HELD))
 
-    def take(self, version: int, number: int) -> None:
+    def free(self, version: int, number: int) -> None:
         if n := self._page(version, number // BLOCK):
             self._set(n, number % BLOCK, _FREE)
 

@@ -171,9 +171,9 @@ class Table:
                 else:
                     self.index.set_checksum(line, checksum)
             for version, number in set(before) - set(after):
-                self.index.pages.take(version, number)
+                self.index.pages.free(version, number)
             for version, number in after:
-                self.index.pages.give(version, number, line)
+                self.index.pages.hold(version, number, line)
             if not isinstance(new, Kept):
                 self.index.last = (*new.ips, *last)
             self.mark_clean()
@@ -205,7 +205,7 @@ class Table:
             for held in leases:
                 digest, addresses = held.outline
                 for version, number in addresses:
-                    self.index.pages.take(version, number)
+                    self.index.pages.free(version, number)
                 self.index.remove(digest, held.line)
                 self._free(held.lines[1:])
             self.mark_clean()
