@@ -196,7 +196,7 @@ def test_verify(hpn, net):
     with index.open("r+b") as f:
         f.seek(page)
         f.write(bytes(4))
-    assert "of line 1 is not held there" in hpn("verify", status=1)
+    assert "of line 1 as held" in hpn("verify", status=1)
 
 
 def test_verify_reports_damage_and_quarantine(hpn, net):

@@ -138,7 +138,7 @@ def link(body: Json, name: str, otherwise: int) -> int:
     """The number of the line that "of" or "next" names.  Raises Unreadable."""
     at = body.get(name, otherwise)
     if type(at) is not int or at < 0:
-        raise Unreadable(f"{name} {at!r} is no line")
+        raise Unreadable(f"{name} {at!r} is not a line's number")
     return at
 
 

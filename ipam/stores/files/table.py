@@ -149,7 +149,7 @@ class Table:
         except Unreadable as e:
             raise IndexCorrupt(f"line {line} of {self.lines.path}: {e}") from e
         if held.checksum != self.index.checksum(line):
-            raise IndexCorrupt(f"line {line} of {self.lines.path} is another than was written there")
+            raise IndexCorrupt(f"line {line} of {self.lines.path} is not the lease that the index has there")
         return held
 
     def put(self, old: Stored | None, new: Holding, last: Sequence[Address] = (), *, late: bool = False) -> None:

@@ -21,7 +21,7 @@ def problems(table: Table) -> Iterator[str]:
         try:
             body = from_line(data)
             if not line and (body is None or "schema" not in body):
-                yield "line 0 is not what it should be"
+                yield "line 0 does not say that this is a file of leases"
             elif line and body is not None and "of" not in body:
                 held = table.read(line)
                 heads[line], checksums[line] = held.outline, held.checksum
@@ -43,21 +43,22 @@ def _twice(heads: dict[int, _Outline]) -> Iterator[str]:
             yield f"{Span(version, number, number)} is in {times} leases"
     for digest, times in Counter(digest for digest, _ in heads.values()).items():
         if times > 1:
-            yield f"lines {', '.join(str(s) for s, (d, _) in heads.items() if d == digest)} are of one attachment"
+            lines = ", ".join(str(line) for line, (its, _) in heads.items() if its == digest)
+            yield f"lines {lines} are leases of one attachment"
 
 
 def _index(index: Index, heads: dict[int, _Outline], checksums: dict[int, int], parts: set[int]) -> Iterator[str]:
     there = set(index.pages.held())
     expected = {(*address, line) for line, (_, addresses) in heads.items() for address in addresses}
     for version, number, line in sorted(expected - there):
-        yield f"index: {Span(version, number, number)} of line {line} is not held there"
+        yield f"index: it does not have {Span(version, number, number)} of line {line} as held"
     for version, number, line in sorted(there - expected):
-        yield f"index: {Span(version, number, number)} is held there by line {line}, which does not have it"
+        yield f"index: it has {Span(version, number, number)} as held by line {line}, which does not say so"
     for line, (digest, _) in heads.items():
         if index.find(digest) != line:
             yield f"index: line {line} is not found by its key"
         elif index.checksum(line) != checksums[line]:
-            yield f"index: line {line} is another than was written there"
+            yield f"index: line {line} is not the lease that it has there"
     free = index.free_lines()
     if wrong := set(free) & (heads.keys() | parts):
         yield f"index: lines {sorted(wrong)} are in use and count as free"
