@@ -26,6 +26,7 @@ from cni.kernel.links import (
     IFLA_NEW_IFINDEX,
     IFLA_TXQLEN,
     Link,
+    pack_mac,
 )
 from cni.kernel.netlink import attr, text, u32
 from cni.kernel.rtnl import Rtnl
@@ -237,7 +238,7 @@ def _what(p: Moved) -> str:
 def set_mac(host: Rtnl, link: Link, mac: str) -> None:
     """The netdev's MAC.  Raises OSError."""
     with doing(f"setting MAC {mac} of {link.name}"):
-        host.set_link(link.index, attr(IFLA_ADDRESS, bytes.fromhex(mac.replace(":", ""))), mask=IFF_UP)
+        host.set_link(link.index, attr(IFLA_ADDRESS, pack_mac(mac)), mask=IFF_UP)
 
 
 def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], None] | None) -> None:
