@@ -1,4 +1,4 @@
-"""What is attached, for people: a look at the journal that takes no lock and changes nothing."""
+"""What is attached, for people: read from the journal, without a lock, and without changing anything."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from cni.state.record import Record
 WORDS: Final = "words"
 
 
-def listed(state_dir: Path) -> tuple[list[Json], list[Path], list[Json]]:
+def list_all(state_dir: Path) -> tuple[list[Json], list[Path], list[Json]]:
     """Every attachment of every network, the records that cannot be read, and those whose IPAM would not release.
     Raises IoFailure."""
     try:
@@ -26,13 +26,13 @@ def listed(state_dir: Path) -> tuple[list[Json], list[Path], list[Json]]:
         raise IoFailure(f"reading {state_dir}: {e.strerror}; it is for root") from e
     files, refused = dict(sorted(journal.files(state_dir))), dict(sorted(journal.refused(state_dir)))
     return (
-        [_described(record) for record in files.values() if record],
+        [_describe(record) for record in files.values() if record],
         [path for path, record in (files | refused).items() if not record],
-        [{"file": str(path), **_described(record)} for path, record in refused.items() if record],
+        [{"file": str(path), **_describe(record)} for path, record in refused.items() if record],
     )
 
 
-def _described(record: Record) -> Json:
+def _describe(record: Record) -> Json:
     link, result = record.link, record.result
     interfaces = result.get("interfaces", [])
     described: dict[str, Any] = {

@@ -57,7 +57,7 @@ class NetConf:
 
 
 def of(request: Request) -> NetConf:
-    """``load`` of the request's, once for all that only their pods' names tell apart."""
+    """``load`` of the request's configuration.  Requests that differ in nothing but the pod's name are parsed once."""
     args = arguments.cni_args(request.var("CNI_ARGS"))
     nameless = ";".join(f"{name}={value}" for name, value in args.items() if not name.startswith("K8S_"))
     return replace(_loaded(request.stdin, nameless), pod=arguments.pod_name(args))
@@ -120,7 +120,7 @@ def _model(own: Json, conf: Config) -> Common:
 
 
 def _refuse_pf_as_master(own: Json, conf: Config) -> None:
-    """Raise InvalidConfig for what would be a macvlan to us and is a VF, or the PF, to hustcat's sriov-cni."""
+    """Raise InvalidConfig for a configuration that is a macvlan to us, and a VF or PF to hustcat's sriov-cni."""
     beside = sorted(own.keys() & _BESIDE_A_PF)
     if "master" not in own or own.get("kind", "sriov") != "sriov" or not (beside or "kind" in own) or "mode" in own:
         return
@@ -140,8 +140,8 @@ def _device(conf: Config, *keys: str) -> Any:
 
 
 def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
-    """Keys that a pod may ask for: of the sriov kind in CNI_ARGS, as the first sriov-cni had them, and the MTU in
-    args.cni, as tuning has it."""
+    """The numbers that a pod may ask for: ``vf`` and ``vlan``, in CNI_ARGS too as the first sriov-cni had them, and in
+    args.cni the MTU, as tuning has it."""
     found: Json = {}
     mtu = arguments.args_cni(conf).get("mtu")
     if mtu is not None:
@@ -176,7 +176,7 @@ def _mac(conf: Config, args: Mapping[str, str], attach: Common) -> str:
 
 
 def _guid(conf: Config, args: Mapping[str, str], attach: Common) -> str:
-    """ib-sriov-cni's two names for it, and our own key; empty for none."""
+    """The GUID that the pod asks for, by either of ib-sriov-cni's names, else the configuration's; empty for none."""
     for key, arg in (("infinibandGUID", ""), ("guid", "GUID")):
         text = arguments.requested(conf, args, key, arg)
         if text is None:

@@ -75,7 +75,7 @@ def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[s
     if was_found:
         # An earlier undo found the interface and was killed, so it is gone and not hidden.
         search = replace(search, index=0, mac="")
-    return escaped.removed(search, entry, record, pod)
+    return escaped.remove(search, entry, record, pod)
 
 
 @contextmanager

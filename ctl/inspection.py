@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from cni.attachments import WORDS, listed
+from cni.attachments import WORDS, list_all
 from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
 from ctl.table import aligned
@@ -25,7 +25,7 @@ def report(words: Sequence[str]) -> str:
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--state-dir", type=Path, default=Path(STATE_DIR), help=f"default {STATE_DIR}")
     options = parser.parse_args(words)
-    attachments, unreadable, refused = listed(options.state_dir)
+    attachments, unreadable, refused = list_all(options.state_dir)
     if options.json:
         document = {
             "stateDir": str(options.state_dir),
@@ -46,7 +46,8 @@ def report(words: Sequence[str]) -> str:
 
 
 def _rows(a: Json) -> Iterator[tuple[str, ...]]:
-    """A line for each address on each device that has a GID of it; what is the attachment's own is in the first."""
+    """The attachment's lines: one for each address on each RDMA port that has a GID of it.  The first also has what is
+    the attachment's own."""
     who = _who(a)
     state = ("alive" if a["alive"] else "dead") + ("" if a["complete"] else ", incomplete")
     first: tuple[str, ...] = (who, a["network"], a["ifname"], a["kind"], a.get(WORDS, "-"))

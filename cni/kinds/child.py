@@ -65,15 +65,15 @@ class Plan:
         return self.index or self.born_as
 
     def is_ours(self, link: Link) -> bool:
-        """By the index that we chose for it, so that a crash between the journal and the kernel never leads us to a
-        stranger who took the name; where we chose none, by the MAC."""
+        """Whether the link has the index that we chose for ours; where we chose none, its MAC.  So a crash between the
+        journal and the kernel never leads us to a stranger's link of the same name."""
         if link.kind != self.kind:
             return False
         return link.index == self.at if self.at else not self.mac or link.mac == self.mac
 
 
 def claiming(_conf: "NetConf") -> AbstractContextManager[None]:
-    """Kind.claiming: a master is everybody's."""
+    """Kind.claiming: attachments share a master, so there is nothing to claim."""
     return nullcontext()
 
 
@@ -108,13 +108,13 @@ def plan_over(link: Link, conf: "NetConf", *, kind: str, mac: str, data: bytes, 
 
 
 def unlikely_index() -> int:
-    """One that no link has: the kernel counts from 1, and a pod cannot guess it.  Were it taken, the kernel would say
-    so (EBUSY)."""
+    """A random ifindex that no link has, because the kernel counts from 1, and that a pod cannot guess.  If it were
+    taken, the kernel would say so (EBUSY)."""
     return _INDEXES + int.from_bytes(os.urandom(4)) % _INDEXES
 
 
 def _others(parent: int, kind: str, pod: Pod, state_dir: Path) -> tuple[int, ...]:
-    """What others have made in the pod over the same master.  It is not ours to remove."""
+    """The indexes of the links that others made in the pod over the same master.  They are not ours to remove."""
     found = {link.index for link in nsid.links_over(pod.rtnl, parent) if link.kind in _family(kind)}
     if not found:
         return ()
@@ -131,7 +131,7 @@ def _family(kind: str) -> tuple[str, ...]:
 
 
 def status(conf: "NetConf", host: Rtnl) -> None:
-    """Kind.status.  A master inside the container is there only when the container is."""
+    """Kind.status.  A master inside the container is not looked at: there is no container yet."""
     wanted = cast("Child", conf.attach)
     if not wanted.linkInContainer:
         link = master.find(wanted, host, None)
@@ -216,7 +216,7 @@ def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) 
     gone = Search(wanted.parent, _family(wanted.kind), tuple(wanted.others))
     if not is_removed:
         return replace(gone, index=wanted.index, mac=wanted.mac)
-    return gone if pod and escaped.suspected(pod.rtnl, gone, knows=1) else None
+    return gone if pod and escaped.may_have_escaped(pod.rtnl, gone, knows=1) else None
 
 
 def remove(plan: Json, pod: Pod, ifname: str, found: Callable[[], None]) -> bool:
@@ -247,8 +247,7 @@ def _index_and_name(plan: Json, pod: Pod, ifname: str) -> tuple[int, str] | None
 
 
 def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
-    """Kind.check.  That the master has carrier is nobody's promise: a cable is pulled without anyone changing
-    anything."""
+    """Kind.check.  The master may be without carrier: ADD did not promise a cable."""
     wanted = Plan(**plan)
     link = find(plan, pod, ifname)
     if link is None or link.name != ifname:

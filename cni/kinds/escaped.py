@@ -1,8 +1,8 @@
-"""What a pod made of its interface that does not end with it: moved it to a namespace of its own, or stacked others on
-it, which the kernel hangs on the master itself.
+"""Removes what a pod did with its interface and what does not end with that.  The pod may have moved the interface to a
+namespace of its own, or stacked links on it, which the kernel attaches to the master itself.
 
-What is looked at is the pod's namespace and those that it moved something to (kernel/nsid.py), and theirs.  Another
-attachment's namespace is none of them, nor is the host's.
+Looked at are the pod's namespace, those that the pod moved something to (kernel/nsid.py), and so on from there, but not
+another attachment's namespace nor the host's.
 """
 
 import time
@@ -33,8 +33,8 @@ _NAMED: Final = 5  # in a message
 
 @dataclass(frozen=True)
 class Search:
-    """What there may still be, over the host's device of index ``lower``: links of these kinds, of any if there are
-    none, but for the ``others`` that were there before.
+    """What may still be there: links over the host's device of index ``lower``, of these ``kinds`` (of any kind if none
+    are named), without the ``others`` that were there before ADD.
 
     ``index`` and ``mac`` are of the link that ADD made, 0 and empty where that is gone.  Where nothing can be
     looked for, ``lower`` is 0: then ``missing`` says why what ADD made may be somewhere still, or ``note`` why not.
@@ -56,8 +56,8 @@ class Search:
         return bool(self.index) and (link.index == self.index or link.mac == self.mac)
 
 
-def suspected(inside: Rtnl, search: Search, *, knows: int) -> bool:
-    """Whether there may be anything, by what the pod's namespace alone tells: two questions, and mostly no more.
+def may_have_escaped(inside: Rtnl, search: Search, *, knows: int) -> bool:
+    """Whether anything may have escaped, as far as the pod's namespace alone tells.  It takes two questions.
 
     It ``knows`` so many others anyway: the host's, where the lower device of a link in it is.  If it knows one more,
     something may have been moved there.
@@ -68,15 +68,15 @@ def suspected(inside: Rtnl, search: Search, *, knows: int) -> bool:
     return any(link.index not in search.others for link in links if not search.kinds or link.kind in search.kinds)
 
 
-def removed(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str:
-    """Remove what there is.  Why it is not sure that what ADD made is gone, in words; empty where it is."""
+def remove(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str:
+    """Remove what is found.  Returns, in words, why the link that ADD made may still be there; empty if it is gone."""
     if not search.lower:
         return search.missing
     with rtnl.open_in() as host:
         if host.link(index=search.lower) is None:
             return ""  # and so is all that was over it
         if pod is None:
-            return _left_by_the_dead(search, host)
+            return _remove_of_dead(search, host)
 
     def others() -> list[Record]:
         return [r for r in journal.records(entry.state_dir) if r.of_this_boot and _name(r) != _name(record)]
@@ -86,7 +86,7 @@ def removed(search: Search, entry: Entry, record: Record, pod: Pod | None) -> st
     def mates() -> list[Json]:
         return [r.link for r in others() if r.identity == record.identity]
 
-    return _Hunt(search, mates, strangers, libcni_cache.interfaces(record.network, record.key)).ended(pod)
+    return _Hunt(search, mates, strangers, libcni_cache.interfaces(record.network, record.key)).run(pod)
 
 
 @dataclass
@@ -103,12 +103,12 @@ class _Hunt:
     found: bool = False
     visited: int = 0
 
-    def ended(self, pod: Pod) -> str:
+    def run(self, pod: Pod) -> str:
         deadline, looks, removed = time.monotonic() + _SECONDS, 0, 0
         self.found = not self.search.index
         with netns.hold_open("/proc/self/ns/net") as own:
             while looks < (1 if self.found else _LOOKS):
-                removed = self._removed(pod.fd, own, deadline)
+                removed = self._remove_once(pod.fd, own, deadline)
                 looks = 0 if removed else looks + 1
                 if time.monotonic() > deadline or self.visited >= _NAMESPACES:
                     return f"the pod has more namespaces or links than {_SECONDS:.0f} s are enough for"
@@ -119,8 +119,8 @@ class _Hunt:
             return f"over the same device the pod has {names}, and nothing tells whether another plugin made that"
         return ""
 
-    def _removed(self, top: int, own: int, deadline: float) -> int:
-        """How many links were removed, in one look at all namespaces."""
+    def _remove_once(self, top: int, own: int, deadline: float) -> int:
+        """Look once at every namespace and remove what is found there.  Returns how many links that were."""
         count, self.visited, host = 0, 0, netns.inode(own)
 
         def is_strange(fd: int, inside: Rtnl) -> bool:
@@ -155,7 +155,7 @@ class _Hunt:
         return self.visited == 1 and bool(self.search.kinds) and self._is_plugins(link)
 
     def _is_known(self, link: Link, mates: list[Json]) -> bool:
-        """Whether it is another attachment's of ours, or was there before."""
+        """Whether the link belongs to another attachment of ours, or was there before ADD."""
         over = [plan for plan in mates if plan.get("parent") == self.search.lower]
         theirs = any(
             link.index == (plan["index"] or plan.get("born_as")) or link.mac == plan["mac"] != "" for plan in over
@@ -163,15 +163,15 @@ class _Hunt:
         return theirs or link.index in self.search.others
 
     def _is_plugins(self, link: Link) -> bool:
-        """Whether another plugin made it, or may have."""
+        """Whether another plugin made the link, or may have made it."""
         if self.plugins is None:
             self.doubtful.add(link.name)
         return self.plugins is None or link.name in self.plugins
 
 
-def _left_by_the_dead(search: Search, host: Rtnl) -> str:
-    """The pod's namespace is gone, or nowhere to be seen.  The master tells by the MACs that it receives for whether
-    what ADD made is there."""
+def _remove_of_dead(search: Search, host: Rtnl) -> str:
+    """The same where the pod's namespace is gone or cannot be seen.  As long as the link that ADD made exists, its
+    master receives for its MAC."""
     if not search.index or not search.mac:
         return ""
     for _ in budget.attempts(_CLEANUP, _POLL):

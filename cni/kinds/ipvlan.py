@@ -1,4 +1,4 @@
-"""ipvlan (drivers/net/ipvlan): the master's MAC, told apart by address."""
+"""ipvlan (drivers/net/ipvlan): links that share the master's MAC; the kernel tells them apart by their addresses."""
 
 import struct
 from typing import TYPE_CHECKING, Final, cast
@@ -52,7 +52,7 @@ def _contradicts(other: Record, planned: Json, pod: Pod) -> bool:
 
 
 def _stands(record: Record) -> bool:
-    """Whether its link is there; a record alone may wait for the DEL or GC of a pod that is gone."""
+    """Whether the record's link exists.  A record may outlive its link, until DEL or GC of the pod."""
     with pods.find(record.identity, record.netns) as pod:
         # Where we may only not see it, it may stand.
         return stands(record.link, pod, record.key.ifname) if pod else not netns.gone([record.identity])

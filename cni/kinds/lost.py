@@ -24,14 +24,14 @@ def remove(record: Record, request: Request) -> bool:
     if request.netns:
         try:
             with pods.open_netns(request) as pod:
-                return not netns.is_own(pod.fd) and _removed(pod, record.key.ifname)
+                return not netns.is_own(pod.fd) and _remove_from(pod, record.key.ifname)
         except BadEnvironment:
             pass
     with pods.find(record.identity, record.netns) as found:
-        return found is not None and _removed(found, record.key.ifname)
+        return found is not None and _remove_from(found, record.key.ifname)
 
 
-def _removed(pod: Pod, ifname: str) -> bool:
+def _remove_from(pod: Pod, ifname: str) -> bool:
     link = pod.rtnl.link(ifname)
     if link is None or link.name != ifname:  # an altname is a stranger's
         return False
@@ -46,8 +46,8 @@ def _removed(pod: Pod, ifname: str) -> bool:
 
 
 def _send_home(pod: Pod, link: Link) -> None:
-    """A device's interface, down, with its RDMA devices first.  Its PF goes on as it was told: nobody knows what was
-    there before."""
+    """Move a device's RDMA devices home, then its interface, which goes down.  The PF keeps what ADD told it: nobody
+    knows what it had before."""
     with netns.hold_open("/proc/self/ns/net") as own:
         for name in sysfs.rdma_names(link.device):
             index = rdma_netlink.index_of(name, pod.fd)

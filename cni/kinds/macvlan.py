@@ -1,4 +1,4 @@
-"""macvlan (drivers/net/macvlan.c): a MAC of its own on the master's link."""
+"""macvlan (drivers/net/macvlan.c): a link with a MAC of its own over the master."""
 
 import secrets
 from typing import TYPE_CHECKING, Final, cast
@@ -22,8 +22,8 @@ MODES: Final = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
 
 
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
-    """Kind.plan.  The MAC is ours to choose where none is asked for: known beforehand, it tells our link from a
-    stranger's."""
+    """Kind.plan.  Where no MAC is asked for, we choose one, so that the journal has it before the link exists: it tells
+    our link from a stranger's."""
     wanted = cast("Macvlan", conf.attach)  # kinds.KINDS: the kind chose this module
     mac = conf.mac or ("" if wanted.mode == "passthru" else random_mac())
     data = attr(IFLA_MACVLAN_MODE, u32(MODES[wanted.mode]))

@@ -138,7 +138,7 @@ GUARDS = [
         "attack/test_damaged_records.py::test_a_stranger_under_the_name_stays "
         "attack/test_damaged_records.py::test_an_altname_is_a_strangers "
         "attack/test_damaged_records.py::test_the_hosts_own_namespace_is_no_pods",
-        ("own-namespace", "not netns.is_own(pod.fd) and _removed", "_removed"),
+        ("own-namespace", "not netns.is_own(pod.fd) and _remove_from", "_remove_from"),
         ("altname", "    if link is None or link.name != ifname:", "    if link is None:"),
         ("could-be-ours", "        if link.kind in kinds.KINDS:", "        if True:"),
     ),
@@ -194,7 +194,7 @@ GUARDS = [
         ),
         (
             "of-the-dead",
-            "        if pod is None:\n            return _left_by_the_dead(search, host)\n",
+            "        if pod is None:\n            return _remove_of_dead(search, host)\n",
             '        if pod is None:\n            return ""\n',
             "attack/escaped/test_hidden.py::test_the_pod_is_gone_and_its_child_is_not",
         ),

@@ -148,7 +148,7 @@ GUARDS = [
         ("budget", "    budget.extend_for_undo()\n", "", "netns/test_gc.py::test_each_has_its_own_time_to_wait"),
         (
             "escaped",
-            "    return escaped.removed(search, entry, record, pod)",
+            "    return escaped.remove(search, entry, record, pod)",
             '    return ""',
             "attack/escaped/test_hidden.py::test_moved_to_a_child",
         ),

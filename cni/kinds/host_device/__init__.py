@@ -112,7 +112,7 @@ def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None])
     if not index and p.software:
         return _ended(p, p.software, pod)
     over = Search(index)
-    return over if index and pod and escaped.suspected(pod.rtnl, over, knows=0) else None
+    return over if index and pod and escaped.may_have_escaped(pod.rtnl, over, knows=0) else None
 
 
 def check(plan: Json, _host: Rtnl, pod: Pod, ifname: str) -> Link | None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def claiming(conf: "NetConf") -> Iterator[None]:
-    """Kind.claiming: one at a time decides over a PF and its VFs, whether it names one of them or takes any."""
+    """Kind.claiming: one ADD at a time chooses among a PF and its VFs, whether it names one or takes any."""
     with journal.lock_device(conf.where.state_dir, choose.pf_address(cast("Sriov", conf.attach))):
         yield
 
@@ -45,10 +45,10 @@ def claiming(conf: "NetConf") -> Iterator[None]:
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     """Kind.plan."""
     wanted = cast("Sriov", conf.attach)
-    function = choose.chosen(wanted, conf.where, host)
+    function = choose.find(wanted, conf.where, host)
     pf = choose.netdev_of_pf(function.pf, host) if function.pf else None
     if pf and pf.infiniband:
-        function = infiniband.complete(function)
+        function = infiniband.wait_until_complete(function)
     link = device.here(host, function.netdevs[0], function.address) if function.netdevs else None
     if link:
         device.refuse_taken_altname(link, function.address, pod)
@@ -97,7 +97,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
 
 
 def interfaces(plan: Json, link: Link | None, host: Rtnl, pod: Pod, ifname: str) -> tuple[Interface, ...]:
-    """Kind.interfaces: the pod's, and the PF behind it."""
+    """Kind.interfaces: the pod's interface, then its PF's."""
     p = Plan.from_json(plan)
     pf = choose.netdev_of_pf(p.pf, host) if p.pf else None
     mac, mtu = (link.mac, link.mtu) if link else ("", 0)
@@ -115,9 +115,10 @@ def stands(plan: Json, pod: Pod, ifname: str) -> bool:
 
 
 def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None]) -> Search | None:
-    """Kind.detach: home, and as it was.  What is no more, or has another driver now, has nothing to restore.
+    """Kind.detach: move the device home and restore it.  There is nothing to restore if the device is gone or has
+    another driver now.
 
-    What the pod made over it hangs on it still."""
+    Links that the pod made over it are still there, so they are searched for."""
     p = Plan.from_json(plan)
     if not p.exists:
         return None
@@ -129,7 +130,7 @@ def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None])
         if p.exists:
             raise
     over = Search(index)
-    return over if index and pod and escaped.suspected(pod.rtnl, over, knows=0) else None
+    return over if index and pod and escaped.may_have_escaped(pod.rtnl, over, knows=0) else None
 
 
 def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
@@ -154,13 +155,13 @@ def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
 
 
 def status(conf: "NetConf", host: Rtnl) -> None:
-    """Kind.status: with ``pf``, that it can be served; with ``deviceID``, nothing that another attachment would
-    tell, for the device may be in a pod."""
+    """Kind.status: with ``pf``, whether an ADD would get a device.  With ``deviceID`` the device is not looked at: it
+    may be in the pod that it was chosen for."""
     wanted = cast("Sriov", conf.attach)
     if wanted.rdma.mode != "off":
         rdma.is_exclusive(wanted.rdma)
     if wanted.pf:
-        rdma.of_function(wanted.rdma, choose.chosen(wanted, conf.where, host))
+        rdma.of_function(wanted.rdma, choose.find(wanted, conf.where, host))
 
 
 def describe(plan: Json, interfaces: list[Json]) -> tuple[str, Json]:
@@ -175,7 +176,7 @@ def describe(plan: Json, interfaces: list[Json]) -> tuple[str, Json]:
 
 
 def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf]:
-    """The VF's number and its attributes now.  Raises CniError for what the PF cannot give it."""
+    """The VF's number on its PF, and its attributes now.  Raises CniError for a wish that the PF cannot fulfil."""
     wanted = cast("Sriov", conf.attach)
     vfs = vf.parse(pf.vfs)
     number = next((n for n, address in enumerate(sysfs.vfs(function.pf)) if address == function.address), -1)
@@ -194,7 +195,7 @@ def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf
 
 
 def _put_back(p: Plan, host: Rtnl, pod: Pod | None, ifname: str) -> int:
-    """The index of an Ethernet netdev, where it is home."""
+    """Move everything home and restore it.  Returns the ifindex of an Ethernet netdev that is home now, else 0."""
     index = 0
     if p.port:
         infiniband.detach(host, p, p.port, pod, ifname)

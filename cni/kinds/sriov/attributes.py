@@ -1,4 +1,4 @@
-"""A VF's attributes: those the PF keeps of it, and its MAC, which both have a say in."""
+"""A VF's attributes: those that the PF keeps, and the MAC, which PF and VF both have."""
 
 import errno
 
@@ -17,7 +17,7 @@ _KEYS = {"vlan": "vlan, vlanQoS, vlanProto", "rate": "min_tx_rate, max_tx_rate"}
 
 
 def now(host: Rtnl, p: Plan) -> Vf:
-    """What the PF says of the VF.  Raises LinkUnavailable."""
+    """The VF's attributes, as its PF has them.  Raises LinkUnavailable."""
     pf = choose.netdev_of_pf(p.pf, host)
     try:
         return vf.parse(pf.vfs)[p.number]
@@ -26,7 +26,8 @@ def now(host: Rtnl, p: Plan) -> Vf:
 
 
 def apply(host: Rtnl, p: Plan) -> None:
-    """All that was asked for.  Raises KernelRefused naming the key that the driver does not take."""
+    """Set every attribute that the configuration asks for.  Raises KernelRefused, which names the key that the driver
+    does not take."""
     for name, value in p.wanted.items():
         try:
             _set(host, p, name, value)
@@ -39,7 +40,7 @@ def apply(host: Rtnl, p: Plan) -> None:
 
 
 def differing(host: Rtnl, p: Plan) -> str:
-    """In what the VF is not as ADD set it; empty if in nothing."""
+    """The attribute in which the VF is not as ADD set it, in words; empty if there is none."""
     found: Json = vars(now(host, p)) if p.wanted else {}
     for name, value in p.wanted.items():
         if found[name] != (tuple(value) if isinstance(value, list) else value):
@@ -48,8 +49,8 @@ def differing(host: Rtnl, p: Plan) -> str:
 
 
 def restore(host: Rtnl, p: Plan) -> None:
-    """Every attribute on the PF as it was, whoever changed it.  Raises OSError naming the one that will not, and
-    LinkUnavailable where the PF is away and has something that we set."""
+    """Put every attribute on the PF back, whoever changed it.  Raises OSError, which names the attribute that the
+    driver does not take, and LinkUnavailable if the PF is in another namespace and has something that we set."""
     try:
         found = now(host, p)
     except LinkUnavailable:
@@ -61,7 +62,8 @@ def restore(host: Rtnl, p: Plan) -> None:
 
 
 def set_mac(host: Rtnl, p: Plan, link: Link, mac: str) -> None:
-    """The netdev's own MAC.  A driver whose PF has given a VF one allows another only to a trusted VF (igb, i40e)."""
+    """Set the netdev's own MAC.  If the PF gave the VF a MAC, some drivers (igb, i40e) allow another one only to a
+    trusted VF."""
     body = attr(IFLA_ADDRESS, pack_mac(mac))
     with doing(f"setting MAC {mac} of {link.name} ({p.device})"):
         try:

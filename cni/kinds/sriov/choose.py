@@ -1,4 +1,4 @@
-"""Which PCI function an attachment gets; looks only, under the PF's lock."""
+"""Finds the PCI function that an attachment gets, under the PF's lock; changes nothing."""
 
 from collections.abc import Container
 from typing import TYPE_CHECKING
@@ -18,32 +18,34 @@ if TYPE_CHECKING:
 
 
 def pf_address(wanted: "Sriov") -> str:
-    """The PF whose devices are decided over; empty where there is none, which ``chosen`` will refuse."""
+    """The address of the PF whose lock is to be taken; empty if there is no such PF, which ``find`` refuses."""
     if wanted.pf:
         return sysfs.address_of(wanted.pf)
     function = sysfs.function(wanted.deviceID)
     return function.pf if function else ""
 
 
-def chosen(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
-    """The function that is asked for, free.  Raises CniError saying why there is none."""
+def find(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
+    """The function that the configuration asks for, if no attachment has it.  Raises CniError, which says why there is
+    none."""
     if wanted.deviceID:
-        return named(wanted.deviceID)
+        return find_vf(wanted.deviceID)
     if wanted.pfOnly:
-        return whole(wanted.pf, where, host)
+        return find_pf(wanted.pf, where, host)
     owners, addresses = journal.devices(where.state_dir), vfs_of(wanted.pf)
     if wanted.vf is None:
-        return any_free(wanted.pf, addresses, owners.keys(), host)
+        return find_free_vf(wanted.pf, addresses, owners.keys(), host)
     if wanted.vf >= len(addresses):
         raise InvalidConfig(f"vf {wanted.vf}: pf {wanted.pf!r} has VFs 0 to {len(addresses) - 1}")
     address = addresses[wanted.vf]
     if owner := owners.get(address):
         raise DeviceInUse(f"vf {wanted.vf} of pf {wanted.pf!r} ({address}) belongs to {owner.whose}", address)
-    return named(address)
+    return find_vf(address)
 
 
-def named(address: str) -> sysfs.Function:
-    """The VF, with its netdev, unless a userspace driver has it.  Waits for one that a dying namespace still has."""
+def find_vf(address: str) -> sysfs.Function:
+    """The VF at an address.  It has its netdev, unless a userspace driver has the VF.  Waits while a dying namespace
+    still has the netdev."""
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         function = sysfs.function(address)
         if function is None:
@@ -60,7 +62,7 @@ def named(address: str) -> sysfs.Function:
 
 
 def vfs_of(pf: str) -> tuple[str, ...]:
-    """The addresses of its VFs, by number.  Raises LinkUnavailable if there are none."""
+    """The addresses of the PF's VFs, in the order of their numbers.  Raises LinkUnavailable if there are none."""
     address = sysfs.address_of(pf)
     if not address:
         raise LinkUnavailable(f"pf {pf!r} is no PCI network interface of this host; correct it, see: ip link")
@@ -70,8 +72,8 @@ def vfs_of(pf: str) -> tuple[str, ...]:
     return addresses
 
 
-def any_free(pf: str, addresses: tuple[str, ...], owned: Container[str], host: Rtnl) -> sysfs.Function:
-    """The first VF that nobody has: no attachment, and not up on the host.  Raises NoneFree."""
+def find_free_vf(pf: str, addresses: tuple[str, ...], owned: Container[str], host: Rtnl) -> sysfs.Function:
+    """The first VF that no attachment has and that is down on the host.  Raises NoneFree."""
     for address in addresses:
         function = sysfs.function(address)
         if address in owned or function is None or not function.netdevs:
@@ -85,8 +87,8 @@ def any_free(pf: str, addresses: tuple[str, ...], owned: Container[str], host: R
     )
 
 
-def whole(pf: str, where: "Location", host: Rtnl) -> sysfs.Function:
-    """The PF itself.  What would take the host off the network, or its VFs from their pods, is refused."""
+def find_pf(pf: str, where: "Location", host: Rtnl) -> sysfs.Function:
+    """The PF itself.  Refuses a PF that keeps the host on the network, and one with a VF in a pod."""
     function = sysfs.function(sysfs.address_of(pf))
     link = host.link(pf)
     if function is None or link is None:
@@ -106,7 +108,7 @@ def whole(pf: str, where: "Location", host: Rtnl) -> sysfs.Function:
 
 
 def netdev_of_pf(address: str, host: Rtnl) -> Link:
-    """The PF's netdev with what it says of its VFs.  Raises LinkUnavailable."""
+    """The PF's netdev, with the attributes that it has of its VFs.  Raises LinkUnavailable."""
     function = sysfs.function(address)
     link = None
     if function and function.netdevs:

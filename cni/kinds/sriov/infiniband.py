@@ -44,7 +44,7 @@ _NONE: Final = "ff:ff:ff:ff:ff:ff:ff:ff"
 _REBIND_TIMEOUT: Final = 20.0
 
 
-def complete(function: sysfs.Function) -> sysfs.Function:
+def wait_until_complete(function: sysfs.Function) -> sysfs.Function:
     """The function with its netdev and RDMA devices.  Waits for those that a dying namespace still has: an RDMA device
     that comes home takes away a netdev that has come already.  Raises TryAgain."""
 
@@ -58,7 +58,7 @@ def complete(function: sysfs.Function) -> sysfs.Function:
 
 
 def port(function: sysfs.Function) -> Port:
-    """What is to be put back beside the netdev."""
+    """What DEL has to put back besides the netdev."""
     return Port(function.driver, function.rdma_devs, sysfs.ipoib_mode(function.netdevs[0]) if function.netdevs else "")
 
 
@@ -79,7 +79,7 @@ def refuse(conf: "NetConf", function: sysfs.Function) -> None:
 
 
 def guids(wanted: str, before: Vf, address: str) -> tuple[Json, Vf]:
-    """The attributes that give the VF this GUID, and those it had: what its PF was told, else what it has itself."""
+    """The attributes that give the VF this GUID, and those it had before: its PF's, else its own."""
     if not wanted:
         return {}, before
     node, port = (own if own.strip("0:") else _NONE for own in sysfs.guids(address) or (_NONE, _NONE))
@@ -88,13 +88,13 @@ def guids(wanted: str, before: Vf, address: str) -> tuple[Json, Vf]:
 
 
 def give(host: Rtnl, p: Plan, port: Port, pod: Pod, ifname: str) -> Link:
-    """Into the pod, after the PF was told the GUID.  Raises TryAgain, OSError."""
+    """Move the function into the pod, after its PF was told the GUID.  Raises TryAgain, OSError."""
     if guid := p.wanted.get("port_guid"):
-        _take_on(p, port, guid, guid)
+        _adopt_guids(p, port, guid, guid)
         _rename(p, port)
     if p.rdma:
         _move(p, pod, to=pod.fd, of=None)
-    where, link = _until(lambda: _born(host, p, pod), f"{p.device} has no IPoIB interface; is ib_ipoib loaded?")
+    where, link = _until(lambda: _find_netdev(host, p, pod), f"{p.device} has no IPoIB interface; is ib_ipoib loaded?")
     if where is host:
         return device.give(host, link, p, pod, ifname)
     with doing(f"renaming {link.name} ({p.device}) in {pod.path} to {ifname}"):
@@ -104,7 +104,7 @@ def give(host: Rtnl, p: Plan, port: Port, pod: Pod, ifname: str) -> Link:
 
 
 def detach(host: Rtnl, p: Plan, port: Port, pod: Pod | None, ifname: str) -> None:
-    """Home, and as it was.  Raises CniError, OSError."""
+    """Move the function home and restore it.  Raises CniError, OSError."""
     if p.home and pod:
         with netns.hold_open("/proc/self/ns/net") as own:
             if p.rdma:
@@ -113,7 +113,7 @@ def detach(host: Rtnl, p: Plan, port: Port, pod: Pod | None, ifname: str) -> Non
     if p.pf:
         # Before it is bound again, which is when it reads its GUIDs.
         attributes.restore(host, p)
-    if p.home and (name := _settled(host, p, port)):
+    if p.home and (name := _settle(host, p, port)):
         # The MAC has a queue pair's number in it, and is nobody's to set.
         device.restore(host, device.here(host, name, p.device), p.home, set_mac=None)
 
@@ -125,9 +125,9 @@ def check(p: Plan, pod: Pod) -> None:
             raise CheckFailed(f"RDMA device {name} is not in {pod.path}")
 
 
-def _settled(host: Rtnl, p: Plan, port: Port) -> str:
-    """Wait until all is on the host, with the GUIDs that its PF has for it now; the netdev's name, empty if there is
-    no driver to have one, or to make one.  Raises TryAgain, OSError."""
+def _settle(host: Rtnl, p: Plan, port: Port) -> str:
+    """Wait until the function's devices are on the host and have the GUIDs that the PF has now.  Returns the netdev's
+    name; empty if no driver makes one.  Raises TryAgain, OSError."""
     rebound = "port_guid" in p.wanted
     if rebound:
         with _try_again_later():
@@ -139,11 +139,11 @@ def _settled(host: Rtnl, p: Plan, port: Port) -> str:
     if function.driver and not _rdma_home(p.device):
         return ""
     if rebound:
-        _take_on(p, port, p.before.node_guid, p.before.port_guid)
+        _adopt_guids(p, port, p.before.node_guid, p.before.port_guid)
     _rename(p, port)
     if not sysfs.is_loaded("ib_ipoib"):
         return ""
-    _, link = _until(lambda: _born(host, p, None), f"the IPoIB interface of {p.device} has not come back yet")
+    _, link = _until(lambda: _find_netdev(host, p, None), f"the IPoIB interface of {p.device} has not come back yet")
     if port.mode and sysfs.ipoib_mode(link.name) != port.mode:
         # Before the MTU, of which a datagram allows less.
         with doing(f"setting {link.name} ({p.device}) to mode {port.mode}"):
@@ -151,8 +151,8 @@ def _settled(host: Rtnl, p: Plan, port: Port) -> str:
     return link.name
 
 
-def _take_on(p: Plan, port: Port, *guids: str | None) -> None:
-    """See that the VF, on the host, has the GUIDs that its PF has for it: node's and port's."""
+def _adopt_guids(p: Plan, port: Port, *guids: str | None) -> None:
+    """Have the VF, on the host, take over the node and port GUID that its PF has for it."""
     if sysfs.guids(p.device) == guids:
         return
     with doing(f"binding {p.device} to {port.driver} again, for its GUIDs"), _try_again_later():
@@ -161,8 +161,8 @@ def _take_on(p: Plan, port: Port, *guids: str | None) -> None:
 
 
 def _rename(p: Plan, port: Port) -> None:
-    """The RDMA devices, on the host, to the names they had, by which a device plugin may have promised them.  One that
-    another device has now stays that one's."""
+    """Give the RDMA devices, on the host, the names they had: a device plugin may have promised them by these.  A name
+    that another device has now stays with that device."""
     for now, was in zip(sysfs.rdma_names(p.device), port.rdma, strict=False):
         index = rdma_netlink.index_of(now)
         if now != was and index is not None:
@@ -171,7 +171,7 @@ def _rename(p: Plan, port: Port) -> None:
 
 
 def _move(p: Plan, pod: Pod, *, to: int, of: int | None) -> None:
-    """The RDMA devices that are there, from a namespace, the host's by default, to another."""
+    """Move the function's RDMA devices from the namespace ``of``, None for the host's, to the namespace ``to``."""
     for name in sysfs.rdma_names(p.device):
         index = rdma_netlink.index_of(name, of)
         if index is not None:
@@ -198,8 +198,8 @@ def _rdma_here(address: str) -> bool:
     return function is not None and bool(function.rdma_devs) and function.rdma_devs == sysfs.rdma_names(address)
 
 
-def _born(host: Rtnl, p: Plan, pod: Pod | None) -> tuple[Rtnl, Link] | None:
-    """The netdev, and in which namespace it is."""
+def _find_netdev(host: Rtnl, p: Plan, pod: Pod | None) -> tuple[Rtnl, Link] | None:
+    """The netdev, with a socket in its namespace: the host's or the pod's."""
     function = sysfs.function(p.device)
     if function and function.netdevs and (link := host.link(function.netdevs[0])):
         return host, link
@@ -210,7 +210,7 @@ def _born(host: Rtnl, p: Plan, pod: Pod | None) -> tuple[Rtnl, Link] | None:
 
 @contextmanager
 def _try_again_later() -> Iterator[None]:
-    """Another time it may be done."""
+    """Turn a timeout into TryAgain: the driver may be done by then."""
     try:
         yield
     except TimeoutError as e:
@@ -218,7 +218,7 @@ def _try_again_later() -> Iterator[None]:
 
 
 def _until(look: Callable[[], T | None], otherwise: str) -> T:
-    """The first thing that is seen.  Raises TryAgain."""
+    """Call ``look`` until it returns something, which is returned.  Raises TryAgain."""
     for _ in attempts(device.HOME_TIMEOUT, device.POLL):
         if seen := look():
             return seen
