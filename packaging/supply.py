@@ -1,7 +1,7 @@
-"""What the program carries of others: whose each file is, its licence, and an SBOM (CycloneDX 1.5) of it.
+"""The origin of everything that the program carries: packages, their licences, and an SBOM (CycloneDX 1.5).
 
-Whose it is says the machine that it was taken from: dpkg, or the virtual environment's distributions.  A file that is
-nobody's ends the build.
+The machine says which package a file is from: dpkg does, or the virtual environment's distributions.  A file that is of
+neither ends the build.
 """
 
 import hashlib
@@ -24,13 +24,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LICENSES = "licenses.z"
 _COMMON = re.compile(r"/usr/share/common-licenses/([A-Za-z]+-[0-9.]*[0-9])")
-# What the launcher is linked with.
+# The launcher is linked with these.
 _LAUNCHER = ("musl-dev", "libgcc-12-dev")
+PACKAGES: dict[str, str] = {}  # the Debian package of each file that ``look_up`` was asked for
 
 
 @dataclass
 class Component:
-    """A package or a distribution, and which carried files are its own."""
+    """A package or a distribution, and the carried files that are from it."""
 
     name: str
     version: str
@@ -40,8 +41,9 @@ class Component:
 
 
 def components(files: Mapping[str, Path], modules: Iterable[Path]) -> list[Component]:
-    """Of carried files, by where each was taken from, and of modules that are carried inside one of them."""
-    found = dict[str, Component]()
+    """The components of carried files, and of modules that are carried inside one of them, by their sources."""
+    found, modules = dict[str, Component](), list(modules)
+    look_up([*files.values(), *modules])
     for name, source in files.items():
         one = owner(source)
         found.setdefault(one.purl, one).files.add(name)
@@ -55,15 +57,14 @@ def components(files: Mapping[str, Path], modules: Iterable[Path]) -> list[Compo
 
 
 def owner(source: Path) -> Component:
-    """Whose file it is."""
+    """The component that a file is from."""
     real = source.resolve()
     if real.is_relative_to(ROOT):
         return ours()
     if distribution := distributions().get(real):
         return of_python(distribution)
-    for path in (source, real, Path("/usr") / real.relative_to("/"), Path("/") / real.relative_to("/usr")):
-        if package := package_of(path):
-            return debian(package)
+    if package := next((PACKAGES[path] for path in spellings(source) if path in PACKAGES), None):
+        return debian(package)
     sys.exit(f"{source} is carried, and belongs to no package and no distribution")
 
 
@@ -75,7 +76,7 @@ def ours() -> Component:
 
 @cache
 def distributions() -> dict[Path, str]:
-    """The name of each file's distribution."""
+    """Each file of the virtual environment, with the name of its distribution."""
     return {
         Path(str(one.locate_file(file))).resolve(): one.metadata["Name"]
         for one in importlib.metadata.distributions()
@@ -95,10 +96,21 @@ def of_python(name: str) -> Component:
     return Component(name, one.version, f"pkg:pypi/{name.lower().replace('_', '-')}@{one.version}", text)
 
 
-@cache
-def package_of(path: Path) -> str:
-    found = subprocess.run(["dpkg", "-S", path], capture_output=True, text=True, check=False).stdout  # noqa: S603, S607
-    return next((line.split(":")[0] for line in found.splitlines() if not line.startswith("diversion")), "")
+def spellings(source: Path) -> tuple[str, ...]:
+    """A file's paths, of which Debian lists one: /lib is a link to /usr/lib on most machines."""
+    real = source.resolve()
+    other = Path("/", real.relative_to("/usr")) if real.is_relative_to("/usr") else Path("/usr", real.relative_to("/"))
+    return str(source), str(real), str(other)
+
+
+def look_up(sources: Iterable[Path]) -> None:
+    """Fill PACKAGES, by one question for all files."""
+    paths = {path for source in sources if source not in distributions() for path in spellings(source)}
+    found = subprocess.run(["dpkg", "-S", *sorted(paths)], capture_output=True, text=True, check=False).stdout  # noqa: S603, S607
+    for line in found.splitlines():
+        packages, _, path = line.rpartition(": ")
+        if not line.startswith("diversion"):
+            PACKAGES[path] = packages.split(",")[0].split(":")[0]
 
 
 @cache
@@ -112,7 +124,7 @@ def debian(package: str) -> Component:
 
 
 def older_than_the_release(found: Iterable[Component]) -> list[str]:
-    """Debian packages of which the release has a newer one: another machine's build may carry that."""
+    """Debian packages older than the release's: a build on another machine may carry the newer ones."""
     names = [one.name for one in found if one.purl.startswith("pkg:deb/")]
     policy = subprocess.run(["apt-cache", "policy", *names], capture_output=True, text=True, check=False).stdout  # noqa: S603, S607
     older, name, installed = list[str](), "", ""
@@ -128,7 +140,7 @@ def older_than_the_release(found: Iterable[Component]) -> list[str]:
 
 
 def licenses(found: Iterable[Component]) -> str:
-    """Every text once, under the names of all that it is of; and those that Debian's only name."""
+    """Each licence text once, under the names of its components, and the common ones that Debian's texts refer to."""
     names = dict[str, list[str]]()
     for one in found:
         names.setdefault(one.license.strip(), []).append(f"{one.name} {one.version}")
@@ -139,7 +151,7 @@ def licenses(found: Iterable[Component]) -> str:
 
 
 def sbom(found: Iterable[Component], directory: Path, version: str) -> str:
-    """Each component with the files it has in the program's directory."""
+    """Each component with its files in the program's directory."""
 
     def file(name: str) -> dict[str, object]:
         digest = hashlib.sha256((directory / name).read_bytes()).hexdigest()
@@ -166,7 +178,7 @@ def sbom(found: Iterable[Component], directory: Path, version: str) -> str:
 
 
 def carry_licenses(found: Iterable[Component], directory: Path, beside: Path) -> None:
-    """Into the program's directory, compressed, and beside the binary as they are."""
+    """Write the licences into the program's directory, compressed, and beside the binary as they are."""
     text = licenses(found)
     beside.write_text(text)
     (directory / LICENSES).write_bytes(zlib.compress(text.encode(), 9))
