@@ -46,10 +46,10 @@ docs: ## make the tables of keys in docs/ anew, from the models
 
 binary: dist/hpn ## freeze the program into dist/hpn, one file; beside it its licences and an SBOM
 
-# A static program at an address of chance, nothing of it writable that need not be; in two segments instead of four:
-# less to set up for every command.  musl-gcc knows no -static-pie, so its parts are named here.
+# A static program at an address of chance, nothing of it writable that need not be.  musl-gcc knows no -static-pie, so
+# its parts are named here.
 LAUNCHER_FLAGS := -Os -std=gnu11 -Wall -Wextra -Werror -fPIE -fstack-protector-strong -fvisibility=hidden -fno-asynchronous-unwind-tables
-LAUNCHER_LAYOUT := -Wl,-z,relro,-z,now,-z,noexecstack,-z,text,-z,noseparate-code,--hash-style=gnu,--build-id=none,--gc-sections
+LAUNCHER_LAYOUT := -Wl,-z,relro,-z,now,-z,noexecstack,-z,text,--hash-style=gnu,--build-id=none,--gc-sections
 LAUNCHER_PARTS := $(patsubst packaging/launcher/%.c,build/%.o,$(wildcard packaging/launcher/*.c))
 
 # The fixed seed and date make two builds of one commit the same file.

@@ -1,14 +1,15 @@
 /*
- * The program that the launcher carries: packaging/pack.py appends files and their table, and says here where.
+ * The program that the launcher carries.  packaging/pack.py appends its files and a table of them to the launcher, and
+ * writes into "carried" where they are.
  *
- * They are unpacked once per version into a directory that nobody else may open, below others that nobody else may
- * change (place.c); a shared lock held on a version's directory says that it is in use, so that a newer version's first
- * run can remove those that are not.
+ * The files are unpacked once per version, into a directory that nobody else may open, below directories that nobody
+ * else may change (place.c).  A process holds a shared lock on its version's directory: that marks it as in use, and
+ * the first run of a newer version removes versions that are not in use.
  *
- * What is checked is what is run: the loader is executed by its descriptor, and opens the rest through that of the
- * version's directory (/proc/self/fd/N), so nobody who renames or replaces a directory above it has a say.  In there
- * only root, or the user whose it is, can change a file.  That one was changed all the same shows by its ctime, which
- * nobody can set; to sum up 28 MB would take a third of every start.
+ * The files that were checked are the files that run.  The loader is executed by its descriptor, and it opens the rest
+ * through the descriptor of the version's directory (/proc/self/fd/N): renaming or replacing a directory above changes
+ * nothing.  Only root, or the user who owns the directory, can change a file in it.  A changed file has another ctime,
+ * which nobody can set.  A checksum of all 28 MB would take a third of every start.
  */
 #include "carried.h"
 
@@ -19,7 +20,7 @@
 
 #define FNV_OFFSET 14695981039346656037ULL
 #define FNV_PRIME 1099511628211ULL
-#define STAMP ".stamp" /* what look() found when all was unpacked */
+#define STAMP ".stamp" /* what look() found when everything was unpacked */
 #define LOCK ".lock"
 
 struct carried carried = {.version = "packed over this"};
@@ -53,7 +54,7 @@ static uint64_t mixed_in(uint64_t sum, const struct stat *st)
     return mixed(mixed(mixed(sum, st->st_ctim.tv_sec), st->st_ctim.tv_nsec), st->st_mode);
 }
 
-/* Looks at each directory that the path names and the one before it does not. */
+/* Looks at each directory in the path that is not in the path before it. */
 static int look_above(int dir, const char *path, const char *before, uint64_t *sum)
 {
     struct stat st;
@@ -71,7 +72,7 @@ static int look_above(int dir, const char *path, const char *before, uint64_t *s
     return 1;
 }
 
-/* Whether each file is there, of its size and ours alone, and each directory; and what tells when one was changed. */
+/* Whether each file and directory is there, ours alone, and each file of its size.  The sum changes if one changed. */
 static int look(int dir, uint64_t *sum)
 {
     struct stat st;
@@ -97,17 +98,17 @@ static int is_as_unpacked(int dir)
     return is_noted && look(dir, &found) && found == noted;
 }
 
-/* This version's directory, locked as in use and as it was unpacked; -1 if it is not. */
+/* This version's directory, locked as in use; -1 if it is not there as it was unpacked. */
 static int open_version(int base)
 {
     struct stat st, linked;
     int dir = openat(base, carried.version, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir < 0)
         return -1;
-    /* First whether others could have opened it, who might hold its lock. */
+    /* Look at the mode first: others who could open it might hold its lock. */
     if (!fstat(dir, &st) && is_ours_alone(&st)) {
         lock(dir, LOCK_SH, place, carried.version);
-        /* Who removes it holds it exclusively: what we then hold may have no name any more. */
+        /* Whoever removes it holds the lock exclusively: the directory that we have locked may have no name any more. */
         if (!fstatat(base, carried.version, &linked, AT_SYMLINK_NOFOLLOW) && st.st_ino == linked.st_ino &&
             is_as_unpacked(dir))
             return dir;
@@ -116,7 +117,7 @@ static int open_version(int base)
     return -1;
 }
 
-/* A directory of ours; in use by nobody, or left half-made by one that died. */
+/* Removes a directory of ours that nobody uses, or that a process left half-made when it died. */
 static void remove_tree(int parent, const char *name)
 {
     int dir = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -130,13 +131,13 @@ static void remove_tree(int parent, const char *name)
         unlinkat(parent, name, AT_REMOVEDIR);
 }
 
-/* What a version's directory is called, this one's or another's; or what was one and is not whole. */
+/* Whether it is the name of a version's directory, or of a version that was put aside or is not whole. */
 static int is_version(const char *name)
 {
     return !strcmp(name, "new") || !strncmp(name, "old-", 4) || (strlen(name) == 16 && strspn(name, "0123456789abcdef") == 16);
 }
 
-/* Removes other versions and what is left of them; and nothing else, should it lie there. */
+/* Removes other versions and their remains, and nothing else that may be there. */
 static void remove_others(int base)
 {
     int again = openat(base, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), is_only_ours = 1;
@@ -148,12 +149,12 @@ static void remove_others(int base)
     }
     if (others)
         closedir(others);
-    /* An older version made it for all to look at. */
+    /* An older version made it readable for everybody. */
     if (is_only_ours)
         fchmod(base, 0700);
 }
 
-/* All that the path names before its last slash. */
+/* Makes the directories in the path. */
 static void make_parents(int dir, const char *path)
 {
     char name[sizeof files->path];
@@ -176,7 +177,7 @@ static void write_file(int dir, const char *name, const void *data, size_t size,
     close(fd);
 }
 
-/* What has this version's name goes out of the way: it is damaged, or others may look into it; and may be in use. */
+/* Removes or renames what has this version's name: it is damaged, or others may read it, and it may be in use. */
 static void put_aside(int base)
 {
     uint64_t number;
@@ -188,10 +189,10 @@ static void put_aside(int base)
     }
 }
 
-/* With the base's lock held: one unpacks, the others wait and find it done. */
+/* With the base's lock held: one process unpacks, the others wait and find it done. */
 static void unpack(int base)
 {
-    uint64_t sum = FNV_OFFSET; /* of all that is carried */
+    uint64_t sum = FNV_OFFSET; /* of everything that is carried */
     for (const uint64_t *w = (const void *)(self + carried.start); w < (const uint64_t *)(self + carried.size); w++)
         sum = mixed(sum, *w);
     if (sum != carried.sum)
@@ -213,8 +214,8 @@ static void unpack(int base)
     remove_others(base);
 }
 
-/* Alone in unpacking.  A file of its own, that nobody else can open: others may have opened the base when an older
- * version made it, and whoever has opened a directory can lock it. */
+/* Locks out others that would unpack.  The lock is a file of its own that nobody else can open: others may have opened
+ * the base when an older version made it, and whoever has opened a directory can lock it. */
 static int lock_base(int base)
 {
     struct stat st;
@@ -227,7 +228,7 @@ static int lock_base(int base)
     return fd;
 }
 
-/* Where versions lie, made if need be. */
+/* Opens the directory of all versions; it is made if need be. */
 static int open_base(void)
 {
     static char path[PATH_MAX];

@@ -1,4 +1,4 @@
-/* What the parts of the launcher share. */
+/* Declarations that the parts of the launcher share. */
 #pragma once
 #define _GNU_SOURCE
 #include <errno.h>
@@ -12,35 +12,36 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Where in this file the carried ones begin, and their table; how many; their checksum; this file's size with them. */
+/* Where the carried files begin in this file, and their table; their number and checksum; this file's size with them. */
 struct carried { char version[24]; uint64_t start, table, count, sum, size; };
 struct file { uint64_t offset, size; uint32_t mode; char path[108]; };
 
-extern const char *cni; /* CNI_COMMAND: a runtime asks */
+extern const char *cni; /* CNI_COMMAND, which a runtime sets */
 extern struct carried carried;
 extern uid_t me;
 
-/* Ends with an error the asker understands: the code is a number, the texts are joined, errno's own goes behind them. */
+/* Ends with an error that the caller understands.  The code is a number as text; the texts are joined, and errno's text
+ * goes behind them. */
 _Noreturn void fail_with(const char *code, int number, const char *const *texts);
 #define FAIL(code, number, ...) fail_with(code, number, (const char *const[]){__VA_ARGS__, NULL})
 
-/* The number's digits, in a room of so many. */
+/* The number as text; the room has DIGITS bytes. */
 #define DIGITS 21
 const char *digits(char *room, uint64_t number);
 
-/* Milliseconds, of a clock that only goes on. */
+/* Milliseconds of a clock that never goes back. */
 int64_t now(void);
 
-/* The carried program's directory, unpacked if need be, and locked as in use for as long as this process lives. */
+/* The carried program's directory.  It is unpacked if need be, and locked as in use until this process ends. */
 int carried_directory(void);
 
-/* A directory, made if need be, that nobody but us and root can put anything into, nor in the place of any above it. */
+/* A directory, made if need be.  Only we and root can put anything into it, or replace a directory above it. */
 int open_place(const char *path);
 
-/* Ours, and nobody else's to write; or even to open. */
+/* It is ours and nobody else may write it; or nobody else may even open it. */
 int is_ours(const struct stat *st);
 int is_ours_alone(const struct stat *st);
 
-/* flock, with an end: error 11 after PATIENCE seconds. */
-#define PATIENCE 10
+/* flock with a time limit: error 11 after LOCK_TIMEOUT seconds. */
+#define LOCK_TIMEOUT 10
 void lock(int fd, int how, const char *what, const char *name);

@@ -1,8 +1,8 @@
 /*
- * dist/hpn: asks the agent, and where there is none runs the program it carries.  docs/protocol.md has the frames.
+ * dist/hpn: asks the agent; if there is none, it runs the program that it carries.  docs/protocol.md has the frames.
  *
- * Static, and on the way to the agent without stdio and malloc: it runs for every command, and most of its time is what
- * an empty program takes.
+ * It is static, and uses no stdio and no malloc on the way to the agent: it runs for every command, and takes little
+ * longer than an empty program.
  */
 #include "carried.h"
 
@@ -19,13 +19,13 @@
 #define STDIN_MOST (4 << 20)
 #define REPLY_MOST (16 << 20)
 #define NUDGE_AFTER 200 /* ms without an answer */
-#define TAKEN_MOST 2000 /* ms that an agent may take to say that it has a request */
+#define TAKEN_MOST 2000 /* ms that an agent may take to say that it has taken a request */
 
 struct request { char magic[4], version[16]; uint32_t ipam, variables, input; };
 struct reply { char word; struct __attribute__((packed)) { uint32_t code, out, err; }; char text[2 * REPLY_MOST]; };
 
 const char *cni;
-static char text[VARIABLES_MOST + STDIN_MOST + 1]; /* environment, stdin: as the agent gets them */
+static char text[VARIABLES_MOST + STDIN_MOST + 1]; /* environment and stdin, as the agent gets them */
 static size_t text_size;
 
 static void print(int fd, const char *data, size_t size)
@@ -33,7 +33,7 @@ static void print(int fd, const char *data, size_t size)
     for (ssize_t n; size && (n = write(fd, data, size)) > 0; data += n, size -= n) {}
 }
 
-/* Paths come from the environment: what JSON would escape is a question mark. */
+/* Paths come from the environment: a character that JSON would escape becomes a question mark. */
 static char *join(char *end, const char *limit, const char *more)
 {
     for (unsigned char c; (c = *more) && end < limit; more++)
@@ -44,7 +44,7 @@ static char *join(char *end, const char *limit, const char *more)
 void fail_with(const char *code, int number, const char *const *texts)
 {
     static char line[4 * PATH_MAX];
-    const char *limit = line + sizeof line - 4; /* what ends it */
+    const char *limit = line + sizeof line - 4; /* room for its end */
     char *end = cni ? stpcpy(stpcpy(stpcpy(line, "{\"cniVersion\":\"1.1.0\",\"code\":"), code), ",\"msg\":\"") :
                       stpcpy(line, "hpn: ");
     while (*texts)
@@ -68,12 +68,12 @@ const char *digits(char *room, uint64_t number)
 int64_t now(void)
 {
     struct timespec t;
-    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &t); /* finding the vDSO's takes longer than four of these */
+    clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
-/* With the request go the pod's namespace and a netlink socket inside it: the agent may not see the path, and need not
- * enter. */
+/* Passes the pod's namespace and a netlink socket inside it along: the agent may not see the path, and need not enter
+ * the namespace. */
 static int send_request(int fd, struct request *q)
 {
     union { char room[CMSG_SPACE(2 * sizeof(int))]; struct cmsghdr head; } control = {0};
@@ -99,8 +99,8 @@ static int send_request(int fd, struct request *q)
     return sent > 0 ? 0 : -1;
 }
 
-/* A connection wakes one of the agent's processes.  If that one is stopped, another connection wakes the next, which
- * takes the first one first. */
+/* A connection wakes one of the agent's processes.  If that process is stopped, another connection wakes the next one,
+ * which takes the first connection first. */
 static void nudge(int fd, const struct sockaddr_un *address)
 {
     if (poll(&(struct pollfd){fd, POLLIN, 0}, 1, NUDGE_AFTER))
@@ -112,7 +112,7 @@ static void nudge(int fd, const struct sockaddr_un *address)
     }
 }
 
-/* The agent's answer, as much as came in time. */
+/* Reads as much of the agent's answer as comes in time. */
 static size_t receive(int fd, struct reply *r)
 {
     const char *limit = getenv("HPN_AGENT_TIMEOUT");
@@ -134,14 +134,14 @@ static size_t receive(int fd, struct reply *r)
     return got;
 }
 
-/* The agent's answer is printed and ends this process.  It returns where the agent will not act on the request; what is
- * open then closes when the program is executed. */
+/* Prints the agent's answer and ends this process.  Returns only if the agent will not act on the request; descriptors
+ * close when the program is executed. */
 static void ask_agent(size_t variables)
 {
     static struct reply r;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct ucred peer;
-    struct timeval patience = {5, 0};
+    struct timeval timeout = {5, 0};
     socklen_t size = sizeof peer;
     const char *path = getenv("HPN_AGENT");
     uint32_t is_ipam = !strcmp(program_invocation_short_name, "hpn-ipam");
@@ -153,15 +153,15 @@ static void ask_agent(size_t variables)
         return;
     strcpy(address.sun_path, path);
     memcpy(q.version, carried.version, sizeof q.version);
-    /* A full queue is EAGAIN: then the work is done here. */
+    /* EAGAIN is a full queue: then the work is done here. */
     if (connect(fd, (void *)&address, sizeof address) || fcntl(fd, F_SETFL, 0) ||
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) ||
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout) ||
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) || (peer.uid && peer.uid != geteuid()) ||
         send_request(fd, &q))
         return;
     nudge(fd, &address);
     size_t got = receive(fd, &r);
-    /* Until it says that it has taken the request it may be given up: after the shutdown it can no longer say so. */
+    /* Until the agent says that it has taken the request, we may give it up: after the shutdown it cannot say so. */
     if (!got) {
         shutdown(fd, SHUT_RDWR);
         recv(fd, &r.word, 1, MSG_DONTWAIT);
@@ -175,7 +175,7 @@ static void ask_agent(size_t variables)
     _exit(r.code);
 }
 
-/* stdin, which was read for the agent, once more for the program. */
+/* Gives the program the stdin that was read for the agent. */
 static void rewind_input(size_t variables)
 {
     int again = memfd_create("stdin", MFD_CLOEXEC);
@@ -185,7 +185,7 @@ static void rewind_input(size_t variables)
         FAIL("5", errno, "cannot keep stdin");
 }
 
-/* The loader by its descriptor, and all that it and Python open through that of the directory. */
+/* Runs the loader by its descriptor.  The loader and Python open their files through the directory's descriptor. */
 _Noreturn static void run_carried(int argc, char **argv)
 {
     static const char loader[] = "/ld-hpn.so.2";
@@ -195,7 +195,7 @@ _Noreturn static void run_carried(int argc, char **argv)
     stpcpy(stpcpy(program, path), "/hpn");
     stpcpy(stpcpy(name, path), loader);
     stpcpy(stpcpy(script, path), "/boot.pyc");
-    /* Its own name is the loader's now, and it has to know the agent that is of its version. */
+    /* The process has the loader's name now, and an agent has to know its own version. */
     setenv("HPN_ARGV0", argv[0], 1);
     setenv("HPN_VERSION", carried.version, 1);
     const char *first[] = {name, "--library-path", path, program, "-IB", "-Xutf8", script};
@@ -204,7 +204,7 @@ _Noreturn static void run_carried(int argc, char **argv)
     if (!words)
         FAIL("5", errno, "cannot run ", program);
     memcpy(words, first, sizeof first);
-    memcpy(words + count, argv + 1, argc * sizeof *words); /* the NULL at their end, too */
+    memcpy(words + count, argv + 1, argc * sizeof *words); /* with the NULL at their end */
     syscall(SYS_execveat, fd, "", words, environ, AT_EMPTY_PATH);
     FAIL("5", errno, "cannot run ", program);
 }
@@ -222,7 +222,7 @@ int main(int argc, char **argv, char **environment)
             text_size += n;
         if (text_size > variables + STDIN_MOST)
             FAIL("6", 0, "stdin is longer than 4 MiB");
-        if (!*environment) /* all of it went in */
+        if (!*environment) /* all of it fitted in */
             ask_agent(variables);
         rewind_input(variables);
     }

@@ -1,5 +1,5 @@
 /*
- * Where a program may lie that root runs: what others can neither change, nor put another in the place of, nor lock.
+ * A directory for a program that root runs: others can neither change it, nor replace it, nor lock it.
  */
 #include "carried.h"
 
@@ -9,7 +9,7 @@
 #define LINKS_MOST 40
 
 uid_t me;
-static uid_t top; /* who owns "/": root, and in a user namespace whoever stands for it */
+static uid_t top; /* the owner of "/": root, or in a user namespace the user that stands for root */
 
 int is_ours(const struct stat *st)
 {
@@ -32,8 +32,8 @@ _Noreturn static void give_up(const char *path, int number)
     FAIL("5", number, "HPN_PROGRAM_DIR=", path, ": it cannot be made or opened");
 }
 
-/* Whoever may change a directory, or a link, may put what they like in the place of all below it.  In a sticky one they
- * may not replace what is another's, and each step looks whose that is.  A user's own directories are his business. */
+/* Whoever may change a directory or a link can replace everything below it.  In a sticky directory they cannot replace
+ * what another user owns, and each step checks the owner.  A user's own directories are that user's business. */
 static void check(const struct stat *st, const char *path, const char *which)
 {
     if (st->st_uid && st->st_uid != me && st->st_uid != top)
@@ -42,7 +42,7 @@ static void check(const struct stat *st, const char *path, const char *which)
         refuse(path, "others may write to ", which, "chmod go-w");
 }
 
-/* The next name of a path, taken from it; its size, 0 at the end, more than NAME_MAX for one that cannot be. */
+/* Takes the next name from a path and returns its size: 0 at the end, more than NAME_MAX if the name is too long. */
 static size_t next(char *rest, char *name)
 {
     char *start = rest + strspn(rest, "/");
@@ -55,7 +55,7 @@ static size_t next(char *rest, char *name)
     return size;
 }
 
-/* One step down by descriptor; what is absent is made. */
+/* Goes one step down by descriptor, and makes the directory if it is absent. */
 static int step(int at, const char *name, int is_last, struct stat *st)
 {
     int fd = openat(at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -64,7 +64,7 @@ static int step(int at, const char *name, int is_last, struct stat *st)
     return fd >= 0 && !fstat(fd, st) ? fd : -1;
 }
 
-/* What the link says goes in front of what is left of the path; where from that counts is the answer. */
+/* Puts the link's target in front of the rest of the path, and returns the directory that it starts from. */
 static int follow(int link, int from, char *rest, size_t room)
 {
     static char target[PATH_MAX];
@@ -76,7 +76,7 @@ static int follow(int link, int from, char *rest, size_t room)
     return *target == '/' ? open("/", O_PATH | O_CLOEXEC) : dup(from);
 }
 
-/* By descriptor from "/", so that what was looked at is what is used. */
+/* Goes by descriptors from "/", so that the directories that were checked are those that are used. */
 int open_place(const char *path)
 {
     static char rest[2 * PATH_MAX], seen[2 * PATH_MAX + NAME_MAX];
@@ -118,7 +118,7 @@ int open_place(const char *path)
     return base;
 }
 
-/* Whose it is, as digits; NULL where the kernel does not tell. */
+/* The process that holds the lock, as digits; NULL if the kernel does not tell. */
 static const char *holder(int fd)
 {
     static char all[1 << 16];
@@ -148,7 +148,7 @@ static const char *holder(int fd)
 
 void lock(int fd, int how, const char *what, const char *name)
 {
-    int64_t deadline = now() + PATIENCE * 1000;
+    int64_t deadline = now() + LOCK_TIMEOUT * 1000;
     while (flock(fd, how | LOCK_NB)) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             FAIL("5", errno, "cannot lock ", what, "/", name);
