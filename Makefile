@@ -1,6 +1,6 @@
 # Everything a target downloads lies in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni); the tree gets dist/ and build/.
 
-.PHONY: help docs demo test lab lint binary bench bench-lab clean root
+.PHONY: help docs demo test plain lab lint binary bench bench-lab clean root
 .DEFAULT_GOAL := help
 
 # A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
@@ -8,7 +8,7 @@ ifeq ($(CI),true)
 export HPN_REQUIRE ?= unit,netns,system,attack,lab
 endif
 
-SOURCES := Makefile $(shell find cni ipam agent ctl -name '*.py') pyproject.toml $(wildcard packaging/*.py packaging/launcher/*) packaging/hpn.spec
+SOURCES := Makefile $(shell find cni ipam agent ctl -name '*.py') pyproject.toml $(wildcard packaging/*.py packaging/startup/*.py packaging/launcher/*) packaging/hpn.spec
 
 # What dist/hpn carries is unpacked here by these targets, and by an installed one into /var/lib/cni/hpn/program.
 export HPN_PROGRAM_DIR := $(CURDIR)/build/unpacked
@@ -28,6 +28,12 @@ test: binary ## every test, lint included; as root, or the tiers that need it ar
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv \
 	$(if $(PYTEST_ARGS),pytest,python tests/side_by_side.py $(if $(JOBS),-j $(JOBS))) $(if $(JUNIT),--junitxml=$(JUNIT)) $(PYTEST_ARGS)
 
+plain: ## as root: build without what makes a start fast (docs/packaging.md), and run a part of the system tier with that
+	@$(MAKE) --no-print-directory binary PLAIN=1
+	@netns-fixtures/setup net
+	@peers=$$(netns-fixtures/peers) && HPN_BINARY=$(CURDIR)/dist/plain/hpn HPN_PEERS=$$peers \
+	packaging/venv pytest $(addprefix tests/system/test_,verbs.py binary.py supply.py traceback.py)
+
 # Asked for here: the guest has no network to make a virtual environment from.
 lab: binary ## as root: two kernels in QEMU: VFs with RDMA devices in pods, then RDMA traffic between pods, drawn
 	@netns-fixtures/setup net
@@ -44,26 +50,34 @@ lint: ## ruff, mypy, and shellcheck where it is installed
 docs: ## make the tables of keys in docs/ anew, from the models
 	packaging/venv python -m docs.keys
 
-binary: dist/hpn ## freeze the program into dist/hpn, one file; beside it its licences and an SBOM
+# PLAIN=1 leaves out what makes a start fast, WITHOUT=a,b only some of it (docs/packaging.md): such a build lies beside
+# the ordinary one, in a directory of its name.
+comma := ,
+HPN_WITHOUT := $(if $(PLAIN),all,$(WITHOUT))
+VARIANT := $(if $(PLAIN),plain/,$(if $(WITHOUT),without-$(subst $(comma),-,$(WITHOUT))/))
+BINARY := dist/$(VARIANT)hpn
+
+binary: $(BINARY) ## freeze the program into dist/hpn, one file; beside it its licences and an SBOM
 
 # A static program at an address of chance, nothing of it writable that need not be.  musl-gcc knows no -static-pie, so
 # its parts are named here.
 LAUNCHER_FLAGS := -Os -std=gnu11 -Wall -Wextra -Werror -fPIE -fstack-protector-strong -fvisibility=hidden -fno-asynchronous-unwind-tables
 LAUNCHER_LAYOUT := -Wl,-z,relro,-z,now,-z,noexecstack,-z,text,--hash-style=gnu,--build-id=none,--gc-sections
-LAUNCHER_PARTS := $(patsubst packaging/launcher/%.c,build/%.o,$(wildcard packaging/launcher/*.c))
+LAUNCHER_PARTS := $(patsubst packaging/launcher/%.c,build/$(VARIANT)%.o,$(wildcard packaging/launcher/*.c))
 
 # The fixed seed and date make two builds of one commit the same file.
-dist/hpn: $(SOURCES)
+$(BINARY): $(SOURCES)
 	@netns-fixtures/setup launcher
-	@mkdir -p build
-	for part in $(LAUNCHER_PARTS:build/%.o=%); do musl-gcc $(LAUNCHER_FLAGS) -c -o build/$$part.o packaging/launcher/$$part.c || exit; done
+	@mkdir -p build/$(VARIANT) $(@D)
+	for part in $(LAUNCHER_PARTS:build/$(VARIANT)%.o=%); do musl-gcc $(LAUNCHER_FLAGS) -c -o build/$(VARIANT)$$part.o packaging/launcher/$$part.c || exit; done
 	musl=$$(sed -n 's/.*-specs "\(.*\)\/musl-gcc.specs".*/\1/p' "$$(command -v musl-gcc)") && \
-	gcc -static-pie -s -nostdlib $(LAUNCHER_LAYOUT) -o build/launcher $$musl/rcrt1.o $$musl/crti.o $(LAUNCHER_PARTS) \
+	gcc -static-pie -s -nostdlib $(LAUNCHER_LAYOUT) -o build/$(VARIANT)launcher $$musl/rcrt1.o $$musl/crti.o $(LAUNCHER_PARTS) \
 	-L$$musl -lc -lgcc $$musl/crtn.o
-	PYTHONHASHSEED=0 SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) PYINSTALLER_CONFIG_DIR=build \
-	packaging/venv pyinstaller --log-level ERROR --noconfirm --clean --distpath build packaging/hpn.spec
-	@mkdir -p dist
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) packaging/venv python packaging/pack.py build/launcher build/program $@
+	PYTHONHASHSEED=0 SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) PYINSTALLER_CONFIG_DIR=build/$(VARIANT) \
+	HPN_WITHOUT=$(HPN_WITHOUT) packaging/venv pyinstaller --log-level ERROR --noconfirm --clean \
+	--distpath build/$(VARIANT) --workpath build/$(VARIANT) packaging/hpn.spec
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) \
+	packaging/venv python packaging/pack.py build/$(VARIANT)launcher build/$(VARIANT)program $@
 	@CNI_COMMAND=VERSION HPN_AGENT= $@ </dev/null >/dev/null
 
 bench: root binary ## as root: ADD and DEL, and addresses by how many are held, against the Go peers; WRITE=1 updates docs/performance.md

@@ -1,33 +1,69 @@
-"""All Python modules of the frozen program in one file, as boot.py reads it: a table's size, the table, their code."""
+"""The Python modules of the frozen program: in one file, as startup/importer.py reads it, or each in its own."""
 
 import importlib.util
 import marshal
+import py_compile
+import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-
-def code(name: str, path: Path) -> bytes:
-    """A module's, without docstrings and assertions: as -OO, for which nothing in there asks."""
-    return marshal.dumps(compile(path.read_bytes(), name, "exec", dont_inherit=True, optimize=2))
+ROOT = Path(__file__).parents[1]
+OURS = ("cni", "ipam", "agent", "ctl")
 
 
-def compile_to(target: Path, name: str, source: Path) -> None:
+def inside(name: str, source: Path) -> str:
+    """The path of a module's source below sys.path."""
+    return name.replace(".", "/") + ("/__init__.py" if source.stem == "__init__" else ".py")
+
+
+def code(name: str, source: Path, level: int) -> bytes:
+    """A module's; at level 2 without docstrings and assertions.  Tracebacks name its path in the source tree."""
+    startup = source.is_relative_to(ROOT / "packaging")
+    path = str(source.relative_to(ROOT)) if startup else inside(name, source)
+    return marshal.dumps(compile(source.read_bytes(), path, "exec", dont_inherit=True, optimize=level))
+
+
+def compile_to(target: Path, name: str, source: Path, level: int) -> None:
     """As a file that Python runs, or imports where it looks for files."""
-    target.write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + code(name, source))
+    target.write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + code(name, source, level))
 
 
-def write(sources: Mapping[str, Path], target: Path) -> None:
-    """By their full names."""
+def write(sources: Mapping[str, Path], target: Path, level: int) -> None:
+    """A table's size, the table by the modules' full names, their code."""
     table, body = {}, b""
     for name, path in sorted(sources.items()):
-        data = code(name, path)
+        data = code(name, path, level)
         table[name] = path.stem == "__init__", len(body), len(data)
         body += data
     head = marshal.dumps(table)
     target.write_bytes(len(head).to_bytes(8, "little") + head + body)
+
+
+def write_texts(sources: Mapping[str, Path], target: Path) -> None:
+    """The text of each module of ours, for the lines of a traceback."""
+    texts = {name: path.read_text() for name, path in sorted(sources.items()) if name.split(".")[0] in OURS}
+    target.write_bytes(zlib.compress(marshal.dumps(texts), 9))
+
+
+def lay_out(sources: Mapping[str, Path], directory: Path, level: int) -> dict[str, Path]:
+    """As Python's own importer likes it best: each module's source, and its code in __pycache__, which counts as
+    current whatever the source's time.  Where each file was taken from."""
+    taken = {}
+    for name, source in sorted(sources.items()):
+        text = directory / inside(name, source)
+        text.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, text)
+        cache = Path(importlib.util.cache_from_source(str(text), optimization=""))
+        current = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(
+            str(text), str(cache), inside(name, source), doraise=True, optimize=level, invalidation_mode=current
+        )
+        taken |= {str(path.relative_to(directory)): source for path in (text, cache)}
+    return taken
 
 
 def sources_of(base: Path, library: Path) -> dict[str, Path]:
@@ -43,9 +79,8 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if path.stem == "__init__" else parts)
 
 
-def record(names: Iterable[str], target: Path) -> None:
-    """Write the module that precompiled.py looks things up in."""
+def record(names: Iterable[str], directory: Path) -> None:
+    """Write the modules that startup/precompiled_*.py look things up in."""
     script = Path(__file__).with_name("record.py")
-    command = [sys.executable, "-OO", "-s", "-P", "-S", str(script), ":".join(sys.path), *names]
-    with target.open("wb") as output:
-        subprocess.run(command, stdout=output, check=True)  # noqa: S603
+    command = [sys.executable, "-OO", "-s", "-P", "-S", str(script), str(directory), ":".join(sys.path), *names]
+    subprocess.run(command, check=True)  # noqa: S603

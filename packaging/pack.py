@@ -1,11 +1,12 @@
-"""Append a program's directory to the launcher, files and their table, and tell it where (structs as in carried.h).
+"""Append the files of a program's directory and a table of them to the launcher, and write into it where they are.
 
     pack.py LAUNCHER DIRECTORY OUTPUT
 
-With it goes the C library that the program was built with, and its loader: the machine's may be older, or absent.
+The structs are those of carried.h.  The C library that the program was built with goes along with its loader: the
+node's may be older, or absent.
 
-The version is a digest of all that is carried, so two builds of one commit share their unpacked directory, and
-the agent of another build is told apart.
+The version is a digest of everything that is carried.  So two builds of one commit share an unpacked directory, and a
+launcher recognises the agent of another build.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ import supply
 
 FILE = struct.Struct("=QQI108s")
 CARRIED = struct.Struct("=24sQQQQQ")
+PATH_MOST = 107  # and a zero byte
 PLACE = b"packed over this"
 FNV_OFFSET, FNV_PRIME = 14695981039346656037, 1099511628211
 
@@ -30,7 +32,7 @@ _LDD = re.compile(r"^\s*(?:(\S+) => )?(/\S+) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
 
 def add_libraries(directory: Path) -> dict[str, Path]:
-    """Copy in what its programs and libraries need of the machine's; where each was taken from."""
+    """Copy the machine's libraries that its programs and libraries need into it; return where each was taken from."""
     taken = dict[str, Path]()
     for path in [p for p in directory.rglob("*") if p.is_file() and p.read_bytes()[:4] == b"\x7fELF"]:
         printed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout  # noqa: S603, S607
@@ -51,13 +53,15 @@ def fnv(data: bytes) -> int:
 
 
 def pack(launcher: bytes, directory: Path) -> bytes:
-    """The launcher with the directory's files."""
+    """The launcher with the directory's files behind it."""
     start = len(launcher) + -len(launcher) % 8
     body, table = bytes(start - len(launcher)), b""
     paths = sorted(p for p in directory.rglob("*") if p.is_file())
     for path in paths:
         data = path.read_bytes()
         name = str(path.relative_to(directory)).encode()
+        if len(name) > PATH_MOST:
+            sys.exit(f"{name.decode()}: a carried file's path has {PATH_MOST} bytes at most")
         table += FILE.pack(len(launcher) + len(body), len(data), path.stat().st_mode & 0o755 | 0o400, name)
         body += data + bytes(-len(data) % 8)
     carried = body[start - len(launcher) :] + table

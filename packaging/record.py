@@ -1,6 +1,6 @@
-"""Import modules, and print what Python compiled from text meanwhile, as the source of a module for precompiled.py.
+"""Import modules, and write down what Python compiled from text meanwhile, as modules for startup/precompiled_*.py.
 
-record.py PATH MODULE...     PATH is sys.path; run without site, for nothing that was imported before is seen
+record.py DIRECTORY PATH MODULE...     PATH is sys.path; run without site, whose imports would not be recorded
 """
 
 import _sre
@@ -11,21 +11,22 @@ from re import _compiler
 from types import CodeType, SimpleNamespace
 from typing import Any
 
-code: dict[tuple[str, str], bytes] = {}
+methods: dict[str, bytes] = {}
+annotations: dict[str, bytes] = {}
 expressions: dict[tuple[str | bytes, int], tuple[Any, ...]] = {}
 last: list[Any] = []
 compile_expression = _compiler.compile
 
 
-def compiled(text: str, mode: str) -> CodeType:
+def compile_text(text: str, mode: str, table: dict[str, bytes]) -> CodeType:
     """As compile() has it."""
     made = compile(text, "<string>", mode, dont_inherit=True)
-    code[text, mode] = marshal.dumps(made)
+    table[text] = marshal.dumps(made)
     return made
 
 
 def keep(*arguments: Any) -> Any:
-    """What re arrived at and hands to C."""
+    """Note what re arrived at and hands to C."""
     last[:] = arguments
     return _sre.compile(*arguments)
 
@@ -41,14 +42,18 @@ def expression(pattern: Any, flags: int = 0) -> Any:
 
 
 def main() -> None:
-    sys.path[:] = sys.argv[1].split(":")
+    directory, path, *modules = sys.argv[1:]
+    sys.path[:] = path.split(":")
     _compiler.compile, _compiler._sre = expression, SimpleNamespace(**vars(_sre) | {"compile": keep})  # noqa: SLF001
     dataclasses, typing = map(importlib.import_module, ("dataclasses", "typing"))
-    dataclasses.exec = lambda text, *where: exec(compiled(text, "exec"), *where)  # noqa: S102
-    typing.compile = lambda text, _, mode: compiled(text, mode)
-    for name in sys.argv[2:]:
+    dataclasses.exec = lambda text, *where: exec(compile_text(text, "exec", methods), *where)  # noqa: S102
+    typing.compile = lambda text, _, mode: compile_text(text, mode, annotations)
+    for name in modules:
         importlib.import_module(name)
-    print(f"CODE = {code!r}\nEXPRESSIONS = {expressions!r}")  # noqa: T201
+    for name, table in (("dataclasses", methods), ("typing", annotations), ("re", expressions)):
+        # Not by pathlib, whose import would not be recorded.
+        with open(f"{directory}/recorded_{name}.py", "w") as file:
+            file.write(f"TABLE = {table!r}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the build compiles (packaging/record.py), so that a start compiles nothing (packaging/precompiled.py)."""
+"""What the build compiles (packaging/record.py), so that a start compiles nothing (packaging/startup)."""
 
 import subprocess
 import sys
@@ -21,29 +21,31 @@ def refuse_expression(pattern, flags=0):
     raise AssertionError(pattern)
 builtins.compile, _compiler.compile = refuse, refuse_expression
 sys.path[:] = sys.argv[1].split(":")
-import precompiled
+import precompiled_re, no_inspect, precompiled_dataclasses, precompiled_typing
 assert "inspect" not in sys.modules
 for name in sys.argv[2:]:
     __import__(name)
 from cni.protocol.spec import Key
 assert Key("c1", "eth0") == Key(container_id="c1", ifname="eth0") != Key("c1", "eth1")
-for (text, mode), code in precompiled.CODE.items():
-    assert precompiled.loads(code) == make(text, "<string>", mode), text
-for (pattern, flags), made in precompiled.EXPRESSIONS.items():
-    assert precompiled.expression(pattern, flags) == parse(pattern, flags), pattern
-assert len(precompiled.CODE) > 100 and len(precompiled.EXPRESSIONS) > 10
+from marshal import loads
+methods, annotations = precompiled_dataclasses.TABLE, precompiled_typing.TABLE
+for table, mode in ((methods, "exec"), (annotations, "eval")):
+    for text, code in table.items():
+        assert loads(code) == make(text, "<string>", mode), text
+for (pattern, flags), made in precompiled_re.TABLE.items():
+    assert precompiled_re.expression(pattern, flags) == parse(pattern, flags), pattern
+assert min(map(len, (methods, annotations))) > 50 and len(precompiled_re.TABLE) > 10
 """
 
 
-def python(path: list[Path], *argv: str | Path) -> str:
-    """Run isolated, without docstrings, with these in front of our path."""
-    inside = ":".join(map(str, [*path, ROOT, *sys.path]))
-    command = [sys.executable, "-OO", "-I", "-S", *map(str, argv), inside, *MODULES]
+def run(*argv: str | Path) -> None:
+    """Run isolated, without docstrings."""
+    command = [sys.executable, "-OO", "-I", "-S", *map(str, argv)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_a_start_compiles_nothing(tmp_path: Path) -> None:
-    (tmp_path / "recorded.py").write_text(python([], PACKAGING / "record.py"))
-    python([tmp_path, PACKAGING], "-c", START)
+    path = [str(ROOT), *sys.path]
+    run(PACKAGING / "record.py", tmp_path, ":".join(path), *MODULES)
+    run("-c", START, ":".join([str(tmp_path), str(PACKAGING / "startup"), *path]), *MODULES)

@@ -1,10 +1,9 @@
-"""What the frozen program's interpreter runs: finds modules in the file that archive.py wrote, and starts ours.
+"""The importer of the frozen program: it finds modules in the one file that archive.py wrote.
 
-PyInstaller's importer goes through sys.path for every module, opens its archive for each and inflates it; a third of
-the modules it leaves to zipimport, which is Python code; and it imports ctypes, always.  That was a fifth of an ADD.
+The interpreter runs it first.  Python's own importer looks into each directory of sys.path for each module, and the
+launcher looks at every carried file.
 """
 
-import gc
 import marshal
 import posix
 import sys
@@ -19,14 +18,14 @@ class Modules:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        # Held open: an upgrade may remove it under a process that has not imported everything yet.
+        # Held open: an upgrade may remove the file under a process that has not imported everything yet.
         self._fd = posix.open(f"{directory}/modules", posix.O_RDONLY | posix.O_CLOEXEC)
         size = int.from_bytes(posix.pread(self._fd, 8, 0), "little")
         self._table = marshal.loads(posix.pread(self._fd, size, 8))  # noqa: S302
         self._start = 8 + size
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Where a module is; None if it is not in there, as extensions are not."""
+        """Where a module is; None if it is not in the file, as extensions are not."""
         if name not in self._table:
             return None
         is_package, start, size = self._table[name]
@@ -45,12 +44,14 @@ class Modules:
         start, size = module.__spec__.loader_state
         exec(marshal.loads(posix.pread(self._fd, size, self._start + start)), module.__dict__)  # noqa: S102, S302
 
+    def get_source(self, name: str) -> str | None:
+        """The text of a module of ours, for the lines of a traceback (linecache)."""
+        import zlib  # noqa: PLC0415  # no command needs it
 
-# A process of a tenth of a second leaves no garbage worth a look; ctl/__main__.py looks in those that live longer.
-gc.disable()
+        with open(f"{self._directory}/sources.z", "rb") as file:
+            return marshal.loads(zlib.decompress(file.read())).get(name)  # noqa: S302
+
+
 # Behind what is built in and frozen, before what is in files.
 sys.meta_path.insert(2, Modules(sys.path[0]))
-# Before all that they are about.
-__import__("precompiled")
-__import__("no_plugins")
-__import__("ctl.__main__").__main__.main()
+__import__("start")

@@ -1,0 +1,50 @@
+"""A bug's traceback in the frozen program: the file in the source tree, the line's number, and the line."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from system.agents import call, conf, ok
+from system.machine import ROOT, Machine, Tools
+
+# A thread's stack is as large as this limit, and no address space has room for so much: no thread can start.
+STACK = 1 << 47
+# The ordinary build names files as in the source tree; one without the archive, as the directory that it runs from.
+FRAME = re.compile(r'File "(?:/proc/self/fd/\d+/)?((?:cni|ipam|agent|ctl)/[\w/]+\.py)", line (\d+), in \w+\n(.*)')
+
+
+def frames(text: str) -> list[tuple[str, int, str]]:
+    """Ours, each with the line that follows it."""
+    return [(path, int(number), line.strip()) for path, number, line in FRAME.findall(text)]
+
+
+def line_of(path: str, number: int) -> str:
+    return (ROOT / path).read_text().splitlines()[number - 1].strip()
+
+
+def test_a_bug_in_a_command(machine: Machine, tmp_path: Path) -> None:
+    """ADD cannot start the thread that closes a socket, and undo cannot either: code 999, and the log says where."""
+    pod, network = machine.pod(), conf(machine, dad="off")
+    argv = machine.node.command("prlimit", f"--stack={STACK}", str(machine.tools.hpn))
+    environ = {**os.environ, **machine.command("ADD", pod), "HPN_AGENT": ""}
+    done = subprocess.run(argv, env=environ, cwd=tmp_path, input=network, capture_output=True, text=True, check=False)
+    answer = json.loads(done.stdout)
+    assert (answer["code"], "internal error: RuntimeError" in answer["msg"]) == (999, True), answer
+    found = frames(done.stderr)
+    where = {"cni/protocol/dispatch.py", "cni/commands.py", "cni/parts/addressing.py", "cni/kernel/announce.py"}
+    assert where <= {path for path, _, _ in found}
+    assert [line for _, _, line in found] == [line_of(path, number) for path, number, _ in found]
+    ok(call(machine, "", "DEL", pod, network))
+
+
+def test_a_bug_in_a_persons_command(tools: Tools, tmp_path: Path) -> None:
+    """A full disk under stdout.  Python's own printer of tracebacks knows no lines that lie in an archive."""
+    env = {"HPN_AGENT": "", "HPN_PROGRAM_DIR": os.environ["HPN_PROGRAM_DIR"]}
+    with Path("/dev/full").open("w") as full:
+        argv = [tools.hpn, "version", "--licenses"]
+        done = subprocess.run(argv, env=env, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    path, number, _ = frames(done.stderr)[-1]
+    assert (path, line_of(path, number)) == ("ctl/main.py", "sys.stdout.write(zlib.decompress(packed).decode())")
