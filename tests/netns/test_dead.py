@@ -181,7 +181,7 @@ def test_not_more_often_than_once_a_minute(monkeypatch: pytest.MonkeyPatch, host
         looks.append(words)
         return []
 
-    monkeypatch.setattr(idle, "undone", undone)
+    monkeypatch.setattr(idle, "undo_dead", undone)
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     for seconds, count in ((0, 1), (59, 1), (2, 2), (30, 2), (31, 3)):
