@@ -20,6 +20,7 @@ def main() -> NoReturn:
     # A person's command line needs none of the plugin's imports, and neither plugin the other's.
     version = os.environ.pop("HPN_VERSION", "")
     if "CNI_COMMAND" not in os.environ:
+        gc.enable()
         if sys.argv[1:2] == ["agent"]:
             from agent.main import main as agent  # noqa: PLC0415
 
@@ -31,7 +32,7 @@ def main() -> NoReturn:
         # As any tool whose reader has seen enough, as head has: without a word.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         sys.exit(operator(sys.argv))
-    # A process of a tenth of a second leaves no garbage worth a look.
+    # As in the frozen program from its first module on (packaging/hpn.spec).
     gc.disable()
     try:
         plugin()
