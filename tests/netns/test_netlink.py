@@ -112,6 +112,21 @@ def test_what_others_announce_is_not_believed(pod: Pod, inside: rtnl.Rtnl) -> No
     assert e.value.errno == errno.ETIMEDOUT
 
 
+@pytest.mark.parametrize("command", ["delete b1", "set v0 nomaster"], ids=["another link's", "as a bridge's port"])
+def test_another_end_is_not_taken_for_the_links(pod: Pod, inside: rtnl.Rtnl, command: str) -> None:
+    pod.ip("link", "add", "b0", "type", "bridge")
+    pod.ip("link", "add", "b1", "type", "bridge")
+    pod.ip("link", "add", "v0", "type", "veth", "peer", "name", "v0p")
+    pod.ip("link", "set", "v0", "master", "b0")
+    link = inside.link("v0")
+    assert link
+    inside.sock.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP_LINK)
+    pod.ip("link", *command.split())
+    with pytest.raises(netlink.AnswerLost) as e:
+        unlink._wait_for_end(inside, link.index)
+    assert e.value.errno == errno.ETIMEDOUT
+
+
 def test_a_flood_does_not_make_it_wait_longer(pod: Pod, inside: rtnl.Rtnl) -> None:
     inside.sock.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP_LINK)
     began = time.monotonic()
@@ -217,6 +232,19 @@ def test_a_link_that_stays_is_not_called_gone(pod: Pod, inside: rtnl.Rtnl) -> No
     with pytest.raises(OSError, match="still there") as e:
         unlink.delete(inside, lo.index)
     assert e.value.errno == errno.ETIMEDOUT
+
+
+def test_a_dump_is_repeated_where_links_changed_and_no_more_than_twice(pod: Pod, inside: rtnl.Rtnl) -> None:
+    for n in range(60):
+        pod.ip("link", "add", f"b{n}", "type", "bridge")
+    budget.begin()
+    dumps = 0
+    for body in inside.dump(links.RTM_GETLINK, links.get_link()):
+        if links.parse_link(body).name == "lo":  # the first one of a dump, of which the kernel has not made the rest
+            dumps += 1
+            assert dumps <= 3
+            pod.ip("link", "add", f"c{dumps}", "type", "bridge")
+    assert dumps == 3
 
 
 def test_a_dump_of_what_changes_all_the_time_ends(pod: Pod, inside: rtnl.Rtnl) -> None:
