@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shipped import CONF, documents, plugins, requests, texts
+from shipped import FILES, documents, plugins, requests, texts
 
 from cni import config
 from cni.protocol import spec
 from ipam import config as ipam_config
 
 HPN, HPN_IPAM = "hpn", "hpn-ipam"
-FILES = sorted(p for p in CONF.rglob("*") if p.suffix in (".conflist", ".conf", ".json", ".yaml", ".yml"))
 SHIPPED = [pytest.param(plugin, id=f"{path.name}-{at}") for path in FILES for at, plugin in enumerate(requests(path))]
 SHOWN = [pytest.param(plugin, id=name) for name, network in texts().items() for plugin in plugins(network)]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from attack.mutation import mutants
 from disks import mounted
-from shipped import CONF, plugins, requests, texts
+from shipped import FILES, plugins, requests, texts
 from topology import PROGRAMS, Host, Pod
 
 from cni.main import run as hpn
@@ -39,7 +39,7 @@ def log(host: Host, node_file: Path) -> Iterator[Path]:
 
 def shown() -> Iterator[dict[str, Any]]:
     """What our own examples give to hpn; with the host's master, that some of them work."""
-    for plugin in itertools.chain(*map(plugins, texts().values()), *map(requests, sorted(CONF.glob("*.*")))):
+    for plugin in itertools.chain(*map(plugins, texts().values()), *map(requests, FILES)):
         if plugin["type"] == "hpn":
             yield plugin | ({"master": "rail0"} if "master" in plugin else {})
 
