@@ -54,9 +54,10 @@ def table() -> list[tuple[str, ...]]:
     rows = [("", "PCI function", "driver", "netdev", "RDMA device")]
     for pf in pfs():
         rows.append(("PF", pf.address, pf.driver, pf.netdev or "-", pf.rdma or "-"))
+        vfs = pf.vfs
         rows += [
-            (f"{'└' if vf == pf.vfs[-1] else '├'} VF {n}", vf.address, vf.driver, vf.netdev or "-", vf.rdma or "-")
-            for n, vf in enumerate(pf.vfs)
+            (f"{'└' if vf == vfs[-1] else '├'} VF {n}", vf.address, vf.driver, vf.netdev or "-", vf.rdma or "-")
+            for n, vf in enumerate(vfs)
         ]
     return rows
 
