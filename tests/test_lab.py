@@ -18,7 +18,15 @@ LAB = ROOT / "netns-fixtures" / "lab"
 BROKEN = 125
 # What runs in which boot: netns-fixtures/lab's options, and the tests.
 BOOTS = {
-    "VFs": ((), ("tests/lab/test_guest.py", "tests/lab/test_sriov.py", "tests/lab/test_devices.py")),
+    "VFs": (
+        (),
+        (
+            "tests/lab/test_guest.py",
+            "tests/lab/test_sriov.py",
+            "tests/lab/test_devices.py",
+            "tests/lab/test_host_device.py",
+        ),
+    ),
     "RDMA": (
         (),
         (

@@ -13,11 +13,22 @@
  * It has no data path.  User space may open it, query it and allocate
  * protection domains; there are no queue pairs and no memory regions, and a
  * GID table that nobody uses on a wire.
+ *
+ *	echo 0000:01:00.0 > /sys/module/testhca/parameters/sf
+ *	echo > /sys/module/testhca/parameters/sf
+ *
+ * makes and removes testhca.sf.1, a device of the auxiliary bus below that PCI
+ * function, as a scalable function is: with a driver, and a netdev that loses
+ * whatever it is to send.  An RDMA device over that netdev is its child.
  */
+#include <linux/auxiliary_bus.h>
+#include <linux/etherdevice.h>
 #include <linux/list.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/netdevice.h>
+#include <linux/pci.h>
+#include <linux/string.h>
 #include <net/addrconf.h>
 #include <rdma/ib_addr.h>
 #include <rdma/ib_mad.h>
@@ -277,18 +288,142 @@ static struct notifier_block hca_netdev_notifier = {
 	.priority = 1,
 };
 
+static netdev_tx_t sf_xmit(struct sk_buff *skb, struct net_device *netdev)
+{
+	dev_kfree_skb(skb);
+	return NETDEV_TX_OK;
+}
+
+static const struct net_device_ops sf_netdev_ops = {
+	.ndo_set_mac_address = eth_mac_addr,
+	.ndo_start_xmit = sf_xmit,
+	.ndo_validate_addr = eth_validate_addr,
+};
+
+static int sf_probe(struct auxiliary_device *sf,
+		    const struct auxiliary_device_id *id)
+{
+	struct net_device *netdev = alloc_etherdev(0);
+	int err;
+
+	if (!netdev)
+		return -ENOMEM;
+	SET_NETDEV_DEV(netdev, &sf->dev);
+	eth_hw_addr_random(netdev);
+	netdev->netdev_ops = &sf_netdev_ops;
+	netdev->max_mtu = 9000;
+	err = register_netdev(netdev);
+	if (err) {
+		free_netdev(netdev);
+		return err;
+	}
+	auxiliary_set_drvdata(sf, netdev);
+	return 0;
+}
+
+static void sf_remove(struct auxiliary_device *sf)
+{
+	struct net_device *netdev = auxiliary_get_drvdata(sf);
+
+	unregister_netdev(netdev);
+	free_netdev(netdev);
+}
+
+static const struct auxiliary_device_id sf_ids[] = {
+	{ .name = KBUILD_MODNAME ".sf" },
+	{}
+};
+
+static struct auxiliary_driver sf_driver = {
+	.name = "sf",
+	.id_table = sf_ids,
+	.probe = sf_probe,
+	.remove = sf_remove,
+};
+
+/* The one there is; param_lock is the kernel's, for each write. */
+static struct auxiliary_device *the_sf;
+
+static void sf_release(struct device *dev)
+{
+	kfree(to_auxiliary_dev(dev));
+}
+
+static int sf_make(struct pci_dev *function)
+{
+	struct auxiliary_device *sf = kzalloc(sizeof(*sf), GFP_KERNEL);
+	int err;
+
+	if (!sf)
+		return -ENOMEM;
+	sf->name = "sf";
+	sf->id = 1;
+	sf->dev.parent = &function->dev;
+	sf->dev.release = sf_release;
+	err = auxiliary_device_init(sf);
+	if (err) {
+		kfree(sf);
+		return err;
+	}
+	err = auxiliary_device_add(sf);
+	if (err) {
+		auxiliary_device_uninit(sf);
+		return err;
+	}
+	the_sf = sf;
+	return 0;
+}
+
+static void sf_unmake(void)
+{
+	if (the_sf) {
+		auxiliary_device_delete(the_sf);
+		auxiliary_device_uninit(the_sf);
+		the_sf = NULL;
+	}
+}
+
+static int sf_set(const char *value, const struct kernel_param *kp)
+{
+	unsigned int domain, bus, slot, number;
+	struct pci_dev *function;
+	int err;
+
+	sf_unmake();
+	if (sscanf(value, "%x:%x:%x.%x", &domain, &bus, &slot, &number) != 4)
+		return 0;
+	function = pci_get_domain_bus_and_slot(domain, bus,
+					       PCI_DEVFN(slot, number));
+	if (!function)
+		return -ENODEV;
+	err = sf_make(function);
+	pci_dev_put(function);
+	return err;
+}
+
+static const struct kernel_param_ops sf_param_ops = { .set = sf_set };
+
+module_param_cb(sf, &sf_param_ops, NULL, 0200);
+
 static int __init hca_init(void)
 {
 	int err = register_netdevice_notifier(&hca_netdev_notifier);
 
 	if (err)
 		return err;
+	err = auxiliary_driver_register(&sf_driver);
+	if (err) {
+		unregister_netdevice_notifier(&hca_netdev_notifier);
+		return err;
+	}
 	rdma_link_register(&hca_link_ops);
 	return 0;
 }
 
 static void __exit hca_exit(void)
 {
+	sf_unmake();
+	auxiliary_driver_unregister(&sf_driver);
 	rdma_link_unregister(&hca_link_ops);
 	unregister_netdevice_notifier(&hca_netdev_notifier);
 	ib_unregister_driver(RDMA_DRIVER_SIW);
