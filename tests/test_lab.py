@@ -53,6 +53,7 @@ BOOTS = {
         ),
     ),
     "InfiniBand": ((), tuple(f"tests/lab/infiniband/test_{name}.py" for name in ("vf", "guids", "gone"))),
+    "IPoIB": ((), ("tests/lab/infiniband/test_ipoib.py", "tests/lab/infiniband/test_ipoib_gone.py")),
     "failures": (
         (),
         tuple(

@@ -149,6 +149,14 @@ def set_ipoib_mode(netdev: str, mode: str, root: Path = SYS) -> None:
     (root / "class/net" / netdev / "mode").write_text(f"{mode}\n")
 
 
+def pkeys(netdev: str, root: Path = SYS) -> tuple[int, ...]:
+    """The keys of the partitions that the port of an IPoIB interface is in; none where its RDMA device is not to be
+    seen."""
+    port = int(_line(root / "class/net" / netdev / "dev_port") or 0) + 1
+    tables = (root / "class/net" / netdev / "device/infiniband").glob(f"*/ports/{port}/pkeys/*")
+    return tuple(sorted({key for path in tables if (key := int(_line(path) or "0", 16)) & 0x7FFF}))
+
+
 def is_loaded(module: str, root: Path = SYS) -> bool:
     """Whether the kernel has a module.  A module that is built in is seen only if it has parameters."""
     return os.path.exists(f"{root}/module/{module}")

@@ -56,6 +56,7 @@ def _has_vf(conf: Json) -> bool:
 KINDS: Final[Mapping[str, Row]] = {
     "macvlan": Row("macvlan", "Macvlan"),
     "ipvlan": Row("ipvlan", "Ipvlan"),
+    "ipoib": Row("ipoib", "Ipoib"),
     "sriov": Row("sriov", "Sriov", _has_vf),
     "host-device": Row("host_device", "HostDevice", _has_auxiliary_device),
 }

@@ -1,4 +1,4 @@
-"""A link made over a master and born in the pod: what macvlan and ipvlan have in common."""
+"""A link made over a master and born in the pod: what macvlan, ipvlan and ipoib have in common."""
 
 import errno
 import os

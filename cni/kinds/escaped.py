@@ -36,8 +36,10 @@ class Search:
     """What may still be there: links over the host's device of index ``lower``, of these ``kinds`` (of any kind if none
     are named), without the ``others`` that were there before ADD.
 
-    ``index`` and ``mac`` are of the link that ADD made, 0 and empty where that is gone.  Where nothing can be
-    looked for, ``lower`` is 0: then ``missing`` says why what ADD made may be somewhere still, or ``note`` why not.
+    ``index`` and ``mac`` are of the link that ADD made, 0 and empty where that is gone.  With ``by_index`` only that
+    link is looked for: of these kinds the kernel does not say in which namespace the lower device is.  Where nothing
+    can be looked for, ``lower`` is 0: then ``missing`` says why what ADD made may be somewhere still, or ``note`` why
+    not.
     """
 
     lower: int
@@ -47,9 +49,12 @@ class Search:
     mac: str = ""
     missing: str = ""
     note: str = ""
+    by_index: bool = False
 
     def finds(self, link: Link, host_number: int) -> bool:
         """Whether the link is over that device, seen from a namespace where the host's has this number."""
+        if self.by_index:
+            return link.index == self.index and link.kind in self.kinds
         return link.parent_nsid == host_number and (not self.kinds or link.kind in self.kinds)
 
     def is_what_add_made(self, link: Link) -> bool:

@@ -36,7 +36,7 @@ def _remove_from(pod: Pod, ifname: str) -> bool:
     if link is None or link.name != ifname:  # an altname is a stranger's
         return False
     with doing(f"removing {ifname} from {pod.path}"):
-        if link.kind in kinds.KINDS:
+        if link.kind in kinds.KINDS and link.parent:  # an InfiniBand VF is an ipoib too, over nothing
             unlink.delete(pod.rtnl, link.index)
         elif link.device:
             _send_home(pod, link)

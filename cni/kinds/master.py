@@ -36,7 +36,7 @@ def _refuse_unless_ethernet(master: Link) -> None:
     if master.infiniband:
         raise LinkUnavailable(
             f"master {master.name!r} is InfiniBand, over which Linux makes neither macvlan nor ipvlan; "
-            "use kind sriov with its VFs"
+            "use kind ipoib, or kind sriov with its VFs"
         )
     if not master.ethernet:
         raise LinkUnavailable(

@@ -8,7 +8,7 @@ from cni.models import Common, interface_name
 
 
 class Child(Common):
-    """A link made over a master: what macvlan and ipvlan share."""
+    """A link made over a master: what macvlan, ipvlan and ipoib share."""
 
     master: Annotated[str, AfterValidator(interface_name)] = ""
     """The host's interface that it is made over.

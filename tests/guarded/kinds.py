@@ -140,7 +140,22 @@ GUARDS = [
         "attack/test_damaged_records.py::test_the_hosts_own_namespace_is_no_pods",
         ("own-namespace", "not netns.is_own(pod.fd) and _remove_from", "_remove_from"),
         ("altname", "    if link is None or link.name != ifname:", "    if link is None:"),
-        ("could-be-ours", "        if link.kind in kinds.KINDS:", "        if True:"),
+        ("could-be-ours", "        if link.kind in kinds.KINDS and link.parent:", "        if True:"),
+    ),
+    *of(
+        "cni/kinds/ipoib.py",
+        "unit/test_ipoib.py::test_a_master_that_has_no_children",
+        ("bond", "    if link.kind != _KIND:", "    if False:"),
+        ("grandchild", "    if link.parent:", "    if False:"),
+    ),
+    *of(
+        "cni/models/ipoib.py",
+        "unit/test_ipoib.py::test_refused",
+        ("no-partition", "    if value in (0, _FULL_MEMBER):", "    if False:"),
+        ("too-large", " or not 0 <= value <= 0xFFFF:", ":"),
+        ("connected", '    if value == "connected":', "    if False:"),
+        ("no-master", "        if not self.master:", "        if False:"),
+        ("rxe", "        if self.soft_roce:", "        if False:"),
     ),
     *of(
         "cni/kinds/escaped.py",

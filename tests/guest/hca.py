@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from guest import node
+from guest.machine import Guest
 from guest.node import pci, rdma_devs
 from topology import ip, until
 
@@ -89,6 +90,16 @@ def netdev(name: str = NAME) -> dict[str, Any]:
     (link,) = ip("-d", "link", "show", "dev", name)
     keys = ("ifname", "mtu", "txqlen", "ifalias", "flags", "operstate", "altnames", "linkinfo", "parentdev")
     return {k: link.get(k) for k in keys}
+
+
+def ipoib(node: Guest, **keys: Any) -> dict[str, Any]:
+    """A configuration of a child of the PF's interface."""
+    return node.conf(**{"deviceID": ..., "kind": "ipoib", "master": PF} | keys)
+
+
+def children() -> list[str]:
+    """The links of ours that are on the host: they have indexes that no other link has."""
+    return [link["ifname"] for link in ip("link") if link["ifindex"] >= 1 << 30]
 
 
 class Node(node.Node):

@@ -14,6 +14,7 @@ HARMLESS = re.compile(
     r"|__ib_cache_gid_add: unable to add gid \S+ error=-28"
     # ib_ipoib, of what a person asks of it, and of its files in debugfs, which know no namespaces.
     r"|\S+: (enabling connected mode|mtu > \d+) will cause multicast packet drops"
+    r"|\S+: ignoring multicast groups joined directly by userspace"
     r"|debugfs: File '\S+' in directory 'ipoib' already present!"
     # igb hands multicast back to who sent it, an announcement of the link-local address too.
     r"|ICMPv6: NA: \S+ advertised our address fe80:\S+ on \S+!"

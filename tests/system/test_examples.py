@@ -14,8 +14,9 @@ from system.machine import ROOT, Machine, Tools
 CONFLISTS = sorted((ROOT / "conf").glob("*.conflist"))
 DEFINITIONS = sorted((ROOT / "conf").glob("*.yaml"))
 # VFs are in the lab only: tests/lab/test_examples.py.
-# Those of kind host-device too: tests/netns/test_host_device.py.
-HERE = [p for p in (*CONFLISTS, *DEFINITIONS) if "sriov" not in p.name and "host-device" not in p.name]
+# So are InfiniBand's, and those of kind host-device are in tests/netns/test_host_device.py.
+ELSEWHERE = ("sriov", "ipoib", "host-device")
+HERE = [path for path in (*CONFLISTS, *DEFINITIONS) if not any(kind in path.name for kind in ELSEWHERE)]
 
 
 def embedded(definition: Path) -> dict[str, Any]:

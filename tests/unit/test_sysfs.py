@@ -107,6 +107,25 @@ def test_address_of(root: Path) -> None:
     assert sysfs.address_of("absent", root) == ""
 
 
+@pytest.mark.parametrize(
+    ("dev_port", "keys"), [("0\n", (0x7FFF, 0x8001)), ("1\n", (0x0002,)), ("", (0x7FFF, 0x8001)), ("2\n", ())]
+)
+def test_pkeys(root: Path, dev_port: str, keys: tuple[int, ...]) -> None:
+    """Of the interface's own port; empty places of the table have no key, or no partition's."""
+    netdev, tables = root / "class/net/ens1f0", {1: ["0x7fff", "0x8001", "0x0000", "0x8000", ""], 2: ["0x0002"]}
+    (netdev / "dev_port").write_text(dev_port)
+    for port, table in tables.items():
+        pkeys = netdev / f"device/infiniband/mlx5_0/ports/{port}/pkeys"
+        pkeys.mkdir(parents=True)
+        for place, key in enumerate(table):
+            (pkeys / str(place)).write_text(f"{key}\n" if key else "")
+    assert sysfs.pkeys("ens1f0", root) == keys
+
+
+def test_pkeys_of_what_is_no_ipoib_interface(root: Path) -> None:
+    assert (sysfs.pkeys("lo", root), sysfs.pkeys("absent", root)) == ((), ())
+
+
 def test_functions_under(root: Path) -> None:
     """A VLAN over a bond of two, one of which has no PCI function."""
     net = root / "class/net"

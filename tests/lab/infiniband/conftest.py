@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 from guest import hca
-from guest.hca import Node
+from guest.hca import NAME, PF, Node
 from guest.machine import Guest
+from topology import ip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,3 +24,14 @@ def node(guest: Guest) -> Iterator[Node]:
     if node.state_files():  # of a test that failed half-way, which is not to fail all others
         node.call("GC", None, node.conf() | {"cni.dev/valid-attachments": []})
     assert node.picture() == before
+
+
+@pytest.fixture
+def masters_up() -> Iterator[None]:
+    """The interfaces of the PF and its first VF up; and afterwards no child of theirs is on the host."""
+    for name in (PF, NAME):
+        ip("link", "set", name, "up")
+    yield
+    for name in (PF, NAME):
+        ip("link", "set", name, "down")
+    assert hca.children() == []

@@ -87,7 +87,7 @@ def test_attributes_and_names(node: Node, pod: Pod) -> None:
         ({"runtimeConfig": {"infinibandGUID": hca.NONE}}, 7, "requested infinibandGUID '00:00"),
         ({"max_tx_rate": 50}, 105, "max_tx_rate"),
         ({"kind": "macvlan", "master": PF}, 101, "master 'ib0' is InfiniBand"),
-        ({"kind": "ipvlan", "master": PF}, 101, "use kind sriov"),
+        ({"kind": "ipvlan", "master": PF}, 101, "use kind ipoib"),
         ({"deviceID": ..., "pf": PF, "pfOnly": True, "runtimeConfig": {"infinibandGUID": GUID}}, 7, "is a PF"),
     ],
     ids=repr,

@@ -1,0 +1,153 @@
+"""An ipoib whose pod, master or plugin ends at a bad moment, or that its pod hides."""
+
+import itertools
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from guest import hca
+from guest.hca import NAME, PF, Node, ipoib
+from killing import killed_at
+from topology import Pod, ip, until
+
+pytestmark = pytest.mark.usefixtures("masters_up")
+STRIDE = 5
+GONE = 107
+
+
+@pytest.mark.parametrize("ends", ["DEL", "GC", "ADD"])
+def test_the_namespace_died(node: Node, make_pod: Callable[[], Pod], ends: str) -> None:
+    """The kernel moves the child to the host, under a name of its own where that is taken."""
+    pods, conf = [make_pod(), make_pod()], ipoib(node, pkey="0x8001")
+    for pod in pods:
+        node.ok("ADD", pod, conf)
+    for pod in pods:
+        pod.gone()
+    if ends == "ADD":  # by which the dead give way
+        new = make_pod()
+        until(lambda: node.ok("ADD", new, conf) and not node.ok("DEL", new, conf) and not node.state_files())
+    elif ends == "GC":
+        node.ok("GC", None, conf | {"cni.dev/valid-attachments": []})
+    else:
+        for pod in pods:
+            node.ok("DEL", pod, conf)
+    assert node.state_files() == set()
+
+
+def test_a_link_of_the_hosts_in_its_place(node: Node, pod: Pod) -> None:
+    """Of its name or its kind: not touched."""
+    conf = ipoib(node)
+    node.ok("ADD", pod, conf)
+    ip("link", "add", "link", PF, "name", "hpn0", "type", "ipoib", "pkey", "0x8001")
+    try:
+        pod.gone()
+        node.ok("DEL", pod, conf)
+        assert {"hpn0"} == {link["ifname"] for link in ip("link")} & {"hpn0", *(f"dev{n}" for n in range(99))}
+    finally:
+        ip("link", "delete", "hpn0")
+
+
+def test_the_pod_deleted_it(node: Node, pod: Pod) -> None:
+    conf = ipoib(node)
+    result = node.ok("ADD", pod, conf)
+    pod.ip("link", "delete", "hpn0")
+    assert json.loads(node.checked(pod, conf, result).stdout)["code"] == GONE
+    node.ok("DEL", pod, conf)
+    assert pod.links() == set()
+
+
+def test_the_pod_renamed_it(node: Node, pod: Pod) -> None:
+    conf = ipoib(node)
+    node.ok("ADD", pod, conf)
+    pod.ip("link", "set", "hpn0", "name", "mine")
+    node.ok("DEL", pod, conf)
+    assert (pod.links(), node.state_files()) == (set(), set())
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_pod_hides_it(node: Node, make_pod: Callable[[], Pod], dies: bool) -> None:
+    """In a namespace of its own."""
+    subprocess.run(["modprobe", "tun"], check=True)
+    pod, nested = make_pod(), make_pod()
+    conf = ipoib(node)
+    node.ok("ADD", pod, conf)
+    pod.ip("link", "set", "hpn0", "netns", nested.name)
+    nested.ip("link", "set", "hpn0", "name", "mine")
+    if dies:
+        nested.gone()
+        until(hca.children)
+    node.ok("DEL", pod, conf)
+    assert (dies or nested.links() == set(), node.state_files()) == (True, set())
+
+
+def test_its_namespace_lives_on(node: Node, pod: Pod) -> None:
+    """Held by a descriptor: the child comes when DEL has ended."""
+    conf = ipoib(node)
+    node.ok("ADD", pod, conf)
+    with open(pod.path):
+        pod.gone()
+        reply = node.call("DEL", pod, conf)
+        assert (reply.exit_code, ["has not come to the host" in line for line in reply.log]) == (0, [True])
+        assert (node.state_files(), node.leases()) == (set(), set())
+    (name,) = until(hca.children)
+    ip("link", "delete", name)
+
+
+def test_its_master_is_no_more(node: Node, pod: Pod) -> None:
+    conf = ipoib(node, master=NAME)
+    result = node.ok("ADD", pod, conf)
+    (Path("/sys/bus/pci/devices") / node.device / "driver/unbind").write_text(node.device)
+    try:
+        assert pod.links() == set()
+        assert json.loads(node.checked(pod, conf, result).stdout)["code"] == GONE
+        pod.gone()
+        node.ok("DEL", pod, conf)
+        assert node.state_files() == set()
+    finally:
+        hca.drive(node.device, "testib")
+        until(lambda: NAME in {link["ifname"] for link in ip("link")})
+        ip("link", "set", NAME, "up")
+
+
+def test_its_master_is_called_otherwise(node: Node, pod: Pod) -> None:
+    conf = ipoib(node)
+    result = node.ok("ADD", pod, conf)
+    ip("link", "set", PF, "down")
+    ip("link", "set", PF, "name", "other0")
+    try:
+        assert "master 'ib0'" in node.checked(pod, conf, result).stdout
+        node.ok("DEL", pod, conf)
+        assert pod.links() == set()
+    finally:
+        ip("link", "set", "other0", "name", PF)
+        ip("link", "set", PF, "up")
+
+
+def test_a_record_that_cannot_be_read(node: Node, pod: Pod) -> None:
+    conf = ipoib(node)
+    node.ok("ADD", pod, conf)
+    node.record(pod).write_bytes(b"")
+    assert node.refused("DEL", pod, conf)["code"] == 108
+    assert (pod.links(), node.leases()) == (set(), set())
+    node.ok("DEL", pod, conf)
+
+
+@pytest.mark.parametrize("command", ["ADD", "DEL"])
+def test_killed_between_steps(node: Node, pod: Pod, command: str) -> None:
+    conf = ipoib(node, pkey="0x8001", mtu=2000)
+    for n in itertools.count():
+        step = n * STRIDE
+        if command == "DEL":
+            node.ok("ADD", pod, conf)
+        killed = killed_at(step, node.request(command, pod, conf))
+        if n % 2:
+            pod.remade()
+        node.ok("DEL", pod, conf, CNI_NETNS="" if n % 2 else pod.path)
+        assert pod.links() == set(), f"in the pod after step {step}"
+        assert hca.children() == [], f"after step {step}"
+        assert node.state_files() == set(), f"files left after step {step}"
+        if not killed:
+            break
+    assert step > 10
