@@ -113,12 +113,13 @@ def bridge_macs(host: Rtnl, index: int) -> set[str]:
     return {attributes(body[_NDMSG:]).get(NDA_LLADDR, b"").hex(":") for body in bodies}
 
 
-def remove_links(inside: Rtnl, indexes: Collection[int]) -> None:
-    """Remove the links, each batch as by: ip link delete group GROUP.  Links that are gone are fine.
+def remove_links(inside: Rtnl, indexes: Collection[int]) -> bool:
+    """Remove the links, each batch as by: ip link delete group GROUP.  Links that are gone are fine.  Returns whether
+    the kernel removed any.
 
     One RTM_DELLINK takes 20 ms for a link as for a group, and a pod may have thousands of links.
     """
-    rest = list(indexes)
+    rest, removed = list(indexes), False
     while rest:
         batch, rest = rest[:_BATCH], rest[_BATCH:]
         group = attr(IFLA_GROUP, os.urandom(4))
@@ -128,6 +129,8 @@ def remove_links(inside: Rtnl, indexes: Collection[int]) -> None:
             )
         with suppress(OSError):
             inside.change(RTM_DELLINK, 0, LINK.pack(0, 0, 0, 0, 0) + group)
+            removed = True
+    return removed
 
 
 @contextmanager

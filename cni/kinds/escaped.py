@@ -144,8 +144,10 @@ class _Hunt:
                 # After the links: an ADD has its record before it has a link.
                 mates = self.mates() if links else []
                 ours = [link for link in links if not self._stays(link, mates)]
-                self.found = self.found or any(map(self.search.is_what_add_made, ours))
-                nsid.remove_links(inside, [link.index for link in ours])
+                # Apart from the others: only if the kernel removes it, it is gone.  It may have left since we looked.
+                its = [link.index for link in ours if self.search.is_what_add_made(link)]
+                self.found = nsid.remove_links(inside, its) or self.found
+                nsid.remove_links(inside, [link.index for link in ours if link.index not in its])
                 count += len(ours)
                 if time.monotonic() > deadline:
                     break

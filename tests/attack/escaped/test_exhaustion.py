@@ -2,13 +2,24 @@
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 from attack.escaped.links import LONGEST, Child, entered, gone_or_kept, over_the_master, proved
 from topology import Host, Pod
+
+from cni.kernel import netns, nsid
+
+
+def send_on(where: str, to: str) -> None:
+    """Move hpn0, if it is there, from one namespace to the other."""
+    with entered(where), open(to) as target:
+        path = f"/proc/{os.getpid()}/fd/{target.fileno()}"
+        subprocess.run(["ip", "link", "set", "hpn0", "netns", path], capture_output=True, check=False)
 
 
 def test_moved_to_and_fro_meanwhile(
@@ -23,10 +34,8 @@ def test_moved_to_and_fro_meanwhile(
 
         def move(pod: Pod = pod, child: Child = child, over: threading.Event = over) -> None:
             while not over.is_set():
-                for where, there in ((pod.path, child.path), (child.path, pod.path)):
-                    with entered(where), open(there) as target:
-                        path = f"/proc/{os.getpid()}/fd/{target.fileno()}"
-                        subprocess.run(["ip", "link", "set", "hpn0", "netns", path], capture_output=True, check=False)
+                send_on(pod.path, child.path)
+                send_on(child.path, pod.path)
 
         moving = threading.Thread(target=move)
         moving.start()
@@ -39,6 +48,38 @@ def test_moved_to_and_fro_meanwhile(
         if over_the_master(pod, child):
             assert reply.log, "it said that it is gone"
             assert address in host.leases(), "another pod could be given it"
+
+
+def test_never_where_it_is_looked_for(host: Host, make_pod: Callable[[], Pod], stack: ExitStack) -> None:
+    """The link was seen, left before it could be removed, and is always in the other namespace from then on."""
+    pod = make_pod()
+    (entry, *_) = host.ok("ADD", pod)["ips"]
+    child = Child("descriptor", stack, pod)
+    child.take(pod.path, "hpn0")
+    with open(pod.path) as there:
+        in_pod, seen = netns.cookie_of(there.fileno()), False
+
+    def dodge(frame: Any, event: str, _: object) -> None:
+        """Called by the interpreter before each function begins."""
+        nonlocal seen
+        if event != "call" or frame.f_code not in (nsid.links_over.__code__, nsid.remove_links.__code__):
+            return
+        seen = seen or bool(frame.f_locals.get("indexes"))
+        if seen:
+            # With ``more`` it is asked in the pod about the child.
+            is_pod = netns.cookie(frame.f_locals["inside"].sock) == in_pod and not frame.f_locals.get("more")
+            send_on(*(pod.path, child.path) if is_pod else (child.path, pod.path))
+
+    sys.setprofile(dodge)
+    try:
+        reply = host.call("DEL", pod)
+    finally:
+        sys.setprofile(None)
+    assert seen
+    assert reply.exit_code == 0
+    assert over_the_master(pod, child)
+    assert reply.log, "it said that it is gone"
+    assert entry["address"].partition("/")[0] in host.leases(), "another pod could be given it"
 
 
 def test_a_thousand_stacked_links(host: Host, make_pod: Callable[[], Pod], stack: ExitStack) -> None:
