@@ -10,7 +10,7 @@ import pytest
 from guest.node import NAME, PF, RDMA, Node, netdev, picture, rdma_devs, vf
 from topology import Pod, ip, until
 
-from cni.kinds.sriov import choose
+from cni.kinds import device
 
 BUSY, NOT_THERE, OWNED = 11, 101, 109
 
@@ -26,7 +26,7 @@ def lingering(pod: Pod) -> Iterator[Callable[[], None]]:
 
 
 def test_the_vf_comes_back_late(node: Node, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "HOME_TIMEOUT", 0.5)
+    monkeypatch.setattr(device, "HOME_TIMEOUT", 0.5)
     pod, other = make_pod(), make_pod()
     node.ok("ADD", pod, node.conf(vlan=7))
     with lingering(pod) as let_go:

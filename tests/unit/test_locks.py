@@ -55,7 +55,7 @@ def test_a_lock_excludes_another_process(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(TryAgain) as e, journal.lock(tmp_path, "rail0", KEY):
             pass
         assert e.value.code == 11
-        assert e.value.msg.startswith(f"{lock} was held by process {pid} ('python3') for 0.1 s; ")
+        assert e.value.msg.startswith(f"{lock} was held by process {pid} ({Path(sys.executable).name!r}) for 0.1 s; ")
         assert e.value.msg.endswith("see: lslocks")
     with journal.lock(tmp_path, "rail0", KEY):  # and free again
         pass

@@ -84,7 +84,7 @@ def test_a_driver_that_does_not_let_go(node: Node, pod: Pod, slow: None, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(infiniband, "_REBIND_TIMEOUT", 0.3)
         error = node.refused("ADD", pod, node.conf(guid=GUID))
-    assert (error["code"], "has not let go" in error["msg"]) == (11, True)
+    assert (error["code"], "has not released it" in error["msg"]) == (11, True)
     assert "could not undo" in error["details"]
     node.ok("DEL", pod)
     assert node.state_files() == set()
