@@ -8,7 +8,9 @@ from shipped import CONF, requests
 from topology import Pod
 
 
-@pytest.mark.parametrize("path", sorted(CONF.glob("*sriov*")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted([*CONF.glob("*sriov*"), *CONF.glob("nad-host-device*")]), ids=lambda path: path.name
+)
 def test_attaches_and_detaches(node: Node, pod: Pod, path: Path) -> None:
     (conf,) = requests(path, node.device)
     conf["stateDir"] = str(node.state)

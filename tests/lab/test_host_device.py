@@ -73,6 +73,19 @@ def test_another_attachment_has_it(node: Node, make_pod: Callable[[], Pod], sf: 
     assert netdev(SF_NAME) == sf
 
 
+def test_hidden_by_the_pod(node: Node, make_pod: Callable[[], Pod], sf: dict[str, Any]) -> None:
+    """In a namespace of its own, under another name, and with another MAC."""
+    subprocess.run(["modprobe", "tun"], check=True)
+    pod, inner = make_pod(), make_pod()
+    node.ok("ADD", pod, conf(node))
+    pod.ip("link", "set", "hpn0", "down")
+    pod.ip("link", "set", "hpn0", "address", "02:00:00:00:0f:99")
+    pod.ip("link", "set", "hpn0", "name", "mine0", "netns", inner.name)
+    node.ok("DEL", pod, conf(node))
+    assert netdev(SF_NAME) == sf
+    assert SF_RDMA in rdma_devs()
+
+
 def test_it_is_removed_while_it_is_in_a_pod(node: Node, pod: Pod, sf: dict[str, Any]) -> None:
     node.ok("ADD", pod, conf(node))
     PARAMETER.write_text("none")
