@@ -130,7 +130,9 @@ def _refuse_pf_as_master(own: Json, conf: Config) -> None:
         remedy = f"remove master, for deviceID {device!r} says which VF"
     if "l2enable" in own:
         remedy += ", and in place of l2enable leave out ipam"
-    raise InvalidConfig(f"master {name!r} beside {keys}: a master is for macvlan and ipvlan, a VF is of a PF; {remedy}")
+    raise InvalidConfig(
+        f"master {name!r} beside {keys}: a master is for macvlan, ipvlan and ipoib, a VF is of a PF; {remedy}"
+    )
 
 
 def _device(conf: Config, *keys: str) -> Any:

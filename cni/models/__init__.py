@@ -80,15 +80,16 @@ class Rdma(BaseModel):
     mode: Literal["auto", "exclusive", "shared", "off", "rxe"] = "auto"
     """`auto`: as the kernel is.  `exclusive`, `shared`: the kernel must be in that mode.  `off`: RDMA devices are left
     alone.  `rxe`: they are left alone, and the interface gets a [soft-RoCE](rdma.md#soft-roce) device.
-    Refused: 101: the kernel is in the other mode, with the remedy; 7: `exclusive` with macvlan or ipvlan"""
+    Refused: 101: the kernel is in the other mode, with the remedy; 7: `exclusive` with macvlan,
+    ipvlan or ipoib, `rxe` with ipoib"""
     required: bool = False
     """Refuse an ADD that gives the pod no RDMA device.
     Refused: 101: there is none; 7: with `mode` `off`, or with `linkInContainer`"""
     name: Annotated[str, AfterValidator(_rdma_device)] | None = None
     """The device's name in the pod; DEL gives it its own name again.
     Default: as it is
-    Refused: 7: not 1 to 63 of `a-z A-Z 0-9 _ - .`; several devices; with macvlan or ipvlan; with `mode` `shared`, `off`
-    or `rxe`; 100: another device has it, in whatever namespace; 101: the kernel is in shared mode"""
+    Refused: 7: not 1 to 63 of `a-z A-Z 0-9 _ - .`; several devices; with macvlan, ipvlan or ipoib; with `mode`
+    `shared`, `off` or `rxe`; 100: another device has it, in whatever namespace; 101: the kernel is in shared mode"""
     gidTimeout: Annotated[float, Field(ge=0, le=60)] | None = None  # noqa: N815
     """Seconds to wait for GIDs; 0: look once, and go on whatever is missing.
     Default: 5 with `required`, else 1
