@@ -174,7 +174,8 @@ def _put_back(p: Plan, was: Netdev, host: Rtnl, pod: Pod | None, ifname: str) ->
 def _at_home(p: Plan, host: Rtnl) -> Link | None:
     """The interface on the host; None if it is no more.  Software's is gone with the pod's namespace."""
     if p.software:
-        indexes = p.software.at_home, p.software.in_pod
+        # Its own index last: if another link of the host has that now, ours came home with the one it had in the pod.
+        indexes = p.software.in_pod, p.software.at_home
         found = (host.link(index=index) for index in indexes)
         return next((link for link in found if link and link.kind == p.software.kind), None)
     name = device.name_at_home(p.device)
