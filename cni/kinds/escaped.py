@@ -29,12 +29,14 @@ _LOOKS: Final = 3
 _CLEANUP: Final = 3.0
 _POLL: Final = 0.01
 _NAMED: Final = 5  # in a message
+# Of these the kernel gives the peer where others have the lower device.  A peer is not over its peer.
+PAIRS: Final = ("veth", "netkit", "vxcan")
 
 
 @dataclass(frozen=True)
 class Search:
-    """What may still be there: links over the host's device of index ``lower``, of these ``kinds`` (of any kind if none
-    are named), without the ``others`` that were there before ADD.
+    """What may still be there: links over the host's device of index ``lower``, of these ``kinds`` (of any but PAIRS if
+    none are named), without the ``others`` that were there before ADD.
 
     ``index`` and ``mac`` are of the link that ADD made, 0 and empty where that is gone.  With ``by_index`` only that
     link is looked for: of these kinds the kernel does not say in which namespace the lower device is.  Where nothing
@@ -55,7 +57,10 @@ class Search:
         """Whether the link is over that device, seen from a namespace where the host's has this number."""
         if self.by_index:
             return link.index == self.index and link.kind in self.kinds
-        return link.parent_nsid == host_number and (not self.kinds or link.kind in self.kinds)
+        return link.parent_nsid == host_number and self.is_of_kinds(link)
+
+    def is_of_kinds(self, link: Link) -> bool:
+        return link.kind in self.kinds if self.kinds else link.kind not in PAIRS
 
     def is_what_add_made(self, link: Link) -> bool:
         return bool(self.index) and (link.index == self.index or link.mac == self.mac)
@@ -70,7 +75,7 @@ def may_have_escaped(inside: Rtnl, search: Search, *, knows: int) -> bool:
     if len(nsid.numbers(inside)) > knows:
         return True
     links = nsid.links_over(inside, search.lower)
-    return any(link.index not in search.others for link in links if not search.kinds or link.kind in search.kinds)
+    return any(link.index not in search.others for link in links if search.is_of_kinds(link))
 
 
 def remove(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str:

@@ -168,13 +168,13 @@ GUARDS = [
         ),
         (
             "suspected-over",
-            "    return any(link.index not in search.others for link in links if not search.kinds or link.kind in search.kinds)",
+            "    return any(link.index not in search.others for link in links if search.is_of_kinds(link))",
             "    return False",
         ),
         (
             "same-host",
-            "        return link.parent_nsid == host_number and (",
-            "        return (",
+            "        return link.parent_nsid == host_number and self",
+            "        return self",
             "attack/escaped/test_others_stay.py::test_a_link_over_another_master_stays attack/escaped/test_hidden.py attack/escaped/test_exhaustion.py attack/escaped/test_others_stay.py",
         ),
         (

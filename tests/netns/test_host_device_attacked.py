@@ -1,6 +1,5 @@
 """Kind host-device with interfaces made of software, which others have taken for theirs, or pass off as the host's."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,3 +20,15 @@ def test_its_index_is_taken_by_another_of_its_kind(host: Host, pod: Pod, eth9: d
     host.ok("DEL", pod, conf(host))
     assert state("other9") == other
     assert state() | {"ifindex": 0} == eth9 | {"ifindex": 0}
+
+
+def test_both_ends_of_a_pair_in_one_pod(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
+    """The peer of what came home is no link over it."""
+    far = state("far9")
+    second = conf(host, name="second", device="far9", ipam=...)
+    host.ok("ADD", pod, conf(host))
+    host.ok("ADD", pod, second, CNI_IFNAME="hpn1")
+    host.ok("DEL", pod, conf(host))
+    assert pod.links() == {"hpn1"}
+    host.ok("DEL", pod, second, CNI_IFNAME="hpn1")
+    assert (state(), state("far9")) == (eth9, far)
