@@ -15,6 +15,7 @@ from pages import Section, commands
 from shipped import plugins
 from topology import Host, Pod
 
+from cni.protocol.location import IPAM_DIR, STATE_DIR
 from ctl import main as ctl
 
 # What is another each time.
@@ -57,7 +58,10 @@ class Shell:
             out = self.shell(where, command)
         for name, pod in self.pods.items():
             out = out.replace(pod.name, name)
-        return [line.rstrip() for line in out.replace(str(self.host.state), "/run/hpn").rstrip().splitlines()]
+        # Where both are by default; under a stateDir of its own, as here, the leases are beside the journal.
+        for path, default in ((f"{self.host.state}/ipam", IPAM_DIR), (str(self.host.state), STATE_DIR)):
+            out = out.replace(path, default)
+        return [line.rstrip() for line in out.rstrip().splitlines()]
 
     def cnitool(self, command: str, network: str, path: str, environ: dict[str, str]) -> str:
         """As it calls the plugins of a list of one, and prints the answer."""
