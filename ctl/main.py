@@ -27,7 +27,7 @@ is the IPAM plugin alone.  Then name it in a network configuration:
     {{"type": "hpn", "master": "eth1",
      "ipam": {{"type": "hpn-ipam", "subnet": "10.56.0.0/24"}}}}]}}
 
-and try it without a cluster:
+This makes a macvlan; "kind" chooses macvlan, ipvlan, ipoib, sriov or host-device.  Try it without a cluster:
 
   NETCONFPATH=/etc/cni/net.d CNI_PATH=/opt/cni/bin cnitool -i hpn0 add rail0 /run/netns/pod
 

@@ -1,6 +1,7 @@
 """The table of kinds: what a row leads to is whole, and a start pays for one of them."""
 
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import get_args
 import pytest
 
 from cni import kinds
+from ctl.main import HELP
 
 FUNCTIONS = {name: one for name, one in vars(kinds.Kind).items() if inspect.isfunction(one) and name[0] != "_"}
 
@@ -52,3 +54,9 @@ def test_a_start_imports_the_model_in_use(keys: dict[str, str], imported: str) -
         cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.strip() == imported
+
+
+def test_help_names_every_kind() -> None:
+    """It is a text, so that help imports no kind."""
+    (line,) = (line for line in HELP.splitlines() if '"kind"' in line)
+    assert set(kinds.KINDS) <= set(re.findall(r"[\w-]+", line))
