@@ -70,11 +70,17 @@ class Netdev:
 @dataclass(frozen=True)
 class Software:
     """A link that no device is behind, so that it has no bus address: of this kind, known by its ifindex on the host,
-    and by the one that it is given in the pod, which no other link has there."""
+    and by the one that it is given in the pod, which no other link has there.  ``over`` is the ifindex of the host's
+    link that it is over or whose peer it is; 0 for none, and for one in another namespace."""
 
     kind: str
     at_home: int
     in_pod: int
+    over: int = 0
+
+    @classmethod
+    def of(cls, link: Link, in_pod: int) -> "Software":
+        return cls(link.kind, link.index, in_pod, link.parent if link.parent_nsid is None else 0)
 
 
 class Moved(Protocol):

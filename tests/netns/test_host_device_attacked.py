@@ -1,5 +1,6 @@
 """Kind host-device with interfaces made of software, which others have taken for theirs, or pass off as the host's."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,3 +33,30 @@ def test_both_ends_of_a_pair_in_one_pod(host: Host, pod: Pod, eth9: dict[str, An
     assert pod.links() == {"hpn1"}
     host.ok("DEL", pod, second, CNI_IFNAME="hpn1")
     assert (state(), state("far9")) == (eth9, far)
+
+
+def test_a_link_of_the_pods_with_our_index(host: Host, make_pod: Callable[[], Pod], eth9: dict[str, Any]) -> None:
+    """A veth is known by its peer: the pod has not the host's for its own, and gives the host none of its own."""
+    pod, friend = make_pod(), make_pod()
+    host.ok("ADD", pod, conf(host))
+    link = pod.link()
+    assert link
+    pod.ip("link", "set", "hpn0", "netns", friend.name)
+    decoy = ("hpn0", "index", str(link["ifindex"]), "address", MAC)
+    pod.ip("link", "add", *decoy, "type", "veth", "peer", "name", "decoy0")
+    host.ok("DEL", pod, conf(host))
+    assert state() == eth9
+    assert (pod.links(), friend.links()) == ({"hpn0", "decoy0"}, set())
+
+
+def test_hidden_in_another_pod_by_one_that_is_gone(
+    host: Host, make_pod: Callable[[], Pod], eth9: dict[str, Any]
+) -> None:
+    pod, friend = make_pod(), make_pod()
+    host.ok("ADD", pod, conf(host))
+    pod.ip("link", "set", "hpn0", "netns", friend.name)
+    pod.gone()
+    host.ok("DEL", pod, conf(host), CNI_NETNS="")
+    assert friend.links() == set()
+    assert state() == eth9
+    assert host.state_files() == set()

@@ -21,7 +21,7 @@ from cni.kernel.rtnl import Rtnl
 from cni.kinds import child, device, escaped
 from cni.kinds.device import Netdev, Software
 from cni.kinds.escaped import Search
-from cni.kinds.host_device import choose
+from cni.kinds.host_device import choose, software
 from cni.kinds.host_device.plan import Plan
 from cni.parts import rdma
 from cni.protocol.errors import CheckFailed, CniError, TryAgain
@@ -62,7 +62,7 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
         pf=function.pf,
         netdev=link.name if link else "",
         home=Netdev.of(link) if link else None,
-        software=Software(link.kind, link.index, child.unlikely_index()) if link and not function.address else None,
+        software=Software.of(link, child.unlikely_index()) if link and not function.address else None,
         mtu=wanted.mtu,
         rdma=moved,
         rdma_devs=rdma_devs,
@@ -149,10 +149,10 @@ def describe(plan: Json, _interfaces: list[Json]) -> tuple[str, Json]:
     return words, {"device": address or netdev, "netdev": netdev, **({"pf": plan["pf"]} if plan["pf"] else {})}
 
 
-def _ended(p: Plan, software: Software, pod: Pod | None) -> Search | None:
+def _ended(p: Plan, what: Software, pod: Pod | None) -> Search | None:
     """What is to be said of an interface of software that is nowhere to be found."""
     if not pod:
-        gone = f"the host's interface {p.netdev} is no more: the kernel removes a {software.kind} with its namespace"
+        gone = f"the host's interface {p.netdev} is no more: the kernel removes a {what.kind} with its namespace"
         return Search(0, note=gone)
     if not p.index:
         return None  # ADD came not so far that the pod could have used it
@@ -161,7 +161,12 @@ def _ended(p: Plan, software: Software, pod: Pod | None) -> Search | None:
 
 def _put_back(p: Plan, was: Netdev, host: Rtnl, pod: Pod | None, ifname: str) -> int:
     """The interface's index, where it is home; 0 if it is no more."""
-    if pod:
+    if p.software:
+        if pod:
+            software.bring_home(p, p.software, pod, ifname)
+        elif not _at_home(p, host):
+            software.bring_home_from_anywhere(p, ifname)
+    elif pod:
         device.bring_home(p, pod, ifname)
     link = _at_home(p, host)
     if link is None:
