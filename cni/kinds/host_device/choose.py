@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from cni.kernel import dump, rtnl, sysfs
+from cni.kernel import dump, nsid, rtnl, sysfs
 from cni.kernel.budget import attempts
 from cni.kernel.links import RTM_GETLINK, Link, get_link, parse_link
 from cni.kernel.rtnl import Rtnl
 from cni.kernel.sysfs import Function
 from cni.kinds import device
+from cni.kinds.escaped import PAIRS
 from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, TryAgain
 from cni.state import journal
 
@@ -54,7 +55,7 @@ def find(wanted: "HostDevice", where: "Location", host: Rtnl) -> tuple[Function,
     if link.name != name:
         raise LinkUnavailable(f"device {name!r} is an altname of {link.name}; write that")
     _refuse_unmovable(link)
-    _refuse_needed(link, function, where)
+    _refuse_needed(link, function, where, host)
     return function, link
 
 
@@ -109,7 +110,7 @@ def _refuse_unmovable(link: Link) -> None:
         raise LinkUnavailable(f"{name!r} is in a bridge, bond or VRF; run: ip link set {name} nomaster")
 
 
-def _refuse_needed(link: Link, function: Function, where: "Location") -> None:
+def _refuse_needed(link: Link, function: Function, where: "Location", host: Rtnl) -> None:
     """Raise for what the host, or a pod, would lose with it."""
     name, owners = link.name, journal.devices(where.state_dir)
     for record in journal.records(where.state_dir):
@@ -122,3 +123,8 @@ def _refuse_needed(link: Link, function: Function, where: "Location") -> None:
         raise InvalidConfig(f"the host's default route is by {name!r}; name another interface")
     if lost := [str(a) for a in dump.addresses(None, link.index) if not a.is_link_local]:
         raise InvalidConfig(f"{name!r} has {', '.join(lost)} on the host, which a move loses; remove them first")
+    on_host = [upper for upper in nsid.links_over(host, link.index) if upper.parent_nsid is None]
+    if over := [upper.name for upper in on_host if upper.kind not in PAIRS]:
+        raise InvalidConfig(
+            f"{name!r} carries {', '.join(over)} of the host; remove them first, or name another interface"
+        )
