@@ -24,19 +24,22 @@ def remove(record: Record, request: Request) -> bool:
     if request.netns:
         try:
             with pods.open_netns(request) as pod:
-                return not netns.is_own(pod.fd) and _remove_from(pod, record.key.ifname)
+                return not netns.is_own(pod.fd) and _remove_from(pod, record)
         except BadEnvironment:
             pass
     with pods.find(record.identity, record.netns) as found:
-        return found is not None and _remove_from(found, record.key.ifname)
+        return found is not None and _remove_from(found, record)
 
 
-def _remove_from(pod: Pod, ifname: str) -> bool:
+def _remove_from(pod: Pod, record: Record) -> bool:
+    ifname = record.key.ifname
     link = pod.rtnl.link(ifname)
     if link is None or link.name != ifname:  # an altname is a stranger's
         return False
     with doing(f"removing {ifname} from {pod.path}"):
-        if link.kind in kinds.KINDS and link.parent:  # an InfiniBand VF is an ipoib too, over nothing
+        if record.link.get("is_the_hosts") and link.kind:
+            _send_home(pod, link)
+        elif link.kind in kinds.KINDS and link.parent:  # an InfiniBand VF is an ipoib too, over nothing
             unlink.delete(pod.rtnl, link.index)
         elif link.device:
             _send_home(pod, link)

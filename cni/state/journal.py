@@ -83,7 +83,8 @@ class Entry:
 
         netns, identity = salvage.namespace(f"{aside}", self.key)
         why = f"its record could not be read and is kept in {aside}"
-        return Record(self.network, self.key, netns, identity, kind=LOST, link={}, config={}, trouble=why).to_json()
+        link = {"is_the_hosts": salvage.is_the_hosts(f"{aside}")}
+        return Record(self.network, self.key, netns, identity, kind=LOST, link=link, config={}, trouble=why).to_json()
 
     def version(self) -> Version:
         """What tells this record from any other that is written in its place; None where there is none."""

@@ -140,7 +140,13 @@ GUARDS = [
         "attack/test_damaged_records.py::test_the_hosts_own_namespace_is_no_pods",
         ("own-namespace", "not netns.is_own(pod.fd) and _remove_from", "_remove_from"),
         ("altname", "    if link is None or link.name != ifname:", "    if link is None:"),
-        ("could-be-ours", "        if link.kind in kinds.KINDS and link.parent:", "        if True:"),
+        (
+            "the-hosts",
+            '        if record.link.get("is_the_hosts") and link.kind:',
+            "        if False:",
+            "netns/test_host_device_attacked.py::test_its_record_is_damaged",
+        ),
+        ("could-be-ours", "        elif link.kind in kinds.KINDS and link.parent:", "        elif True:"),
     ),
     *of(
         "cni/kinds/ipoib.py",

@@ -60,3 +60,17 @@ def test_hidden_in_another_pod_by_one_that_is_gone(
     assert friend.links() == set()
     assert state() == eth9
     assert host.state_files() == set()
+
+
+@pytest.mark.parametrize("kind", ["veth", "macvlan"])
+def test_its_record_is_damaged(host: Host, pod: Pod, kind: str) -> None:
+    """It is not removed, as a link of ours of that kind would be, but comes home."""
+    over, peer = ((), ("peer", "name", "far9")) if kind == "veth" else (("link", "rail0"), ())
+    ip("link", "add", *over, "name", NAME, "address", MAC, "type", kind, *peer)
+    host.ok("ADD", pod, conf(host))
+    (record,) = host.state.glob("attachments/*/*.json")
+    record.write_bytes(record.read_bytes()[:-40])
+    assert host.refused("DEL", pod, conf(host))["code"] == 108
+    host.ok("DEL", pod, conf(host))
+    assert pod.links() == set()
+    assert MAC in {link.get("address") for link in ip("link")}
