@@ -11,13 +11,13 @@ _NAMES = ("device", "hwaddr", "kernelpath", "deviceID")
 
 
 def _below_sys_devices(path: str) -> str:
-    if path and (not path.startswith("/sys/devices/") or "/../" in f"{path}/"):
+    if path and (not path.startswith("/sys/devices/") or {".", ".."} & set(path.split("/"))):
         raise ValueError("must be a device's path below /sys/devices/; see: readlink -f /sys/class/net/eth1/device")
     return path.rstrip("/")
 
 
 def _bus_address(text: str) -> str:
-    if text and not all(c.isalnum() or c in ":._-" for c in text):
+    if text and not (text[0].isalnum() and all(c.isalnum() or c in ":._-" for c in text)):
         raise ValueError("is no bus address; write 0000:3b:00.2, or of the auxiliary bus mlx5_core.sf.4")
     return text
 
