@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +13,8 @@ from typing import Any
 
 import topology
 from system.machine import Machine, ours
+
+from agent.workers import WORKERS
 
 # An agent, or one of its processes, may have to start.
 until = partial(topology.until, seconds=20)
@@ -68,6 +71,17 @@ def opened(pid: int) -> list[Path]:
 
 def descriptors(agent: subprocess.Popen[bytes]) -> int:
     return sum(len(opened(pid)) for pid in processes(agent))
+
+
+def descriptors_at_rest(agent: subprocess.Popen[bytes]) -> int:
+    """Their number once it stays the same: the first worker answers while the second one still opens its own."""
+
+    def steady() -> int:
+        now = descriptors(agent)
+        time.sleep(0.5)
+        return now if len(processes(agent)) == 1 + WORKERS and descriptors(agent) == now else 0
+
+    return int(until(steady))
 
 
 @contextmanager

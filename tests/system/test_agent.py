@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from system.agents import answers, call, conf, descriptors, ok, processes, running, until
+from system.agents import answers, call, conf, descriptors, descriptors_at_rest, ok, processes, running, until
 from system.machine import Machine, ours
 
 CYCLES = 500
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 def test_all_commands(machine: Machine, path: Path) -> None:
     pod, network = machine.pod(), conf(machine)
     with running(machine, path) as agent:
-        fds = descriptors(agent)
+        fds = descriptors_at_rest(agent)
         result = ok(call(machine, path, "ADD", pod, network, direct=False))
         assert machine.addresses(pod) == {ip["address"] for ip in result["ips"]}
         checked = json.dumps(json.loads(network) | {"prevResult": result})
