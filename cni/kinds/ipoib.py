@@ -109,8 +109,9 @@ def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) 
             return None
     if pod:
         return Search(wanted.parent, (_KIND,), index=wanted.index, by_index=True)
-    note = f"{ifname} over {wanted.master} has not come to the host since its namespace ended"
-    return Search(0, note=f"{note}; if it comes, ip -d link show type ipoib shows it, and it may be removed")
+    # A process may keep the namespace, or the pod may have moved the child to another pod, which uses its addresses.
+    missing = f"{ifname} over {wanted.master} has not come to the host since its namespace ended"
+    return Search(0, missing=f"{missing}; if it comes, ip -d link show type ipoib shows it, and it may be removed")
 
 
 def _is_gone(host: Rtnl, wanted: child.Plan, found: Callable[[], None], seconds: float) -> bool:

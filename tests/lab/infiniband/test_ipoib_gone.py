@@ -83,16 +83,28 @@ def test_the_pod_hides_it(node: Node, make_pod: Callable[[], Pod], dies: bool) -
 
 
 def test_its_namespace_lives_on(node: Node, pod: Pod) -> None:
-    """Held by a descriptor: the child comes when DEL has ended."""
+    """Held by a descriptor: the child comes when DEL has ended, and nobody is given its address before a reboot."""
     conf = ipoib(node)
     node.ok("ADD", pod, conf)
     with open(pod.path):
         pod.gone()
         reply = node.call("DEL", pod, conf)
         assert (reply.exit_code, ["has not come to the host" in line for line in reply.log]) == (0, [True])
-        assert (node.state_files(), node.leases()) == (set(), set())
+        assert ("addresses may be in use" in str(reply.log), node.state_files()) == (True, set())
+        assert node.leases()
     (name,) = until(hca.children)
     ip("link", "delete", name)
+
+
+def test_the_pod_gave_it_to_another_and_died(node: Node, make_pod: Callable[[], Pod]) -> None:
+    conf, (pod, friend) = ipoib(node), (make_pod(), make_pod())
+    node.ok("ADD", pod, conf)
+    pod.ip("link", "set", "hpn0", "netns", friend.name)
+    pod.gone()
+    reply = node.call("DEL", pod, conf)
+    assert (reply.exit_code, "addresses may be in use" in str(reply.log)) == (0, True)
+    assert (friend.links(), bool(node.leases())) == ({"hpn0"}, True)
+    friend.ip("link", "delete", "hpn0")
 
 
 def test_its_master_is_no_more(node: Node, pod: Pod) -> None:
