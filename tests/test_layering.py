@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 HACKING = (ROOT / "HACKING.md").read_text()
 FILES = {
     ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p
-    for package in ("cni", "ipam", "agent", "ctl")
+    for package in ("cni", "ipam", "agent", "node", "ctl")
     for p in sorted((ROOT / package).rglob("*.py"))
 }
 MODULES = pytest.mark.parametrize("module", FILES)
@@ -48,7 +48,9 @@ OURS = {
     "agent.main": {"agent", "cni", "ipam"},
     "agent.listening": {"cni.state.trust"},
     "agent.idle": {"cni.collect", "cni.protocol", "cni.state.places", "ipam.main", "ipam.sandboxes", "ipam.stores"},
-    "ctl": {"ctl", "cni.main", "cni.protocol", "agent.main", "ipam.main"},
+    # It offers devices to kubelet, and attaches nothing.
+    "node": {"node", "cni.kernel", "cni.protocol", "cni.state.durable", "cni.state.locks", "cni.state.trust"},
+    "ctl": {"ctl", "cni.main", "cni.protocol", "agent.main", "node.main", "ipam.main"},
     # What a person is shown, and nothing that could change it.
     "ctl.main": {"ctl.inspection", "ctl.addresses", "ctl.collection", "cni.protocol"},
     "ctl.inspection": {"ctl.table", "cni.attachments", "cni.protocol"},
@@ -65,10 +67,14 @@ OURS = {
 # Of each library: who may import it.
 LIBRARIES = {
     "pyroute2": {"cni.kernel.dump"},
-    "pydantic": {"cni.config", "cni.models", "ipam.config", "ipam.models"},
+    "pydantic": {"cni.config", "cni.models", "ipam.config", "ipam.models", "node.config"},
     "pydantic_core": {"cni.config", "cni.models", "ipam.config"},
     "netaddr": {"cni.models"},
     "filelock": {"cni.state.locks"},
+    # None of these is on the way of a CNI command.
+    "h2": {"node.grpc"},
+    "google": {"node.kubelet"},
+    "yaml": {"node.config", "ctl.migrate"},
 }
 
 
@@ -106,7 +112,7 @@ def test_there_is_something_to_look_at() -> None:
 def test_imports(module: str) -> None:
     allowed = OURS[max((part for part in OURS if within(module, part)), key=len)]
     for name in set(imports(module)):
-        if name.partition(".")[0] in ("cni", "ipam", "agent", "ctl"):
+        if name.partition(".")[0] in ("cni", "ipam", "agent", "node", "ctl"):
             assert any(within(name, part) for part in allowed), f"{module} may not import {name}"
         elif (library := name.partition(".")[0]) not in sys.stdlib_module_names:
             assert any(within(module, part) for part in LIBRARIES.get(library, ())), f"{module} may not import {name}"
@@ -137,7 +143,7 @@ def test_design_lists_the_modules() -> None:
 
 def test_hacking_names_files_that_exist() -> None:
     """Whoever follows a recipe finds each file.  NAME stands for a name still to be found."""
-    named = re.findall(r"`((?:cni|ipam|ctl|agent|tests|docs|conf|packaging|netns-fixtures)/[^`\s]*)`", HACKING)
+    named = re.findall(r"`((?:cni|ipam|ctl|agent|node|tests|docs|conf|packaging|netns-fixtures)/[^`\s]*)`", HACKING)
     assert len(named) > 20
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 

@@ -1,0 +1,201 @@
+"""What a node offers to its pods through kubelet, as values: devices, resources, and what one ID stands for.
+
+Everything else in this package turns one of these into another: ``config`` reads resources, ``inventory`` finds
+devices, ``offers`` puts the devices into the resources, ``answers`` says what a container gets for its IDs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+
+
+class Sharing(Enum):
+    """Who may have a device: one container, or many at a time."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+
+
+class Kind(StrEnum):
+    """What a device is."""
+
+    PF = "pf"  # a PCI function that is no VF, whether it can have VFs or not
+    VF = "vf"
+    SF = "sf"  # a device of the auxiliary bus that has an interface
+    NETDEV = "netdev"  # an interface without a device below it: a bond, a VLAN, a veth
+
+
+@dataclass(frozen=True)
+class RdmaDevice:
+    """An RDMA device and its character devices; a path is empty where the kernel has none.
+
+    - ``uverbs``, ``umad``, ``issm``: "/dev/infiniband/uverbs0", and the same of each port for the other two.
+    """
+
+    name: str
+    uverbs: str = ""
+    umad: tuple[str, ...] = ()
+    issm: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device of the node that a pod can be given.
+
+    - ``id``: its bus address ("0000:3b:00.2", "mlx5_core.sf.4"), or for a NETDEV its interface's name.
+    - ``vendor``, ``product``: four hexadecimal digits without 0x, as sysfs has them; of an SF its PCI parent's.
+    - ``netdevs``: its interfaces in the host's namespace; none while a pod has it.
+    - ``link_type``: "ether", "infiniband", or empty where there is no interface to ask.
+    - ``pf``: the PCI address of its PF or parent; its own for a PF, empty for a NETDEV.
+    - ``pf_netdev``: that function's interface (the uplink representor's in switchdev mode); empty if it has none.
+    - ``index``: of a VF its number on the PF, of an SF its sfnum; -1 otherwise.
+    - ``vfs``: how many VFs a PF has now.
+    - ``numa``: its NUMA node, -1 where the machine does not say.
+    - ``pkeys``: of its InfiniBand ports, without the membership bit.
+    - ``reserved``: why the host cannot spare it (it has the default route); empty if it can.
+    """
+
+    id: str
+    kind: Kind
+    vendor: str = ""
+    product: str = ""
+    driver: str = ""
+    netdevs: tuple[str, ...] = ()
+    link_type: str = ""
+    rdma: tuple[RdmaDevice, ...] = ()
+    pf: str = ""
+    pf_netdev: str = ""
+    index: int = -1
+    vfs: int = 0
+    numa: int = -1
+    acpi_index: str = ""
+    pkeys: frozenset[int] = frozenset()
+    reserved: str = ""
+
+
+@dataclass(frozen=True)
+class PfName:
+    """One entry of ``pfNames`` or ``rootDevices``: a PF, by its interface's name or its PCI address, and of its VFs or
+    SFs those with one of these indexes; None for all of them."""
+
+    name: str
+    indexes: frozenset[int] | None = None
+
+
+@dataclass(frozen=True)
+class Selector:
+    """Which devices: those that agree with every field that is not empty, and with one value of it.
+
+    - ``rdma``: only those with an RDMA device; ``vdpa``: only those with a vDPA device of this type.
+    - ``netdevs``: the interface's own name; ``pf_names``: that of its PF; ``pf_addresses``: that of its PF, by address.
+    """
+
+    kinds: frozenset[Kind] = frozenset()
+    vendors: frozenset[str] = frozenset()
+    products: frozenset[str] = frozenset()
+    drivers: frozenset[str] = frozenset()
+    addresses: frozenset[str] = frozenset()
+    acpi_indexes: frozenset[str] = frozenset()
+    netdevs: frozenset[str] = frozenset()
+    pf_names: tuple[PfName, ...] = ()
+    pf_addresses: tuple[PfName, ...] = ()
+    link_types: frozenset[str] = frozenset()
+    pkeys: frozenset[int] = frozenset()
+    rdma: bool = False
+    vdpa: str = ""
+
+
+class Verbs(StrEnum):
+    """Which RDMA character devices a container gets for an ID."""
+
+    CHOSEN = "chosen"  # of the chosen device: uverbs, and rdma_cm
+    MANAGEMENT = "management"  # umad and issm too: with these a container can manage the whole InfiniBand subnet
+    ALL = "all"  # of every device of the resource, as k8s-rdma-shared-dev-plugin gives them
+    DIRECTORY = "directory"  # /dev/infiniband mounted, as the old plugin's mode hca has it
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Resource:
+    """What pods ask for by one name.
+
+    - ``prefix``, ``name``: together the extended resource's name, "rdma" and "hca_shared_devices_b".
+    - ``count``: how many containers may share each device; for ``pooled`` how many may share all of them.
+    - ``pooled``: an ID stands for all devices of the resource ("0" to "count - 1"), as with the peers' shared plugins.
+    - ``selectors``: a device belongs to it if one of them agrees.
+    - ``topology``: whether kubelet is told the NUMA nodes.
+    - ``cdi``: devices are given by CDI names and not by device nodes.
+    - ``extra``: what ``PCIDEVICE_..._INFO`` says besides, by address or for "*".
+    - ``source``: where it stands in the file, for messages: "resourceList[2]".
+    """
+
+    prefix: str
+    name: str
+    sharing: Sharing
+    selectors: tuple[Selector, ...]
+    count: int = 1
+    pooled: bool = False
+    verbs: Verbs = Verbs.CHOSEN
+    topology: bool = True
+    cdi: bool = False
+    vhost_net: bool = False
+    extra: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.prefix}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One ID that kubelet may give to a container, and the devices that it stands for.
+
+    Exclusive: the device's own id.  Shared: "<id>-<number>", or "<number>" for all devices of a pooled resource.
+    """
+
+    id: str
+    devices: tuple[Device, ...]
+
+    @property
+    def numa(self) -> frozenset[int]:
+        """The NUMA nodes of its devices; empty where unknown."""
+        return frozenset(device.numa for device in self.devices if device.numa >= 0)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A resource, and the units of it that this node has now."""
+
+    resource: Resource
+    units: tuple[Unit, ...]
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a container gets for the IDs that kubelet chose: DevicePlugin's ContainerAllocateResponse.
+
+    - ``nodes``: paths of device nodes, the same inside, for reading and writing.
+    - ``mounts``: paths mounted at the same place.
+    - ``cdi``: qualified CDI names ("hpn.io/net=0000:3b:00.2").
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    cdi: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A whole configuration file, of whichever of the four dialects.
+
+    - ``down_after``, ``up_after``: seconds that a link stays down, or up, before kubelet is told.
+    - ``notes``: what a person should know of the file, a sentence each, and no reason to refuse it.
+    """
+
+    resources: tuple[Resource, ...]
+    dialect: str
+    down_after: float = 10.0
+    up_after: float = 30.0
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,68 @@
+"""The loop calls back for what it was told to, and sleeps otherwise."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from node.loop import Loop
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    one = Loop()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_descriptor_that_is_readable(loop: Loop, pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    heard = list[bytes]()
+    loop.watch(reader, lambda: heard.append(os.read(reader, 9)))
+    loop.turn(0)
+    assert heard == []
+    os.write(writer, b"x")
+    loop.turn(0)
+    assert heard == [b"x"]
+    loop.unwatch(reader)
+    os.write(writer, b"y")
+    loop.turn(0)
+    assert heard == [b"x"]
+
+
+def test_a_descriptor_that_takes_more(loop: Loop, pipe: tuple[int, int]) -> None:
+    _, writer = pipe
+    calls = list[str]()
+    loop.watch(writer, lambda: calls.append("readable"), lambda: calls.append("writable"))
+    loop.turn(0)
+    loop.watch(writer, lambda: calls.append("readable"))
+    loop.turn(0)
+    assert calls == ["writable"]
+
+
+def test_times_come_in_order(loop: Loop) -> None:
+    calls = list[str]()
+    loop.after(0.02, loop.stop)
+    loop.after(0.01, lambda: calls.append("second"))
+    loop.after(0.005, lambda: calls.append("never")).cancel()
+    loop.after(0, lambda: calls.append("first"))
+    loop.run()
+    assert calls == ["first", "second"]
+
+
+def test_it_sleeps(loop: Loop, pipe: tuple[int, int]) -> None:
+    loop.watch(pipe[0], loop.stop)
+    loop.after(0.2, loop.stop)
+    before, began = time.thread_time(), time.monotonic()
+    loop.run()
+    assert time.monotonic() - began >= 0.2
+    assert time.thread_time() - before < 0.1
