@@ -76,10 +76,17 @@ class Device:
 @dataclass(frozen=True)
 class PfName:
     """One entry of ``pfNames`` or ``rootDevices``: a PF, by its interface's name or its PCI address, and of its VFs or
-    SFs those with one of these indexes; None for all of them."""
+    SFs those with one of these indexes; None for all of them.
+
+    Ranges, because an SF's number may have 32 bits.  A selector has at most one entry for a name.
+    """
 
     name: str
-    indexes: frozenset[int] | None = None
+    indexes: tuple[range, ...] | None = None
+
+    def has(self, index: int) -> bool:
+        """Whether it means the PF's VF or SF of this index."""
+        return self.indexes is None or any(index in part for part in self.indexes)
 
 
 @dataclass(frozen=True)
@@ -190,12 +197,15 @@ class Grant:
 class Settings:
     """A whole configuration file, of whichever of the four dialects.
 
+    - ``dialect``: whose file it is, by the program's name: "hpn", "k8s-rdma-shared-dev-plugin".
     - ``down_after``, ``up_after``: seconds that a link stays down, or up, before kubelet is told.
-    - ``notes``: what a person should know of the file, a sentence each, and no reason to refuse it.
+    - ``left_out``: a sentence for each resource that the file asks for and nobody gets, with the reason and the remedy.
+    - ``notes``: what else a person should know of the file, a sentence each.
     """
 
     resources: tuple[Resource, ...]
     dialect: str
     down_after: float = 10.0
     up_after: float = 30.0
+    left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
