@@ -44,14 +44,17 @@ class Device:
 
     - ``id``: its bus address ("0000:3b:00.2", "mlx5_core.sf.4"), or for a NETDEV its interface's name.
     - ``vendor``, ``product``: four hexadecimal digits without 0x, as sysfs has them; of an SF its PCI parent's.
-    - ``netdevs``: its interfaces in the host's namespace; none while a pod has it.
-    - ``link_type``: "ether", "infiniband", or empty where there is no interface to ask.
+    - ``netdevs``: its interfaces in the host's namespace, without representors of other functions; none while a pod
+      has them.
+    - ``names``: what its interfaces are called on the host, also while a pod has them.
+    - ``link_type``: "ether" or "infiniband"; of a VF or SF whose interface is not there, its PF's.
     - ``pf``: the PCI address of its PF or parent; its own for a PF, empty for a NETDEV.
     - ``pf_netdev``: that function's interface (the uplink representor's in switchdev mode); empty if it has none.
     - ``index``: of a VF its number on the PF, of an SF its sfnum; -1 otherwise.
     - ``vfs``: how many VFs a PF has now.
     - ``numa``: its NUMA node, -1 where the machine does not say.
-    - ``pkeys``: of its InfiniBand ports, without the membership bit.
+    - ``pkeys``: the first one of each InfiniBand port, without the membership bit.
+    - ``vdpa``: the type of its vDPA device, "vhost" or "virtio"; empty without one.
     - ``reserved``: why the host cannot spare it (it has the default route); empty if it can.
     """
 
@@ -61,6 +64,7 @@ class Device:
     product: str = ""
     driver: str = ""
     netdevs: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     link_type: str = ""
     rdma: tuple[RdmaDevice, ...] = ()
     pf: str = ""
@@ -70,6 +74,7 @@ class Device:
     numa: int = -1
     acpi_index: str = ""
     pkeys: frozenset[int] = frozenset()
+    vdpa: str = ""
     reserved: str = ""
 
 
@@ -94,7 +99,7 @@ class Selector:
     """Which devices: those that agree with every field that is not empty, and with one value of it.
 
     - ``rdma``: only those with an RDMA device; ``vdpa``: only those with a vDPA device of this type.
-    - ``netdevs``: the interface's own name; ``pf_names``: that of its PF; ``pf_addresses``: that of its PF, by address.
+    - ``netdevs``: one of ``Device.names``; ``pf_names``: that of its PF; ``pf_addresses``: that of its PF, by address.
     """
 
     kinds: frozenset[Kind] = frozenset()
