@@ -16,7 +16,7 @@ from cni.kernel import sysctl
 from cni.kernel.links import Link
 from cni.protocol.errors import CheckFailed, InvalidConfig, IoFailure
 from cni.protocol.spec import Json
-from cni.state import journal, node
+from cni.state import journal, trust
 from cni.state.journal import Entry
 from cni.state.pod import Pod
 from cni.state.record import Record
@@ -35,7 +35,7 @@ def status(attach: "Common") -> None:
     """Part.status: raise InvalidConfig for a sysctl that is not on the node's list, if the node has one, and for a list
     that not only root could have written; IoFailure."""
     try:
-        text = node.read_trusted(str(_ALLOWED))
+        text = trust.read_trusted(str(_ALLOWED))
         lines = None if text is None else text.decode().splitlines()
     except (OSError, UnicodeDecodeError) as e:
         raise IoFailure(f"{_ALLOWED} cannot be read: {e}") from e

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from cni.kernel import files
 from cni.protocol.errors import InvalidConfig
+from cni.state import trust
 
 # A test's fixture changes it.  There is no option for it: whoever could give one could as well name the paths.
 FILE = "/etc/cni/hpn.json"
@@ -28,8 +29,6 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "CNIDeviceInfoFile": ("/var/run/k8s.cni.cncf.io/devinfo", "/run/k8s.cni.cncf.io/devinfo"),
 }
 _PATHS: Final = "allowedPaths"
-_LIMIT: Final = 1 << 16
-_WRITABLE_BY_OTHERS: Final = 0o022
 
 
 @dataclass(frozen=True)
@@ -86,28 +85,9 @@ def allowed_paths(key: str) -> tuple[str, ...]:
     return tuple(entries)
 
 
-def read_trusted(path: str, limit: int = _LIMIT) -> bytes | None:
-    """The contents of the administrator's file; None if there is none.
-
-    Raises InvalidConfig if others than root can write it; OSError, also if it is longer than ``limit`` bytes.
-    """
-    try:
-        fd = files.open_regular(path, os.O_RDONLY)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    found = os.fstat(fd)
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & _WRITABLE_BY_OTHERS:
-        os.close(fd)
-        raise InvalidConfig(
-            f"{path} can be written by others than root (owner {found.st_uid}, mode {found.st_mode & 0o7777:o}); "
-            f"see what is in it, then: chown root:root {path}; chmod 644 {path}"
-        )
-    return _read(fd, limit)
-
-
 def _document() -> dict[str, Any]:
     try:
-        text = read_trusted(FILE)
+        text = trust.read_trusted(FILE)
         document = {} if text is None else json.loads(text)
     except OSError as e:
         raise _broken(f"it cannot be read ({e.strerror})") from e

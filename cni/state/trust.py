@@ -1,4 +1,4 @@
-"""Whether only root can change what a path leads to.
+"""Whether only root can change what a path leads to, and a file that only root can have written.
 
 Whoever may write to a directory can replace anything in it, and root would read, write and believe the replacement.  In
 a sticky directory, such as /tmp, only a file's owner can replace it, so what root has made there is safe.
@@ -10,10 +10,12 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
+from cni.kernel import files
 from cni.protocol.errors import InvalidConfig
 
 _OTHERS_WRITE: Final = 0o022
 _OTHERS: Final = 0o077
+_LIMIT: Final = 1 << 16
 _LINKS: Final = 40  # as many as the kernel follows (man 7 path_resolution)
 
 # The directories that were found safe: path -> device, inode, owner and mode then.  Looking at the whole way takes ten
@@ -64,6 +66,27 @@ def weak_spot(folder: str) -> tuple[str, str] | None:
 def is_trusted(uid: int) -> bool:
     """Whether this owner may change what we do: root, and the user that we are."""
     return uid == 0 or uid == os.geteuid()
+
+
+def read_trusted(path: str, limit: int = _LIMIT) -> bytes | None:
+    """The contents of the administrator's file; None if there is none.
+
+    Raises InvalidConfig if others than root can write it; OSError, also if it is longer than ``limit`` bytes.
+    """
+    try:
+        fd = files.open_regular(path, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        found = os.fstat(fd)
+        if not is_trusted(found.st_uid) or found.st_mode & _OTHERS_WRITE:
+            raise InvalidConfig(
+                f"{path} can be written by others than root (owner {found.st_uid}, mode {found.st_mode & 0o7777:o}); "
+                f"see what is in it, then: chown root:root {path}; chmod 644 {path}"
+            )
+        return files.read_all(fd, limit)
+    finally:
+        os.close(fd)
 
 
 def _why_not(found: os.stat_result) -> str:

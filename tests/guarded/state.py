@@ -196,8 +196,6 @@ GUARDS = [
         "attack/test_hostile_configuration.py unit/test_log.py",
         ("up", '    if ".." in names:\n        raise', "    if False:\n        raise"),
         ("below", "        if names[: len(above)] == above:", "        if True:"),
-        ("owner", "found.st_uid not in (0, os.geteuid()) or found", "found"),
-        ("mode", " or found.st_mode & _WRITABLE_BY_OTHERS:", ":"),
         ("one-name", "        if os.fstat(fd).st_nlink > 1:", "        if False:", "unit/test_log.py"),
         (
             "new",
@@ -266,6 +264,18 @@ GUARDS = [
             "            if links > _LINKS:",
             "            if False:",
             "attack/test_hostile_files.py::test_links_without_end",
+        ),
+        (
+            "file-owner",
+            "        if not is_trusted(found.st_uid) or found",
+            "        if found",
+            "attack/test_hostile_configuration.py",
+        ),
+        (
+            "file-mode",
+            "_uid) or found.st_mode & _OTHERS_WRITE:",
+            "_uid):",
+            "attack/test_hostile_configuration.py",
         ),
     ),
 ]
