@@ -1,0 +1,115 @@
+"""kubelet's directory for the sockets of plugins, which may not be there yet, or be made anew."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cni.kernel import inotify
+from node.loop import Loop
+
+KUBELET: Final = Path("/var/lib/kubelet")
+_INSIDE: Final = inotify.IN_DELETE | inotify.IN_MOVED_FROM | inotify.IN_ATTRIB
+_ITSELF: Final = inotify.IN_DELETE_SELF | inotify.IN_MOVE_SELF
+_COMES: Final = inotify.IN_CREATE | inotify.IN_MOVED_TO
+_LOCK: Final = ".hpn-node.lock"  # kubelet passes over names that begin with a point (plugin_watcher.go)
+
+
+class Taken(Exception):
+    """Another process serves in this directory; the message says which, and what to do."""
+
+
+class Directory:
+    """The directory ``path``.  ``changed`` is called when it has come or gone, or may no longer have what was in it."""
+
+    def __init__(self, loop: Loop, path: Path, changed: Callable[[], None]) -> None:
+        """Raises OSError."""
+        self.path = path
+        self._loop, self._changed = loop, changed
+        self._fd = inotify.open_watch()
+        self._watched = -1
+        self._lock = -1
+        loop.watch(self._fd, self._hear)
+        self._look()
+
+    def close(self) -> None:
+        """Forget the directory, and let another process have it."""
+        self._loop.unwatch(self._fd)
+        os.close(self._fd)
+        self.release()
+
+    def claim(self) -> bool:
+        """Keep other processes of this program out; False if the directory is not there.
+
+        Raises Taken, or OSError if it cannot be written.
+        """
+        if not self.path.is_dir():
+            return False
+        if self._lock >= 0 and _is_at(self._lock, self.path / _LOCK):
+            return True
+        self.release()
+        fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            holder = os.read(fd, 20).decode(errors="replace").strip()
+            os.close(fd)
+            raise Taken(
+                f"{self.path}: another hpn node (process {holder}) serves there; stop one of them: systemctl disable "
+                "--now hpn-node, or delete the DaemonSet"
+            ) from e
+        os.ftruncate(fd, 0)
+        os.write(fd, f"{os.getpid()}\n".encode())
+        self._lock = fd
+        return True
+
+    def release(self) -> None:
+        """Let another process have the directory."""
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+    def _hear(self) -> None:
+        heard = list(inotify.events(self._fd))
+        if any(_counts(mask, name) for _, mask, name in heard):
+            self._look()
+            self._changed()
+
+    def _look(self) -> None:
+        """Watch the directory, or what there is of the way to it."""
+        if self._watched >= 0:
+            inotify.unwatch(self._fd, self._watched)
+        while True:
+            self._watched, at = self._watch_nearest()
+            # What has come between the look and the watch would be missed.
+            if at == self.path or not _next(at, self.path).is_dir():
+                return
+
+    def _watch_nearest(self) -> tuple[int, Path]:
+        for at in (self.path, *self.path.parents):
+            mask = _ITSELF | (_INSIDE if at == self.path else _COMES)
+            try:
+                return inotify.watch(self._fd, str(at), mask), at
+            except OSError as e:
+                if e.errno not in (errno.ENOENT, errno.ENOTDIR):
+                    raise
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
+
+
+def _counts(mask: int, name: str) -> bool:
+    """Whether an event is more than the end of a watch, or a file's new attributes."""
+    return not mask & inotify.IN_IGNORED and not (mask & inotify.IN_ATTRIB and name)
+
+
+def _next(above: Path, path: Path) -> Path:
+    """The entry of ``above`` that leads to the path."""
+    return above / path.relative_to(above).parts[0]
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,146 @@
+"""What the kernel says is heard, and what others say in its name is not."""
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from topology import Host, Pod, ip
+
+from cni.kernel import uevents
+from node.loop import Loop
+from node.watch import Watch
+
+SOME_DEVICE = next(iter(Path("/sys/bus/pci/devices").glob("*")), None)
+
+
+class Heard:
+    """A Watch and what it said: whether devices may have changed."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.said = list[bool]()
+        self.watch = Watch(self.loop, self.said.append)
+
+    def next(self) -> list[bool]:
+        """What was said since the last question, once it was quiet for a while."""
+        self.said.clear()
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            self.loop.turn(0.05)
+        return list(self.said)
+
+
+@pytest.fixture
+def heard(host: Host) -> Iterator[Heard]:
+    one = Heard()
+    one.next()
+    yield one
+    one.watch.close()
+    one.loop.close()
+
+
+def test_a_carrier(heard: Heard) -> None:
+    assert heard.watch.links["rail0"].carrier
+    ip("link", "set", "fabric", "down")
+    assert heard.next() == [False]
+    assert (heard.watch.links["rail0"].up, heard.watch.links["rail0"].carrier) == (True, False)
+    ip("link", "set", "fabric", "up")
+    assert set(heard.next()) == {False}
+    assert heard.watch.links["rail0"].carrier
+
+
+def test_links_without_a_device_count_where_they_are_offered(heard: Heard, pod: Pod) -> None:
+    ip("link", "add", "link", "rail0", "name", "d0", "type", "macvlan")
+    assert (heard.next(), "d0" in heard.watch.links) == ([], True)
+    heard.watch.software = True
+    ip("link", "set", "d0", "name", "d1")
+    assert heard.next() == [True]
+    assert {"d0", "d1"} & heard.watch.links.keys() == {"d1"}
+    ip("link", "set", "d1", "netns", pod.name)
+    assert heard.next() == [True]
+    assert "d1" not in heard.watch.links
+    pod.ip("link", "set", "d1", "netns", str(os.getpid()))
+    assert heard.next() == [True]
+    ip("link", "delete", "d1")
+    assert heard.next() == [True]
+
+
+def test_more_than_the_socket_holds(heard: Heard) -> None:
+    """What was lost is read."""
+    for sock in heard.watch._sockets:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    for turn in range(30):
+        ip("link", "set", "rail0", "up" if turn % 2 else "down")
+    ip("link", "set", "fabric", "down")
+    ip("link", "set", "rail0", "name", "rail9")
+    assert heard.next() == [True]
+    assert "rail0" not in heard.watch.links
+    assert not heard.watch.links["rail9"].carrier
+
+
+def test_messages_in_the_kernels_name(heard: Heard) -> None:
+    """A process with CAP_NET_ADMIN in this namespace may send to the group."""
+    index = heard.watch.links["rail0"].index
+    body = struct.pack("=BxHiII", 0, 1, index, 0, 0) + struct.pack("=HH6sxx", 10, 3, b"rail0\0")
+    body += struct.pack("=HHI", 8, 4, 1500)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as other:
+        for kind in (16, 17):
+            other.sendto(struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + body, (0, 1))
+    assert (heard.next(), heard.watch.links["rail0"].carrier) == ([], True)
+
+
+@pytest.fixture
+def device() -> str:
+    if not SOME_DEVICE:
+        pytest.skip("this machine has no PCI device; runs in the lab")
+    return str(SOME_DEVICE.resolve()).removeprefix("/sys")
+
+
+def test_an_event_of_the_kernels(device: str) -> None:
+    """Asked for by hand; in the machine's own namespace, others may have some at the same time."""
+    with uevents.open_socket() as sock:
+        Path(f"/sys{device}/uevent").write_text("change")
+        assert {"ACTION": "change", "DEVPATH": device, "SUBSYSTEM": "pci"}.items() <= _first(sock, device).items()
+
+
+FORGED = "remove@/devices/hpn-test\0ACTION=remove\0DEVPATH=/devices/hpn-test\0SUBSYSTEM=pci\0"
+
+
+def test_an_event_that_a_process_sent_to_the_group(device: str) -> None:
+    with uevents.open_socket() as sock:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, uevents.NETLINK_KOBJECT_UEVENT) as other:
+            other.sendto(FORGED.encode(), (0, 1))
+        Path(f"/sys{device}/uevent").write_text("change")
+        assert _first(sock, device)["DEVPATH"] == device
+
+
+def test_an_event_that_a_process_had_the_kernel_send(device: str) -> None:
+    """It comes from port 0 (uevent_net_rcv); the sender is another process, as it would be."""
+    code = (
+        "import socket, struct, sys; data = sys.stdin.buffer.read();"
+        "s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15);"
+        "s.sendto(struct.pack('=IHHII', 16 + len(data), 16, 1, 0, 0) + data, (0, 0))"
+    )
+    with uevents.open_socket() as sock, uevents.open_socket() as plain:
+        subprocess.run([sys.executable, "-c", code], input=FORGED.encode(), check=True)
+        Path(f"/sys{device}/uevent").write_text("change")
+        seen = []
+        while not seen or b"hpn-test" not in seen[-1]:
+            data, _, _, (port, _) = plain.recvmsg(65536, 100, socket.MSG_DONTWAIT)
+            seen.append(data)
+        assert port == 0  # so only its process tells it from the kernel's
+        assert _first(sock, device)["DEVPATH"] == device
+
+
+def _first(sock: socket.socket, device: str) -> dict[str, str]:
+    """The first event that is about the device, or forged."""
+    while True:
+        said = dict(uevents.receive(sock))
+        if said.get("DEVPATH") in (device, "/devices/hpn-test"):
+            return said

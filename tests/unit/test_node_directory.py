@@ -1,0 +1,123 @@
+"""kubelet's directory: seen as soon as it is there, and one process's at a time."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node.directory import Directory, Taken
+from node.loop import Loop
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    one = Loop()
+    yield one
+    one.close()
+
+
+class Heard:
+    """A Directory, and how often it said that something has changed."""
+
+    def __init__(self, loop: Loop, path: Path) -> None:
+        self.times = 0
+        self.loop = loop
+        self.directory = Directory(loop, path, self._count)
+
+    def _count(self) -> None:
+        self.times += 1
+
+    def new(self) -> bool:
+        """Whether it was told anything since the last question."""
+        before = self.times
+        end = time.monotonic() + 0.05
+        while time.monotonic() < end:
+            self.loop.turn(0.01)
+        return self.times > before
+
+
+@pytest.fixture
+def heard(loop: Loop, tmp_path: Path) -> Iterator[Heard]:
+    one = Heard(loop, tmp_path / "kubelet" / "plugins_registry")
+    yield one
+    one.directory.close()
+
+
+def test_it_comes_goes_and_comes(heard: Heard) -> None:
+    path = heard.directory.path
+    for _ in range(2):
+        assert not heard.directory.claim()
+        path.parent.mkdir()
+        assert heard.new()
+        path.mkdir()
+        assert heard.new()
+        assert heard.directory.claim()
+        (path / "x.sock").touch()
+        assert not heard.new()
+        (path / "x.sock").unlink()
+        assert heard.new()
+        (path / ".hpn-node.lock").unlink()
+        path.rmdir()
+        path.parent.rmdir()
+        assert heard.new()
+
+
+def test_all_of_it_comes_at_once(heard: Heard) -> None:
+    heard.directory.path.mkdir(parents=True)
+    assert heard.new()
+    assert heard.directory.claim()
+    (heard.directory.path / "x").touch()
+    (heard.directory.path / "x").unlink()
+    assert heard.new()
+
+
+def test_a_file_in_its_way(heard: Heard) -> None:
+    heard.directory.path.parent.touch()
+    assert heard.new()
+    assert not heard.directory.claim()
+    heard.directory.path.parent.unlink()
+    heard.directory.path.mkdir(parents=True)
+    assert heard.new()
+    assert heard.directory.claim()
+
+
+def test_it_is_moved_away(heard: Heard, tmp_path: Path) -> None:
+    heard.directory.path.mkdir(parents=True)
+    assert heard.new()
+    heard.directory.path.rename(tmp_path / "old")
+    assert heard.new()
+    heard.directory.path.mkdir()
+    assert heard.new()
+
+
+def test_it_wakes_up_for_nothing_else(heard: Heard) -> None:
+    heard.directory.path.mkdir(parents=True)
+    assert heard.new()
+    began = time.monotonic()
+    heard.loop.turn(0.1)
+    assert time.monotonic() - began >= 0.1
+
+
+def test_two_processes(loop: Loop, tmp_path: Path) -> None:
+    first, second = (Directory(loop, tmp_path, lambda: None) for _ in range(2))
+    assert first.claim()
+    assert first.claim()
+    with pytest.raises(Taken, match=rf"{tmp_path}: another hpn node \(process {os.getpid()}\) serves there; stop"):
+        second.claim()
+    first.close()
+    assert second.claim()
+    second.close()
+
+
+def test_a_lock_that_somebody_removed(loop: Loop, tmp_path: Path) -> None:
+    """It is taken anew, or a second process would think that it is alone."""
+    first, second = (Directory(loop, tmp_path, lambda: None) for _ in range(2))
+    assert first.claim()
+    (tmp_path / ".hpn-node.lock").unlink()
+    assert first.claim()
+    with pytest.raises(Taken):
+        second.claim()
+    first.close()
+    second.close()
