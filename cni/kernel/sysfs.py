@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SYS = Path("/sys")
+_PAGE = 4096  # no attribute is longer
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def device(address: str, root: Path = SYS) -> Function | None:
 
 def _function(address: str, path: str) -> Function:
     return Function(
-        address, _link(f"{path}/driver"), _link(f"{path}/physfn"), _names(f"{path}/net"), _names(f"{path}/infiniband")
+        address, link(f"{path}/driver"), link(f"{path}/physfn"), names(f"{path}/net"), names(f"{path}/infiniband")
     )
 
 
@@ -73,19 +74,19 @@ def numa_node(address: str, root: Path = SYS) -> int:
 def vfs(pf: str, root: Path = SYS) -> tuple[str, ...]:
     """The addresses of a PF's VFs, in the order of their indexes."""
     path = f"{root}/bus/pci/devices/{pf}"
-    numbers = sorted(int(name.removeprefix("virtfn")) for name in _names(path) if name.startswith("virtfn"))
-    return tuple(_link(f"{path}/virtfn{number}") for number in numbers)
+    numbers = sorted(int(name.removeprefix("virtfn")) for name in names(path) if name.startswith("virtfn"))
+    return tuple(link(f"{path}/virtfn{number}") for number in numbers)
 
 
 def address_of(netdev: str, root: Path = SYS) -> str:
     """The PCI address of an interface's function; empty if it has none."""
     device = f"{root}/class/net/{netdev}/device"
-    return _link(device) if os.path.exists(f"{device}/vendor") else ""
+    return link(device) if os.path.exists(f"{device}/vendor") else ""
 
 
 def device_of(netdev: str, root: Path = SYS) -> str:
     """The bus address of the device an interface is of; empty for one that is made of software."""
-    return _link(f"{root}/class/net/{netdev}/device")
+    return link(f"{root}/class/net/{netdev}/device")
 
 
 def pci_of(address: str, root: Path = SYS) -> str:
@@ -103,7 +104,7 @@ def pci_of(address: str, root: Path = SYS) -> str:
 def with_netdev(address: str, root: Path = SYS) -> str:
     """The device that has the netdev: below a virtio NIC's PCI function that is the virtio device, else it is the one
     at the address."""
-    below = _names(f"{root}/bus/pci/devices/{address}") if address and "/" not in address else ()
+    below = names(f"{root}/bus/pci/devices/{address}") if address and "/" not in address else ()
     return next((name for name in below if name.startswith("virtio")), address)
 
 
@@ -114,7 +115,7 @@ def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
     if address:
         there = function(address, root)
         return [there] if there else []
-    lower = [n.removeprefix("lower_") for n in _names(f"{root}/class/net/{netdev}") if n.startswith("lower_")]
+    lower = [n.removeprefix("lower_") for n in names(f"{root}/class/net/{netdev}") if n.startswith("lower_")]
     return list({f.address: f for name in lower for f in functions_under(name, root)}.values())
 
 
@@ -122,14 +123,14 @@ def rdma_names(address: str, root: Path = SYS) -> tuple[str, ...]:
     """The names of a device's RDMA devices in all namespaces: infiniband_verbs/ is not filtered as infiniband/ is."""
     for path in _paths(address, root):
         if found := list(Path(path, "infiniband_verbs").glob("uverbs*")):
-            return tuple(sorted(_line(p / "ibdev") for p in found))
+            return tuple(sorted(line(p / "ibdev") for p in found))
     return ()
 
 
 def guids(address: str, root: Path = SYS) -> tuple[str, str] | None:
     """The node GUID and port GUID of a function's RDMA device ("00:11:22:33:44:55:66:77"); None if it has none here."""
     for device in (root / "bus/pci/devices" / address / "infiniband").glob("*"):
-        node, gid = _line(device / "node_guid"), _line(device / "ports/1/gids/0")
+        node, gid = line(device / "node_guid"), line(device / "ports/1/gids/0")
         if node and gid:
             return _bytes(node), _bytes(gid[-len(node) :])
     return None
@@ -137,7 +138,7 @@ def guids(address: str, root: Path = SYS) -> tuple[str, str] | None:
 
 def ipoib_mode(netdev: str, root: Path = SYS) -> str:
     """The mode of an IPoIB interface: "datagram" or "connected"; empty for another interface."""
-    return _line(root / "class/net" / netdev / "mode")
+    return line(root / "class/net" / netdev / "mode")
 
 
 def set_ipoib_mode(netdev: str, mode: str, root: Path = SYS) -> None:
@@ -152,9 +153,9 @@ def set_ipoib_mode(netdev: str, mode: str, root: Path = SYS) -> None:
 def pkeys(netdev: str, root: Path = SYS) -> tuple[int, ...]:
     """The keys of the partitions that the port of an IPoIB interface is in; none where its RDMA device is not to be
     seen."""
-    port = int(_line(root / "class/net" / netdev / "dev_port") or 0) + 1
+    port = int(line(root / "class/net" / netdev / "dev_port") or 0) + 1
     tables = (root / "class/net" / netdev / "device/infiniband").glob(f"*/ports/{port}/pkeys/*")
-    return tuple(sorted({key for path in tables if (key := int(_line(path) or "0", 16)) & 0x7FFF}))
+    return tuple(sorted({key for path in tables if (key := int(line(path) or "0", 16)) & 0x7FFF}))
 
 
 def is_loaded(module: str, root: Path = SYS) -> bool:
@@ -170,6 +171,36 @@ def speed(netdev: str, root: Path = SYS) -> int:
         return 0
 
 
+def link(path: str) -> str:
+    """The last name of what a link leads to, as driver leads to the driver; empty if there is no link."""
+    try:
+        return os.path.basename(os.readlink(path))
+    except OSError:
+        return ""
+
+
+def names(path: str) -> tuple[str, ...]:
+    """What is in a directory, in order; nothing if there is none."""
+    try:
+        return tuple(sorted(os.listdir(path)))
+    except OSError:
+        return ()
+
+
+def line(path: Path | str) -> str:
+    """An attribute's value; empty if there is none, or if the driver does not say."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(fd, _PAGE).decode().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    finally:
+        os.close(fd)
+
+
 def _paths(address: str, root: Path) -> Iterator[str]:
     """The paths where a device may be.  Other buses are listed only for what is no PCI function."""
     yield f"{root}/bus/pci/devices/{address}"
@@ -178,28 +209,7 @@ def _paths(address: str, root: Path) -> Iterator[str]:
 
 def _other_paths(address: str, root: Path) -> list[str]:
     """The paths of a device that is no PCI function, one on each bus."""
-    return [f"{root}/bus/{bus}/devices/{address}" for bus in _names(f"{root}/bus") if bus != "pci"]
-
-
-def _link(path: str) -> str:
-    try:
-        return os.path.basename(os.readlink(path))
-    except OSError:
-        return ""
-
-
-def _names(path: str) -> tuple[str, ...]:
-    try:
-        return tuple(sorted(os.listdir(path)))
-    except OSError:
-        return ()
-
-
-def _line(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+    return [f"{root}/bus/{bus}/devices/{address}" for bus in names(f"{root}/bus") if bus != "pci"]
 
 
 def _bytes(words: str) -> str:
