@@ -1,0 +1,54 @@
+"""RDMA devices with their character devices, by the device that they are of, as /sys/class has them.
+
+/sys/class/infiniband lists only what is in the host's namespace.  infiniband_verbs and infiniband_mad know no
+namespaces, so a device that a pod has is there too, under the name that it has in the pod.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from cni.kernel import sysfs
+from node.model import RdmaDevice
+
+VIRTUAL = "virtual"  # where the kernel puts what is of no device
+
+
+def by_device(root: str) -> Mapping[str, tuple[RdmaDevice, ...]]:
+    """The RDMA devices of each device, by its name on its bus ("0000:3b:00.2", "mlx5_core.sf.4", "virtio0").
+
+    A soft-RoCE device over an interface made of software is under that interface's name.
+    """
+    uverbs = {name: (parent, node) for parent, name, node in _nodes(f"{root}/class/infiniband_verbs", "uverbs")}
+    mads = defaultdict[str, list[str]](list)
+    for _, name, node in _nodes(f"{root}/class/infiniband_mad", ""):
+        mads[name].append(node)
+    found = defaultdict[str, list[RdmaDevice]](list)
+    for name in sorted(uverbs):
+        parent, node = uverbs[name]
+        if parent == VIRTUAL:
+            parent = sysfs.line(f"{root}/class/infiniband/{name}/parent")
+        umad, issm = (tuple(n for n in mads[name] if n.rpartition("/")[2].startswith(k)) for k in ("umad", "issm"))
+        found[parent].append(RdmaDevice(name, node, umad, issm))
+    return {parent: tuple(devices) for parent, devices in found.items()}
+
+
+def _nodes(folder: str, prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Of each character device of a class: the device it is of, its RDMA device's name, and its path."""
+    for name in sorted(sysfs.names(folder), key=_natural):
+        if name.startswith(prefix) and (device := sysfs.line(f"{folder}/{name}/ibdev")):
+            yield _parent(f"{folder}/{name}"), device, f"/dev/infiniband/{name}"
+
+
+def _parent(path: str) -> str:
+    """The link leads to .../0000:3b:00.2/infiniband_verbs/uverbs0."""
+    try:
+        return os.readlink(path).split("/")[-3]
+    except (OSError, IndexError):
+        return ""
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """umad10 comes after umad2."""
+    letters = name.rstrip("0123456789")
+    return letters, int(name[len(letters) :] or 0)

@@ -1,0 +1,283 @@
+"""The devices that a node has for its pods, from sysfs: PCI functions, scalable functions, and interfaces that are made
+of software.
+
+A device that a pod has is here like all others.  What sysfs hides of it meanwhile is remembered (``names``), or follows
+from its PF.  An interface made of software is not: in a pod it is gone from sysfs, and nothing tells that from its end.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from socket import AF_INET6
+from typing import Final
+
+from cni.kernel import budget, sysfs, uplinks
+from cni.protocol.location import STATE_DIR
+from node import hcas
+from node.model import Device, Kind, RdmaDevice
+from node.names import Names, Seen
+
+MEMORY: Final = Path(STATE_DIR, "node", "devices.json")
+_NETWORK: Final = "0x02"  # PCI's class of network controllers; 0x0207 are InfiniBand's
+_INFINIBAND: Final = "0x0207"
+_LINK_TYPES: Final = {"1": "ether", "32": "infiniband"}  # ARPHRD_*
+_REPRESENTOR: Final = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")  # phys_port_name (devlink_port.c)
+_UPLINK: Final = re.compile(r"p\d+")
+_VDPA: Final = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
+
+
+def devices(root: Path = sysfs.SYS) -> tuple[Device, ...]:
+    """All devices of this moment: PFs, then VFs, SFs and interfaces of software, each in the order of their ids.
+
+    Raises OSError if the kernel does not say where the default route is.
+    """
+    return Inventory(root).devices()
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """What stays as long as the device is there: Device's fields, and which incarnation it is."""
+
+    incarnation: int
+    kind: Kind
+    path: str
+    vendor: str
+    product: str
+    pf: str
+    index: int
+    numa: int
+    acpi_index: str = ""
+    infiniband: bool = False
+
+
+class Inventory:
+    """Looks again for less than the first time: of a device that was there before, it reads only what can change."""
+
+    def __init__(self, root: Path = sysfs.SYS, memory: Path | None = None) -> None:
+        self._root = f"{root}"
+        self._names = Names(memory)
+        self._fixed = dict[str, tuple[int, _Fixed | None]]()
+
+    def devices(self) -> tuple[Device, ...]:
+        """As ``devices``."""
+        look = _Look(self._root, self._names)
+        found = dict[str, Device]()
+        # A VF's interface may be asked for by its PF's name, so PFs are first.
+        for address, fixed in sorted(self._there(look).items(), key=lambda item: (_ORDER[item[1].kind], item[0])):
+            found[address] = look.device(address, fixed, found.get(fixed.pf))
+        software = look.software(found)
+        self._names.keep()
+        return (*found.values(), *software)
+
+    def _there(self, look: "_Look") -> dict[str, _Fixed]:
+        """The devices on the two buses, those of before as they were read then."""
+        before, self._fixed = self._fixed, {}
+        for bus, read in (("pci", look.read_function), ("auxiliary", look.read_auxiliary)):
+            for address, incarnation in _entries(f"{self._root}/bus/{bus}/devices"):
+                known = before.get(address)
+                if known is None or known[0] != incarnation or look.may_differ(address, known[1]):
+                    known = incarnation, read(address, incarnation)
+                self._fixed[address] = known
+        return {address: fixed for address, (_, fixed) in self._fixed.items() if fixed}
+
+
+_ORDER: Final = {kind: order for order, kind in enumerate(Kind)}
+
+
+class _Look:
+    """One look at sysfs, with what is read once for all devices."""
+
+    def __init__(self, root: str, names: Names) -> None:
+        self.root = root
+        self._names = names
+        self._rdma = hcas.by_device(root)
+        self._vdpa = _vdpa(root)
+        self._reserved = _reserved(root)
+        self._indexes = dict[str, dict[str, int]]()
+
+    def read_function(self, address: str, incarnation: int) -> _Fixed | None:
+        """A PCI function; None if it is no NIC."""
+        path = f"{self.root}/bus/pci/devices/{address}"
+        kind = sysfs.line(f"{path}/class")
+        if not kind.startswith(_NETWORK):
+            return None
+        pf = sysfs.link(f"{path}/physfn")
+        return _Fixed(
+            incarnation,
+            Kind.VF if pf else Kind.PF,
+            path,
+            _hexadecimal(f"{path}/vendor"),
+            _hexadecimal(f"{path}/device"),
+            pf or address,
+            self._index(pf, address) if pf else -1,
+            _number(f"{path}/numa_node"),
+            sysfs.line(f"{path}/acpi_index"),
+            infiniband=kind.startswith(_INFINIBAND),
+        )
+
+    def read_auxiliary(self, name: str, incarnation: int) -> _Fixed | None:
+        """A device of the auxiliary bus; None if it is a part of a driver, as most are."""
+        path = f"{self.root}/bus/auxiliary/devices/{name}"
+        if name.split(".")[1:2] != ["sf"] and name not in self._rdma:
+            return None
+        pf = os.path.basename(os.path.dirname(os.path.realpath(path)))
+        pci = f"{self.root}/bus/pci/devices/{pf}"
+        return _Fixed(
+            incarnation,
+            Kind.SF,
+            path,
+            _hexadecimal(f"{pci}/vendor"),
+            _hexadecimal(f"{pci}/device"),
+            pf,
+            _number(f"{path}/sfnum"),
+            _number(f"{pci}/numa_node"),
+        )
+
+    def may_differ(self, address: str, known: _Fixed | None) -> bool:
+        """Whether it was read before it was complete.  The kernel announces a VF, and only then makes the links between
+        it and its PF (pci_iov_add_virtfn); an RDMA device comes with its driver."""
+        if known is None:
+            return address in self._rdma
+        return known.index < 0 if known.kind is Kind.VF else bool(sysfs.link(f"{known.path}/physfn"))
+
+    def device(self, address: str, fixed: _Fixed, pf: Device | None) -> Device:
+        """The device as it is now; ``pf`` is that of a VF or SF, None where it is not to be seen."""
+        driver, holder = sysfs.link(f"{fixed.path}/driver"), fixed.path
+        if driver == "virtio-pci":
+            holder = f"{fixed.path}/{sysfs.with_netdev(address, Path(self.root))}"
+        netdevs = self._netdevs(holder)
+        link_type = self._link_type(netdevs) or (pf.link_type if pf else "")
+        link_type = link_type or ("infiniband" if fixed.infiniband else "ether")
+        pkeys = _pkeys(fixed.path) if netdevs and link_type == "infiniband" else ()
+        seen = self._names.complete(address, fixed.incarnation, Seen(netdevs, pkeys))
+        names = seen.names
+        return Device(
+            address,
+            fixed.kind,
+            vendor=fixed.vendor,
+            product=fixed.product,
+            driver=driver,
+            netdevs=netdevs,
+            names=names,
+            link_type=link_type,
+            rdma=self._rdma.get(os.path.basename(holder), ()),
+            pf=fixed.pf,
+            pf_netdev=next(iter(pf.names if pf else names if fixed.kind is Kind.PF else ()), ""),
+            index=fixed.index,
+            vfs=max(_number(f"{fixed.path}/sriov_numvfs"), 0) if fixed.kind is Kind.PF else 0,
+            numa=fixed.numa,
+            acpi_index=fixed.acpi_index,
+            pkeys=frozenset(seen.pkeys),
+            vdpa=self._vdpa.get(address, ""),
+            reserved=next((why for name in netdevs if (why := self._reserved.get(name))), ""),
+        )
+
+    def software(self, found: Mapping[str, Device]) -> Iterator[Device]:
+        """The interfaces that are of no device of ``found``, and that can have a pod's interface over them: not the
+        loopback interface, tunnels, or ports of a bridge."""
+        owners = {name: device for device in found.values() for name in device.netdevs}
+        for name in sysfs.names(f"{self.root}/class/net"):
+            path = f"{self.root}/class/net/{name}"
+            if name in owners or not (link_type := self._link_type((name,))):
+                continue
+            inside = sysfs.names(path)
+            if "brport" in inside or ("device" in inside and _is_of(path, found)):
+                continue
+            below = [owners[lower] for lower in _all_below(self.root, name) if lower in owners]
+            yield Device(
+                name,
+                Kind.NETDEV,
+                driver=sysfs.link(f"{path}/device/driver"),
+                netdevs=(name,),
+                names=(name,),
+                link_type=link_type,
+                rdma=self._rdma.get(name, ()) + _rdma_of(below),
+                numa=next((device.numa for device in below), -1),
+                reserved=self._reserved.get(name, ""),
+            )
+
+    def _netdevs(self, path: str) -> tuple[str, ...]:
+        """Its interfaces, without the representors that a PF in switchdev mode has for its VFs; the uplink's first."""
+        found = sysfs.names(f"{path}/net")
+        if len(found) < 2:
+            return found
+        ports = {name: sysfs.line(f"{path}/net/{name}/phys_port_name") for name in found}
+        own = [name for name in found if not _REPRESENTOR.fullmatch(ports[name])]
+        return tuple(sorted(own, key=lambda name: not _UPLINK.fullmatch(ports[name])))
+
+    def _link_type(self, netdevs: tuple[str, ...]) -> str:
+        return next((_LINK_TYPES.get(sysfs.line(f"{self.root}/class/net/{n}/type"), "") for n in netdevs), "")
+
+    def _index(self, pf: str, vf: str) -> int:
+        """A VF's number on its PF."""
+        if pf not in self._indexes:
+            addresses = sysfs.vfs(pf, Path(self.root))
+            self._indexes[pf] = {address: number for number, address in enumerate(addresses)}
+        return self._indexes[pf].get(vf, -1)
+
+
+def _entries(folder: str) -> Iterator[tuple[str, int]]:
+    """The devices of a bus, each with a number that no other at this address has: the inode of its link."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        yield from ((entry.name, entry.inode()) for entry in entries)
+
+
+def _reserved(root: str) -> dict[str, str]:
+    """Why the host needs an interface, by its name: the default route leaves by it, or by one over it.
+
+    IPv6's counts only where IPv4 has none.  In many fabrics every rail hears a router's advertisements, and has a
+    default route that nobody needs.
+    """
+    budget.begin()
+    return {
+        name: f"the host's default route leaves by {uplink}"
+        for uplink in uplinks.of_default_routes() or uplinks.of_default_routes(AF_INET6)
+        for name in (uplink, *_all_below(root, uplink))
+    }
+
+
+def _all_below(root: str, netdev: str) -> Iterator[str]:
+    """The interfaces below a bond, a VLAN or a bridge, and those below these."""
+    for name in sysfs.names(f"{root}/class/net/{netdev}"):
+        if name.startswith("lower_"):
+            yield name.removeprefix("lower_")
+            yield from _all_below(root, name.removeprefix("lower_"))
+
+
+def _is_of(path: str, found: Mapping[str, Device]) -> bool:
+    """Whether an interface is of a device that is known, as a representor is of its PF."""
+    return any(part in found for part in os.path.realpath(f"{path}/device").split("/"))
+
+
+def _rdma_of(below: list[Device]) -> tuple[RdmaDevice, ...]:
+    return tuple(dict.fromkeys(rdma for device in below for rdma in device.rdma))
+
+
+def _vdpa(root: str) -> dict[str, str]:
+    """The type of the vDPA device of each PCI function that has one."""
+    folder, found = f"{root}/bus/vdpa/devices", dict[str, str]()
+    for name in sysfs.names(folder):
+        parent = os.path.basename(os.path.dirname(os.path.realpath(f"{folder}/{name}")))
+        found[parent] = _VDPA.get(sysfs.link(f"{folder}/{name}/driver"), "")
+    return found
+
+
+def _pkeys(path: str) -> tuple[int, ...]:
+    """The first partition key of each port: that of the device's IPoIB interface, and of RDMA-CM."""
+    ports = [f"{path}/infiniband/{d}/ports/{n}" for d in sysfs.names(f"{path}/infiniband")
+             for n in sysfs.names(f"{path}/infiniband/{d}/ports")]  # fmt: skip
+    return tuple(int(key, 16) & 0x7FFF for port in ports if (key := sysfs.line(f"{port}/pkeys/0")))
+
+
+def _hexadecimal(path: str) -> str:
+    return sysfs.line(path).removeprefix("0x")
+
+
+def _number(path: str) -> int:
+    try:
+        return int(sysfs.line(path))
+    except ValueError:
+        return -1

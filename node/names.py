@@ -1,0 +1,64 @@
+"""What was seen of a device while it was on the host, for the time in which a pod has it and sysfs does not show it.
+
+It is kept in a file besides, so that a device stays in its resource if we start again meanwhile.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cni.protocol.errors import CniError
+from cni.state import durable
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The names of its interfaces, and its ports' partition keys."""
+
+    names: tuple[str, ...] = ()
+    pkeys: tuple[int, ...] = ()
+
+
+class Names:
+    """What was seen of each device, told apart by id and incarnation (cni.kernel.sysfs.incarnation)."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._before = _read(file) if file else {}
+        self._now = dict[str, tuple[int, Seen]]()
+
+    def complete(self, device: str, incarnation: int, seen: Seen) -> Seen:
+        """What is seen of it now; or what was seen last, if its interfaces are not there now."""
+        if not seen.names:
+            before, last = self._before.get(device, (0, Seen()))
+            seen = last if before == incarnation else seen
+        if seen.names:
+            self._now[device] = (incarnation, seen)
+        return seen
+
+    def keep(self) -> None:
+        """Forget all devices that were not asked for since the last call, for they are gone; write what has changed.
+
+        A file that cannot be written costs only names, and only after the next start, so it stops nobody.
+        """
+        if self._file and self._now != self._before:
+            with suppress(CniError):
+                durable.write(self._file, _body(self._now))
+        self._before, self._now = self._now, {}
+
+
+def _body(seen: dict[str, tuple[int, Seen]]) -> dict[str, object]:
+    devices = {device: [incarnation, s.names, s.pkeys] for device, (incarnation, s) in seen.items()}
+    return {"boot": durable.boot_id(), "devices": devices}
+
+
+def _read(file: Path) -> dict[str, tuple[int, Seen]]:
+    """What the file has of this boot; nothing where it is not ours, or older."""
+    with suppress(CniError, LookupError, TypeError, ValueError):
+        body = durable.read(file) or {}
+        if body.get("boot") == durable.boot_id():
+            return {
+                device: (incarnation, Seen(tuple(names), tuple(pkeys)))
+                for device, (incarnation, names, pkeys) in body["devices"].items()
+            }
+    return {}
