@@ -1,8 +1,9 @@
 """The devices that a node has for its pods, from sysfs: PCI functions, scalable functions, and interfaces that are made
 of software.
 
-A device that a pod has is here like all others.  What sysfs hides of it meanwhile is remembered (``names``), or follows
-from its PF.  An interface made of software is not: in a pod it is gone from sysfs, and nothing tells that from its end.
+A device that a pod has is here like all others.  What sysfs hides of it meanwhile is remembered (remembered.py), or
+follows from its PF.  An interface made of software is not: in a pod it is gone from sysfs, and nothing tells that from
+its end.
 """
 
 import os
@@ -18,7 +19,7 @@ from cni.kernel import budget, sysfs, uplinks
 from cni.protocol.location import STATE_DIR
 from node import hcas
 from node.model import Device, Kind, RdmaDevice
-from node.names import Names, Seen
+from node.remembered import Memory, Seen
 
 MEMORY: Final = Path(STATE_DIR, "node", "devices.json")
 _NETWORK: Final = "0x02"  # PCI's class of network controllers; 0x0207 are InfiniBand's
@@ -58,18 +59,18 @@ class Inventory:
 
     def __init__(self, root: Path = sysfs.SYS, memory: Path | None = None) -> None:
         self._root = f"{root}"
-        self._names = Names(memory)
+        self._memory = Memory(memory)
         self._fixed = dict[str, tuple[int, _Fixed | None]]()
 
     def devices(self) -> tuple[Device, ...]:
         """As ``devices``."""
-        look = _Look(self._root, self._names)
+        look = _Look(self._root, self._memory)
         found = dict[str, Device]()
         # A VF's interface may be asked for by its PF's name, so PFs are first.
         for address, fixed in sorted(self._there(look).items(), key=lambda item: (_ORDER[item[1].kind], item[0])):
             found[address] = look.device(address, fixed, found.get(fixed.pf))
         software = look.software(found)
-        self._names.keep()
+        self._memory.keep()
         return (*found.values(), *software)
 
     def _there(self, look: "_Look") -> dict[str, _Fixed]:
@@ -90,9 +91,9 @@ _ORDER: Final = {kind: order for order, kind in enumerate(Kind)}
 class _Look:
     """One look at sysfs, with what is read once for all devices."""
 
-    def __init__(self, root: str, names: Names) -> None:
+    def __init__(self, root: str, memory: Memory) -> None:
         self.root = root
-        self._names = names
+        self._memory = memory
         self._rdma = hcas.by_device(root)
         self._vdpa = _vdpa(root)
         self._reserved = _reserved(root)
@@ -152,8 +153,7 @@ class _Look:
         link_type = self._link_type(netdevs) or (pf.link_type if pf else "")
         link_type = link_type or ("infiniband" if fixed.infiniband else "ether")
         pkeys = _pkeys(fixed.path) if netdevs and link_type == "infiniband" else ()
-        seen = self._names.complete(address, fixed.incarnation, Seen(netdevs, pkeys))
-        names = seen.names
+        seen = self._memory.complete(address, fixed.incarnation, Seen(netdevs, pkeys))
         return Device(
             address,
             fixed.kind,
@@ -161,11 +161,11 @@ class _Look:
             product=fixed.product,
             driver=driver,
             netdevs=netdevs,
-            names=names,
+            names=seen.names,
             link_type=link_type,
             rdma=self._rdma.get(os.path.basename(holder), ()),
             pf=fixed.pf,
-            pf_netdev=next(iter(pf.names if pf else names if fixed.kind is Kind.PF else ()), ""),
+            pf_netdev=next(iter(pf.names if pf else seen.names if fixed.kind is Kind.PF else ()), ""),
             index=fixed.index,
             vfs=max(_number(f"{fixed.path}/sriov_numvfs"), 0) if fixed.kind is Kind.PF else 0,
             numa=fixed.numa,

@@ -19,7 +19,7 @@ class Seen:
     pkeys: tuple[int, ...] = ()
 
 
-class Names:
+class Memory:
     """What was seen of each device, told apart by id and incarnation (cni.kernel.sysfs.incarnation)."""
 
     def __init__(self, file: Path | None) -> None:

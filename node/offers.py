@@ -1,0 +1,143 @@
+"""Which resource has which device; pure.
+
+A device goes to the first resource, in the file's order, that has a selector for it, as with
+sriov-network-device-plugin.  Only resources that share their devices may have one in common, as with
+k8s-rdma-shared-dev-plugin.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from node.model import Device, Kind, Offer, PfName, Resource, Selector, Sharing, Unit
+
+_NAMED = 3  # devices that a sentence names
+
+
+def offers(resources: Sequence[Resource], devices: Sequence[Device]) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
+    """An offer for each resource, in their order; and sentences for people, each only once.
+
+    A resource whose selectors find nothing is offered without units.
+    """
+    owners, made, said = dict[str, Resource](), list[Offer](), list[str]()
+    for resource in resources:
+        claimed, left_out = _claimed(resource, devices)
+        ours = [device for device in claimed if _is_free(resource, owners.get(device.id))]
+        said += [*_overlaps(resource, claimed, owners), *left_out]
+        if not ours and not left_out:
+            said.append(_nothing(resource, claimed))
+        for device in ours:
+            owners.setdefault(device.id, resource)
+        made.append(Offer(resource, tuple(_units(resource, tuple(ours)))))
+    return tuple(made), tuple(dict.fromkeys(said))
+
+
+def agrees(selector: Selector, device: Device) -> bool:
+    """Whether a device agrees with all that a selector asks for."""
+    asked = (
+        (selector.kinds, device.kind),
+        (selector.vendors, device.vendor),
+        (selector.products, device.product),
+        (selector.drivers, device.driver),
+        (selector.addresses, device.id),
+        (selector.acpi_indexes, device.acpi_index),
+        (selector.link_types, device.link_type),
+    )
+    return (
+        all(not wanted or value in wanted for wanted, value in asked)
+        and (not selector.netdevs or not selector.netdevs.isdisjoint(device.names))
+        and (not selector.pkeys or not selector.pkeys.isdisjoint(device.pkeys))
+        and (not selector.pf_names or _is_of_pf(selector.pf_names, device.pf_netdev, device))
+        and (not selector.pf_addresses or _is_of_pf(selector.pf_addresses, device.pf, device))
+        and (not selector.rdma or bool(device.rdma))
+        and (not selector.vdpa or selector.vdpa == device.vdpa)
+    )
+
+
+def _is_of_pf(entries: Sequence[PfName], pf: str, device: Device) -> bool:
+    """The first entry with that name decides, whatever its case.  A PF is not its own VF."""
+    if device.kind not in (Kind.VF, Kind.SF) or not pf:
+        return False
+    entry = next((entry for entry in entries if entry.name.casefold() == pf.casefold()), None)
+    return entry is not None and (entry.indexes is None or any(device.index in indexes for indexes in entry.indexes))
+
+
+def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:
+    """The devices that its selectors find, without those that nobody may take from the host; and sentences on these.
+
+    Sharing takes nothing, so a shared resource may have any device.
+    """
+    found = [(d, by) for d in devices if (by := [s for s in resource.selectors if agrees(s, d)])]
+    if resource.sharing is Sharing.SHARED:
+        return [device for device, _ in found], []
+    said = [
+        f"{_title(resource)} does not offer {_named(device)}: {device.reserved}, and a pod that gets the device takes "
+        "it from the host; share it instead, or give the host another uplink"
+        for device, _ in found
+        if device.reserved
+    ]
+    free = [(device, by) for device, by in found if not device.reserved]
+    asked = {device.id for device, by in free if any(s.kinds == {Kind.PF} for s in by)}
+    kept = [device for device, _ in free if device.vfs and device.id not in asked]
+    given = [device for device, _ in free if device.vfs and device.id in asked]
+    if kept:
+        said.append(
+            f"{_title(resource)} leaves out PFs that have VFs: {_some(kept)}; a selector with kinds [pf] alone offers "
+            "them"
+        )
+    if given:
+        said.append(
+            f"{_title(resource)} offers PFs that have VFs: {_some(given)}; a pod that gets one takes the uplink of its "
+            "VFs"
+        )
+    return [device for device, _ in free if not device.vfs or device.id in asked], said
+
+
+def _is_free(resource: Resource, owner: Resource | None) -> bool:
+    return owner is None or (resource.sharing is Sharing.SHARED and owner.sharing is Sharing.SHARED)
+
+
+def _overlaps(resource: Resource, claimed: Sequence[Device], owners: dict[str, Resource]) -> Iterator[str]:
+    """A sentence for each earlier resource that has some of the devices."""
+    common = defaultdict[str, list[Device]](list)
+    for device in claimed:
+        if owner := owners.get(device.id):
+            common[_title(owner)].append(device)
+    for title, devices in common.items():
+        both = _is_free(resource, owners[devices[0].id])
+        outcome = "both share them" if both else f"{title} has them, because it stands first"
+        yield (
+            f"{title} and {_title(resource)} both claim {_some(devices)}; {outcome}; "
+            "change the selectors of one of the two if that is not meant"
+        )
+
+
+def _nothing(resource: Resource, claimed: Sequence[Device]) -> str:
+    if claimed:
+        return f"{_title(resource)} is offered with 0 units, because earlier resources have all of its devices"
+    return (
+        f"{_title(resource)} finds no device on this node and is offered with 0 units; "
+        "hpn node --check shows what there is to select"
+    )
+
+
+def _units(resource: Resource, devices: tuple[Device, ...]) -> Iterator[Unit]:
+    if resource.sharing is Sharing.EXCLUSIVE:
+        yield from (Unit(device.id, (device,)) for device in devices)
+    elif resource.pooled:
+        yield from (Unit(str(number), devices) for number in range(resource.count if devices else 0))
+    else:
+        yield from (Unit(f"{device.id}-{n}", (device,)) for device in devices for n in range(resource.count))
+
+
+def _title(resource: Resource) -> str:
+    return f"{resource.full_name} ({resource.source})" if resource.source else resource.full_name
+
+
+def _named(device: Device) -> str:
+    name = next(iter(device.names), "")
+    return f"{device.id} ({name})" if name not in ("", device.id) else device.id
+
+
+def _some(devices: Sequence[Device]) -> str:
+    more = len(devices) - _NAMED
+    return ", ".join(map(_named, devices[:_NAMED])) + (f" and {more} more" if more > 0 else "")
