@@ -5,7 +5,7 @@
 
 # A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
 ifeq ($(CI),true)
-export HPN_REQUIRE ?= unit,netns,system,attack,lab
+export HPN_REQUIRE ?= unit,netns,system,attack,lab,cluster
 endif
 
 SOURCES := Makefile $(shell find cni ipam agent node ctl -name '*.py') pyproject.toml $(wildcard packaging/*.py packaging/startup/*.py packaging/launcher/*) packaging/hpn.spec
@@ -45,7 +45,7 @@ lint: ## ruff, mypy, and shellcheck where it is installed
 	packaging/venv ruff check .
 	packaging/venv ruff format --check .
 	packaging/venv mypy
-	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv $(addprefix netns-fixtures/,setup suite peers kernel lab) netns-fixtures/guest/*
+	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv $(addprefix netns-fixtures/,setup suite golang peers kernel lab cluster/build) netns-fixtures/guest/*
 
 docs: ## make the tables of keys in docs/ anew, from the models
 	packaging/venv python -m docs.keys

@@ -23,6 +23,11 @@ OTHERS = """
     def test_passes(): pass
     def test_skipped(): pytest.skip("for want of it")
 """
+CLUSTER = """
+    import os
+    def test_is_up(): assert os.path.exists("begun") or os.geteuid()
+"""
+BUILD = side_by_side.BUILD.relative_to(side_by_side.ROOT)
 KILLED = """
     import os
     def test_a_cut(): os.kill(os.getpid(), 9)
@@ -31,7 +36,11 @@ KILLED = """
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    (tmp_path / "tests").mkdir()
+    (tmp_path / side_by_side.CLUSTER).mkdir(parents=True)
+    (tmp_path / side_by_side.CLUSTER / "test_it.py").write_text(dedent(CLUSTER))
+    (tmp_path / BUILD).parent.mkdir(parents=True)
+    (tmp_path / BUILD).write_text("#!/bin/sh\ntouch begun\nexec sleep 60\n")
+    (tmp_path / BUILD).chmod(0o755)
     shutil.copy(side_by_side.__file__, tmp_path / "tests")
     for file, text in zip(side_by_side.BOOTING, (LAB, KILLED), strict=True):
         (tmp_path / file).write_text(dedent(text))
@@ -53,13 +62,19 @@ def test_what_fails_anywhere_is_said_at_the_end(tree: Path) -> None:
     assert "booted VFs" not in output, "what passed has nothing to say"
     failed, count, runs = output.splitlines()[-3:]
     assert failed.startswith("FAILED tests/test_lab.py::test_in_the_lab[no namespaces]: AssertionError: of two")
-    assert count.startswith("2 passed, 1 failed, 1 skipped in ")
+    assert count.startswith("3 passed, 1 failed, 1 skipped in ")
     # One that left no report too.
     assert set(runs.removeprefix("failed: ").split("; ")) == {
         *("tests/test_lab.py::test_in_the_lab[no namespaces]", "tests/test_power_cut.py::test_a_cut")
     }
     cases = {case.get("name") for case in ET.parse(tree / "junit.xml").getroot().iter("testcase")}
-    assert cases == {"test_in_the_lab[VFs]", "test_in_the_lab[no namespaces]", "test_passes", "test_skipped"}
+    assert cases == {
+        "test_in_the_lab[VFs]",
+        "test_in_the_lab[no namespaces]",
+        "test_passes",
+        "test_skipped",
+        "test_is_up",
+    }
 
 
 def test_a_file_that_cannot_be_read_is_a_failure(tree: Path) -> None:
@@ -91,6 +106,7 @@ def test_an_end_ends_all_and_what_they_started(tree: Path) -> None:
     waits = "import subprocess\ndef test_it(): subprocess.run('echo; exec sleep 60 >living', shell=True, check=True)"
     for file in (*side_by_side.BOOTING, "tests/test_others.py"):
         (tree / file).write_text(waits)
+    (tree / BUILD).write_text("#!/bin/sh\nexec sleep 60 >living\n")
     with started(tree, "-j", "2") as run, (tree / "living").open() as living:
         run.terminate()
         assert living.read() == "", "every one that could write has ended"

@@ -1,0 +1,84 @@
+"""What runs on the hosts: every daemon's command line, and the files that it reads."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from cluster.host import Host
+from cluster.space import PATH
+
+HERE = Path(__file__).parent
+PKI = "/etc/kubernetes/pki"
+# Of user, and group; they are no secret, for nobody but this cluster's hosts reaches its API server.
+USERS = {
+    "admin": "system:masters",
+    "kcm": "system:masters",
+    "system:kube-scheduler": "",
+    "system:node:node1": "system:nodes",
+    "system:node:node2": "system:nodes",
+}
+
+
+def write_kubeconfig(file: Path, server: str, user: str) -> None:
+    """How a client finds the API server, and who it is there."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    cluster = {"server": f"https://{server}:6443", "insecure-skip-tls-verify": True}
+    config = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "it",
+        "clusters": [{"name": "it", "cluster": cluster}],
+        "users": [{"name": user, "user": {"token": f"token-{user}"}}],
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": user}}],
+    }  # fmt: skip
+    file.write_text(json.dumps(config))
+
+
+def control_plane(host: Host, programs: Path) -> None:
+    """etcd, API server, controller manager and scheduler.  etcd's data is in memory: this host keeps its power."""
+    keys = host.path(PKI)
+    keys.mkdir(parents=True)
+    for words in (["genrsa", "-out", "sa.key", "2048"], ["rsa", "-in", "sa.key", "-pubout", "-out", "sa.pub"]):
+        subprocess.run(["openssl", *words], cwd=keys, check=True, capture_output=True)
+    (keys / "tokens.csv").write_text("".join(f'token-{u},{u},{u},"{g}"\n' for u, g in USERS.items()))
+    for name, user in (("controller-manager", "kcm"), ("scheduler", "system:kube-scheduler")):
+        write_kubeconfig(host.path(f"/etc/kubernetes/{name}.conf"), host.address, user)
+    etcd = "http://127.0.0.1:2379"
+    add(host, shutil.which("etcd") or "etcd", **{
+        "data-dir": "/run/etcd", "listen-client-urls": etcd, "advertise-client-urls": etcd,
+        "listen-peer-urls": "http://127.0.0.1:2380", "initial-advertise-peer-urls": "http://127.0.0.1:2380",
+        "initial-cluster": "default=http://127.0.0.1:2380",
+    })  # fmt: skip
+    add(host, programs / "kube-apiserver", **{
+        "etcd-servers": etcd, "bind-address": "0.0.0.0", "advertise-address": host.address, "cert-dir": PKI,
+        "token-auth-file": f"{PKI}/tokens.csv", "anonymous-auth": "false", "authorization-mode": "Node,RBAC",
+        "enable-admission-plugins": "NodeRestriction", "service-cluster-ip-range": "10.97.0.0/24",
+        "service-account-issuer": "https://kubernetes.default.svc", "service-account-key-file": f"{PKI}/sa.pub",
+        "service-account-signing-key-file": f"{PKI}/sa.key", "allow-privileged": "true",
+        "kubelet-preferred-address-types": "InternalIP",
+    })  # fmt: skip
+    add(host, programs / "kube-controller-manager", **{
+        "kubeconfig": "/etc/kubernetes/controller-manager.conf", "root-ca-file": f"{PKI}/apiserver.crt",
+        "service-account-private-key-file": f"{PKI}/sa.key", "leader-elect": "false",
+    })  # fmt: skip
+    add(host, programs / "kube-scheduler", **{
+        "kubeconfig": "/etc/kubernetes/scheduler.conf", "leader-elect": "false",
+    })  # fmt: skip
+
+
+def node_services(host: Host, programs: Path, server: str) -> None:
+    """containerd, kubelet and the agent."""
+    write_kubeconfig(host.path("/etc/kubernetes/kubelet.conf"), server, f"system:node:{host.name}")
+    write_kubeconfig(host.path("/etc/kubernetes/admin.conf"), server, "admin")
+    add(host, programs / "containerd", config=str(HERE / "etc/containerd.toml"))
+    add(host, programs / "kubelet", **{
+        "config": str(HERE / "etc/kubelet.yaml"), "kubeconfig": "/etc/kubernetes/kubelet.conf",
+        "hostname-override": host.name, "node-ip": host.address, "root-dir": "/var/lib/kubelet", "v": "2",
+    })  # fmt: skip
+    host.add_service("agent", ["/opt/cni/bin/hpn", "agent"])
+
+
+def add(host: Host, program: str | Path, **options: str) -> None:
+    """A daemon that is called as its program is."""
+    words = [str(program), *(f"--{key}={value}" for key, value in options.items())]
+    # Where containerd looks for its shim.
+    host.add_service(Path(program).name, words, PATH=f"{Path(program).parent}:{PATH}")

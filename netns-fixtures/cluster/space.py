@@ -1,0 +1,142 @@
+"""A set of namespaces, known by its first process: run something in it, or leave something running there."""
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, TypeVar
+
+CGROUPS = Path("/sys/fs/cgroup")
+CGROUP = "hpn-cluster"  # in every hierarchy: below it a cgroup for each host
+T = TypeVar("T")
+# Of the host's own, and nothing of ours: HPN_PROGRAM_DIR would have hpn unpack itself where the machine has it.
+PATH = "/opt/cni/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ENVIRONMENT = {"PATH": PATH, "HOME": "/run/home", "TMPDIR": "/run/tmp", "LANG": "C.UTF-8"}
+_PEER = struct.Struct("3i")
+
+
+class Failed(Exception):
+    """The cluster did not do what it was told."""
+
+
+class Space:
+    """Namespaces of every kind but user.  The kernel ends all that runs there when the first process ends."""
+
+    def __init__(self, name: str, pid: int) -> None:
+        self.name = name
+        self.pid = pid  # as the machine counts
+
+    def command(self, *argv: str) -> list[str]:
+        """What runs argv there."""
+        return ["nsenter", f"--target={self.pid}", "--all", "--wdns=/", "--", *argv]
+
+    def run(
+        self, *argv: str, stdin: str | None = None, check: bool = True, timeout: float = 120
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run argv there.  Raises Failed where it fails and ``check`` is true."""
+        words = self.command(*argv)
+        done = subprocess.run(
+            words, input=stdin, capture_output=True, text=True, timeout=timeout, check=False, env=ENVIRONMENT
+        )
+        if check and done.returncode:
+            output = (done.stderr + done.stdout).strip()
+            raise Failed(f"{self.name}: {' '.join(argv)}: exit {done.returncode}: {output}")
+        return done
+
+    def spawn(self, script: str, *argv: str) -> str:
+        """Run a shell script, which leaves something running: the first process there becomes its parent."""
+        return self.run("sh", "-ec", script, "sh", *argv).stdout.strip()
+
+    def alive(self) -> bool:
+        return Path(f"/proc/{self.pid}").exists()
+
+    def kill(self) -> None:
+        """End everything that runs there at once, and come back when it has ended."""
+        if self.alive():
+            os.kill(self.pid, signal.SIGKILL)
+        until(lambda: not self.alive(), f"{self.name} to end", 60)
+
+
+class Doorbell:
+    """A socket at which a new space's first process says that it is up, and by that who it is."""
+
+    def __init__(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(path))
+        self._socket.listen()
+
+    def wait(self, name: str, log: Path, patience: float = 60) -> Space:
+        """The space.  Raises Failed, with the log's text, where none has rung in time."""
+        self._socket.settimeout(patience)
+        try:
+            ringing, _ = self._socket.accept()
+        except TimeoutError:
+            raise Failed(f"{name} did not come up: {log.read_text()}") from None
+        finally:
+            self._socket.close()
+            self._path.unlink()
+        with ringing:  # the kernel translates the number to our namespace's (unix(7), SO_PEERCRED)
+            pid, _, _ = _PEER.unpack(ringing.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        return Space(name, pid)
+
+
+def ring(path: str) -> None:
+    """Say that this process is up."""
+    with socket.socket(socket.AF_UNIX) as bell:
+        bell.connect(path)
+
+
+def until(true: Callable[[], T], what: str, patience: float, pause: float = 0.05) -> T:
+    """What it answers as soon as that is true.  Raises Failed."""
+    deadline = time.monotonic() + patience
+    while not (answer := true()):
+        if time.monotonic() > deadline:
+            raise Failed(f"waited {patience:.0f} s for {what}")
+        time.sleep(pause)
+    return answer
+
+
+def make_cgroup(name: str) -> None:
+    """A cgroup of that name in every hierarchy of version 1, which processes may enter."""
+    for hierarchy in hierarchies():
+        for path in (hierarchy / CGROUP, hierarchy / CGROUP / name):
+            path.mkdir(exist_ok=True)
+            # A new cpuset has no processor, and takes no process in.
+            for file in path.glob("cpuset.[cm][pe][um]s"):
+                file.write_text((path.parent / file.name).read_text())
+
+
+def remove_cgroup(name: str = "") -> None:
+    """It, and all that is in it, when the last process has left."""
+
+    def removed(directory: str) -> bool:
+        try:
+            Path(directory).rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:  # the process in it has ended, and is not gone yet
+            return False
+        return True
+
+    for hierarchy in hierarchies():
+        for directory, _, _ in os.walk(hierarchy / CGROUP / name, topdown=False):
+            until(lambda path=directory: removed(path), f"processes to leave {directory}", 20)
+
+
+def hierarchies() -> list[Path]:
+    """Where cgroups of version 1 are mounted."""
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    return [Path(where) for _, where, kind, *_ in mounts if kind == "cgroup"]
+
+
+def said(stream: IO[str], process: "subprocess.Popen[str]", words: Sequence[str]) -> str:
+    """The next line of it.  Raises Failed where it ended without one."""
+    if line := stream.readline():
+        return line.strip()
+    raise Failed(f"{' '.join(words)} ended with {process.wait()}")

@@ -1,0 +1,207 @@
+"""The whole: a control plane, two nodes, a switch; pods are asked for with kubectl, as ever."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from cluster import image
+from cluster.host import Host, Wire, batch
+from cluster.services import control_plane, node_services, write_kubeconfig
+from cluster.space import Failed, Space, hierarchies, said, until
+
+HERE = Path(__file__).parent
+RAILS = tuple(f"rail{n}" for n in range(8))
+BRIDGES = ("management", *RAILS)
+CONTROL = "10.99.0.254"
+NODES = {"node1": 1, "node2": 2}
+CONTROLLERS = {"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids"}
+ADMIN = "/etc/kubernetes/admin.conf"
+
+
+def missing() -> str:
+    """Why there can be no cluster on this machine; empty if there can."""
+    if os.geteuid() != 0:
+        return "root, to make namespaces and cgroups"
+    if lacking := CONTROLLERS - {name for path in hierarchies() for name in path.name.split(",")}:
+        return f"cgroups of version 1, which the nodes' kubelets use here: not mounted are {', '.join(sorted(lacking))}"
+    return ""
+
+
+def built() -> Path:
+    """The directory of the cluster's programs, which are built if need be.  Raises Failed."""
+    done = subprocess.run([HERE / "build"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failed(done.stderr.strip())
+    return Path(done.stdout.strip())
+
+
+class Cluster:
+    """Up for the time of a ``with`` block.
+
+    ``nodes`` are node1 and node2: Hosts with kubelet, containerd 2 and hpn, and rail0 to rail7 in common.  ``control``
+    is the host of etcd, API server, controller manager and scheduler, which runs no pod.  ``programs`` is what `build`
+    printed, ``binary`` dist/hpn.
+    """
+
+    def __init__(self, programs: Path, binary: Path) -> None:
+        self._programs = programs
+        self._binary = binary
+        self._stack = ExitStack()
+        self.folder: Path
+        self.control: Host
+        self.nodes: dict[str, Host] = {}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            switch = self._keeper(stack)
+            batch(switch, [f"link add {name} type bridge" for name in BRIDGES])
+            batch(switch, [f"link set {name} up" for name in BRIDGES])
+            image.write(self.folder / "image.tar")
+            self._start_control(switch)
+            for name, number in NODES.items():
+                self._make_node(switch, name, number)
+            self._await_api()
+            for node in self.nodes.values():
+                self.boot(node)
+            self.apply(*(HERE / "objects").glob("*.yaml"))
+            self.wait_ready()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def hosts(self) -> dict[str, Host]:
+        """All of them, by name."""
+        return {"control": self.control, **self.nodes}
+
+    def boot(self, node: Host) -> None:
+        """Power on, and start what systemd would."""
+        node.boot()
+        node.service("containerd").start()
+        node.service("agent").start()
+        until(lambda: node.run("test", "-S", "/run/containerd/containerd.sock", check=False).returncode == 0,
+              f"containerd of {node.name}", 60)  # fmt: skip
+        until(lambda: self._import(node), f"the image of {node.name}", 60)
+        node.service("kubelet").start()
+
+    def kubectl(self, *words: str, stdin: str | None = None, check: bool = True, timeout: float = 180) -> str:
+        """What kubectl prints, as the cluster's administrator.  Raises Failed."""
+        argv = [str(self._programs / "kubectl"), f"--kubeconfig={ADMIN}", "--cache-dir=/run/home/cache", *words]
+        return str(self.control.run(*argv, stdin=stdin, check=check, timeout=timeout).stdout)
+
+    def apply(self, *manifests: Mapping[str, Any] | Path) -> None:
+        """Apply objects, or files of them."""
+        texts = [m.read_text() if isinstance(m, Path) else json.dumps(m) for m in manifests]
+        self.kubectl("apply", "--filename=-", stdin="\n---\n".join(texts))
+
+    def get(self, *words: str) -> Any:
+        """`kubectl get` of them, decoded."""
+        return json.loads(self.kubectl("get", "--output=json", *words))
+
+    def delete(self, *words: str) -> None:
+        """`kubectl delete` of them, until they are gone."""
+        self.kubectl("delete", "--timeout=120s", "--ignore-not-found", *words)
+
+    def wait(self, condition: str, *words: str, timeout: int = 120) -> None:
+        """Until they have the condition, such as Ready."""
+        self.kubectl("wait", f"--for=condition={condition}", f"--timeout={timeout}s", *words)
+
+    def wait_ready(self, patience: float = 120) -> None:
+        """Until every node is Ready in this boot."""
+
+        def ready() -> bool:
+            found = {node["metadata"]["name"]: node["status"] for node in self.get("nodes")["items"]}
+            return all(
+                name in found
+                and found[name]["nodeInfo"]["bootID"] == node.boot_id()
+                and any(c["type"] == "Ready" and c["status"] == "True" for c in found[name]["conditions"])
+                for name, node in self.nodes.items()
+            )
+
+        until(ready, "both nodes to be Ready", patience, 0.2)
+
+    def containers(self, *pods: str) -> dict[str, str]:
+        """Of each of these pods that is Ready, or of all if none is named, its first container's id."""
+        found = self.get("pods")["items"]
+        return {
+            pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["containerID"]
+            for pod in found
+            if (not pods or pod["metadata"]["name"] in pods)
+            and any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
+        }
+
+    def wait_restarted(self, before: Mapping[str, str], patience: float = 120) -> None:
+        """Until these pods are Ready with other containers.  Until kubelet is up again, their status is as before."""
+
+        def restarted() -> bool:
+            now = self.containers(*before)
+            return now.keys() == before.keys() and not now.items() & before.items()
+
+        until(restarted, f"{', '.join(before)} to be Ready again", patience, 0.2)
+
+    def execute(self, pod: str, *argv: str, namespace: str = "default") -> str:
+        """What argv prints in the pod's first container.  Raises Failed."""
+        return self.kubectl("exec", f"--namespace={namespace}", pod, "--", *argv)
+
+    def _keeper(self, stack: ExitStack) -> Space:
+        words = [sys.executable, str(HERE / "keeper.py")]
+        keeper = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd="/"
+        )
+        stack.enter_context(keeper)  # closes its input, and waits until all is gone
+        assert keeper.stdout
+        up = json.loads(said(keeper.stdout, keeper, words))
+        self.folder = Path(up["folder"])
+        return Space("switch", up["pid"])
+
+    def _start_control(self, switch: Space) -> None:
+        wire = Wire("eth0", "management", f"{CONTROL}/24")
+        self.control = Host("control", CONTROL, switch, self.folder, [wire])
+        self.control.boot()
+        control_plane(self.control, self._programs)
+        write_kubeconfig(self.control.path(ADMIN), CONTROL, "admin")
+        for name in ("etcd", "kube-apiserver"):
+            self.control.service(name).start()
+
+    def _await_api(self) -> None:
+        until(lambda: self.kubectl("get", "--raw=/readyz", check=False) == "ok", "the API server", 180, 0.2)
+        for name in ("kube-controller-manager", "kube-scheduler"):
+            self.control.service(name).start()
+
+    def _make_node(self, switch: Space, name: str, number: int) -> None:
+        address = f"10.99.0.{number}"
+        wires = [Wire("eth0", "management", f"{address}/24"), *(Wire(rail, rail) for rail in RAILS)]
+        routes = {f"10.244.{n}.0/24": f"10.99.0.{n}" for n in NODES.values() if n != number} | {"default": CONTROL}
+        node = self.nodes[name] = Host(name, address, switch, self.folder, wires, routes)
+        node_services(node, self._programs, CONTROL)
+        plugins, networks = node.path("/opt/cni/bin"), node.path("/etc/cni/net.d")
+        for directory in (plugins, networks):
+            directory.mkdir(parents=True)
+        for plugin in ("bridge", "host-local", "loopback", "macvlan"):
+            shutil.copy(self._programs / plugin, plugins)
+        shutil.copy(self._binary, plugins / "hpn")
+        (plugins / "hpn-ipam").hardlink_to(plugins / "hpn")
+        (networks / "10-pods.conflist").write_text(json.dumps(pod_network(number)))
+
+    def _import(self, node: Host) -> bool:
+        ctr = [str(self._programs / "ctr"), "--namespace=k8s.io", "images"]
+        if image.NAME in node.run(*ctr, "list", "--quiet", check=False).stdout.split():
+            return True
+        return node.run(*ctr, "import", str(self.folder / "image.tar"), check=False).returncode == 0
+
+
+def pod_network(number: int) -> dict[str, Any]:
+    """The cluster's own network on a node: every pod's eth0."""
+    ipam = {"type": "host-local", "ranges": [[{"subnet": f"10.244.{number}.0/24"}]]}
+    bridge = {"type": "bridge", "bridge": "cni0", "isDefaultGateway": True, "hairpinMode": True, "ipam": ipam}
+    return {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}

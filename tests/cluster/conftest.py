@@ -1,0 +1,64 @@
+"""What the cluster tier needs: one cluster for all its tests, and of a test that failed, what the daemons said."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import require
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
+
+from cluster import two_nodes
+from cluster.space import Failed
+from cluster.two_nodes import Cluster
+
+_TAIL = 25
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The cluster, for the time of all tests."""
+    if lacking := two_nodes.missing():
+        require("cluster", lacking)
+    binary = Path(os.environ.get("HPN_BINARY", "unset"))
+    if not binary.exists():
+        require("cluster", "HPN_BINARY, which `make test` sets after building it")
+    try:
+        programs = two_nodes.built()
+    except Failed as e:
+        require("cluster", str(e))
+    with Cluster(programs, binary) as it:
+        yield it
+        logs = tmp_path_factory.getbasetemp() / "logs"
+        for name, host in it.hosts().items():
+            shutil.copytree(host.path("/var/log"), logs / name, ignore=shutil.ignore_patterns("pods", "containers"))
+
+
+@pytest.fixture
+def cluster(whole: Cluster, nothing_left: None) -> Iterator[Cluster]:
+    """The cluster, with both nodes Ready; after the test no pod and no attachment of it is left."""
+    whole.wait_ready()
+    yield whole
+    whole.delete("pods", "--all", "--namespace=default")
+    whole.delete("network-attachment-definitions", "--all", "--namespace=default")
+    for node in whole.nodes.values():
+        assert node.attachments() == []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> Any:
+    """Show with a failure what the cluster looked like, and the ends of its logs."""
+    report = yield
+    it: Cluster | None = getattr(item, "funcargs", {}).get("whole")
+    if report.failed and it:
+        for words in (("get", "pods,nodes", "--output=wide"), ("get", "events", "--sort-by=.lastTimestamp")):
+            report.sections.append((f"kubectl {' '.join(words)}", it.kubectl(*words, check=False)))
+        for name, host in it.hosts().items():
+            for service in host.services.values():
+                said = service.log.read_text(errors="replace") if service.log.exists() else ""
+                report.sections.append((f"{name}: {service.name}", "\n".join(said.splitlines()[-_TAIL:])))
+    return report
