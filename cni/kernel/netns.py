@@ -175,15 +175,27 @@ def inhabited() -> dict[int, str] | None:
         if root.startswith("net:["):
             found[int(root[5:-1])] = mount_point
     for process in filter(str.isdigit, os.listdir("/proc")):
-        path = f"/proc/{process}/ns/net"
         try:
-            found.setdefault(int(_link_of(path, process)[5:-1]), path)
+            for path, link in _links_of(process):
+                found.setdefault(int(link[5:-1]), path)
         except PermissionError:
             if process != "1":  # init may be beyond us, and is in no pod
                 return None
         except OSError:  # it ended while we looked
             continue
     return found
+
+
+def _links_of(process: str) -> Iterator[tuple[str, str]]:
+    """The paths of its namespaces, and where they lead.  Raises as ``_link_of`` does."""
+    path = f"/proc/{process}/ns/net"
+    try:
+        yield path, _link_of(path, process)
+    except FileNotFoundError:  # its first thread has ended, but others may run on
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with suppress(FileNotFoundError):
+                path = f"/proc/{process}/task/{thread}/ns/net"
+                yield path, _link_of(path, process)
 
 
 def _link_of(path: str, process: str) -> str:
@@ -219,9 +231,6 @@ def holders(number: int) -> Iterator[str]:
         root, mount_point = line.split()[3:5]
         if root == name:
             yield mount_point
-    for process in Path("/proc").glob("[0-9]*/ns/net"):
-        try:
-            if str(process.readlink()) == name:
-                yield str(process)
-        except OSError:  # it ended while we looked
-            continue
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # it ended while we looked, or is beyond us
+            yield from (path for path, link in _links_of(process) if link == name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from topology import Host, Pod, ip
+from topology import Host, Pod, ip, until
 from unit.ipam_calls import Net
 
 from cni.kernel import netns
@@ -118,6 +118,24 @@ def test_a_process_in_it_is_enough(net: Net, make_pod: MakePod) -> None:
         assert call(net, "ADD", new)["code"] == 103
     finally:
         process.communicate()
+    assert add(net, new) == freed
+
+
+def test_a_process_whose_first_thread_has_ended(net: Net, make_pod: MakePod) -> None:
+    """Its own link leads nowhere; the thread that waits for its input's end is in the namespace."""
+    lives, other, new = make_pod(), make_pod(), make_pod()
+    freed = add(net, lives)
+    add(net, other)
+    program = (
+        "import ctypes, sys, threading as t; t.Thread(target=sys.stdin.read).start(); ctypes.CDLL(None).pthread_exit(0)"
+    )
+    command = ["ip", "netns", "exec", lives.name, sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        until(lambda: ") Z " in Path(f"/proc/{process.pid}/stat").read_text())
+        number = lives.inode()
+        lives.gone()
+        assert call(net, "ADD", new)["code"] == 103
+        assert list(netns.holders(number))
     assert add(net, new) == freed
 
 
