@@ -84,9 +84,11 @@ def row(key: str, field: FieldInfo, text: str) -> str:
 
 def shown_default(field: FieldInfo) -> str:
     default = field.default
+    if field.default_factory:
+        default = field.get_default(call_default_factory=True, validated_data={})
     if default is PydanticUndefined:
         return "required"
-    if default is None or default == "" or isinstance(default, dict | BaseModel):
+    if default is None or default == "" or isinstance(default, dict | list | BaseModel):
         return ""
     return f"`{default}`" if isinstance(default, str) else f"`{json.dumps(default)}`"
 

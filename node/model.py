@@ -99,7 +99,8 @@ class Selector:
     """Which devices: those that agree with every field that is not empty, and with one value of it.
 
     - ``rdma``: only those with an RDMA device; ``vdpa``: only those with a vDPA device of this type.
-    - ``netdevs``: one of ``Device.names``; ``pf_names``: that of its PF; ``pf_addresses``: that of its PF, by address.
+    - ``netdevs``: one of ``Device.names``; ``pf_names``: that of its PF, in any case;
+      ``pf_addresses``: its PF's PCI address.  A PF is no VF of itself, so neither of these two selects one.
     """
 
     kinds: frozenset[Kind] = frozenset()

@@ -23,6 +23,8 @@ def why_refused(full_name: str) -> str:
 
 
 def _why_no_prefix(prefix: str) -> str:
+    if not prefix:
+        return "it has no prefix, and kubelet wants one; write it as example.com/rail0_vf"
     if prefix.endswith("kubernetes.io"):
         return "prefixes that end with kubernetes.io are Kubernetes' own; choose another"
     if prefix.startswith("requests."):

@@ -10,7 +10,8 @@ from ctl.main import HELP
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
-FILES = sorted(p for p in CONF.rglob("*") if p.suffix in (".conflist", ".conf", ".json", ".yaml", ".yml"))
+NODE = CONF / "node.yaml"  # what hpn node offers, and no network
+FILES = sorted(p for p in CONF.rglob("*") if p.suffix in (".conflist", ".conf", ".json", ".yaml", ".yml") and p != NODE)
 DEVICE = "0000:3b:02.0"
 
 # Kubernetes wraps a configuration in a NetworkAttachmentDefinition's spec.config: a block of JSON ("config: |"

@@ -1,14 +1,16 @@
 """The configurations we ship are ones we take."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from shipped import FILES, documents, plugins, requests, texts
+from shipped import FILES, NODE, documents, plugins, requests, texts
 
 from cni import config
 from cni.protocol import spec
 from ipam import config as ipam_config
+from node.config import own, settings
 
 HPN, HPN_IPAM = "hpn", "hpn-ipam"
 SHIPPED = [pytest.param(plugin, id=f"{path.name}-{at}") for path in FILES for at, plugin in enumerate(requests(path))]
@@ -35,6 +37,12 @@ def test_loads(plugin: dict[str, Any]) -> None:
         assert plugin.get("strict", True), "an example shows keys we know"
     if HPN_IPAM in _ipam(plugin):
         assert ipam_config.load(plugin, {}).sets
+
+
+def test_the_nodes_file_has_every_kind() -> None:
+    found = settings(NODE.read_bytes(), is_yaml=True)
+    assert (found.dialect, found.left_out, found.notes) == ("hpn", (), ())
+    assert set(re.findall(r"^  kind: (\w+)$", NODE.read_text(), re.MULTILINE)) == set(own.KINDS)
 
 
 def test_wrapped_configurations_are_found(tmp_path: Path) -> None:

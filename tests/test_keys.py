@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from cni import kinds, models
 from docs import keys
 from ipam import models as ipam_models
+from node.config import old, own, shared, sriov
 
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -33,8 +34,10 @@ def test_each_kind_has_its_section(kind: str) -> None:
 
 def test_no_object_is_missing() -> None:
     shown = {f"{module}.{name}" for page in PAGES for _, module, name, *_ in keys.TABLE.findall(page.read_text())}
-    ours = [models.Common, models.Rdma, models.PolicyRouting]
+    ours: list[type[BaseModel]] = [models.Common, models.Rdma, models.PolicyRouting]
     ours += [ipam_models.IpamKeys, ipam_models.RangeKeys, ipam_models.RailKeys, ipam_models.RouteKeys]
+    ours += [own.File, own.Entry, own.Selectors, own.Health, old.File, shared.File, shared.Entry, shared.Selectors]
+    ours += [sriov.File, sriov.Entry, sriov.NetDevice, sriov.AuxNetDevice]
     assert {f"{model.__module__}.{model.__name__}" for model in ours} <= shown
 
 

@@ -29,7 +29,7 @@ def test_taken(name: str) -> None:
         ("hca", "one '/'"),
         ("", "one '/'"),
         ("a/b/c", "one '/'"),
-        ("/x", "DNS name"),
+        ("/x", "no prefix"),
         ("example_prefix/x", "DNS name"),
         ("Intel.com/x", "DNS name"),
         ("intel..com/x", "DNS name"),

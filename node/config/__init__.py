@@ -1,0 +1,103 @@
+"""A configuration file -> Settings, whichever of four programs it was written for.
+
+The file's top key tells whose it is.  A peer's file is read as the peer's program reads it; ours is read strictly.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from cni.protocol.errors import InvalidConfig
+from cni.state import trust
+from node.config import document, old, own, shared, sriov
+from node.config.refused import Refused, meant, shown
+from node.model import Settings
+
+__all__ = ["DEFAULTS", "Refused", "read", "settings"]
+
+# Ours has a directory of its own, because a ConfigMap that is mounted hides what else is in its directory; /etc/cni is
+# full of others' files.
+DEFAULTS: Final = (
+    Path("/etc/hpn/node.yaml"),
+    Path("/k8s-rdma-shared-dev-plugin/config.json"),
+    Path("/etc/pcidp/config.json"),
+    Path("/k8s-rdma-sriov-dev-plugin/config.json"),
+)
+_MOST: Final = 1 << 20  # as a ConfigMap has
+# By which key a file is known; those of the peers in any case.
+_OURS: Final = "resources"
+_PEERS: Final = ("configList", "resourceList", "mode")
+
+
+def read(path: Path, *, prefix: str = "", cdi: bool = False) -> Settings:
+    """The file's settings.
+
+    - ``prefix``: of resources that the file gives none, in hpn's file and in sriov-network-device-plugin's, as that
+      program's --resource-prefix.
+    - ``cdi``: as if every resource were to be given by CDI names: the peers' --use-cdi.
+
+    Raises Refused, whatever is in the file, and if there is none or others than root could have written it.
+    """
+    try:
+        data = trust.read_trusted(str(path), _MOST)
+        return settings(data, is_yaml=_is_yaml(path, data or b""), prefix=prefix, cdi=cdi)
+    except Refused as e:
+        raise _in_file(path, e.msg, e) from e
+    except InvalidConfig as e:  # which names the file
+        raise Refused(e.msg) from e
+    except (OSError, ValueError) as e:
+        raise _in_file(path, f"it cannot be read ({getattr(e, 'strerror', None) or e})", e) from e
+
+
+def settings(data: bytes | None, *, is_yaml: bool, prefix: str = "", cdi: bool = False) -> Settings:
+    """``read`` of a file's contents; None if there is no file.  Raises Refused, which does not name the file."""
+    if data is None:
+        raise Refused("there is no such file; conf/node.yaml is an example")
+    parsed = document.parse(data, is_yaml=is_yaml)
+    match _dialect(parsed.value):
+        case "resources":
+            if parsed.twice:
+                raise Refused(f"the key {shown(parsed.twice[0])} is given twice in one object; remove one")
+            found = own.settings(parsed.value, prefix=prefix, cdi=cdi)
+        case "configList":
+            found = shared.settings(parsed.value, cdi=cdi)
+        case "resourceList":
+            found = sriov.settings(parsed.value, prefix=prefix, cdi=cdi)
+        case _:
+            found = old.settings(parsed.value, cdi=cdi)
+    if not found.resources:
+        raise Refused("; ".join(found.left_out))
+    twice = tuple(f"the key {shown(key)} is given twice in one object, and the last counts" for key in parsed.twice)
+    return replace(found, notes=twice + found.notes)
+
+
+def _dialect(value: Any) -> str:
+    """The key by which the file is known.  Raises Refused."""
+    if not isinstance(value, dict):
+        raise Refused(f"{shown(value)} is not an object with resources; conf/node.yaml is an example")
+    if "apiVersion" in value and "kind" in value:
+        kind = shown(value["kind"])
+        raise Refused(f"it is a Kubernetes object (kind {kind}); give the file that stands in it, below data")
+    lower = {key.lower() for key in value}
+    found = [_OURS] * (_OURS in value) + [key for key in _PEERS if key.lower() in lower]
+    if len(found) > 1:
+        raise Refused(f"it has {' and '.join(found)}, which are keys of different programs' files; remove one")
+    if not found:
+        guesses = filter(None, (meant(key, (_OURS, *_PEERS)) for key in value))
+        remedy = next(guesses, f"; write {_OURS}, of which conf/node.yaml is an example")
+        raise Refused(f"it has none of the keys {', '.join((_OURS, *_PEERS))}{remedy}")
+    return found[0]
+
+
+def _is_yaml(path: Path, data: bytes) -> bool:
+    if path.suffix.lower() in (".yaml", ".yml", ".json"):
+        return path.suffix.lower() != ".json"
+    return not data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
+
+
+def _in_file(path: Path, why: str, error: BaseException) -> Refused:
+    name = str(path)
+    refused = Refused(f"{name if name.isprintable() else repr(name)}: {why}")
+    for note in getattr(error, "__notes__", ()):
+        refused.add_note(note)
+    return refused

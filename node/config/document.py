@@ -1,0 +1,163 @@
+"""The bytes of a configuration file -> what it says, whether they are JSON or YAML.
+
+YAML as its 1.2 has it: 0101 is text and no octal number, on and off are text, and 0000:03:00.2 is no number of base 60.
+There are no aliases, which could make a few lines into a billion, no tags, and no second document.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from json import JSONDecodeError
+from typing import Any, Final
+
+import yaml
+
+from node.config.refused import Refused, shown
+
+# Deeper than any file that means something, and far from what Python's stack can take.
+_DEPTH: Final = 32
+_TAG: Final = "tag:yaml.org,2002:"
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a file says, and the keys that it gives twice in one object; the last one counts, as to Go."""
+
+    value: Any
+    twice: tuple[str, ...] = ()
+
+
+def parse(data: bytes, *, is_yaml: bool) -> Document:
+    """Raises Refused, with the line where there is one."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        line = data.count(b"\n", 0, e.start) + 1
+        raise Refused(f"line {line}: it is not UTF-8 (byte 0x{data[e.start]:02x}); save it as UTF-8") from e
+    if not text.strip():
+        raise Refused("it is empty; conf/node.yaml is an example")
+    try:
+        document = Document(_from_yaml(text)) if is_yaml else _from_json(text)
+    except RecursionError as e:
+        raise _too_deep() from e
+    _refuse_depth(document.value)
+    return document
+
+
+def _from_json(text: str) -> Document:
+    twice = list[str]()
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice.extend(name for name in found if names.count(name) > 1)
+        return found
+
+    def constant(name: str) -> Any:
+        raise Refused(f"{name} is not JSON; write a number")
+
+    try:
+        return Document(json.loads(text, object_pairs_hook=members, parse_constant=constant), tuple(twice))
+    except JSONDecodeError as e:
+        raise Refused(_why_not_json(text, e)) from e
+    except ValueError as e:  # a number of thousands of digits
+        raise Refused(f"it has a number that is too long ({e}); shorten it") from e
+
+
+def _why_not_json(text: str, error: JSONDecodeError) -> str:
+    before, after = text[: error.pos].rstrip(), text[error.pos :].lstrip()
+    if after.startswith(","):
+        before, after = f"{before},", after[1:].lstrip()
+    if before.endswith(",") and after[:1] in ("]", "}"):
+        comma = text.rindex(",", 0, error.pos + 1)
+        return f"line {text.count(chr(10), 0, comma) + 1}: trailing comma before {after[0]}; remove the comma"
+    if after[:1] in ("#", "/"):
+        return f"line {error.lineno}: JSON has no comments; remove it, or name the file .yaml"
+    return f"line {error.lineno}, column {error.colno}: it is not JSON ({error.msg}); correct it"
+
+
+class _Loader(yaml.SafeLoader):
+    """What finds nodes, and decides which of the plain ones are no text."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012  # PyYAML's own way to have others
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise Refused(f"line {event.start_mark.line + 1}: aliases are not taken here; write it out")
+        return super().compose_node(parent, index)
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|", "~n"),
+    ("bool", r"true|false", "tf"),
+    ("int", r"0|-?[1-9][0-9]*", "-0123456789"),
+    ("float", r"-?(0|[1-9][0-9]*)\.[0-9]+", "-0123456789"),
+):
+    _Loader.add_implicit_resolver(
+        f"{_TAG}{_tag}", re.compile(rf"(?:{_pattern})\Z"), [*_first, *([""] * (_tag == "null"))]
+    )
+
+_SCALARS: Final[Any] = {
+    f"{_TAG}str": str,
+    f"{_TAG}null": lambda _: None,
+    f"{_TAG}bool": lambda text: text == "true",
+    f"{_TAG}int": int,
+    f"{_TAG}float": float,
+}
+
+
+def _from_yaml(text: str) -> Any:
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as e:
+        mark = e.problem_mark or e.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise Refused(f"{where}it is not YAML ({e.problem or e.context}); correct it") from e
+    except yaml.YAMLError as e:
+        raise Refused(f"it is not YAML ({' '.join(str(e).split())}); correct it") from e
+    return None if node is None else _value(node)
+
+
+def _value(node: Any) -> Any:
+    line = node.start_mark.line + 1
+    match node:
+        case yaml.MappingNode() if node.tag == f"{_TAG}map":
+            return _members(node.value)
+        case yaml.SequenceNode() if node.tag == f"{_TAG}seq":
+            return [_value(one) for one in node.value]
+        case yaml.ScalarNode() if node.tag in _SCALARS:
+            try:
+                return _SCALARS[node.tag](node.value)
+            except ValueError as e:
+                raise Refused(
+                    f"line {line}: {shown(node.value)} is no {node.tag.removeprefix(_TAG)}; correct it"
+                ) from e
+    raise Refused(f"line {line}: the tag {shown(node.tag)} is not taken here; remove it")
+
+
+def _members(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+    found = dict[str, Any]()
+    for key, value in pairs:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise Refused(f"line {line}: a key must be text; correct it")
+        if key.value in found:
+            raise Refused(f"line {line}: the key {shown(key.value)} is there a second time; remove one")
+        found[key.value] = _value(value)
+    return found
+
+
+def _refuse_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_DEPTH):
+        lists = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        level = [below for one in lists for below in one]
+    if level:
+        raise _too_deep()
+
+
+def _too_deep() -> Refused:
+    return Refused(f"its objects and lists are more than {_DEPTH} deep; no key of any dialect is, so correct it")

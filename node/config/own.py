@@ -1,0 +1,241 @@
+"""hpn's own file: "resources".  What it does not know, it refuses."""
+
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from node.config import values
+from node.config.functions import entries
+from node.config.peers import MOST, named_well, refuse_twins
+from node.config.refused import Refused, because, shown
+from node.model import Kind, Resource, Selector, Settings, Sharing, Verbs
+
+PROGRAM: Final = "hpn"
+_Seconds = Annotated[float, Field(ge=0, le=3600)]
+
+
+class Section(BaseModel):
+    """An object of ours."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class File(Section):
+    """The whole file."""
+
+    resources: list[Any]
+    """What pods can ask for: [below](#resources).  Of a device that two of them select, the first gets it, unless both
+    share it.
+    Refused: empty"""
+    health: Any = {}
+    """When a device counts as ill: [below](#health).
+    Value: object"""
+
+
+class Health(Section):
+    """``health``."""
+
+    downAfter: _Seconds = 10.0  # noqa: N815
+    """Seconds for which a link must be down, before kubelet is told."""
+    upAfter: _Seconds = 30.0  # noqa: N815
+    """Seconds for which it must be up again."""
+
+
+class Entry(Section):
+    """An entry of ``resources``."""
+
+    name: str
+    """What a pod asks for, as `nvidia.com/rail0_vf`.  Without a prefix it has that of `--resource-prefix`.
+    Refused: twice in the file"""
+    kind: Literal["vf", "pf", "sf", "shared", "master"]
+    """`vf`, `pf`, `sf`: VFs, whole PFs, scalable functions, each for one container.  `shared`: HCAs, each for `count`
+    containers at a time.  `master`: interfaces for macvlan or ipvlan, each for `count` containers."""
+    selectors: Any = None
+    """Which devices of this kind: [below](#selectors).
+    Value: object, list of objects
+    Default: all; of `pf` and `master` required
+    Refused: empty list"""
+    count: Annotated[int, Field(ge=1, le=MOST)] | None = None
+    """How many containers may share each device; with `pooled`, all of them.
+    Default: `100`
+    Refused: with other kinds than `shared` and `master`"""
+    pooled: bool = False
+    """A container gets all devices of the resource at once, and not one of them.
+    Refused: with other kinds than `shared`"""
+    rdma: Literal["verbs", "management", "none"] | None = None
+    """Which RDMA nodes a container gets of its device: uverbs and rdma_cm; umad and issm too, with which it can manage
+    the whole InfiniBand subnet; or none.
+    Default: `verbs`; of `master` `none`
+    Refused: `none` with `shared`"""
+    topology: bool = True
+    """Tell kubelet the NUMA nodes, so that it can choose a device near the pod's processors and GPUs."""
+    cdi: bool = False
+    """Give devices by CDI names, and not by device nodes; `--use-cdi` does it for all resources."""
+    vhostNet: bool = False  # noqa: N815
+    """Give `/dev/vhost-net` and `/dev/net/tun` too."""
+    additionalInfo: dict[str, dict[str, str]] = {}  # noqa: N815
+    """What `PCIDEVICE_..._INFO` says besides, by bus address or for `*`.
+    Default: nothing"""
+
+
+class Selectors(Section):
+    """An object of ``selectors``."""
+
+    pfNames: list[values.Pf] = []  # noqa: N815
+    """Interfaces of the PFs whose VFs or scalable functions they are; `rail0#0,2-7` are some of them.
+    Refused: with `pf` and `master`"""
+    rootDevices: list[values.RootDevice] = []  # noqa: N815
+    """PCI addresses of these PFs, likewise.
+    Refused: with `pf` and `master`"""
+    ifNames: list[values.Interface] = []  # noqa: N815
+    """The devices' own interfaces."""
+    pciAddresses: list[values.PciAddress] = []  # noqa: N815
+    """The devices' own PCI addresses.
+    Refused: with `sf`"""
+    vendors: list[values.PciId] = []
+    """PCI vendors, as `15b3`; of a scalable function its PF's."""
+    devices: list[values.PciId] = []
+    """PCI devices, as `101e`, likewise."""
+    drivers: list[values.Driver] = []
+    """Drivers."""
+    acpiIndexes: list[values.AcpiIndex] = []  # noqa: N815
+    """ACPI indexes: the number in an interface's name such as `eno1`."""
+    linkTypes: list[Literal["ether", "infiniband"]] = []  # noqa: N815
+    """Link types.
+    Value: list of `ether`, `infiniband`"""
+    pKeys: list[values.PKey] = []  # noqa: N815
+    """InfiniBand partition keys, as `0x8001`; the membership bit is not compared."""
+    isRdma: bool = False  # noqa: N815
+    """Only devices with an RDMA device; those of `shared` always have one."""
+    vdpaType: Literal["vhost", "virtio"] | None = None  # noqa: N815
+    """Only VFs with a vDPA device of this type.
+    Refused: with other kinds than `vf`"""
+    kinds: list[Literal["pf", "vf", "sf", "netdev"]] = []
+    """What the devices are; `netdev` is an interface without a device below it, such as a bond or a VLAN.
+    Value: list of `pf`, `vf`, `sf`, `netdev`
+    Default: `pf` and `netdev`
+    Refused: with other kinds than `shared` and `master`"""
+
+
+_SHAREABLE: Final = frozenset({Kind.PF, Kind.NETDEV})
+# Of each kind what the devices are, where the selectors do not say it.
+KINDS: Final = {
+    "vf": frozenset({Kind.VF}),
+    "pf": frozenset({Kind.PF}),
+    "sf": frozenset({Kind.SF}),
+    "shared": _SHAREABLE,
+    "master": _SHAREABLE,
+}
+_VERBS: Final = {"verbs": Verbs.CHOSEN, "management": Verbs.MANAGEMENT, "none": Verbs.NONE}
+_COUNT: Final = 100
+Taken = TypeVar("Taken", bound=Section)
+
+
+def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
+    """Raises Refused."""
+    file = _take(File, document, "")
+    health = _take(Health, file.health, "health")
+    if not file.resources:
+        raise Refused("resources [] has no entry; add one")
+    resources = [_resource(one, f"resources[{at}]", prefix, cdi=cdi) for at, one in enumerate(file.resources)]
+    refuse_twins(resources)
+    left_out = list[str]()
+    kept = tuple(named_well(resources, left_out))
+    return Settings(kept, PROGRAM, health.downAfter, health.upAfter, left_out=tuple(left_out))
+
+
+def _take(model: type[Taken], value: Any, path: str) -> Taken:
+    if not isinstance(value, dict):
+        raise Refused(f"{path} {shown(value)} is not an object; write it in {{ }}")
+    try:
+        return model.model_validate(value)
+    except ValidationError as e:
+        raise because(e, model, path) from e
+
+
+def _resource(value: Any, path: str, prefix: str, *, cdi: bool) -> Resource:
+    entry = _take(Entry, value, path)
+    _refuse_foreign_keys(entry, path)
+    before, slash, name = entry.name.rpartition("/")
+    return Resource(
+        prefix=before if slash else prefix,
+        name=name,
+        sharing=Sharing.SHARED if _is_shared(entry) else Sharing.EXCLUSIVE,
+        selectors=tuple(_selector(entry, one, at) for at, one in _objects(entry, f"{path}.selectors")),
+        count=(entry.count or _COUNT) if _is_shared(entry) else 1,
+        pooled=entry.pooled,
+        verbs=_VERBS[entry.rdma or ("none" if entry.kind == "master" else "verbs")],
+        topology=entry.topology,
+        cdi=cdi or entry.cdi,
+        vhost_net=entry.vhostNet,
+        extra=entry.additionalInfo,
+        source=path,
+    )
+
+
+def _is_shared(entry: Entry) -> bool:
+    return entry.kind in ("shared", "master")
+
+
+def _refuse_foreign_keys(entry: Entry, path: str) -> None:
+    of_kind = f"with kind {entry.kind}"
+    if entry.count is not None and not _is_shared(entry):
+        raise Refused(f"{path}.count {entry.count} {of_kind}: each of these is one container's; remove count")
+    if entry.pooled and entry.kind != "shared":
+        raise Refused(f"{path}.pooled true {of_kind}: only shared HCAs can be pooled; remove pooled")
+    if entry.rdma == "none" and entry.kind == "shared":
+        raise Refused(f'{path}.rdma "none" {of_kind}: nothing would be shared; remove rdma, or use kind master')
+    if entry.selectors is None and entry.kind in ("pf", "master"):
+        raise Refused(f"{path}.selectors is missing; {entry.kind} does not stand for every interface; add ifNames")
+
+
+def _objects(entry: Entry, path: str) -> list[tuple[str, Selectors]]:
+    """The objects of ``selectors``, and their places."""
+    match entry.selectors:
+        case None:
+            return [(path, Selectors())]
+        case []:
+            raise Refused(f"{path} [] has no entry; add one, or remove selectors for all of kind {entry.kind}")
+        case list() as listed:
+            return [(f"{path}[{at}]", _take(Selectors, one, f"{path}[{at}]")) for at, one in enumerate(listed)]
+        case one:
+            return [(path, _take(Selectors, one, path))]
+
+
+def _selector(entry: Entry, given: Selectors, path: str) -> Selector:
+    _refuse_foreign_selectors(entry, given, path)
+    pf_names, wrong = entries(given.pfNames)
+    pf_addresses, wrong_too = entries(given.rootDevices)
+    for key, why in [*(("pfNames", why) for why in wrong), *(("rootDevices", why) for why in wrong_too)]:
+        raise Refused(f"{path}.{key}: {why}")
+    return Selector(
+        kinds=frozenset(map(Kind, given.kinds)) or KINDS[entry.kind],
+        vendors=frozenset(given.vendors),
+        products=frozenset(given.devices),
+        drivers=frozenset(given.drivers),
+        addresses=frozenset(given.pciAddresses),
+        acpi_indexes=frozenset(given.acpiIndexes),
+        netdevs=frozenset(given.ifNames),
+        pf_names=pf_names,
+        pf_addresses=pf_addresses,
+        link_types=frozenset(given.linkTypes),
+        pkeys=frozenset(map(values.pkey, given.pKeys)),
+        rdma=given.isRdma or entry.kind == "shared",
+        vdpa=given.vdpaType or "",
+    )
+
+
+def _refuse_foreign_selectors(entry: Entry, given: Selectors, path: str) -> None:
+    foreign = {
+        "pfNames": ("pf", "master"),
+        "rootDevices": ("pf", "master"),
+        "pciAddresses": ("sf",),
+        "vdpaType": ("pf", "sf", "shared", "master"),
+        "kinds": ("vf", "pf", "sf"),
+    }
+    for key, kinds in foreign.items():
+        if getattr(given, key) and entry.kind in kinds:
+            remedy = "use rootDevices" if entry.kind == "sf" else "use ifNames" if key != "kinds" else "remove it"
+            raise Refused(f"{path}.{key} {shown(getattr(given, key))} selects nothing of kind {entry.kind}; {remedy}")
+    if entry.kind in ("pf", "master") and given == Selectors():
+        raise Refused(f"{path} {{}} stands for every interface of the node; add ifNames")

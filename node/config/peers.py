@@ -1,0 +1,66 @@
+"""How the peers' programs read their files: with Go's encoding/json.
+
+A key in any case, null for what is not given, of a key that is there twice the last, and keys that the program does not
+know passed over.  A value of a wrong type refuses the whole file.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from node.config.refused import Refused, because, below, meant, shown
+from node.model import Resource
+from node.naming import why_refused
+
+# kubelet reads no message of more than 4 MiB, and so many IDs with their NUMA node take half of that.
+MOST: Final = 50_000
+
+Texts = Annotated[list[str], Field(default_factory=list)]
+
+
+class Object(BaseModel):
+    """An object of a peer's file; its keys are those that the peer's program reads."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+Taken = TypeVar("Taken", bound=Object)
+
+
+def take(model: type[Taken], value: Any, path: str, notes: list[str]) -> Taken:
+    """The object as Go would read it; what it would pass over is said in ``notes``.  Raises Refused."""
+    if not isinstance(value, dict):
+        raise Refused(f"{path} {shown(value)} is not an object; write it in {{ }}")
+    known = {key.lower(): key for key in model.model_fields}
+    found = dict[str, Any]()
+    for given, member in value.items():
+        key, at = known.get(given.lower()), below(path, given)
+        if key is None:
+            notes.append(f"{at} is passed over, there and here{meant(given, model.model_fields)}")
+        elif member is not None:
+            if key in found:
+                notes.append(f"{at} is one key in two spellings, and the last counts; remove one")
+            found[key] = member
+    try:
+        return model.model_validate(found)
+    except ValidationError as e:
+        raise because(e, model, path) from e
+
+
+def refuse_twins(resources: list[Resource]) -> None:
+    """Raise Refused for two resources of one name."""
+    first = dict[str, str]()
+    for resource in resources:
+        if (name := resource.full_name) in first:
+            raise Refused(f"{first[name]} and {resource.source} are both called {shown(name)}; rename one")
+        first[name] = resource.source
+
+
+def named_well(resources: list[Resource], left_out: list[str]) -> Iterator[Resource]:
+    """Those whose name kubelet takes; the others are said in ``left_out``."""
+    for resource in resources:
+        if why := why_refused(resource.full_name):
+            left_out.append(f"{resource.source} {shown(resource.full_name)}: {why}")
+        else:
+            yield resource

@@ -1,0 +1,252 @@
+"""sriov-network-device-plugin's file: "resourceList" (its pkg/types/types.go, cmd/sriovdp/manager.go, pkg/factory)."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field
+
+from node.config.functions import entries
+from node.config.peers import Object, Texts, named_well, refuse_twins, take
+from node.config.refused import Refused, shown
+from node.model import Kind, Resource, Selector, Settings, Sharing, Verbs
+
+PROGRAM: Final = "sriov-network-device-plugin"
+PREFIX: Final = "intel.com"
+NO_PKEY: Final = -1
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
+
+
+class File(Object):
+    """The whole file."""
+
+    resourceList: list[Any]  # noqa: N815
+    """The resources.
+    Refused: empty"""
+
+
+class Entry(Object):
+    """An entry of ``resourceList``."""
+
+    resourceName: str = ""  # noqa: N815
+    """The name after the prefix.
+    Default: required
+    Refused: other than `A-Z a-z 0-9 _ -`; twice in the file with one prefix"""
+    resourcePrefix: str = ""  # noqa: N815
+    """The prefix.
+    Default: `--resource-prefix`, and without that `intel.com`"""
+    deviceType: Annotated[  # noqa: N815
+        Literal["netDevice", "auxNetDevice", "accelerator"],
+        BeforeValidator(lambda text: "netDevice" if text == "" else text),
+    ] = "netDevice"
+    """What it offers: VFs, and PFs that have no VFs; scalable functions; accelerators, which hpn leaves out.
+    Refused: another type"""
+    excludeTopology: bool = False  # noqa: N815
+    """kubelet is not told the NUMA nodes."""
+    selectors: Any = None
+    """Which devices: those that agree with one of the objects, in every list of it that is not empty.
+    Value: object, list of objects
+    Default: required"""
+    additionalInfo: Annotated[dict[str, dict[str, str]], Field(default_factory=dict)]  # noqa: N815
+    """What `PCIDEVICE_..._INFO` says besides, by PCI address or for `*`."""
+
+
+class Common(Object):
+    """What selectors of a ``netDevice`` and of an ``auxNetDevice`` have."""
+
+    vendors: Texts
+    """The PCI vendor, four hexadecimal digits in lower case; of a scalable function its PF's."""
+    devices: Texts
+    """The PCI device, likewise."""
+    drivers: Texts
+    """The driver."""
+    pfNames: Texts  # noqa: N815
+    """The PF's interface, and after `#` which of its VFs or scalable functions: `rail0#0,2-7`."""
+    rootDevices: Texts  # noqa: N815
+    """The PF's PCI address, likewise."""
+    linkTypes: Texts  # noqa: N815
+    """`ether` or `infiniband`."""
+    isRdma: bool = False  # noqa: N815
+    """Only devices with an RDMA device, which the container gets.
+    Refused: with `vdpaType`"""
+    needVhostNet: bool = False  # noqa: N815
+    """The container gets `/dev/vhost-net` and `/dev/net/tun`."""
+
+
+class NetDevice(Common):
+    """An object of ``selectors`` for a ``netDevice``."""
+
+    pciAddresses: Texts  # noqa: N815
+    """The device's PCI address."""
+    acpiIndexes: Texts  # noqa: N815
+    """Its ACPI index."""
+    ddpProfiles: Texts  # noqa: N815
+    """The resource is left out: hpn does not ask a NIC which profile it has loaded."""
+    pKeys: Texts  # noqa: N815
+    """InfiniBand partition keys, such as `0x8001`; the membership bit is not compared."""
+    vdpaType: str = ""  # noqa: N815
+    """`vhost` or `virtio`: only VFs with a vDPA device of this type.
+    Value: `vhost`, `virtio`"""
+
+
+class AuxNetDevice(Common):
+    """An object of ``selectors`` for an ``auxNetDevice``."""
+
+    acpiIndexes: Texts  # noqa: N815
+    """Nothing, there and here."""
+    auxTypes: Texts  # noqa: N815
+    """Must be `["sf"]`.
+    Default: required
+    Refused: another type"""
+
+
+class Accelerator(Object):
+    """An object of ``selectors`` for an ``accelerator``."""
+
+    vendors: Texts
+    devices: Texts
+    drivers: Texts
+    pciAddresses: Texts  # noqa: N815
+
+
+def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
+    """Raises Refused."""
+    notes, left_out, resources = list[str](), list[str](), list[Resource]()
+    file = take(File, document, "", notes)
+    if not file.resourceList:
+        raise Refused("resourceList [] has no entry; add one")
+    unserved = set[str]()
+    for at, value in enumerate(file.resourceList):
+        path = f"resourceList[{at}]"
+        entry = take(Entry, value, path, notes)
+        try:
+            given = _given(entry, f"{path}.selectors", notes)
+        except _PassedOver as e:
+            left_out.append(f"{e}; {PROGRAM} passes over such an entry too")
+            continue
+        resources.append(_resource(entry, given, path, notes, prefix=prefix, cdi=cdi))
+        if why := _why_unserved(entry, given, path):
+            left_out.append(why)
+            unserved.add(path)
+    refuse_twins(resources)
+    kept = tuple(named_well([one for one in resources if one.source not in unserved], left_out))
+    return Settings(kept, PROGRAM, left_out=tuple(left_out), notes=tuple(notes))
+
+
+class _PassedOver(Exception):
+    """An entry that the program warns of and passes over, and why."""
+
+
+_Given = dict[str, NetDevice | AuxNetDevice | Accelerator]
+_MODELS: Final[Mapping[str, type[NetDevice | AuxNetDevice | Accelerator]]] = {
+    "auxNetDevice": AuxNetDevice,
+    "accelerator": Accelerator,
+}
+
+
+def _given(entry: Entry, path: str, notes: list[str]) -> _Given:
+    """The objects of ``selectors``, by their places.  Raises Refused, _PassedOver."""
+    if entry.selectors is None:
+        raise Refused(f"{path} is missing; add it; {{}} stands for every device")
+    listed = entry.selectors if isinstance(entry.selectors, list) else None
+    objects = {path: entry.selectors} if listed is None else {f"{path}[{at}]": one for at, one in enumerate(listed)}
+    if not objects:
+        raise _PassedOver(f"{path} [] has no entry; {{}} stands for every device")
+    if null := [at for at, one in objects.items() if one is None]:
+        raise Refused(f"{null[0]} is null; remove it")
+    model = _MODELS.get(entry.deviceType, NetDevice)
+    try:
+        return {at: take(model, one, at, notes) for at, one in objects.items()}
+    except Refused as e:
+        raise _PassedOver(e.msg) from e
+
+
+def _why_unserved(entry: Entry, given: _Given, path: str) -> str:
+    """Why hpn cannot offer what the entry asks for, in words; empty if it can."""
+    if entry.deviceType == "accelerator":
+        return (
+            f"{path} {shown(entry.resourceName)} is an accelerator, and hpn offers network devices only; leave it to "
+            f"{PROGRAM}, with a file that has only such entries"
+        )
+    for at, one in given.items():
+        if isinstance(one, NetDevice) and one.ddpProfiles:
+            return (
+                f"{at}.ddpProfiles {shown(one.ddpProfiles)}: hpn does not ask a NIC which profile it has loaded, so "
+                f"{shown(entry.resourceName)} is left out; select by pfNames, rootDevices or pciAddresses"
+            )
+    return ""
+
+
+def _resource(entry: Entry, given: _Given, path: str, notes: list[str], *, prefix: str, cdi: bool) -> Resource:
+    if not _NAME.fullmatch(entry.resourceName):
+        raise Refused(
+            f"{path}.resourceName {shown(entry.resourceName)} must be of A-Z, a-z, 0-9, '_' and '-'; correct it"
+        )
+    of_network = {at: one for at, one in given.items() if isinstance(one, Common)}
+    for key in ("isRdma", "needVhostNet"):
+        wanted = [at for at, one in of_network.items() if getattr(one, key)]
+        if wanted and len(wanted) < len(of_network):
+            notes.append(f"{wanted[0]}.{key} counts for all devices of {path}, here, if they have what it asks for")
+    return Resource(
+        prefix=entry.resourcePrefix or prefix or PREFIX,
+        name=entry.resourceName,
+        sharing=Sharing.EXCLUSIVE,
+        selectors=tuple(_selector(one, at, notes) for at, one in of_network.items()),
+        verbs=Verbs.MANAGEMENT if any(one.isRdma for one in of_network.values()) else Verbs.NONE,
+        topology=not entry.excludeTopology,
+        cdi=cdi,
+        vhost_net=any(one.needVhostNet for one in of_network.values()),
+        extra=entry.additionalInfo,
+        source=path,
+    )
+
+
+def _selector(one: Common, path: str, notes: list[str]) -> Selector:
+    pf_names, wrong = entries(one.pfNames)
+    pf_addresses, wrong_too = entries(one.rootDevices)
+    notes += [f"{path}.pfNames: {why}" for why in wrong] + [f"{path}.rootDevices: {why}" for why in wrong_too]
+    common = Selector(
+        vendors=frozenset(one.vendors),
+        products=frozenset(one.devices),
+        drivers=frozenset(one.drivers),
+        pf_names=pf_names,
+        pf_addresses=pf_addresses,
+        link_types=frozenset(one.linkTypes),
+        rdma=one.isRdma,
+    )
+    return _network(one, common, path, notes) if isinstance(one, NetDevice) else _scalable(one, common, path, notes)
+
+
+def _network(one: NetDevice, common: Selector, path: str, notes: list[str]) -> Selector:
+    if one.isRdma and one.vdpaType:
+        raise Refused(f"{path} has both isRdma and vdpaType; remove one")
+    if one.vdpaType not in ("", "vhost", "virtio"):
+        notes.append(f"{path}.vdpaType {shown(one.vdpaType)} selects nothing; write vhost or virtio")
+    return replace(
+        common,
+        kinds=frozenset({Kind.PF, Kind.VF}),
+        addresses=frozenset(one.pciAddresses),
+        acpi_indexes=frozenset(one.acpiIndexes),
+        pkeys=frozenset(_pkeys(one.pKeys, path, notes)),
+        vdpa=one.vdpaType,
+    )
+
+
+def _scalable(one: Common, common: Selector, path: str, notes: list[str]) -> Selector:
+    types = one.auxTypes if isinstance(one, AuxNetDevice) else []
+    if not types or set(types) != {"sf"}:
+        raise Refused(f'{path}.auxTypes {shown(types)} must be ["sf"], the one type there is; write that')
+    if isinstance(one, AuxNetDevice) and one.acpiIndexes:
+        notes.append(f"{path}.acpiIndexes selects nothing for an auxNetDevice, there and here; remove it")
+    return replace(common, kinds=frozenset({Kind.SF}))
+
+
+def _pkeys(texts: list[str], path: str, notes: list[str]) -> Iterator[int]:
+    """Without the membership bit; NO_PKEY for what is none, because an empty set would select everything."""
+    for text in texts:
+        try:
+            yield int(text, 16) & 0x7FFF
+        except ValueError:
+            notes.append(f"{path}.pKeys {shown(text)} is no partition key and selects nothing; write it as 0x8001")
+            yield NO_PKEY

@@ -1,0 +1,95 @@
+"""The values of hpn's own file that have a form: each is checked, and brought to the one form that sysfs has."""
+
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator
+
+from cni.protocol import spec
+from node.config.functions import entries
+
+_PCI_ID: Final = re.compile(r"(0x)?[0-9a-f]{4}")
+_PCI_ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+_DRIVER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_NUMBER: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
+
+
+def _text(value: Any) -> Any:
+    """1018 for "1018": without quotes YAML takes it for a number."""
+    return str(value) if type(value) is int else value
+
+
+def _pci_id(text: str) -> str:
+    if not _PCI_ID.fullmatch(text.lower()):
+        raise ValueError("is not a PCI ID; write four hexadecimal digits, as lspci -n shows them: 15b3")
+    return text.lower().removeprefix("0x")
+
+
+def _pci_address(text: str) -> str:
+    if not _PCI_ADDRESS.fullmatch(text.lower()):
+        raise ValueError("is not a PCI address; write it as lspci -D does, 0000:3b:00.2")
+    return text.lower()
+
+
+def _interface(name: str) -> str:
+    if not name.isprintable() or (why := spec.bad_ifname(name)):
+        raise ValueError(f"cannot name an interface: {'it is not printable' if not name.isprintable() else why}")
+    return name
+
+
+def _driver(name: str) -> str:
+    if not _DRIVER.fullmatch(name):
+        raise ValueError("cannot name a driver; write it as in /sys/bus/pci/drivers, mlx5_core")
+    return name
+
+
+def _index(text: str) -> str:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError("is not an ACPI index; write the number in the device's acpi_index")
+    return text
+
+
+def _pf(text: str) -> str:
+    """ "rail0#0-3"."""
+    _interface(_name(text))
+    return text
+
+
+def _root_device(text: str) -> str:
+    """ "0000:3b:00.0#0-3"."""
+    _pci_address(_name(text))
+    return text.lower()
+
+
+def _name(text: str) -> str:
+    """What stands before the '#'.  Raises ValueError if what stands behind it selects nothing."""
+    (found,), wrong = entries([text])
+    if wrong:
+        raise ValueError(wrong[0].partition(": ")[2])
+    return found.name
+
+
+def pkey(text: str) -> int:
+    """ "0x8001" as 1, without the membership bit.  Raises ValueError."""
+    try:
+        number = int(text, 0)
+    except ValueError:
+        number = 0
+    if not 0 < number <= 0xFFFF or not number & 0x7FFF:
+        raise ValueError("is not a partition key; write it as 0x8001")
+    return number & 0x7FFF
+
+
+def _pkey(text: str) -> str:
+    pkey(text)
+    return text
+
+
+PciId = Annotated[str, BeforeValidator(_text), AfterValidator(_pci_id)]
+PciAddress = Annotated[str, AfterValidator(_pci_address)]
+Interface = Annotated[str, BeforeValidator(_text), AfterValidator(_interface)]
+Driver = Annotated[str, AfterValidator(_driver)]
+AcpiIndex = Annotated[str, BeforeValidator(_text), AfterValidator(_index)]
+Pf = Annotated[str, BeforeValidator(_text), AfterValidator(_pf)]
+RootDevice = Annotated[str, AfterValidator(_root_device)]
+PKey = Annotated[str, BeforeValidator(_text), AfterValidator(_pkey)]

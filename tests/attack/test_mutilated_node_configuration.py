@@ -1,0 +1,104 @@
+"""Configuration files of hpn node that nobody thought of: the program takes them, or refuses them in words.
+
+HPN_FUZZ=n tries n of them, HPN_FUZZ_SEED=s others; what fails says which it was.
+"""
+
+import copy
+import json
+import os
+import random
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import yaml
+from attack.mutation import CHANGES, VALUES, mutilated, objects
+from unit.node_files import ALL
+
+from node import config
+from node.config import Refused
+from node.model import Selector, Settings
+from node.naming import why_refused
+
+COUNT = int(os.environ.get("HPN_FUZZ", "5000"))
+SEED = int(os.environ.get("HPN_FUZZ_SEED", "1"))
+MOST = 50_000
+# What the other files have in these places.
+MEANT: Sequence[Any] = (
+    *(
+        "a",
+        "rdma",
+        "example.com",
+        "netDevice",
+        "accelerator",
+        "vf",
+        "master",
+        "#",
+        "a#",
+        "a#0-99999999999",
+        "A#1",
+        "a#1,",
+    ),
+    *("0x8001", "management", "kubernetes.io", ["sf"], ["a#1-2", "a#3"], [{}], {"vdpaType": "vhost", "isRdma": True}),
+    {"*": {"a": "b"}, "0000:3b:00.2": {}},
+)
+
+
+def documents(seed: int) -> Iterator[tuple[bytes, bool]]:
+    """File after file without end, and whether it is read as YAML."""
+    dice = random.Random(seed)
+    keys = sorted({key for file in ALL for one in objects(file) for key in one})
+    while True:
+        file = copy.deepcopy(dice.choice(ALL))
+        for _ in range(dice.choice((0, 1, 1, 2, 3, 5))):
+            within = dice.choice(list(objects(file)))
+            if within and dice.random() < 0.5:
+                key = dice.choice([*within, *keys])
+                within[key.upper() if dice.random() < 0.1 else key] = copy.deepcopy(dice.choice([*MEANT, *VALUES]))
+            else:
+                dice.choice(CHANGES)(dice, within)
+        is_yaml = dice.random() < 0.3
+        data = written(file, dice, is_yaml=is_yaml)
+        yield (mutilated(dice, data) if dice.random() < 0.2 else data), is_yaml
+
+
+def written(file: dict[str, Any], dice: random.Random, *, is_yaml: bool) -> bytes:
+    """As YAML only if that is short: PyYAML takes its time."""
+    text = json.dumps(file)
+    if is_yaml and len(text) < 20_000 and "\\ud800" not in text and dice.random() < 0.7:
+        text = yaml.safe_dump(file, allow_unicode=True)
+    return text.encode()
+
+
+def test_mutilated_files() -> None:
+    """No exception but Refused, whose sentence is one line that any terminal can show; what is taken can be offered."""
+    taken = 0
+    for number, (data, is_yaml) in enumerate(islice(documents(SEED), COUNT)):
+        said = f"HPN_FUZZ_SEED={SEED}, number {number}, yaml {is_yaml}: {data[:2000]!r}"
+        try:
+            settings = config.settings(data, is_yaml=is_yaml, prefix="example.com")
+        except Refused as e:
+            sentences = [e.msg, *getattr(e, "__notes__", ())]
+        else:
+            taken += 1
+            sentences = [*settings.left_out, *settings.notes]
+            assert can_be_offered(settings), said
+        assert all(is_a_line(one) for one in sentences), (sentences, said)
+    assert COUNT / 10 < taken < COUNT * 9 / 10, taken
+
+
+def is_a_line(sentence: str) -> bool:
+    return bool(sentence) and sentence.isprintable() and len(sentence) < 5_000
+
+
+def can_be_offered(settings: Settings) -> bool:
+    names = [one.full_name for one in settings.resources]
+    return (
+        bool(names)
+        and len(set(names)) == len(names)
+        and not any(map(why_refused, names))
+        and all(0 <= one.count <= MOST and one.selectors for one in settings.resources)
+        and all(isinstance(selector, Selector) for one in settings.resources for selector in one.selectors)
+        and 0 <= settings.down_after <= 3600
+        and 0 <= settings.up_after <= 3600
+    )
