@@ -1,0 +1,239 @@
+"""A gRPC server on one unix socket: methods by path, with one answer or with a stream of them."""
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from h2.errors import ErrorCodes
+from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset
+
+from cni.state import trust
+from node.grpc.connection import Connection, uid_of
+from node.grpc.messages import Inbox, framed
+from node.grpc.status import Code, Failed, encode
+from node.loop import Loop
+
+CONNECTIONS_MOST: Final = 64
+REQUEST_MOST: Final = 1 << 19  # bytes; kubelet's longest names all IDs of a resource: 3,000 of 63 letters, twice
+REQUEST_TIMEOUT: Final = 10.0  # seconds for a peer to send a request that it has begun, or its first
+_PAUSE: Final = 1.0  # seconds without newcomers when there are no descriptors for them
+_HEADERS: Final = ((b":status", b"200"), (b"content-type", b"application/grpc"))
+_NO_GRPC: Final = ((b":status", b"415"),)
+
+Unary = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A method that says what is true now, and again whenever that changes, for as long as the peer listens."""
+
+    began: Callable[["Watcher", bytes], None]
+    ended: Callable[["Watcher"], None]
+
+
+Methods = Mapping[str, Unary | Watched]
+
+
+@dataclass(eq=False)
+class Watcher:
+    """A peer that listens to a method."""
+
+    _connection: Connection
+    _stream: int
+    method: Watched
+
+    def tell(self, message: bytes) -> None:
+        """Send it.  What was told before and is not on its way yet is not sent any more, for it is true no longer."""
+        self._connection.send_data(self._stream, framed(message))
+        self._connection.flush()
+
+
+@dataclass(eq=False)
+class _Request:
+    path: str
+    inbox: Inbox = field(default_factory=lambda: Inbox(REQUEST_MOST))
+    since: float = field(default_factory=time.monotonic)
+
+
+class Server:
+    """Answers whoever is root, or the user that we are, until ``close``.
+
+    ``methods`` are by path, as in "/v1beta1.DevicePlugin/Allocate".  A method raises Failed to choose the status that
+    its peer gets; any other exception is said in the log and becomes INTERNAL.  ``say`` takes a sentence for the log.
+    """
+
+    def __init__(self, loop: Loop, listener: socket.socket, methods: Methods, say: Callable[[str], None]) -> None:
+        listener.setblocking(False)  # noqa: FBT003
+        self.loop, self._methods, self._say = loop, methods, say
+        self._listener = listener
+        self._peers = list[_Peer]()
+        self._said = set[str]()
+        self._watch()
+
+    def close(self) -> None:
+        """Close the socket and end all connections.  What leads to the socket is the caller's to remove."""
+        self.loop.unwatch(self._listener.fileno())
+        self._listener.close()
+        for peer in list(self._peers):
+            peer.connection.terminate()
+
+    def method(self, path: str) -> Unary | Watched:
+        """Raises Failed."""
+        if path not in self._methods:
+            raise Failed(Code.UNIMPLEMENTED, f"there is no method {path} here")
+        return self._methods[path]
+
+    def say_once(self, sentence: str) -> None:
+        """A peer that is always wrong must not fill the log."""
+        if sentence not in self._said and len(self._said) < 100:
+            self._said.add(sentence)
+            self._say(sentence)
+
+    def forget(self, peer: "_Peer") -> None:
+        self._peers.remove(peer)
+
+    def _watch(self) -> None:
+        if self._listener.fileno() >= 0:
+            self.loop.watch(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as e:
+            # The newcomer stays in the queue, so the listener stays readable.
+            self.say_once(f"nobody new is let in for {_PAUSE:.0f} s: {e.strerror}; raise the limit of open files")
+            self.loop.unwatch(self._listener.fileno())
+            self.loop.after(_PAUSE, self._watch)
+            return
+        sock.setblocking(False)  # noqa: FBT003
+        if not trust.is_trusted(uid_of(sock)) or not self._has_room():
+            sock.close()
+            return
+        peer = _Peer(self, sock)
+        self._peers.append(peer)
+        peer.connection.start()
+
+    def _has_room(self) -> bool:
+        """If there are too many, the one goes that has had no call for longest; whoever has one stays."""
+        if len(self._peers) < CONNECTIONS_MOST:
+            return True
+        idle = min((peer for peer in self._peers if not peer.is_busy), key=lambda peer: peer.since, default=None)
+        if idle:
+            idle.connection.terminate()
+        else:
+            self.say_once(f"{CONNECTIONS_MOST} connections have calls; no more are let in")
+        return idle is not None
+
+
+class _Peer:
+    """One connection to a server, and the calls that it has under way."""
+
+    def __init__(self, server: Server, sock: socket.socket) -> None:
+        self._server = server
+        self._requests = dict[int, _Request]()
+        self._watchers = dict[int, Watcher]()
+        self.connection = Connection(server.loop, sock, is_client=False, heard=self._heard, ended=self._ended)
+        self.since = time.monotonic()  # of its latest request, or of its connection
+        self._has_asked = self._is_timed = False
+        self._time()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._requests or self._watchers)
+
+    def _heard(self, event: Event) -> None:
+        if isinstance(event, RequestReceived):
+            self._begin(event.stream_id, dict(event.headers))
+        elif isinstance(event, DataReceived) and (request := self._requests.get(event.stream_id)):
+            try:
+                request.inbox.add(event.data)
+            except Failed as e:
+                self._refuse(event.stream_id, e)
+            if sum(len(request.inbox) for request in self._requests.values()) > 2 * REQUEST_MOST:
+                self.connection.end("it sends too many long requests at a time")
+        elif isinstance(event, StreamEnded) and (request := self._requests.pop(event.stream_id, None)):
+            self._has_asked = True
+            self._answer(event.stream_id, request)
+        elif isinstance(event, StreamReset):
+            self._drop(event.stream_id)
+
+    def _begin(self, stream: int, headers: Mapping[bytes, bytes]) -> None:
+        self.since = time.monotonic()
+        if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
+            self.connection.send_headers(stream, _NO_GRPC, ends=True)
+            self.connection.reset(stream, ErrorCodes.NO_ERROR)
+            return
+        self._requests[stream] = _Request(headers.get(b":path", b"").decode(errors="replace"))
+        self._time()
+
+    def _answer(self, stream: int, request: _Request) -> None:
+        try:
+            self._call(stream, self._server.method(request.path), request.inbox.message())
+        except Failed as e:
+            self._finish(stream, e)
+        except Exception as e:  # noqa: BLE001  # the one place where a method's exception becomes a status
+            self._server.say_once(f"{request.path} failed: {type(e).__name__}: {e}; please report this")
+            self._finish(stream, Failed(Code.INTERNAL, "it failed; the log of hpn node says why"))
+
+    def _call(self, stream: int, method: Unary | Watched, message: bytes) -> None:
+        if isinstance(method, Watched):
+            watcher = self._watchers[stream] = Watcher(self.connection, stream, method)
+            self.connection.send_headers(stream, _HEADERS)
+            method.began(watcher, message)
+            return
+        answer = framed(method(message))
+        self.connection.send_headers(stream, _HEADERS)
+        self.connection.send_data(stream, answer)
+        self.connection.finish(stream, _trailers(Code.OK, ""))
+
+    def _finish(self, stream: int, failed: Failed) -> None:
+        """Tell the peer how its call ended, in headers alone if none were sent."""
+        trailers = _trailers(failed.code, failed.message)
+        if self._drop(stream):
+            self.connection.finish(stream, trailers)
+        else:
+            self.connection.send_headers(stream, (*_HEADERS, *trailers), ends=True)
+
+    def _refuse(self, stream: int, failed: Failed) -> None:
+        """As it is still sending, also tell it to stop."""
+        del self._requests[stream]
+        self._finish(stream, failed)
+        self.connection.reset(stream, ErrorCodes.NO_ERROR)
+
+    def _drop(self, stream: int) -> Watcher | None:
+        self._requests.pop(stream, None)
+        if watcher := self._watchers.pop(stream, None):
+            watcher.method.ended(watcher)
+        return watcher
+
+    def _ended(self, reason: str) -> None:
+        self._server.forget(self)
+        if reason:
+            self._server.say_once(f"a connection was ended: {reason}")
+        for stream in list(self._watchers):
+            self._drop(stream)
+
+    def _time(self) -> None:
+        """Only one alarm at a time, and none while nothing is owed."""
+        if not self._is_timed:
+            self._is_timed = True
+            self._server.loop.after(REQUEST_TIMEOUT, self._look_after)
+
+    def _look_after(self) -> None:
+        self._is_timed = False
+        if not self.connection.is_open:
+            return
+        oldest = min((request.since for request in self._requests.values()), default=time.monotonic())
+        if time.monotonic() - oldest >= REQUEST_TIMEOUT or not (self._has_asked or self._requests):
+            self.connection.end(f"it did not finish a request in {REQUEST_TIMEOUT:.0f} s")
+        elif self._requests:
+            self._time()
+
+
+def _trailers(code: int, message: str) -> tuple[tuple[bytes, bytes], ...]:
+    status = (b"grpc-status", str(int(code)).encode())
+    return (status, (b"grpc-message", encode(message))) if message else (status,)

@@ -1,0 +1,246 @@
+"""A peer that breaks every rule costs the server a bounded amount of memory, and nobody else their answers."""
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.grpc_server import DEVICES, Served, serving
+
+from node.grpc.guard import FRAMES_MOST, PREFACE, Excess, Guard
+from node.grpc.messages import Inbox
+from node.grpc.server import CONNECTIONS_MOST
+from node.grpc.status import Failed
+
+DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+END_STREAM, END_HEADERS = 1, 4
+GROWTH = 12 << 20  # bytes that all of a test may cost
+
+
+def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
+    return struct.pack(">HBBBI", len(body) >> 8, len(body) & 255, kind, flags, stream) + body
+
+
+def header(name: bytes, value: bytes) -> bytes:
+    """HPACK: a literal without indexing, RFC 7541 6.2.2; for lengths below 127."""
+    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def request(stream: int, path: bytes, body: bytes = b"", *, flags: int = END_STREAM) -> bytes:
+    block = header(b":path", path) + header(b"content-type", b"application/grpc")
+    return frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, flags, stream, body)
+
+
+LONG = b"\0\0\7\0\0" + bytes(11_000)
+EMPTY = b"\0\0\0\0\0"
+HELLO = PREFACE + frame(SETTINGS, 0, 0)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with serving(tmp_path / "s.sock") as one:
+        yield one
+
+
+def echo(served: Served) -> float:
+    """Ask as a decent peer; the seconds that it took."""
+    began = time.monotonic()
+    with grpc.insecure_channel(f"unix:{served.path}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        assert channel.unary_unary("/t.Test/Echo")(b"on", timeout=30) == b"on"
+    return time.monotonic() - began
+
+
+def pour(sock: socket.socket, data: bytes) -> int:
+    """Send it, and read what comes; how much the server took before it hung up, or took no more for a second."""
+    rest = memoryview(data)
+    while rest:
+        readable, writable, _ = select.select([sock], [sock], [], 1)
+        if not readable and not writable:
+            break
+        try:
+            if writable:
+                rest = rest[sock.send(rest[: 1 << 14]) :]
+            if readable and not sock.recv(1 << 20):
+                break
+        except ConnectionError:
+            break
+    return len(data) - len(rest)
+
+
+def receive(sock: socket.socket, expected: bytes) -> None:
+    received = b""
+    while expected not in received:
+        received += (piece := sock.recv(1 << 16))
+        assert piece, received
+
+
+def hangs_up(sock: socket.socket) -> bool:
+    with suppress(ConnectionError):
+        while sock.recv(1 << 16):
+            pass
+    return True
+
+
+MANY = FRAMES_MOST + 1
+FLOODS = {
+    "ping": frame(PING, 0, 0, bytes(8)) * MANY,
+    "settings": frame(SETTINGS, 0, 0) * MANY,
+    "reset": b"".join(request(i, b"/t.Test/Watch") + frame(RST, 0, i, bytes(4)) for i in range(1, MANY, 2)),
+    "window": frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1") * MANY,
+    "empty": request(1, b"/t.Test/Echo", flags=0) + frame(DATA, 0, 1) * MANY,
+    "unknown": frame(99, 0, 0) * MANY,
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_floods(served: Served, flood: str) -> None:
+    echo(served)
+    before = served.peak
+    with served.connect() as sock:
+        pour(sock, HELLO + FLOODS[flood])
+        assert echo(served) < 5
+        assert hangs_up(sock)
+    assert served.peak - before < GROWTH
+
+
+def test_answers_that_nobody_reads(served: Served) -> None:
+    echo(served)
+    before = served.peak
+    with served.connect() as sock:
+        sock.settimeout(1)
+        with pytest.raises((TimeoutError, ConnectionError)):
+            sock.sendall(HELLO + frame(PING, 0, 0, bytes(8)) * 1_000_000)
+        assert echo(served) < 5
+    assert served.peak - before < GROWTH
+
+
+def test_a_watcher_that_reads_nothing(served: Served) -> None:
+    """It is told 2,000 lists, keeps all windows shut, and costs two of them."""
+    with served.connect() as shut, served.connect() as deaf:
+        shut.sendall(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)) + request(1, b"/t.Test/Watch", EMPTY))
+        deaf.sendall(HELLO + request(1, b"/t.Test/Watch", EMPTY))
+        with grpc.insecure_channel(f"unix:{served.path}") as channel:
+            tell = channel.unary_unary("/t.Test/Tell")
+            while tell(b"x", timeout=30) != b"2":
+                pass
+            before = served.peak
+            for _ in range(2000):
+                tell(DEVICES, timeout=30)
+    assert served.peak - before < GROWTH
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        HELLO + frame(GOAWAY, 0, 0, bytes(8)),
+        HELLO + frame(DATA, 0, 0, b"x"),
+        HELLO + frame(WINDOW_UPDATE, 0, 0, bytes(4)),
+        HELLO + frame(SETTINGS, 0, 0, b"x"),
+        HELLO + frame(CONTINUATION, 0, 1, b"x"),
+        HELLO + frame(HEADERS, END_HEADERS, 1, b"\xff" * 9),
+        HELLO + b"\xff\xff\xff\0\0\0\0\0\1",
+        HELLO + frame(HEADERS, 0, 1, bytes(1 << 14)) + frame(CONTINUATION, 0, 1, b"x"),
+        HELLO + frame(HEADERS, 0, 1) + frame(CONTINUATION, 0, 1) * 70,
+        HELLO + frame(HEADERS, END_HEADERS, 1, b"\x40" + header(b"x", b"y" * 120)[1:] + b"\xbe" * 9000),
+        HELLO + b"".join(request(2 * i + 1, b"/t.Test/Watch", EMPTY) for i in range(101)),
+        HELLO + b"".join(request(2 * i + 1, b"/t.Test/Echo", LONG, flags=0) for i in range(99)),
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_hangs_up_at_once(served: Served, data: bytes) -> None:
+    began = time.monotonic()
+    with served.connect() as sock:
+        pour(sock, data)
+        assert hangs_up(sock)
+    assert time.monotonic() - began < 5
+    assert echo(served) < 5
+
+
+def test_a_gigabyte_is_announced(served: Served) -> None:
+    with served.connect() as sock:
+        sock.sendall(HELLO + request(1, b"/t.Test/Echo", b"\0\x40\0\0\0" + bytes(9), flags=0))
+        receive(sock, frame(RST, 0, 1, bytes(4)))
+
+
+def test_half_of_everything(served: Served) -> None:
+    """Connections that send nothing, or half of something, end by themselves, and leave room for others."""
+    whole = HELLO + request(1, b"/t.Test/Echo", EMPTY)
+    began = time.monotonic()
+    peers = [served.connect() for _ in range(CONNECTIONS_MOST)]
+    for i, sock in enumerate(peers):
+        sock.sendall(whole[: i * (len(whole) - 1) // len(peers)])
+    assert echo(served) < 25
+    for sock in peers:
+        sock.settimeout(30)
+        assert hangs_up(sock)
+        sock.close()
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_a_byte_at_a_time(served: Served, size: int) -> None:
+    data = HELLO + request(1, b"/t.Test/Echo", b"\0\0\0\0\3abc")
+    with served.connect() as sock:
+        for at in range(0, len(data), size):
+            sock.sendall(data[at : at + size])
+        receive(sock, b"\0\0\0\0\3abc")
+
+
+@given(st.lists(st.integers(0, 1 << 14), max_size=20), st.integers(1, 99))
+def test_guard_finds_every_frame(lengths: list[int], step: int) -> None:
+    data = PREFACE + b"".join(frame(DATA, 0, 1, bytes(length)) for length in lengths)
+    guard = Guard(len(PREFACE))
+    for at in range(0, len(data), step):
+        guard.admit(data[at : at + step], 0.0)
+    with pytest.raises(Excess, match="a frame of 16385 bytes"):
+        guard.admit(frame(DATA, 0, 1, bytes((1 << 14) + 1)), 0.0)
+
+
+def test_guard_counts_anew() -> None:
+    guard = Guard(0)
+    for now in (0.0, 10.0, 20.0):
+        guard.admit(frame(PING, 0, 0) * FRAMES_MOST, now)
+    with pytest.raises(Excess, match="more than 20000 frames"):
+        guard.admit(frame(PING, 0, 0), 29.9)
+
+
+@given(st.binary(max_size=40), st.lists(st.integers(0, 40), max_size=5))
+def test_inbox(data: bytes, cuts: list[int]) -> None:
+    """However it is cut, it is the one message, or refused; and no byte is kept beyond the first message's."""
+    inbox, edges = Inbox(20), sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    expected = (
+        data[5:] if len(data) >= 5 and data[0] == 0 and int.from_bytes(data[1:5]) == len(data) - 5 <= 20 else None
+    )
+    found: bytes | None
+    try:
+        for a, b in pairwise(edges):
+            inbox.add(data[a:b])
+        found = inbox.message()
+    except Failed:
+        found = None
+    assert found == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10), st.integers(0, 255), st.integers(0, 5), st.binary(max_size=30)), max_size=30)
+)
+def test_any_frames(fuzzed: Served, frames: list[tuple[int, int, int, bytes]]) -> None:
+    with fuzzed.connect() as sock:
+        pour(sock, HELLO + b"".join(frame(*one) for one in frames))
+    assert fuzzed.process.poll() is None
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("fuzzed") / "s.sock") as one:
+        yield one
+        echo(one)
