@@ -2,6 +2,8 @@
 
 Below a trusted directory no link is followed.  Only regular files are opened: opening a FIFO can wait for ever, and
 opening a device can do anything.  Reading has a bound.
+
+And small files that others read, each replaced in one step.
 """
 
 import errno
@@ -14,6 +16,7 @@ from typing import Final
 
 # Such a descriptor names a file and does not open it, so it is safe on anything (man 2 open, O_PATH).
 _HANDLE: Final = os.O_PATH | os.O_CLOEXEC
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _KINDS: Final = {
     stat.S_IFLNK: "a link",
     stat.S_IFDIR: "a directory",
@@ -58,6 +61,27 @@ def open_regular(name: str, flags: int, at: int | None = None) -> int:
         os.close(handle)
 
 
+def replace(folder: int, name: str, text: str) -> None:
+    """Put a file with that text, which everybody may read, into an open directory, in the place of what has its name.
+    It is whole or absent, but not synced: a power cut may take it.  Raises OSError."""
+    temporary = _temporary(name)
+    remove(folder, temporary)
+    with open(os.open(temporary, _NEW, 0o644, dir_fd=folder), "w") as f:
+        f.write(text)
+    os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def remove(folder: int, name: str) -> None:
+    """Remove a file.  It is fine if there is none.  Raises OSError."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+def remove_unfinished(folder: int, name: str) -> None:
+    """Remove what a ``replace`` of the file that was interrupted has left.  Raises OSError."""
+    remove(folder, _temporary(name))
+
+
 def why_not_regular(mode: int) -> str:
     """Why a file with this st_mode is not a regular file, in words; empty if it is one."""
     kind = stat.S_IFMT(mode)
@@ -72,6 +96,10 @@ def read_all(fd: int, limit: int) -> bytes:
         if len(data) > limit:
             raise OSError(errno.EFBIG, f"it is longer than {limit} bytes")
     return data
+
+
+def _temporary(name: str) -> str:
+    return f"{name}.hpn"
 
 
 def _enter(at: int, name: str, make: int) -> int:

@@ -1,5 +1,4 @@
-"""The device information file, which tells Kubernetes which device the pod has
-(https://github.com/k8snetworkplumbingwg/device-info-spec, 1.1.0).
+"""The device information file, which tells Kubernetes which device the pod has (protocol/device_info.py has its form).
 
 Multus names the file (runtimeConfig.CNIDeviceInfoFile), and copies the device plugin's file there before ADD.  After
 ADD it reads the file into the pod's network-status, and removes it.  We keep members that are not ours.  The GIDs are a
@@ -11,15 +10,15 @@ Whoever writes a network's configuration can name the file too, so it must lie w
 
 import json
 import os
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 
 from cni.kernel import files
+from cni.protocol import device_info
 from cni.protocol.errors import InvalidConfig, IoFailure
 from cni.protocol.location import is_absolute
 from cni.protocol.spec import Config, Json
 from cni.state import node
 
-_VERSION = "1.1.0"
 _KEY = "runtimeConfig.CNIDeviceInfoFile"
 # Bytes.  A device plugin's file has a few hundred.
 _LIMIT = 1 << 20
@@ -56,12 +55,11 @@ def write(planned: Json, link: Json, rdma_devs: list[str], gids: list[Json]) -> 
     if not planned:
         return
     body = _body(planned)
-    ours = {"pci-address": _address(link), "pf-pci-address": link.get("pf"), "rdma-device": ",".join(rdma_devs)}
-    body["pci"] = body.get("pci", {}) | {k: v for k, v in ours.items() if v}
-    text = json.dumps({"type": "pci", "version": _VERSION, **body, "gids": gids}, indent=1) + "\n"
+    ours = device_info.pci(_address(link), link.get("pf") or "", rdma_devs)
+    body["pci"] = body.get("pci", {}) | ours
     try:
         with _folder(planned, 0o755) as folder:
-            _replace(folder, _name(planned), text)
+            files.replace(folder, _name(planned), device_info.text(body | {"gids": gids}))
     except OSError as e:
         raise IoFailure(f"writing {planned['path']}: {e.strerror} ({_KEY})") from e
 
@@ -73,11 +71,11 @@ def undo(planned: Json) -> None:
     before, name = planned["before"], _name(planned)
     try:
         with _folder(planned) as folder:
-            _remove(folder, _temporary(name))
+            files.remove_unfinished(folder, name)
             if before is None:
-                _remove(folder, name)
+                files.remove(folder, name)
             elif _text(folder, name) not in (before, None):
-                _replace(folder, name, before)
+                files.replace(folder, name, before)
     except FileNotFoundError:  # the directory is gone, too
         return
     except OSError as e:
@@ -117,25 +115,6 @@ def _text(folder: int, name: str) -> str | None:
             return f.read(_LIMIT).decode(errors="replace")
     except OSError:
         return None
-
-
-def _replace(folder: int, name: str, text: str) -> None:
-    """Write the file anew.  It is not synced, because after a power cut the attachment is gone as well."""
-    temporary = _temporary(name)
-    _remove(folder, temporary)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with open(os.open(temporary, flags, 0o644, dir_fd=folder), "w") as f:
-        f.write(text)
-    os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-
-
-def _remove(folder: int, name: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=folder)
-
-
-def _temporary(name: str) -> str:
-    return f"{name}.hpn"
 
 
 def _why(error: Exception) -> str:

@@ -50,6 +50,13 @@ GUARDS = [
             '        if not_regular := "":',
         ),
         ("limit", "        if len(data) > limit:", "        if False:"),
+        (
+            "new-temporary",
+            "os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC",
+            "os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC",
+            "unit/test_device_info.py attack/test_hostile_configuration.py",
+            "only of a link that somebody puts there within microseconds, in the place of one that was just removed",
+        ),
     ),
     *of(
         "cni/kernel/netlink.py",

@@ -119,13 +119,6 @@ GUARDS = [
             "unit/test_device_info.py attack/test_hostile_configuration.py",
             "a directory is refused all the same, when it is read; by other words",
         ),
-        (
-            "new-temporary",
-            "os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC",
-            "os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC",
-            "unit/test_device_info.py attack/test_hostile_configuration.py",
-            "only of a link that somebody puts there within microseconds, in the place of one that was just removed",
-        ),
         ("removed-by-others", "            elif _text(folder, name) not in (before, None):", "            else:"),
     ),
     *of(
