@@ -124,7 +124,7 @@ class Verbs(StrEnum):
     CHOSEN = "chosen"  # of the chosen device: uverbs, and rdma_cm
     MANAGEMENT = "management"  # umad and issm too: with these a container can manage the whole InfiniBand subnet
     ALL = "all"  # of every device of the resource, as k8s-rdma-shared-dev-plugin gives them
-    DIRECTORY = "directory"  # /dev/infiniband mounted, as the old plugin's mode hca has it
+    DIRECTORY = "directory"  # all that is in /dev/infiniband, as the old plugin's mode hca gives it
     NONE = "none"
 
 
@@ -189,13 +189,11 @@ class Grant:
     """What a container gets for the IDs that kubelet chose: DevicePlugin's ContainerAllocateResponse.
 
     - ``nodes``: paths of device nodes, the same inside, for reading and writing.
-    - ``mounts``: paths mounted at the same place.
-    - ``cdi``: qualified CDI names ("hpn.io/net=0000:3b:00.2").
+    - ``cdi``: qualified CDI names ("hpn.io/net=nvidia.com_rail0_0000:3b:00.2").
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
-    mounts: tuple[str, ...] = ()
     cdi: tuple[str, ...] = ()
 
 

@@ -1,0 +1,121 @@
+"""What a container needs of its devices: device nodes, and what it is told of them, by provider as
+sriov-network-device-plugin has it (its pkg/infoprovider)."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cni.kernel import sysfs
+from node.model import Device, Offer, Resource, Verbs
+
+RDMA_CM: Final = "/dev/infiniband/rdma_cm"
+_VFIO: Final = "/dev/vfio/vfio"
+_VHOST, _TUN = "/dev/vhost-net", "/dev/net/tun"
+_UIO: Final = frozenset({"uio", "igb_uio", "uio_pci_generic"})  # drivers
+_MANAGING: Final = frozenset({Verbs.MANAGEMENT, Verbs.ALL})
+# The kernel module that makes a device node, by how its path begins.
+_MODULES: Final = {
+    RDMA_CM: "rdma_ucm",
+    "/dev/infiniband/uverbs": "ib_uverbs",
+    "/dev/infiniband/": "ib_umad",
+    "/dev/vfio/": "vfio-pci",
+    "/dev/vhost-vdpa": "vhost_vdpa",
+    _VHOST: "vhost_net",
+    _TUN: "tun",
+    "/dev/uio": "uio_pci_generic",
+}
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one provider says of a device, and the device nodes that go with that."""
+
+    provider: str
+    info: dict[str, str]
+    nodes: tuple[str, ...] = field(default=())
+
+
+def of(resource: Resource, device: Device, root: Path) -> list[Need]:
+    """All that a container needs of one device of the resource."""
+    found = [Need("generic", {"deviceID": device.id})]
+    if device.rdma and resource.verbs is not Verbs.NONE:
+        found.append(_rdma(resource, device))
+    if device.driver == "vfio-pci":
+        found.append(_vfio(device, root))
+    if device.driver in _UIO:
+        found += [Need("uio", {"mount": node}, (node,)) for node in _uio(device, root)]
+    if resource.vhost_net:
+        found.append(Need("vhost", {"net-mount": _VHOST, "tun-mount": _TUN}, (_VHOST, _TUN)))
+    if device.vdpa and any(selector.vdpa for selector in resource.selectors):
+        found += [Need("vdpa", {"mount": node}, (node,)) for node in _vdpa(device, root)]
+    if extra := {**resource.extra.get("*", {}), **resource.extra.get(device.id, {})}:
+        found.append(Need("extra", extra))
+    return found
+
+
+def nodes(offer: Offer, device: Device, root: Path) -> tuple[str, ...]:
+    """The paths of the device nodes that come with one device of the offer."""
+    resource = offer.resource
+    ours = [device, *all_devices(offer)] if resource.verbs is Verbs.ALL else [device]
+    found = [node for one in ours for need in of(resource, one, root) for node in need.nodes]
+    if resource.verbs is Verbs.DIRECTORY:
+        found += [f"/dev/infiniband/{name}" for name in _characters(root / "dev/infiniband")]
+    return tuple(dict.fromkeys(found))
+
+
+def all_devices(offer: Offer) -> list[Device]:
+    """The devices of an offer, each once; a pooled one has all of them in every unit."""
+    return list({device.id: device for unit in offer.units for device in unit.devices}.values())
+
+
+def module(node: str) -> str:
+    """The kernel module that makes a device node."""
+    return next((name for start, name in _MODULES.items() if node.startswith(start)), "")
+
+
+def _rdma(resource: Resource, device: Device) -> Need:
+    """rdma_cm is always there: librdmacm, and so rping and UCX, open nothing without it."""
+    kinds = {"uverbs": [one.uverbs for one in device.rdma]}
+    if resource.verbs in _MANAGING:
+        kinds |= {
+            "umad": [n for one in device.rdma for n in one.umad],
+            "issm": [n for one in device.rdma for n in one.issm],
+        }
+    kinds["rdma_cm"] = [RDMA_CM]
+    info = {kind: ",".join(paths) for kind, paths in kinds.items() if paths}
+    info["rdma_dev"] = ",".join(one.name for one in device.rdma)
+    if resource.verbs is Verbs.DIRECTORY:
+        return Need("rdma", info)
+    return Need("rdma", info, tuple(path for paths in kinds.values() for path in paths))
+
+
+def _vfio(device: Device, root: Path) -> Need:
+    """The group's node has another name where the machine has no IOMMU (vfio_group_init)."""
+    group = sysfs.link(f"{_pci(device, root)}/iommu_group")
+    if sysfs.line(f"{_pci(device, root)}/iommu_group/name") == "vfio-noiommu":
+        group = f"noiommu-{group}"
+    node = f"/dev/vfio/{group}"
+    return Need("vfio", {"mount": _VFIO, "dev-mount": node}, (_VFIO, node))
+
+
+def _uio(device: Device, root: Path) -> Iterator[str]:
+    yield from (f"/dev/{name}" for name in sysfs.names(f"{_pci(device, root)}/uio")[:1])
+
+
+def _vdpa(device: Device, root: Path) -> Iterator[str]:
+    """A vDPA device for virtio has an interface, and no node."""
+    for one in sysfs.names(_pci(device, root)):
+        if one.startswith("vdpa"):
+            found = sysfs.names(f"{_pci(device, root)}/{one}")
+            yield from (f"/dev/{name}" for name in found if name.startswith("vhost-vdpa-"))
+
+
+def _pci(device: Device, root: Path) -> str:
+    return f"{root}/sys/bus/pci/devices/{device.id}"
+
+
+def _characters(folder: Path) -> list[str]:
+    """The character devices in a directory, but not in those below it, which have links."""
+    return [name for name in sysfs.names(f"{folder}") if not os.path.isdir(folder / name)]
