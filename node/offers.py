@@ -81,7 +81,7 @@ def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device
     given = [device for device, _ in free if device.vfs and device.id in asked]
     if kept:
         said.append(
-            f"{_title(resource)} leaves out PFs that have VFs: {_some(kept)}; a selector with kinds [pf] alone offers "
+            f"{_title(resource)} leaves out PFs that have VFs: {_some(kept)}; in a file of hpn's own, kind pf offers "
             "them"
         )
     if given:

@@ -50,6 +50,8 @@ OURS = {
     "agent.idle": {"cni.collect", "cni.protocol", "cni.state.places", "ipam.main", "ipam.sandboxes", "ipam.stores"},
     # It offers devices to kubelet, and attaches nothing.
     "node": {"node", "cni.kernel", "cni.protocol", "cni.state.durable", "cni.state.locks", "cni.state.trust"},
+    # It is for people, who see columns as ctl has them.
+    "node.check": {"node", "ctl.table", "cni.kernel.sysfs"},
     "ctl": {"ctl", "cni.main", "cni.protocol", "agent.main", "node.main", "ipam.main"},
     # What a person is shown, and nothing that could change it.
     "ctl.main": {"ctl.inspection", "ctl.addresses", "ctl.collection", "cni.protocol"},

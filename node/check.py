@@ -1,0 +1,118 @@
+"""hpn node --check: what a configuration file would offer on this machine, for a person who is writing it."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from cni.kernel import sysfs
+from ctl.table import aligned
+from node import config, inventory, offers
+from node.model import Device, Kind, Offer, Settings
+
+# The exit status.  A selector that finds nothing is no fault: one file is often written for many nodes.
+WHOLE: Final = 0
+LEFT_OUT: Final = 1
+REFUSED: Final = 2
+
+_COLUMNS: Final = ("RESOURCE", "IDS", "DEVICE", "KIND", "INTERFACE", "RDMA", "NUMA")
+_NOBODY: Final = "(no resource)"
+
+
+def answer(
+    file: Path, *, prefix: str = "", cdi: bool = False, as_json: bool = False, root: Path = sysfs.SYS
+) -> tuple[str, int]:
+    """What is printed, and the exit status.  ``prefix`` and ``cdi`` are as of config.read, ``root`` is /sys."""
+    try:
+        settings = config.read(file, prefix=prefix, cdi=cdi)
+    except config.Refused as e:
+        sentences = [e.msg, *getattr(e, "__notes__", ())]
+        return (_json({"file": f"{file}", "refused": sentences}) if as_json else _lines(sentences)), REFUSED
+    devices = inventory.devices(root)
+    made, found = offers.offers(settings.resources, devices)
+    status = LEFT_OUT if settings.left_out else WHOLE
+    if as_json:
+        return _json(_document(file, settings, made, found, devices)), status
+    return _lines(_report(file, settings, made, found, devices)), status
+
+
+def _report(
+    file: Path, settings: Settings, made: Sequence[Offer], sentences: Sequence[str], devices: Sequence[Device]
+) -> Iterator[str]:
+    ids = sum(len(one.units) for one in made)
+    yield f"{file} is a file of {settings.dialect}; it offers {ids} ID{'s' * (ids != 1)} here"
+    yield ""
+    rows = [row for offer in made for row in _rows(offer.resource.full_name, str(len(offer.units)), _of(offer))]
+    # Of interfaces made of software a node has one for each pod, so only those that a resource has are shown.
+    rest = [device for device in _unclaimed(made, devices) if device.kind is not Kind.NETDEV]
+    yield from aligned([_COLUMNS, *rows, *(_rows(_NOBODY, "-", rest) if rest else ())])
+    for title, lines in (("left out", settings.left_out), ("found here", sentences), ("of the file", settings.notes)):
+        if lines:
+            yield ""
+            yield from (f"{title}: {line}" for line in lines)
+
+
+def _rows(name: str, ids: str, devices: Sequence[Device]) -> Iterator[tuple[str, ...]]:
+    """A line for each device; the first also has what is the resource's."""
+    first = (name, ids)
+    for one in devices:
+        netdevs, rdma = ", ".join(one.names) or "-", ", ".join(hca.name for hca in one.rdma) or "-"
+        yield *first, one.id, one.kind.value, netdevs, rdma, "-" if one.numa < 0 else str(one.numa)
+        first = ("", "")
+    if not devices:
+        yield *first, *["-"] * (len(_COLUMNS) - len(first))
+
+
+def _of(offer: Offer) -> list[Device]:
+    """The offer's devices, each once, in their order."""
+    return list({device.id: device for unit in offer.units for device in unit.devices}.values())
+
+
+def _unclaimed(made: Sequence[Offer], devices: Sequence[Device]) -> list[Device]:
+    claimed = {device.id for offer in made for device in _of(offer)}
+    return [device for device in devices if device.id not in claimed]
+
+
+def _document(
+    file: Path, settings: Settings, made: Sequence[Offer], sentences: Sequence[str], devices: Sequence[Device]
+) -> dict[str, Any]:
+    return {
+        "file": f"{file}",
+        "dialect": settings.dialect,
+        "resources": [
+            {
+                "name": offer.resource.full_name,
+                "source": offer.resource.source,
+                "sharing": offer.resource.sharing.value,
+                "ids": len(offer.units),
+                "devices": [_device(device) for device in _of(offer)],
+            }
+            for offer in made
+        ],
+        "unclaimed": [_device(device) for device in _unclaimed(made, devices)],
+        "leftOut": settings.left_out,
+        "found": sentences,
+        "notes": settings.notes,
+    }
+
+
+def _device(device: Device) -> dict[str, Any]:
+    return {
+        "id": device.id,
+        "kind": device.kind.value,
+        "interfaces": device.names,
+        "rdma": [hca.name for hca in device.rdma],
+        "numa": None if device.numa < 0 else device.numa,
+        "vendor": device.vendor,
+        "device": device.product,
+        "driver": device.driver,
+        "linkType": device.link_type,
+    }
+
+
+def _json(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _lines(lines: Sequence[str] | Iterator[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
