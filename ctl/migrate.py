@@ -1,7 +1,9 @@
 """hpn ipam import and export: from other IPAMs, and back to host-local."""
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 from cni.protocol.errors import InvalidConfig, IoFailure
 from cni.protocol.spec import network_of
@@ -12,7 +14,7 @@ from ipam.stores.holdings import Kept, Lease, Lost
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
     """Add the two commands with their options."""
-    about = "take over what host-local (a network's directory) or whereabouts (IPPools as JSON) has given"
+    about = "take over what host-local (a network's directory) or whereabouts (IPPools as JSON or YAML) has given"
     command = commands.add_parser("import", help=about, description=about, parents=[common])
     command.add_argument("--from", dest="source", choices=("host-local", "whereabouts"), required=True)
     command.add_argument("path", type=Path)
@@ -38,7 +40,8 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
             leases = migrate.from_host_local(options.path, options.ifname)
             collisions = store.adopt(leases, dry_run=options.dry_run)
     else:
-        leases = migrate.from_whereabouts(options.path, _pods(options.pods), options.ifname)
+        document = _decoded(options.path)
+        leases = migrate.from_whereabouts(document, options.path, _pods(options.pods), options.ifname)
         collisions = store.adopt(leases, dry_run=options.dry_run)
     if collisions:
         return "".join(f"{line}\n" for line in [*collisions, f"{name}: nothing was imported"]), 1
@@ -63,6 +66,25 @@ def export_leases(options: argparse.Namespace) -> tuple[str, int]:
     note = f"; {kept} that are kept back after their release are free there" if kept else ""
     verb = "would export" if options.dry_run else "exported"
     return f"{network.name}: {verb} {len(leases)} leases{note}\n", 0
+
+
+def _decoded(file: Path) -> Any:
+    """A dump of kubectl's, as JSON or YAML.  Raises IoFailure, InvalidConfig."""
+    try:
+        data = file.read_bytes()
+    except OSError as e:
+        raise IoFailure(f"reading {file}: {e.strerror}") from e
+    if data.lstrip().startswith((b"{", b"[")):
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as e:
+            raise InvalidConfig(f"{file} is not JSON ({e}); make it with: {migrate.DUMP}") from e
+    from node.config.document import parse  # noqa: PLC0415  # with a library that nothing else here needs
+
+    try:
+        return parse(data, is_yaml=True).value
+    except InvalidConfig as e:
+        raise InvalidConfig(f"{file} is neither JSON nor YAML ({e.msg}); make it with: {migrate.DUMP}") from e
 
 
 def _pods(file: Path | None) -> frozenset[str] | None:

@@ -1,6 +1,5 @@
 """Other IPAMs' state as leases, and leases as host-local's state.  Decides nothing; writes host-local's files only."""
 
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from ipam.stores.holdings import Lease
 # host-local: plugins/ipam/host-local/backend/disk/backend.go
 _LAST = "last_reserved_ip."
 _LINE = "\r\n"
-_DUMP = "kubectl get ippools.whereabouts.cni.cncf.io -A -o json"
+DUMP = "kubectl get ippools.whereabouts.cni.cncf.io -A -o json"
 
 Given = dict[Key, tuple[str, list[IPv4Interface | IPv6Interface]]]
 
@@ -58,17 +57,16 @@ def from_host_local(directory: Path, ifname: str = "") -> list[Lease]:
     return _leases(given, wrong)
 
 
-def from_whereabouts(file: Path, pods: frozenset[str] | None, ifname: str = "") -> list[Lease]:
+def from_whereabouts(document: Any, file: Path, pods: frozenset[str] | None, ifname: str = "") -> list[Lease]:
     """IPPools as ``kubectl get ippools -A -o json`` shows them; of these pods, where they are given.
 
     A key of ``allocations`` counts from the address that ``range`` names (whereabouts: ippool_types.go, and
     toIPReservationList in pkg/storage/kubernetes/ipam.go).  Its versions of before June 2024 do not record the
-    interface.  YAML would need a library for this alone, and kubectl writes both.
+    interface.
 
-    Raises IoFailure, InvalidConfig.
+    Raises InvalidConfig, which names the ``file`` that the document is from.
     """
     try:
-        document: Any = json.loads(file.read_bytes())
         pools = document.get("items", [document])
         entries = [(ip_interface(pool["spec"]["range"]), pool["spec"].get("allocations") or {}) for pool in pools]
         given, wrong = Given(), list[str]()
@@ -81,11 +79,8 @@ def from_whereabouts(file: Path, pods: frozenset[str] | None, ifname: str = "") 
                 if why := _bad(key):
                     wrong.append(f"{address.ip} of {pod}: {why}")
                 given.setdefault(key, (pod, []))[1].append(address)
-    except OSError as e:
-        raise IoFailure(f"reading {file}: {e.strerror}") from e
     except (ValueError, TypeError, KeyError, AttributeError) as e:
-        what = "not JSON" if isinstance(e, json.JSONDecodeError) else "no dump of IPPools"
-        raise InvalidConfig(f"{file} is {what} ({type(e).__name__}: {e}); make it with: {_DUMP}") from e
+        raise InvalidConfig(f"{file} is no dump of IPPools ({type(e).__name__}: {e}); make it with: {DUMP}") from e
     return _leases(given, wrong)
 
 

@@ -61,7 +61,10 @@ OURS = {
         *("ctl.addresses", "cni.collect", "cni.protocol", "cni.state.record", "cni.state.places", "ipam.main"),
     },
     # And what frees the addresses of the dead.
-    "ctl.migrate": {"cni.protocol", "ipam.migrate", "ipam.inventory", "ipam.sandboxes", "ipam.stores"},
+    # The third reads YAML.
+    "ctl.migrate": {
+        *("cni.protocol", "ipam.migrate", "node.config.document", "ipam.inventory", "ipam.sandboxes", "ipam.stores"),
+    },
     "ctl.addresses": {
         *("ctl.table", "ctl.migrate", "cni.protocol", "ipam.inventory", "ipam.sandboxes", "ipam.stores"),
     },
@@ -76,7 +79,7 @@ LIBRARIES = {
     # None of these is on the way of a CNI command.
     "h2": {"node.grpc"},
     "google": {"node.kubelet"},
-    "yaml": {"node.config", "ctl.migrate"},
+    "yaml": {"node.config"},
 }
 
 

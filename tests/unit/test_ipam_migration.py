@@ -1,8 +1,11 @@
 """hpn ipam import and export: whole or not at all, and back again."""
 
 import json
+import subprocess
+import sys
 
 import pytest
+from pages import ROOT
 from unit.ipam_calls import Net
 
 from ctl.main import main
@@ -162,11 +165,63 @@ def test_no_dump(hpn, net, tmp_path, text):
     assert not net.state.exists()
 
 
-@pytest.mark.parametrize("text", ["", "apiVersion: v1\nitems: []\nkind: List\n", "---\nkind: IPPool\n", "NAME  AGE\n"])
-def test_what_kubectl_prints_otherwise(hpn, net, tmp_path, text):
+# As kubectl writes it; without quotes, 0c1 and 5 would be other things to some readers of YAML.
+YAML = """\
+apiVersion: v1
+items:
+- apiVersion: whereabouts.cni.cncf.io/v1alpha1
+  kind: IPPool
+  metadata:
+    creationTimestamp: "2026-01-31T12:00:00Z"
+    name: 10.0.0.0-24
+  spec:
+    allocations:
+      "5":
+        id: 01e2
+        ifname: net1
+        podref: ns/a
+      "12": {id: "07", ifname: net1, podref: ns/b}
+    range: 10.0.0.0/24
+- kind: IPPool
+  spec: {allocations: null, range: 10.9.0.0/24}
+kind: List
+metadata:
+  resourceVersion: ""
+"""
+
+
+def test_import_of_yaml(hpn, net, tmp_path):
+    (tmp_path / "dump").write_text(YAML)
+    assert "net: imported 2 leases" in hpn("import", "--from", "whereabouts", tmp_path / "dump", "--network", "net")
+    assert net.leases() == {"01e2:net1": ("10.0.0.5",), "07:net1": ("10.0.0.12",)}
+
+
+def test_json_needs_no_yaml(tmp_path):
+    """PyYAML is for those who give it YAML."""
+    (tmp_path / "dump").write_text(json.dumps(POOLS))
+    command = ["import", "--from", "whereabouts", "dump", "--network", "net", "--data-dir", f"{tmp_path}/state"]
+    program = f"import sys; from ctl.addresses import answer; answer({command}); sys.exit('yaml' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is neither JSON nor YAML (it is empty"),
+        ("---\nkind: IPPool\n", "is no dump of IPPools"),
+        ("NAME  AGE\n", "is no dump of IPPools"),
+        ("NAME: a\nAGE:\t[\n", "is neither JSON nor YAML (line "),
+        ("a: &a [1]\nb: *a\n", "is neither JSON nor YAML (line 2: aliases"),
+        ("a: 1\na: 2\n", "is neither JSON nor YAML (line 2: the key"),
+        ('{"items": [', "is not JSON ("),
+        ("[" * 100_000, "is not JSON ("),
+        ('{"items": [],}', "is not JSON ("),
+    ],
+)
+def test_what_kubectl_prints_otherwise(hpn, net, tmp_path, text, why):
     (tmp_path / "dump").write_text(text)
     said = hpn("import", "--from", "whereabouts", tmp_path / "dump", "--network", "net", status=1)
-    assert "is not JSON" in said
+    assert why in said
     assert "kubectl get ippools.whereabouts.cni.cncf.io -A -o json" in said
     assert not net.state.exists()
 
