@@ -1,6 +1,6 @@
 # Everything a target downloads lies in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni); the tree gets dist/ and build/.
 
-.PHONY: help docs demo test plain lab lint binary bench bench-lab clean root
+.PHONY: help docs protocols demo test plain lab lint binary bench bench-lab clean root
 .DEFAULT_GOAL := help
 
 # A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
@@ -49,6 +49,9 @@ lint: ## ruff, mypy, and shellcheck where it is installed
 
 docs: ## make the tables of keys in docs/ anew, from the models
 	packaging/venv python -m docs.keys
+
+protocols: ## make node/kubelet/*_pb2.py anew, from the .proto files beside them
+	packaging/venv python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. node/kubelet/*.proto
 
 # PLAIN=1 leaves out what makes a start fast, WITHOUT=a,b only some of it (docs/packaging.md): such a build lies beside
 # the ordinary one, in a directory of its name.

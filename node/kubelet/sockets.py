@@ -1,0 +1,62 @@
+"""A plugin's socket in kubelet's directory: there as a whole, or not at all."""
+
+import errno
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cni.state import trust
+
+_BACKLOG: Final = 64
+
+
+class Unusable(OSError):
+    """No socket can be made there; ``strerror`` says why, and what to do."""
+
+
+def bind(path: Path) -> socket.socket:
+    """A socket at ``path`` that listens, and that root alone may connect to.  What was at the path is replaced.
+
+    It gets its name when it listens already, so that kubelet, which looks as soon as there is a name, is never refused.
+    kubelet passes over names that begin with a point (pluginwatcher/plugin_watcher.go).  Raises Unusable, OSError.
+    """
+    if weak := trust.weak_spot(str(path.parent)):
+        where, why = weak
+        raise Unusable(
+            errno.EPERM,
+            f"others than root can change {where} ({why}), and put a socket of their own there; "
+            f"chown root:root {where}; chmod go-w {where}",
+        )
+    hidden = path.with_name(f".{path.name}")
+    hidden.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        sock.bind(str(hidden))
+        sock.listen(_BACKLOG)
+        hidden.rename(path)
+    except BaseException:
+        sock.close()
+        with suppress(OSError):
+            hidden.unlink()
+        raise
+    finally:
+        os.umask(mask)
+    return sock
+
+
+def inode(path: Path) -> int:
+    """By which the socket at the path is told from another one there; 0 if there is none."""
+    try:
+        return path.lstat().st_ino
+    except OSError:
+        return 0
+
+
+def remove(path: Path, made: int) -> None:
+    """Remove the socket whose inode was ``made``, and no other that is at its path now."""
+    with suppress(OSError):
+        if inode(path) == made:
+            path.unlink()
