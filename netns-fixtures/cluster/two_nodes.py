@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from cluster import image
+from cluster import image, multus
 from cluster.host import Host, Wire, batch
 from cluster.services import control_plane, node_services, write_kubeconfig
 from cluster.space import Failed, Space, hierarchies, said, until
@@ -191,13 +191,22 @@ class Cluster:
             shutil.copy(self._programs / plugin, plugins)
         shutil.copy(self._binary, plugins / "hpn")
         (plugins / "hpn-ipam").hardlink_to(plugins / "hpn")
-        (networks / "10-pods.conflist").write_text(json.dumps(pod_network(number)))
+        multus.install(plugins)
+        (networks / "00-multus.conf").write_text(json.dumps(multus_network(number)))
 
     def _import(self, node: Host) -> bool:
         ctr = [str(self._programs / "ctr"), "--namespace=k8s.io", "images"]
         if image.NAME in node.run(*ctr, "list", "--quiet", check=False).stdout.split():
             return True
         return node.run(*ctr, "import", str(self.folder / "image.tar"), check=False).returncode == 0
+
+
+def multus_network(number: int) -> dict[str, Any]:
+    """What containerd calls on a node: Multus, which attaches the cluster's own network and what the pods ask for."""
+    return {
+        "cniVersion": "1.0.0", "name": "multus-cni-network", "type": "multus", "kubeconfig": ADMIN,
+        "delegates": [pod_network(number)],
+    }  # fmt: skip
 
 
 def pod_network(number: int) -> dict[str, Any]:
