@@ -17,6 +17,7 @@ from cni.protocol.spec import Config
 STATE_DIR: Final = "/run/hpn"
 # Leases outlive the boot, for people who ask after it whose an address was.
 IPAM_DIR: Final = "/var/lib/cni/hpn/ipam"
+_OF_ANY_PLUGIN: Final = frozenset({"cniVersion", "name", "type", "ipam", "capabilities", "dns"})
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,12 @@ def names_itself(conf: Config) -> bool:
 
 
 def is_stripped(conf: Config) -> bool:
-    """Whether it names nothing but the plugins.
+    """Whether it says nothing but what every plugin's configuration may say.
 
-    Multus (4.3) strips a network that it has from a file to that, for DEL and STATUS.
+    Multus (4.3) strips a network that it has from a file to that, for DEL and STATUS: to libcni's PluginConf.
     """
     ipam = conf.get("ipam")
-    return conf.keys() <= {"cniVersion", "name", "type", "ipam"} and isinstance(ipam, dict) and ipam.keys() == {"type"}
+    return conf.keys() <= _OF_ANY_PLUGIN and isinstance(ipam, dict) and ipam.keys() == {"type"}
 
 
 # A node has one or two such paths, and making a Path takes longer than opening the file.
