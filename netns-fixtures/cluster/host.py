@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,7 +167,7 @@ class Host:
         for wire in self.wires:
             port = self._port(wire)
             inside += [
-                f"link add {wire.name} type veth peer name {port} netns {self.switch.pid}",
+                f"link add {wire.name} address {self._mac(wire)} type veth peer name {port} netns {self.switch.pid}",
                 f"link set {wire.name} up",
             ]
             inside += [f"address add {wire.address} dev {wire.name}"] if wire.address else []
@@ -176,6 +177,10 @@ class Host:
         batch(self.space, inside)
         batch(self.switch, outside)
         self.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
+
+    def _mac(self, wire: Wire) -> str:
+        """The same at every boot, as a NIC's is: other hosts remember it."""
+        return f"02:{zlib.crc32(self._port(wire).encode()).to_bytes(4).hex(':')}:00"
 
     def _port(self, wire: Wire) -> str:
         return f"{self.name}-{wire.name}"
