@@ -23,6 +23,7 @@ from node.remembered import Memory, Seen
 
 MEMORY: Final = Path(STATE_DIR, "node", "devices.json")
 _NETWORK: Final = "0x02"  # PCI's class of network controllers; 0x0207 are InfiniBand's
+_ACCELERATOR: Final = "0x12"
 _INFINIBAND: Final = "0x0207"
 _LINK_TYPES: Final = {"1": "ether", "32": "infiniband"}  # ARPHRD_*
 _REPRESENTOR: Final = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")  # phys_port_name (devlink_port.c)
@@ -100,15 +101,16 @@ class _Look:
         self._indexes = dict[str, dict[str, int]]()
 
     def read_function(self, address: str, incarnation: int) -> _Fixed | None:
-        """A PCI function; None if it is no NIC."""
+        """A PCI function; None if it is neither a NIC nor an accelerator."""
         path = f"{self.root}/bus/pci/devices/{address}"
-        kind = sysfs.line(f"{path}/class")
-        if not kind.startswith(_NETWORK):
+        code = sysfs.line(f"{path}/class")
+        if not code.startswith((_NETWORK, _ACCELERATOR)):
             return None
         pf = sysfs.link(f"{path}/physfn")
+        kind = Kind.VF if pf else Kind.PF
         return _Fixed(
             incarnation,
-            Kind.VF if pf else Kind.PF,
+            kind if code.startswith(_NETWORK) else Kind.ACCELERATOR,
             path,
             _hexadecimal(f"{path}/vendor"),
             _hexadecimal(f"{path}/device"),
@@ -116,7 +118,7 @@ class _Look:
             self._index(pf, address) if pf else -1,
             _number(f"{path}/numa_node"),
             sysfs.line(f"{path}/acpi_index"),
-            infiniband=kind.startswith(_INFINIBAND),
+            infiniband=code.startswith(_INFINIBAND),
         )
 
     def read_auxiliary(self, name: str, incarnation: int) -> _Fixed | None:
@@ -151,7 +153,8 @@ class _Look:
             holder = f"{fixed.path}/{sysfs.with_netdev(address, Path(self.root))}"
         netdevs = self._netdevs(holder)
         link_type = self._link_type(netdevs) or (pf.link_type if pf else "")
-        link_type = link_type or ("infiniband" if fixed.infiniband else "ether")
+        if not link_type and fixed.kind is not Kind.ACCELERATOR:
+            link_type = "infiniband" if fixed.infiniband else "ether"
         pkeys = _pkeys(fixed.path) if netdevs and link_type == "infiniband" else ()
         seen = self._memory.complete(address, fixed.incarnation, Seen(netdevs, pkeys))
         return Device(

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     VF = "vf"
     SF = "sf"  # a device of the auxiliary bus that has an interface
     NETDEV = "netdev"  # an interface without a device below it: a bond, a VLAN, a veth
+    ACCELERATOR = "accelerator"  # a PCI function of class 12, a VF too, which no interface belongs to: an FPGA
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,10 @@ class Entry(Section):
     name: str
     """What a pod asks for, as `nvidia.com/rail0_vf`.  Without a prefix it has that of `--resource-prefix`.
     Refused: twice in the file"""
-    kind: Literal["vf", "pf", "sf", "shared", "master"]
+    kind: Literal["vf", "pf", "sf", "shared", "master", "accelerator"]
     """`vf`, `pf`, `sf`: VFs, whole PFs, scalable functions, each for one container.  `shared`: HCAs, each for `count`
-    containers at a time.  `master`: interfaces for macvlan or ipvlan, each for `count` containers."""
+    containers at a time.  `master`: interfaces for macvlan or ipvlan, each for `count` containers.  `accelerator`:
+    FPGAs and the like (PCI class 12), each for one container."""
     selectors: Any = None
     """Which devices of this kind: [below](#selectors).
     Value: object, list of objects
@@ -83,12 +84,13 @@ class Selectors(Section):
 
     pfNames: list[values.Pf] = []  # noqa: N815
     """Interfaces of the PFs whose VFs or scalable functions they are; `rail0#0,2-7` are some of them.
-    Refused: with `pf` and `master`"""
+    Refused: with other kinds than `vf`, `sf` and `shared`"""
     rootDevices: list[values.RootDevice] = []  # noqa: N815
     """PCI addresses of these PFs, likewise.
-    Refused: with `pf` and `master`"""
+    Refused: likewise"""
     ifNames: list[values.Interface] = []  # noqa: N815
-    """The devices' own interfaces."""
+    """The devices' own interfaces.
+    Refused: with `accelerator`"""
     pciAddresses: list[values.PciAddress] = []  # noqa: N815
     """The devices' own PCI addresses.
     Refused: with `sf`"""
@@ -102,32 +104,45 @@ class Selectors(Section):
     """ACPI indexes: the number in an interface's name such as `eno1`."""
     linkTypes: list[Literal["ether", "infiniband"]] = []  # noqa: N815
     """Link types.
-    Value: list of `ether`, `infiniband`"""
+    Value: list of `ether`, `infiniband`
+    Refused: with `accelerator`"""
     pKeys: list[values.PKey] = []  # noqa: N815
-    """InfiniBand partition keys, as `0x8001`; the membership bit is not compared."""
+    """InfiniBand partition keys, as `0x8001`; the membership bit is not compared.
+    Refused: with `accelerator`"""
     isRdma: bool = False  # noqa: N815
-    """Only devices with an RDMA device; those of `shared` always have one."""
+    """Only devices with an RDMA device; those of `shared` always have one.
+    Refused: with `accelerator`"""
     vdpaType: Literal["vhost", "virtio"] | None = None  # noqa: N815
     """Only VFs with a vDPA device of this type.
     Refused: with other kinds than `vf`"""
     kinds: list[Literal["pf", "vf", "sf", "netdev"]] = []
     """What the devices are; `netdev` is an interface without a device below it, such as a bond or a VLAN.
     Value: list of `pf`, `vf`, `sf`, `netdev`
-    Default: `pf` and `netdev`
+    Default: `pf`; with `ifNames` `netdev` too
     Refused: with other kinds than `shared` and `master`"""
 
 
-_SHAREABLE: Final = frozenset({Kind.PF, Kind.NETDEV})
 # Of each kind what the devices are, where the selectors do not say it.
 KINDS: Final = {
-    "vf": frozenset({Kind.VF}),
-    "pf": frozenset({Kind.PF}),
-    "sf": frozenset({Kind.SF}),
-    "shared": _SHAREABLE,
-    "master": _SHAREABLE,
+    "vf": Kind.VF,
+    "pf": Kind.PF,
+    "sf": Kind.SF,
+    "shared": Kind.PF,
+    "master": Kind.PF,
+    "accelerator": Kind.ACCELERATOR,
 }
 _VERBS: Final = {"verbs": Verbs.CHOSEN, "management": Verbs.MANAGEMENT, "none": Verbs.NONE}
 _COUNT: Final = 100
+# Which kinds a selector is for; any other is for all of them.
+_OF_PF: Final = ("pfNames", "rootDevices")
+_SELECTORS: Final = {
+    **dict.fromkeys(_OF_PF, ("vf", "sf", "shared")),
+    "ifNames": ("vf", "pf", "sf", "shared", "master"),
+    "pciAddresses": ("vf", "pf", "shared", "master", "accelerator"),
+    **dict.fromkeys(("linkTypes", "pKeys", "isRdma"), ("vf", "pf", "sf", "shared", "master")),
+    "vdpaType": ("vf",),
+    "kinds": ("shared", "master"),
+}
 Taken = TypeVar("Taken", bound=Section)
 
 
@@ -209,7 +224,7 @@ def _selector(entry: Entry, given: Selectors, path: str) -> Selector:
     for key, why in [*(("pfNames", why) for why in wrong), *(("rootDevices", why) for why in wrong_too)]:
         raise Refused(f"{path}.{key}: {why}")
     return Selector(
-        kinds=frozenset(map(Kind, given.kinds)) or KINDS[entry.kind],
+        kinds=_kinds(entry, given),
         vendors=frozenset(given.vendors),
         products=frozenset(given.devices),
         drivers=frozenset(given.drivers),
@@ -225,17 +240,16 @@ def _selector(entry: Entry, given: Selectors, path: str) -> Selector:
     )
 
 
+def _kinds(entry: Entry, given: Selectors) -> frozenset[Kind]:
+    """A VLAN or bond has the RDMA devices below it, which are the PFs' already.  So it must be asked for by name."""
+    by_default = {KINDS[entry.kind], *([Kind.NETDEV] * (_is_shared(entry) and bool(given.ifNames)))}
+    return frozenset(map(Kind, given.kinds)) or frozenset(by_default)
+
+
 def _refuse_foreign_selectors(entry: Entry, given: Selectors, path: str) -> None:
-    foreign = {
-        "pfNames": ("pf", "master"),
-        "rootDevices": ("pf", "master"),
-        "pciAddresses": ("sf",),
-        "vdpaType": ("pf", "sf", "shared", "master"),
-        "kinds": ("vf", "pf", "sf"),
-    }
-    for key, kinds in foreign.items():
-        if getattr(given, key) and entry.kind in kinds:
-            remedy = "use rootDevices" if entry.kind == "sf" else "use ifNames" if key != "kinds" else "remove it"
+    for key in given.model_fields_set:
+        if entry.kind not in _SELECTORS.get(key, KINDS):
+            remedy = "use rootDevices" if entry.kind == "sf" else "use ifNames" if key in _OF_PF else "remove it"
             raise Refused(f"{path}.{key} {shown(getattr(given, key))} selects nothing of kind {entry.kind}; {remedy}")
     if entry.kind in ("pf", "master") and given == Selectors():
         raise Refused(f"{path} {{}} stands for every interface of the node; add ifNames")

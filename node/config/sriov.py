@@ -40,7 +40,7 @@ class Entry(Object):
         Literal["netDevice", "auxNetDevice", "accelerator"],
         BeforeValidator(lambda text: "netDevice" if text == "" else text),
     ] = "netDevice"
-    """What it offers: VFs, and PFs that have no VFs; scalable functions; accelerators, which hpn leaves out.
+    """What it offers: VFs, and PFs that have no VFs; scalable functions; accelerators (PCI class 12).
     Refused: another type"""
     excludeTopology: bool = False  # noqa: N815
     """kubelet is not told the NUMA nodes."""
@@ -105,9 +105,13 @@ class Accelerator(Object):
     """An object of ``selectors`` for an ``accelerator``."""
 
     vendors: Texts
+    """The PCI vendor, four hexadecimal digits in lower case."""
     devices: Texts
+    """The PCI device, likewise."""
     drivers: Texts
+    """The driver; a container gets the nodes of `vfio-pci` and of uio."""
     pciAddresses: Texts  # noqa: N815
+    """The device's PCI address."""
 
 
 def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
@@ -126,7 +130,7 @@ def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
             left_out.append(f"{e}; {PROGRAM} passes over such an entry too")
             continue
         resources.append(_resource(entry, given, path, notes, prefix=prefix, cdi=cdi))
-        if why := _why_unserved(entry, given, path):
+        if why := _why_unserved(entry, given):
             left_out.append(why)
             unserved.add(path)
     refuse_twins(resources)
@@ -162,13 +166,8 @@ def _given(entry: Entry, path: str, notes: list[str]) -> _Given:
         raise _PassedOver(e.msg) from e
 
 
-def _why_unserved(entry: Entry, given: _Given, path: str) -> str:
+def _why_unserved(entry: Entry, given: _Given) -> str:
     """Why hpn cannot offer what the entry asks for, in words; empty if it can."""
-    if entry.deviceType == "accelerator":
-        return (
-            f"{path} {shown(entry.resourceName)} is an accelerator, and hpn offers network devices only; leave it to "
-            f"{PROGRAM}, with a file that has only such entries"
-        )
     for at, one in given.items():
         if isinstance(one, NetDevice) and one.ddpProfiles:
             return (
@@ -183,33 +182,34 @@ def _resource(entry: Entry, given: _Given, path: str, notes: list[str], *, prefi
         raise Refused(
             f"{path}.resourceName {shown(entry.resourceName)} must be of A-Z, a-z, 0-9, '_' and '-'; correct it"
         )
-    of_network = {at: one for at, one in given.items() if isinstance(one, Common)}
+    of_network = [one for one in given.values() if isinstance(one, Common)]
     for key in ("isRdma", "needVhostNet"):
-        wanted = [at for at, one in of_network.items() if getattr(one, key)]
-        if wanted and len(wanted) < len(of_network):
+        wanted = [at for at, one in given.items() if getattr(one, key, False)]
+        if wanted and len(wanted) < len(given):
             notes.append(f"{wanted[0]}.{key} counts for all devices of {path}, here, if they have what it asks for")
     return Resource(
         prefix=entry.resourcePrefix or prefix or PREFIX,
         name=entry.resourceName,
         sharing=Sharing.EXCLUSIVE,
-        selectors=tuple(_selector(one, at, notes) for at, one in of_network.items()),
-        verbs=Verbs.MANAGEMENT if any(one.isRdma for one in of_network.values()) else Verbs.NONE,
+        selectors=tuple(_selector(one, at, notes) for at, one in given.items()),
+        verbs=Verbs.MANAGEMENT if any(one.isRdma for one in of_network) else Verbs.NONE,
         topology=not entry.excludeTopology,
         cdi=cdi,
-        vhost_net=any(one.needVhostNet for one in of_network.values()),
+        vhost_net=any(one.needVhostNet for one in of_network),
         extra=entry.additionalInfo,
         source=path,
     )
 
 
-def _selector(one: Common, path: str, notes: list[str]) -> Selector:
+def _selector(one: NetDevice | AuxNetDevice | Accelerator, path: str, notes: list[str]) -> Selector:
+    of_all = Selector(vendors=frozenset(one.vendors), products=frozenset(one.devices), drivers=frozenset(one.drivers))
+    if isinstance(one, Accelerator):
+        return replace(of_all, kinds=frozenset({Kind.ACCELERATOR}), addresses=frozenset(one.pciAddresses))
     pf_names, wrong = entries(one.pfNames)
     pf_addresses, wrong_too = entries(one.rootDevices)
     notes += [f"{path}.pfNames: {why}" for why in wrong] + [f"{path}.rootDevices: {why}" for why in wrong_too]
-    common = Selector(
-        vendors=frozenset(one.vendors),
-        products=frozenset(one.devices),
-        drivers=frozenset(one.drivers),
+    common = replace(
+        of_all,
         pf_names=pf_names,
         pf_addresses=pf_addresses,
         link_types=frozenset(one.linkTypes),
@@ -233,11 +233,10 @@ def _network(one: NetDevice, common: Selector, path: str, notes: list[str]) -> S
     )
 
 
-def _scalable(one: Common, common: Selector, path: str, notes: list[str]) -> Selector:
-    types = one.auxTypes if isinstance(one, AuxNetDevice) else []
-    if not types or set(types) != {"sf"}:
-        raise Refused(f'{path}.auxTypes {shown(types)} must be ["sf"], the one type there is; write that')
-    if isinstance(one, AuxNetDevice) and one.acpiIndexes:
+def _scalable(one: AuxNetDevice, common: Selector, path: str, notes: list[str]) -> Selector:
+    if set(one.auxTypes) != {"sf"}:
+        raise Refused(f'{path}.auxTypes {shown(one.auxTypes)} must be ["sf"], the one type there is; write that')
+    if one.acpiIndexes:
         notes.append(f"{path}.acpiIndexes selects nothing for an auxNetDevice, there and here; remove it")
     return replace(common, kinds=frozenset({Kind.SF}))
 

@@ -34,6 +34,11 @@ SRIOV: dict[str, Any] = {
             "selectors": [{"pfNames": ["p0#1-5"], "auxTypes": ["sf"]}],
             "additionalInfo": {"*": {"token": "t"}},
         },
+        {
+            "resourceName": "fpga",
+            "deviceType": "accelerator",
+            "selectors": [{"vendors": ["8086"], "drivers": ["vfio-pci"]}],
+        },
     ]
 }
 HCA: dict[str, Any] = {"mode": "hca"}
@@ -45,6 +50,7 @@ OWN: dict[str, Any] = {
         {"name": "example.com/sf", "kind": "sf", "selectors": {"rootDevices": ["0000:3b:00.0"]}, "cdi": True},
         {"name": "rdma/hca", "kind": "shared", "count": 20, "pooled": True, "topology": False},
         {"name": "example.com/macvlan", "kind": "master", "selectors": {"ifNames": ["bond0"], "kinds": ["netdev"]}},
+        {"name": "example.com/fpga", "kind": "accelerator", "selectors": {"pciAddresses": ["0000:5e:00.0"]}},
     ],
     "health": {"downAfter": 5, "upAfter": 60},
 }

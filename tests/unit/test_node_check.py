@@ -47,6 +47,16 @@ def test_a_table(tree: Tree) -> None:
     assert status == 0
 
 
+def test_an_accelerator(tree: Tree) -> None:
+    tree.pci("0000:5e:00.0", driver="vfio-pci", **{"class": "0x120000", "vendor": "0x8086", "device": "0x0d5d"})
+    lines, _ = checked(tree, own(kind="accelerator", selectors={"devices": ["0d5d"], "drivers": ["vfio-pci"]}))
+    assert lines[3].split() == ["example.com/a", "1", "0000:5e:00.0", "accelerator", "-", "-", "0"]
+    lines, _ = checked(tree, sriov(deviceType="accelerator"))
+    assert lines[3].split()[:3] == ["intel.com/a", "1", "0000:5e:00.0"]
+    lines, _ = checked(tree, sriov())
+    assert not [line for line in lines if line.startswith("intel.com/a") and "0000:5e:00.0" in line]
+
+
 def test_all_of_a_pool(tree: Tree) -> None:
     lines, status = checked(tree, HCA)
     assert lines[0].endswith("it offers 1000 IDs here")

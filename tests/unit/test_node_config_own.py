@@ -8,13 +8,11 @@ from unit.node_files import OWN, only, own, read
 from node.config import Refused
 from node.model import Kind, PfName, Selector, Sharing, Verbs
 
-SHAREABLE = frozenset({Kind.PF, Kind.NETDEV})
-
 
 def test_every_kind() -> None:
     settings = read(OWN)
     assert (settings.dialect, settings.down_after, settings.up_after, settings.notes) == ("hpn", 5.0, 60.0, ())
-    vf, pf, sf, shared, master = settings.resources
+    vf, pf, sf, shared, master, accelerator = settings.resources
     assert vf.selectors == (
         Selector(kinds=frozenset({Kind.VF}), pf_names=(PfName("rail0", (range(4),)),), vendors=frozenset({"15b3"})),
     )
@@ -23,10 +21,23 @@ def test_every_kind() -> None:
     assert (pf.verbs, pf.sharing) == (Verbs.MANAGEMENT, Sharing.EXCLUSIVE)
     assert sf.selectors == (Selector(kinds=frozenset({Kind.SF}), pf_addresses=(PfName("0000:3b:00.0"),)),)
     assert (sf.cdi, vf.cdi) == (True, False)
-    assert shared.selectors == (Selector(kinds=SHAREABLE, rdma=True),)
+    assert shared.selectors == (Selector(kinds=frozenset({Kind.PF}), rdma=True),)
     assert (shared.sharing, shared.count, shared.pooled, shared.topology) == (Sharing.SHARED, 20, True, False)
     assert master.selectors == (Selector(kinds=frozenset({Kind.NETDEV}), netdevs=frozenset({"bond0"})),)
     assert (master.sharing, master.count, master.pooled, master.verbs) == (Sharing.SHARED, 100, False, Verbs.NONE)
+
+    assert accelerator.selectors == (
+        Selector(kinds=frozenset({Kind.ACCELERATOR}), addresses=frozenset({"0000:5e:00.0"})),
+    )
+    assert (accelerator.sharing, accelerator.verbs) == (Sharing.EXCLUSIVE, Verbs.CHOSEN)
+
+
+def test_a_bond_is_shared_only_by_name() -> None:
+    """Else its PFs' HCAs would be shared twice."""
+    kinds = {only(own(kind="shared", selectors=one)).selectors[0].kinds for one in ({}, {"vendors": ["15b3"]})}
+    assert kinds == {frozenset({Kind.PF})}
+    named = only(own(kind="shared", selectors=[{"ifNames": ["bond0"]}, {"kinds": ["vf", "sf"]}])).selectors
+    assert [one.kinds for one in named] == [{Kind.PF, Kind.NETDEV}, {Kind.VF, Kind.SF}]
 
 
 def test_the_defaults() -> None:
@@ -97,7 +108,10 @@ def test_yaml_needs_no_quotes() -> None:
         (own(name=5), "resources[0].name 5 is not text"),
         (own(name="a"), 'resources[0] "/a": it has no prefix'),
         (own(kind=None), "resources[0].kind is missing"),
-        (own(kind="VF"), 'resources[0].kind "VF" is not one of vf, pf, sf, shared, master; did you mean vf?'),
+        (
+            own(kind="VF"),
+            'resources[0].kind "VF" is not one of vf, pf, sf, shared, master, accelerator; did you mean vf?',
+        ),
         (own(Kind="vf"), 'resources[0].Kind "vf" is not a key that hpn knows; did you mean kind?'),
         (own(zzz=1), "resources[0].zzz 1 is not a key that hpn knows; correct it, or remove it"),
         (own(count=5), "resources[0].count 5 with kind vf"),
@@ -128,6 +142,8 @@ def test_yaml_needs_no_quotes() -> None:
         (own(selectors={"pKeys": ["0x8000"]}), "is not a partition key"),
         (own(selectors={"pKeys": ["0x18001"]}), "is not a partition key"),
         (own(selectors={"kinds": ["vf"]}), "resources[0].selectors.kinds"),
+        (own(kind="accelerator", selectors={"isRdma": True}), "isRdma true selects nothing of kind accelerator"),
+        (own(kind="accelerator", selectors={"pfNames": ["x"]}), "selectors.pfNames"),
         (own(kind="sf", selectors={"pciAddresses": ["0000:3b:00.2"]}), "use rootDevices"),
         (own(kind="pf", selectors={"pfNames": ["x"]}), "use ifNames"),
         (own(kind="pf", selectors={"ifNames": ["x"], "vdpaType": "vhost"}), "resources[0].selectors.vdpaType"),

@@ -38,7 +38,7 @@ def test_the_shared_plugins_file() -> None:
 def test_the_sriov_plugins_file() -> None:
     settings = read(SRIOV)
     assert settings.dialect == "sriov-network-device-plugin"
-    plain, dpdk, rdma, vdpa, sf = settings.resources
+    plain, dpdk, rdma, vdpa, sf, fpga = settings.resources
     assert plain.full_name == "intel.com/netdevice"
     assert plain.selectors == (
         Selector(
@@ -54,6 +54,9 @@ def test_the_sriov_plugins_file() -> None:
     assert (rdma.verbs, rdma.selectors[0].rdma, rdma.selectors[0].pkeys) == (Verbs.MANAGEMENT, True, {1})
     assert (vdpa.selectors[0].vdpa, vdpa.selectors[0].pf_addresses[0].name) == ("vhost", "0000:86:00.0")
     assert (sf.selectors[0].kinds, sf.extra) == ({Kind.SF}, {"*": {"token": "t"}})
+    assert fpga.selectors == (
+        Selector(kinds=frozenset({Kind.ACCELERATOR}), vendors=frozenset({"8086"}), drivers=frozenset({"vfio-pci"})),
+    )
     assert settings.notes == ()
 
 
@@ -176,7 +179,6 @@ def test_refused(file: Any, why: str) -> None:
         ({"selectors": "x"}, 'resourceList[1].selectors "x" is not an object'),
         ({"selectors": {"vendors": 5}}, "resourceList[1].selectors.vendors 5 is not a list"),
         ({"selectors": [{}, {"isRdma": 1}]}, "resourceList[1].selectors[1].isRdma 1 is neither"),
-        ({"resourceName": "fpga", "deviceType": "accelerator"}, 'resourceList[1] "fpga" is an accelerator'),
         ({"resourceName": "b", "selectors": {"ddpProfiles": ["x"]}}, 'ddpProfiles ["x"]: hpn does not ask a NIC'),
         ({"resourcePrefix": "a_b"}, 'resourceList[1] "a_b/a": kubelet takes a prefix only if'),
         ({"resourceName": "b-"}, 'resourceList[1] "intel.com/b-": kubelet takes a name only'),
@@ -196,8 +198,9 @@ def test_nothing_is_left() -> None:
         read(shared(resourcePrefix="example_prefix"))
 
 
-def test_a_name_that_only_accelerators_have_twice() -> None:
-    file = sriov(deviceType="accelerator")["resourceList"]
+def test_a_name_that_only_those_have_twice_that_are_left_out() -> None:
+    """That program, which knows the profiles, would refuse them."""
+    file = sriov(selectors={"ddpProfiles": ["x"]})["resourceList"]
     with pytest.raises(Refused, match="both called"):
         read({"resourceList": file * 2})
 
