@@ -25,6 +25,11 @@ def main() -> NoReturn:
             from agent.main import main as agent  # noqa: PLC0415
 
             sys.exit(agent(sys.argv[2:], version))
+        if sys.argv[1:2] == ["node"]:
+            from ctl.main import VERSION  # noqa: PLC0415
+            from node.main import main as node  # noqa: PLC0415
+
+            sys.exit(node(sys.argv[2:], VERSION))
         import signal  # noqa: PLC0415
 
         from ctl.main import main as operator  # noqa: PLC0415

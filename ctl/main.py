@@ -17,6 +17,7 @@ A container runtime runs this program; a person has little to run by hand.
   hpn ipam        show whose which address is, release what is dead, verify the files (hpn ipam --help)
   hpn gc          undo what dead pods left: attachments and addresses; --dry-run
   hpn agent       answer CNI requests from a warm process (hpn agent help)
+  hpn node        offer the node's devices to kubelet (hpn node --help)
   hpn version     print the version; --licenses: of all that is carried
   hpn help        print this
 

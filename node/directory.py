@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ KUBELET: Final = Path("/var/lib/kubelet")
 _INSIDE: Final = inotify.IN_DELETE | inotify.IN_MOVED_FROM | inotify.IN_ATTRIB
 _ITSELF: Final = inotify.IN_DELETE_SELF | inotify.IN_MOVE_SELF
 _COMES: Final = inotify.IN_CREATE | inotify.IN_MOVED_TO
+# A socket's path has at most 107 bytes (man 7 unix); with "/.hpn-", ".sock" and what its maker puts beside them.
+_LONGEST: Final = 88
 _LOCK: Final = ".hpn-node.lock"  # kubelet passes over names that begin with a point (plugin_watcher.go)
 
 
@@ -40,10 +43,19 @@ class Directory:
         os.close(self._fd)
         self.release()
 
-    def claim(self) -> bool:
-        """Keep other processes of this program out; False if the directory is not there.
+    def socket(self, resource: str) -> Path:
+        """Where the socket of a resource ("rdma/hca") is to be; no other program's sockets are called so."""
+        name = resource.replace("/", "_")
+        if len(os.fsencode(self.path)) + len(name) > _LONGEST:
+            name = hashlib.sha256(name.encode()).hexdigest()[:16]
+        return self.path / f"hpn-{name}.sock"
 
-        Raises Taken, or OSError if it cannot be written.
+    def claim(self) -> bool:
+        """Keep other processes of this program out, and remove the sockets of one that was killed; False if the
+        directory is not there.
+
+        kubelet asks at a socket that nobody listens at again and again, each time later.  Raises Taken, or OSError if
+        the directory cannot be written.
         """
         if not self.path.is_dir():
             return False
@@ -63,6 +75,8 @@ class Directory:
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())
         self._lock = fd
+        for left in (*self.path.glob("hpn-*.sock"), *self.path.glob(".hpn-*.sock")):
+            left.unlink(missing_ok=True)
         return True
 
     def release(self) -> None:

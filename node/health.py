@@ -118,11 +118,10 @@ def _own(device: Device, facts: Facts) -> str:
 
 def _link(device: Device, facts: Facts) -> str:
     """Why a device that a pod has, or could have, for itself has no link."""
-    pf, names = (device.pf, (device.pf_netdev,)) if device.kind in (Kind.VF, Kind.SF) else (device.id, device.netdevs)
-    links = [facts.links[name] for name in names if name in facts.links]
-    if any(link.infiniband for link in links):
-        return _inactive({name: facts.ports(name) for name in facts.rdma_of(pf)})
-    return _no_carrier(links)
+    if device.link_type == "infiniband":
+        return _inactive({name: facts.ports(name) for name in facts.rdma_of(device.pf)})
+    names = (device.pf_netdev,) if device.kind in (Kind.VF, Kind.SF) else device.netdevs
+    return _no_carrier([facts.links[name] for name in names if name in facts.links])
 
 
 def _no_carrier(links: Sequence[Link]) -> str:

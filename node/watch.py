@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from cni.kernel import budget, devlink, netlink, rtnl, uevents
-from cni.kernel.links import RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, Link, get_link, parse_link
+from cni.kernel.links import LINK, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, Link, get_link, parse_link
 from node.loop import Alarm, Loop
 
 # Seconds that an event waits for others: a VF that comes is some twenty of them.
@@ -27,6 +27,7 @@ TOGETHER: Final = 0.03
 _ADD_MEMBERSHIP: Final = 1
 _RTNLGRP_LINK: Final = 1
 _SO_RCVBUFFORCE: Final = 33
+_IFLA_NEW_NETNSID: Final = 45  # in a link's end: where it is now
 _BUFFER: Final = 4 << 20  # bytes of events that wait while this process has no processor
 _ROOM: Final = 65536
 _SUBSYSTEMS: Final = frozenset({"auxiliary", "infiniband", "infiniband_mad", "infiniband_verbs", "net", "pci", "vdpa"})
@@ -42,6 +43,7 @@ class Watch:
 
     - ``links``: the links of the host's namespace, by name.
     - ``failed``: the addresses of the devices whose firmware has failed.
+    - ``moved``: the names of the interfaces that were moved to another namespace and have not come back.
     - ``software``: whether interfaces without a device below them count as devices, as those of pods' bridges are.
     """
 
@@ -49,6 +51,7 @@ class Watch:
         """Raises OSError."""
         self.links: Mapping[str, Link] = {}
         self.failed = frozenset[str]()
+        self.moved = set[str]()
         self.software = False
         self._loop, self._changed = loop, changed
         self._by_index = dict[int, Link]()
@@ -101,6 +104,9 @@ class Watch:
             before = self._by_index.pop(link.index, None)
             if kind == RTM_NEWLINK:
                 self._by_index[link.index] = link
+                self.moved.discard(link.name)
+            elif _IFLA_NEW_NETNSID in netlink.attributes(body[LINK.size :]):
+                self.moved.add(link.name)
             if kind == RTM_DELLINK or not before or before.name != link.name:
                 if self.software or link.device:
                     self._tell(devices=True)

@@ -1,6 +1,7 @@
 """Who may import whom, and what each start of the program pays for."""
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -158,7 +159,7 @@ def test_nobody_prints(module: str) -> None:
     """stdout is the answer's, and process.py writes it."""
     calls = [n.func for n in ast.walk(tree(module)) if isinstance(n, ast.Call)]
     assert not [f for f in calls if isinstance(f, ast.Name) and f.id == "print"]
-    if module not in ("cni.protocol.process", "ctl.main"):
+    if module not in ("cni.protocol.process", "ctl.main", "node.main"):
         assert not [n for n in ast.walk(tree(module)) if isinstance(n, ast.Attribute) and n.attr == "stdout"
                     and isinstance(n.value, ast.Name) and n.value.id == "sys"]  # fmt: skip
 
@@ -205,6 +206,33 @@ def test_imports_of_a_start(words: list[str], environ: dict[str, str]) -> None:
         [sys.executable, "-X", "importtime", "-m", "ctl", *words],
         input=b"", capture_output=True, check=True, cwd=ROOT, env={"PATH": os.environ["PATH"]} | environ,
     )  # fmt: skip
-    imported = {line.rpartition(b"|")[2].strip().decode() for line in done.stderr.splitlines()}
+    imported = _timed(done.stderr)
     assert "cni.protocol.spec" in imported  # so -X importtime told us something
     assert imported & LIBRARIES.keys() == set()
+
+
+@pytest.mark.parametrize("program", ["hpn", "hpn-ipam"])
+@pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK", "STATUS", "GC"])
+def test_no_cni_command_pays_for_hpn_node(tmp_path: Path, program: str, command: str) -> None:
+    conf = {
+        "cniVersion": "1.1.0", "name": "n", "type": "hpn", "master": "nowhere", "stateDir": f"{tmp_path}/state",
+        "ipam": {"type": "hpn-ipam", "subnet": "10.1.0.0/24", "dataDir": f"{tmp_path}/ipam"},
+        "cni.dev/valid-attachments": [], "prevResult": {"cniVersion": "1.1.0"},
+    }  # fmt: skip
+    environ = {
+        "CNI_COMMAND": command, "CNI_CONTAINERID": "c", "CNI_IFNAME": "hpn0", "CNI_NETNS": "/run/netns/nowhere",
+        "CNI_PATH": "/nowhere", "HPN_ARGV0": program, "PATH": os.environ["PATH"],
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "ctl"],
+        input=json.dumps(conf).encode(), capture_output=True, check=False, cwd=ROOT, env=environ,
+    )  # fmt: skip
+    imported = _timed(done.stderr)
+    assert "cni.protocol.dispatch" in imported, done.stdout
+    packages = {name.partition(".")[0] for name in imported}
+    assert packages & {"node", "h2", "hpack", "hyperframe", "google", "yaml"} == set()
+
+
+def _timed(stderr: bytes) -> set[str]:
+    """What Python said that it imported, with -X importtime."""
+    return {line.rpartition(b"|")[2].strip().decode() for line in stderr.splitlines()}

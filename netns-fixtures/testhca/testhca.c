@@ -20,6 +20,12 @@
  * makes and removes testhca.sf.1, a device of the auxiliary bus below that PCI
  * function, as a scalable function is: with a driver, and a netdev that loses
  * whatever it is to send.  An RDMA device over that netdev is its child.
+ *
+ *	echo 0000:01:00.0 > /sys/module/testhca/parameters/fatal
+ *	echo > /sys/module/testhca/parameters/fatal
+ *
+ * has devlink say that the firmware of that PCI function has failed, as mlx5
+ * does, and that it was recovered.
  */
 #include <linux/auxiliary_bus.h>
 #include <linux/etherdevice.h>
@@ -29,7 +35,9 @@
 #include <linux/netdevice.h>
 #include <linux/pci.h>
 #include <linux/string.h>
+#include <linux/version.h>
 #include <net/addrconf.h>
+#include <net/devlink.h>
 #include <rdma/ib_addr.h>
 #include <rdma/ib_mad.h>
 #include <rdma/ib_verbs.h>
@@ -383,27 +391,92 @@ static void sf_unmake(void)
 	}
 }
 
-static int sf_set(const char *value, const struct kernel_param *kp)
+/*
+ * What a parameter names is unmade, and made of another function if one is
+ * named.
+ */
+static int set_function(const char *value, void (*unmake)(void),
+			int (*make)(struct pci_dev *function))
 {
 	unsigned int domain, bus, slot, number;
 	struct pci_dev *function;
 	int err;
 
-	sf_unmake();
+	unmake();
 	if (sscanf(value, "%x:%x:%x.%x", &domain, &bus, &slot, &number) != 4)
 		return 0;
 	function = pci_get_domain_bus_and_slot(domain, bus,
 					       PCI_DEVFN(slot, number));
 	if (!function)
 		return -ENODEV;
-	err = sf_make(function);
+	err = make(function);
 	pci_dev_put(function);
 	return err;
+}
+
+static int sf_set(const char *value, const struct kernel_param *kp)
+{
+	return set_function(value, sf_unmake, sf_make);
 }
 
 static const struct kernel_param_ops sf_param_ops = { .set = sf_set };
 
 module_param_cb(sf, &sf_param_ops, NULL, 0200);
+
+static const struct devlink_ops fatal_devlink_ops = {};
+
+static const struct devlink_health_reporter_ops fatal_reporter_ops = {
+	.name = "fw_fatal",
+};
+
+/* The one there is, and its reporter. */
+static struct devlink *the_devlink;
+static struct devlink_health_reporter *the_reporter;
+
+static void fatal_unmake(void)
+{
+	if (!the_devlink)
+		return;
+	devlink_health_reporter_state_update(the_reporter,
+			DEVLINK_HEALTH_REPORTER_STATE_HEALTHY);
+	devlink_unregister(the_devlink);
+	devlink_health_reporter_destroy(the_reporter);
+	devlink_free(the_devlink);
+	the_devlink = NULL;
+}
+
+static int fatal_make(struct pci_dev *function)
+{
+	the_devlink = devlink_alloc(&fatal_devlink_ops, sizeof(long),
+				    &function->dev);
+	if (!the_devlink)
+		return -ENOMEM;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+	the_reporter = devlink_health_reporter_create(the_devlink,
+						      &fatal_reporter_ops, NULL);
+#else
+	the_reporter = devlink_health_reporter_create(the_devlink,
+						      &fatal_reporter_ops, 0,
+						      NULL);
+#endif
+	if (IS_ERR(the_reporter)) {
+		devlink_free(the_devlink);
+		the_devlink = NULL;
+		return PTR_ERR(the_reporter);
+	}
+	devlink_register(the_devlink);
+	devlink_health_report(the_reporter, "on request", NULL);
+	return 0;
+}
+
+static int fatal_set(const char *value, const struct kernel_param *kp)
+{
+	return set_function(value, fatal_unmake, fatal_make);
+}
+
+static const struct kernel_param_ops fatal_param_ops = { .set = fatal_set };
+
+module_param_cb(fatal, &fatal_param_ops, NULL, 0200);
 
 static int __init hca_init(void)
 {
@@ -422,6 +495,7 @@ static int __init hca_init(void)
 
 static void __exit hca_exit(void)
 {
+	fatal_unmake();
 	sf_unmake();
 	auxiliary_driver_unregister(&sf_driver);
 	rdma_link_unregister(&hca_link_ops);

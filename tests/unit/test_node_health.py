@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni.kernel.links import ARPHRD_INFINIBAND, IFF_LOWER_UP, IFF_UP, Link
+from cni.kernel.links import IFF_LOWER_UP, IFF_UP, Link
 from node.health import Facts, Health, Observation, Patience, due, observe, step
 from node.model import Device, Kind, RdmaDevice
 
@@ -15,8 +15,8 @@ DOWN, UP = Observation(down="eth3 has no carrier"), Observation()
 LINKED, UNLINKED, SET_DOWN = IFF_UP | IFF_LOWER_UP, IFF_UP, 0
 
 
-def link(name: str, flags: int, hardware: int = 1) -> Link:
-    return Link(3, name, flags, "02:00:00:00:00:01", 1500, hardware=hardware)
+def link(name: str, flags: int) -> Link:
+    return Link(3, name, flags, "02:00:00:00:00:01", 1500)
 
 
 def facts(*links: Link, failed: str = "", **ports: str) -> Facts:
@@ -70,11 +70,12 @@ class TestObservation:
 
     def test_infiniband_asks_the_port_of_the_pf(self) -> None:
         """Not whether somebody has set IPoIB up."""
-        ib0 = link("ib0", SET_DOWN, ARPHRD_INFINIBAND)
-        assert observe(vf(pf_netdev="ib0"), facts(ib0, mlx5_0="ACTIVE"), shared=False) == UP
-        down = observe(vf(pf_netdev="ib0"), facts(ib0, mlx5_0="DOWN"), shared=False)
-        assert down == Observation(down="port 1 of mlx5_0 is DOWN")
-        assert observe(pf("ib0"), facts(ib0, mlx5_0="DOWN"), shared=False) == down
+        for device in (vf(pf_netdev="ib0"), pf("ib0"), pf()):
+            hca = replace(device, link_type="infiniband")
+            assert observe(hca, facts(link("ib0", UNLINKED), mlx5_0="ACTIVE"), shared=False) == UP
+            down = observe(hca, facts(link("ib0", SET_DOWN), mlx5_0="DOWN"), shared=False)
+            assert down == Observation(down="port 1 of mlx5_0 is DOWN")
+            assert observe(hca, facts(), shared=False) == UP  # it is in a pod, or the PF is
 
     def test_no_driver(self) -> None:
         assert observe(replace(vf(), driver=""), facts(), shared=False) == Observation("it has no driver")

@@ -1,0 +1,262 @@
+"""The node's program at work: what it offers, whether that is healthy, and who is told."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from cni.kernel import sysfs
+from node import answers, inventory, offers, roster
+from node.config import Refused
+from node.directory import Directory, Taken
+from node.health import Facts, Health, Observation, Patience, due, observe, step
+from node.kubelet.plugin import Plugin
+from node.loop import Alarm, Loop
+from node.model import Device, Kind, Offer, Settings
+from node.serving import Judged, Served
+from node.watch import Watch
+
+# After a look at all devices the next one waits this many times as long as it took, but not LONGEST: pods come and go
+# in dozens, and every VF of theirs is an event.
+_REST: Final = 10
+_LONGEST_REST: Final = 0.5
+_NAMED: Final = 8  # devices that one line names
+_GONE: Final = Observation("it is gone")
+
+
+class Daemon:
+    """Serves the resources of a configuration until ``close``."""
+
+    def __init__(self, loop: Loop, registry: Path, read: Callable[[], Settings]) -> None:
+        """``registry`` is kubelet's plugins_registry; ``read`` reads the configuration, now and for each ``reload``.
+
+        Raises Refused for a configuration that is, Taken, OSError.
+        """
+        self._loop, self._read = loop, read
+        self._settings = Settings((), "")
+        self._served = dict[str, tuple[Served, Plugin]]()
+        self._open = set[str]()
+        self._health = dict[Judged, Health]()
+        self._inventory = inventory.Inventory(memory=inventory.MEMORY)
+        self._devices = dict[str, Device]()
+        self._said = dict[str, tuple[str, ...]]()
+        self._due: Alarm | None = None
+        self._next_look, self._looking = 0.0, False
+        settings = read()
+        self._directory = Directory(loop, registry, self._bind)
+        self._watch = Watch(loop, self._changed)
+        self._configure(settings)
+        self._bind(at_start=True)
+
+    def close(self) -> None:
+        """Remove all sockets, so that kubelet knows at once, and the files for container runtimes."""
+        for _, plugin in self._served.values():
+            plugin.close()
+        with suppress(OSError):
+            answers.withdraw()
+        self._watch.close()
+        self._directory.close()
+
+    def reload(self) -> None:
+        """Read the configuration anew; the one of before stays if it is refused."""
+        try:
+            settings = self._read()
+        except Refused as e:
+            say(f"{e}; what was read before stays in force")
+            return
+        say(f"reads its configuration anew: {settings.dialect}")
+        self._said.clear()
+        self._configure(settings)
+        self._bind()
+
+    def _configure(self, settings: Settings) -> None:
+        self._settings = settings
+        self._say_new("configuration", *settings.left_out, *settings.notes)
+        selectors = [selector for resource in settings.resources for selector in resource.selectors]
+        self._watch.software = any(not one.kinds or Kind.NETDEV in one.kinds for one in selectors)
+        names = {resource.full_name for resource in settings.resources}
+        for name in self._served.keys() - names:
+            _, plugin = self._served.pop(name)
+            self._open.discard(name)
+            plugin.close()
+        self._look(before={})
+
+    # What there is
+
+    def _changed(self, devices: bool) -> None:  # noqa: FBT001  # Watch's callback
+        if not devices:
+            self._judge()
+        elif not self._looking:
+            self._looking = True
+            self._loop.after(max(self._next_look - time.monotonic(), 0), self._look_again)
+
+    def _look_again(self) -> None:
+        self._looking = False
+        self._look({name: served.offer for name, (served, _) in self._served.items()})
+
+    def _look(self, before: Mapping[str, Offer]) -> None:
+        """Look at all devices, and offer them; ``before`` has what was offered, of which lost devices are kept."""
+        began = time.monotonic()
+        try:
+            found = self._inventory.devices()
+        except OSError as e:
+            self._say_new("devices", f"the devices cannot be read: {_told(e)}; what was offered stays")
+            return
+        self._devices = {device.id: device for device in found}
+        offered, sentences = offers.offers(self._settings.resources, found)
+        self._say_new("offers", *sentences)
+        kept = roster.keep(before, offered, self._devices)
+        for name, offer in kept.items():
+            self._offer(name, offer)
+        self._publish(tuple(kept.values()))
+        self._judge()
+        now = time.monotonic()
+        self._next_look = now + min((now - began) * _REST, _LONGEST_REST)
+
+    def _offer(self, name: str, offer: Offer) -> None:
+        if name in self._served:
+            self._served[name][0].offer = offer
+        else:
+            served = Served(offer)
+            self._served[name] = served, Plugin(name, self._directory.socket(name), self._loop, served, say)
+        devices = {device.id for unit in offer.units for device in unit.devices}
+        self._say_new(f"offer {name}", f"offers {name}: {_count(len(offer.units), 'unit')} of {_name(devices)}")
+
+    def _publish(self, offered: Sequence[Offer]) -> None:
+        try:
+            answers.publish(offered)
+        except OSError as e:
+            self._say_new("files", f"{_told(e)}; containers get no device by CDI until it can be written")
+
+    # Whether it is healthy
+
+    def _judge(self) -> None:
+        """Look at the health of what is offered, tell kubelet what is new, and look again when something is due."""
+        now, patience = time.monotonic(), Patience(self._settings.down_after, self._settings.up_after)
+        facts = self._facts()
+        judged = [key for served, _ in self._served.values() for key in served.judged]
+        before, self._health = (
+            self._health,
+            {key: step(self._health.get(key), self._observe(key, facts), now, patience) for key in judged},
+        )
+        for name, (served, plugin) in self._served.items():
+            self._report(name, served, before)
+            if served.update(self._health):
+                plugin.changed()
+        times = [at for health in self._health.values() if (at := due(health, patience)) is not None]
+        if self._due:
+            self._due.cancel()
+        self._due = self._loop.after(max(min(times) - now, 0), self._judge) if times else None
+
+    def _observe(self, key: Judged, facts: Facts) -> Observation:
+        if device := self._devices.get(key.id):
+            return observe(device, facts, shared=key.shared)
+        # An interface of software that a pod has is nowhere to be seen.
+        return Observation() if key.id in self._watch.moved else _GONE
+
+    def _facts(self) -> Facts:
+        """What the kernel says now; RDMA ports are read once, and only those that are asked for."""
+        return Facts(self._watch.links, self._watch.failed, cache(_ports), cache(_rdma_of))
+
+    def _report(self, name: str, served: Served, before: Mapping[Judged, Health]) -> None:
+        """Say which devices have become healthy or unhealthy, and why."""
+        changes = dict[str, list[str]]()
+        for key in served.judged:
+            old, new = before.get(key, Health()).reason, self._health[key].reason
+            if old != new:
+                changes.setdefault(new, []).append(key.id)
+        for reason, ids in changes.items():
+            what = f"{_name(ids)} of {name}"
+            say(f"unhealthy: {what}: {reason}" if reason else f"healthy again: {what}")
+
+    # Who is told
+
+    def _bind(self, *, at_start: bool = False) -> None:
+        """Have a socket for each resource in kubelet's directory, if that is there.  Raises Taken at the start."""
+        path = self._directory.path
+        try:
+            if not self._directory.claim():
+                self._say_new(f"{path}", f"{path} is not there, so no kubelet has run here; it will be seen when it is")
+                return
+        except Taken as e:
+            if at_start:
+                raise
+            self._say_new(f"{path}", f"{e}")
+            return
+        except OSError as e:
+            self._say_new(f"{path}", _cannot_write(path, e))
+            return
+        self._said.pop(f"{path}", None)
+        for name, (_, plugin) in self._served.items():
+            self._bind_one(name, plugin)
+
+    def _bind_one(self, name: str, plugin: Plugin) -> None:
+        path = self._directory.socket(name)
+        if name in self._open and path.is_socket():
+            return
+        if name in self._open:
+            plugin.close()
+        try:
+            plugin.open()
+        except OSError as e:
+            self._open.discard(name)
+            self._say_new(f"socket {name}", f"{name}: {_cannot_write(path, e)}")
+            return
+        self._open.add(name)
+        self._say_new(f"socket {name}", f"serves {name} at {path}")
+
+    def _say_new(self, topic: str, *sentences: str) -> None:
+        """Say what was not said when the topic came up last."""
+        before = self._said.get(topic, ())
+        self._said[topic] = sentences
+        for sentence in sentences:
+            if sentence not in before:
+                say(sentence)
+
+
+def say(sentence: str) -> None:
+    """Write a line for systemd's journal."""
+    with suppress(OSError):  # nobody may read stderr any more, and a message is no reason to stop
+        sys.stderr.write(f"hpn node: {sentence}\n")
+        sys.stderr.flush()
+
+
+def _cannot_write(path: Path, error: OSError) -> str:
+    return (
+        f"{path}: {_told(error)}; kubelet hears of nothing until it can be written: mount it for writing "
+        "(in a DaemonSet without readOnly), then systemctl reload hpn-node, or SIGHUP"
+    )
+
+
+def _told(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
+def _ports(name: str, root: Path = sysfs.SYS) -> Sequence[str]:
+    """The states of an RDMA device's ports, in their order; none if it is not in the host's namespace."""
+    states = list[str]()
+    with suppress(OSError):
+        for port in sorted((root / "class/infiniband" / name / "ports").iterdir(), key=lambda path: int(path.name)):
+            states.append((port / "state").read_text().rpartition(":")[2].strip())
+    return states
+
+
+def _rdma_of(address: str) -> Sequence[str]:
+    function = sysfs.function(address)
+    return function.rdma_devs if function else ()
+
+
+def _name(ids: Sequence[str] | set[str]) -> str:
+    """Devices for people."""
+    named = sorted(ids)
+    if len(named) > _NAMED:
+        return f"{', '.join(named[:_NAMED])} and {len(named) - _NAMED} more"
+    return ", ".join(named) or "no device"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

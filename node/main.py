@@ -1,0 +1,116 @@
+"""hpn node: offers the node's devices to kubelet."""
+
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from node import config, flags
+from node.daemon import Daemon, say
+from node.directory import Taken
+from node.flags import Flags
+from node.loop import Loop
+from node.model import Settings
+
+# sysexits.h, EX_CONFIG: systemd's unit does not start it again until somebody has mended the file.
+REFUSED: Final = 78
+
+
+def main(arguments: Sequence[str], version: str) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status."""
+    try:
+        asked = flags.parse(arguments)
+    except flags.Wrong as e:
+        say(f"{e}")
+        return 2
+    if asked.help or asked.version:
+        sys.stdout.write(flags.HELP if asked.help else f"hpn {version}\n")
+        return 0
+    if asked.check:
+        from node import check  # noqa: PLC0415  # the daemon needs none of it
+
+        text, status = check.answer(asked.check, prefix=asked.prefix, cdi=asked.cdi, as_json=asked.json)
+        sys.stdout.write(text)
+        return status
+    try:
+        _serve(asked)
+    except config.Refused as e:
+        say("; ".join((e.msg, *filter(None, [e.details]))))
+        return REFUSED
+    except (Taken, OSError) as e:
+        say(f"{e}")
+        return 1
+    return 0
+
+
+def _serve(asked: Flags) -> None:
+    """Raises Refused, Taken, OSError."""
+    # The name in ps, top and systemctl.  It would be ld-hpn.so.2, the loader that started it (packaging/launcher).
+    Path("/proc/self/comm").write_text("hpn-node")
+    loop = Loop()
+    with _signals() as signals:
+        daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(_read, asked))
+        try:
+            loop.watch(signals.fileno(), partial(_obey, signals, loop, daemon))
+            # Nothing that exists now is garbage, and a look through it would be the longest work there is.
+            gc.collect()
+            gc.freeze()
+            notify("READY=1")
+            loop.run()
+            notify("STOPPING=1")
+        finally:
+            daemon.close()
+            loop.close()
+
+
+def _read(asked: Flags) -> Settings:
+    """The configuration, and where it stands.  Raises Refused."""
+    path = asked.config or next((path for path in config.DEFAULTS if path.exists()), None)
+    if path is None:
+        where = ", ".join(map(str, config.DEFAULTS))
+        raise config.Refused(
+            f"there is no configuration: none of {where} is there; write one (docs/node.md), or --config"
+        )
+    return config.read(path, prefix=asked.prefix, cdi=asked.cdi)
+
+
+@contextmanager
+def _signals() -> Iterator[socket.socket]:
+    """A socket that has a byte for each SIGTERM, SIGINT and SIGHUP, its number."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)  # noqa: FBT003
+        theirs.setblocking(False)  # noqa: FBT003
+        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        handlers = {
+            number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        }
+        try:
+            yield ours
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(before)
+
+
+def _obey(signals: socket.socket, loop: Loop, daemon: Daemon) -> None:
+    numbers = signals.recv(4096)
+    if {signal.SIGTERM, signal.SIGINT} & set(numbers):
+        loop.stop()
+    elif signal.SIGHUP in numbers:
+        daemon.reload()
+
+
+def notify(state: str) -> None:
+    """Tell systemd (man 3 sd_notify), if it is what started us."""
+    where = os.environ.get("NOTIFY_SOCKET", "")
+    if not where:
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        sock.sendto(state.encode(), f"\0{where[1:]}" if where.startswith("@") else where)

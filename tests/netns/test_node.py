@@ -1,0 +1,135 @@
+"""hpn node, with interfaces that pods share: who is told what, and when.  The NICs are in tests/lab/test_node.py."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from kubelet import Kubelet
+from node_process import NodeProcess
+from topology import Host, ip, until
+
+NAME = "example.com/rail0"
+RESOURCE: dict[str, Any] = {
+    "name": NAME, "kind": "master", "count": 2, "selectors": {"ifNames": ["rail0"], "kinds": ["netdev"]}
+}  # fmt: skip
+OTHER = RESOURCE | {"name": "example.com/rail9", "selectors": {"ifNames": ["rail9"], "kinds": ["netdev"]}}
+UP, DOWN = ({"rail0-0": healthy, "rail0-1": healthy} for healthy in (True, False))
+SOON = {"health": {"downAfter": 0.5, "upAfter": 1}}
+
+
+@pytest.fixture
+def process(host: Host) -> Iterator[NodeProcess]:
+    # A socket's path has 107 bytes at most.
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        yield NodeProcess(Path(folder), [RESOURCE])
+
+
+def test_a_link_goes_and_comes(process: NodeProcess) -> None:
+    process.write([RESOURCE], **SOON)
+    with Kubelet(process.kubelet) as kubelet, process:
+        kubelet.until(NAME, UP)
+        ip("link", "set", "fabric", "down")
+        assert 0.4 < kubelet.until(NAME, DOWN) < 1.5
+        assert process.says("unhealthy: rail0 of example.com/rail0: rail0 has no carrier since 0.5 s")
+        ip("link", "set", "fabric", "up")
+        assert 0.9 < kubelet.until(NAME, UP) < 2
+        assert process.says("healthy again: rail0 of example.com/rail0")
+        ip("link", "set", "rail0", "down")
+        kubelet.until(NAME, DOWN)
+        assert process.says("rail0 is set down (ip link set rail0 up) since 0.5 s")
+    assert len([line for line in process.said if "healthy" in line]) == 3
+    assert list(process.registry.glob("*.sock")) == []
+
+
+def test_a_device_goes_and_comes(process: NodeProcess) -> None:
+    with Kubelet(process.kubelet) as kubelet, process:
+        kubelet.until(NAME, UP)
+        ip("link", "delete", "rail0")
+        assert kubelet.until(NAME, DOWN) < 1
+        assert process.says("unhealthy: rail0 of example.com/rail0: it is gone")
+        ip("link", "add", "rail0", "up", "type", "veth", "peer", "name", "fabric")
+        assert kubelet.until(NAME, UP) < 1
+
+
+def test_kubelet_comes_later_and_is_restarted(process: NodeProcess) -> None:
+    kubelet = Kubelet(process.kubelet)
+    with process:
+        process.says("is not there, so no kubelet has run here")
+        for _ in range(2):
+            with kubelet:
+                assert kubelet.until(NAME, UP) < 1
+
+
+def test_the_configuration_is_read_anew(process: NodeProcess) -> None:
+    with Kubelet(process.kubelet) as kubelet, process:
+        kubelet.until(NAME, UP)
+        process.file.write_text("{}")
+        process.reload()
+        assert process.says("what was read before stays in force")
+        assert kubelet.devices(NAME) == UP
+        process.write([OTHER])
+        process.reload()
+        kubelet.until(NAME, None)
+        kubelet.until("example.com/rail9", {})
+        ip("link", "add", "rail9", "type", "veth", "peer", "name", "far9")
+        assert kubelet.until("example.com/rail9", {"rail9-0": True, "rail9-1": True}) < 1
+
+
+def test_kubelet_refuses(process: NodeProcess) -> None:
+    kubelet = Kubelet(process.kubelet)
+    kubelet.refuses = "no such luck"
+    with kubelet, process:
+        assert process.says("kubelet refuses example.com/rail0: no such luck")
+
+
+def test_two_at_once(process: NodeProcess) -> None:
+    with Kubelet(process.kubelet) as kubelet, process:
+        kubelet.until(NAME, UP)
+        second = NodeProcess(process.folder, [RESOURCE])
+        second.status = 1
+        with second:
+            assert second.says(f"another hpn node (process {process.process.pid}) serves there; stop one of them")
+            until(lambda: second.process.poll() == 1)
+        assert kubelet.devices(NAME) == UP
+
+
+def test_a_directory_that_cannot_be_written(process: NodeProcess) -> None:
+    process.registry.mkdir(parents=True)
+    script = f"mount --bind {process.registry} {process.registry} && mount -o remount,ro,bind {process.registry} && "
+    process.first = script
+    with process:
+        assert process.says("Read-only file system; kubelet hears of nothing until it can be written")
+
+
+def test_sockets_of_one_that_was_killed(process: NodeProcess) -> None:
+    process.registry.mkdir(parents=True)
+    for name in ("hpn-example.com_gone.sock", ".hpn-example.com_gone.sock", "other.sock"):
+        (process.registry / name).touch()
+    with process:
+        process.says("serves example.com/rail0")
+        assert {path.name for path in process.registry.iterdir()} == {
+            "hpn-example.com_rail0.sock", "other.sock", ".hpn-node.lock"
+        }  # fmt: skip
+
+
+def test_it_sleeps(process: NodeProcess) -> None:
+    """No wake-up without an event; an idle one has no more memory than it should."""
+    with Kubelet(process.kubelet) as kubelet, process:
+        kubelet.until(NAME, UP)
+        status = Path(f"/proc/{process.process.pid}/status")
+
+        def woken() -> int:
+            return int(status.read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+        assert os.listdir(f"/proc/{process.process.pid}/task") == [str(process.process.pid)]
+        until(lambda: _quiet(woken))
+
+
+def _quiet(woken: Any) -> bool:
+    before = woken()
+    time.sleep(2)
+    return bool(woken() == before)

@@ -1,0 +1,68 @@
+"""hpn node as a process in the namespace of the tests, with /sys, /run and nothing else of its own."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+from topology import until
+
+ROOT = Path(__file__).parents[1]
+# Where it remembers and publishes; /sys shows the network namespace in which it was mounted.
+_ALONE = "mount -t tmpfs tmpfs /run && mount -t sysfs sysfs /sys && exec "
+
+
+class NodeProcess:
+    """It runs from its start, until its ``with`` ends; ``said`` has the lines of its log."""
+
+    def __init__(self, folder: Path, resources: list[dict[str, Any]], *flags: str, alone: bool = True) -> None:
+        self.folder, self.flags = folder, flags
+        self.file, self.kubelet = folder / "node.json", folder / "kubelet"
+        self.registry = self.kubelet / "plugins_registry"
+        self.said = list[str]()
+        self.program = [sys.executable, "-m", "ctl"]
+        self.alone = alone
+        self.status = 0  # with which it is to end
+        self.first = ""  # what its own namespace of mounts needs besides
+        self.write(resources)
+
+    def write(self, resources: list[dict[str, Any]], **keys: Any) -> None:
+        self.file.write_text(json.dumps({"resources": resources, **keys}))
+
+    def __enter__(self) -> Self:
+        words = [*self.program, "node", "--config", str(self.file), "--kubelet-dir", str(self.kubelet), *self.flags]
+        argv = ["unshare", "--mount", "sh", "-c", f"{self.first}{_ALONE}{shlex.join(words)}"] if self.alone else words
+        self.process = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            status = self.process.wait(20)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self._reader.join()
+            assert self.process.stderr
+            self.process.stderr.close()
+        assert status == self.status, "\n".join(self.said)
+
+    def says(self, words: str, seconds: float = 10.0) -> str:
+        """Wait for a line that has these words."""
+        return str(until(lambda: next((line for line in self.said if words in line), ""), seconds))
+
+    def reload(self) -> None:
+        os.kill(self.process.pid, signal.SIGHUP)
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            self.said.append(line.removesuffix("\n"))

@@ -1,0 +1,50 @@
+"""The command lines that manifests have, ours and others'."""
+
+from pathlib import Path
+
+import pytest
+
+from node.flags import Flags, Wrong, parse
+
+FILE = Path("/etc/x.json")
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("", Flags()),
+        ("--config /etc/x.json", Flags(config=FILE)),
+        ("--config=/etc/x.json --kubelet-dir /k", Flags(config=FILE, kubelet=Path("/k"))),
+        ("--check /etc/x.json", Flags(check=FILE)),
+        ("--check=/etc/x.json --json", Flags(check=FILE, json=True)),
+        ("--config-file /etc/x.json --use-cdi", Flags(config=FILE, cdi=True)),
+        ("-config-file=/etc/x.json -resource-prefix mellanox.com", Flags(config=FILE, prefix="mellanox.com")),
+        ("--log-dir=sriovdp --log-level=10", Flags()),
+        ("--logtostderr -use-cdi=true -v", Flags(cdi=True, version=True)),
+        ("--use-cdi=false", Flags()),
+        ("--version", Flags(version=True)),
+        ("version", Flags(version=True)),
+        ("-v", Flags(version=True)),
+        ("--help", Flags(help=True)),
+        ("help", Flags(help=True)),
+    ],
+)
+def test_a_line(line: str, meant: Flags) -> None:
+    assert parse(line.split()) == meant
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--config", "--config needs a value: --config=..."),
+        ("--konfig x", "--konfig is no flag of hpn node"),
+        ("-", "'-' is no flag"),
+        ("serve", "'serve' is no flag"),
+        ("--use-cdi=maybe", "--use-cdi=maybe: write --use-cdi, or --use-cdi=false"),
+        ("--kubelet-dir k", "--kubelet-dir 'k' is not an absolute path"),
+    ],
+)
+def test_a_line_that_means_nothing(line: str, says: str) -> None:
+    with pytest.raises(Wrong) as refused:
+        parse(line.split())
+    assert str(refused.value).startswith(says)
