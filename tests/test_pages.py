@@ -9,6 +9,7 @@ from shipped import DEVICE, plugins
 
 from cni import config
 from ipam import config as ipam_config
+from node.config import settings
 
 NETWORKS = [
     pytest.param(network, id=f"{section} {kind}".strip())
@@ -51,6 +52,13 @@ def test_a_configuration_that_is_shown_is_one_we_take(network: dict[str, Any]) -
             assert attach.strict, "an example shows keys we know"
         if plugin.get("ipam", {}).get("type") == "hpn-ipam":
             assert ipam_config.load(plugin, {}).sets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_file_of_hpn_node_that_is_shown_is_one_we_take(page: Path) -> None:
+    for block in blocks(page.read_text()):
+        if block.kind == "yaml" and block.text.startswith("resources:"):
+            assert not settings(block.text.encode(), is_yaml=True).left_out
 
 
 def test_every_transcript_has_its_configuration() -> None:
