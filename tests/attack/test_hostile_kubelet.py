@@ -1,0 +1,68 @@
+"""A local user without privileges, against the sockets by which kubelet is spoken to."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from attack.user import NOBODY, nobody
+from conftest import require
+from unit.grpc_server import serving
+
+from node.grpc.client import call
+from node.grpc.status import Failed
+from node.kubelet.sockets import Unusable, bind
+
+
+@pytest.fixture(autouse=True)
+def root() -> None:
+    if os.geteuid() != 0:
+        require("attack", "root, to be somebody else")
+
+
+def test_another_user_asks_a_plugin(public: Path) -> None:
+    """Also where somebody made the socket writable to all: the server looks who it is."""
+    with serving(public / "s.sock") as served:
+        served.path.chmod(0o666)
+
+        def ask() -> int:
+            answered = 0
+            for _ in range(200):
+                with served.connect() as sock:
+                    try:
+                        sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5))
+                        answered += len(sock.recv(1))
+                    except (ConnectionResetError, BrokenPipeError):
+                        pass
+            return answered
+
+        with nobody(ask) as answered:
+            assert answered == 0
+        assert call(served.path, "/t.Test/Echo", b"on", timeout=5) == b"on"
+
+
+def test_another_users_kubelet_is_not_believed(public: Path) -> None:
+    """A socket that he listens at, where kubelet's is looked for."""
+    path = public / "his" / "kubelet.sock"
+    path.parent.mkdir(mode=0o777)
+    path.parent.chmod(0o777)
+    held = list[socket.socket]()
+
+    def listen() -> None:
+        held.append(socket.socket(socket.AF_UNIX))
+        held[0].bind(str(path))
+        held[0].listen()
+
+    with (
+        nobody(listen),
+        pytest.raises(Failed, match=f"is served by user {NOBODY}, and only root's answers are believed"),
+    ):
+        call(path, "/v1.PodResourcesLister/List", b"", timeout=5)
+
+
+def test_a_socket_that_others_could_take_away(public: Path) -> None:
+    (public / "open").mkdir()
+    (public / "open").chmod(0o777)
+    with pytest.raises(Unusable, match="chmod go-w"):
+        bind(public / "open" / "p.sock")
+    assert not any((public / "open").iterdir())
