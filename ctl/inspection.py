@@ -12,10 +12,12 @@ from typing import Final
 from cni.attachments import WORDS, list_all
 from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
+from ctl import given
 from ctl.table import aligned
 
 _COLUMNS: Final = (
-    "POD", "NETWORK", "IFNAME", "KIND", "DEVICE", "ADDRESS", "RDMA/PORT", "GID v2", "v1", "STATE", "SINCE", "NETNS",
+    "POD", "NETWORK", "IFNAME", "KIND", "DEVICE", "RESOURCE", "ADDRESS", "RDMA/PORT", "GID v2", "v1", "STATE", "SINCE",
+    "NETNS",
 )  # fmt: skip
 
 
@@ -24,17 +26,20 @@ def report(words: Sequence[str]) -> str:
     parser = argparse.ArgumentParser(prog="hpn inspect", description="Show what is attached.")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--state-dir", type=Path, default=Path(STATE_DIR), help=f"default {STATE_DIR}")
+    parser.add_argument("--kubelet-dir", type=Path, default=Path(given.KUBELET), help=f"default {given.KUBELET}")
     options = parser.parse_args(words)
     attachments, unreadable, refused = list_all(options.state_dir)
+    rest = given.match(attachments, given.held(options.kubelet_dir))
     if options.json:
         document = {
             "stateDir": str(options.state_dir),
             "attachments": [_without_words(a) for a in attachments],
             "unreadable": [str(path) for path in unreadable],
             "refused": [_without_words(a) for a in refused],
+            "unattached": rest,
         }
         return json.dumps(document, indent=1) + "\n"
-    lines = list(aligned([_COLUMNS, *(row for a in attachments for row in _rows(a))])) if attachments else []
+    lines = list(_table(attachments)) if attachments else []
     lines += [f"{_who(a)} of {a['network']}: {a['trouble']}" for a in attachments if "trouble" in a]
     lines += [f"{path} cannot be read; DEL sets it aside" for path in unreadable]
     lines += [
@@ -42,7 +47,18 @@ def report(words: Sequence[str]) -> str:
         f"{a['trouble']}; release that by hand, then remove {a['file']}"
         for a in refused
     ]
-    return "".join(f"{line}\n" for line in lines) or f"nothing is attached, says {options.state_dir}\n"
+    lines = lines or [f"nothing is attached, says {options.state_dir}"]
+    lines += ["", "given by kubelet, and no interface of the pod's:", *aligned(list(given.rows(rest)))] if rest else []
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _table(attachments: Sequence[Json]) -> Iterator[str]:
+    """With the column of resources only where kubelet gave any of it."""
+    rows = [_COLUMNS, *(row for a in attachments for row in _rows(a))]
+    if not any("resource" in a for a in attachments):
+        column = _COLUMNS.index("RESOURCE")
+        rows = [row[:column] + row[column + 1 :] for row in rows]
+    return aligned(rows)
 
 
 def _rows(a: Json) -> Iterator[tuple[str, ...]]:
@@ -50,11 +66,15 @@ def _rows(a: Json) -> Iterator[tuple[str, ...]]:
     the attachment's own."""
     who = _who(a)
     state = ("alive" if a["alive"] else "dead") + ("" if a["complete"] else ", incomplete")
-    first: tuple[str, ...] = (who, a["network"], a["ifname"], a["kind"], a.get(WORDS, "-"))
+    first: tuple[str, ...] = (who, a["network"], a["ifname"], a["kind"], a.get(WORDS, "-"), _resource(a))
     last: tuple[str, ...] = (state, a["since"][:19].replace("T", " "), a["netns"])
     for row in list(_addresses(a)) or [("-", ", ".join(a["rdma"]["devices"]) or "-", "-", "-")]:
         yield *first, *row, *last
         first, last = ("",) * len(first), ("",) * len(last)
+
+
+def _resource(a: Json) -> str:
+    return str(a["resource"]["name"]) if "resource" in a else "-"
 
 
 def _who(a: Json) -> str:

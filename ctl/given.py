@@ -1,0 +1,63 @@
+"""What kubelet gave to pods, put beside what is attached to them."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cni.protocol.spec import Json
+
+if TYPE_CHECKING:
+    from node.kubelet.podresources import Held
+
+KUBELET: Final = "/var/lib/kubelet"
+
+
+def held(kubelet: Path) -> "list[Held]":
+    """The devices that containers have, says the kubelet that keeps its state there; none if there is none."""
+    socket = kubelet / "pod-resources" / "kubelet.sock"
+    if not socket.is_socket():
+        return []
+    # Only here, because most of what this takes is the import.
+    from node.kubelet.podresources import pods  # noqa: PLC0415
+
+    return pods(socket)
+
+
+def match(attachments: Iterable[Json], given: "Iterable[Held]") -> list[Json]:
+    """Put "resource" into the attachments whose device kubelet gave to their pod; what it gave besides."""
+    attachments = list(attachments)
+    rest = list[Json]()
+    for one in given:
+        ids = [identity for identity in one.ids if not _mark(attachments, one, identity)]
+        if ids:
+            rest.append({"pod": _pod(one), "container": one.container, "resource": one.resource, "ids": ids})
+    return rest
+
+
+def rows(rest: Iterable[Json]) -> Iterator[tuple[str, ...]]:
+    """A table of what ``match`` has left over."""
+    yield "POD", "CONTAINER", "RESOURCE", "DEVICES"
+    for one in rest:
+        yield one["pod"], one["container"], one["resource"], ", ".join(one["ids"])
+
+
+def _mark(attachments: Iterable[Json], one: "Held", identity: str) -> bool:
+    """Whether an attachment of the pod is made of what this ID stands for."""
+    found = False
+    for a in attachments:
+        # Who calls the plugin by hand names no pod.
+        if a["pod"] in ("", _pod(one)) and _stands_for(identity, a):
+            a.setdefault("resource", {"name": one.resource, "id": identity, "container": one.container})
+            found = True
+    return found
+
+
+def _stands_for(identity: str, a: Json) -> bool:
+    """An ID is a device's own, or with a number behind it where containers share the device."""
+    device, _, number = identity.rpartition("-")
+    own = {a.get(key) for key in ("device", "netdev", "master")} - {None, ""}
+    return identity in own or (number.isdecimal() and device in own)
+
+
+def _pod(one: "Held") -> str:
+    return f"{one.namespace}/{one.pod}"
