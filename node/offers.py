@@ -33,17 +33,14 @@ def offers(resources: Sequence[Resource], devices: Sequence[Device]) -> tuple[tu
 
 def agrees(selector: Selector, device: Device) -> bool:
     """Whether a device agrees with all that a selector asks for."""
-    asked = (
-        (selector.kinds, device.kind),
-        (selector.vendors, device.vendor),
-        (selector.products, device.product),
-        (selector.drivers, device.driver),
-        (selector.addresses, device.id),
-        (selector.acpi_indexes, device.acpi_index),
-        (selector.link_types, device.link_type),
-    )
     return (
-        all(not wanted or value in wanted for wanted, value in asked)
+        (not selector.kinds or device.kind in selector.kinds)
+        and (not selector.vendors or device.vendor in selector.vendors)
+        and (not selector.products or device.product in selector.products)
+        and (not selector.drivers or device.driver in selector.drivers)
+        and (not selector.addresses or device.id in selector.addresses)
+        and (not selector.acpi_indexes or device.acpi_index in selector.acpi_indexes)
+        and (not selector.link_types or device.link_type in selector.link_types)
         and (not selector.netdevs or not selector.netdevs.isdisjoint(device.names))
         and (not selector.pkeys or not selector.pkeys.isdisjoint(device.pkeys))
         and (not selector.pf_names or _is_of_pf(selector.pf_names, device.pf_netdev, device))
@@ -57,8 +54,11 @@ def _is_of_pf(entries: Sequence[PfName], pf: str, device: Device) -> bool:
     """The first entry with that name decides, whatever its case.  A PF is not its own VF."""
     if device.kind not in (Kind.VF, Kind.SF) or not pf:
         return False
-    entry = next((entry for entry in entries if entry.name.casefold() == pf.casefold()), None)
-    return entry is not None and (entry.indexes is None or any(device.index in indexes for indexes in entry.indexes))
+    name = pf.casefold()
+    for entry in entries:
+        if entry.name.casefold() == name:
+            return entry.indexes is None or any(device.index in indexes for indexes in entry.indexes)
+    return False
 
 
 def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:

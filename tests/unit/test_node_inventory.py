@@ -1,6 +1,7 @@
 """The node's devices, from trees like the one under /sys."""
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -69,14 +70,10 @@ def test_in_a_pod(tree: Tree, address: str, tmp_path: Path) -> None:
         after = look.devices()
         (one,) = {d for d in after if d.id == address}
         assert one.netdevs == ()
-        assert [d for d in before if d.id == address] == [_with(one, netdevs=one.names)]
+        assert [d for d in before if d.id == address] == [replace(one, netdevs=one.names)]
         assert [d for d in after if d.id != address] == [d for d in before if d.id != address]
     tree.home(path(tree, address))
     assert kept.devices() == before
-
-
-def _with(device: Device, **changes: object) -> Device:
-    return Device(**{**vars(device), **changes})  # type: ignore[arg-type]
 
 
 def test_in_a_pod_without_a_memory(tree: Tree) -> None:
@@ -88,7 +85,7 @@ def test_in_a_pod_without_a_memory(tree: Tree) -> None:
         tree.into_a_pod(path(tree, address))
     after = found(tree)
     hidden = {"netdevs": (), "names": (), "pkeys": frozenset()}
-    assert [after[a] for a in (VF0, SF)] == [_with(before[a], **hidden) for a in (VF0, SF)]
+    assert [after[a] for a in (VF0, SF)] == [replace(before[a], **hidden) for a in (VF0, SF)]
     tree.into_a_pod(path(tree, PF))
     assert found(tree)[PF].link_type == "ether"
     write(path(tree, PF), **{"class": "0x020700"})
