@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sysfs_tree import Tree, write
 
+from cni.state import durable
 from node import inventory
 from node.inventory import Inventory
 from node.model import Device, Kind, RdmaDevice
@@ -104,6 +105,17 @@ def test_another_device_at_the_address(tree: Tree, tmp_path: Path) -> None:
     write(device, device="0x1021")
     one = next(d for d in kept.devices() if d.id == VF0)
     assert (one.names, one.product) == ((), "1021")
+
+
+def test_a_memory_of_another_boot(tree: Tree, tmp_path: Path) -> None:
+    """After a reboot the numbers of incarnations begin again."""
+    file = tmp_path / "devices.json"
+    Inventory(tree.root, file).devices()
+    body = durable.read(file)
+    assert body
+    durable.write(file, body | {"boot": "another"})
+    tree.into_a_pod(path(tree, VF0))
+    assert next(d for d in Inventory(tree.root, file).devices() if d.id == VF0).names == ()
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema":1,"sha256":"","body":{}}', '{"boot":"","devices":{}}'])
