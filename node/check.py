@@ -28,7 +28,7 @@ def answer(
     except config.Refused as e:
         sentences = [e.msg, *getattr(e, "__notes__", ())]
         return (_json({"file": f"{file}", "refused": sentences}) if as_json else _lines(sentences)), REFUSED
-    devices = inventory.devices(root)
+    devices = inventory.devices(root, inventory.MEMORY)
     made, found = offers.offers(settings.resources, devices)
     status = LEFT_OUT if settings.left_out else WHOLE
     if as_json:

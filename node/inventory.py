@@ -31,12 +31,13 @@ _UPLINK: Final = re.compile(r"p\d+")
 _VDPA: Final = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
 
 
-def devices(root: Path = sysfs.SYS) -> tuple[Device, ...]:
+def devices(root: Path = sysfs.SYS, memory: Path | None = None) -> tuple[Device, ...]:
     """All devices of this moment: PFs, then VFs, SFs and interfaces of software, each in the order of their ids.
 
+    What a running ``hpn node`` remembers of devices that pods have is read from its ``memory``, and nothing written.
     Raises OSError if the kernel does not say where the default route is.
     """
-    return Inventory(root).devices()
+    return Inventory(root, memory, writes=False).devices()
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,9 @@ class _Fixed:
 class Inventory:
     """Looks again for less than the first time: of a device that was there before, it reads only what can change."""
 
-    def __init__(self, root: Path = sysfs.SYS, memory: Path | None = None) -> None:
+    def __init__(self, root: Path = sysfs.SYS, memory: Path | None = None, *, writes: bool = True) -> None:
         self._root = f"{root}"
-        self._memory = Memory(memory)
+        self._memory = Memory(memory, writes=writes)
         self._fixed = dict[str, tuple[int, _Fixed | None]]()
 
     def devices(self) -> tuple[Device, ...]:

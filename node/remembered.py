@@ -22,8 +22,8 @@ class Seen:
 class Memory:
     """What was seen of each device, told apart by id and incarnation (cni.kernel.sysfs.incarnation)."""
 
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
+    def __init__(self, file: Path | None, *, writes: bool) -> None:
+        self._file, self._writes = file, writes
         self._before = _read(file) if file else {}
         self._now = dict[str, tuple[int, Seen]]()
 
@@ -41,7 +41,7 @@ class Memory:
 
         A file that cannot be written costs only names, and only after the next start, so it stops nobody.
         """
-        if self._file and self._now != self._before:
+        if self._file and self._writes and self._now != self._before:
             with suppress(CniError):
                 durable.write(self._file, _body(self._now))
         self._before, self._now = self._now, {}

@@ -77,6 +77,19 @@ def test_in_a_pod(tree: Tree, address: str, tmp_path: Path) -> None:
     assert kept.devices() == before
 
 
+def test_another_program_reads_the_memory(tree: Tree, tmp_path: Path) -> None:
+    """hpn node --check shows the same as the daemon, and leaves the file alone."""
+    file = tmp_path / "devices.json"
+    assert inventory.devices(tree.root, file) == inventory.devices(tree.root)
+    assert not file.exists()
+    kept = Inventory(tree.root, file)
+    kept.devices()
+    tree.into_a_pod(path(tree, VF0))
+    before = file.stat()
+    assert inventory.devices(tree.root, file) == kept.devices()
+    assert file.stat() == before
+
+
 def test_in_a_pod_without_a_memory(tree: Tree) -> None:
     """Its own names and partition keys are not known.  That it is InfiniBand follows from its PF, or PCI class."""
     for file in (tree.root / "class/net").glob("ens1*"):
