@@ -1,6 +1,5 @@
 """Kind host-device with hardware: a scalable function with its RDMA device (testhca's), a VF by name, a whole PF."""
 
-import itertools
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 from guest.node import NAME, RDMA, Node, netdev, pci, rdma_devs
-from killing import killed_at
+from guest.recovery import recovered
 from topology import Pod, ip, until
 
 SF, SF_NAME, SF_RDMA = "testhca.sf.1", "sf1", "hcasf1"
@@ -94,38 +93,12 @@ def test_it_is_removed_while_it_is_in_a_pod(node: Node, pod: Pod, sf: dict[str, 
     assert node.state_files() == set()
 
 
-def by_del(node: Node, pod: Pod, wanted: dict[str, Any]) -> None:
-    node.ok("DEL", pod, wanted)
-
-
-def by_del_after_the_namespace(node: Node, pod: Pod, wanted: dict[str, Any]) -> None:
-    pod.remade()
-    node.ok("DEL", pod, wanted, CNI_NETNS="")
-
-
-def by_gc(node: Node, pod: Pod, wanted: dict[str, Any]) -> None:
-    node.ok("GC", None, wanted | {"cni.dev/valid-attachments": []})
-
-
-STRIDE = 5
-RECOVERIES = [by_del, by_del_after_the_namespace, by_gc]
-
-
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
 def test_killed_between_steps(node: Node, pod: Pod, sf: dict[str, Any], command: str) -> None:
     wanted = conf(node, rdma={"name": "mlx5_0"}, mtu=1300)
-    for n in itertools.count():
-        if command == "DEL":
-            node.ok("ADD", pod, wanted)
-        killed = killed_at(n * STRIDE, node.request(command, pod, wanted))
-        RECOVERIES[n % len(RECOVERIES)](node, pod, wanted)
-        where = f"after step {n * STRIDE}"
-        assert pod.links() == set(), f"it is in the pod {where}"
+    for where in recovered(node, pod, command, wanted):
         assert netdev(SF_NAME) == sf, f"it is not as it was {where}"
-        assert (SF_RDMA in rdma_devs(), node.state_files()) == (True, set()), f"left {where}"
-        if not killed:
-            break
-    assert n > 2
+        assert SF_RDMA in rdma_devs(), f"its RDMA device is not at home {where}"
 
 
 def test_a_vf_by_its_name(node: Node, pod: Pod) -> None:

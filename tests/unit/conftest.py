@@ -1,7 +1,11 @@
 """The unit tier: pure functions and processes; no root, no kernel features."""
 
+from pathlib import Path
+from typing import Any, Protocol
+
 import pytest
 from hypothesis import settings
+from unit.ipam_calls import Net
 
 # No deadline: a loaded machine is no bug.  No database: a run leaves nothing behind and repeats itself anywhere.
 settings.register_profile("unit", deadline=None, database=None, derandomize=True)
@@ -14,3 +18,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1_800_000_000.0]
     monkeypatch.setattr("time.time", lambda: now[0])
     return now
+
+
+class Network(Protocol):
+    def __call__(self, **ipam: Any) -> Net: ...
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Network:
+    """Makes the network whose ``ipam`` section has these keys."""
+
+    def made(**ipam: Any) -> Net:
+        return Net(tmp_path, ipam)
+
+    return made

@@ -22,6 +22,10 @@ STEPS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"
 # What Python raises no audit event for.
 CALLS = {"pwrite", "fsync", "fdatasync"}
 
+# Ranges of one address, and of three.
+ONE = {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.5", "rangeEnd": "10.0.0.5"}
+FEW = {"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.4"}
+
 
 def of(pod: str, ifname: str = "net1") -> tuple[str, str]:
     """The interface's name and the CNI_ARGS of a pod's attachment."""

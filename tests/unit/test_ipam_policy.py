@@ -5,31 +5,19 @@ import json
 from dataclasses import replace
 
 import pytest
-from unit.ipam_calls import Net, of
+from unit.ipam_calls import FEW, ONE, of
 
 from ctl.main import main
 from ipam import main as program
 from ipam.stores.files.codec import to_line
 from ipam.stores.files.index import Index
 
-ONE = {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.5", "rangeEnd": "10.0.0.5"}
-FEW = {"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.4"}  # .2 to .4
-
-
-@pytest.fixture
-def net(tmp_path):
-    def network(**ipam):
-        return Net(tmp_path, ipam)
-
-    return network
-
-
 # releaseCooldown
 
 
 @pytest.mark.parametrize("booted", [False, True])
-def test_cooldown(net, clock, booted):
-    net = net(**ONE, releaseCooldown=60)
+def test_cooldown(network, clock, booted):
+    net = network(**ONE, releaseCooldown=60)
     net.add("a")
     assert net.call("DEL", "a") == {}
     assert net.leases() == {}
@@ -48,9 +36,9 @@ def test_cooldown(net, clock, booted):
     assert net.agrees()
 
 
-def test_cooldown_is_of_the_lease(net, clock):
+def test_cooldown_is_of_the_lease(network, clock):
     """As it was when the address was given: DEL has to work under any configuration."""
-    one = net(**ONE, releaseCooldown=60)
+    one = network(**ONE, releaseCooldown=60)
     one.add("a")
     one.ipam = None
     assert one.call("DEL", "a") == {}
@@ -62,8 +50,8 @@ def test_cooldown_is_of_the_lease(net, clock):
     assert one.add("c") == ("10.0.0.5",)
 
 
-def test_nobody_waits_while_others_are_free(net, clock):
-    net = net(**FEW, releaseCooldown=60)
+def test_nobody_waits_while_others_are_free(network, clock):
+    net = network(**FEW, releaseCooldown=60)
     given = []
     for i in range(3):
         given += net.add(f"c{i}")
@@ -76,23 +64,23 @@ def test_nobody_waits_while_others_are_free(net, clock):
     assert net.agrees()
 
 
-def test_a_clock_that_was_set_back(net, clock):
-    net = net(**ONE, releaseCooldown=60)
+def test_a_clock_that_was_set_back(network, clock):
+    net = network(**ONE, releaseCooldown=60)
     net.add("a")
     net.call("DEL", "a")
     clock[0] -= 10**8
     assert net.add("b") == ("10.0.0.5",)
 
 
-def test_after_a_reboot_nobody_waits(net, clock):
-    net = net(**ONE, releaseCooldown=60)
+def test_after_a_reboot_nobody_waits(network, clock):
+    net = network(**ONE, releaseCooldown=60)
     net.add("a")
     net.another_boot("a")
     assert net.add("b") == ("10.0.0.5",)
 
 
-def test_gc_lets_cool_down(net, clock):
-    net = net(**ONE, releaseCooldown=60)
+def test_gc_lets_cool_down(network, clock):
+    net = network(**ONE, releaseCooldown=60)
     net.add("a")
     assert net.gc() == {}
     assert net.call("ADD", "b")["code"] == 103
@@ -105,21 +93,21 @@ def test_gc_lets_cool_down(net, clock):
 # reserved
 
 
-def test_reserved_is_for_who_asks(net):
-    net = net(**FEW, reserved=["10.0.0.2-10.0.0.3"])
+def test_reserved_is_for_who_asks(network):
+    net = network(**FEW, reserved=["10.0.0.2-10.0.0.3"])
     assert net.add("a") == ("10.0.0.4",)
     assert net.call("ADD", "b")["code"] == 103
     assert net.add("b", args="IP=10.0.0.3") == ("10.0.0.3",)
     assert net.add("b") == ("10.0.0.3",), "its own is kept"
 
 
-def test_several_addresses_of_a_family(net):
-    net = net(ranges=[[{"subnet": "10.0.0.0/24"}], [{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00::/64"}]])
+def test_several_addresses_of_a_family(network):
+    net = network(ranges=[[{"subnet": "10.0.0.0/24"}], [{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00::/64"}]])
     assert net.add() == ("10.0.0.2", "10.1.0.2", "fd00::2")
 
 
-def test_shown(net, clock, capsys):
-    net = net(**FEW, sticky=3600, releaseCooldown=60)
+def test_shown(network, clock, capsys):
+    net = network(**FEW, sticky=3600, releaseCooldown=60)
     net.add("c1", *of("db-0"))
     net.add("c2", *of("db-0"))
     for cid in ("c1", "c2"):
@@ -138,9 +126,9 @@ def test_shown(net, clock, capsys):
     assert "0 held, 3 free" in capsys.readouterr().out
 
 
-def test_what_the_index_missed_stays_known(net, monkeypatch):
+def test_what_the_index_missed_stays_known(network, monkeypatch):
     """Of two changes in one go the first fails half-way through the index; the second must not call that true."""
-    net = net(**FEW, sticky=600)
+    net = network(**FEW, sticky=600)
     for pod in ("a", "b"):
         net.add(pod, *of(pod))
     real, calls = Index.rename, []
@@ -168,9 +156,9 @@ def released_in_doubt(net, cid):
 
 
 @pytest.mark.parametrize("policy", [{}, {"releaseCooldown": 60}, {"sticky": 3600}])
-def test_in_use_until_the_next_boot(net, clock, policy, capsys):
+def test_in_use_until_the_next_boot(network, clock, policy, capsys):
     """Not for its sticky name either: another pod of that name is another pod."""
-    net = net(**ONE, **policy)
+    net = network(**ONE, **policy)
     net.add("a", *of("p"))
     assert released_in_doubt(net, "a") == ""
     assert net.leases() == {}

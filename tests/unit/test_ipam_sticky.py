@@ -1,22 +1,11 @@
 """Addresses that are kept for the name of whoever had them: ipam.sticky."""
 
 import pytest
-from unit.ipam_calls import Net, killed_at, of
-
-ONE = {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.5", "rangeEnd": "10.0.0.5"}
-FEW = {"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.4"}  # .2 to .4
+from unit.ipam_calls import FEW, ONE, killed_at, of
 
 
-@pytest.fixture
-def net(tmp_path):
-    def network(**ipam):
-        return Net(tmp_path, ipam)
-
-    return network
-
-
-def test_sticky(net, clock):
-    net = net(**FEW, sticky=3600)
+def test_sticky(network, clock):
+    net = network(**FEW, sticky=3600)
     first = net.add("c1", *of("db-0"))
     net.call("DEL", "c1")
     others = net.add("x", *of("x")) + net.add("y", *of("y"))
@@ -35,8 +24,8 @@ def test_sticky(net, clock):
     assert net.agrees()
 
 
-def test_sticky_after_a_reboot_without_a_delete(net, clock):
-    net = net(**FEW, sticky=3600)
+def test_sticky_after_a_reboot_without_a_delete(network, clock):
+    net = network(**FEW, sticky=3600)
     net.add("other", *of("other"))
     first = net.add("c1", *of("db-0"))
     net.another_boot("c1")
@@ -46,9 +35,9 @@ def test_sticky_after_a_reboot_without_a_delete(net, clock):
     assert net.agrees()
 
 
-def test_the_living_keep_theirs(net, clock):
+def test_the_living_keep_theirs(network, clock):
     """Two of a name at once: the second gets another, and what is kept is what was released last."""
-    net = net(**FEW, sticky=3600, releaseCooldown=60)
+    net = network(**FEW, sticky=3600, releaseCooldown=60)
     first, second = net.add("c1", *of("db-0")), net.add("c2", *of("db-0"))
     assert first != second
     net.call("DEL", "c1")
@@ -58,8 +47,8 @@ def test_the_living_keep_theirs(net, clock):
     assert net.agrees()
 
 
-def test_interfaces_of_a_pod_are_two(net, clock):
-    net = net(**FEW, sticky=3600)
+def test_interfaces_of_a_pod_are_two(network, clock):
+    net = network(**FEW, sticky=3600)
     held = {ifname: net.add("c", *of("db-0", ifname)) for ifname in ("net1", "net2")}
     for ifname in held:
         net.call("DEL", "c", ifname)
@@ -69,8 +58,8 @@ def test_interfaces_of_a_pod_are_two(net, clock):
 @pytest.mark.parametrize(
     "how", [{"more": {"args": {"cni": {"sticky": "disk 7"}}}}, {"args": "IgnoreUnknown=1;K8S_POD_NAME=p;STICKY=disk 7"}]
 )
-def test_sticky_by_argument(net, clock, how):
-    net = net(**FEW, sticky=3600)
+def test_sticky_by_argument(network, clock, how):
+    net = network(**FEW, sticky=3600)
     net.more = how.get("more", {})
     first = net.add("c1", "net1", how.get("args", ""))
     net.more = {}
@@ -80,8 +69,8 @@ def test_sticky_by_argument(net, clock, how):
     assert net.add("c3", "net1", "STICKY=disk 7") == first
 
 
-def test_another_request_of_the_sticky(net, clock):
-    net = net(**FEW, sticky=3600)
+def test_another_request_of_the_sticky(network, clock):
+    net = network(**FEW, sticky=3600)
     net.add("c1", *of("db-0"))
     net.call("DEL", "c1")
     assert net.add("c2", "net1", of("db-0")[1] + ";IP=10.0.0.4") == ("10.0.0.4",)
@@ -89,16 +78,16 @@ def test_another_request_of_the_sticky(net, clock):
     assert net.agrees()
 
 
-def test_a_request_for_what_is_kept_for_another(net, clock):
-    net = net(**FEW, sticky=3600)
+def test_a_request_for_what_is_kept_for_another(network, clock):
+    net = network(**FEW, sticky=3600)
     net.add("c1", *of("db-0"))
     net.call("DEL", "c1")
     assert "kept back for ns/db-0:net1" in net.call("ADD", "c2", "net1", "STICKY=x;IP=10.0.0.2")["msg"]
 
 
-def test_what_was_kept_is_lost(net, clock):
+def test_what_was_kept_is_lost(network, clock):
     """A damaged line keeps its addresses from others, but not its pod from coming back."""
-    net = net(**FEW, sticky=3600)
+    net = network(**FEW, sticky=3600)
     first = net.add("c1", *of("db-0"))
     net.call("DEL", "c1")
     net.overwrite(1, b"#")
@@ -109,9 +98,9 @@ def test_what_was_kept_is_lost(net, clock):
     assert net.agrees()
 
 
-def test_names_longer_than_a_line(net, clock):
+def test_names_longer_than_a_line(network, clock):
     pod = "p" * 253
-    net = net(ranges=[[{"subnet": f"fd00:{i}::/64"}] for i in range(1, 9)], sticky=3600)
+    net = network(ranges=[[{"subnet": f"fd00:{i}::/64"}] for i in range(1, 9)], sticky=3600)
     first = net.add("c" * 200, *of(pod))
     net.call("DEL", "c" * 200)
     net.add("other", *of("other"))
@@ -121,9 +110,9 @@ def test_names_longer_than_a_line(net, clock):
     assert net.agrees()
 
 
-def test_delete_killed_at_every_step(net, clock, tmp_path):
+def test_delete_killed_at_every_step(network, clock, tmp_path):
     """Stored, or kept: never free, never both."""
-    net = net(**ONE, sticky=3600)
+    net = network(**ONE, sticky=3600)
     for step in range(1, 99):
         first = net.add("c1", *of("db-0"))
         killed = killed_at(step, lambda: net.reply("DEL", "c1"))
@@ -137,8 +126,8 @@ def test_delete_killed_at_every_step(net, clock, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x" * 393, "\N{SNOWMAN}" * 65])
-def test_the_longest_name(net, clock, name):
-    net = net(**FEW, sticky=3600)
+def test_the_longest_name(network, clock, name):
+    net = network(**FEW, sticky=3600)
     first = net.add("c" * 220, "net1", f"STICKY={name}")
     net.call("DEL", "c" * 220)
     assert net.add("d", "net1", f"STICKY={name}") == first
@@ -159,12 +148,12 @@ def test_the_longest_name(net, clock, name):
         ({"reserved": ["10.0.1.1"]}, "", 7, "ipam.reserved[0] 10.0.1.1 is outside"),
     ],
 )
-def test_refused(net, ipam, args, code, part):
-    net = net(**FEW, **ipam)
+def test_refused(network, ipam, args, code, part):
+    net = network(**FEW, **ipam)
     answer = net.call("ADD", args=args)
     assert (answer["code"], part in answer["msg"]) == (code, True), answer
     assert net.leases() == {}
 
 
-def test_status_asks_for_nobodys_name(net):
-    assert net(**FEW, sticky=60).call("STATUS") == {}
+def test_status_asks_for_nobodys_name(network):
+    assert network(**FEW, sticky=60).call("STATUS") == {}

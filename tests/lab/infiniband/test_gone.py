@@ -1,6 +1,5 @@
 """An InfiniBand VF whose pod, driver or plugin ends at a bad moment."""
 
-import itertools
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 from guest import hca
 from guest.hca import GUID, OTHER_GUID, RDMA, Node
 from guest.node import pci, rdma_devs
-from killing import killed_at
+from guest.recovery import recovered
 from topology import Pod, ip, until
 
 from cni.kinds.sriov import infiniband
@@ -106,24 +105,9 @@ def test_killed_while_the_driver_lets_go(node: Node, pod: Pod, slow: None) -> No
     assert node.state_files() == set()
 
 
-STRIDE = 5
-
-
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
 def test_killed_between_steps(node: Node, pod: Pod, command: str) -> None:
     conf = node.conf(guid=GUID, link_state="disable", mtu=2000)
     before = node.picture()
-    for n in itertools.count():
-        step = n * STRIDE
-        if command == "DEL":
-            node.ok("ADD", pod, conf)
-        killed = killed_at(step, node.request(command, pod, conf))
-        if n % 2:
-            pod.remade()
-        node.ok("DEL", pod, conf, CNI_NETNS="" if n % 2 else pod.path)
-        assert pod.links() == set(), f"VF left in the pod after step {step}"
-        assert node.state_files() == set(), f"files left after step {step}"
-        assert node.picture() == before, f"not as it was after step {step}"
-        if not killed:
-            break
-    assert step > 20
+    for where in recovered(node, pod, command, conf):
+        assert node.picture() == before, f"not as it was {where}"

@@ -1,6 +1,5 @@
 """An ipoib whose pod, master or plugin ends at a bad moment, or that its pod hides."""
 
-import itertools
 import json
 import subprocess
 from collections.abc import Callable
@@ -9,11 +8,10 @@ from pathlib import Path
 import pytest
 from guest import hca
 from guest.hca import NAME, PF, Node, ipoib
-from killing import killed_at
+from guest.recovery import recovered
 from topology import Pod, ip, until
 
 pytestmark = pytest.mark.usefixtures("masters_up")
-STRIDE = 5
 GONE = 107
 
 
@@ -149,17 +147,5 @@ def test_a_record_that_cannot_be_read(node: Node, pod: Pod) -> None:
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
 def test_killed_between_steps(node: Node, pod: Pod, command: str) -> None:
     conf = ipoib(node, pkey="0x8001", mtu=2000)
-    for n in itertools.count():
-        step = n * STRIDE
-        if command == "DEL":
-            node.ok("ADD", pod, conf)
-        killed = killed_at(step, node.request(command, pod, conf))
-        if n % 2:
-            pod.remade()
-        node.ok("DEL", pod, conf, CNI_NETNS="" if n % 2 else pod.path)
-        assert pod.links() == set(), f"in the pod after step {step}"
-        assert hca.children() == [], f"after step {step}"
-        assert node.state_files() == set(), f"files left after step {step}"
-        if not killed:
-            break
-    assert step > 10
+    for where in recovered(node, pod, command, conf):
+        assert hca.children() == [], f"on the host {where}"
