@@ -115,15 +115,16 @@ def detach(plan: Json, pod: Pod | None, ifname: str, found: Callable[[], None]) 
 
 
 def _is_gone(host: Rtnl, wanted: child.Plan, found: Callable[[], None], seconds: float) -> bool:
-    """Remove the child from the host if it comes there in that time; whether it is gone, or went with its master.
-    Raises OSError."""
+    """Remove the child from the host if it comes there in that time; whether the kernel removed it, here or with its
+    master.  Raises OSError."""
     for _ in budget.attempts(seconds, _POLL):
         link = host.link(index=wanted.at)
         if link and wanted.is_ours(link) and link.parent == wanted.parent:
             found()
             with doing(f"removing {link.name} from the host"):
-                nsid.remove_links(host, [link.index])
-            return True
+                # Somebody may have moved it elsewhere since we looked.
+                if nsid.remove_links(host, [link.index]):
+                    return True
         if host.link(index=wanted.parent) is None:
             return True
     return False

@@ -1,7 +1,9 @@
 """An ipoib whose pod, master or plugin ends at a bad moment, or that its pod hides."""
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,6 +105,25 @@ def test_the_pod_gave_it_to_another_and_died(node: Node, make_pod: Callable[[], 
     assert (reply.exit_code, "addresses may be in use" in str(reply.log)) == (0, True)
     assert (friend.links(), bool(node.leases())) == ({"hpn0"}, True)
     friend.ip("link", "delete", "hpn0")
+
+
+def test_it_leaves_the_host_before_it_is_removed(node: Node, make_pod: Callable[[], Pod]) -> None:
+    """Then it is somewhere still, and nobody is given its address."""
+    conf, (pod, friend) = ipoib(node), (make_pod(), make_pod())
+    node.ok("ADD", pod, conf)
+    pod.gone()
+    (name,) = until(hca.children)
+
+    def move(event: str, _: object) -> None:
+        if event == "os.chmod" and hca.children():  # DEL notes that it has found it
+            ip("link", "set", name, "netns", friend.name)
+
+    if not (plugin := os.fork()):
+        sys.addaudithook(move)
+        os._exit(node.call("DEL", pod, conf).exit_code)
+    assert os.waitpid(plugin, 0)[1] == 0
+    assert (friend.links(), node.state_files(), bool(node.leases())) == ({name}, set(), True)
+    friend.ip("link", "delete", name)
 
 
 def test_its_master_is_no_more(node: Node, pod: Pod) -> None:
