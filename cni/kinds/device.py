@@ -1,6 +1,6 @@
 """A device that the pod has for itself: its netdev into the pod under the pod's name, and home as it was.
 
-What every kind shares that moves a device: each hands over its own plan, of which ``Moved`` is what is read here.
+What every kind shares that moves a device: each hands over its own plan, a ``Moved``.
 """
 
 import errno
@@ -8,15 +8,12 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from cni.kernel import netns, nsid, sysfs
+from cni.kernel import netns, nsid, rtnl, sysfs
 from cni.kernel.budget import attempts
 from cni.kernel.links import (
-    IFF_ALLMULTI,
     IFF_NOARP,
-    IFF_PROMISC,
     IFF_UP,
     IFLA_ADDRESS,
     IFLA_IFALIAS,
@@ -30,9 +27,9 @@ from cni.kernel.links import (
 )
 from cni.kernel.netlink import attr, text, u32
 from cni.kernel.rtnl import Rtnl
+from cni.kinds.moved import FLAGS, Moved, Netdev
 from cni.parts import rdma
-from cni.parts.rdma import Devices
-from cni.protocol.errors import InterfaceExists, InvalidConfig, LinkUnavailable, TryAgain, doing
+from cni.protocol.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable, TryAgain, doing
 from cni.state.pod import Pod
 
 if TYPE_CHECKING:
@@ -44,62 +41,8 @@ USERSPACE: Final = ("vfio-pci", "uio_pci_generic", "igb_uio")
 # A dying namespace gives its devices back from a work queue: usually within 0.1 s.
 HOME_TIMEOUT: Final = 5.0
 POLL: Final = 0.02
-# A person sets them, and no move does away with any but the first.
-FLAGS: Final = IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI
 # Looked at for a device that a pod has hidden.
 NAMESPACES: Final = 100
-
-
-@dataclass(frozen=True)
-class Netdev:
-    """A netdev as the host had it; ``flags`` of ``FLAGS``."""
-
-    name: str
-    mac: str
-    mtu: int
-    txqlen: int
-    alias: str
-    flags: int
-    altnames: tuple[str, ...]
-
-    @classmethod
-    def of(cls, link: Link) -> "Netdev":
-        return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, link.flags & FLAGS, link.altnames)
-
-
-@dataclass(frozen=True)
-class Software:
-    """A link that no device is behind, so that it has no bus address: of this kind, known by its ifindex on the host,
-    and by the one that it is given in the pod, which no other link has there.  ``over`` is the ifindex of the host's
-    link that it is over or whose peer it is; 0 for none, and for one in another namespace."""
-
-    kind: str
-    at_home: int
-    in_pod: int
-    over: int = 0
-
-    @classmethod
-    def of(cls, link: Link, in_pod: int) -> "Software":
-        return cls(link.kind, link.index, in_pod, link.parent if link.parent_nsid is None else 0)
-
-
-class Moved(Protocol):
-    """What a plan says of the device: its bus address, or what is known of a link without one; the netdev's name on the
-    host, the MTU it gets in the pod (0: it keeps its own), its ifindex there (0: not known yet), and the RDMA devices
-    that move with it."""
-
-    @property
-    def software(self) -> Software | None: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def netdev(self) -> str: ...
-    @property
-    def mtu(self) -> int: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def rdma(self) -> Devices: ...
 
 
 def keeps_software_apart() -> bool:
@@ -132,6 +75,17 @@ def find(p: Moved, pod: Pod, ifname: str) -> Link | None:
         return link if link and link.kind == p.software.kind else None
     ways = ({"index": p.index},) if p.index else ({"name": ifname}, {"name": p.netdev})
     return next((link for way in ways if (link := pod.rtnl.link(**way)) and link.device == p.device), None)
+
+
+def stands(p: Moved, pod: Pod, ifname: str) -> bool:
+    """Kind.stands.  A device that the pod drives itself stands as long as it exists."""
+    return p.exists and (p.home is None or find(p, pod, ifname) is not None)
+
+
+def refuse_other_arp(link: Link, was: Netdev) -> None:
+    """Raise CheckFailed where ARP is on in the pod and was off on the host, or the other way about."""
+    if (link.flags ^ was.flags) & IFF_NOARP:
+        raise CheckFailed(f"{link.name} has ARP {'on' if link.arp else 'off'}, and on the host it had it otherwise")
 
 
 def here(host: Rtnl, name: str, device: str) -> Link:
@@ -223,6 +177,18 @@ def bring_home(p: Moved, pod: Pod, ifname: str) -> None:
         for place in hidden(p, pod, own):
             rdma.take(p.rdma, place, own)
             take(p, place, ifname, own)
+
+
+def put_back(p: Moved, work: Callable[[Rtnl], int]) -> int:
+    """What ``work`` returns, which brings the device home.  0 if the device is no more, or has come to be another one,
+    while that was done.  Raises CniError, OSError."""
+    try:
+        with rtnl.open_in() as host:
+            return work(host)
+    except (CniError, OSError):
+        if p.exists:
+            raise
+    return 0
 
 
 def name_at_home(address: str) -> str:

@@ -78,6 +78,13 @@ def may_have_escaped(inside: Rtnl, search: Search, *, knows: int) -> bool:
     return any(link.index not in search.others for link in links if search.is_of_kinds(link))
 
 
+def stacked(index: int, pod: Pod | None) -> Search | None:
+    """The search for what the pod made over a device that has come home from it, where the device has this ifindex (0:
+    it has not); that hangs on it still.  None if there is nothing to be looked for."""
+    search = Search(index)
+    return search if index and pod and may_have_escaped(pod.rtnl, search, knows=0) else None
+
+
 def remove(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str:
     """Remove what is found.  Returns, in words, why the link that ADD made may still be there; empty if it is gone."""
     if not search.lower:

@@ -15,16 +15,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from cni.kernel import rtnl, sysfs
-from cni.kernel.links import IFF_NOARP, Link
+from cni.kernel import sysfs
+from cni.kernel.links import Link
 from cni.kernel.rtnl import Rtnl
 from cni.kinds import child, device, escaped
-from cni.kinds.device import Netdev, Software
 from cni.kinds.escaped import Search
 from cni.kinds.host_device import choose, software
 from cni.kinds.host_device.plan import Plan
+from cni.kinds.moved import Netdev, Software
 from cni.parts import rdma
-from cni.protocol.errors import CheckFailed, CniError, TryAgain
+from cni.protocol.errors import CheckFailed, TryAgain
 from cni.protocol.result import Interface
 from cni.protocol.spec import Json
 from cni.state import journal
@@ -91,28 +91,18 @@ def interfaces(plan: Json, link: Link | None, _host: Rtnl, pod: Pod, ifname: str
 
 def stands(plan: Json, pod: Pod, ifname: str) -> bool:
     """Kind.stands."""
-    p = Plan.from_json(plan)
-    return p.exists and (p.home is None or device.find(p, pod, ifname) is not None)
+    return device.stands(Plan.from_json(plan), pod, ifname)
 
 
 def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None]) -> Search | None:
-    """Kind.detach: home, and as it was.  What is no more, or has another driver now, has nothing to restore.
-
-    What the pod made over it hangs on it still."""
+    """Kind.detach: home, and as it was.  What is no more, or has another driver now, has nothing to restore."""
     p = Plan.from_json(plan)
     if p.home is None or not p.exists:
         return None
-    index = 0
-    try:
-        with rtnl.open_in() as host:
-            index = _put_back(p, p.home, host, pod, ifname)
-    except (CniError, OSError):
-        if p.exists:
-            raise
+    index = device.put_back(p, partial(_put_back, p, p.home, pod, ifname))
     if not index and p.software:
         return _ended(p, p.software, pod)
-    over = Search(index)
-    return over if index and pod and escaped.may_have_escaped(pod.rtnl, over, knows=0) else None
+    return escaped.stacked(index, pod)
 
 
 def check(plan: Json, _host: Rtnl, pod: Pod, ifname: str) -> Link | None:
@@ -125,8 +115,7 @@ def check(plan: Json, _host: Rtnl, pod: Pod, ifname: str) -> Link | None:
     link = device.find(p, pod, ifname)
     if link is None or link.name != ifname:
         raise CheckFailed(f"{ifname} in {pod.path} is not the host's {p.netdev} ({p.device or 'software'})")
-    if (link.flags ^ p.home.flags) & IFF_NOARP:
-        raise CheckFailed(f"{ifname} has ARP {'on' if link.arp else 'off'}, and on the host it had it otherwise")
+    device.refuse_other_arp(link, p.home)
     rdma.check(p.rdma, p.rdma_devs, pod)
     return link
 
@@ -159,7 +148,7 @@ def _ended(p: Plan, what: Software, pod: Pod | None) -> Search | None:
     return Search(0, missing=f"the host's {p.netdev} is neither in the pod nor in namespaces that it moved links to")
 
 
-def _put_back(p: Plan, was: Netdev, host: Rtnl, pod: Pod | None, ifname: str) -> int:
+def _put_back(p: Plan, was: Netdev, pod: Pod | None, ifname: str, host: Rtnl) -> int:
     """The interface's index, where it is home; 0 if it is no more."""
     if p.software:
         if pod:

@@ -3,14 +3,14 @@
 from dataclasses import asdict, dataclass
 
 from cni.kernel import sysfs
-from cni.kinds.device import Netdev, Software
+from cni.kinds.moved import Netdev, Software
 from cni.parts.rdma import Devices
 from cni.protocol.spec import Json
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One interface (cni/kinds/device.py's ``Moved``).
+    """One interface (cni/kinds/moved.py's ``Moved``).
 
     ``device`` is the bus address, and ``incarnation`` tells the device from another that may come to be there; empty
     and 0 where there is ``software`` in its place.  ``pci`` is the PCI function that the device is or is a part of,

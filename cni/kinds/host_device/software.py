@@ -11,8 +11,8 @@ from itertools import chain
 
 from cni.kernel import netns, nsid, rtnl
 from cni.kinds import device
-from cni.kinds.device import Software
 from cni.kinds.host_device.plan import Plan
+from cni.kinds.moved import Software
 from cni.state.pod import Pod
 
 

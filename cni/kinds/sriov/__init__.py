@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from cni.kernel import rtnl, sysfs, vf
-from cni.kernel.links import IFF_NOARP, Link
+from cni.kernel import sysfs, vf
+from cni.kernel.links import Link
 from cni.kernel.rtnl import Rtnl
 from cni.kernel.vf import Vf
 from cni.kinds import device, escaped
-from cni.kinds.device import Netdev
 from cni.kinds.escaped import Search
+from cni.kinds.moved import Netdev
 from cni.kinds.sriov import attributes, choose, infiniband
 from cni.kinds.sriov.plan import Plan
 from cni.parts import rdma
-from cni.protocol.errors import CheckFailed, CniError, InvalidConfig, LinkUnavailable
+from cni.protocol.errors import CheckFailed, InvalidConfig, LinkUnavailable
 from cni.protocol.result import Interface
 from cni.protocol.spec import Json
 from cni.state import journal
@@ -110,27 +110,16 @@ def interfaces(plan: Json, link: Link | None, host: Rtnl, pod: Pod, ifname: str)
 
 def stands(plan: Json, pod: Pod, ifname: str) -> bool:
     """Kind.stands."""
-    p = Plan.from_json(plan)
-    return p.exists and (p.home is None or device.find(p, pod, ifname) is not None)
+    return device.stands(Plan.from_json(plan), pod, ifname)
 
 
 def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None]) -> Search | None:
     """Kind.detach: move the device home and restore it.  There is nothing to restore if the device is gone or has
-    another driver now.
-
-    Links that the pod made over it are still there, so they are searched for."""
+    another driver now."""
     p = Plan.from_json(plan)
     if not p.exists:
         return None
-    index = 0
-    try:
-        with rtnl.open_in() as host:
-            index = _put_back(p, host, pod, ifname)
-    except (CniError, OSError):
-        if p.exists:
-            raise
-    over = Search(index)
-    return over if index and pod and escaped.may_have_escaped(pod.rtnl, over, knows=0) else None
+    return escaped.stacked(device.put_back(p, partial(_put_back, p, pod, ifname)), pod)
 
 
 def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
@@ -145,11 +134,10 @@ def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
     link = device.find(p, pod, ifname)
     if link is None or link.name != ifname:
         raise CheckFailed(f"{ifname} in {pod.path} is not {p.device}")
-    if not p.port and (link.flags ^ p.home.flags) & IFF_NOARP:
-        raise CheckFailed(f"{ifname} has ARP {'on' if link.arp else 'off'}, and on the host it had it otherwise")
     if p.port:
         infiniband.check(p, pod)
     else:
+        device.refuse_other_arp(link, p.home)
         rdma.check(p.rdma, p.rdma_devs, pod)
     return link
 
@@ -194,7 +182,7 @@ def _on_pf(conf: "NetConf", function: sysfs.Function, pf: Link) -> tuple[int, Vf
     return number, vfs[number]
 
 
-def _put_back(p: Plan, host: Rtnl, pod: Pod | None, ifname: str) -> int:
+def _put_back(p: Plan, pod: Pod | None, ifname: str, host: Rtnl) -> int:
     """Move everything home and restore it.  Returns the ifindex of an Ethernet netdev that is home now, else 0."""
     index = 0
     if p.port:

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, replace
 
 from cni.kernel import sysfs
 from cni.kernel.vf import Vf
-from cni.kinds.device import Netdev
+from cni.kinds.moved import Netdev
 from cni.parts.rdma import Devices
 from cni.protocol.spec import Json
 
