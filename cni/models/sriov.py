@@ -40,7 +40,8 @@ class Sriov(Common):
     Refused: 7: malformed, zero, all ones, of an Ethernet VF, of a PF"""
     pfOnly: bool = False  # noqa: N815
     """With `pf`, attach the PF itself.
-    Refused: 7: with a VF's key; the host's default route or addresses are on it; 109: a VF of it is attached"""
+    Refused: 7: with a VF's key; the host's default route, addresses or VLANs are on it; 101: another attachment's
+    master; in a bridge, bond or VRF; 109: a VF of it is attached"""
     mac: Annotated[str, AfterValidator(no_or_unicast_mac)] | None = None
     """The interface's MAC, set on the PF and in the VF.
     Default: as it is

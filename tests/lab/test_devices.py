@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guest.node import MAC, NAME, PF, RDMA, Node, netdev, pci, rdma_devs, vf
+from guest.node import MAC, NAME, PF, RDMA, Node, macvlan, netdev, pci, rdma_devs, vf
 from topology import Pod, ip, until
 
 PCI = Path("/sys/bus/pci")
@@ -169,6 +169,39 @@ def test_a_pf_that_others_depend_on(node: Node, make_pod: Callable[[], Pod]) -> 
     error = node.refused("ADD", pod, conf)
     assert (error["code"], node.device in error["msg"]) == (109, True)
     node.ok("DEL", owner)
+
+
+@pytest.mark.parametrize(
+    ("link", "code", "reason"),
+    [
+        (
+            ("link", PF, "name", "over9", "type", "vlan", "id", "9"),
+            7,
+            f"{PF!r} carries over9 of the host; remove them first",
+        ),
+        (("over9", "type", "bridge"), 101, f"{PF!r} is in a bridge, bond or VRF"),
+    ],
+    ids=["VLAN", "bridge"],
+)
+def test_a_pf_that_another_link_of_the_host_needs(
+    node: Node, pod: Pod, link: tuple[str, ...], code: int, reason: str
+) -> None:
+    ip("link", "add", *link)
+    try:
+        if "bridge" in link:
+            ip("link", "set", PF, "master", "over9")
+        error = node.refused("ADD", pod, node.conf(deviceID=..., pf=PF, pfOnly=True))
+        assert (error["code"], error["msg"].startswith(f"pfOnly: {reason}")) == (code, True), error
+    finally:
+        ip("link", "delete", "over9")
+
+
+def test_a_pf_that_is_the_master_of_another_attachment(node: Node, make_pod: Callable[[], Pod]) -> None:
+    other, pod = make_pod(), make_pod()
+    node.ok("ADD", other, macvlan(node))
+    error = node.refused("ADD", pod, node.conf(deviceID=..., pf=PF, pfOnly=True))
+    assert (error["code"], f"pfOnly: {PF!r} is the master of" in error["msg"]) == (101, True), error
+    node.ok("DEL", other, macvlan(node))
 
 
 @pytest.mark.parametrize("altname", ["before", "hpn0"])

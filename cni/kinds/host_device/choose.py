@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from cni.kernel import dump, nsid, rtnl, sysfs
+from cni.kernel import rtnl, sysfs
 from cni.kernel.budget import attempts
 from cni.kernel.links import RTM_GETLINK, Link, get_link, parse_link
 from cni.kernel.rtnl import Rtnl
 from cni.kernel.sysfs import Function
-from cni.kinds import device
-from cni.kinds.escaped import PAIRS
+from cni.kinds import device, needed
 from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, TryAgain
 from cni.state import journal
 
@@ -55,7 +54,7 @@ def find(wanted: "HostDevice", where: "Location", host: Rtnl) -> tuple[Function,
     if link.name != name:
         raise LinkUnavailable(f"device {name!r} is an altname of {link.name}; write that")
     _refuse_unmovable(link)
-    _refuse_needed(link, function, where, host)
+    needed.refuse(link, function.address, where, host, other="name another interface")
     return function, link
 
 
@@ -106,25 +105,3 @@ def _refuse_unmovable(link: Link) -> None:
         raise LinkUnavailable(f"{name!r} is InfiniBand, whose interface does not move with its device; use kind sriov")
     if not link.device and not device.keeps_software_apart():
         raise LinkUnavailable(f"{name!r} is made of software, which needs Linux 5.13 to be moved safely")
-    if link.enslaved:
-        raise LinkUnavailable(f"{name!r} is in a bridge, bond or VRF; run: ip link set {name} nomaster")
-
-
-def _refuse_needed(link: Link, function: Function, where: "Location", host: Rtnl) -> None:
-    """Raise for what the host, or a pod, would lose with it."""
-    name, owners = link.name, journal.devices(where.state_dir)
-    for record in journal.records(where.state_dir):
-        if record.of_this_boot and record.link.get("parent") == link.index and not record.link.get("in_container"):
-            raise LinkUnavailable(f"{name!r} is the master of {record.whose}; delete that first")
-    for vf in sysfs.vfs(function.address) if function.address else ():
-        if owner := owners.get(vf):
-            raise DeviceInUse(f"VF {vf} of {name!r} belongs to {owner.whose}; delete that first", vf)
-    if dump.default_route_link(None) == name:
-        raise InvalidConfig(f"the host's default route is by {name!r}; name another interface")
-    if lost := [str(a) for a in dump.addresses(None, link.index) if not a.is_link_local]:
-        raise InvalidConfig(f"{name!r} has {', '.join(lost)} on the host, which a move loses; remove them first")
-    on_host = [upper for upper in nsid.links_over(host, link.index) if upper.parent_nsid is None]
-    if over := [upper.name for upper in on_host if upper.kind not in PAIRS]:
-        raise InvalidConfig(
-            f"{name!r} carries {', '.join(over)} of the host; remove them first, or name another interface"
-        )

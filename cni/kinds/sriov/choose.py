@@ -3,11 +3,11 @@
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from cni.kernel import dump, links, sysfs, vf
+from cni.kernel import links, sysfs, vf
 from cni.kernel.budget import attempts
 from cni.kernel.links import Link
 from cni.kernel.rtnl import Rtnl
-from cni.kinds import device
+from cni.kinds import device, needed
 from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
 from cni.state import journal
 
@@ -88,22 +88,14 @@ def find_free_vf(pf: str, addresses: tuple[str, ...], owned: Container[str], hos
 
 
 def find_pf(pf: str, where: "Location", host: Rtnl) -> sysfs.Function:
-    """The PF itself.  Refuses a PF that keeps the host on the network, and one with a VF in a pod."""
+    """The PF itself.  Refuses one that the host, or another pod, needs where it is."""
     function = sysfs.function(sysfs.address_of(pf))
     link = host.link(pf)
     if function is None or link is None:
         raise LinkUnavailable(f"pf {pf!r} is no PCI network interface of this host; correct it, see: ip link")
     if function.pf:
         raise InvalidConfig(f"pf {pf!r} is a VF; give it as deviceID {function.address!r}, without pfOnly")
-    owners = journal.devices(where.state_dir)
-    for address in sysfs.vfs(function.address):
-        if owner := owners.get(address):
-            raise DeviceInUse(f"pfOnly: VF {address} of {pf!r} belongs to {owner.whose}; delete that first", address)
-    if dump.default_route_link(None) == pf:
-        raise InvalidConfig(f"pfOnly: the host's default route is by {pf!r}; choose another PF")
-    lost = [str(a) for a in dump.addresses(None, link.index) if not a.is_link_local]
-    if lost:
-        raise InvalidConfig(f"pfOnly: {pf!r} has {', '.join(lost)} on the host, which a move loses; remove them first")
+    needed.refuse(link, function.address, where, host, said="pfOnly: ", other="choose another PF")
     return function
 
 
