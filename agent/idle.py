@@ -10,7 +10,7 @@ from typing import Final
 
 from cni import collect
 from cni.protocol.errors import CniError
-from cni.protocol.location import IPAM_DIR, STATE_DIR
+from cni.protocol.location import IPAM_DIR
 from cni.state import places
 from ipam import main as ipam
 from ipam import sandboxes, stores
@@ -29,7 +29,7 @@ def reclaim() -> None:
     if last and now - last < EVERY:
         return
     _last[:] = _TIME.pack(now)
-    for line in undo_dead([Path(STATE_DIR), *sorted(places.state_dirs())], Path(IPAM_DIR)):
+    for line in undo_dead(places.state_dirs(), Path(IPAM_DIR)):
         sys.stderr.write(f"hpn agent: {line}\n")
 
 

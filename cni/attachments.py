@@ -1,6 +1,7 @@
 """What is attached, for people: read from the journal, without a lock, and without changing anything."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +15,20 @@ from cni.state.record import Record
 WORDS: Final = "words"
 
 
-def list_all(state_dir: Path) -> tuple[list[Json], list[Path], list[Json]]:
+def list_all(state_dirs: Iterable[Path]) -> tuple[list[Json], list[Path], list[Json]]:
     """Every attachment of every network, the records that cannot be read, and those whose IPAM would not release.
     Raises IoFailure."""
+    attached, unreadable, refused = list[Json](), list[Path](), list[Json]()
+    for state_dir in state_dirs:
+        found = _list(state_dir)
+        attached += found[0]
+        unreadable += found[1]
+        refused += found[2]
+    return attached, unreadable, refused
+
+
+def _list(state_dir: Path) -> tuple[list[Json], list[Path], list[Json]]:
+    """The same of one directory.  Raises IoFailure."""
     try:
         with os.scandir(state_dir / "attachments"):
             pass

@@ -20,7 +20,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
     parser.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")
     options = parser.parse_args(words)
-    state_dirs = [options.state_dir] if options.state_dir else [Path(STATE_DIR), *sorted(places.state_dirs())]
+    state_dirs = [options.state_dir] if options.state_dir else places.state_dirs()
     gone, failures = list[str](), list[str]()
     for state_dir in state_dirs:
         for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}, dry_run=options.dry_run):

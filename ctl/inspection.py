@@ -12,6 +12,7 @@ from typing import Final
 from cni.attachments import WORDS, list_all
 from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
+from cni.state import places
 from ctl import given
 from ctl.table import aligned
 
@@ -25,14 +26,15 @@ def report(words: Sequence[str]) -> str:
     """What the command prints.  Raises IoFailure, and SystemExit for wrong options."""
     parser = argparse.ArgumentParser(prog="hpn inspect", description="Show what is attached.")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--state-dir", type=Path, default=Path(STATE_DIR), help=f"default {STATE_DIR}")
+    parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
     parser.add_argument("--kubelet-dir", type=Path, default=Path(given.KUBELET), help=f"default {given.KUBELET}")
     options = parser.parse_args(words)
-    attachments, unreadable, refused = list_all(options.state_dir)
+    state_dirs = [options.state_dir] if options.state_dir else places.state_dirs()
+    attachments, unreadable, refused = list_all(state_dirs)
     rest = given.match(attachments, given.held(options.kubelet_dir))
     if options.json:
         document = {
-            "stateDir": str(options.state_dir),
+            "stateDirs": [str(state_dir) for state_dir in state_dirs],
             "attachments": [_without_words(a) for a in attachments],
             "unreadable": [str(path) for path in unreadable],
             "refused": [_without_words(a) for a in refused],
@@ -47,7 +49,7 @@ def report(words: Sequence[str]) -> str:
         f"{a['trouble']}; release that by hand, then remove {a['file']}"
         for a in refused
     ]
-    lines = lines or [f"nothing is attached, says {options.state_dir}"]
+    lines = lines or [f"nothing is attached, says {', '.join(map(str, state_dirs))}"]
     lines += ["", "given by kubelet, and no interface of the pod's:", *aligned(list(given.rows(rest)))] if rest else []
     return "".join(f"{line}\n" for line in lines)
 

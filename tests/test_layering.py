@@ -56,7 +56,7 @@ OURS = {
     "ctl": {"ctl", "cni.main", "cni.protocol", "agent.main", "node.main", "ipam.main"},
     # What a person is shown, and nothing that could change it.
     "ctl.main": {"ctl.inspection", "ctl.addresses", "ctl.collection", "cni.protocol"},
-    "ctl.inspection": {"ctl.table", "ctl.given", "cni.attachments", "cni.protocol"},
+    "ctl.inspection": {"ctl.table", "ctl.given", "cni.attachments", "cni.protocol", "cni.state.places"},
     "ctl.given": {"cni.protocol", "node.kubelet.podresources"},
     # What undoes what the dead left.
     "ctl.collection": {

@@ -51,14 +51,14 @@ def forget(state_dir: Path, network: str, key: Key) -> None:
                 os.unlink(path)
 
 
-def state_dirs() -> set[Path]:
-    """The state directories of all notes."""
+def state_dirs() -> list[Path]:
+    """The default state directory, then those of all notes."""
     found = set[Path]()
     with suppress(OSError):
         for name in os.listdir(ELSEWHERE):
             with suppress(OSError):
                 found.add(Path(os.readlink(f"{ELSEWHERE}/{name}")))
-    return found
+    return [Path(STATE_DIR), *sorted(found)]
 
 
 def _link(path: str, target: Path) -> None:

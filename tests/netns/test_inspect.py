@@ -9,7 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from topology import Host, Pod, leases
+
+from ctl.main import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,6 +101,21 @@ def test_it_waits_for_no_lock(host: Host, pod: Pod) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert len(attachments(host)) == 1
     assert host.picture(pod) == before
+
+
+def test_where_an_add_noted_its_attachment(host: Host, pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a stateDir of its configuration's own; in this process, whose notes are not the machine's."""
+
+    def shown() -> tuple[list[str], list[str]]:
+        assert main(["hpn", "inspect", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        return document["stateDirs"], [a["containerID"] for a in document["attachments"]]
+
+    directories, others = shown()
+    host.ok("ADD", pod)
+    assert shown() == ([*directories, str(host.state)], [*others, pod.name])
+    host.ok("DEL", pod)
+    assert shown() == (directories, others)
 
 
 def test_wrong_words() -> None:

@@ -79,4 +79,4 @@ def test_a_note_of_an_add_that_was_killed(host: Host, pod: Pod) -> None:
 
 
 def notes() -> list[str]:
-    return sorted(map(str, places.state_dirs()))
+    return list(map(str, places.state_dirs()[1:]))
