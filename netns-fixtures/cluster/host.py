@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.space import CGROUP, Doorbell, Failed, Space, hierarchies, make_cgroup, remove_cgroup, until
+from cluster.space import Doorbell, Failed, Space, hierarchies, make_cgroup, remove_cgroup, until
 
 INIT = Path(__file__).parent / "init.py"
 # As systemd has it: a process of its own session, in the host's cgroups, with its output in a file.
@@ -89,11 +89,17 @@ class Host:
     wires: Sequence[Wire]
     routes: Mapping[str, str] = field(default_factory=dict)
     services: dict[str, Service] = field(default_factory=dict)
+    at_boot: list[str] = field(default_factory=list)
     space: Space | None = None
 
     @property
     def disk(self) -> Path:
         return self.folder / self.name
+
+    @property
+    def cgroup(self) -> str:
+        """Its name in every hierarchy."""
+        return f"{self.folder.name}/{self.name}"
 
     def path(self, inside: str) -> Path:
         """Where the machine has a file or socket that the host has on its disk, such as /var/log/kubelet.log."""
@@ -122,13 +128,13 @@ class Host:
         for directory in (self.disk, *(self.path(d) for d in ("/var/log", "/etc/cni/net.d", "/opt/cni/bin"))):
             directory.mkdir(parents=True, exist_ok=True)
         self._forget()
-        make_cgroup(self.name)
+        make_cgroup(self.cgroup)
         log = self.path("/var/log/init.log")
         log.touch()
         doorbell = self.folder / f"{self.name}.bell"
         bell = Doorbell(doorbell)
         # Cgroups are entered before there is a cgroup namespace, which has its root where the process is then.
-        own = " ".join(f"{hierarchy}/{CGROUP}/{self.name}/cgroup.procs" for hierarchy in hierarchies())
+        own = " ".join(f"{hierarchy}/{self.cgroup}/cgroup.procs" for hierarchy in hierarchies())
         script = (
             f'for own in {own}; do echo 0 >"$own"; done\n'
             'exec unshare --mount --net --pid --uts --ipc --cgroup --fork -- "$@"'
@@ -151,15 +157,17 @@ class Host:
 
     def attachments(self) -> list[dict[str, Any]]:
         """What `hpn inspect` shows of this host."""
-        found: list[dict[str, Any]] = json.loads(self.run("/opt/cni/bin/hpn", "inspect", "--json").stdout)[
-            "attachments"
-        ]
+        found: list[dict[str, Any]] = json.loads(self.run("hpn", "inspect", "--json").stdout)["attachments"]
         return found
 
     def leases(self) -> list[dict[str, Any]]:
-        """What `hpn ipam show` shows of it, all networks together."""
-        networks = json.loads(self.run("/opt/cni/bin/hpn", "ipam", "show", "--json").stdout)["networks"]
-        return [lease for network in networks for lease in network["leases"]]
+        """The pods' addresses of which `hpn ipam show` knows, all networks together, dead pods' included."""
+        networks = json.loads(self.run("hpn", "ipam", "show", "--json").stdout)["networks"]
+        return [one for network in networks for one in network["leases"] if one["state"] in {"held", "dead"}]
+
+    def namespaces(self) -> list[str]:
+        """The names of its pods' network namespaces."""
+        return list(self.run("ls", "/run/netns").stdout.split())
 
     def _wire(self) -> None:
         assert self.space
@@ -193,7 +201,7 @@ class Host:
             return ports & {link["ifname"] for link in json.loads(self.switch.run("ip", "-json", "link").stdout)}
 
         until(lambda: not stale(), f"the links of {self.name} to go", 30)
-        remove_cgroup(self.name)
+        remove_cgroup(self.cgroup)
 
 
 def batch(space: Space, lines: Sequence[str]) -> None:

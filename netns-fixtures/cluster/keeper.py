@@ -3,14 +3,13 @@
     keeper.py      starts them, prints {"folder": ..., "pid": ...}, and lives until its standard input ends
 
 Input ends however the starter ends: also by SIGKILL.  If the keeper itself is killed, the kernel ends the processes,
-and with them namespaces, mounts and links; the next keeper removes what is left, which are a folder and cgroups.  One
-cluster at a time: its cgroups have fixed names.
+and with them namespaces, mounts and links; the next keeper removes what is left, which are a folder and cgroups of the
+folder's name.  A keeper has its folder locked.
 """
 
 import fcntl
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -22,59 +21,52 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from cluster.space import CGROUP, Doorbell, Failed, remove_cgroup
+from cluster.space import Doorbell, Failed, remove_cgroup
 
-LOCK = Path("/run/hpn-cluster.lock")  # it holds the name of the folder
+PREFIX = "hpn-cluster-"
 INIT = Path(__file__).parent / "init.py"
 
 
 @contextmanager
-def alone() -> Iterator[int]:
-    """The lock's descriptor, once no other cluster is on this machine."""
-    said = False
-    while (fd := _locked()) < 0:
-        if not said:
-            print("another cluster is up on this machine: waiting for its end", file=sys.stderr, flush=True)
-            said = True
-        if select.select([sys.stdin], [], [], 0.2)[0]:
-            sys.exit(0)  # whoever wanted one has gone
+def folder() -> Iterator[Path]:
+    """A new one, for the disks of the hosts."""
+    while not (fd := locked(made := Path(tempfile.mkdtemp(prefix=PREFIX)))):
+        pass  # another keeper took it for one that is left
     try:
-        yield fd
+        yield made
     finally:
-        LOCK.unlink()
+        remove(made)
         os.close(fd)
 
 
-def _locked() -> int:
-    """The descriptor, or -1 if another has it."""
-    fd = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+def locked(path: Path) -> int:
+    """A descriptor that holds the folder; 0 if it is another's or gone."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return 0
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if LOCK.exists() and os.path.samestat(os.fstat(fd), LOCK.stat()):
+        if os.path.samestat(os.fstat(fd), path.stat()):
             return fd
-    except BlockingIOError:
+    except OSError:
         pass
     os.close(fd)
-    return -1
+    return 0
 
 
-def sweep(folder: str) -> None:
-    """Remove what no end of a process removes."""
-    remove_cgroup()
-    if folder:
-        shutil.rmtree(folder, ignore_errors=True)
+def remove(path: Path) -> None:
+    """What no end of a process removes."""
+    remove_cgroup(path.name)
+    shutil.rmtree(path, ignore_errors=True)
 
 
-@contextmanager
-def folder(lock: int) -> Iterator[Path]:
-    """Where the hosts' disks are.  What a killed keeper left goes first."""
-    sweep(os.pread(lock, 4096, 0).decode())
-    made = tempfile.mkdtemp(prefix=f"{CGROUP}-")
-    os.pwrite(lock, made.encode(), 0)
-    try:
-        yield Path(made)
-    finally:
-        sweep(made)
+def sweep() -> None:
+    """Remove what killed keepers left."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        if path.lstat().st_uid == os.geteuid() and (fd := locked(path)):
+            remove(path)
+            os.close(fd)
 
 
 @contextmanager
@@ -110,7 +102,8 @@ def main() -> None:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     with ExitStack() as stack:
-        where = stack.enter_context(folder(stack.enter_context(alone())))
+        sweep()
+        where = stack.enter_context(folder())
         pid = stack.enter_context(namespaces(where))
         print(json.dumps({"folder": str(where), "pid": pid}), flush=True)
         sys.stdin.read()

@@ -18,6 +18,7 @@ def pod(name: str, *, node: str = "", networks: str = "", resources: Mapping[str
     }
     spec = {
         "terminationGracePeriodSeconds": 1,
+        "dnsPolicy": "Default",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "nodeSelector": {"kubernetes.io/hostname": node} if node else {},

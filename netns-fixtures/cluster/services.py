@@ -66,7 +66,7 @@ def control_plane(host: Host, programs: Path) -> None:
 
 
 def node_services(host: Host, programs: Path, server: str) -> None:
-    """containerd, kubelet and the agent."""
+    """containerd, kubelet and the agent, which run from boot, and `hpn node`, which does not unless asked to."""
     write_kubeconfig(host.path("/etc/kubernetes/kubelet.conf"), server, f"system:node:{host.name}")
     write_kubeconfig(host.path("/etc/kubernetes/admin.conf"), server, "admin")
     add(host, programs / "containerd", config=str(HERE / "etc/containerd.toml"))
@@ -75,6 +75,8 @@ def node_services(host: Host, programs: Path, server: str) -> None:
         "hostname-override": host.name, "node-ip": host.address, "root-dir": "/var/lib/kubelet", "v": "2",
     })  # fmt: skip
     host.add_service("agent", ["/opt/cni/bin/hpn", "agent"])
+    host.add_service("node", ["/opt/cni/bin/hpn", "node"])
+    host.at_boot += ["agent", "containerd", "kubelet"]
 
 
 def add(host: Host, program: str | Path, **options: str) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 CGROUPS = Path("/sys/fs/cgroup")
-CGROUP = "hpn-cluster"  # in every hierarchy: below it a cgroup for each host
 T = TypeVar("T")
 # Of the host's own, and nothing of ours: HPN_PROGRAM_DIR would have hpn unpack itself where the machine has it.
 PATH = "/opt/cni/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -103,16 +102,18 @@ def until(true: Callable[[], T], what: str, patience: float, pause: float = 0.05
 
 
 def make_cgroup(name: str) -> None:
-    """A cgroup of that name in every hierarchy of version 1, which processes may enter."""
+    """A cgroup of that name, which may be a path, in every hierarchy of version 1; processes may enter."""
     for hierarchy in hierarchies():
-        for path in (hierarchy / CGROUP, hierarchy / CGROUP / name):
+        path = hierarchy
+        for part in Path(name).parts:
+            path /= part
             path.mkdir(exist_ok=True)
             # A new cpuset has no processor, and takes no process in.
             for file in path.glob("cpuset.[cm][pe][um]s"):
                 file.write_text((path.parent / file.name).read_text())
 
 
-def remove_cgroup(name: str = "") -> None:
+def remove_cgroup(name: str) -> None:
     """It, and all that is in it, when the last process has left."""
 
     def removed(directory: str) -> bool:
@@ -125,7 +126,7 @@ def remove_cgroup(name: str = "") -> None:
         return True
 
     for hierarchy in hierarchies():
-        for directory, _, _ in os.walk(hierarchy / CGROUP / name, topdown=False):
+        for directory, _, _ in os.walk(hierarchy / name, topdown=False):
             until(lambda path=directory: removed(path), f"processes to leave {directory}", 20)
 
 

@@ -60,7 +60,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            switch = self._keeper(stack)
+            switch = self.kept(stack)
             batch(switch, [f"link add {name} type bridge" for name in BRIDGES])
             batch(switch, [f"link set {name} up" for name in BRIDGES])
             image.write(self.folder / "image.tar")
@@ -80,19 +80,29 @@ class Cluster:
     ) -> None:
         self._stack.close()
 
+    def kept(self, stack: ExitStack) -> Space:
+        """The switch, which has a keeper until the stack ends; and `folder`."""
+        words = [sys.executable, str(HERE / "keeper.py")]
+        keeper = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd="/"
+        )
+        stack.enter_context(keeper)  # closes its input, and waits until all is gone
+        assert keeper.stdout
+        up = json.loads(said(keeper.stdout, keeper, words))
+        self.folder = Path(up["folder"])
+        return Space("switch", up["pid"])
+
     def hosts(self) -> dict[str, Host]:
         """All of them, by name."""
         return {"control": self.control, **self.nodes}
 
     def boot(self, node: Host) -> None:
-        """Power on, and start what systemd would."""
+        """Power on, and start what the node starts at boot, in that order."""
         node.boot()
-        node.service("containerd").start()
-        node.service("agent").start()
-        until(lambda: node.run("test", "-S", "/run/containerd/containerd.sock", check=False).returncode == 0,
-              f"containerd of {node.name}", 60)  # fmt: skip
-        until(lambda: self._import(node), f"the image of {node.name}", 60)
-        node.service("kubelet").start()
+        for name in node.at_boot:
+            node.service(name).start()
+            if name == "containerd":
+                until(lambda: self._import(node), f"containerd and the image of {node.name}", 60)
 
     def kubectl(self, *words: str, stdin: str | None = None, check: bool = True, timeout: float = 180) -> str:
         """What kubectl prints, as the cluster's administrator.  Raises Failed."""
@@ -152,17 +162,6 @@ class Cluster:
     def execute(self, pod: str, *argv: str, namespace: str = "default") -> str:
         """What argv prints in the pod's first container.  Raises Failed."""
         return self.kubectl("exec", f"--namespace={namespace}", pod, "--", *argv)
-
-    def _keeper(self, stack: ExitStack) -> Space:
-        words = [sys.executable, str(HERE / "keeper.py")]
-        keeper = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd="/"
-        )
-        stack.enter_context(keeper)  # closes its input, and waits until all is gone
-        assert keeper.stdout
-        up = json.loads(said(keeper.stdout, keeper, words))
-        self.folder = Path(up["folder"])
-        return Space("switch", up["pid"])
 
     def _start_control(self, switch: Space) -> None:
         wire = Wire("eth0", "management", f"{CONTROL}/24")

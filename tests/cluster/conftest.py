@@ -40,13 +40,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(whole: Cluster, nothing_left: None) -> Iterator[Cluster]:
-    """The cluster, with both nodes Ready; after the test no pod and no attachment of it is left."""
+    """The cluster, with both nodes Ready; after the test no pod, attachment, lease or namespace is left."""
     whole.wait_ready()
     yield whole
     whole.delete("pods", "--all", "--namespace=default")
     whole.delete("network-attachment-definitions", "--all", "--namespace=default")
     for node in whole.nodes.values():
-        assert node.attachments() == []
+        assert (node.attachments(), node.leases(), node.namespaces()) == ([], [], [])
 
 
 @pytest.hookimpl(wrapper=True)

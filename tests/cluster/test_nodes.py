@@ -20,8 +20,11 @@ def test_pods_reach_each_other_by_the_clusters_network(cluster: Cluster) -> None
 
 
 def test_a_node_loses_its_power(cluster: Cluster) -> None:
-    """Its pods are Ready again by themselves, and nobody else's notice."""
-    cluster.apply(manifests.pod("a", node="node1"), manifests.pod("b", node="node2"))
+    """Its pods are Ready again by themselves with all their networks, and nobody else's notice."""
+    ipam = {"type": "hpn-ipam", "subnet": "10.56.0.0/24", "probe": True}
+    cluster.apply(manifests.network("rail0", {"type": "hpn", "master": "rail0", "ipam": ipam}))
+    pods = {"a": "node1", "b": "node2"}
+    cluster.apply(*(manifests.pod(pod, node=node, networks="rail0@hpn0") for pod, node in pods.items()))
     cluster.wait("Ready", "pod/a", "pod/b")
     node, before = cluster.nodes["node1"], cluster.containers()
     boot_id = node.boot_id()
@@ -31,7 +34,10 @@ def test_a_node_loses_its_power(cluster: Cluster) -> None:
     cluster.wait_restarted({"a": before["a"]})
     assert node.boot_id() != boot_id
     assert cluster.containers("b") == {"b": before["b"]}
-    assert " 0% packet loss" in cluster.execute("b", "ping", "-c", "1", "-w", "10", pod_ip(cluster, "a"))
+    assert len(node.attachments()) == len(node.leases()) == len(node.namespaces()) == 1
+    address = cluster.execute("a", "ip", "-4", "addr", "show", "hpn0").split("inet ")[1].partition("/")[0]
+    for reached in (pod_ip(cluster, "a"), address):
+        assert " 0% packet loss" in cluster.execute("b", "ping", "-c", "1", "-w", "10", reached)
 
 
 def pod_ip(cluster: Cluster, pod: str) -> str:

@@ -1,0 +1,88 @@
+"""Nothing of a cluster is left on the machine, however it ends."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cluster import keeper
+from cluster.space import CGROUPS, until
+from cluster.two_nodes import Cluster
+
+# What kubelet sets for the whole machine, where it finds other values.
+SYSCTLS = {"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
+FIXTURES = Path(keeper.__file__).parents[1]
+# A host with a process of its own: all that can be left, without the wait for Kubernetes.
+STARTER = textwrap.dedent(f"""
+    import sys, time
+    sys.path.insert(0, {str(FIXTURES)!r})
+    from contextlib import ExitStack
+    from pathlib import Path
+    from cluster.host import Host, Wire, batch
+    from cluster.two_nodes import Cluster
+    it = Cluster(Path(), Path())
+    with ExitStack() as stack:
+        switch = it.kept(stack)
+        batch(switch, ["link add rail0 type bridge"])
+        host = Host("node1", "", switch, it.folder, [Wire("rail0", "rail0")])
+        host.boot()
+        host.add_service("sleeps", ["sleep", "600"])
+        host.service("sleeps").start()
+        print(it.folder, switch.pid, host.space.pid, flush=True)
+        time.sleep(600)
+    """)
+
+
+@contextmanager
+def started() -> Iterator[tuple["subprocess.Popen[str]", Path]]:
+    """A process that has such a host up, and the cluster's folder."""
+    with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          start_new_session=True) as process:  # fmt: skip
+        assert process.stdout
+        try:
+            words = process.stdout.readline().split()
+            assert words, process.stderr and process.stderr.read()
+            folder, *pids = words
+            assert len(left(Path(folder))) > 1
+            assert folder not in Path("/proc/self/mounts").read_text()
+            assert "node1-rail0" not in Path("/proc/net/dev").read_text()
+            yield process, Path(folder)
+        finally:
+            process.kill()
+    until(lambda: not [pid for pid in pids if Path("/proc", pid).exists()], "its processes to go", 20)
+
+
+def left(folder: Path) -> list[Path]:
+    """What is on the machine of the cluster that has this folder."""
+    return [path for path in (folder, *CGROUPS.glob(f"*/{folder.name}")) if path.exists()]
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_starter_is_ended(whole: Cluster, end: signal.Signals) -> None:
+    with started() as (process, folder):
+        process.send_signal(end)
+        process.wait()
+        until(lambda: not left(folder), f"{folder} to go", 20)
+    assert left(whole.folder), "another cluster is not touched"
+
+
+def test_the_keeper_is_killed(whole: Cluster) -> None:
+    """Then the kernel ends all processes, and the next keeper removes the rest."""
+    with started() as (process, folder):
+        [pid] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        subprocess.run(["kill", "-KILL", pid], check=True)
+    assert left(folder)
+    with started():
+        assert not left(folder)
+    assert left(whole.folder), "another cluster is not touched"
+
+
+def test_kubelet_finds_sysctls_as_it_wants_them(cluster: Cluster) -> None:
+    """So it sets none of the machine's."""
+    for node in cluster.nodes.values():
+        for name, value in SYSCTLS.items():
+            assert node.run("cat", f"/proc/sys/{name}").stdout == f"{value}\n"
