@@ -1,6 +1,6 @@
 # Everything a target downloads lies in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni); the tree gets dist/ and build/.
 
-.PHONY: help docs protocols demo test plain lab lint binary bench bench-lab clean root
+.PHONY: help docs protocols demo test plain lab cluster lint binary bench bench-lab clean root
 .DEFAULT_GOAL := help
 
 # A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
@@ -40,6 +40,10 @@ lab: binary ## as root: two kernels in QEMU: VFs with RDMA devices in pods, then
 	@python=$$(packaging/venv python -c 'import sys; print(sys.executable)') && peers=$$(netns-fixtures/peers) && \
 	show() { part=$$1 && shift && netns-fixtures/lab "$$@" "$$python" netns-fixtures/lab_demo.py $$part dist/hpn "$$peers"; } && \
 	show vf && show roce --kernel trixie --rdma shared --vfs 1
+
+cluster: root binary ## as root: two Kubernetes nodes with a pod each: ping over hpn0, a power cut, and everything back
+	@netns-fixtures/setup net
+	@programs=$$(netns-fixtures/cluster/build) && packaging/venv python netns-fixtures/cluster_demo.py "$$programs" dist/hpn
 
 lint: ## ruff, mypy, and shellcheck where it is installed
 	packaging/venv ruff check .
