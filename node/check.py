@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cni.kernel import sysfs
 from ctl.table import aligned
-from node import config, inventory, offers
+from node import config, inventory, near, offers
 from node.model import Device, Kind, Offer, Settings
 
 # The exit status.  A selector that finds nothing is no fault: one file is often written for many nodes.
@@ -29,7 +29,8 @@ def answer(
         sentences = [e.msg, *getattr(e, "__notes__", ())]
         return (_json({"file": f"{file}", "refused": sentences}) if as_json else _lines(sentences)), REFUSED
     devices = inventory.devices(root, inventory.MEMORY)
-    made, found = offers.offers(settings.resources, devices)
+    made, said = offers.offers(settings.resources, devices)
+    found = [*near.sentences(made, devices), *(one for one in said if not one.endswith(offers.LOOK))]
     status = LEFT_OUT if settings.left_out else WHOLE
     if as_json:
         return _json(_document(file, settings, made, found, devices)), status

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from node.model import Device, Kind, Offer, PfName, Resource, Selector, Sharing, Unit
 
+# The remedy where nothing is found.
+LOOK = "hpn node --check shows what there is to select"
 _NAMED = 3  # devices that a sentence names
 
 
@@ -114,10 +116,7 @@ def _overlaps(resource: Resource, claimed: Sequence[Device], owners: dict[str, R
 def _nothing(resource: Resource, claimed: Sequence[Device]) -> str:
     if claimed:
         return f"{_title(resource)} is offered with 0 units, because earlier resources have all of its devices"
-    return (
-        f"{_title(resource)} finds no device on this node and is offered with 0 units; "
-        "hpn node --check shows what there is to select"
-    )
+    return f"{_title(resource)} finds no device on this node and is offered with 0 units; {LOOK}"
 
 
 def _units(resource: Resource, devices: tuple[Device, ...]) -> Iterator[Unit]:

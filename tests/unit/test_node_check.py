@@ -72,8 +72,34 @@ def test_nothing_is_found(tree: Tree) -> None:
     """It is said, and no fault: the file may be for many nodes."""
     lines, status = checked(tree, shared(selectors={"ifNames": ["ib7"]}))
     assert lines[3].split() == ["rdma/a", "0", "-", "-", "-", "-", "-"]
-    assert any(line.startswith("found here: rdma/a (configList[0]) finds no device") for line in lines)
+    assert lines[-3] == (
+        "found here: rdma/a finds nothing here: no pf or vf has interface 'ib7'; there are ens1, ens1v0, ens1v1"
+    )
     assert status == 0
+
+
+@pytest.mark.parametrize(
+    ("selectors", "why"),
+    [
+        ({"drivers": ["mlx5_ib"]}, "finds nothing here: no vf has driver 'mlx5_ib'; there are mlx5_core"),
+        ({"pfNames": ["ens1#2-7"]}, "no vf has PF 'ens1#2-7'; there are ens1#0-1"),
+        ({"rootDevices": ["0000:5e:00.0"]}, "no vf has PF '0000:5e:00.0'; there are 0000:3b:00.0#0-1"),
+        ({"pKeys": ["0x8001"]}, "no vf has partition key '0x0001'"),
+        ({"vdpaType": "vhost"}, "no vf has a vDPA device of type 'vhost'"),
+        ({"vendors": ["15b3"], "devices": ["0001", "0002"]}, "no vf has device '0001' or '0002'; there are 101e"),
+        ({"pfNames": ["ens1#0"], "ifNames": ["ens1v1"]}, "no vf has all that it asks for; each part of it some have"),
+        ([{}, {"linkTypes": ["infiniband"]}], "finds nothing here by its selector 2: no vf has link type 'infiniband'"),
+    ],
+)
+def test_why_nothing_is_found(tree: Tree, selectors: Any, why: str) -> None:
+    lines, _ = checked(tree, own(selectors=selectors))
+    (said,) = (line for line in lines if line.startswith("found here: example.com/a finds nothing"))
+    assert why in said
+
+
+def test_nothing_of_its_kind(tree: Tree) -> None:
+    lines, _ = checked(tree, own(kind="sf", selectors={"vendors": ["15b3"]}))
+    assert lines[-1] == "found here: example.com/a finds nothing here: there is no sf"
 
 
 def test_two_claim_one(tree: Tree) -> None:
