@@ -4,6 +4,7 @@ The file's top key tells whose it is.  A peer's file is read as the peer's progr
 """
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,8 @@ DEFAULTS: Final = (
     Path("/etc/pcidp/config.json"),
     Path("/k8s-rdma-sriov-dev-plugin/config.json"),
 )
-_MOST: Final = 1 << 20  # as a ConfigMap has
+_MOST: Final = 1 << 20  # bytes, as a ConfigMap has
+_SAID: Final = 10  # keys that something is said of
 # By which key a file is known; those of the peers in any case.
 _OURS: Final = "resources"
 _PEERS: Final = ("configList", "resourceList", "mode")
@@ -67,7 +69,7 @@ def settings(data: bytes | None, *, is_yaml: bool, prefix: str = "", cdi: bool =
             found = old.settings(parsed.value, cdi=cdi)
     if not found.resources:
         raise Refused("; ".join(found.left_out))
-    twice = tuple(f"the key {shown(key)} is given twice in one object, and the last counts" for key in parsed.twice)
+    twice = tuple(f"the key {shown(key)} is twice in one object, and the last counts" for key in parsed.twice[:_SAID])
     return replace(found, notes=twice + found.notes)
 
 
@@ -83,7 +85,7 @@ def _dialect(value: Any) -> str:
     if len(found) > 1:
         raise Refused(f"it has {' and '.join(found)}, which are keys of different programs' files; remove one")
     if not found:
-        guesses = filter(None, (meant(key, (_OURS, *_PEERS)) for key in value))
+        guesses = filter(None, (meant(key, (_OURS, *_PEERS)) for key in islice(value, _SAID)))
         remedy = next(guesses, f"; write {_OURS}, of which conf/node.yaml is an example")
         raise Refused(f"it has none of the keys {', '.join((_OURS, *_PEERS))}{remedy}")
     return found[0]

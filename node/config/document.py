@@ -6,6 +6,7 @@ There are no aliases, which could make a few lines into a billion, no tags, and 
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from json import JSONDecodeError
 from typing import Any, Final
@@ -50,8 +51,8 @@ def _from_json(text: str) -> Document:
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice.extend(name for name in found if names.count(name) > 1)
+            times = Counter(name for name, _ in pairs)
+            twice.extend(name for name in found if times[name] > 1)
         return found
 
     def constant(name: str) -> Any:

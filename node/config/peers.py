@@ -15,6 +15,7 @@ from node.naming import why_refused
 
 # kubelet reads no message of more than 4 MiB, and so many IDs with their NUMA node take half of that.
 MOST: Final = 50_000
+_SAID: Final = 10  # unknown keys of one object
 
 Texts = Annotated[list[str], Field(default_factory=list)]
 
@@ -33,15 +34,19 @@ def take(model: type[Taken], value: Any, path: str, notes: list[str]) -> Taken:
     if not isinstance(value, dict):
         raise Refused(f"{path} {shown(value)} is not an object; write it in {{ }}")
     known = {key.lower(): key for key in model.model_fields}
-    found = dict[str, Any]()
+    found, unknown = dict[str, Any](), 0
     for given, member in value.items():
         key, at = known.get(given.lower()), below(path, given)
         if key is None:
-            notes.append(f"{at} is passed over, there and here{meant(given, model.model_fields)}")
+            unknown += 1
+            if unknown <= _SAID:
+                notes.append(f"{at} is passed over, there and here{meant(given, model.model_fields)}")
         elif member is not None:
             if key in found:
                 notes.append(f"{at} is one key in two spellings, and the last counts; remove one")
             found[key] = member
+    if unknown > _SAID:
+        notes.append(f"{unknown - _SAID} more keys of {path or 'the file'} are passed over")
     try:
         return model.model_validate(found)
     except ValidationError as e:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from cni.protocol.errors import InvalidConfig, combine
 
 _SHOWN: Final = 100
+_SAID: Final = 10  # findings of one object
 # What is wrong with a value, and the remedy, by pydantic's name for it.
 _WORDS: Final = {
     "string_type": "is not text; write it in quotes",
@@ -51,10 +52,9 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 def because(error: ValidationError, model: type[BaseModel], path: str) -> Refused:
-    """pydantic's findings as one refusal: the first is the message, the others its notes."""
-    return combine([
-        Refused(_finding(found, model, path)) for found in error.errors(include_url=False, include_context=True)
-    ])  # fmt: skip
+    """pydantic's findings as one refusal: the first is the message, others its notes."""
+    findings = error.errors(include_url=False, include_context=True)
+    return combine([Refused(_finding(found, model, path)) for found in findings[:_SAID]])
 
 
 def _finding(found: Any, model: type[BaseModel], path: str) -> str:

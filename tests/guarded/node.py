@@ -87,4 +87,45 @@ GUARDS = [
         ("available", " or not free.issuperset(taken)", ""),
         ("size", "    if not len(taken) <= size <= len(free) or", "    if"),
     ),
+    *of(
+        "node/config/__init__.py",
+        "unit/test_node_config_document.py",
+        ("one-dialect", "    if len(found) > 1:", "    if False:"),
+        ("ours-once", "            if parsed.twice:", "            if False:"),
+    ),
+    *of(
+        "node/config/document.py",
+        "unit/test_node_config_document.py",
+        ("aliases", "        if self.check_event(yaml.AliasEvent):", "        if False:"),
+        ("yaml-once", "        if key.value in found:", "        if False:"),
+        ("depth", "    if level:\n", "    if False:\n"),
+        ("no-nan", "parse_constant=constant", "parse_constant=float"),
+    ),
+    *of(
+        "node/config/peers.py",
+        "unit/test_node_config_peers.py unit/test_node_config_own.py",
+        ("kubelet", "        if why := why_refused(resource.full_name):", '        if why := "":'),
+        (
+            "twins",
+            "        if (name := resource.full_name) in first:",
+            "        if (name := resource.full_name) in {}:",
+        ),
+    ),
+    *of(
+        "node/config/sriov.py",
+        "unit/test_node_config_peers.py",
+        ("no-pkey", "            yield NO_PKEY\n", ""),
+        ("of-other-profiles", "isinstance(one, NetDevice) and one.ddpProfiles:", "False:"),
+    ),
+    *of(
+        "node/config/shared.py",
+        "unit/test_node_config_peers.py",
+        ("not-everything", "    if not listed and not entry.devices:", "    if False:"),
+    ),
+    *of(
+        "node/config/own.py",
+        "unit/test_node_config_own.py",
+        ("not-everything", '    if entry.kind in ("pf", "master") and given == Selectors():', "    if False:"),
+        ("named", '    if entry.selectors is None and entry.kind in ("pf", "master"):', "    if False:"),
+    ),
 ]

@@ -2,6 +2,8 @@
 
 import json
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -72,8 +74,8 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (LAUGHS, "line 2: aliases are not taken here"),
         ("a: &a [*a]", "line 1: aliases are not taken here"),
+        (LAUGHS, "line 2: aliases are not taken here"),
         ("mode: hca\nmode: sriov\n", 'line 2: the key "mode" is there a second time'),
         ("resources:\n- name: a\n  name: b\n", 'line 3: the key "name" is there a second time'),
         ("? [a]\n: b\n", "line 1: a key must be text"),
@@ -98,6 +100,28 @@ def test_yaml_that_is_refused(text: str, why: str) -> None:
     with pytest.raises(Refused) as refused:
         read(text, is_yaml=True)
     assert why in refused.value.msg
+
+
+MANY = 40_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"mode": "hca"} | {f"key{n}": n for n in range(MANY)}),
+        json.dumps({"resources": []} | {f"key{n}": n for n in range(MANY)}),
+        '{"mode": "hca", ' + ", ".join(f'"key{n // 2}": 1' for n in range(MANY)) + "}",
+        json.dumps({"resources": [{}] * MANY}),
+        json.dumps({"resourceList": [{"resourceName": f"a{n}", "selectors": {}} for n in range(MANY // 4)]}),
+        json.dumps(sriov(selectors={"pfNames": [f"a#{n}" for n in range(MANY)]})),
+    ],
+    ids=["unknown", "refused", "twice", "wrong", "resources", "entries"],
+)
+def test_many_take_little_time(text: str) -> None:
+    started = time.monotonic()
+    with suppress(Refused):
+        read(text)
+    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b'{"mode":\n"\xe9"}', b"mode: \xed\xa0\x80"])
