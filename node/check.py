@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cni.kernel import sysfs
 from ctl.table import aligned
-from node import config, inventory, near, offers
+from node import config, inventory, near, obstacles, offers
 from node.model import Device, Kind, Offer, Settings
 
 # The exit status.  A selector that finds nothing is no fault: one file is often written for many nodes.
@@ -31,6 +31,7 @@ def answer(
     devices = inventory.devices(root, inventory.MEMORY)
     made, said = offers.offers(settings.resources, devices)
     found = [*near.sentences(made, devices), *(one for one in said if not one.endswith(offers.LOOK))]
+    found += obstacles.sentences(made, root.parent)
     status = LEFT_OUT if settings.left_out else WHOLE
     if as_json:
         return _json(_document(file, settings, made, found, devices)), status

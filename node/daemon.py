@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cni.kernel import sysfs
-from node import answers, inventory, offers, roster
+from node import answers, inventory, obstacles, offers, roster
 from node.config import Refused
 from node.directory import Directory, Taken
 from node.health import Facts, Health, Observation, Patience, due, observe, step
@@ -108,6 +108,7 @@ class Daemon:
         self._devices = {device.id: device for device in found}
         offered, sentences = offers.offers(self._settings.resources, found)
         self._say_new("offers", *sentences)
+        self._say_new("obstacles", *obstacles.sentences(offered))
         kept = roster.keep(before, offered, self._devices)
         for name, offer in kept.items():
             self._offer(name, offer)

@@ -17,20 +17,23 @@ VIRTUAL = "virtual"  # where the kernel puts what is of no device
 def by_device(root: str) -> Mapping[str, tuple[RdmaDevice, ...]]:
     """The RDMA devices of each device, by its name on its bus ("0000:3b:00.2", "mlx5_core.sf.4", "virtio0").
 
-    A soft-RoCE device over an interface made of software is under that interface's name.
+    A soft-RoCE device over an interface made of software is under that interface's name.  Without the module ib_uverbs
+    no device has nodes, and those that pods have are not to be seen.
     """
-    uverbs = {name: (parent, node) for parent, name, node in _nodes(f"{root}/class/infiniband_verbs", "uverbs")}
+    here = f"{root}/class/infiniband"
+    devices = {name: (_parent(f"{here}/{name}"), "") for name in sysfs.names(here)}
+    devices |= {name: (parent, node) for parent, name, node in _nodes(f"{root}/class/infiniband_verbs", "uverbs")}
     mads = defaultdict[str, list[str]](list)
     for _, name, node in _nodes(f"{root}/class/infiniband_mad", ""):
         mads[name].append(node)
     found = defaultdict[str, list[RdmaDevice]](list)
-    for name in sorted(uverbs):
-        parent, node = uverbs[name]
+    for name in sorted(devices):
+        parent, node = devices[name]
         if parent == VIRTUAL:
             parent = sysfs.line(f"{root}/class/infiniband/{name}/parent")
         umad, issm = (tuple(n for n in mads[name] if n.rpartition("/")[2].startswith(k)) for k in ("umad", "issm"))
         found[parent].append(RdmaDevice(name, node, umad, issm))
-    return {parent: tuple(devices) for parent, devices in found.items()}
+    return {parent: tuple(theirs) for parent, theirs in found.items()}
 
 
 def _nodes(folder: str, prefix: str) -> Iterator[tuple[str, str, str]]:

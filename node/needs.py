@@ -77,7 +77,7 @@ def module(node: str) -> str:
 
 def _rdma(resource: Resource, device: Device) -> Need:
     """rdma_cm is always there: librdmacm, and so rping and UCX, open nothing without it."""
-    kinds = {"uverbs": [one.uverbs for one in device.rdma]}
+    kinds = {"uverbs": [one.uverbs for one in device.rdma if one.uverbs]}
     if resource.verbs in _MANAGING:
         kinds |= {
             "umad": [n for one in device.rdma for n in one.umad],

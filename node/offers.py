@@ -7,6 +7,7 @@ k8s-rdma-shared-dev-plugin.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from node.model import Device, Kind, Offer, PfName, Resource, Selector, Sharing, Unit
 
@@ -23,6 +24,7 @@ def offers(resources: Sequence[Resource], devices: Sequence[Device]) -> tuple[tu
     owners, made, said = dict[str, Resource](), list[Offer](), list[str]()
     for resource in resources:
         claimed, left_out = _claimed(resource, devices)
+        left_out += _without_verbs(resource, devices)
         ours = [device for device in claimed if _is_free(resource, owners.get(device.id))]
         said += [*_overlaps(resource, claimed, owners), *left_out]
         if not ours and not left_out:
@@ -47,7 +49,7 @@ def agrees(selector: Selector, device: Device) -> bool:
         and (not selector.pkeys or not selector.pkeys.isdisjoint(device.pkeys))
         and (not selector.pf_names or _is_of_pf(selector.pf_names, device.pf_netdev, device))
         and (not selector.pf_addresses or _is_of_pf(selector.pf_addresses, device.pf, device))
-        and (not selector.rdma or bool(device.rdma))
+        and (not selector.rdma or _has_verbs(device))
         and (not selector.vdpa or selector.vdpa == device.vdpa)
     )
 
@@ -92,6 +94,22 @@ def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device
             "VFs"
         )
     return [device for device, _ in free if not device.vfs or device.id in asked], said
+
+
+def _has_verbs(device: Device) -> bool:
+    return any(rdma.uverbs for rdma in device.rdma)
+
+
+def _without_verbs(resource: Resource, devices: Sequence[Device]) -> list[str]:
+    """A sentence on the devices that a resource would have, if programs could use their RDMA devices."""
+    selectors = [replace(selector, rdma=False) for selector in resource.selectors if selector.rdma]
+    mute = [device for device in devices if device.rdma and not _has_verbs(device)]
+    kept = [device for device in mute if any(agrees(selector, device) for selector in selectors)]
+    said = (
+        f"{_title(resource)} leaves out devices whose RDMA device has no node in /dev/infiniband: {_some(kept)}; "
+        "load ib_uverbs: modprobe ib_uverbs"
+    )
+    return [said] if kept else []
 
 
 def _is_free(resource: Resource, owner: Resource | None) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from guest.node import NAME, PF, RDMA, Node, pci
 from topology import Pod, ip, until
 
-from node import answers, inventory
+from node import answers, inventory, obstacles
 from node.inventory import Inventory
 from node.model import Device, Kind, PfName, Resource, Selector, Sharing, Verbs
 from node.offers import offers
@@ -113,6 +113,14 @@ def test_a_scalable_function(node: Node, pod: Pod, sf: str) -> None:
     selector = Selector(pf_names=(PfName("rail1"),), kinds=frozenset({Kind.SF}), rdma=True)
     assert ids(inventory.devices(), selector) == [SF]
     node.ok("DEL", pod, wanted)
+
+
+def test_what_the_machine_lacks(node: Node) -> None:
+    """The guest is in exclusive mode, in which nothing can be shared, and has not loaded rdma_ucm."""
+    made, _ = offers([Resource("ex.com", "r", Sharing.SHARED, (SELECTORS[2],))], inventory.devices())
+    exclusive, missing = obstacles.sentences(made)
+    assert "ex.com/r: RDMA is in exclusive mode" in exclusive
+    assert "modprobe rdma_ucm" in missing
 
 
 def test_a_grant(node: Node, rdma_cm: None, tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ def tree(tmp_path: Path) -> Tree:
         tree.netdev(name, path)
         tree.rdma(f"mlx5_{number}", path, number)
     tree.netdev("bond0")
+    (tmp_path / "dev/infiniband").mkdir(parents=True)
+    (tmp_path / "dev/infiniband/rdma_cm").touch()
     return tree
 
 
@@ -147,3 +149,9 @@ def test_as_json(tree: Tree) -> None:
     assert [one["id"] for one in resource["devices"]] == [PF, "bond0"]
     assert [one["id"] for one in document["unclaimed"]] == [VF0, VF1]
     assert document["unclaimed"][1]["numa"] is None
+
+
+def test_what_the_machine_lacks(tree: Tree) -> None:
+    (tree.root.parent / "dev/infiniband/rdma_cm").unlink()
+    lines, status = checked(tree, HCA)
+    assert (status, any("modprobe rdma_ucm" in line for line in lines)) == (0, True)

@@ -158,6 +158,15 @@ def test_an_rdma_device_of_a_driver_that_comes_later(tree: Tree) -> None:
     assert next(d for d in kept.devices() if d.id == "vendor.roce.1").rdma[0].name == "roce1"
 
 
+def test_without_ib_uverbs(tree: Tree) -> None:
+    """The RDMA devices on the host are seen, with no nodes."""
+    for node in (tree.root / "class/infiniband_verbs").iterdir():
+        node.unlink()
+    assert [replace(r, umad=(), issm=()) for r in found(tree)[VF0].rdma] == [RdmaDevice("mlx5_1")]
+    tree.into_a_pod(path(tree, VF0))
+    assert found(tree)[VF0].rdma == ()
+
+
 def test_switchdev(tree: Tree) -> None:
     """The PF's interfaces are the uplink's, and no VF's representor."""
     write(tree.root / "class/net/ens1", phys_port_name="p0")

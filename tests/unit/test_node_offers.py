@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from node.model import Device, Kind, Offer, PfName, RdmaDevice, Resource, Selector, Sharing
+from node.model import Device, Kind, Offer, PfName, RdmaDevice, Resource, Selector, Sharing, Verbs
+from node.obstacles import told
 from node.offers import agrees, offers
 
 RDMA = (RdmaDevice("mlx5_1", "/dev/infiniband/uverbs1"),)
@@ -168,3 +169,32 @@ def test_many_devices_are_not_all_named() -> None:
     many = [Device(f"d{n}", Kind.VF) for n in range(9)]
     _, said = offers([resource("a", Selector()), resource("b", Selector())], many)
     assert "both claim d0, d1, d2 and 6 more; " in said[0]
+
+
+def test_rdma_devices_that_no_program_can_open() -> None:
+    mute = Device("0000:d8:00.0", Kind.PF, vendor="15b3", rdma=(RdmaDevice("mlx5_9"),))
+    made, said = offers([resource("r", Selector(vendors=frozenset({"15b3"}), rdma=True))], [mute])
+    assert ids(made[0]) == []
+    (sentence,) = said
+    assert sentence == (
+        "ex.com/r (resources.r) leaves out devices whose RDMA device has no node in /dev/infiniband: 0000:d8:00.0; "
+        "load ib_uverbs: modprobe ib_uverbs"
+    )
+    made, said = offers([resource("r", Selector(vendors=frozenset({"15b3"})))], [mute])
+    assert (ids(made[0]), said) == ([mute.id], ())
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+def test_what_the_machine_lacks(sharing: Sharing) -> None:
+    made, _ = offers([resource("r", Selector(), sharing=sharing), resource("none", Selector(vdpa="virtio"))], VFS)
+    assert told(made, is_exclusive=False, has_rdma_cm=True) == ()
+    exclusive = told(made, is_exclusive=True, has_rdma_cm=True)
+    assert ["ex.com/r: RDMA is in exclusive mode" in one for one in exclusive] == [True] * (sharing is Sharing.SHARED)
+    (missing,) = told(made, is_exclusive=False, has_rdma_cm=False)
+    assert missing == (
+        "ex.com/r: /dev/infiniband/rdma_cm is missing, and containers are refused without it; load rdma_ucm: modprobe "
+        "rdma_ucm"
+    )
+    plain, _ = offers([resource("r", Selector(), sharing=sharing, verbs=Verbs.NONE)], VFS)
+    without, _ = offers([resource("r", Selector(), sharing=sharing)], [FREE])
+    assert told([*plain, *without], is_exclusive=True, has_rdma_cm=False) == ()
