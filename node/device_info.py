@@ -10,7 +10,9 @@ from typing import Final
 
 from cni.kernel import files, sysfs
 from cni.protocol import device_info
+from cni.protocol.spec import Json
 from node.model import Device, Kind, Offer, Resource, Unit
+from node.needs import vdpa_device
 
 FOLDER: Final = "var/run/k8s.cni.cncf.io/devinfo/dp"
 _END: Final = "-device.json"
@@ -25,9 +27,7 @@ def write(resource: Resource, unit: Unit, root: Path) -> None:
     """
     address = _address(unit)
     if address:
-        (device,) = unit.devices
-        pf = device.pf if device.kind is Kind.VF else ""
-        body = {"pci": device_info.pci(address, pf, [rdma.name for rdma in device.rdma])}
+        body = _body(resource, unit.devices[0], address, root)
         with suppress(OSError), files.open_directory(f"{root / FOLDER}", make=0o755) as folder:
             files.replace(folder, _name(resource, unit.id), device_info.text(body))
 
@@ -49,6 +49,15 @@ def clean(offers: Sequence[Offer], root: Path) -> None:
     for name in stale:
         with suppress(FileNotFoundError):
             os.unlink(root / FOLDER / name)
+
+
+def _body(resource: Resource, device: Device, address: str, root: Path) -> Json:
+    if vdpa := vdpa_device(resource, device, root):
+        path = {"path": vdpa.node} if vdpa.node else {}
+        known = {"parent-device": vdpa.name, "driver": device.vdpa, **path, "pci-address": address}
+        return {"type": "vdpa", "vdpa": known}
+    pf = device.pf if device.kind is Kind.VF else ""
+    return {"pci": device_info.pci(address, pf, [rdma.name for rdma in device.rdma])}
 
 
 def _address(unit: Unit) -> str:

@@ -37,6 +37,14 @@ class Need:
     nodes: tuple[str, ...] = field(default=())
 
 
+@dataclass(frozen=True)
+class Vdpa:
+    """A vDPA device's name, and the path of its node; empty if it is for virtio, and so has an interface."""
+
+    name: str
+    node: str
+
+
 def of(resource: Resource, device: Device, root: Path) -> list[Need]:
     """All that a container needs of one device of the resource."""
     found = [Need("generic", {"deviceID": device.id})]
@@ -48,8 +56,8 @@ def of(resource: Resource, device: Device, root: Path) -> list[Need]:
         found += [Need("uio", {"mount": node}, (node,)) for node in _uio(device, root)]
     if resource.vhost_net:
         found.append(Need("vhost", {"net-mount": _VHOST, "tun-mount": _TUN}, (_VHOST, _TUN)))
-    if device.vdpa and any(selector.vdpa for selector in resource.selectors):
-        found += [Need("vdpa", {"mount": node}, (node,)) for node in _vdpa(device, root)]
+    if (vdpa := vdpa_device(resource, device, root)) and vdpa.node:
+        found.append(Need("vdpa", {"mount": vdpa.node}, (vdpa.node,)))
     if extra := {**resource.extra.get("*", {}), **resource.extra.get(device.id, {})}:
         found.append(Need("extra", extra))
     return found
@@ -63,6 +71,17 @@ def nodes(offer: Offer, device: Device, root: Path) -> tuple[str, ...]:
     if resource.verbs is Verbs.DIRECTORY:
         found += [f"/dev/infiniband/{name}" for name in _characters(root / "dev/infiniband")]
     return tuple(dict.fromkeys(found))
+
+
+def vdpa_device(resource: Resource, device: Device, root: Path) -> Vdpa | None:
+    """The vDPA device of a function, if the resource is for such."""
+    if not device.vdpa or not any(selector.vdpa for selector in resource.selectors):
+        return None
+    for name in sysfs.names(_pci(device, root)):
+        if name.startswith("vdpa"):
+            below = sysfs.names(f"{_pci(device, root)}/{name}")
+            return Vdpa(name, next((f"/dev/{one}" for one in below if one.startswith("vhost-vdpa-")), ""))
+    return None
 
 
 def all_devices(offer: Offer) -> list[Device]:
@@ -102,14 +121,6 @@ def _vfio(device: Device, root: Path) -> Need:
 
 def _uio(device: Device, root: Path) -> Iterator[str]:
     yield from (f"/dev/{name}" for name in sysfs.names(f"{_pci(device, root)}/uio")[:1])
-
-
-def _vdpa(device: Device, root: Path) -> Iterator[str]:
-    """A vDPA device for virtio has an interface, and no node."""
-    for one in sysfs.names(_pci(device, root)):
-        if one.startswith("vdpa"):
-            found = sysfs.names(f"{_pci(device, root)}/{one}")
-            yield from (f"/dev/{name}" for name in found if name.startswith("vhost-vdpa-"))
 
 
 def _pci(device: Device, root: Path) -> str:

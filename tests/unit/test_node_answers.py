@@ -211,6 +211,22 @@ def test_device_information(root: Path) -> None:
     assert set(files(root / FOLDER)) == {"nvidia.com-rail-0-0000:3b:00.1-device.json", *others}
 
 
+@pytest.mark.parametrize("kind", ["vhost", "virtio"])
+def test_device_information_of_vdpa(root: Path, kind: str) -> None:
+    """Where the resource asks for that, as ovs-cni reads it."""
+    (function(root) / "vdpa0" / ("vhost-vdpa-0" if kind == "vhost" else "virtio5")).mkdir(parents=True)
+    for selector in (Selector(vdpa=kind), Selector()):
+        granted = answers.grant(exclusive(vf(1, vdpa=kind, rdma=()), selectors=(selector,)), ["0000:3b:00.1"], root)
+        (body,) = files(root / FOLDER).values()
+        assert granted.nodes == (("/dev/vhost-vdpa-0",) if selector.vdpa == "vhost" else ())
+        if selector.vdpa:
+            path = {"path": "/dev/vhost-vdpa-0"} if kind == "vhost" else {}
+            known = {"parent-device": "vdpa0", "driver": kind, "pci-address": "0000:3b:00.1"} | path
+            assert body == {"type": "vdpa", "version": "1.1.0", "vdpa": known}
+        else:
+            assert body["pci"]["pci-address"] == "0000:3b:00.1"
+
+
 def test_no_place_for_device_information(root: Path) -> None:
     """That refuses nobody a device."""
     (root / "var").touch()
