@@ -132,7 +132,7 @@ def machine() -> dict[str, Any]:
         "links": root_links(),
         "sysctls": {name: Path("/proc/sys", name).read_text() for name in SYSCTLS},
         "cgroups": set(CGROUPS.glob(f"*/{PREFIX}*")),
-        "mounts": Path("/proc/self/mounts").read_text(),
+        "mounts": [line for line in Path("/proc/self/mounts").read_text().splitlines() if PREFIX in line],
         "folders": set(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")),
     }
 

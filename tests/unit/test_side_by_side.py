@@ -106,10 +106,11 @@ def test_an_end_ends_all_and_what_they_started(tree: Path) -> None:
     waits = "import subprocess\ndef test_it(): subprocess.run('echo; exec sleep 60 >living', shell=True, check=True)"
     for file in (*side_by_side.BOOTING, "tests/test_others.py"):
         (tree / file).write_text(waits)
-    (tree / BUILD).write_text("#!/bin/sh\nexec sleep 60 >living\n")
-    with started(tree, "-j", "2") as run, (tree / "living").open() as living:
+    os.mkfifo(tree / "building")
+    (tree / BUILD).write_text("#!/bin/sh\nexec sleep 60 >building\n")
+    with started(tree, "-j", "2") as run, (tree / "building").open() as building, (tree / "living").open() as living:
         run.terminate()
-        assert living.read() == "", "every one that could write has ended"
+        assert (building.read(), living.read()) == ("", ""), "every one that could write has ended"
         output, _ = run.communicate()
     assert run.returncode == 130
     assert output.splitlines()[-1] == "interrupted"
