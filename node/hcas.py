@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from cni.kernel import sysfs
 from node.model import RdmaDevice
 
-VIRTUAL = "virtual"  # where the kernel puts what is of no device
+_VIRTUAL = "virtual"  # where the kernel puts what is of no device
 
 
 def by_device(root: str) -> Mapping[str, tuple[RdmaDevice, ...]]:
@@ -21,19 +21,19 @@ def by_device(root: str) -> Mapping[str, tuple[RdmaDevice, ...]]:
     no device has nodes, and those that pods have are not to be seen.
     """
     here = f"{root}/class/infiniband"
-    devices = {name: (_parent(f"{here}/{name}"), "") for name in sysfs.names(here)}
-    devices |= {name: (parent, node) for parent, name, node in _nodes(f"{root}/class/infiniband_verbs", "uverbs")}
-    mads = defaultdict[str, list[str]](list)
-    for _, name, node in _nodes(f"{root}/class/infiniband_mad", ""):
-        mads[name].append(node)
+    # By parent and name: some kernels let devices in different namespaces have one name.
+    devices = {(_parent(f"{here}/{name}"), name): "" for name in sysfs.names(here)}
+    devices |= {(parent, name): node for parent, name, node in _nodes(f"{root}/class/infiniband_verbs", "uverbs")}
+    mads = defaultdict[tuple[str, str], list[str]](list)
+    for parent, name, node in _nodes(f"{root}/class/infiniband_mad", ""):
+        mads[parent, name].append(node)
     found = defaultdict[str, list[RdmaDevice]](list)
-    for name in sorted(devices):
-        parent, node = devices[name]
-        if parent == VIRTUAL:
-            parent = sysfs.line(f"{root}/class/infiniband/{name}/parent")
-        umad, issm = (tuple(n for n in mads[name] if n.rpartition("/")[2].startswith(k)) for k in ("umad", "issm"))
-        found[parent].append(RdmaDevice(name, node, umad, issm))
-    return {parent: tuple(theirs) for parent, theirs in found.items()}
+    for parent, name in sorted(devices):
+        nodes = mads[parent, name]
+        umad, issm = (tuple(n for n in nodes if n.rpartition("/")[2].startswith(kind)) for kind in ("umad", "issm"))
+        owner = sysfs.line(f"{here}/{name}/parent") if parent == _VIRTUAL else parent
+        found[owner].append(RdmaDevice(name, devices[parent, name], umad, issm))
+    return {owner: tuple(theirs) for owner, theirs in found.items()}
 
 
 def _nodes(folder: str, prefix: str) -> Iterator[tuple[str, str, str]]:

@@ -167,6 +167,16 @@ def test_without_ib_uverbs(tree: Tree) -> None:
     assert found(tree)[VF0].rdma == ()
 
 
+def test_two_pods_with_one_name(tree: Tree) -> None:
+    """Both renamed their RDMA device to mlx5_0, where the kernel lets each namespace have that name."""
+    for address, number in ((VF0, 1), (VF1, 2)):
+        for kind in ("infiniband_verbs", "infiniband_mad"):
+            for node in (path(tree, address) / kind).iterdir():
+                write(node, ibdev="mlx5_0")
+        tree.into_a_pod(path(tree, address))
+        assert found(tree)[address].rdma == (replace(rdma(number)[0], name="mlx5_0"),)
+
+
 def test_switchdev(tree: Tree) -> None:
     """The PF's interfaces are the uplink's, and no VF's representor."""
     write(tree.root / "class/net/ens1", phys_port_name="p0")
