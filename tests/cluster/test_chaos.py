@@ -1,0 +1,145 @@
+"""Daemons are killed, and a node loses its power, while pods are attached.  All comes back, and nothing is left.
+
+Both nodes have rounds of their own at the same time.  In a round two pods with four rails each are wanted on the node.
+As soon as Multus has begun with one of them, something is killed at a moment of chance, and started again.  A third pod
+was there before, and stays.  The first rail has three devices, one for each: who loses one misses it in the next round.
+"""
+
+import itertools
+import json
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import manifests
+from cluster.host import Host
+from cluster.multus import podresources
+from cluster.space import Failed, until
+from cluster.two_nodes import Cluster
+
+RAILS = 4
+RESOURCE = "hpn.test/rail0"
+OFFERED = {"resources": [{"name": RESOURCE, "kind": "master", "count": 3, "selectors": {"ifNames": ["rail0"]}}]}
+KILLED = (("kubelet",), ("containerd",), ("agent", "containerd"), ("node",), ("agent", "kubelet", "node"))
+POWER = ("power",)
+CONFIG = "/etc/cni/node.json"
+# 20 kills and 5 power cuts.
+ROUNDS = {"node1": 2 * KILLED + 3 * (POWER,), "node2": 2 * KILLED + 2 * (POWER,)}
+# About as long as Multus takes for two pods.
+WINDOW = 0.4
+PATIENCE = 90
+
+
+@pytest.fixture
+def offering(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster, whose nodes offer devices from their boot on."""
+    for node in cluster.nodes.values():
+        node.path(CONFIG).write_text(json.dumps(OFFERED))
+        node.add_service("node", ["/opt/cni/bin/hpn", "node", "--config", CONFIG]).start()
+        node.at_boot.insert(0, "node")
+    yield cluster
+    cluster.delete("pods", "--all", "--namespace=default")
+    for node in cluster.nodes.values():
+        node.service("node").stop()
+        node.at_boot.remove("node")
+
+
+def test_killed_while_pods_are_attached(offering: Cluster) -> None:
+    seed = time.time_ns()
+    print(f"random.Random({seed})")
+    for n in range(RAILS):
+        ipam = {"type": "hpn-ipam", "ranges": [[{"subnet": f"10.{60 + n}.0.0/24"}]]}
+        resource = "" if n else RESOURCE
+        plugin = {"type": "hpn", "master": f"rail{n}", "ipam": ipam}
+        offering.apply(manifests.network(f"rail{n}", plugin, resource=resource))
+    with ThreadPoolExecutor() as both:
+        rounds = [Rounds(offering, node, random.Random(f"{seed}{name}")) for name, node in offering.nodes.items()]
+        for done in [both.submit(each.run) for each in rounds]:
+            done.result()
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Those of one node."""
+
+    cluster: Cluster
+    node: Host
+    chance: random.Random
+
+    def run(self) -> None:
+        rounds = list(ROUNDS[self.node.name])
+        self.chance.shuffle(rounds)
+        self.make("stays")
+        self.await_attached("stays")
+        for number, victims in enumerate(rounds):
+            print(f"{self.node.name}: round {number}: {', '.join(victims)}")
+            new = [f"{number}-x", f"{number}-y"]
+            self.make(*new)
+            until(lambda: len(self.attached()) > 1, "Multus to begin", PATIENCE, 0.01)
+            time.sleep(self.chance.uniform(0, WINDOW))
+            self.strike(victims)
+            self.await_attached("stays", *new)
+            self.cluster.delete("pod", *map(self.pod, new))
+            self.await_attached("stays")
+
+    def pod(self, name: str) -> str:
+        return f"{self.node.name}-{name}"
+
+    def make(self, *names: str) -> None:
+        asked = ",".join(f"rail{n}@hpn{n}" for n in range(RAILS))
+        options: Any = {"node": self.node.name, "networks": asked, "resources": {RESOURCE: 1}}
+        self.cluster.apply(*(manifests.pod(self.pod(name), **options) for name in names))
+
+    def attached(self) -> list[Path]:
+        """What Multus keeps of the containers that it has begun with, and not taken down yet."""
+        return [file for file in self.node.path("/var/lib/cni/multus").glob("*") if file.is_file()]
+
+    def strike(self, victims: tuple[str, ...]) -> None:
+        if victims == POWER:
+            self.node.power_cut()
+            self.cluster.boot(self.node)
+            return
+        for name in victims:
+            self.node.service(name).kill()
+        for name in self.node.at_boot:
+            if name in victims:
+                self.start(name)
+
+    def start(self, name: str) -> None:
+        """Kubelet ends where containerd is not ready yet; that comes before it here."""
+        service = self.node.service(name)
+        booted = service.log.read_text(errors="replace").count("successfully booted")
+        service.start()
+        if name == "containerd":
+            until(lambda: service.log.read_text(errors="replace").count("successfully booted") > booted, name, PATIENCE)
+
+    def await_attached(self, *names: str) -> None:
+        """Until these pods are Ready with all their networks, and the node has nothing else of any pod."""
+        pods = {f"default/{self.pod(name)}" for name in names}
+        self.cluster.wait("Ready", *(f"pod/{self.pod(name)}" for name in names), timeout=PATIENCE)
+        try:
+            until(lambda: self.has(pods), f"{self.node.name} to have {', '.join(names)} and no more", PATIENCE, 0.2)
+        except Failed as e:
+            raise Failed(f"{e}; it has {self.found()}") from e
+        addresses = [address for each in self.node.attachments() for address in each["addresses"]]
+        assert len(set(addresses)) == len(addresses), "an address was given twice"
+        kubelet = str(self.node.path("/var/lib/kubelet/pod-resources/kubelet.sock"))
+        given = [podresources.devices("default", self.pod(name), kubelet)[RESOURCE] for name in names]
+        assert len({*itertools.chain(*given)}) == len(names), f"a device was given twice: {given}"
+
+    def has(self, pods: set[str]) -> bool:
+        attached, leases, sandboxes = self.found()
+        wanted = {(pod, f"hpn{n}", True, True) for pod in pods for n in range(RAILS)}
+        return attached == wanted and leases == {each[:2] for each in wanted} and sandboxes == len(pods)
+
+    def found(self) -> tuple[set[Any], set[Any], int]:
+        """The attachments, the leases, and how many pods have a network namespace, or networks in Multus's keep."""
+        attached = {(each["pod"], each["ifname"], each["alive"], each["complete"]) for each in self.node.attachments()}
+        leases = {(lease["pod"], lease["ifname"]) for lease in self.node.leases()}
+        namespaces = self.node.run("ls", "/run/netns").stdout.split()
+        return attached, leases, max(len(namespaces), len(self.attached()))
