@@ -157,7 +157,7 @@ class _Look:
         if not link_type and fixed.kind is not Kind.ACCELERATOR:
             link_type = "infiniband" if fixed.infiniband else "ether"
         pkeys = _pkeys(fixed.path) if netdevs and link_type == "infiniband" else ()
-        seen = self._memory.complete(address, fixed.incarnation, Seen(netdevs, pkeys))
+        seen = self._memory.complete(address, fixed.incarnation, driver, Seen(netdevs, pkeys))
         return Device(
             address,
             fixed.kind,

@@ -20,20 +20,25 @@ class Seen:
 
 
 class Memory:
-    """What was seen of each device, told apart by id and incarnation (cni.kernel.sysfs.incarnation)."""
+    """What was seen of each device.
+
+    It counts for one incarnation of the device (cni.kernel.sysfs.incarnation) under one driver: a device that is given
+    to vfio-pci has no interface any more, while one that is given to a pod keeps its driver.
+    """
 
     def __init__(self, file: Path | None, *, writes: bool) -> None:
         self._file, self._writes = file, writes
         self._before = _read(file) if file else {}
-        self._now = dict[str, tuple[int, Seen]]()
+        self._now = dict[str, tuple[str, Seen]]()
 
-    def complete(self, device: str, incarnation: int, seen: Seen) -> Seen:
+    def complete(self, device: str, incarnation: int, driver: str, seen: Seen) -> Seen:
         """What is seen of it now; or what was seen last, if its interfaces are not there now."""
+        life = f"{incarnation} {driver}"
         if not seen.names:
-            before, last = self._before.get(device, (0, Seen()))
-            seen = last if before == incarnation else seen
+            before, last = self._before.get(device, ("", Seen()))
+            seen = last if before == life else seen
         if seen.names:
-            self._now[device] = (incarnation, seen)
+            self._now[device] = (life, seen)
         return seen
 
     def keep(self) -> None:
@@ -47,18 +52,18 @@ class Memory:
         self._before, self._now = self._now, {}
 
 
-def _body(seen: dict[str, tuple[int, Seen]]) -> dict[str, object]:
-    devices = {device: [incarnation, s.names, s.pkeys] for device, (incarnation, s) in seen.items()}
+def _body(seen: dict[str, tuple[str, Seen]]) -> dict[str, object]:
+    devices = {device: [life, s.names, s.pkeys] for device, (life, s) in seen.items()}
     return {"boot": durable.boot_id(), "devices": devices}
 
 
-def _read(file: Path) -> dict[str, tuple[int, Seen]]:
+def _read(file: Path) -> dict[str, tuple[str, Seen]]:
     """What the file has of this boot; nothing where it is not ours, or older."""
     with suppress(CniError, LookupError, TypeError, ValueError):
         body = durable.read(file) or {}
         if body.get("boot") == durable.boot_id():
             return {
-                device: (incarnation, Seen(tuple(names), tuple(pkeys)))
-                for device, (incarnation, names, pkeys) in body["devices"].items()
+                device: (life, Seen(tuple(names), tuple(pkeys)))
+                for device, (life, names, pkeys) in body["devices"].items()
             }
     return {}

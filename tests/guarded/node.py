@@ -51,7 +51,8 @@ GUARDS = [
     *of(
         "node/remembered.py",
         "unit/test_node_inventory.py",
-        ("of-that-incarnation", "seen = last if before == incarnation else seen", "seen = last"),
+        ("of-that-incarnation", "seen = last if before == life else seen", "seen = last"),
+        ("of-that-driver", 'f"{incarnation} {driver}"', 'f"{incarnation}"'),
         ("of-this-boot", 'if body.get("boot") == durable.boot_id():', "if True:"),
     ),
     *of(

@@ -120,6 +120,16 @@ def test_another_device_at_the_address(tree: Tree, tmp_path: Path) -> None:
     assert (one.names, one.product) == ((), "1021")
 
 
+def test_another_driver(tree: Tree, tmp_path: Path) -> None:
+    """A VF that was given to vfio-pci has no interface, and is not found by the one that it had."""
+    kept = Inventory(tree.root, tmp_path / "devices.json")
+    kept.devices()
+    tree.into_a_pod(path(tree, VF0))
+    tree.bind(path(tree, VF0), "vfio-pci")
+    one = next(d for d in kept.devices() if d.id == VF0)
+    assert (one.driver, one.names) == ("vfio-pci", ())
+
+
 def test_a_memory_of_another_boot(tree: Tree, tmp_path: Path) -> None:
     """After a reboot the numbers of incarnations begin again."""
     file = tmp_path / "devices.json"
