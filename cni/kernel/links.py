@@ -17,7 +17,10 @@ IFF_UP, IFF_NOARP, IFF_PROMISC, IFF_ALLMULTI, IFF_LOWER_UP = 0x1, 0x80, 0x100, 0
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO = 1, 3, 4, 5, 10, 18
 IFLA_TXQLEN, IFLA_IFALIAS, IFLA_VFINFO_LIST, IFLA_PARENT_DEV_NAME = 13, 20, 22, 56
 IFLA_NEW_IFINDEX, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 49, 52, 53
-IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID = 28, 29, 37
+IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID, IFLA_XDP = 28, 29, 37, 43
+IFLA_XDP_FD, IFLA_XDP_FLAGS = 1, 3
+# Of the three ways to run an XDP program: the attribute that has its id, and the flag that says which (if_link.h).
+XDP_MODES: Final = {5: 4, 6: 2, 7: 8}  # in the driver, generic, in hardware
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
 ARPHRD_ETHER, ARPHRD_INFINIBAND = 1, 32
 RTEXT_FILTER_SKIP_STATS: Final = 8
@@ -37,6 +40,7 @@ class Link:
     - ``device``: the hardware's bus address (Linux 5.14).
     - ``vfs``: IFLA_VFINFO_LIST, where RTEXT_FILTER_VF asked for it.
     - ``hardware``: ARPHRD_*.
+    - ``xdp``: IFLA_XDP, not decoded.
     - ``enslaved``: the ifindex of the bridge, bond or VRF that it is in; 0 for none.
     """
 
@@ -56,6 +60,13 @@ class Link:
     altnames: tuple[str, ...] = ()
     hardware: int = ARPHRD_ETHER
     enslaved: int = 0
+    xdp: bytes = b""
+
+    @property
+    def xdp_programs(self) -> dict[int, int]:
+        """The XDP programs: for each flag of ``XDP_MODES`` where there is one, its id."""
+        said = attributes(self.xdp)
+        return {flag: read_u32(said[number]) for number, flag in XDP_MODES.items() if number in said}
 
     @property
     def ethernet(self) -> bool:
@@ -117,6 +128,11 @@ def setting_up(link: Link) -> Change:
     return f"setting it up with MAC {link.mac}", RTM_NEWLINK, 0, LINK.pack(0, 0, link.index, IFF_UP, IFF_UP)
 
 
+def without_xdp(mode: int) -> bytes:
+    """IFLA_XDP: no program in this mode any more, a flag of ``XDP_MODES``."""
+    return attr(IFLA_XDP | NLA_F_NESTED, attr(IFLA_XDP_FD, u32(0xFFFFFFFF)) + attr(IFLA_XDP_FLAGS, u32(mode)))
+
+
 def altname(index: int, name: str) -> bytes:
     """RTM_NEWLINKPROP's body, and RTM_DELLINKPROP's: one alternative name."""
     return LINK.pack(0, 0, index, 0, 0) + attr(IFLA_PROP_LIST | NLA_F_NESTED, attr(IFLA_ALT_IFNAME, text(name)))
@@ -145,4 +161,5 @@ def parse_link(body: bytes) -> Link:
         altnames=tuple(read_text(name) for _, name in pairs(attrs.get(IFLA_PROP_LIST, b""))),
         hardware=hardware,
         enslaved=read_u32(attrs.get(IFLA_MASTER, b"")),
+        xdp=attrs.get(IFLA_XDP, b""),
     )

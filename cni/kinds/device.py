@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from cni.kernel import netns, nsid, rtnl, sysfs
+from cni.kernel import bpf, netns, nsid, rtnl, sysfs
 from cni.kernel.budget import attempts
 from cni.kernel.links import (
     IFF_NOARP,
@@ -24,6 +24,7 @@ from cni.kernel.links import (
     IFLA_TXQLEN,
     Link,
     pack_mac,
+    without_xdp,
 )
 from cni.kernel.netlink import attr, text, u32
 from cni.kernel.rtnl import Rtnl
@@ -215,6 +216,9 @@ def set_mac(host: Rtnl, link: Link, mac: str) -> None:
 
 def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], None] | None) -> None:
     """As it was, whoever changed it; without ``set_mac`` the MAC stays as it is.  Raises OSError."""
+    # First, because a driver that runs XDP takes not every MTU.
+    with doing(f"detaching the pod's BPF programs from {link.name} ({link.device or was.name})"):
+        _detach_programs(host, link, was)
     if link.mac != was.mac and set_mac:
         set_mac(link, was.mac)
     changed = [
@@ -232,6 +236,21 @@ def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], 
         _restore_names(host, link, was)
         if was.flags & IFF_UP:
             host.set_up(link.index)
+
+
+def _detach_programs(host: Rtnl, link: Link, was: Netdev) -> None:
+    """Of XDP and tcx, but for those that it came with: whoever has the device next would run the pod's."""
+    for mode, program in link.xdp_programs.items():
+        if program in was.programs:
+            continue
+        try:
+            host.set_link(link.index, without_xdp(mode))
+        except OSError as e:
+            if e.errno != errno.EBUSY or not bpf.detach_xdp_link(link.index, program):
+                raise
+    for program, (where, holder) in bpf.on_tcx(link.index).items():
+        if program not in was.programs:
+            bpf.detach_from_tcx(link.index, program, where, holder)
 
 
 def _restore_names(host: Rtnl, link: Link, was: Netdev) -> None:

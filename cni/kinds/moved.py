@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from cni.kernel import bpf
 from cni.kernel.links import IFF_ALLMULTI, IFF_NOARP, IFF_PROMISC, IFF_UP, Link
 from cni.parts.rdma import Devices
+from cni.protocol.spec import Json
 
 # A person sets them, and no move does away with any but the first.
 FLAGS: Final = IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI
@@ -12,7 +14,8 @@ FLAGS: Final = IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI
 
 @dataclass(frozen=True)
 class Netdev:
-    """A netdev as the host had it; ``flags`` of ``FLAGS``."""
+    """A netdev as the host had it; ``flags`` of ``FLAGS``.  ``programs`` are the ids of the BPF programs that XDP and
+    tcx ran for it; no program gets the id of an earlier one."""
 
     name: str
     mac: str
@@ -21,10 +24,21 @@ class Netdev:
     alias: str
     flags: int
     altnames: tuple[str, ...]
+    programs: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, link: Link) -> "Netdev":
-        return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, link.flags & FLAGS, link.altnames)
+        """Of a link in our namespace.  Raises OSError."""
+        flags, programs = link.flags & FLAGS, (*link.xdp_programs.values(), *bpf.on_tcx(link.index))
+        return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, flags, link.altnames, programs)
+
+    @classmethod
+    def from_json(cls, body: Json | None) -> "Netdev | None":
+        """Of a plan's ``home``, whose tuples JSON turned into lists; a record of an older version has no programs."""
+        if body is None:
+            return None
+        lists = {key: tuple(body.get(key, ())) for key in ("altnames", "programs")}
+        return cls(**{**body, **lists})
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,30 @@ GUARDS = [
             "netns/test_host_device.py::test_its_index_is_taken_on_the_host_meanwhile",
         ),
         (
+            "xdp",
+            "            host.set_link(link.index, without_xdp(mode))",
+            "            pass",
+            "netns/test_programs.py::test_they_stay_behind",
+        ),
+        (
+            "xdp-by-link",
+            " or not bpf.detach_xdp_link(link.index, program):",
+            ":",
+            "netns/test_programs.py::test_they_stay_behind",
+        ),
+        (
+            "tcx",
+            "            bpf.detach_from_tcx(link.index, program, where, holder)",
+            "            pass",
+            "netns/test_programs.py::test_they_stay_behind",
+        ),
+        (
+            "the-hosts-programs",
+            "        if program in was.programs:",
+            "        if False:",
+            "netns/test_programs.py::test_the_hosts_own_come_back",
+        ),
+        (
             "altname-in-the-pod",
             "        if pod.rtnl.link(altname):",
             "        if False:",

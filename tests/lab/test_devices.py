@@ -2,6 +2,7 @@
 names and flags that a device keeps."""
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from guest.node import MAC, NAME, PF, RDMA, Node, macvlan, netdev, pci, rdma_devs, vf
+from guest.programs import attach, attached
 from topology import Pod, ip, until
 
 PCI = Path("/sys/bus/pci")
@@ -202,6 +204,28 @@ def test_a_pf_that_is_the_master_of_another_attachment(node: Node, make_pod: Cal
     error = node.refused("ADD", pod, node.conf(deviceID=..., pf=PF, pfOnly=True))
     assert (error["code"], f"pfOnly: {PF!r} is the master of" in error["msg"]) == (101, True), error
     node.ok("DEL", other, macvlan(node))
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        (NAME, "xdpgeneric by netlink"),
+        (NAME, "tcx by link"),
+        (OTHER_PF, "xdpdrv by netlink"),
+    ],
+)
+def test_bpf_programs_stay_behind(node: Node, pod: Pod, name: str, way: str) -> None:
+    """Those of a VF, and of a NIC whose driver runs them."""
+    conf = node.conf() if name == NAME else node.conf(deviceID=..., pf=name, pfOnly=True)
+    before = netdev(name)
+    node.ok("ADD", pod, conf)
+    holder = attach(pod.path, (pod.link() or {})["ifindex"], way)
+    try:
+        node.ok("DEL", pod, conf)
+        assert attached(name) == []
+    finally:
+        os.close(holder)
+    until(lambda: netdev(name) == before, 20)
 
 
 @pytest.mark.parametrize("altname", ["before", "hpn0"])

@@ -41,6 +41,5 @@ class Plan:
     @classmethod
     def from_json(cls, body: Json) -> "Plan":
         """Of ``to_json``, which JSON turned tuples into lists of."""
-        home = body["home"] and Netdev(**{**body["home"], "altnames": tuple(body["home"]["altnames"])})
         software = body["software"] and Software(**body["software"])
-        return cls(**{**body, "home": home, "software": software})
+        return cls(**{**body, "home": Netdev.from_json(body["home"]), "software": software})

@@ -62,9 +62,10 @@ class Plan:
     @classmethod
     def from_json(cls, body: Json) -> "Plan":
         """Of ``to_json``, which JSON turned tuples into lists of."""
-        home = body["home"] and Netdev(**{**body["home"], "altnames": tuple(body["home"]["altnames"])})
         port = body["port"] and Port(**{**body["port"], "rdma": tuple(body["port"]["rdma"])})
-        return cls(**{**body, "home": home, "port": port, "before": Vf.from_json(body["before"])})
+        return cls(
+            **{**body, "home": Netdev.from_json(body["home"]), "port": port, "before": Vf.from_json(body["before"])}
+        )
 
     def at(self, index: int) -> "Plan":
         return replace(self, index=index)
