@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guest.node import NAME, PF, RDMA, Node, pci
+from guest.drivers import driven_by
+from guest.node import NAME, PF, RDMA, Node, netdev, pci
 from topology import Pod, ip, until
 
 from node import answers, inventory, obstacles
@@ -52,6 +53,15 @@ def nodes_of(rdma_dev: str) -> dict[str, str]:
     classes = ("infiniband_verbs", "infiniband_mad")
     paths = [path.parent for kind in classes for path in Path("/sys/class", kind).glob("*/ibdev")]
     return {p.name.rstrip("0123456789"): p.name for p in paths if (p / "ibdev").read_text().strip() == rdma_dev}
+
+
+def root(tmp_path: Path) -> Path:
+    """The guest's own devices, and a place of the test's for files."""
+    root = tmp_path / "root"
+    root.mkdir()
+    for name in ("sys", "dev"):
+        (root / name).symlink_to(f"/{name}")
+    return root
 
 
 def test_what_the_guest_has(node: Node) -> None:
@@ -113,6 +123,22 @@ def test_a_scalable_function(node: Node, pod: Pod, sf: str) -> None:
     node.ok("DEL", pod, wanted)
 
 
+def test_a_vf_that_the_pod_drives(node: Node, tmp_path: Path) -> None:
+    """It is not found by the name that it had; a container gets its group."""
+    kept = Inventory(memory=tmp_path / "devices.json")
+    kept.devices()
+    selector = Selector(drivers=frozenset({"vfio-pci"}))
+    with driven_by("vfio-pci", node.device, netdev()["address"]):
+        devices = kept.devices()
+        assert (ids(devices, SELECTORS[0]), ids(devices, selector)) == ([], [node.device])
+        (offer,), _ = offers([Resource("ex.com", "r", Sharing.EXCLUSIVE, (selector,))], devices)
+        granted = answers.grant(offer, [node.device], root(tmp_path))
+        (group,) = (path for path in granted.nodes if path != "/dev/vfio/vfio")
+        assert stat.S_ISCHR(Path(group).stat().st_mode)
+        assert (Path("/sys/kernel/iommu_groups") / Path(group).name / "devices" / node.device).exists()
+    assert ids(kept.devices(), SELECTORS[0]) == [node.device]
+
+
 def test_what_the_machine_lacks(node: Node, rdma_cm: None) -> None:
     """The guest is in exclusive mode, in which nothing can be shared."""
     made, _ = offers([Resource("ex.com", "r", Sharing.SHARED, (SELECTORS[2],))], inventory.devices())
@@ -124,11 +150,7 @@ def test_a_grant(node: Node, rdma_cm: None, tmp_path: Path) -> None:
     """The nodes are those of this VF's RDMA device, and a container could open each."""
     resource = Resource("ex.com", "rail-0", Sharing.EXCLUSIVE, (SELECTORS[0],), verbs=Verbs.MANAGEMENT)
     (offer,), _ = offers([resource], inventory.devices())
-    root = tmp_path / "root"
-    root.mkdir()
-    for name in ("sys", "dev"):
-        (root / name).symlink_to(f"/{name}")
-    granted = answers.grant(offer, [node.device], root)
+    granted = answers.grant(offer, [node.device], root(tmp_path))
     there = nodes_of(RDMA)
     assert set(granted.nodes) == {f"/dev/infiniband/{name}" for name in (*there.values(), "rdma_cm")}
     for path in granted.nodes:
