@@ -32,15 +32,17 @@ def grant(offer: Offer, ids: Sequence[str], root: Path = ROOT) -> Grant:
     devices = list(dict.fromkeys(device for unit in units for device in unit.devices))
     for device in devices:
         _refuse_gone(resource, device, root)
-    nodes = dict.fromkeys(node for device in devices for node in needs.nodes(offer, device, root))
+    own = {device.id: needs.nodes(resource, device, root) for device in devices}
+    common = needs.common_nodes(offer, root)
+    nodes = tuple(dict.fromkeys(node for group in (*own.values(), common) for node in group))
     for node in nodes:
         _refuse_missing(resource, node, root)
     for unit in units:
         device_info.write(resource, unit, root)
     env = _env(resource, devices, root)
     if resource.cdi:
-        return Grant(env, cdi=tuple(cdi.name(resource, d) for d in devices if needs.nodes(offer, d, root)))
-    return Grant(env, nodes=tuple(nodes))
+        return Grant(env, cdi=tuple(cdi.name(resource, device) for device in devices if own[device.id] or common))
+    return Grant(env, nodes=nodes)
 
 
 def publish(offers: Sequence[Offer], root: Path = ROOT) -> None:

@@ -44,18 +44,24 @@ def write(offers: Sequence[Offer], root: Path) -> None:
 
 
 def _text(offer: Offer, root: Path) -> str:
-    """The file's content; empty if no device has a node, because a device without edits is not valid."""
+    """The file's content; empty if no device has a node, because a device without edits is not valid.
+
+    What comes with every device stands once for all of them: a runtime adds it to whichever it is asked for.
+    """
+    common = needs.common_nodes(offer, root)
     entries = [
-        {"name": _device(offer.resource, device), "containerEdits": {"deviceNodes": [_node(path) for path in paths]}}
+        {"name": _device(offer.resource, device), "containerEdits": _edits(paths)}
         for device in needs.all_devices(offer)
-        if (paths := needs.nodes(offer, device, root))
+        if (paths := needs.nodes(offer.resource, device, root) or common)
     ]
-    body = {"cdiVersion": _VERSION, "kind": KIND, "devices": entries}
+    body = {"cdiVersion": _VERSION, "kind": KIND, "devices": entries} | (
+        {"containerEdits": _edits(common)} if common else {}
+    )
     return json.dumps(body, indent=1) + "\n" if entries else ""
 
 
-def _node(path: str) -> dict[str, str]:
-    return {"path": path, "permissions": "rw"}
+def _edits(paths: Sequence[str]) -> dict[str, list[dict[str, str]]]:
+    return {"deviceNodes": [{"path": path, "permissions": "rw"} for path in paths]}
 
 
 def _device(resource: Resource, device: Device) -> str:

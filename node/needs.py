@@ -63,14 +63,19 @@ def of(resource: Resource, device: Device, root: Path) -> list[Need]:
     return found
 
 
-def nodes(offer: Offer, device: Device, root: Path) -> tuple[str, ...]:
-    """The paths of the device nodes that come with one device of the offer."""
-    resource = offer.resource
-    ours = [device, *all_devices(offer)] if resource.verbs is Verbs.ALL else [device]
-    found = [node for one in ours for need in of(resource, one, root) for node in need.nodes]
-    if resource.verbs is Verbs.DIRECTORY:
-        found += [f"/dev/infiniband/{name}" for name in _characters(root / "dev/infiniband")]
-    return tuple(dict.fromkeys(found))
+def nodes(resource: Resource, device: Device, root: Path) -> tuple[str, ...]:
+    """The paths of the device nodes that come with one device of the resource."""
+    return tuple(dict.fromkeys(node for need in of(resource, device, root) for node in need.nodes))
+
+
+def common_nodes(offer: Offer, root: Path) -> tuple[str, ...]:
+    """Those that come with whichever device of the offer: of Verbs.ALL and Verbs.DIRECTORY."""
+    if offer.resource.verbs is Verbs.DIRECTORY:
+        return tuple(f"/dev/infiniband/{name}" for name in _characters(root / "dev/infiniband"))
+    if offer.resource.verbs is not Verbs.ALL:
+        return ()
+    with_rdma = [device for device in all_devices(offer) if device.rdma]
+    return tuple(dict.fromkeys(node for device in with_rdma for node in _rdma(offer.resource, device).nodes))
 
 
 def vdpa_device(resource: Resource, device: Device, root: Path) -> Vdpa | None:

@@ -65,20 +65,20 @@ GUARDS = [
     ),
     *of(
         "node/answers.py",
-        "unit/test_node_answers.py",
+        "unit/test_node_answers.py unit/test_node_answers_files.py",
         ("gone", "        _refuse_gone(resource, device, root)\n", "        pass\n"),
         ("missing", "        _refuse_missing(resource, node, root)\n", "        pass\n"),
     ),
     *of(
         "node/cdi.py",
-        "unit/test_node_answers.py",
+        "unit/test_node_answers.py unit/test_node_answers_files.py",
         ("our-name", "if one.startswith(_START) and one.endswith(_END)]", "]"),
         ("our-kind", """ if f'"kind": "{KIND}"' in _read(f"{folder}/{one}")}""", "}"),
         ("unchanged", '        if _read(f"{folder}/{file}") != text:', "        if True:"),
     ),
     *of(
         "node/device_info.py",
-        "unit/test_node_answers.py",
+        "unit/test_node_answers.py unit/test_node_answers_files.py",
         ("an-id", " and _ID.fullmatch(name[len(start) : -len(_END)])", ""),
         ("one-device", '    if len(unit.devices) != 1:\n        return ""\n', ""),
     ),
