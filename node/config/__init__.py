@@ -58,6 +58,8 @@ def settings(data: bytes | None, *, is_yaml: bool, prefix: str = "", cdi: bool =
     parsed = document.parse(data, is_yaml=is_yaml)
     match _dialect(parsed.value):
         case "resources":
+            if parsed.broken:
+                raise Refused(parsed.broken)
             if parsed.twice:
                 raise Refused(f"the key {shown(parsed.twice[0])} is given twice in one object; remove one")
             found = own.settings(parsed.value, prefix=prefix, cdi=cdi)
@@ -70,7 +72,7 @@ def settings(data: bytes | None, *, is_yaml: bool, prefix: str = "", cdi: bool =
     if not found.resources:
         raise Refused("; ".join(found.left_out))
     twice = tuple(f"the key {shown(key)} is twice in one object, and the last counts" for key in parsed.twice[:_SAID])
-    return replace(found, notes=twice + found.notes)
+    return replace(found, notes=(*filter(None, [parsed.broken]), *twice, *found.notes))
 
 
 def _dialect(value: Any) -> str:

@@ -7,7 +7,7 @@ There are no aliases, which could make a few lines into a billion, no tags, and 
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from json import JSONDecodeError
 from typing import Any, Final
 
@@ -22,27 +22,39 @@ _TAG: Final = "tag:yaml.org,2002:"
 
 @dataclass(frozen=True)
 class Document:
-    """What a file says, and the keys that it gives twice in one object; the last one counts, as to Go."""
+    """What a file says, the keys that it gives twice in one object, and what of it is not UTF-8, in words.
+
+    Of a key that is there twice the last one counts, and U+FFFD stands for what is not UTF-8, as to Go.
+    """
 
     value: Any
     twice: tuple[str, ...] = ()
+    broken: str = ""
 
 
 def parse(data: bytes, *, is_yaml: bool) -> Document:
     """Raises Refused, with the line where there is one."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as e:
-        line = data.count(b"\n", 0, e.start) + 1
-        raise Refused(f"line {line}: it is not UTF-8 (byte 0x{data[e.start]:02x}); save it as UTF-8") from e
+    text, broken = _text(data)
+    if broken and is_yaml:
+        raise Refused(broken)
     if not text.strip():
         raise Refused("it is empty; conf/node.yaml is an example")
     try:
-        document = Document(_from_yaml(text)) if is_yaml else _from_json(text)
+        document = Document(_from_yaml(text)) if is_yaml else replace(_from_json(text), broken=broken)
     except RecursionError as e:
         raise _too_deep() from e
     _refuse_depth(document.value)
     return document
+
+
+def _text(data: bytes) -> tuple[str, str]:
+    """The text, and what of it is not UTF-8, in words."""
+    try:
+        return data.decode("utf-8-sig"), ""
+    except UnicodeDecodeError as e:
+        line = data.count(b"\n", 0, e.start) + 1
+        why = f"line {line}: it is not UTF-8 (byte 0x{data[e.start]:02x}); save it as UTF-8"
+        return data.decode("utf-8-sig", "replace"), why
 
 
 def _from_json(text: str) -> Document:

@@ -4,6 +4,7 @@ A key in any case, null for what is not given, of a key that is there twice the 
 know passed over.  A value of a wrong type refuses the whole file.
 """
 
+import types
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, TypeVar
 
@@ -44,13 +45,26 @@ def take(model: type[Taken], value: Any, path: str, notes: list[str]) -> Taken:
         elif member is not None:
             if key in found:
                 notes.append(f"{at} is one key in two spellings, and the last counts; remove one")
-            found[key] = member
+            found[key] = _as_go(model.model_fields[key].annotation, member, at)
     if unknown > _SAID:
         notes.append(f"{unknown - _SAID} more keys of {path or 'the file'} are passed over")
     try:
         return model.model_validate(found)
     except ValidationError as e:
         raise because(e, model, path) from e
+
+
+def _as_go(annotation: Any, value: Any, at: str) -> Any:
+    """The value with an empty one in the place of each null in it, which Go makes of it; an integer of 64 bits."""
+    if isinstance(value, int) and annotation in (int, int | None) and not -(2**63) <= value < 2**63:
+        raise Refused(f"{at} {shown(value)} is too large; write a number that can be")
+    match annotation, value:
+        case types.GenericAlias(__origin__=origin, __args__=(*_, inner)), list() | dict() if type(value) is origin:
+            empty = inner() if inner is not Any else None
+            pairs = enumerate(value) if isinstance(value, list) else value.items()
+            members = {key: empty if one is None else _as_go(inner, one, at) for key, one in pairs}
+            return list(members.values()) if isinstance(value, list) else members
+    return value
 
 
 def refuse_twins(resources: list[Resource]) -> None:

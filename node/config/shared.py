@@ -107,7 +107,7 @@ def _resource(value: Any, path: str, notes: list[str], *, cdi: bool) -> Resource
 
 
 def _selector(entry: Entry, path: str, notes: list[str]) -> Selector:
-    given = take(Selectors, entry.selectors or {}, f"{path}.selectors", notes)
+    given = take(Selectors, {} if entry.selectors is None else entry.selectors, f"{path}.selectors", notes)
     listed = {key for key in Selectors.model_fields if getattr(given, key)}
     if listed and entry.devices:
         raise Refused(f"{path} has both devices and selectors; remove devices, and name them in selectors.ifNames")

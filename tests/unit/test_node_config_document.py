@@ -124,11 +124,20 @@ def test_many_take_little_time(text: str) -> None:
     assert time.monotonic() - started < 10
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe", b'{"mode":\n"\xe9"}', b"mode: \xed\xa0\x80"])
+@pytest.mark.parametrize("data", [b"\xff\xfe", b'{"resources":\n"\xe9"}', b"mode: \xed\xa0\x80"])
 def test_what_is_no_utf_8(data: bytes) -> None:
-    for is_yaml in (False, True):
-        with pytest.raises(Refused, match=r"line [12]: it is not UTF-8 \(byte 0x"):
-            config.settings(data, is_yaml=is_yaml)
+    with pytest.raises(Refused, match=r"line [12]: it is not UTF-8 \(byte 0x"):
+        config.settings(data, is_yaml=True)
+    with pytest.raises(Refused):
+        config.settings(data, is_yaml=False)
+
+
+def test_what_is_no_utf_8_in_a_peers_file() -> None:
+    """Go has U+FFFD in its place."""
+    data = json.dumps(sriov(additionalInfo={"*": {"place": "?"}})).encode().replace(b"?", b"\xe9")
+    settings = config.settings(data, is_yaml=False)
+    assert settings.resources[0].extra == {"*": {"place": "\ufffd"}}
+    assert settings.notes == ("line 1: it is not UTF-8 (byte 0xe9); save it as UTF-8",)
 
 
 def test_a_byte_order_mark() -> None:

@@ -94,6 +94,12 @@ def test_keys_in_any_case_and_null() -> None:
     assert [note.partition(" ")[0] for note in settings.notes] == ["the", "resourceList[0].selectors.IsRdma"]
 
 
+def test_null_in_a_list_is_empty_text() -> None:
+    file = sriov(selectors={"drivers": ["a", None]}, additionalInfo={"*": None, "x": {"y": None}})
+    assert only(file).selectors[0].drivers == {"a", ""}
+    assert only(file).extra == {"*": {}, "x": {"y": ""}}
+
+
 @pytest.mark.parametrize(
     ("file", "note"),
     [
@@ -138,6 +144,9 @@ def test_notes(file: Any, note: str) -> None:
         (shared(resourceName="a\n"), "must be of"),
         (shared(rdmaHcaMax=-1), "configList[0].rdmaHcaMax -1 is negative"),
         (shared(rdmaHcaMax="5"), 'configList[0].rdmaHcaMax "5" is not a whole number'),
+        (shared(rdmaHcaMax=2**63), "configList[0].rdmaHcaMax 9223372036854775808 is too large"),
+        ({**shared(), "periodicUpdateInterval": 2**64}, "periodicUpdateInterval 18446744073709551616 is too large"),
+        (shared(selectors=0, devices=["x"]), "configList[0].selectors 0 is not an object"),
         (shared(rdmaHcaMax=True), "configList[0].rdmaHcaMax true is not a whole number"),
         (shared(devices=["x"]), "both devices and selectors"),
         (shared(selectors=None), "neither selectors nor devices"),
