@@ -1,5 +1,6 @@
 """A gRPC server on one unix socket: methods by path, with one answer or with a stream of them."""
 
+import math
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -139,7 +140,7 @@ class _Peer:
         self.connection = Connection(server.loop, sock, is_client=False, heard=self._heard, ended=self._ended)
         self.since = time.monotonic()  # of its latest request, or of its connection
         self._has_asked = self._is_timed = False
-        self._time()
+        self._time(REQUEST_TIMEOUT)
 
     @property
     def is_busy(self) -> bool:
@@ -168,7 +169,7 @@ class _Peer:
             self.connection.reset(stream, ErrorCodes.NO_ERROR)
             return
         self._requests[stream] = _Request(headers.get(b":path", b"").decode(errors="replace"))
-        self._time()
+        self._time(REQUEST_TIMEOUT)
 
     def _answer(self, stream: int, request: _Request) -> None:
         try:
@@ -217,21 +218,21 @@ class _Peer:
         for stream in list(self._watchers):
             self._drop(stream)
 
-    def _time(self) -> None:
+    def _time(self, seconds: float) -> None:
         """Only one alarm at a time, and none while nothing is owed."""
         if not self._is_timed:
             self._is_timed = True
-            self._server.loop.after(REQUEST_TIMEOUT, self._look_after)
+            self._server.loop.after(seconds, self._look_after)
 
     def _look_after(self) -> None:
         self._is_timed = False
         if not self.connection.is_open:
             return
-        oldest = min((request.since for request in self._requests.values()), default=time.monotonic())
-        if time.monotonic() - oldest >= REQUEST_TIMEOUT or not (self._has_asked or self._requests):
+        waited = time.monotonic() - min((request.since for request in self._requests.values()), default=math.inf)
+        if waited >= REQUEST_TIMEOUT or not (self._has_asked or self._requests):
             self.connection.end(f"it did not finish a request in {REQUEST_TIMEOUT:.0f} s")
         elif self._requests:
-            self._time()
+            self._time(REQUEST_TIMEOUT - waited)
 
 
 def _trailers(code: int, message: str) -> tuple[tuple[bytes, bytes], ...]:

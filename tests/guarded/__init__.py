@@ -3,13 +3,43 @@
 A guard's old text occurs once in its file; where the code has moved on, tests/unit/test_guards.py says so.
 """
 
-from guarded import agent, commands, index, ipam, kernel, kinds, launcher, node, parts, protocol, state, store, undo
+from guarded import (
+    agent,
+    commands,
+    index,
+    ipam,
+    kernel,
+    kinds,
+    launcher,
+    node,
+    node_grpc,
+    parts,
+    protocol,
+    state,
+    store,
+    undo,
+)
 from guarded.form import Guard
 
 __all__ = ["GUARDS", "Guard"]
 
 GUARDS = [
     guard
-    for floor in (commands, undo, kinds, parts, state, kernel, protocol, agent, ipam, store, index, node, launcher)
+    for floor in (
+        commands,
+        undo,
+        kinds,
+        parts,
+        state,
+        kernel,
+        protocol,
+        agent,
+        ipam,
+        store,
+        index,
+        node,
+        node_grpc,
+        launcher,
+    )
     for guard in floor.GUARDS
 ]

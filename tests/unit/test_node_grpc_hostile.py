@@ -1,12 +1,12 @@
 """A peer that breaks every rule costs the server a bounded amount of memory, and nobody else their answers."""
 
+import resource
 import select
 import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from itertools import pairwise
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import grpc
@@ -15,10 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.grpc_server import DEVICES, Served, serving
 
-from node.grpc.guard import FRAMES_MOST, PREFACE, Excess, Guard
-from node.grpc.messages import Inbox
+from node.grpc.guard import FRAMES_MOST, PREFACE
 from node.grpc.server import CONNECTIONS_MOST
-from node.grpc.status import Failed
 
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, END_HEADERS = 1, 4
@@ -40,6 +38,7 @@ def request(stream: int, path: bytes, body: bytes = b"", *, flags: int = END_STR
 
 
 LONG = b"\0\0\7\0\0" + bytes(11_000)
+ABC = b"\0\0\0\0\3abc"
 EMPTY = b"\0\0\0\0\0"
 HELLO = PREFACE + frame(SETTINGS, 0, 0)
 
@@ -171,63 +170,13 @@ def test_a_gigabyte_is_announced(served: Served) -> None:
         receive(sock, frame(RST, 0, 1, bytes(4)))
 
 
-def test_half_of_everything(served: Served) -> None:
-    """Connections that send nothing, or half of something, end by themselves, and leave room for others."""
-    whole = HELLO + request(1, b"/t.Test/Echo", EMPTY)
-    began = time.monotonic()
-    peers = [served.connect() for _ in range(CONNECTIONS_MOST)]
-    for i, sock in enumerate(peers):
-        sock.sendall(whole[: i * (len(whole) - 1) // len(peers)])
-    assert echo(served) < 25
-    for sock in peers:
-        sock.settimeout(30)
-        assert hangs_up(sock)
-        sock.close()
-    assert time.monotonic() - began < 20
-
-
 @pytest.mark.parametrize("size", [1, 7, 40])
 def test_a_byte_at_a_time(served: Served, size: int) -> None:
-    data = HELLO + request(1, b"/t.Test/Echo", b"\0\0\0\0\3abc")
+    data = HELLO + request(1, b"/t.Test/Echo", ABC)
     with served.connect() as sock:
         for at in range(0, len(data), size):
             sock.sendall(data[at : at + size])
-        receive(sock, b"\0\0\0\0\3abc")
-
-
-@given(st.lists(st.integers(0, 1 << 14), max_size=20), st.integers(1, 99))
-def test_guard_finds_every_frame(lengths: list[int], step: int) -> None:
-    data = PREFACE + b"".join(frame(DATA, 0, 1, bytes(length)) for length in lengths)
-    guard = Guard(len(PREFACE))
-    for at in range(0, len(data), step):
-        guard.admit(data[at : at + step], 0.0)
-    with pytest.raises(Excess, match="a frame of 16385 bytes"):
-        guard.admit(frame(DATA, 0, 1, bytes((1 << 14) + 1)), 0.0)
-
-
-def test_guard_counts_anew() -> None:
-    guard = Guard(0)
-    for now in (0.0, 10.0, 20.0):
-        guard.admit(frame(PING, 0, 0) * FRAMES_MOST, now)
-    with pytest.raises(Excess, match="more than 20000 frames"):
-        guard.admit(frame(PING, 0, 0), 29.9)
-
-
-@given(st.binary(max_size=40), st.lists(st.integers(0, 40), max_size=5))
-def test_inbox(data: bytes, cuts: list[int]) -> None:
-    """However it is cut, it is the one message, or refused; and no byte is kept beyond the first message's."""
-    inbox, edges = Inbox(20), sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    expected = (
-        data[5:] if len(data) >= 5 and data[0] == 0 and int.from_bytes(data[1:5]) == len(data) - 5 <= 20 else None
-    )
-    found: bytes | None
-    try:
-        for a, b in pairwise(edges):
-            inbox.add(data[a:b])
-        found = inbox.message()
-    except Failed:
-        found = None
-    assert found == expected
+        receive(sock, ABC)
 
 
 @given(
@@ -244,3 +193,67 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serving(tmp_path_factory.mktemp("fuzzed") / "s.sock") as one:
         yield one
         echo(one)
+
+
+def test_no_room(served: Served) -> None:
+    """Of connections without a call the longest idle one goes; those with a call stay, and then nobody new comes in."""
+    with ExitStack() as stack:
+
+        def ask(method: bytes) -> socket.socket:
+            sock = stack.enter_context(served.connect())
+            sock.sendall(HELLO + request(1, b"/t.Test/" + method, ABC))
+            receive(sock, ABC)
+            return sock
+
+        idle = [ask(b"Echo") for _ in range(2)]
+        watching = [ask(b"Watch") for _ in range(CONNECTIONS_MOST)]
+        assert all(map(hangs_up, idle))
+        assert hangs_up(stack.enter_context(served.connect()))
+        watching.pop().close()
+        time.sleep(0.5)
+        ask(b"Echo")
+
+
+def test_no_descriptors(served: Served) -> None:
+    """A newcomer that cannot be let in waits, and nothing spins meanwhile."""
+    open_now = len(list(Path(f"/proc/{served.process.pid}/fd").iterdir()))
+    soft, hard = resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (open_now, hard))
+    with served.connect() as sock:
+        sock.sendall(HELLO + request(1, b"/t.Test/Echo", ABC))
+        time.sleep(1.5)
+        assert served.ticks < 50
+        resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        receive(sock, ABC)
+
+
+def test_a_slow_reader_with_open_windows(served: Served) -> None:
+    """It has all of a long message, however little its socket takes."""
+    size = 500_000
+    windows = frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 30)) + frame(
+        WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 30)
+    )
+    with served.connect() as sock:
+        sock.sendall(PREFACE + windows + request(1, b"/t.Test/Watch", b"\0\0\0\0\1x"))
+        receive(sock, b"\0\0\0\0\1x")
+        with grpc.insecure_channel(f"unix:{served.path}") as channel:
+            assert channel.unary_unary("/t.Test/Tell")(bytes(size), timeout=30) == b"1"
+        received = 0
+        while received < size:
+            received += len(piece := sock.recv(1 << 12))
+            assert piece
+
+
+def test_half_of_everything(served: Served) -> None:
+    """Connections that send nothing, or half of something, end by themselves, and leave room for others."""
+    whole = HELLO + request(1, b"/t.Test/Echo", EMPTY)
+    began = time.monotonic()
+    peers = [served.connect() for _ in range(CONNECTIONS_MOST)]
+    for i, sock in enumerate(peers):
+        sock.sendall(whole[: i * (len(whole) - 1) // len(peers)])
+    assert echo(served) < 25
+    for sock in peers:
+        sock.settimeout(15)
+        assert hangs_up(sock)
+        sock.close()
+    assert time.monotonic() - began < 20
