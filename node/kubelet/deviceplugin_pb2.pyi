@@ -10,18 +10,6 @@ class Empty(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class RegisterRequest(_message.Message):
-    __slots__ = ("version", "endpoint", "resource_name", "options")
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
-    RESOURCE_NAME_FIELD_NUMBER: _ClassVar[int]
-    OPTIONS_FIELD_NUMBER: _ClassVar[int]
-    version: str
-    endpoint: str
-    resource_name: str
-    options: DevicePluginOptions
-    def __init__(self, version: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_name: _Optional[str] = ..., options: _Optional[_Union[DevicePluginOptions, _Mapping]] = ...) -> None: ...
-
 class DevicePluginOptions(_message.Message):
     __slots__ = ("pre_start_required", "get_preferred_allocation_available")
     PRE_START_REQUIRED_FIELD_NUMBER: _ClassVar[int]
