@@ -8,6 +8,7 @@ its end.
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _INFINIBAND: Final = "0x0207"
 _LINK_TYPES: Final = {"1": "ether", "32": "infiniband"}  # ARPHRD_*
 _REPRESENTOR: Final = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")  # phys_port_name (devlink_port.c)
 _UPLINK: Final = re.compile(r"p\d+")
+_NONE: Final = frozenset[int]()  # each new one has 216 bytes
 _VDPA: Final = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
 
 
@@ -63,6 +65,7 @@ class Inventory:
         self._root = f"{root}"
         self._memory = Memory(memory, writes=writes)
         self._fixed = dict[str, tuple[int, _Fixed | None]]()
+        self._last = dict[str, Device]()
 
     def devices(self) -> tuple[Device, ...]:
         """As ``devices``."""
@@ -70,10 +73,16 @@ class Inventory:
         found = dict[str, Device]()
         # A VF's interface may be asked for by its PF's name, so PFs are first.
         for address, fixed in sorted(self._there(look).items(), key=lambda item: (_ORDER[item[1].kind], item[0])):
-            found[address] = look.device(address, fixed, found.get(fixed.pf))
-        software = look.software(found)
+            found[address] = self._same(look.device(address, fixed, found.get(fixed.pf)))
+        software = [self._same(device) for device in look.software(found)]
         self._memory.keep()
-        return (*found.values(), *software)
+        self._last = {device.id: device for device in (*found.values(), *software)}
+        return tuple(self._last.values())
+
+    def _same(self, device: Device) -> Device:
+        """The object of the last look if nothing has changed, so that the two looks never need memory together."""
+        last = self._last.get(device.id)
+        return last if last == device else device
 
     def _there(self, look: "_Look") -> dict[str, _Fixed]:
         """The devices on the two buses, those of before as they were read then."""
@@ -107,7 +116,7 @@ class _Look:
         code = sysfs.line(f"{path}/class")
         if not code.startswith((_NETWORK, _ACCELERATOR)):
             return None
-        pf = sysfs.link(f"{path}/physfn")
+        pf = sys.intern(sysfs.link(f"{path}/physfn"))
         kind = Kind.VF if pf else Kind.PF
         return _Fixed(
             incarnation,
@@ -149,7 +158,7 @@ class _Look:
 
     def device(self, address: str, fixed: _Fixed, pf: Device | None) -> Device:
         """The device as it is now; ``pf`` is that of a VF or SF, None where it is not to be seen."""
-        driver, holder = sysfs.link(f"{fixed.path}/driver"), fixed.path
+        driver, holder = sys.intern(sysfs.link(f"{fixed.path}/driver")), fixed.path
         if driver == "virtio-pci":
             holder = f"{fixed.path}/{sysfs.with_netdev(address, Path(self.root))}"
         netdevs = self._netdevs(holder)
@@ -174,7 +183,7 @@ class _Look:
             vfs=max(_number(f"{fixed.path}/sriov_numvfs"), 0) if fixed.kind is Kind.PF else 0,
             numa=fixed.numa,
             acpi_index=fixed.acpi_index,
-            pkeys=frozenset(seen.pkeys),
+            pkeys=frozenset(seen.pkeys) if seen.pkeys else _NONE,
             vdpa=self._vdpa.get(address, ""),
             reserved=next((why for name in netdevs if (why := self._reserved.get(name))), ""),
         )
@@ -277,7 +286,7 @@ def _pkeys(path: str) -> tuple[int, ...]:
 
 
 def _hexadecimal(path: str) -> str:
-    return sysfs.line(path).removeprefix("0x")
+    return sys.intern(sysfs.line(path).removeprefix("0x"))  # thousands of devices have one
 
 
 def _number(path: str) -> int:
