@@ -10,12 +10,12 @@ from typing import Final
 
 from cni.kernel import sysfs
 from node import answers, inventory, obstacles, offers, roster
-from node.config import Refused
 from node.directory import Directory, Taken
 from node.health import Facts, Health, Observation, Patience, due, observe, step
 from node.kubelet.plugin import Plugin
 from node.loop import Alarm, Loop
 from node.model import Device, Kind, Offer, Settings
+from node.reading import Refused
 from node.serving import Judged, Served
 from node.watch import Watch
 
@@ -64,11 +64,11 @@ class Daemon:
         """Read the configuration anew; the one of before stays if it is refused."""
         try:
             settings = self._read()
-        except Refused as e:
+        except (Refused, OSError) as e:
             say(f"{e}; what was read before stays in force")
             return
         say(f"reads its configuration anew: {settings.dialect}")
-        self._said.clear()
+        self._said.pop("configuration", None)
         self._configure(settings)
         self._bind()
 

@@ -3,6 +3,7 @@
 Go's programs take one dash or two, and a value after "=" or as the next word.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +41,7 @@ _LOGGING: Final[frozenset[str]] = frozenset(
     }
 )
 _SWITCHES: Final = frozenset({"json", "use-cdi", "version", "v", "help", "h", "logtostderr", "alsologtostderr"})
+_LONGEST: Final = 60  # and "/plugins_registry/.hpn-", sixteen letters for the resource's name, ".sock"
 _TRUE, _FALSE = ("1", "t", "true", "T", "TRUE", "True"), ("0", "f", "false", "F", "FALSE", "False")
 
 
@@ -105,6 +107,10 @@ def _directory(name: str, value: str) -> Path:
     if not value.startswith("/"):
         raise Wrong(
             f"--{name} {value!r} is not an absolute path; kubelet's is {KUBELET} unless --root-dir says another"
+        )
+    if len(os.fsencode(value)) > _LONGEST:
+        raise Wrong(
+            f"--{name} {value!r}: a socket's path has 107 bytes, so this may have {_LONGEST}; choose a shorter one"
         )
     return Path(value)
 

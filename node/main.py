@@ -11,12 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from node import config, flags
+from node import flags, reading
 from node.daemon import Daemon, say
 from node.directory import Taken
 from node.flags import Flags
 from node.loop import Loop
-from node.model import Settings
 
 # sysexits.h, EX_CONFIG: systemd's unit does not start it again until somebody has mended the file.
 REFUSED: Final = 78
@@ -40,8 +39,8 @@ def main(arguments: Sequence[str], version: str) -> int:
         return status
     try:
         _serve(asked)
-    except config.Refused as e:
-        say("; ".join((e.msg, *filter(None, [e.details]))))
+    except reading.Refused as e:
+        say(f"{e}")
         return REFUSED
     except (Taken, OSError) as e:
         say(f"{e}")
@@ -55,7 +54,7 @@ def _serve(asked: Flags) -> None:
     Path("/proc/self/comm").write_text("hpn-node")
     loop = Loop()
     with _signals() as signals:
-        daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(_read, asked))
+        daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(reading.read, asked))
         try:
             loop.watch(signals.fileno(), partial(_obey, signals, loop, daemon))
             # Nothing that exists now is garbage, and a look through it would be the longest work there is.
@@ -67,17 +66,6 @@ def _serve(asked: Flags) -> None:
         finally:
             daemon.close()
             loop.close()
-
-
-def _read(asked: Flags) -> Settings:
-    """The configuration, and where it stands.  Raises Refused."""
-    path = asked.config or next((path for path in config.DEFAULTS if path.exists()), None)
-    if path is None:
-        where = ", ".join(map(str, config.DEFAULTS))
-        raise config.Refused(
-            f"there is no configuration: none of {where} is there; write one (docs/node.md), or --config"
-        )
-    return config.read(path, prefix=asked.prefix, cdi=asked.cdi)
 
 
 @contextmanager

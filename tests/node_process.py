@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from topology import until
 
 ROOT = Path(__file__).parents[1]
 # Where it remembers and publishes; /sys shows the network namespace in which it was mounted.
-_ALONE = "mount -t tmpfs tmpfs /run && mount -t sysfs sysfs /sys && exec "
+_RUN, _SYS = "mount -t tmpfs tmpfs /run", "mount -t sysfs sysfs /sys"
 
 
 class NodeProcess:
@@ -26,9 +27,9 @@ class NodeProcess:
         self.registry = self.kubelet / "plugins_registry"
         self.said = list[str]()
         self.program = [sys.executable, "-m", "ctl"]
-        self.alone = alone
+        self.mounts = [_RUN, _SYS] if alone else []
         self.status = 0  # with which it is to end
-        self.first = ""  # what its own namespace of mounts needs besides
+        self.namespaces = ["--mount"]
         self.write(resources)
 
     def write(self, resources: list[dict[str, Any]], **keys: Any) -> None:
@@ -36,7 +37,8 @@ class NodeProcess:
 
     def __enter__(self) -> Self:
         words = [*self.program, "node", "--config", str(self.file), "--kubelet-dir", str(self.kubelet), *self.flags]
-        argv = ["unshare", "--mount", "sh", "-c", f"{self.first}{_ALONE}{shlex.join(words)}"] if self.alone else words
+        script = " && ".join([*self.mounts, f"exec {shlex.join(words)}"])
+        argv = ["unshare", *self.namespaces, "sh", "-c", script] if self.mounts else words
         self.process = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -58,6 +60,21 @@ class NodeProcess:
     def says(self, words: str, seconds: float = 10.0) -> str:
         """Wait for a line that has these words."""
         return str(until(lambda: next((line for line in self.said if words in line), ""), seconds))
+
+    def show(self, tree: Path) -> None:
+        """Have this tree in place of /sys."""
+        self.mounts = [_RUN, f"mount --bind {tree} /sys"]
+
+    def status_of(self, key: str) -> int:
+        """A number that the kernel keeps of the process: VmRSS in KiB, voluntary_ctxt_switches."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(text.partition(f"\n{key}:")[2].split()[0])
+
+    def sleeps(self, seconds: float) -> bool:
+        """Whether nothing wakes it up for so long."""
+        before = self.status_of("voluntary_ctxt_switches")
+        time.sleep(seconds)
+        return self.status_of("voluntary_ctxt_switches") == before
 
     def reload(self) -> None:
         os.kill(self.process.pid, signal.SIGHUP)

@@ -54,6 +54,7 @@ BOOTS = {
             "tests/netns/test_check_link.py::test_vrf",
         ),
     ),
+    "hpn node": ((), ("tests/lab/test_node.py",)),
     "InfiniBand": ((), tuple(f"tests/lab/infiniband/test_{name}.py" for name in ("vf", "guids", "gone"))),
     "IPoIB": ((), ("tests/lab/infiniband/test_ipoib.py", "tests/lab/infiniband/test_ipoib_gone.py")),
     "failures": (

@@ -41,6 +41,10 @@ def test_a_line(line: str, meant: Flags) -> None:
         ("-", "'-' is no flag"),
         ("serve", "'serve' is no flag"),
         ("--use-cdi=maybe", "--use-cdi=maybe: write --use-cdi, or --use-cdi=false"),
+        (
+            f"--kubelet-dir /{'k' * 60}",
+            f"--kubelet-dir '/{'k' * 60}': a socket's path has 107 bytes, so this may have 60",
+        ),
         ("--kubelet-dir k", "--kubelet-dir 'k' is not an absolute path"),
     ],
 )

@@ -1,0 +1,143 @@
+"""hpn node with real VFs and RDMA devices: what kubelet is told of them, and a pod's VF from Allocate to DEL."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from guest.machine import Guest, bring_up, hardware, plug, unplug
+from guest.node import NAME, PF, RDMA, Node, pci
+from guest.qmp import Monitor
+from kubelet import Kubelet
+from lab.test_devices import driven_by
+from node_process import NodeProcess
+from topology import Pod, ip
+
+RAIL0, HCA = "example.com/rail0", "rdma/hca"
+VFS: dict[str, Any] = {"name": RAIL0, "kind": "vf", "selectors": {"pfNames": [PF]}}
+SHARED: dict[str, Any] = {"name": HCA, "kind": "shared", "count": 2, "selectors": {"ifNames": [PF]}}
+FATAL = Path("/sys/module/testhca/parameters/fatal")
+SOON = 5.0  # seconds: everything in here is emulated
+
+
+@pytest.fixture
+def kubelet(guest: Guest) -> Iterator[Kubelet]:
+    # A socket's path has 107 bytes at most.
+    with TemporaryDirectory(prefix="hpn-test-") as folder, Kubelet(Path(folder, "kubelet")) as kubelet:
+        yield kubelet
+
+
+@pytest.fixture
+def process(kubelet: Kubelet) -> NodeProcess:
+    process = NodeProcess(kubelet.registry.parents[1], [VFS])
+    process.write([VFS], health={"downAfter": 1, "upAfter": 1})
+    process.mounts.clear()  # /sys and /run are the guest's own
+    return process
+
+
+def vfs(*unhealthy: str) -> dict[str, bool]:
+    """All of rail0, with these unhealthy."""
+    addresses = [vf.address for vf in next(hardware.pfs()).vfs]
+    return {address: address not in unhealthy for address in addresses}
+
+
+def pull(*, up: bool) -> None:
+    """The cable of rail0."""
+    with Monitor() as monitor:
+        monitor.command("set_link", name="pf0", up=up)
+
+
+def test_a_pods_vf(kubelet: Kubelet, process: NodeProcess, node: Node, pod: Pod) -> None:
+    healthy = vfs()
+    ill = dict.fromkeys(healthy, False)
+    uverbs = next(Path(f"/sys/bus/pci/devices/{node.device}/infiniband_verbs").iterdir()).name
+    with process:
+        kubelet.until(RAIL0, healthy, 30)
+        grant = kubelet.allocate(RAIL0, node.device)
+        assert grant.envs["PCIDEVICE_EXAMPLE_COM_RAIL0"] == node.device
+        assert f'"rdma_dev":"{RDMA}"' in grant.envs["PCIDEVICE_EXAMPLE_COM_RAIL0_INFO"]
+        nodes = {(one.host_path, one.permissions) for one in grant.devices}
+        assert nodes == {(f"/dev/infiniband/{name}", "rw") for name in (uverbs, "rdma_cm")}
+
+        node.ok("ADD", pod)
+        pod.ip("link", "set", "hpn0", "down")
+        with pytest.raises(AssertionError):
+            kubelet.until(RAIL0, ill, 3)
+        assert kubelet.devices(RAIL0) == healthy
+        pod.ip("link", "set", "hpn0", "up")
+
+        pull(up=False)
+        assert kubelet.until(RAIL0, ill, 20) > 1
+        process.says(f"of example.com/rail0: {PF} has no carrier since 1 s")
+        pull(up=True)
+        kubelet.until(RAIL0, healthy, 20)
+        node.ok("DEL", pod)
+        assert kubelet.devices(RAIL0) == healthy
+    assert len([line for line in process.said if "healthy" in line]) == 2
+
+
+def test_vfs_removed_and_made_anew(kubelet: Kubelet, process: NodeProcess) -> None:
+    healthy, address = vfs(), pci(PF)
+    with process:
+        kubelet.until(RAIL0, healthy, 30)
+        Path(f"/sys/bus/pci/devices/{address}/sriov_numvfs").write_text("0")
+        try:
+            kubelet.until(RAIL0, dict.fromkeys(healthy, False), SOON)
+            process.says("of example.com/rail0: it is gone")
+        finally:
+            bring_up(0, address)
+        kubelet.until(RAIL0, healthy, SOON)
+
+
+def test_a_nic_pulled(kubelet: Kubelet, process: NodeProcess) -> None:
+    healthy = vfs()
+    with process:
+        kubelet.until(RAIL0, healthy, 30)
+        with Monitor() as monitor:
+            address = unplug(monitor, 0)
+            try:
+                kubelet.until(RAIL0, dict.fromkeys(healthy, False), SOON)
+            finally:
+                plug(monitor, 0, address)
+        kubelet.until(RAIL0, healthy, SOON)
+
+
+@pytest.mark.parametrize("driver", ["", "vfio-pci"], ids=["none", "vfio-pci"])
+def test_a_driver_unbound(kubelet: Kubelet, process: NodeProcess, node: Node, driver: str) -> None:
+    """A VF that another driver has is as good as before, unless the resource wants the first."""
+    (link,) = ip("link", "show", "dev", NAME)
+    with process:
+        kubelet.until(RAIL0, vfs(), 30)
+        with driven_by(driver, node.device, link["address"]):
+            if not driver:
+                kubelet.until(RAIL0, vfs(node.device), SOON)
+                process.says(f"unhealthy: {node.device} of example.com/rail0: it has no driver")
+        kubelet.until(RAIL0, vfs(), SOON)
+
+
+def test_the_port_of_a_shared_hca(kubelet: Kubelet, process: NodeProcess, hca: str) -> None:
+    process.write([SHARED], health={"downAfter": 1, "upAfter": 1})
+    healthy = {f"{pci(PF)}-{number}": True for number in range(2)}
+    with process:
+        kubelet.until(HCA, healthy, 30)
+        pull(up=False)
+        try:
+            kubelet.until(HCA, dict.fromkeys(healthy, False), 20)
+            process.says(f"port 1 of {hca} is DOWN since 1 s")
+        finally:
+            pull(up=True)
+        kubelet.until(HCA, healthy, 20)
+
+
+def test_failed_firmware(kubelet: Kubelet, process: NodeProcess) -> None:
+    healthy = vfs()
+    with process:
+        kubelet.until(RAIL0, healthy, 30)
+        FATAL.write_text(pci(PF))
+        try:
+            kubelet.until(RAIL0, dict.fromkeys(healthy, False), SOON)
+            process.says(f"the firmware of {pci(PF)} has failed")
+        finally:
+            FATAL.write_text("none")
+        kubelet.until(RAIL0, healthy, SOON)

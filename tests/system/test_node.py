@@ -1,0 +1,49 @@
+"""hpn node as it is shipped: on a node with very many devices, and idle."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from kubelet import Kubelet
+from node_process import NodeProcess
+from sysfs_tree import Tree
+from system.machine import Tools
+from topology import until
+
+PFS, VFS = 24, 125
+NAME = "example.com/vf"
+MOST = 45_000  # KiB
+RESOURCE = {"name": NAME, "kind": "vf"}
+
+
+@pytest.fixture
+def process(tools: Tools) -> Iterator[NodeProcess]:
+    # A socket's path has 107 bytes at most.
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        process = NodeProcess(Path(folder), [RESOURCE])
+        process.program, process.namespaces = [str(tools.hpn)], ["--mount", "--net"]
+        process.show(Path(folder, "sys"))
+        yield process
+
+
+def test_three_thousand_devices(process: NodeProcess) -> None:
+    tree = Tree(process.folder / "sys")
+    vfs = dict[str, bool]()
+    for number in range(PFS):
+        pf = f"0000:{number:02x}:00.0"
+        tree.netdev(f"eth{number}", tree.pci(pf))
+        for one in range(1, VFS + 1):
+            address = f"0000:{number:02x}:{one // 8:02x}.{one % 8}"
+            vfs[address] = True
+            tree.rdma(f"mlx5_{len(vfs)}", tree.pci(address, pf=pf), len(vfs))
+    kubelet = Kubelet(process.kubelet)
+    with process:
+        process.says("offers example.com/vf: 3000 units", 60)
+        with kubelet:
+            assert kubelet.until(NAME, vfs) < 1
+            for times in range(1, 6):
+                process.reload()
+                until(lambda times=times: sum("reads its configuration" in line for line in process.said) == times, 20)
+            until(lambda: process.sleeps(3), 30)
+            assert process.status_of("VmRSS") <= MOST

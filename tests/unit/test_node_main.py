@@ -1,0 +1,58 @@
+"""How hpn node ends where it cannot begin."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node.config import DEFAULTS
+from node.directory import Directory
+from node.loop import Loop
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "ctl", "node", *words]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_it_says_what_it_is() -> None:
+    for word in ("--version", "-v", "version"):
+        done = run(word)
+        assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "hpn", "")
+    assert run("--help").stdout.startswith("usage: hpn node ")
+
+
+def test_a_flag_that_it_does_not_know() -> None:
+    done = run("--konfig")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("hpn node: --konfig")
+
+
+def test_a_configuration_that_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "node.json").write_text('{"resources": [{"name": "a.b/c", "kind": "vv"}]}')
+    done = run("--config", f"{tmp_path}/node.json", "--kubelet-dir", "/nowhere")
+    assert (done.returncode, done.stdout) == (78, "")
+    assert all(word in done.stderr for word in ("hpn node: ", "node.json", "kind", "vv")), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(any(path.exists() for path in DEFAULTS), reason="this machine has a configuration")
+def test_no_configuration() -> None:
+    done = run("--kubelet-dir", "/nowhere")
+    assert done.returncode == 78
+    assert all(f"{path}" in done.stderr for path in DEFAULTS)
+
+
+@pytest.mark.parametrize("folder", ["/var/lib/kubelet", f"/{'k' * 59}"])
+@pytest.mark.parametrize("name", ["a/b", f"{'p' * 200}.example.com/{'n' * 63}"])
+def test_a_sockets_path_is_never_too_long(folder: str, name: str) -> None:
+    loop = Loop()
+    directory = Directory(loop, Path(folder, "plugins_registry"), lambda: None)
+    path = directory.socket(name)
+    assert len(str(path.with_name(f".{path.name}"))) <= 107
+    assert path != directory.socket(f"{name}x")
+    directory.close()
+    loop.close()
