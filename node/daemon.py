@@ -19,10 +19,11 @@ from node.reading import Refused
 from node.serving import Judged, Served
 from node.watch import Watch
 
-# After a look at all devices the next one waits this many times as long as it took, but not LONGEST: pods come and go
-# in dozens, and every VF of theirs is an event.
+# After a look the next one waits this many times as long as it took, but no longer than this: pods come and go in
+# dozens, and every VF of theirs is an event.
 _REST: Final = 10
 _LONGEST_REST: Final = 0.5
+_AGAIN: Final = 5.0  # seconds until a look that failed is repeated
 _NAMED: Final = 8  # devices that one line names
 _GONE: Final = Observation("it is gone")
 
@@ -44,12 +45,16 @@ class Daemon:
         self._devices = dict[str, Device]()
         self._said = dict[str, tuple[str, ...]]()
         self._due: Alarm | None = None
-        self._next_look, self._looking = 0.0, False
+        self._devices_changed = self._is_awaited = False
+        self._rests_until = 0.0
         settings = read()
         self._directory = Directory(loop, registry, self._bind)
+        # Before anything is written that another process of this program may have written too.
+        with suppress(OSError):
+            self._directory.claim()
         self._watch = Watch(loop, self._changed)
         self._configure(settings)
-        self._bind(at_start=True)
+        self._bind()
 
     def close(self) -> None:
         """Remove all sockets, so that kubelet knows at once, and the files for container runtimes."""
@@ -87,23 +92,29 @@ class Daemon:
     # What there is
 
     def _changed(self, devices: bool) -> None:  # noqa: FBT001  # Watch's callback
-        if not devices:
-            self._judge()
-        elif not self._looking:
-            self._looking = True
-            self._loop.after(max(self._next_look - time.monotonic(), 0), self._look_again)
+        self._devices_changed = self._devices_changed or devices
+        if not self._is_awaited:
+            self._is_awaited = True
+            self._loop.after(max(self._rests_until - time.monotonic(), 0), self._catch_up)
 
-    def _look_again(self) -> None:
-        self._looking = False
-        self._look({name: served.offer for name, (served, _) in self._served.items()})
+    def _catch_up(self) -> None:
+        began = time.monotonic()
+        self._is_awaited = False
+        if self._devices_changed:
+            self._devices_changed = False
+            self._look({name: served.offer for name, (served, _) in self._served.items()})
+        else:
+            self._judge()
+        now = time.monotonic()
+        self._rests_until = now + min((now - began) * _REST, _LONGEST_REST)
 
     def _look(self, before: Mapping[str, Offer]) -> None:
         """Look at all devices, and offer them; ``before`` has what was offered, of which lost devices are kept."""
-        began = time.monotonic()
         try:
             found = self._inventory.devices()
         except OSError as e:
-            self._say_new("devices", f"the devices cannot be read: {_told(e)}; what was offered stays")
+            self._say_new("devices", f"the devices cannot be read: {_told(e)}; what was offered stays, until they can")
+            self._loop.after(_AGAIN, lambda: self._changed(devices=True))
             return
         self._devices = {device.id: device for device in found}
         offered, sentences = offers.offers(self._settings.resources, found)
@@ -114,8 +125,6 @@ class Daemon:
             self._offer(name, offer)
         self._publish(tuple(kept.values()))
         self._judge()
-        now = time.monotonic()
-        self._next_look = now + min((now - began) * _REST, _LONGEST_REST)
 
     def _offer(self, name: str, offer: Offer) -> None:
         if name in self._served:
@@ -175,16 +184,14 @@ class Daemon:
 
     # Who is told
 
-    def _bind(self, *, at_start: bool = False) -> None:
-        """Have a socket for each resource in kubelet's directory, if that is there.  Raises Taken at the start."""
+    def _bind(self) -> None:
+        """Have a socket for each resource in kubelet's directory, if that is there."""
         path = self._directory.path
         try:
             if not self._directory.claim():
                 self._say_new(f"{path}", f"{path} is not there, so no kubelet has run here; it will be seen when it is")
                 return
         except Taken as e:
-            if at_start:
-                raise
             self._say_new(f"{path}", f"{e}")
             return
         except OSError as e:

@@ -1,4 +1,4 @@
-"""Run in the guest: the agent by its systemd units, under a systemd of its own (packaging/systemd).
+"""Run in the guest: the agent and hpn node by their systemd units, under a systemd of its own (packaging/systemd).
 
 python -m guest.units BINARY
 """
@@ -20,6 +20,7 @@ CONF = {
     "ipam": {"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]]},
 }  # fmt: skip
 SERVICE, SOCKET = "hpn-agent.service", "hpn-agent.socket"
+NODE, REGISTRY = "hpn-node.service", Path("/var/lib/kubelet/plugins_registry")
 
 
 class Machine:
@@ -100,6 +101,41 @@ def main(binary: str) -> None:
     machine.systemctl("stop", SOCKET, SERVICE)
     assert not Path("/run/hpn/agent.sock").exists()
     print("stopped")
+    offer(machine)
+
+
+def offer(machine: Machine) -> None:
+    """hpn node: started where kubelet has never run, found, reloaded, stopped, refused.  Raises AssertionError."""
+    shutil.rmtree("/var/lib/kubelet", ignore_errors=True)
+    configure("first")
+    assert machine.systemctl("show", "-p", "Before", "--value", NODE).split().count("kubelet.service") == 1
+    machine.systemctl("start", NODE)
+    assert machine.systemctl("is-active", NODE) == "active"
+    REGISTRY.mkdir(parents=True)
+    until((REGISTRY / "hpn-example.com_first.sock").is_socket, 20)
+    print("found by kubelet")
+
+    configure("second")
+    machine.systemctl("reload", NODE)
+    until((REGISTRY / "hpn-example.com_second.sock").is_socket, 20)
+    assert not (REGISTRY / "hpn-example.com_first.sock").exists()
+    print("reloaded")
+
+    machine.systemctl("stop", NODE)
+    assert machine.systemctl("show", "-p", "Result", "--value", NODE) == "success"
+    assert list(REGISTRY.glob("*.sock")) == []
+    Path("/etc/hpn/node.yaml").write_text("{}")
+    machine.systemctl("start", NODE)
+    until(lambda: machine.systemctl("is-active", NODE) == "failed", 120)
+    assert machine.systemctl("show", "-p", "ExecMainStatus", "--value", NODE) == "78"
+    print("refused")
+
+
+def configure(name: str) -> None:
+    """Offer rail9 by that name."""
+    Path("/etc/hpn").mkdir(exist_ok=True)
+    resource = {"name": f"example.com/{name}", "kind": "master", "selectors": {"ifNames": ["rail9"]}}
+    Path("/etc/hpn/node.yaml").write_text(json.dumps({"resources": [resource]}))
 
 
 if __name__ == "__main__":

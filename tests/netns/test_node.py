@@ -93,6 +93,7 @@ def test_two_at_once(process: NodeProcess) -> None:
         with second:
             assert second.says(f"another hpn node (process {process.process.pid}) serves there; stop one of them")
             until(lambda: second.process.poll() == 1)
+        assert len(second.said) == 1
         assert kubelet.devices(NAME) == UP
 
 
