@@ -17,8 +17,8 @@ _VIRTUAL = "virtual"  # where the kernel puts what is of no device
 def by_device(root: str) -> Mapping[str, tuple[RdmaDevice, ...]]:
     """The RDMA devices of each device, by its name on its bus ("0000:3b:00.2", "mlx5_core.sf.4", "virtio0").
 
-    A soft-RoCE device over an interface made of software is under that interface's name.  Without the module ib_uverbs
-    no device has nodes, and those that pods have are not to be seen.
+    A soft-RoCE device is of no device, so it is under its interface's name.  Without the module ib_uverbs no device has
+    nodes, and those that pods have are not to be seen.
     """
     here = f"{root}/class/infiniband"
     # By parent and name: some kernels let devices in different namespaces have one name.

@@ -176,7 +176,7 @@ class _Look:
             netdevs=netdevs,
             names=seen.names,
             link_type=link_type,
-            rdma=self._rdma.get(os.path.basename(holder), ()),
+            rdma=self._rdma_of(os.path.basename(holder), *netdevs),
             pf=fixed.pf,
             pf_netdev=next(iter(pf.names if pf else seen.names if fixed.kind is Kind.PF else ()), ""),
             index=fixed.index,
@@ -207,10 +207,14 @@ class _Look:
                 netdevs=(name,),
                 names=(name,),
                 link_type=link_type,
-                rdma=self._rdma.get(name, ()) + _rdma_of(below),
+                rdma=tuple(dict.fromkeys((*self._rdma_of(name), *(r for device in below for r in device.rdma)))),
                 numa=next((device.numa for device in below), -1),
                 reserved=self._reserved.get(name, ""),
             )
+
+    def _rdma_of(self, *names: str) -> tuple[RdmaDevice, ...]:
+        """Those of a device and of its interfaces: a soft-RoCE device is an interface's, also where that is a NIC's."""
+        return tuple(rdma for name in names for rdma in self._rdma.get(name, ()))
 
     def _netdevs(self, path: str) -> tuple[str, ...]:
         """Its interfaces, without the representors that a PF in switchdev mode has for its VFs; the uplink's first."""
@@ -263,10 +267,6 @@ def _all_below(root: str, netdev: str) -> Iterator[str]:
 def _is_of(path: str, found: Mapping[str, Device]) -> bool:
     """Whether an interface is of a device that is known, as a representor is of its PF."""
     return any(part in found for part in os.path.realpath(f"{path}/device").split("/"))
-
-
-def _rdma_of(below: list[Device]) -> tuple[RdmaDevice, ...]:
-    return tuple(dict.fromkeys(rdma for device in below for rdma in device.rdma))
 
 
 def _vdpa(root: str) -> dict[str, str]:

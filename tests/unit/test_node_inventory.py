@@ -221,6 +221,8 @@ def test_interfaces_of_software(tree: Tree) -> None:
     tree.netdev("port0")
     (tree.root / "class/net/port0/brport").mkdir()
     tree.rdma("rxe0", None, 7, over="veth0")
+    tree.rdma("rxe1", None, 8, over="ens1v1")
+    assert [r.name for r in found(tree)[VF1].rdma] == ["mlx5_2", "rxe1"]
     software = {d.id: d for d in found(tree).values() if d.kind is Kind.NETDEV}
     assert software.keys() == {"bond0", "bond0.100", "veth0"}
     assert software["bond0"] == Device(
