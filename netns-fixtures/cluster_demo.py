@@ -165,7 +165,7 @@ def main(programs: str, binary: str) -> int:
     try:
         play(Path(programs), Path(binary))
     except (Failed, subprocess.TimeoutExpired, StopIteration) as e:
-        print(f"\n{RED}✗ {e}{PLAIN}", file=sys.stderr)
+        print(*getattr(e, "__notes__", ()), f"{RED}✗ {e}{PLAIN}", sep="\n", file=sys.stderr)
         return 1
     print(f"\n{GREEN}The cluster did all it says, and left nothing behind{PLAIN}: {time.monotonic() - BEGAN:.0f} s.")
     return 0

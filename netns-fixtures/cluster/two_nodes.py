@@ -22,6 +22,7 @@ BRIDGES = ("management", *RAILS)
 CONTROL = "10.99.0.254"
 NODES = {"node1": 1, "node2": 2}
 CONTROLLERS = {"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids"}
+LOG_TAIL = 25  # lines
 ADMIN = "/etc/kubernetes/admin.conf"
 
 
@@ -64,14 +65,11 @@ class Cluster:
             batch(switch, [f"link add {name} type bridge" for name in BRIDGES])
             batch(switch, [f"link set {name} up" for name in BRIDGES])
             image.write(self.folder / "image.tar")
-            self._start_control(switch)
-            for name, number in NODES.items():
-                self._make_node(switch, name, number)
-            self._await_api()
-            for node in self.nodes.values():
-                self.boot(node)
-            self.apply(*(HERE / "objects").glob("*.yaml"))
-            self.wait_ready()
+            try:
+                self._start(switch)
+            except Failed as e:  # the logs go with the cluster
+                e.add_note("\n".join(f"--- {name}\n{end}" for name, end in self.said().items()))
+                raise
             self._stack = stack.pop_all()
         return self
 
@@ -96,6 +94,15 @@ class Cluster:
         """All of them, by name."""
         return {"control": self.control, **self.nodes}
 
+    def said(self) -> dict[str, str]:
+        """The end of every daemon's log, by host and daemon."""
+        services = {f"{name}: {one.name}": one for name, host in self.hosts().items() for one in host.services.values()}
+        return {
+            name: "\n".join(one.log.read_text(errors="replace").splitlines()[-LOG_TAIL:])
+            for name, one in services.items()
+            if one.log.exists()
+        }
+
     def boot(self, node: Host) -> None:
         """Power on, and start what the node starts at boot, in that order."""
         node.boot()
@@ -103,6 +110,16 @@ class Cluster:
             node.service(name).start()
             if name == "containerd":
                 until(lambda: self._import(node), f"containerd and the image of {node.name}", 60)
+
+    def restore(self) -> None:
+        """Power, daemons and nodes as after a boot, whatever has been done to them."""
+        for node in self.nodes.values():
+            if node.space is None:
+                self.boot(node)
+            for name in node.at_boot:
+                if not node.service(name).pid:
+                    node.service(name).start()
+        self.wait_ready()
 
     def kubectl(self, *words: str, stdin: str | None = None, check: bool = True, timeout: float = 180) -> str:
         """What kubectl prints, as the cluster's administrator.  Raises Failed."""
@@ -162,6 +179,16 @@ class Cluster:
     def execute(self, pod: str, *argv: str, namespace: str = "default") -> str:
         """What argv prints in the pod's first container.  Raises Failed."""
         return self.kubectl("exec", f"--namespace={namespace}", pod, "--", *argv)
+
+    def _start(self, switch: Space) -> None:
+        self._start_control(switch)
+        for name, number in NODES.items():
+            self._make_node(switch, name, number)
+        self._await_api()
+        for node in self.nodes.values():
+            self.boot(node)
+        self.apply(*(HERE / "objects").glob("*.yaml"))
+        self.wait_ready()
 
     def _start_control(self, switch: Space) -> None:
         wire = Wire("eth0", "management", f"{CONTROL}/24")

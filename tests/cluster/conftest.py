@@ -16,8 +16,6 @@ from cluster import two_nodes
 from cluster.space import Failed
 from cluster.two_nodes import Cluster
 
-_TAIL = 25
-
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
@@ -40,13 +38,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(whole: Cluster, nothing_left: None) -> Iterator[Cluster]:
-    """The cluster, with both nodes Ready; after the test no pod, attachment, lease or namespace is left."""
-    whole.wait_ready()
+    """The cluster, with both nodes Ready; after the test no attachment, lease or namespace is left of its pods."""
+
+    def picture() -> dict[str, Any]:
+        return {name: (n.attachments(), n.leases(), n.namespaces()) for name, n in whole.nodes.items()}
+
+    whole.restore()
+    before = picture()
     yield whole
+    whole.restore()
     whole.delete("pods", "--all", "--namespace=default")
     whole.delete("network-attachment-definitions", "--all", "--namespace=default")
-    for node in whole.nodes.values():
-        assert (node.attachments(), node.leases(), node.namespaces()) == ([], [], [])
+    assert picture() == before
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,8 +60,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
     if report.failed and it:
         for words in (("get", "pods,nodes", "--output=wide"), ("get", "events", "--sort-by=.lastTimestamp")):
             report.sections.append((f"kubectl {' '.join(words)}", it.kubectl(*words, check=False)))
-        for name, host in it.hosts().items():
-            for service in host.services.values():
-                said = service.log.read_text(errors="replace") if service.log.exists() else ""
-                report.sections.append((f"{name}: {service.name}", "\n".join(said.splitlines()[-_TAIL:])))
+        report.sections += it.said().items()
     return report

@@ -84,5 +84,6 @@ def test_the_keeper_is_killed(whole: Cluster) -> None:
 def test_kubelet_finds_sysctls_as_it_wants_them(cluster: Cluster) -> None:
     """So it sets none of the machine's."""
     for node in cluster.nodes.values():
+        assert "Updating kernel flag" not in node.service("kubelet").log.read_text()
         for name, value in SYSCTLS.items():
             assert node.run("cat", f"/proc/sys/{name}").stdout == f"{value}\n"
