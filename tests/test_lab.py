@@ -55,7 +55,10 @@ BOOTS = {
         ),
     ),
     "hpn node": ((), ("tests/lab/test_node.py",)),
-    "InfiniBand": ((), tuple(f"tests/lab/infiniband/test_{name}.py" for name in ("vf", "guids", "gone"))),
+    "InfiniBand": (
+        (),
+        tuple(f"tests/lab/infiniband/test_{name}.py" for name in ("vf", "guids", "gone", "node_devices")),
+    ),
     "IPoIB": ((), ("tests/lab/infiniband/test_ipoib.py", "tests/lab/infiniband/test_ipoib_gone.py")),
     "failures": (
         (),
@@ -64,7 +67,10 @@ BOOTS = {
             for name in ("failures", "elsewhere", "contention", "transaction", "hostile_pod")
         ),
     ),
-    "soft-RoCE": (("--kernel", "trixie", "--rdma", "shared", "--vfs", "1"), ("tests/lab/shared/test_rxe.py",)),
+    "soft-RoCE": (
+        ("--kernel", "trixie", "--rdma", "shared", "--vfs", "1"),
+        ("tests/lab/shared/test_rxe.py", "tests/lab/shared/test_node_devices.py"),
+    ),
     "soft-RoCE without namespaces": (
         ("--rdma", "shared", "--pfs", "1", "--vfs", "1"),
         ("tests/lab/shared/test_rxe_without_namespaces.py",),
