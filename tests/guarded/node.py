@@ -129,4 +129,31 @@ GUARDS = [
         ("not-everything", '    if entry.kind in ("pf", "master") and given == Selectors():', "    if False:"),
         ("named", '    if entry.selectors is None and entry.kind in ("pf", "master"):', "    if False:"),
     ),
+    *of(
+        "node/health.py",
+        "unit/test_node_health.py",
+        (
+            "what-a-pod-has",
+            "names = (device.pf_netdev,) if device.kind in (Kind.VF, Kind.SF) else device.netdevs",
+            "names = (*device.netdevs, device.pf_netdev)",
+        ),
+        ("set-down-says-nothing", "up = [link for link in links if link.up]", "up = list(links)"),
+        ("patience", "    if now < turned + wait:\n", "    if False:\n"),
+    ),
+    *of(
+        "node/roster.py",
+        "unit/test_node_roster.py",
+        ("gone-and-listed", "    if not now:\n        return True\n", "    if not now:\n        return False\n"),
+        ("another-has-it", "device.id not in claimed and ", ""),
+    ),
+    *of(
+        "node/daemon.py",
+        "netns/test_node.py",
+        (
+            "nothing-written-beside-another",
+            "            self._directory.claim()\n        self._watch",
+            "            pass\n        self._watch",
+        ),
+        ("the-one-of-before", "        except (Refused, OSError) as e:\n", "        except FileExistsError as e:\n"),
+    ),
 ]
