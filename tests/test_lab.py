@@ -57,7 +57,7 @@ BOOTS = {
     "hpn node": ((), ("tests/lab/test_node.py",)),
     "InfiniBand": (
         (),
-        tuple(f"tests/lab/infiniband/test_{name}.py" for name in ("vf", "guids", "gone", "node_devices")),
+        tuple(f"tests/lab/infiniband/test_{name}.py" for name in ("vf", "guids", "gone", "node_devices", "node")),
     ),
     "IPoIB": ((), ("tests/lab/infiniband/test_ipoib.py", "tests/lab/infiniband/test_ipoib_gone.py")),
     "failures": (

@@ -42,6 +42,10 @@ static bool bare;
 module_param(bare, bool, 0644);
 MODULE_PARM_DESC(bare, "bind without an RDMA device, as mlx5_core does without mlx5_ib");
 
+static bool unplugged;
+module_param(unplugged, bool, 0644);
+MODULE_PARM_DESC(unplugged, "no port is active, as without a cable");
+
 /* What a PF keeps of a VF. */
 struct tib_vf {
 	u64 node_guid;
@@ -122,8 +126,9 @@ static int tib_query_device(struct ib_device *ib, struct ib_device_attr *attr,
 static int tib_query_port(struct ib_device *ib, u32 port,
 			  struct ib_port_attr *attr)
 {
-	attr->state = IB_PORT_ACTIVE;
-	attr->phys_state = IB_PORT_PHYS_STATE_LINK_UP;
+	attr->state = unplugged ? IB_PORT_DOWN : IB_PORT_ACTIVE;
+	attr->phys_state = unplugged ? IB_PORT_PHYS_STATE_POLLING :
+				       IB_PORT_PHYS_STATE_LINK_UP;
 	attr->max_mtu = attr->active_mtu = IB_MTU_4096;
 	attr->active_speed = IB_SPEED_EDR;
 	attr->active_width = IB_WIDTH_4X;
