@@ -64,6 +64,13 @@ def test_device_information_of_vdpa(root: Path, kind: str) -> None:
             assert body["pci"]["pci-address"] == "0000:3b:00.1"
 
 
+def test_no_device_information_of_several(root: Path) -> None:
+    """An ID of a pooled resource stands for all devices, and a file describes one."""
+    pooled = Offer(resource(sharing=Sharing.SHARED, pooled=True), (Unit("0", (vf(1), vf(2))),))
+    assert answers.grant(pooled, ["0"], root).nodes
+    assert files(root / FOLDER) == {}
+
+
 def test_no_place_for_device_information(root: Path) -> None:
     """That refuses nobody a device."""
     (root / "var").touch()
