@@ -102,10 +102,10 @@ class Kubelet:
         while not self._ends.wait(_LOOK):
             for path in self.registry.glob("[!.]*.sock"):
                 with suppress(FileNotFoundError):
-                    inode = path.stat().st_ino
-                    if self._channels.get(path.name, (0, None))[0] != inode:
+                    made = path.stat().st_ctime_ns  # the number of an inode may be another's before
+                    if self._channels.get(path.name, (0, None))[0] != made:
                         channel = grpc.insecure_channel(f"unix:{path}")
-                        self._channels[path.name] = inode, channel
+                        self._channels[path.name] = made, channel
                         self._run(self._register, path, channel)
 
     def _register(self, path: Path, channel: grpc.Channel) -> None:

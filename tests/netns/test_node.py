@@ -116,6 +116,16 @@ def test_sockets_of_one_that_was_killed(process: NodeProcess) -> None:
         }  # fmt: skip
 
 
+def test_a_socket_that_somebody_removed(process: NodeProcess) -> None:
+    with Kubelet(process.kubelet) as kubelet, process:
+        kubelet.until(NAME, UP)
+        socket = process.registry / "hpn-example.com_rail0.sock"
+        before = socket.stat().st_ctime_ns  # the next one may have the same inode's number
+        socket.unlink()
+        until(lambda: socket.exists() and socket.stat().st_ctime_ns != before)
+        kubelet.until(NAME, UP)
+
+
 def test_it_sleeps(process: NodeProcess) -> None:
     """One thread, and no wake-up without an event."""
     with Kubelet(process.kubelet) as kubelet, process:
