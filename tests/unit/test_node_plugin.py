@@ -174,6 +174,20 @@ def test_the_socket_is_new_if_nobody_comes_back(running: Running, monkeypatch: p
         assert inode() == before
 
 
+def test_the_socket_stays_if_one_comes_back(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "_AWAY", 1.0)
+    before = running.plugin.socket_path.stat().st_ctime_ns
+    with kubelet(running.plugin.socket_path) as one:
+        first = one.watch()
+        next(first)
+        first.cancel()
+        second = one.watch()
+        next(second)
+        threading.Event().wait(1.5)
+        assert running.plugin.socket_path.stat().st_ctime_ns == before
+        second.cancel()
+
+
 def test_closed(tmp_path: Path) -> None:
     """Kubelet's stream ends at once, and another's socket at the same path stays."""
     running = Running(tmp_path / "p.sock")
