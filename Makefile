@@ -1,6 +1,6 @@
 # Everything a target downloads lies in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni); the tree gets dist/ and build/.
 
-.PHONY: help docs protocols demo test plain lab cluster lint binary bench bench-lab clean root
+.PHONY: help docs protocols demo test plain lab cluster lint binary bench bench-lab bench-cluster clean root
 .DEFAULT_GOAL := help
 
 # A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
@@ -99,6 +99,9 @@ bench-lab: binary ## in the lab: VFs with RDMA, against sriov-cni, host-local an
 	@netns-fixtures/setup trace || true
 	@peers=$$(netns-fixtures/peers) && vf_peers=$$(netns-fixtures/peers vf) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers:$$vf_peers packaging/venv python bench/lab.py $(if $(WRITE),--write)
+
+bench-cluster: root binary ## as root: pods with eight rails in the cluster, until they are Ready; WRITE=1 as above
+	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/cluster.py $(if $(WRITE),--write)
 
 clean: ## remove what was built in the tree
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
