@@ -81,8 +81,13 @@ def may_have_escaped(inside: Rtnl, search: Search, *, knows: int) -> bool:
 def stacked(index: int, pod: Pod | None) -> Search | None:
     """The search for what the pod made over a device that has come home from it, where the device has this ifindex (0:
     it has not); that hangs on it still.  None if there is nothing to be looked for."""
+    if not index or not pod:
+        return None
     search = Search(index)
-    return search if index and pod and may_have_escaped(pod.rtnl, search, knows=0) else None
+    with netns.hold_open("/proc/self/ns/net") as own:
+        # With the move home the kernel has told the pod's namespace the host's number (netif_change_net_namespace).
+        knows = int(nsid.number(pod.rtnl, own) >= 0)
+    return search if may_have_escaped(pod.rtnl, search, knows=knows) else None
 
 
 def remove(search: Search, entry: Entry, record: Record, pod: Pod | None) -> str:
