@@ -1,6 +1,7 @@
 """A host of the cluster: booted, cut from its power, wired to the switch; and the services that run on it."""
 
 import json
+import socket
 import subprocess
 import sys
 import zlib
@@ -35,12 +36,16 @@ class Wire:
 
 @dataclass
 class Service:
-    """A daemon of a host, by the number it has there.  It is the child of the host's first process."""
+    """A daemon of a host, by the number it has there.  It is the child of the host's first process.
+
+    One that ``notifies`` has started when it says so, as with systemd's Type=notify.
+    """
 
     host: "Host"
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+    notifies: bool = False
 
     @property
     def log(self) -> Path:
@@ -57,8 +62,20 @@ class Service:
     def start(self) -> None:
         if self.pid:
             raise Failed(f"{self.host.name}: {self.name} runs already")
-        words = ["env", *(f"{key}={value}" for key, value in self.environment.items()), *self.command]
-        self.host.run("sh", "-ec", START, "sh", self.name, f"/var/log/{self.name}.log", *words)
+        words = [*(f"{key}={value}" for key, value in self.environment.items()), *self.command]
+        if not self.notifies:
+            self._start(words)
+            return
+        inside = f"/var/log/{self.name}.notify"
+        path = self.host.path(inside)
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+            ready.bind(str(path))
+            ready.settimeout(60)
+            self._start([f"NOTIFY_SOCKET={inside}", *words])
+            while ready.recv(1 << 12) != b"READY=1":
+                pass
+        path.unlink()
 
     def stop(self) -> None:
         """Ask it to end, and wait until it has."""
@@ -71,6 +88,9 @@ class Service:
     def restart(self) -> None:
         self.stop()
         self.start()
+
+    def _start(self, words: Sequence[str]) -> None:
+        self.host.run("sh", "-ec", START, "sh", self.name, f"/var/log/{self.name}.log", "env", *words)
 
     def _end(self, signal: str) -> None:
         if pid := self.pid:

@@ -3,9 +3,11 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from cluster.host import Host
+from cluster.host import Host, Service
 from cluster.space import PATH
 
 HERE = Path(__file__).parent
@@ -77,6 +79,15 @@ def node_services(host: Host, programs: Path, server: str) -> None:
     host.add_service("agent", ["/opt/cni/bin/hpn", "agent"])
     host.add_service("node", ["/opt/cni/bin/hpn", "node"])
     host.at_boot += ["agent", "containerd", "kubelet"]
+
+
+def offer(host: Host, *resources: Mapping[str, Any]) -> Service:
+    """hpn node, which offers these, and is there before kubelet from the next boot on; not started."""
+    host.path("/etc/cni/node.json").write_text(json.dumps({"resources": resources}))
+    service = host.add_service("node", ["/opt/cni/bin/hpn", "node", "--config", "/etc/cni/node.json"])
+    service.notifies = True
+    host.at_boot.insert(0, service.name)
+    return service
 
 
 def add(host: Host, program: str | Path, **options: str) -> None:

@@ -6,7 +6,6 @@ was there before, and stays.  The first rail has three devices, one for each: wh
 """
 
 import itertools
-import json
 import random
 import time
 from collections.abc import Iterator
@@ -19,15 +18,15 @@ import pytest
 from cluster import manifests
 from cluster.host import Host
 from cluster.multus import podresources
+from cluster.services import offer
 from cluster.space import Failed, until
 from cluster.two_nodes import Cluster
 
 RAILS = 4
 RESOURCE = "hpn.test/rail0"
-OFFERED = {"resources": [{"name": RESOURCE, "kind": "master", "count": 3, "selectors": {"ifNames": ["rail0"]}}]}
+OFFERED = {"name": RESOURCE, "kind": "master", "count": 3, "selectors": {"ifNames": ["rail0"]}}
 KILLED = (("kubelet",), ("containerd",), ("agent", "containerd"), ("node",), ("agent", "kubelet", "node"))
 POWER = ("power",)
-CONFIG = "/etc/cni/node.json"
 # 20 kills and 5 power cuts.
 ROUNDS = {"node1": 2 * KILLED + 3 * (POWER,), "node2": 2 * KILLED + 2 * (POWER,)}
 # About as long as Multus takes for two pods.
@@ -39,9 +38,7 @@ PATIENCE = 90
 def offering(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster, whose nodes offer devices from their boot on."""
     for node in cluster.nodes.values():
-        node.path(CONFIG).write_text(json.dumps(OFFERED))
-        node.add_service("node", ["/opt/cni/bin/hpn", "node", "--config", CONFIG]).start()
-        node.at_boot.insert(0, "node")
+        offer(node, OFFERED).start()
     yield cluster
     cluster.delete("pods", "--all", "--namespace=default")
     for node in cluster.nodes.values():
