@@ -3,7 +3,7 @@
 A block ```json that has "plugins" is a network configuration, as a file in /etc/cni/net.d, or in the directory beside
 it that the fence names ("json rail1.d"); "json wrong" is one that hpn refuses.  A block ```console is what was typed,
 and what came out: a line that begins with "node# " or "pod1# " is a command on the node or in a pod.  "console lab"
-needs the lab's hardware.
+needs the lab's hardware.  "sh node" and "sh kubectl" are typed in tests/cluster, with the files that "yaml NAME" shows.
 """
 
 import json

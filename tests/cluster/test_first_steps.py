@@ -1,0 +1,108 @@
+"""The page's way from nothing to two pods, typed as it stands there; and install.md's way back."""
+
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import image
+from cluster.host import Host
+from cluster.two_nodes import Cluster
+from pages import ROOT, sections
+
+UNIT = "hpn-node.service"
+
+
+def steps() -> dict[str, str]:
+    """The blocks of the page's first section, by their kind."""
+    page = ROOT / "docs" / "kubernetes.md"
+    (section,) = (one for one in sections(page) if one.title == "From nothing to two pods with RDMA")
+    return {block.kind: block.text for block in section.blocks}
+
+
+def removal() -> list[str]:
+    """The lines that install.md has for the end."""
+    (section,) = (one for one in (ROOT / "docs" / "install.md").read_text().split("\n## ") if one.startswith("Remove"))
+    return [line.strip() for line in section.splitlines() if line.startswith(" " * 7)]
+
+
+def left(node: Host) -> str:
+    """What the node has of hpn, by names.  What hides a file of the machine's is below /run/written."""
+    names = ("-name", "*hpn*", "-o", "-name", "*example.com*")
+    return node.run("find", "/etc", "/opt/cni", "/run", "/var/lib", "-path", "/run/written", "-prune", "-o",
+                    "(", *names, ")", "-print").stdout  # fmt: skip
+
+
+@pytest.fixture
+def tree(whole: Cluster) -> Iterator[Path]:
+    """A folder that is as the tree after `make binary`, where all hosts see it."""
+    with tempfile.TemporaryDirectory(prefix="hpn-test-") as folder:
+        Path(folder, "packaging").symlink_to(ROOT / "packaging")
+        Path(folder, "dist").mkdir()
+        shutil.copy(whole.nodes["node1"].path("/opt/cni/bin/hpn"), Path(folder, "dist"))
+        yield Path(folder)
+
+
+def typed(node: Host, line: str, folder: Path) -> str:
+    """What a line prints; systemd's are done as systemd does them."""
+    words = line.split()
+    if words[0] == "systemctl":
+        unit = node.run("cat", f"/etc/systemd/system/{UNIT}", check=False).stdout
+        if words[1] == "enable":
+            assert f"ExecStart={' '.join(node.service('node').command)}\n" in unit
+            node.service("node").start()
+        if words[1] == "disable":
+            for name in ("agent", "node"):
+                node.service(name).stop()
+        return ""
+    return node.run("sh", "-ec", f"cd {folder}; {line}").stdout
+
+
+@pytest.fixture
+def bare(cluster: Cluster, tree: Path) -> Iterator[Cluster]:
+    """The cluster, whose nodes have no hpn before the test; and as before after it."""
+    plugins = ("hpn", "hpn-ipam")
+    for node in cluster.nodes.values():
+        node.service("agent").stop()
+        # A host sees the machine's own, which is not the test's to remove from.
+        node.run("mount", "-t", "tmpfs", "tmpfs", "/usr/local/sbin")
+        for name in plugins:
+            node.path(f"/opt/cni/bin/{name}").unlink()
+    yield cluster
+    for node in cluster.nodes.values():
+        node.service("node").stop()
+        node.run("umount", "/usr/local/sbin")
+        for name in plugins:
+            node.path(f"/opt/cni/bin/{name}").unlink(missing_ok=True)
+            shutil.copy(tree / "dist" / "hpn", node.path(f"/opt/cni/bin/{name}"))
+        node.run("rm", "-rf", "/etc/hpn", f"/etc/systemd/system/{UNIT}")
+    cluster.restore()
+
+
+def test_from_nothing_to_two_pods_and_back(bare: Cluster, tree: Path) -> None:
+    page = steps()
+    assert sum(page[kind].count("\n") for kind in ("sh node", "sh kubectl")) == 10
+    for node in bare.nodes.values():
+        said = [typed(node, line, tree) for line in page["sh node"].splitlines()]
+        assert "example.com/rail0" in "".join(said)
+    for kind, text in page.items():
+        if kind.endswith(".yaml"):
+            own = f"image: {image.NAME}, imagePullPolicy: Never, "
+            tree.joinpath(kind.removeprefix("yaml ")).write_text(text.replace("image: busybox, ", own))
+    for line in page["sh kubectl"].splitlines():
+        words = [str(tree / word) if word.endswith(".yaml") else word for word in shlex.split(line)]
+        assert words[0] == "kubectl"
+        said_last = bare.kubectl(*words[1:])
+    assert " 0% packet loss" in said_last
+    given = {pod: bare.execute(pod, "env") for pod in "ab"}
+    assert all("PCIDEVICE_EXAMPLE_COM_RAIL0=" in environ for environ in given.values())
+
+    bare.delete("pod", "a", "b", "--grace-period=1")
+    bare.delete("network-attachment-definition", "rail0")
+    for node in bare.nodes.values():
+        assert (node.attachments(), node.leases()) == ([], [])
+        for line in removal():
+            typed(node, line, tree)
+        assert left(node) == ""
