@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -66,15 +67,16 @@ class Directory:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as e:
-            holder = os.read(fd, 20).decode(errors="replace").strip()
+            holder = os.read(fd, 20).decode(errors="replace").strip() or "unknown"
             os.close(fd)
             raise Taken(
                 f"{self.path}: another hpn node (process {holder}) serves there; stop one of them: systemctl disable "
                 "--now hpn-node, or delete the DaemonSet"
             ) from e
-        os.ftruncate(fd, 0)
-        os.write(fd, f"{os.getpid()}\n".encode())
         self._lock = fd
+        with suppress(OSError):  # the disk is full; the number is only for the sentence above
+            os.ftruncate(fd, 0)
+            os.write(fd, f"{os.getpid()}\n".encode())
         for left in (*self.path.glob("hpn-*.sock"), *self.path.glob(".hpn-*.sock")):
             left.unlink(missing_ok=True)
         return True

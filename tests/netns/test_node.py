@@ -105,6 +105,14 @@ def test_a_directory_that_cannot_be_written(process: NodeProcess) -> None:
         assert process.says("Read-only file system; kubelet hears of nothing until it can be written")
 
 
+def test_a_directory_without_room(process: NodeProcess) -> None:
+    """A socket takes no room, and the lock's content may be missing."""
+    process.registry.mkdir(parents=True)
+    process.mounts += [f"mount -t tmpfs -o size=4k tmpfs {process.registry}", f"yes > {process.registry}/full || true"]
+    with process:
+        assert process.says("serves example.com/rail0")
+
+
 def test_sockets_of_one_that_was_killed(process: NodeProcess) -> None:
     process.registry.mkdir(parents=True)
     for name in ("hpn-example.com_gone.sock", ".hpn-example.com_gone.sock", "other.sock"):
