@@ -228,8 +228,14 @@ class Daemon:
 def say(sentence: str) -> None:
     """Write a line for systemd's journal."""
     with suppress(OSError):  # nobody may read stderr any more, and a message is no reason to stop
-        sys.stderr.write(f"hpn node: {sentence}\n")
+        sys.stderr.write(plain(f"hpn node: {sentence}\n"))
         sys.stderr.flush()
+
+
+def plain(text: str) -> str:
+    """The text with escapes for what moves a terminal's cursor, and for what is no text: a VF that comes home has the
+    name that its pod has given it."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

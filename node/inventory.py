@@ -194,7 +194,10 @@ class _Look:
         owners = {name: device for device in found.values() for name in device.netdevs}
         for name in sysfs.names(f"{self.root}/class/net"):
             path = f"{self.root}/class/net/{name}"
-            if name in owners or not (link_type := self._link_type((name,))):
+            # Its name is the device's ID, which kubelet takes only as text, and which no other device may have.
+            if name in owners or name in found or not (name.isascii() and name.isprintable()):
+                continue
+            if not (link_type := self._link_type((name,))):
                 continue
             inside = sysfs.names(path)
             if "brport" in inside or ("device" in inside and _is_of(path, found)):

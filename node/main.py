@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from node import flags, reading
-from node.daemon import Daemon, say
+from node.daemon import Daemon, plain, say
 from node.directory import Taken
 from node.flags import Flags
 from node.loop import Loop
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str], version: str) -> int:
         from node import check  # noqa: PLC0415  # the daemon needs none of it
 
         text, status = check.answer(asked.check, prefix=asked.prefix, cdi=asked.cdi, as_json=asked.json)
-        sys.stdout.write(text)
+        sys.stdout.write(plain(text))
         return status
     try:
         _serve(asked)

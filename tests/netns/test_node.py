@@ -1,6 +1,8 @@
 """hpn node, with interfaces that pods share: who is told what, and when.  The NICs are in tests/lab/test_node.py."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from kubelet import Kubelet
 from node_process import NodeProcess
+from sysfs_tree import Tree
 from topology import Host, ip, until
 
 NAME = "example.com/rail0"
@@ -52,6 +55,30 @@ def test_a_device_goes_and_comes(process: NodeProcess) -> None:
         assert process.says("unhealthy: rail0 of example.com/rail0: it is gone")
         ip("link", "add", "rail0", "up", "type", "veth", "peer", "name", "fabric")
         assert kubelet.until(NAME, UP) < 1
+
+
+@pytest.mark.parametrize("name", ["odd\udcff", "odd\x1b[31m"])
+def test_an_interface_whose_name_is_no_text(process: NodeProcess, name: str) -> None:
+    """It is no device, and the others stay."""
+    process.write([RESOURCE | {"selectors": {"kinds": ["netdev"]}}])
+    with Kubelet(process.kubelet) as kubelet, process:
+        there = UP | {"fabric-0": True, "fabric-1": True}
+        kubelet.until(NAME, there)
+        ip("link", "add", name, "type", "veth", "peer", "name", "far9")
+        assert kubelet.until(NAME, there | {"far9-0": True, "far9-1": True}) < 1
+
+
+def test_a_name_that_a_pod_gave_a_vf(process: NodeProcess) -> None:
+    """What is printed of it moves no terminal's cursor, and ends nothing."""
+    process.write([{"name": "example.com/pf", "kind": "pf", "selectors": {"ifNames": ["no"]}}])
+    tree = Tree(process.folder / "sys")
+    tree.netdev("odd\udcff\x1b[31m", tree.pci("0000:3b:00.0"))
+    check = f"exec {sys.executable} -m ctl node --check {process.file}"
+    script = f"mount --bind {process.folder}/sys /sys && {check}"
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"odd\udcff\x1b[31m" in done.stdout
+    assert b"\x1b" not in done.stdout
 
 
 def test_kubelet_comes_later_and_is_restarted(process: NodeProcess) -> None:
