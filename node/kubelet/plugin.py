@@ -50,9 +50,12 @@ class Plugin:
         self._said = ""
 
     def open(self) -> None:
-        """Make the socket, by which kubelet finds the plugin.  Raises Unusable, OSError."""
-        self._stop()
+        """Make the socket, by which kubelet finds the plugin, in the place of the one before.
+
+        Raises Unusable, OSError; then the one before goes on.
+        """
         listener = sockets.bind(self.socket_path)
+        self._stop()
         self._made = sockets.inode(self.socket_path)
         self._server = Server(self._loop, listener, self._methods(), self._tell_log)
 
@@ -127,7 +130,8 @@ class Plugin:
         try:
             self.open()
         except OSError as e:
-            self._say_once(f"{self.full_name}: {self.socket_path}: {e.strerror or e}")
+            self._say_once(f"{self.full_name}: {self.socket_path}: {e.strerror or e}; it is tried again")
+            self._renewal = self._loop.after(_AWAY, self._renew)
 
     def _list(self) -> bytes:
         return device_plugin.ListAndWatchResponse(

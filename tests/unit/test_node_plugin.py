@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from topology import until
 from unit.node_kubelet import Kubelet, kubelet
 
 from node.answers import Refused
@@ -172,6 +173,29 @@ def test_the_socket_is_new_if_nobody_comes_back(running: Running, monkeypatch: p
         before = inode()
         threading.Event().wait(0.5)
         assert inode() == before
+
+
+def test_a_new_socket_is_tried_for_until_it_can_be_made(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old one goes on meanwhile."""
+    monkeypatch.setattr(plugins, "_AWAY", 0.2)
+    path = running.plugin.socket_path
+    in_the_way = path.with_name(f".{path.name}")
+    in_the_way.mkdir()
+    old = path.with_name("old")
+    os.link(path, old)
+    before = path.stat().st_ino
+    with kubelet(path) as one:
+        stream = one.watch()
+        next(stream)
+        stream.cancel()
+        until(lambda: running.said)
+        assert one.info().name == "rdma/hca"
+    in_the_way.rmdir()
+    until(lambda: path.stat().st_ino != before)
+    old.unlink()
+    with kubelet(path) as one:
+        assert next(one.watch()).devices
+    assert len(running.said) == 1
 
 
 def test_the_socket_stays_if_one_comes_back(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
