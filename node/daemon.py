@@ -148,6 +148,7 @@ class Daemon:
         now, patience = time.monotonic(), Patience(self._settings.down_after, self._settings.up_after)
         facts = self._facts()
         judged = [key for served, _ in self._served.values() for key in served.judged]
+        self._watch.moved.intersection_update(key.id for key in judged)
         before, self._health = (
             self._health,
             {key: step(self._health.get(key), self._observe(key, facts), now, patience) for key in judged},

@@ -43,7 +43,8 @@ class Watch:
 
     - ``links``: the links of the host's namespace, by name.
     - ``failed``: the addresses of the devices whose firmware has failed.
-    - ``moved``: the names of the interfaces that were moved to another namespace and have not come back.
+    - ``moved``: the names of the interfaces that were moved to another namespace and have not come back, while
+      ``software`` is true.  Whoever reads it forgets names in it: each pod has one.
     - ``software``: whether interfaces without a device below them count as devices, as those of pods' bridges are.
     """
 
@@ -95,6 +96,7 @@ class Watch:
 
     def _name_links(self) -> None:
         self.links = {link.name: link for link in self._by_index.values()}
+        self.moved -= self.links.keys()
 
     def _hear_links(self) -> None:
         for kind, body in self._messages(self._sockets[0]):
@@ -104,9 +106,10 @@ class Watch:
             before = self._by_index.pop(link.index, None)
             if kind == RTM_NEWLINK:
                 self._by_index[link.index] = link
-                self.moved.discard(link.name)
-            elif _IFLA_NEW_NETNSID in netlink.attributes(body[LINK.size :]):
+            elif self.software and _IFLA_NEW_NETNSID in netlink.attributes(body[LINK.size :]):
                 self.moved.add(link.name)
+            else:
+                self.moved.discard(link.name)
             if kind == RTM_DELLINK or not before or before.name != link.name:
                 if self.software or link.device:
                     self._tell(devices=True)

@@ -88,6 +88,29 @@ def test_more_than_the_socket_holds(heard: Heard) -> None:
     assert not heard.watch.links["rail9"].carrier
 
 
+def test_an_interface_that_came_home_unheard(heard: Heard, pod: Pod) -> None:
+    """It is no pod's any more, so its end is one."""
+    heard.watch.software = True
+    ip("link", "add", "link", "rail0", "name", "d0", "type", "macvlan")
+    ip("link", "set", "d0", "netns", pod.name)
+    heard.next()
+    assert heard.watch.moved == {"d0"}
+    heard.watch._sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    for turn in range(30):
+        ip("link", "set", "rail0", "up" if turn % 2 else "down")
+    pod.ip("link", "set", "d0", "netns", str(os.getpid()))
+    heard.next()
+    ip("link", "delete", "d0")
+    assert (heard.next(), heard.watch.moved) == ([True], set())
+
+
+def test_pods_interfaces_are_not_kept_in_mind(heard: Heard, pod: Pod) -> None:
+    """Each pod of another plugin's has one, of another name."""
+    ip("link", "add", "link", "rail0", "name", "d0", "type", "macvlan")
+    ip("link", "set", "d0", "netns", pod.name)
+    assert (heard.next(), heard.watch.moved) == ([], set())
+
+
 def test_messages_in_the_kernels_name(heard: Heard) -> None:
     """A process with CAP_NET_ADMIN in this namespace may send to the group."""
     index = heard.watch.links["rail0"].index
