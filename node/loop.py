@@ -7,6 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Final
+
+_ALARMS: Final = 64
 
 
 @dataclass(order=True)
@@ -29,6 +32,7 @@ class Loop:
         self._poll = select.epoll()
         self._calls = dict[int, tuple[Callable[[], None], Callable[[], None] | None]]()
         self._alarms = list[Alarm]()
+        self._most = _ALARMS  # before those that are cancelled are thrown away
         self._numbers = count()
         self._running = False
 
@@ -50,6 +54,10 @@ class Loop:
 
     def after(self, seconds: float, call: Callable[[], None]) -> Alarm:
         """Call once, so many seconds from now."""
+        if len(self._alarms) > self._most:
+            self._alarms = [alarm for alarm in self._alarms if not alarm.cancelled]
+            heapq.heapify(self._alarms)
+            self._most = 2 * len(self._alarms) + _ALARMS
         alarm = Alarm(time.monotonic() + seconds, next(self._numbers), call)
         heapq.heappush(self._alarms, alarm)
         return alarm

@@ -1,12 +1,13 @@
 """The loop calls back for what it was told to, and sleeps otherwise."""
 
+import gc
 import os
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from node.loop import Loop
+from node.loop import Alarm, Loop
 
 
 @pytest.fixture
@@ -57,6 +58,18 @@ def test_times_come_in_order(loop: Loop) -> None:
     loop.after(0, lambda: calls.append("first"))
     loop.run()
     assert calls == ["first", "second"]
+
+
+def test_what_is_cancelled_takes_no_memory(loop: Loop) -> None:
+    """An event may put off an hour's alarm thousands of times."""
+    calls = list[str]()
+    for _ in range(1000):
+        loop.after(3600, loop.stop).cancel()
+    loop.after(0.01, lambda: calls.append("last"))
+    loop.after(0.02, loop.stop)
+    assert len([one for one in gc.get_objects() if isinstance(one, Alarm)]) < 200
+    loop.run()
+    assert calls == ["last"]
 
 
 def test_it_sleeps(loop: Loop, pipe: tuple[int, int]) -> None:
