@@ -2,12 +2,14 @@
 
 A unit that leaves the list looks to kubelet as if the node had never had it, and says nothing to the pod that has it.
 So a device that is gone, or has lost its driver, stays in the list, as unhealthy, until the configuration is read anew.
+Of the interfaces made of software only those stay that a selector names: of others a node may have a new one, of a new
+name, with each pod.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from node.model import Device, Offer, Unit
+from node.model import Device, Kind, Offer, Unit
 
 
 def keep(before: Mapping[str, Offer], now: Iterable[Offer], devices: Mapping[str, Device]) -> dict[str, Offer]:
@@ -23,6 +25,8 @@ def keep(before: Mapping[str, Offer], now: Iterable[Offer], devices: Mapping[str
         old = before[name].units if name in before else ()
         there = {unit.id for unit in offer.units}
         units = [unit for unit in old if unit.id not in there and _stays(unit, devices, claimed)]
+        named = {netdev for selector in offer.resource.selectors for netdev in selector.netdevs}
+        units = [unit for unit in units if all(d.kind is not Kind.NETDEV or d.id in named for d in unit.devices)]
         kept[name] = replace(offer, units=(*offer.units, *units))
     return kept
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.model import Device, Kind, Offer, Resource, Sharing, Unit
+from node.model import Device, Kind, Offer, Resource, Selector, Sharing, Unit
 from node.roster import keep
 
 VF = Device("0000:3b:00.2", Kind.VF, driver="mlx5_core", netdevs=("eth3v0",))
@@ -33,6 +33,15 @@ def test_all_there() -> None:
 
 def test_gone() -> None:
     assert keep(BEFORE, [offer(unit(OTHER))], devices(OTHER))["rdma/vf"].units == (unit(OTHER), unit(VF))
+
+
+@pytest.mark.parametrize(("names", "stays"), [(frozenset({"bond0"}), True), (frozenset[str](), False)])
+def test_an_interface_of_software_is_gone(names: frozenset[str], stays: bool) -> None:  # a parameter
+    """If none is named, each pod's may be one, and the list would grow for ever."""
+    master = Resource("rdma", "vf", Sharing.SHARED, (Selector(netdevs=names),))
+    bond = unit(Device("bond0", Kind.NETDEV, netdevs=("bond0",)), name="bond0-0")
+    kept = keep({"rdma/vf": Offer(master, (bond,))}, [Offer(master, ())], {})
+    assert kept["rdma/vf"].units == (bond,) * stays
 
 
 def test_without_its_driver() -> None:
