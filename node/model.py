@@ -7,6 +7,11 @@ devices, ``offers`` puts the devices into the resources, ``answers`` says what a
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from typing import Final
+
+# IDs of one resource.  kubelet reads no message of more than 4 MiB, and so many IDs with their NUMA node take half of
+# that.
+MOST: Final = 50_000
 
 
 class Sharing(Enum):

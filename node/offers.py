@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from node.model import Device, Kind, Offer, PfName, Resource, Selector, Sharing, Unit
+from node.model import MOST, Device, Kind, Offer, PfName, Resource, Selector, Sharing, Unit
 
 # The remedy where nothing is found.
 LOOK = "hpn node --check shows what there is to select"
@@ -32,6 +32,7 @@ def offers(resources: Sequence[Resource], devices: Sequence[Device]) -> tuple[tu
         for device in ours:
             owners.setdefault(device.id, resource)
         made.append(Offer(resource, tuple(_units(resource, tuple(ours)))))
+        said += _too_many(resource, ours)
     return tuple(made), tuple(dict.fromkeys(said))
 
 
@@ -143,7 +144,22 @@ def _units(resource: Resource, devices: tuple[Device, ...]) -> Iterator[Unit]:
     elif resource.pooled:
         yield from (Unit(str(number), devices) for number in range(resource.count if devices else 0))
     else:
-        yield from (Unit(f"{device.id}-{n}", (device,)) for device in devices for n in range(resource.count))
+        count = _shares(resource, devices)
+        yield from (Unit(f"{device.id}-{n}", (device,)) for device in devices for n in range(count))
+
+
+def _shares(resource: Resource, devices: Sequence[Device]) -> int:
+    """How many containers may share each of these devices, so that kubelet can read the list."""
+    return min(resource.count, MOST // max(len(devices), 1))
+
+
+def _too_many(resource: Resource, devices: Sequence[Device]) -> Iterator[str]:
+    is_each = resource.sharing is Sharing.SHARED and not resource.pooled
+    if is_each and (count := _shares(resource, devices)) < resource.count:
+        yield (
+            f"{_title(resource)} has {len(devices)} devices for {resource.count} containers each, and kubelet takes at "
+            f"most {MOST} IDs; {count} are offered of each, so lower count"
+        )
 
 
 def _title(resource: Resource) -> str:

@@ -6,9 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from node.config import values
 from node.config.functions import entries
-from node.config.peers import MOST, named_well, refuse_twins
+from node.config.peers import named_well, refuse_twins
 from node.config.refused import Refused, because, shown
-from node.model import Kind, Resource, Selector, Settings, Sharing, Verbs
+from node.model import MOST, Kind, Resource, Selector, Settings, Sharing, Verbs
 
 PROGRAM: Final = "hpn"
 _Seconds = Annotated[float, Field(ge=0, le=3600)]
@@ -57,7 +57,7 @@ class Entry(Section):
     Default: all; of `pf` and `master` required
     Refused: empty list"""
     count: Annotated[int, Field(ge=1, le=MOST)] | None = None
-    """How many containers may share each device; with `pooled`, all of them.
+    """How many containers may share each device; with `pooled`, all of them. A resource has 50000 IDs at most.
     Default: `100`
     Refused: with other kinds than `shared` and `master`"""
     pooled: bool = False

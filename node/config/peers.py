@@ -14,8 +14,6 @@ from node.config.refused import Refused, because, below, meant, shown
 from node.model import Resource
 from node.naming import why_refused
 
-# kubelet reads no message of more than 4 MiB, and so many IDs with their NUMA node take half of that.
-MOST: Final = 50_000
 _SAID: Final = 10  # unknown keys of one object
 
 Texts = Annotated[list[str], Field(default_factory=list)]

@@ -165,6 +165,17 @@ def test_units() -> None:
     assert empty.units == ()
 
 
+def test_more_ids_than_kubelet_takes() -> None:
+    """Its gRPC reads no list of more than 4 MiB."""
+    asked = resource("r", Selector(kinds=frozenset({Kind.VF})), sharing=Sharing.SHARED, count=40_000)
+    (made,), said = offers([asked], ALL)
+    assert len(made.units) == 3 * 16_666
+    assert len({unit.id for unit in made.units}) == len(made.units)
+    assert [sentence for sentence in said if "at most 50000 IDs; 16666 are offered of each" in sentence]
+    (made,), said = offers([asked], VFS[:1])
+    assert (len(made.units), said) == (40_000, ())
+
+
 def test_many_devices_are_not_all_named() -> None:
     many = [Device(f"d{n}", Kind.VF) for n in range(9)]
     _, said = offers([resource("a", Selector()), resource("b", Selector())], many)
