@@ -23,7 +23,7 @@ from node.watch import Watch
 # dozens, and every VF of theirs is an event.
 _REST: Final = 10
 _LONGEST_REST: Final = 0.5
-_AGAIN: Final = 5.0  # seconds until a look that failed is repeated
+_AGAIN: Final = 5.0  # seconds until what failed is tried again: a look, or the writing of what others read
 _NAMED: Final = 8  # devices that one line names
 _GONE: Final = Observation("it is gone")
 
@@ -45,6 +45,7 @@ class Daemon:
         self._devices = dict[str, Device]()
         self._said = dict[str, tuple[str, ...]]()
         self._due: Alarm | None = None
+        self._again: Alarm | None = None
         self._devices_changed = self._is_awaited = False
         self._rests_until = 0.0
         settings = read()
@@ -123,7 +124,7 @@ class Daemon:
         kept = roster.keep(before, offered, self._devices)
         for name, offer in kept.items():
             self._offer(name, offer)
-        self._publish(tuple(kept.values()))
+        self._publish()
         self._judge()
 
     def _offer(self, name: str, offer: Offer) -> None:
@@ -135,11 +136,24 @@ class Daemon:
         devices = {device.id for unit in offer.units for device in unit.devices}
         self._say_new(f"offer {name}", f"offers {name}: {_count(len(offer.units), 'unit')} of {_name(devices)}")
 
-    def _publish(self, offered: Sequence[Offer]) -> None:
+    def _publish(self) -> None:
         try:
-            answers.publish(offered)
+            answers.publish([served.offer for served, _ in self._served.values()])
         except OSError as e:
             self._say_new("files", f"{_told(e)}; containers get no device by CDI until it can be written")
+            self._try_again()
+        else:
+            self._said.pop("files", None)
+
+    def _try_again(self) -> None:
+        """Write anew what could not be written, because a disk that has room again is no event."""
+        if not self._again:
+            self._again = self._loop.after(_AGAIN, self._write)
+
+    def _write(self) -> None:
+        self._again = None
+        self._publish()
+        self._bind()
 
     # Whether it is healthy
 
@@ -192,11 +206,9 @@ class Daemon:
             if not self._directory.claim():
                 self._say_new(f"{path}", f"{path} is not there, so no kubelet has run here; it will be seen when it is")
                 return
-        except Taken as e:
-            self._say_new(f"{path}", f"{e}")
-            return
-        except OSError as e:
-            self._say_new(f"{path}", _cannot_write(path, e))
+        except (Taken, OSError) as e:
+            self._say_new(f"{path}", f"{e}" if isinstance(e, Taken) else _cannot_write(path, e))
+            self._try_again()
             return
         self._said.pop(f"{path}", None)
         for name, (_, plugin) in self._served.items():
@@ -213,6 +225,7 @@ class Daemon:
         except OSError as e:
             self._open.discard(name)
             self._say_new(f"socket {name}", f"{name}: {_cannot_write(path, e)}")
+            self._try_again()
             return
         self._open.add(name)
         self._say_new(f"socket {name}", f"serves {name} at {path}")
@@ -241,8 +254,8 @@ def plain(text: str) -> str:
 
 def _cannot_write(path: Path, error: OSError) -> str:
     return (
-        f"{path}: {_told(error)}; kubelet hears of nothing until it can be written: mount it for writing "
-        "(in a DaemonSet without readOnly), then systemctl reload hpn-node, or SIGHUP"
+        f"{path}: {_told(error)}; kubelet hears of nothing until it can be written, which is tried every "
+        f"{_AGAIN:g} s: make room, or mount it for writing (in a DaemonSet without readOnly)"
     )
 
 

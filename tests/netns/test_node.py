@@ -140,6 +140,25 @@ def test_a_directory_without_room(process: NodeProcess) -> None:
         assert process.says("serves example.com/rail0")
 
 
+def test_files_that_cannot_be_written_for_a_time(process: NodeProcess) -> None:
+    """Sockets, for which kubelet's directory has no inode, and CDI files, for which /run has no room."""
+    process.write([RESOURCE | {"cdi": True, "vhostNet": True}])
+    process.registry.mkdir(parents=True)
+    registry = f"mount -t tmpfs -o nr_inodes=3 tmpfs {process.registry}"
+    room = "mount -o remount,size=4k /run && { yes > /run/full || true; }"
+    process.mounts += [registry, f"touch {process.registry}/full", room]
+    with process:
+        inside = Path(f"/proc/{process.process.pid}/root")
+        process.says("containers get no device by CDI until it can be written")
+        process.says("kubelet hears of nothing until it can be written")
+        (inside / "run/full").unlink()
+        (inside / f"{process.registry}"[1:] / "full").unlink()
+        process.says("serves example.com/rail0")
+        cdi = inside / "run/cdi/hpn-example.com_rail0.json"
+        until(lambda: cdi.exists() and "/dev/vhost-net" in cdi.read_text())
+        until(lambda: process.sleeps(1))
+
+
 def test_sockets_of_one_that_was_killed(process: NodeProcess) -> None:
     process.registry.mkdir(parents=True)
     for name in ("hpn-example.com_gone.sock", ".hpn-example.com_gone.sock", "other.sock"):
