@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,8 @@ KIND: Final = "hpn.io/net"
 _VERSION: Final = "0.5.0"  # the first in which a name may begin with a digit
 _START, _END = "hpn-", ".json"
 _LIMIT: Final = 1 << 24  # bytes
+# What a device's name may be; a runtime refuses the whole file for one that is not.
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
 
 def name(resource: Resource, device: Device) -> str:
@@ -65,7 +68,10 @@ def _edits(paths: Sequence[str]) -> dict[str, list[dict[str, str]]]:
 
 
 def _device(resource: Resource, device: Device) -> str:
-    return f"{resource.prefix}_{resource.name}_{device.id}"
+    """Its name in the file.  The kernel lets an interface be called "eth+1", and CDI does not: then it is ":" and the
+    name's bytes, because no interface's name has a colon."""
+    said = device.id if _NAME.fullmatch(device.id) else f":{device.id.encode().hex()}"
+    return f"{resource.prefix}_{resource.name}_{said}"
 
 
 def _file(resource: Resource) -> str:

@@ -1,6 +1,7 @@
 """What others read of a grant in files: device information, and CDI specifications."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,20 @@ def test_no_device_information_of_several(root: Path) -> None:
     pooled = Offer(resource(sharing=Sharing.SHARED, pooled=True), (Unit("0", (vf(1), vf(2))),))
     assert answers.grant(pooled, ["0"], root).nodes
     assert files(root / FOLDER) == {}
+
+
+@pytest.mark.parametrize("name", ["eth+1", "br0-", "rail0"])
+def test_cdi_names_of_interfaces(root: Path, name: str) -> None:
+    """The kernel takes more names than CDI, which refuses the whole file for one."""
+    (root / "sys/class/net" / name).mkdir(parents=True)
+    device = Device(name, Kind.NETDEV, netdevs=(name,), rdma=vf(1).rdma)
+    offer = exclusive(vf(1), device, cdi=True)
+    answers.publish([offer], root)
+    (body,) = files(root / "var/run/cdi").values()
+    names = [entry["name"] for entry in body["devices"]]
+    assert len(set(names)) == 2
+    assert [one for one in names if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_.:-]*[A-Za-z0-9]", one)] == []
+    assert answers.grant(offer, [name], root).cdi == (f"hpn.io/net={names[1]}",)
 
 
 def test_no_place_for_device_information(root: Path) -> None:
