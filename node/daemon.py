@@ -71,7 +71,7 @@ class Daemon:
         try:
             settings = self._read()
         except (Refused, OSError) as e:
-            say(f"{e}; what was read before stays in force")
+            say(f"{_told(e) if isinstance(e, OSError) else e}; what was read before stays in force")
             return
         say(f"reads its configuration anew: {settings.dialect}")
         self._said.pop("configuration", None)
