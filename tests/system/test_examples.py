@@ -12,7 +12,7 @@ from shipped import texts
 from system.machine import ROOT, Machine, Tools
 
 CONFLISTS = sorted((ROOT / "conf").glob("*.conflist"))
-DEFINITIONS = sorted((ROOT / "conf").glob("*.yaml"))
+DEFINITIONS = sorted((ROOT / "conf").glob("nad-*.yaml"))
 # VFs are in the lab only: tests/lab/test_examples.py.
 # So are InfiniBand's, and those of kind host-device are in tests/netns/test_host_device.py.
 ELSEWHERE = ("sriov", "ipoib", "host-device")
