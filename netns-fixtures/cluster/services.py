@@ -12,6 +12,7 @@ from cluster.space import PATH
 
 HERE = Path(__file__).parent
 PKI = "/etc/kubernetes/pki"
+OFFERED = "/etc/cni/node.json"  # on the node's disk, as all of /etc/cni
 # Of user, and group; they are no secret, for nobody but this cluster's hosts reaches its API server.
 USERS = {
     "admin": "system:masters",
@@ -77,16 +78,29 @@ def node_services(host: Host, programs: Path, server: str) -> None:
         "hostname-override": host.name, "node-ip": host.address, "root-dir": "/var/lib/kubelet", "v": "2",
     })  # fmt: skip
     host.add_service("agent", ["/opt/cni/bin/hpn", "agent"])
-    host.add_service("node", ["/opt/cni/bin/hpn", "node"])
+    _hpn_node(host)
     host.at_boot += ["agent", "containerd", "kubelet"]
 
 
 def offer(host: Host, *resources: Mapping[str, Any]) -> Service:
-    """hpn node, which offers these, and is there before kubelet from the next boot on; not started."""
-    host.path("/etc/cni/node.json").write_text(json.dumps({"resources": resources}))
-    service = host.add_service("node", ["/opt/cni/bin/hpn", "node", "--config", "/etc/cni/node.json"])
-    service.notifies = True
+    """hpn node, not started.  It offers these until ``withdraw``; from the next boot on it starts before kubelet."""
+    host.path(OFFERED).write_text(json.dumps({"resources": resources}))
+    service = _hpn_node(host, "--config", OFFERED)
     host.at_boot.insert(0, service.name)
+    return service
+
+
+def withdraw(host: Host) -> None:
+    """End what ``offer`` began: hpn node is stopped, and is again as it was."""
+    host.service("node").stop()
+    host.at_boot.remove("node")
+    host.path(OFFERED).unlink()
+    _hpn_node(host)
+
+
+def _hpn_node(host: Host, *words: str) -> Service:
+    service = host.add_service("node", ["/opt/cni/bin/hpn", "node", *words])
+    service.notifies = True
     return service
 
 

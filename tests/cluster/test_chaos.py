@@ -18,7 +18,7 @@ import pytest
 from cluster import manifests
 from cluster.host import Host
 from cluster.multus import podresources
-from cluster.services import offer
+from cluster.services import offer, withdraw
 from cluster.space import Failed, until
 from cluster.two_nodes import Cluster
 
@@ -42,8 +42,7 @@ def offering(cluster: Cluster) -> Iterator[Cluster]:
     yield cluster
     cluster.delete("pods", "--all", "--namespace=default")
     for node in cluster.nodes.values():
-        node.service("node").stop()
-        node.at_boot.remove("node")
+        withdraw(node)
 
 
 def test_killed_while_pods_are_attached(offering: Cluster) -> None:
@@ -125,9 +124,17 @@ class Rounds:
             raise Failed(f"{e}; it has {self.found()}") from e
         addresses = [address for each in self.node.attachments() for address in each["addresses"]]
         assert len(set(addresses)) == len(addresses), "an address was given twice"
-        kubelet = str(self.node.path("/var/lib/kubelet/pod-resources/kubelet.sock"))
-        given = [podresources.devices("default", self.pod(name), kubelet)[RESOURCE] for name in names]
+        until(lambda: all(self.given(names)), "kubelet to know again which pod has which device", PATIENCE, 0.2)
+        given = self.given(names)
         assert len({*itertools.chain(*given)}) == len(names), f"a device was given twice: {given}"
+
+    def given(self, names: tuple[str, ...]) -> list[list[str]]:
+        """The devices of each pod, says kubelet; none while it does not answer, or has just begun to."""
+        kubelet = str(self.node.path("/var/lib/kubelet/pod-resources/kubelet.sock"))
+        try:
+            return [list(podresources.devices("default", self.pod(n), kubelet).get(RESOURCE, ())) for n in names]
+        except OSError:
+            return [[]]
 
     def has(self, pods: set[str]) -> bool:
         attached, leases, sandboxes = self.found()

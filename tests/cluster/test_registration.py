@@ -8,7 +8,7 @@ import grpc
 import pytest
 from cluster import manifests
 from cluster.host import Host
-from cluster.services import offer
+from cluster.services import offer, withdraw
 from cluster.space import until
 from cluster.two_nodes import RAILS, Cluster
 
@@ -29,9 +29,8 @@ def node(cluster: Cluster) -> Iterator[Host]:
     until(lambda: allocatable(cluster) == DEVICES, "the devices to be allocatable", 30)
     yield one
     cluster.delete("pods", "--all", "--namespace=default")
-    service.stop()
     one.at_boot = at_boot
-    one.at_boot.remove(service.name)
+    withdraw(one)
 
 
 def allocatable(cluster: Cluster) -> int:
