@@ -20,8 +20,8 @@ from typing import Final, Protocol, TypeVar
 CLONE_NEWNET: Final = 0x40000000
 NS_GET_NSTYPE: Final = 0xB703  # man 2 ioctl_ns
 SO_NETNS_COOKIE: Final = 71
-# How often a process that may be ending is looked at, a millisecond apart.
-_ENDING: Final = 20
+# Up to this age, in seconds, a process that we may not look at may be one that we soon may.
+_YOUNG: Final = 1.0
 
 T = TypeVar("T")
 
@@ -175,9 +175,9 @@ def inhabited() -> dict[int, str] | None:
         if root.startswith("net:["):
             found[int(root[5:-1])] = mount_point
     for process in filter(str.isdigit, os.listdir("/proc")):
-        path = f"/proc/{process}/ns/net"
         try:
-            found.setdefault(int(_link_of(path, process)[5:-1]), path)
+            for path, link in _links_of(process):
+                found.setdefault(int(link[5:-1]), path)
         except PermissionError:
             if process != "1":  # init may be beyond us, and is in no pod
                 return None
@@ -186,19 +186,39 @@ def inhabited() -> dict[int, str] | None:
     return found
 
 
+def _links_of(process: str) -> Iterator[tuple[str, str]]:
+    """The paths of its namespaces, and where they lead.  Raises as ``_link_of`` does."""
+    path = f"/proc/{process}/ns/net"
+    try:
+        yield path, _link_of(path, process)
+    except FileNotFoundError:  # its first thread has ended, but others may run on
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with suppress(FileNotFoundError):
+                path = f"/proc/{process}/task/{thread}/ns/net"
+                yield path, _link_of(path, process)
+
+
 def _link_of(path: str, process: str) -> str:
     """Where the link leads.  Raises PermissionError for a process that we may not look at, another OSError for one that
-    has ended."""
-    for _ in range(_ENDING):
+    has ended.
+
+    What a program beyond us starts is beyond us too, until it runs a program of its own or ends.  On a busy machine
+    that takes longer than 20 ms.  So a young process is looked at again and again; an old one stays as it is.
+    """
+    while True:
         try:
             return os.readlink(path)
         except PermissionError:
-            # The kernel answers so about a process that is just ending, too.
-            if process == "1":
+            # The kernel answers so about a process that is just ending, too; then its age cannot be read.
+            if process == "1" or _age(process) > _YOUNG:
                 raise
-            os.stat(f"/proc/{process}")
-            time.sleep(0.001)
-    return os.readlink(path)
+        time.sleep(0.001)
+
+
+def _age(process: str) -> float:
+    """Seconds since it began (man 5 proc_pid_stat, starttime).  Raises OSError if it has ended."""
+    began = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf("SC_CLK_TCK")
 
 
 def holders(number: int) -> Iterator[str]:
@@ -211,9 +231,6 @@ def holders(number: int) -> Iterator[str]:
         root, mount_point = line.split()[3:5]
         if root == name:
             yield mount_point
-    for process in Path("/proc").glob("[0-9]*/ns/net"):
-        try:
-            if str(process.readlink()) == name:
-                yield str(process)
-        except OSError:  # it ended while we looked
-            continue
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # it ended while we looked, or is beyond us
+            yield from (path for path, link in _links_of(process) if link == name)

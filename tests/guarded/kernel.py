@@ -24,8 +24,8 @@ GUARDS = [
         ),
         (
             "a-process-is-enough",
-            "            found.setdefault(int(_link_of(path, process)[5:-1]), path)",
-            "            _link_of(path, process)",
+            "                found.setdefault(int(link[5:-1]), path)",
+            "                pass",
         ),
         ("a-mount-is-enough", '        if root.startswith("net:["):', "        if False:"),
         (

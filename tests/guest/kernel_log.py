@@ -2,6 +2,8 @@
 
 import os
 import re
+import time
+from collections.abc import Iterator
 from typing import Self
 
 WARNING = 4  # and everything below it is worse
@@ -25,6 +27,43 @@ HARMLESS = re.compile(
     r"|clocksource: Long readout interval|hrtimer: interrupt took|workqueue: \S+ hogged CPU|perf: interrupt took"
     r"|igbvf 0000:\S+ (\S+: )?(Vlan id \d+|Failed to remove vlan id|failed to kill vid|Failed to add vlan id)"
 )
+# A WARN is one complaint from its first line to its last, and one of these is harmless.  igbvf_close warns that the
+# driver's reset is under way (igbvf_reset_task): a task without the RTNL lock, which igbvf_close does not wait for.
+# The driver starts it when packets are left as the link goes down, or when the PF was reset.  So no caller can know
+# that this is no time to close a VF, or to move it, which closes it.  Both call igbvf_down, where napi_disable has one
+# of them wait.
+HARMLESS_WARN = re.compile(r"WARNING: (?=.*drivers/net/ethernet/intel/igbvf/netdev\.c:\d+).*\bigbvf_close\+0x")
+_BEGINS, _ENDS = "------------[ cut here ]------------", "---[ end trace "
+
+
+class Complaints:
+    """Makes complaints of messages: their level, and what they say."""
+
+    def __init__(self) -> None:
+        self._warn = list[str]()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a WARN has begun and not ended."""
+        return bool(self._warn)
+
+    def of(self, level: int, text: str) -> Iterator[str]:
+        """What is complained of now that this was said."""
+        if text.startswith(_BEGINS):
+            yield from self.end()
+            self._warn = [text]
+        elif self._warn:
+            self._warn.append(text)
+            if text.startswith(_ENDS):
+                yield from self.end()
+        elif level <= WARNING and not HARMLESS.match(text):
+            yield text
+
+    def end(self) -> Iterator[str]:
+        """Nothing more is said."""
+        warn, self._warn = self._warn, []
+        if warn and not (warn[-1].startswith(_ENDS) and HARMLESS_WARN.match(warn[1])):
+            yield "\n".join(warn)
 
 
 class KernelLog:
@@ -41,16 +80,18 @@ class KernelLog:
         os.close(self._fd)
 
     def complaints(self) -> list[str]:
-        """The messages since the last look that are warnings or worse, but for harmless ones."""
-        found = []
+        """What was said since the last look that is a warning or worse, but for what is harmless."""
+        found, complaints, deadline = list[str](), Complaints(), time.monotonic() + 10
         while True:
             try:
                 record = os.read(self._fd, 8192).decode(errors="replace")
             except BlockingIOError:
-                return found
+                if not complaints.unfinished or time.monotonic() > deadline:
+                    return [*found, *complaints.end()]
+                time.sleep(0.01)
+                continue
             except BrokenPipeError:
                 found.append("messages were lost: the log was full before it was read")
                 continue
             prefix, _, text = record.partition(";")
-            if int(prefix.split(",")[0]) % 8 <= WARNING and not HARMLESS.match(text):
-                found.append(text.strip())
+            found += complaints.of(int(prefix.split(",")[0]) % 8, text.strip())

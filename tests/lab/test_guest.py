@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from guest.kernel_log import KernelLog
 from guest.machine import Guest, hardware, plug, rdma, unplug
 from guest.qmp import Monitor
 from topology import Pod, ip, until
@@ -105,3 +106,18 @@ def test_a_cable_can_be_pulled(guest: Guest) -> None:
         with Monitor() as monitor:
             monitor.command("set_link", name="pf1", up=up)
         until(lambda up=up: carrier.read_text() == f"{up:d}\n")
+
+
+@pytest.mark.parametrize(
+    ("where", "complaints"),
+    [("intel/igbvf/netdev.c:1 igbvf_close+0x1/0x2", 0), ("intel/igbvf/netdev.c:1 igbvf_open+0x1/0x2", 1)],
+)
+def test_what_fails_of_the_kernels_log(kernel_log: KernelLog, where: str, complaints: int) -> None:
+    """A WARN but for one, which comes line by line."""
+    first, last = "------------[ cut here ]------------", "---[ end trace 0000000000000000 ]---"
+    with Path("/dev/kmsg").open("w") as kmsg:
+        for line in (first, f"WARNING: CPU: 0 PID: 1 at drivers/net/ethernet/{where}", "RIP: 0010", last):
+            kmsg.write(f"<4>{line}\n")
+            kmsg.flush()
+    assert len(kernel_log.complaints()) == complaints
+    assert kernel_log.complaints() == []

@@ -3,18 +3,20 @@
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from topology import Host, Pod, ip
+from topology import Host, Pod, ip, until
 from unit.ipam_calls import Net
 
 from cni.kernel import netns
 from ipam import main
 
 TWO = {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.2", "rangeEnd": "10.0.0.3"}
+ROOT = Path(__file__).parents[2]
 MakePod = Callable[[], Pod]
 
 
@@ -119,6 +121,24 @@ def test_a_process_in_it_is_enough(net: Net, make_pod: MakePod) -> None:
     assert add(net, new) == freed
 
 
+def test_a_process_whose_first_thread_has_ended(net: Net, make_pod: MakePod) -> None:
+    """Its own link leads nowhere; the thread that waits for its input's end is in the namespace."""
+    lives, other, new = make_pod(), make_pod(), make_pod()
+    freed = add(net, lives)
+    add(net, other)
+    program = (
+        "import ctypes, sys, threading as t; t.Thread(target=sys.stdin.read).start(); ctypes.CDLL(None).pthread_exit(0)"
+    )
+    command = ["ip", "netns", "exec", lives.name, sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        until(lambda: ") Z " in Path(f"/proc/{process.pid}/stat").read_text())
+        number = lives.inode()
+        lives.gone()
+        assert call(net, "ADD", new)["code"] == 103
+        assert list(netns.holders(number))
+    assert add(net, new) == freed
+
+
 def test_by_the_path_of_a_process(net: Net, make_pod: MakePod) -> None:
     """As container runtimes without named namespaces call it."""
     pod, other, new = make_pod(), make_pod(), make_pod()
@@ -155,6 +175,38 @@ def test_who_may_not_see_processes_does_not_judge(host: Host) -> None:
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
+
+
+# One process that another user may not look at, of an age, and for a time, in a PID namespace of their own; what the
+# other one finds, and in how many seconds.
+BEYOND = """
+import ctypes, json, os, sys, time
+from cni.kernel import netns
+age, hidden = map(float, sys.argv[1:])
+def become_nobody():
+    os.setresuid(65534, 65534, 65534)
+    ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE, which a change of user takes away
+if not (process := os.fork()):
+    time.sleep(age + hidden)
+    become_nobody()
+    time.sleep(60)
+time.sleep(age)
+become_nobody()
+began = time.monotonic()
+found = netns.inhabited()
+print(json.dumps([found is not None, time.monotonic() - began]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("age", "hidden", "seen", "most"), [(0, 0.3, True, 10), (0, 30, False, 10), (1.5, 30, False, 1)]
+)
+def test_who_may_not_see_a_process_yet_looks_again(age: float, hidden: float, seen: bool, most: float) -> None:
+    """As long as it is young: what a program beyond us starts is so for a moment, until it runs its own program."""
+    alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-c", BEYOND]
+    done = subprocess.run([*alone, str(age), str(hidden)], capture_output=True, text=True, check=True, cwd=ROOT)
+    found, seconds = json.loads(done.stdout)
+    assert (found, seconds < most) == (seen, True)
 
 
 def test_inside_the_plugin_the_same_is_recorded(host: Host, net: Net, make_pod: MakePod) -> None:
