@@ -1,13 +1,14 @@
 """hpn's own file: "resources".  What it does not know, it refuses."""
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from node.config import values
 from node.config.functions import entries
 from node.config.peers import named_well, refuse_twins
-from node.config.refused import Refused, because, shown
+from node.config.refused import Refused, shown
+from node.config.section import STRICT, take
 from node.model import MOST, Kind, Resource, Selector, Settings, Sharing, Verbs
 
 PROGRAM: Final = "hpn"
@@ -17,7 +18,7 @@ _Seconds = Annotated[float, Field(ge=0, le=3600)]
 class Section(BaseModel):
     """An object of ours."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = STRICT
 
 
 class File(Section):
@@ -143,13 +144,12 @@ _SELECTORS: Final = {
     "vdpaType": ("vf",),
     "kinds": ("shared", "master"),
 }
-Taken = TypeVar("Taken", bound=Section)
 
 
 def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
     """Raises Refused."""
-    file = _take(File, document, "")
-    health = _take(Health, file.health, "health")
+    file = take(File, document, "")
+    health = take(Health, file.health, "health")
     if not file.resources:
         raise Refused("resources [] has no entry; add one")
     resources = [_resource(one, f"resources[{at}]", prefix, cdi=cdi) for at, one in enumerate(file.resources)]
@@ -159,17 +159,8 @@ def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
     return Settings(kept, PROGRAM, health.downAfter, health.upAfter, left_out=tuple(left_out))
 
 
-def _take(model: type[Taken], value: Any, path: str) -> Taken:
-    if not isinstance(value, dict):
-        raise Refused(f"{path} {shown(value)} is not an object; write it in {{ }}")
-    try:
-        return model.model_validate(value)
-    except ValidationError as e:
-        raise because(e, model, path) from e
-
-
 def _resource(value: Any, path: str, prefix: str, *, cdi: bool) -> Resource:
-    entry = _take(Entry, value, path)
+    entry = take(Entry, value, path)
     _refuse_foreign_keys(entry, path)
     before, slash, name = entry.name.rpartition("/")
     return Resource(
@@ -212,9 +203,9 @@ def _objects(entry: Entry, path: str) -> list[tuple[str, Selectors]]:
         case []:
             raise Refused(f"{path} [] has no entry; add one, or remove selectors for all of kind {entry.kind}")
         case list() as listed:
-            return [(f"{path}[{at}]", _take(Selectors, one, f"{path}[{at}]")) for at, one in enumerate(listed)]
+            return [(f"{path}[{at}]", take(Selectors, one, f"{path}[{at}]")) for at, one in enumerate(listed)]
         case one:
-            return [(path, _take(Selectors, one, path))]
+            return [(path, take(Selectors, one, path))]
 
 
 def _selector(entry: Entry, given: Selectors, path: str) -> Selector:

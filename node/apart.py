@@ -1,0 +1,72 @@
+"""A process of ours that does one piece of work, hands over what comes of it, and ends.
+
+What the work imports is gone with it, and a driver that never answers holds up that process and not this one.
+"""
+
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+_STANDARD: Final = 3  # stdin, stdout, stderr
+
+
+class Child:
+    """It begins at once.  To be made by a process with one thread."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        """``work`` returns what can be pickled.  Raises OSError."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._pid = os.fork()
+        except OSError:
+            os.close(reader)
+            os.close(writer)
+            raise
+        if not self._pid:
+            _answer(writer, work)
+        os.close(writer)
+        self.fd: Final = reader
+        """Readable when it has ended, or is about to."""
+
+    def answer(self) -> Any:
+        """Wait until it has ended; what the work has returned.  To be called once.
+
+        Raises ChildProcessError, which says how it ended, if that is nothing; OSError.
+        """
+        with os.fdopen(self.fd, "rb") as pipe:
+            data = pipe.read()
+        _, status = os.waitpid(self._pid, 0)
+        if status or not data:
+            raise ChildProcessError(f"ended with status {os.waitstatus_to_exitcode(status)}")
+        return pickle.loads(data)  # noqa: S301  # of our own child
+
+
+def _answer(writer: int, work: Callable[[], object]) -> NoReturn:
+    """Write what the work returns, and end this process."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        _close_sockets()
+        data = pickle.dumps(work())
+        with os.fdopen(writer, "wb") as pipe:
+            pipe.write(data)
+        status = 0
+    except Exception:  # noqa: BLE001  # whatever it is, this process must not go on as a second parent
+        import traceback  # noqa: PLC0415
+
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _close_sockets() -> None:
+    """Close the parent's sockets: while we have one, its peer would not see that the parent has closed it.  Files stay
+    open, because the frozen program's modules are read from one."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        with suppress(OSError):  # that of the listing
+            if fd >= _STANDARD and os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+                os.close(fd)

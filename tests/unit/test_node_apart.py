@@ -1,0 +1,56 @@
+"""A process that does one piece of work: what it hands over, how it ends, and what it leaves alone."""
+
+import os
+import select
+import signal
+import socket
+import time
+
+import pytest
+
+from node.apart import Child
+
+
+def test_its_answer() -> None:
+    child = Child(lambda: {"pid": os.getpid()})
+    assert child.answer() not in ({"pid": os.getpid()}, None)
+
+
+def test_it_is_not_waited_for() -> None:
+    reader, writer = os.pipe()
+    try:
+        began = time.monotonic()
+        child = Child(lambda: os.read(reader, 1))
+        assert select.select([child.fd], [], [], 0.2)[0] == []
+        os.write(writer, b"x")
+        assert select.select([child.fd], [], [], 10)[0] == [child.fd]
+        assert child.answer() == b"x"
+        assert time.monotonic() - began < 10
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_work_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ChildProcessError, match="ended with status 1"):
+        Child(lambda: 1 // 0).answer()
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_it_is_killed() -> None:
+    with pytest.raises(ChildProcessError, match=f"ended with status -{signal.SIGKILL}"):
+        Child(lambda: os.kill(os.getpid(), signal.SIGKILL)).answer()
+
+
+def test_a_peer_sees_the_end_of_a_socket_meanwhile() -> None:
+    reader, writer = os.pipe()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        child = Child(lambda: os.read(reader, 1))
+        ours.close()
+        theirs.settimeout(10)
+        assert theirs.recv(1) == b""
+        os.write(writer, b"x")
+        child.answer()
+    os.close(reader)
+    os.close(writer)
