@@ -1,12 +1,15 @@
-"""The one image of the cluster, for pods and for their sandboxes: busybox alone."""
+"""Images of the cluster, made without a registry: busybox, for pods and for their sandboxes, and hpn's."""
 
 import hashlib
 import io
 import json
+import shlex
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 NAME = "localhost/busybox:1"
 FILES = {"etc/passwd": b"root:x:0:0:root:/:/bin/sh\n", "etc/group": b"root:x:0:\n"}
@@ -15,14 +18,40 @@ COMMAND = ["/bin/sh", "-c", "trap exit TERM INT; sleep 2147483647 & wait"]
 
 
 def write(archive: Path) -> None:
-    """Write the archive, in the form of `docker save`."""
-    layer = _layer()
+    """Write busybox's archive, in the form of `docker save`."""
+    _write(archive, NAME, _layer(), {"Env": ["PATH=/bin"], "Cmd": COMMAND, "WorkingDir": "/"})
+
+
+def build(recipe: Path, context: Path, name: str, archive: Path) -> None:
+    """Do what `docker build --file RECIPE --tag NAME CONTEXT` and `docker save` do.
+
+    Raises ValueError for a recipe that has more than FROM scratch, COPY of a file and ENTRYPOINT.
+    """
+    layer, config = io.BytesIO(), dict[str, Any]()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        for line in recipe.read_text().splitlines():
+            match line.split(maxsplit=1):
+                case [] | ["FROM", "scratch"]:
+                    pass
+                case [word, *_] if word.startswith("#"):
+                    pass
+                case ["COPY", words]:
+                    source, target = shlex.split(words)
+                    _add(tar, target.lstrip("/"), (context / source).read_bytes())
+                case ["ENTRYPOINT", words]:
+                    config["Entrypoint"] = json.loads(words)
+                case _:
+                    raise ValueError(f"{recipe}: {line}")
+    _write(archive, name, layer.getvalue(), config)
+
+
+def _write(archive: Path, name: str, layer: bytes, settings: Mapping[str, Any]) -> None:
     digest = hashlib.sha256(layer).hexdigest()
     config = {
-        "architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/bin"], "Cmd": COMMAND, "WorkingDir": "/"},
+        "architecture": "amd64", "os": "linux", "config": settings,
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]}, "history": [{}],
     }  # fmt: skip
-    manifest = [{"Config": "config.json", "RepoTags": [NAME], "Layers": ["layer.tar"]}]
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
     with tarfile.open(archive, "w") as tar:
         _add(tar, "config.json", json.dumps(config).encode())
         _add(tar, "layer.tar", layer)
