@@ -1,8 +1,7 @@
 """The node's program at work: what it offers, whether that is healthy, and who is told."""
 
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from node.kubelet.plugin import Plugin
 from node.loop import Alarm, Loop
 from node.model import Device, Kind, Offer, Settings
 from node.reading import Refused
+from node.saying import Topics, say
 from node.serving import Judged, Served
 from node.watch import Watch
 
@@ -26,6 +26,8 @@ _LONGEST_REST: Final = 0.5
 _AGAIN: Final = 5.0  # seconds until what failed is tried again: a look, or the writing of what others read
 _NAMED: Final = 8  # devices that one line names
 _GONE: Final = Observation("it is gone")
+# What something can be wrong with, as metrics name it: the first words of topics.
+PROBLEMS: Final = ("configuration", "devices", "files", "kubelet", "socket")
 
 
 class Daemon:
@@ -43,7 +45,7 @@ class Daemon:
         self._health = dict[Judged, Health]()
         self._inventory = inventory.Inventory(memory=inventory.MEMORY)
         self._devices = dict[str, Device]()
-        self._said = dict[str, tuple[str, ...]]()
+        self._topics = Topics()
         self._due: Alarm | None = None
         self._again: Alarm | None = None
         self._devices_changed = self._is_awaited = False
@@ -66,27 +68,42 @@ class Daemon:
         self._watch.close()
         self._directory.close()
 
+    @property
+    def problems(self) -> Mapping[str, bool]:
+        """Of each topic that something can be wrong with, whether something is."""
+        return {topic: topic in self._topics.problems for topic in PROBLEMS}
+
+    def judgements(self) -> Iterator[tuple[str, Device, str]]:
+        """Each resource, each of its devices, and why that is unhealthy; empty where it is not."""
+        for name, (served, _) in self._served.items():
+            for key, device in served.devices.items():
+                yield name, device, self._health[key].reason if key in self._health else ""
+
     def reload(self) -> None:
         """Read the configuration anew; the one of before stays if it is refused."""
         try:
             settings = self._read()
         except (Refused, OSError) as e:
-            say(f"{_told(e) if isinstance(e, OSError) else e}; what was read before stays in force")
+            what = f"{_told(e) if isinstance(e, OSError) else e}"
+            self._topics.forget("configuration")  # each SIGHUP has an answer
+            self._topics.problem("configuration", f"{what}; what was read before stays in force")
             return
         say(f"reads its configuration anew: {settings.dialect}")
-        self._said.pop("configuration", None)
+        self._topics.forget("configuration")
         self._configure(settings)
         self._bind()
 
     def _configure(self, settings: Settings) -> None:
         self._settings = settings
-        self._say_new("configuration", *settings.left_out, *settings.notes)
+        left_out = settings.left_out
+        self._topics.say_new("configuration", *left_out, *settings.notes, is_problem=bool(left_out))
         selectors = [selector for resource in settings.resources for selector in resource.selectors]
         self._watch.software = any(not one.kinds or Kind.NETDEV in one.kinds for one in selectors)
         names = {resource.full_name for resource in settings.resources}
         for name in self._served.keys() - names:
             _, plugin = self._served.pop(name)
             self._open.discard(name)
+            self._topics.forget(f"socket {name}")
             plugin.close()
         self._look(before={})
 
@@ -114,13 +131,16 @@ class Daemon:
         try:
             found = self._inventory.devices()
         except OSError as e:
-            self._say_new("devices", f"the devices cannot be read: {_told(e)}; what was offered stays, until they can")
+            self._topics.problem(
+                "devices", f"the devices cannot be read: {_told(e)}; what was offered stays, until they can"
+            )
             self._loop.after(_AGAIN, lambda: self._changed(devices=True))
             return
+        self._topics.solved("devices")
         self._devices = {device.id: device for device in found}
         offered, sentences = offers.offers(self._settings.resources, found)
-        self._say_new("offers", *sentences)
-        self._say_new("obstacles", *obstacles.sentences(offered))
+        self._topics.say_new("offers", *sentences)
+        self._topics.say_new("obstacles", *obstacles.sentences(offered))
         kept = roster.keep(before, offered, self._devices)
         for name, offer in kept.items():
             self._offer(name, offer)
@@ -134,16 +154,16 @@ class Daemon:
             served = Served(offer)
             self._served[name] = served, Plugin(name, self._directory.socket(name), self._loop, served, say)
         devices = {device.id for unit in offer.units for device in unit.devices}
-        self._say_new(f"offer {name}", f"offers {name}: {_count(len(offer.units), 'unit')} of {_name(devices)}")
+        self._topics.say_new(f"offer {name}", f"offers {name}: {_count(len(offer.units), 'unit')} of {_name(devices)}")
 
     def _publish(self) -> None:
         try:
             answers.publish([served.offer for served, _ in self._served.values()])
         except OSError as e:
-            self._say_new("files", f"{_told(e)}; containers get no device by CDI until it can be written")
+            self._topics.problem("files", f"{_told(e)}; containers get no device by CDI until it can be written")
             self._try_again()
         else:
-            self._said.pop("files", None)
+            self._topics.solved("files")
 
     def _try_again(self) -> None:
         """Write anew what could not be written, because a disk that has room again is no event."""
@@ -204,13 +224,15 @@ class Daemon:
         path = self._directory.path
         try:
             if not self._directory.claim():
-                self._say_new(f"{path}", f"{path} is not there, so no kubelet has run here; it will be seen when it is")
+                self._topics.problem(
+                    "kubelet", f"{path} is not there, so no kubelet has run here; it will be seen when it is"
+                )
                 return
         except (Taken, OSError) as e:
-            self._say_new(f"{path}", f"{e}" if isinstance(e, Taken) else _cannot_write(path, e))
+            self._topics.problem("kubelet", f"{e}" if isinstance(e, Taken) else _cannot_write(path, e))
             self._try_again()
             return
-        self._said.pop(f"{path}", None)
+        self._topics.solved("kubelet")
         for name, (_, plugin) in self._served.items():
             self._bind_one(name, plugin)
 
@@ -224,32 +246,11 @@ class Daemon:
             plugin.open()
         except OSError as e:
             self._open.discard(name)
-            self._say_new(f"socket {name}", f"{name}: {_cannot_write(path, e)}")
+            self._topics.problem(f"socket {name}", f"{name}: {_cannot_write(path, e)}")
             self._try_again()
             return
         self._open.add(name)
-        self._say_new(f"socket {name}", f"serves {name} at {path}")
-
-    def _say_new(self, topic: str, *sentences: str) -> None:
-        """Say what was not said when the topic came up last."""
-        before = self._said.get(topic, ())
-        self._said[topic] = sentences
-        for sentence in sentences:
-            if sentence not in before:
-                say(sentence)
-
-
-def say(sentence: str) -> None:
-    """Write a line for systemd's journal."""
-    with suppress(OSError):  # nobody may read stderr any more, and a message is no reason to stop
-        sys.stderr.write(plain(f"hpn node: {sentence}\n"))
-        sys.stderr.flush()
-
-
-def plain(text: str) -> str:
-    """The text with escapes for what moves a terminal's cursor, and for what is no text: a VF that comes home has the
-    name that its pod has given it."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+        self._topics.say_new(f"socket {name}", f"serves {name} at {path}")
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

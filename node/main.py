@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from node import flags, reading
-from node.daemon import Daemon, plain, say
+from node.daemon import Daemon
 from node.directory import Taken
 from node.flags import Flags
 from node.loop import Loop
+from node.saying import plain, say
 
 # sysexits.h, EX_CONFIG: systemd's unit does not start it again until somebody has mended the file.
 REFUSED: Final = 78

@@ -40,8 +40,13 @@ class Served:
 
     @property
     def judged(self) -> set[Judged]:
-        """Its devices."""
-        return {self._judged(device) for unit in self.offer.units for device in unit.devices}
+        """Its devices, as they are judged."""
+        return set(self.devices)
+
+    @property
+    def devices(self) -> Mapping[Judged, Device]:
+        """Its devices, each once."""
+        return {self._judged(device): device for unit in self.offer.units for device in unit.devices}
 
     def update(self, health: Mapping[Judged, Health]) -> bool:
         """Take over what the devices' health is; whether kubelet is to be told something new."""
