@@ -1,0 +1,25 @@
+# Completion of hpn for bash.  The words are those that the program's own help names, whichever version it is.
+
+# What hpn answers a person, also in a shell that has CNI's variables.
+_hpn_ask() { env -u CNI_COMMAND "${COMP_WORDS[0]}" "$@" </dev/null 2>&1; }
+
+_hpn_options() { grep --only-matching --extended-regexp -- '(^|[[ |(])--[a-z][a-z-]+' | tr -d '[ |('; }
+
+_hpn() {
+    local word=${COMP_WORDS[COMP_CWORD]} command=("${COMP_WORDS[@]:1:1}") help words=
+    [[ ${command[0]} != ipam ]] || command=("${COMP_WORDS[@]:1:2}")
+    COMPREPLY=()
+    if ((COMP_CWORD == 1)); then
+        words=$(_hpn_ask help | sed -n 's/^  hpn \([a-z]*\)  .*/\1/p')
+    elif [[ ${command[0]} == ipam ]] && ((COMP_CWORD == 2)); then
+        words=$(_hpn_ask ipam --help | sed -n '1,/}/s/.*{\([a-z,]*\)}.*/\1/p' | tr , ' ')
+    elif [[ $word == -* && ${command[0]} =~ ^[a-z]+$ && ${command[-1]} =~ ^[a-z]+$ ]]; then
+        words=$(_hpn_ask help | grep "^  hpn ${command[0]} " | _hpn_options)
+        # What has no help of its own says so, and fails.
+        ! help=$(_hpn_ask "${command[@]}" --help) || words+=" $(_hpn_options <<<"$help")"
+    fi
+    # Where there is no word, bash offers files, as many options take one.
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word" | sort --unique)
+}
+
+complete -o default -F _hpn hpn
