@@ -8,7 +8,7 @@ ifeq ($(CI),true)
 export HPN_REQUIRE ?= unit,netns,system,attack,lab,cluster
 endif
 
-SOURCES := Makefile $(shell find cni ipam agent node ctl -name '*.py') pyproject.toml $(wildcard packaging/*.py packaging/startup/*.py packaging/launcher/*) packaging/hpn.spec
+SOURCES := Makefile $(shell find cni ipam agent node ctl -name '*.py') pyproject.toml $(wildcard packaging/*.py packaging/startup/*.py packaging/launcher/* packaging/systemd/*) packaging/hpn.spec
 
 # What dist/hpn carries is unpacked here by these targets, and by an installed one into /var/lib/cni/hpn/program.
 export HPN_PROGRAM_DIR := $(CURDIR)/build/unpacked

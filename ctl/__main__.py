@@ -19,6 +19,7 @@ def main() -> NoReturn:
     sys.argv[0] = os.environ.pop("HPN_ARGV0", sys.argv[0])
     # A person's command line needs none of the plugin's imports, and neither plugin the other's.
     version = os.environ.pop("HPN_VERSION", "")
+    file = os.environ.pop("HPN_FILE", "")
     if "CNI_COMMAND" not in os.environ:
         gc.enable()
         if sys.argv[1:2] == ["agent"]:
@@ -36,7 +37,7 @@ def main() -> NoReturn:
 
         # As any tool whose reader has seen enough, as head has: without a word.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        sys.exit(operator(sys.argv))
+        sys.exit(operator(sys.argv, file, version))
     # As in the frozen program from its first module on (packaging/hpn.spec).
     gc.disable()
     try:

@@ -18,11 +18,12 @@ A container runtime runs this program; a person has little to run by hand.
   hpn gc          undo what dead pods left: attachments and addresses; --dry-run
   hpn agent       answer CNI requests from a warm process (hpn agent help)
   hpn node        offer the node's devices to kubelet (hpn node --help)
+  hpn install     put this program, its names and units in their places; --root DIR, --no-units, --dry-run
   hpn version     print the version; --licenses: of all that is carried
   hpn help        print this
 
-Install: copy hpn into the runtime's plugin directory (/opt/cni/bin) and hard-link it there as hpn-ipam, which
-is the IPAM plugin alone.  Then name it in a network configuration:
+Install: hpn install puts it into the runtime's plugin directory (/opt/cni/bin), there also as hpn-ipam, which is
+the IPAM plugin alone.  Then name it in a network configuration:
 
   {{"cniVersion": "1.0.0", "name": "rail0", "plugins": [
     {{"type": "hpn", "master": "eth1",
@@ -36,30 +37,44 @@ CNI protocol versions supported: {", ".join(VERSIONS)}
 """
 
 
-def main(argv: Sequence[str]) -> int:
-    """Answer the command line; the exit status."""
+def main(argv: Sequence[str], file: str = "", build: str = "") -> int:
+    """Answer the command line; the exit status.
+
+    ``file`` is the launcher's, and ``build`` its version (docs/protocol.md); both are empty without one.
+    """
     match argv[1:]:
         case [] | ["help" | "--help" | "-h"]:
             sys.stdout.write(HELP)
             return 0
         case ["version" | "--version", *words] if words in ([], ["--licenses"]):
             return _licenses() if words else _version()
-        case ["inspect", *words]:
-            # Imported here, because help and version must not wait for the journal.
-            from ctl.inspection import report  # noqa: PLC0415
-
-            return _print("inspect", lambda: (report(words), 0))
-        case ["gc", *words]:
-            from ctl.collection import answer as collect  # noqa: PLC0415
-
-            return _print("gc", lambda: collect(words))
-        case ["ipam", *words]:
-            from ctl.addresses import answer  # noqa: PLC0415
-
-            return _print("ipam", lambda: answer(words))
+        case ["inspect" | "gc" | "ipam" | "install" as command, *words]:
+            return _print(command, lambda: _answer(command, words, file, build))
         case _:
             sys.stderr.write(f"hpn: {' '.join(argv[1:])!r} is not a command; see: hpn help\n")
             return 2
+
+
+def _answer(command: str, words: Sequence[str], file: str, build: str) -> tuple[str, int]:
+    """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
+    # Imported here, because help and version must not wait for the journal.
+    match command:
+        case "inspect":
+            from ctl.inspection import report  # noqa: PLC0415
+
+            return report(words), 0
+        case "gc":
+            from ctl.collection import answer as collect  # noqa: PLC0415
+
+            return collect(words)
+        case "install":
+            from ctl.installation.install import answer as install  # noqa: PLC0415
+
+            return install(words, file, build)
+        case _:
+            from ctl.addresses import answer  # noqa: PLC0415
+
+            return answer(words)
 
 
 def _version() -> int:

@@ -55,9 +55,19 @@ OURS = {
     "node.check": {"node", "ctl.table", "cni.kernel.sysfs"},
     "ctl": {"ctl", "cni.main", "cni.protocol", "agent.main", "node.main", "ipam.main"},
     # What a person is shown, and nothing that could change it.
-    "ctl.main": {"ctl.inspection", "ctl.addresses", "ctl.collection", "cni.protocol"},
+    "ctl.main": {"ctl.inspection", "ctl.addresses", "ctl.collection", "ctl.installation", "cni.protocol"},
     "ctl.inspection": {"ctl.table", "ctl.given", "cni.attachments", "cni.protocol", "cni.state.places"},
     "ctl.given": {"cni.protocol", "node.kubelet.podresources"},
+    # What puts files on the node, and looks whether the state there can be read; it changes none of that.
+    "ctl.installation": {
+        "ctl.installation",
+        "cni.kernel.files",
+        "cni.protocol",
+        "cni.state.durable",
+        "cni.state.locks",
+    },
+    "ctl.installation.install": {"ctl.installation", "cni.protocol", "node.config"},
+    "ctl.installation.state": {"cni.kinds", "cni.protocol", "cni.state.durable", "cni.state.record", "ipam.stores"},
     # What undoes what the dead left.
     "ctl.collection": {
         *("ctl.addresses", "cni.collect", "cni.protocol", "cni.state.record", "cni.state.places", "ipam.main"),

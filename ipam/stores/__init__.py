@@ -203,6 +203,16 @@ def networks(data_dir: Path) -> list[str]:
     return listed(data_dir)
 
 
+def unknown(data_dir: Path, network: str) -> str:
+    """In words, what another version of hpn has written there that this one does not understand; empty if nothing.
+
+    Damage is not meant.
+    """
+    from ipam.stores.files.listing import unknown as looked_for  # noqa: PLC0415
+
+    return looked_for(data_dir / network)
+
+
 def preload() -> None:
     """Import every store now, so that no request to a warm process has to."""
     from ipam.stores.files import store  # noqa: F401, PLC0415

@@ -185,6 +185,14 @@ static void rewind_input(size_t variables)
         FAIL("5", errno, "cannot keep stdin");
 }
 
+/* hpn install copies this file, and nobody else asks which it is. */
+static void name_this_file(void)
+{
+    static char path[PATH_MAX];
+    if (readlink("/proc/self/exe", path, sizeof path - 1) > 0)
+        setenv("HPN_FILE", path, 1);
+}
+
 /* Runs the loader by its descriptor.  The loader and Python open their files through the directory's descriptor. */
 _Noreturn static void run_carried(int argc, char **argv)
 {
@@ -198,6 +206,8 @@ _Noreturn static void run_carried(int argc, char **argv)
     /* The process has the loader's name now, and an agent has to know its own version. */
     setenv("HPN_ARGV0", argv[0], 1);
     setenv("HPN_VERSION", carried.version, 1);
+    if (!cni)
+        name_this_file();
     const char *first[] = {name, "--library-path", path, program, "-IB", "-Xutf8", script};
     const size_t count = sizeof first / sizeof *first;
     const char **words = calloc(count + argc, sizeof *words);

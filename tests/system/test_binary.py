@@ -120,7 +120,7 @@ def test_a_delegate_gets_the_environment_the_runtime_gave(machine: Machine, give
     lines = seen.read_text().splitlines()
     assert lines.count("CNI_COMMAND=ADD") == lines.count("CNI_COMMAND=DEL") == 1
     assert [line for line in lines if line.startswith("LD_")] == [f"LD_LIBRARY_PATH={given}"] * 2 * (given is not None)
-    assert [line for line in lines if line.startswith(("_PYI", "_MEI", "HPN_ARGV0", "HPN_VERSION"))] == []
+    assert [line for line in lines if line.startswith(("_PYI", "_MEI", "HPN_ARGV0", "HPN_FILE", "HPN_VERSION"))] == []
 
 
 def ipam_add() -> dict[str, str]:

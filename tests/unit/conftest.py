@@ -1,10 +1,12 @@
 """The unit tier: pure functions and processes; no root, no kernel features."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 from hypothesis import settings
+from unit.installed import tree
 from unit.ipam_calls import Net
 
 # No deadline: a loaded machine is no bug.  No database: a run leaves nothing behind and repeats itself anywhere.
@@ -32,3 +34,11 @@ def network(tmp_path: Path) -> Network:
         return Net(tmp_path, ipam)
 
     return made
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """Where to install; after the test nothing is there under a temporary name."""
+    (tmp_path / "root").mkdir()
+    yield tmp_path / "root"
+    assert [path for path in tree(tmp_path / "root") if ".new" in path or ".lock" in path] == []

@@ -1,6 +1,7 @@
 """What the files of a network say, read for people: without a lock and without changing anything."""
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from cni.protocol.spec import Json
 from ipam.stores import Gone
 from ipam.stores.contents import Contents, Listed
 from ipam.stores.files.codec import Unreadable, decode, from_line, joined, link
-from ipam.stores.files.lines import QUARANTINE, Lines, reading
+from ipam.stores.files.lines import QUARANTINE, SCHEMA, Lines, reading
 from ipam.stores.files.ranges import parsed
 from ipam.stores.files.ranges import read as read_ranges
 from ipam.stores.files.stale import Rule
@@ -45,19 +46,39 @@ def contents(directory: Path, gone: Gone) -> Contents:
     return replace(about, listed=listed, unreadable=tuple(unreadable))
 
 
+def unknown(directory: Path) -> str:
+    """In words, which line of the leases is whole and not of this version; empty if there is none.  A file that is no
+    file of leases is damage."""
+    path = f"{directory}/{LEASES}"
+    with suppress(OSError):
+        bodies, _ = _bodies(path, first=0)
+        schema = bodies.pop(0, {}).get("schema", SCHEMA)
+        if schema != SCHEMA:
+            return f"{path} has schema {schema!r}, and this version reads {SCHEMA}"
+        for line, body in bodies.items():
+            if "of" not in body:
+                with suppress(Unreadable):
+                    whole = _whole(line, body, bodies)
+                    try:
+                        decode(whole)
+                    except Unreadable as e:
+                        return f"{path}: line {line} is of another version ({e})"
+    return ""
+
+
 def _quarantined(directory: Path) -> tuple[str, ...]:
     folder = directory / QUARANTINE
     return tuple(sorted(os.listdir(folder))) if folder.is_dir() else ()
 
 
-def _bodies(path: str) -> tuple[dict[int, Json], list[int]]:
-    """What each line says, and the lines that cannot be read.  Raises OSError."""
+def _bodies(path: str, first: int = 1) -> tuple[dict[int, Json], list[int]]:
+    """What each line says from the ``first`` on, and the lines that cannot be read.  Raises OSError."""
     bodies, unreadable = dict[int, Json](), list[int]()
     file = Lines(path, reading(path))
     try:
         for line, data in file.each(file.count()):
             try:
-                body = from_line(data) if line else None
+                body = from_line(data) if line >= first else None
                 if body is not None:
                     bodies[line] = body
             except Unreadable:

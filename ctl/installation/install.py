@@ -1,0 +1,113 @@
+"""hpn install: this program's file, its names and its units, put where they belong."""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from cni.protocol.errors import IoFailure
+from ctl.installation import found, places, plan, put, state, systemd
+from ctl.installation.places import Content
+from ctl.installation.plan import Put, Remove, Step, Tell
+from node.config import DEFAULTS
+
+
+def answer(words: Sequence[str], program: str, version: str) -> tuple[str, int]:
+    """What the command prints, and its exit status.  ``program`` is the file that runs, and ``version`` its build.
+
+    Raises CniError, and SystemExit for wrong options.
+    """
+    parser = argparse.ArgumentParser(prog="hpn install", description="Install this program, or another version of it.")
+    parser.add_argument("--root", type=Path, default=Path("/"), help="install below this directory; default /")
+    parser.add_argument("--no-units", action="store_true", help="without the systemd units")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    options = parser.parse_args(words)
+    if not program:
+        raise IoFailure("this one runs from its sources; build it and run that: make binary; dist/hpn install")
+    units = {} if options.no_units else places.units(places.carried_units())
+    lines = install(options.root, Path(program), units, version, dry_run=options.dry_run)
+    return "".join(f"{line}\n" for line in lines), 0
+
+
+def install(root: Path, program: Path, units: Mapping[str, str], version: str, *, dry_run: bool = False) -> list[str]:
+    """Install the program and the units below the root; what was done, a line for each step.  Raises CniError."""
+    try:
+        refuse_unreadable(root)
+        steps = _steps(root, program, units)
+        if not dry_run and (steps or found.look(f"{root}", places.LOCK).kind != "nothing"):
+            with put.alone(f"{root}"):
+                steps = _steps(root, program, units)
+                for step in steps:
+                    do(root, step, program)
+        told = _tellings(root, steps, units, version)
+        if not dry_run:
+            for step in told:
+                do(root, step, program)
+    except OSError as e:
+        raise failure("install", e) from e
+    would = "would " if dry_run else ""
+    lines = [f"{would}{step}" for step in (*steps, *told)] or ["it is already installed"]
+    return [*lines, *_hints(root, units)]
+
+
+def refuse_unreadable(root: Path) -> None:
+    """Raise IoFailure if there is state on the node that this version would not understand."""
+    if unknown := list(state.unknown(root)):
+        more = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise IoFailure(
+            f"{unknown[0]}{more}; nothing was replaced.  This version could not detach what these stand for: install "
+            "the version that wrote them or a newer one, or delete their pods first (hpn inspect, hpn ipam show)"
+        )
+
+
+def do(root: Path, step: Step, program: Path) -> None:
+    """Do the step.  Raises CniError and OSError."""
+    match step:
+        case Put(path, content):
+            put.put(f"{root}", path, content, program)
+        case Remove(path):
+            put.remove(f"{root}", path)
+        case Tell(words):
+            systemd.tell(*words)
+
+
+def failure(command: str, e: OSError) -> IoFailure:
+    """A system error in words, with what can be done about it."""
+    where = f"{e.filename2 or e.filename}: " if e.filename2 or e.filename else ""
+    return IoFailure(f"{where}{e.strerror}; see that it is writable and has room, and run hpn {command} as root again")
+
+
+def _steps(root: Path, program: Path, units: Mapping[str, str]) -> list[Step]:
+    units_there = {f"{places.UNITS}/{name}": found.look(f"{root}", f"{places.UNITS}/{name}") for name in units}
+    wanted = plan.wanted(units, units_there, has_node_file=_node_file(root) is not None)
+    return plan.install(units_there | _found(root, program, wanted), wanted)
+
+
+def _found(root: Path, program: Path, wanted: Mapping[str, Content]) -> dict[str, found.Found]:
+    paths = [*wanted, *map(places.temporary, wanted)]
+    return {path: found.look(f"{root}", path, program if path == places.HPN else None) for path in paths}
+
+
+def _node_file(root: Path) -> Path | None:
+    """The file that hpn node would read."""
+    return next((path for path in DEFAULTS if state.below(root, f"{path}").exists()), None)
+
+
+def _tellings(root: Path, steps: list[Step], units: Mapping[str, str], version: str) -> list[Step]:
+    if not units or not systemd.runs_here(f"{root}"):
+        return []
+    put_now = {step.path for step in steps if isinstance(step, Put)}
+    enabled = {unit for unit in places.WANTED_BY if places.wish(unit) in put_now or _is_enabled(root, unit)}
+    return list(plan.tell(steps, enabled, systemd.running([*units]), version))
+
+
+def _is_enabled(root: Path, unit: str) -> bool:
+    return found.look(f"{root}", places.wish(unit)).kind == "link"
+
+
+def _hints(root: Path, units: Mapping[str, str]) -> Iterator[str]:
+    if not units:
+        return
+    if _node_file(root) is None and not _is_enabled(root, places.NODE):
+        yield f"{places.NODE} is not enabled: write {DEFAULTS[0]}, then: systemctl enable --now {places.NODE}"
+    if not systemd.runs_here(f"{root}"):
+        yield "no systemd runs there: it finds the units when it starts"

@@ -1,0 +1,90 @@
+"""What hpn install puts where.  All paths are below the root, without a slash in front."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cni.protocol.errors import IoFailure
+
+# Most runtimes look for plugins here.
+PLUGINS: Final = "opt/cni/bin"
+HPN: Final = f"{PLUGINS}/hpn"
+IPAM: Final = f"{PLUGINS}/hpn-ipam"
+COMMAND: Final = "usr/local/sbin/hpn"
+UNITS: Final = "etc/systemd/system"
+# Held by the install or uninstall that is under way, and gone with it.
+LOCK: Final = f"{PLUGINS}/.hpn.lock"
+
+AGENT_SOCKET: Final = "hpn-agent.socket"
+AGENT: Final = "hpn-agent.service"
+NODE: Final = "hpn-node.service"
+# Which unit is wanted by which target, as its [Install] section says.
+WANTED_BY: Final = {AGENT_SOCKET: "sockets.target", NODE: "multi-user.target"}
+
+# systemd passes over this line; it tells a unit of ours from one that somebody wrote.
+_MARK: Final = "# hpn install wrote this file and replaces it.  To change it: systemctl edit {name}\n"
+
+
+@dataclass(frozen=True)
+class Program:
+    """The file of the program that runs."""
+
+
+@dataclass(frozen=True)
+class HardLink:
+    """Another name of the file at this path, which is in the same directory."""
+
+    of: str
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link."""
+
+    target: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """A small file that everybody may read."""
+
+    text: str
+
+
+Content = Program | HardLink | Link | Text
+
+
+def units(folder: Path) -> dict[str, str]:
+    """The units in a folder: name -> text, with a line in front that says who wrote it.  Raises IoFailure."""
+    try:
+        return {one.name: _MARK.format(name=one.name) + one.read_text() for one in sorted(folder.iterdir())}
+    except OSError as e:
+        raise IoFailure(f"reading the units in {folder}: {e.strerror}; install hpn again") from e
+
+
+def carried_units() -> Path:
+    """Where the frozen program has its units; the source tree's, where it runs from its sources."""
+    carried = Path(sys.path[0], "systemd")
+    return carried if carried.is_dir() else Path(sys.path[0], "packaging", "systemd")
+
+
+def is_marked(name: str, text: str) -> bool:
+    """Whether hpn install wrote this unit, of whatever version."""
+    return text.startswith(_MARK.format(name=name))
+
+
+def unmarked(text: str) -> str:
+    """The unit without the line in front, as a person would have copied it."""
+    return text.partition("\n")[2]
+
+
+def wish(unit: str) -> str:
+    """The path of the link that enables a unit (man 1 systemctl, enable)."""
+    return f"{UNITS}/{WANTED_BY[unit]}.wants/{unit}"
+
+
+def temporary(path: str) -> str:
+    """Where the file is made that takes the place of another.  The name is fixed, so that the next install finds it."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.new"

@@ -1,0 +1,215 @@
+"""hpn install, without systemd: what is there, what is replaced, and what is refused."""
+
+import os
+import re
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from unit.installed import ROOT, UNITS, program, tree
+
+from cni.protocol.errors import CniError, InvalidConfig, IoFailure, TryAgain
+from ctl.installation import folders, places, put
+from ctl.installation.install import answer, install
+
+
+def test_what_it_puts_where(root: Path, tmp_path: Path) -> None:
+    said = install(root, program(tmp_path), UNITS, "")
+    text = (tmp_path / "hpn-one").read_text()
+    there = tree(root)
+    units = {f"etc/systemd/system/{path.name}": path for path in (ROOT / "packaging" / "systemd").iterdir()}
+    assert {name: there.pop(name).partition("\n")[2] for name in units} == {n: p.read_text() for n, p in units.items()}
+    assert there == {
+        "opt/cni/bin/hpn": text,
+        "opt/cni/bin/hpn-ipam": text,
+        "usr/local/sbin/hpn": "-> /opt/cni/bin/hpn",
+        "etc/systemd/system/sockets.target.wants/hpn-agent.socket": "-> /etc/systemd/system/hpn-agent.socket",
+    }
+    assert (root / places.HPN).samefile(root / places.IPAM)
+    assert stat.S_IMODE((root / places.HPN).stat().st_mode) == 0o755
+    assert [line for line in said if "hpn-node.service is not enabled" in line]
+
+
+def test_systemd_reads_the_units_and_finds_them_enabled(root: Path, tmp_path: Path) -> None:
+    (root / "etc" / "hpn").mkdir(parents=True)
+    (root / "etc" / "hpn" / "node.yaml").touch()
+    install(root, program(tmp_path), UNITS, "")
+    for unit, word in (
+        ("hpn-agent.socket", "enabled"),
+        ("hpn-node.service", "enabled"),
+        ("hpn-agent.service", "static"),
+    ):
+        done = subprocess.run(["systemctl", f"--root={root}", "is-enabled", unit], capture_output=True, check=False)
+        assert done.stdout.decode().strip() == word
+
+
+def test_again_is_nothing(root: Path, tmp_path: Path) -> None:
+    install(root, program(tmp_path), UNITS, "")
+    before = {path: path.lstat().st_ctime_ns for path in root.rglob("*")}
+    assert install(root, program(tmp_path), UNITS, "")[0] == "it is already installed"
+    assert {path: path.lstat().st_ctime_ns for path in root.rglob("*")} == before
+
+
+def test_by_itself_where_it_is(root: Path, tmp_path: Path) -> None:
+    install(root, program(tmp_path), UNITS, "")
+    (root / places.IPAM).unlink()
+    install(root, root / places.HPN, UNITS, "")
+    assert (root / places.HPN).samefile(root / places.IPAM)
+
+
+def test_another_version(root: Path, tmp_path: Path) -> None:
+    install(root, program(tmp_path), UNITS, "")
+    old = (root / places.HPN).open()
+    (root / "etc/systemd/system/sockets.target.wants/hpn-agent.socket").unlink()
+    said = install(root, program(tmp_path, "two"), UNITS, "")
+    assert [line for line in said if line.startswith("put")] == [
+        "put /opt/cni/bin/hpn (instead of another version)",
+        "put /opt/cni/bin/hpn-ipam, another name of /opt/cni/bin/hpn (instead of another version)",
+    ]
+    assert tree(root)["opt/cni/bin/hpn-ipam"] == (tmp_path / "hpn-two").read_text()
+    assert old.read() == (tmp_path / "hpn-one").read_text()
+    old.close()
+
+
+def test_dry_run_changes_nothing(root: Path, tmp_path: Path) -> None:
+    said = install(root, program(tmp_path), UNITS, "", dry_run=True)
+    assert "would put /opt/cni/bin/hpn" in said
+    assert tree(root) == {}
+    assert list(root.iterdir()) == []
+    done = install(root, program(tmp_path), UNITS, "")
+    assert {f"would {line}" for line in done if line.startswith("put ")} == {line for line in said if "put " in line}
+
+
+def test_without_units(root: Path, tmp_path: Path) -> None:
+    assert install(root, program(tmp_path), {}, "")[-1] == "put /usr/local/sbin/hpn -> /opt/cni/bin/hpn"
+    assert not (root / "etc").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("exit 7", "exit status 7"),
+        ("cat >/dev/null; echo '{\"supportedVersions\": []}'; exit", "it printed '{\"supportedVersions\": []}'"),
+        ("echo no; exit", "it printed 'no'"),
+    ],
+)
+def test_what_does_not_run_is_not_installed(root: Path, tmp_path: Path, code: str, why: str) -> None:
+    install(root, program(tmp_path), UNITS, "")
+    before = tree(root)
+    with pytest.raises(IoFailure, match="so the old one stands") as e:
+        install(root, program(tmp_path, "two", code), UNITS, "")
+    assert why in e.value.msg
+    assert tree(root) == before
+
+
+def test_of_another_architecture(root: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    header = bytearray(Path("/bin/true").read_bytes())
+    header[18:20] = (0xF3).to_bytes(2, "little")  # RISC-V (elf.h, e_machine)
+    other.write_bytes(header)
+    with pytest.raises(IoFailure, match="Exec format error"):
+        install(root, other, UNITS, "")
+    assert not (root / places.HPN).exists()
+
+
+@pytest.mark.parametrize("path", [places.HPN, places.IPAM, places.COMMAND, f"{places.UNITS}/{places.AGENT}"])
+def test_a_directory_in_a_files_place(root: Path, tmp_path: Path, path: str) -> None:
+    (root / path).mkdir(parents=True)
+    with pytest.raises(InvalidConfig, match=re.escape(f"/{path} is a directory")):
+        install(root, program(tmp_path), UNITS, "")
+    assert tree(root) == {}
+
+
+@pytest.mark.parametrize("path", [places.HPN, places.IPAM, places.temporary(places.HPN)])
+def test_a_link_is_not_followed(root: Path, tmp_path: Path, path: str) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (root / path).parent.mkdir(parents=True)
+    (root / path).symlink_to(precious)
+    install(root, program(tmp_path), UNITS, "")
+    assert precious.read_text() == "precious"
+    assert not (root / places.HPN).is_symlink()
+    assert not (root / places.IPAM).is_symlink()
+
+
+def test_a_link_on_the_way_stays_below_the_root(root: Path, tmp_path: Path) -> None:
+    """As systems with a read-only /usr have them."""
+    (root / "opt").symlink_to("/var/opt/../opt")
+    (root / "var" / "opt").mkdir(parents=True)
+    (root / "usr").mkdir()
+    (root / "usr" / "local").symlink_to("../../../../var/usrlocal")
+    (root / "var" / "usrlocal").mkdir()
+    install(root, program(tmp_path), UNITS, "")
+    assert (root / "var" / "opt" / "cni" / "bin" / "hpn").is_file()
+    assert (root / "var" / "usrlocal" / "sbin" / "hpn").is_symlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what another user owns")
+@pytest.mark.parametrize("how", ["a link", "owner", "mode"])
+def test_a_way_that_others_can_change(root: Path, tmp_path: Path, how: str) -> None:
+    (root / "opt").mkdir()
+    (tmp_path / "theirs").mkdir()
+    match how:
+        case "a link":
+            (root / "opt" / "cni").symlink_to(tmp_path / "theirs")
+            os.lchown(root / "opt" / "cni", 65534, 65534)
+        case "owner":
+            (root / "opt" / "cni").mkdir()
+            os.chown(root / "opt" / "cni", 65534, 65534)
+        case _:
+            (root / "opt" / "cni").mkdir()
+            (root / "opt" / "cni").chmod(0o777)
+    with pytest.raises(InvalidConfig, match="cni on the way to opt/cni/bin"):
+        install(root, program(tmp_path), UNITS, "")
+    assert tree(root).keys() <= {"opt/cni"}
+
+
+def test_a_unit_of_somebody_elses(root: Path, tmp_path: Path) -> None:
+    unit = root / places.UNITS / places.NODE
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\nExecStart=/opt/other node\n")
+    with pytest.raises(InvalidConfig, match=r"hpn-node\.service was not written by hpn install"):
+        install(root, program(tmp_path), UNITS, "")
+    assert list(tree(root)) == [f"{places.UNITS}/{places.NODE}"]
+
+
+def test_a_unit_that_was_copied_by_hand(root: Path, tmp_path: Path) -> None:
+    unit = root / places.UNITS / places.NODE
+    unit.parent.mkdir(parents=True)
+    unit.write_text((ROOT / "packaging" / "systemd" / places.NODE).read_text())
+    install(root, program(tmp_path), UNITS, "")
+    assert unit.read_text() == UNITS[places.NODE]
+
+
+def test_a_unit_that_must_not_start(root: Path, tmp_path: Path) -> None:
+    unit = root / places.UNITS / places.NODE
+    unit.parent.mkdir(parents=True)
+    unit.symlink_to("/dev/null")
+    install(root, program(tmp_path), UNITS, "")
+    assert unit.readlink() == Path("/dev/null")
+
+
+def test_two_at_once(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(put, "_LOCK_TIMEOUT", 0.1)
+    with put.alone(f"{root}"):
+        with pytest.raises(TryAgain, match=rf"hpn.lock was held by .*{os.getpid()}"):
+            install(root, program(tmp_path), UNITS, "")
+        assert list(tree(root)) == [places.LOCK]
+    install(root, program(tmp_path), UNITS, "")
+
+
+def test_from_its_sources() -> None:
+    with pytest.raises(IoFailure, match="runs from its sources"):
+        answer([], "", "")
+
+
+def test_a_file_that_was_removed(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(CniError, match=re.escape("hpn (deleted): No such file")):
+        install(root, tmp_path / "hpn (deleted)", UNITS, "")
+
+
+def test_links_without_an_end(root: Path) -> None:
+    (root / "opt").symlink_to("opt")
+    with pytest.raises(OSError, match="Too many levels"), folders.open_folder(f"{root}", "opt/cni"):
+        pass

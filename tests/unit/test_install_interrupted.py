@@ -1,0 +1,80 @@
+"""hpn install, killed before each step that another process could notice, and with a disk that fails."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from killing import at_step
+from unit.installed import UNITS, program, tree
+
+from cni.protocol.errors import IoFailure
+from ctl.installation import places
+from ctl.installation.install import install
+
+ENDED = 77
+
+
+def killed_at(step: int, act: Callable[[], object]) -> bool:
+    """Do it in a child that dies before its n-th step; False if it ended before that."""
+    child = os.fork()
+    if not child:
+        try:
+            at_step(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            act()
+            os._exit(ENDED)
+        finally:
+            os._exit(2)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    assert os.waitstatus_to_exitcode(status) == ENDED
+    return False
+
+
+@pytest.mark.parametrize("before", ["nothing", "another version"])
+def test_killed_at_every_step(root: Path, tmp_path: Path, before: str) -> None:
+    """Each name is the old program, the new one, or not there; and the next install leaves what a first one leaves."""
+    old, new = program(tmp_path, "old"), program(tmp_path, "new")
+    known = {old.read_text(), new.read_text(), "-> /opt/cni/bin/hpn", *UNITS.values()}
+    known |= {"-> /etc/systemd/system/hpn-agent.socket"}
+    (tmp_path / "other").mkdir()
+    install(tmp_path / "other", new, UNITS, "")
+    whole = tree(tmp_path / "other")
+    for step in range(1000):
+        if before == "another version":
+            install(root, old, UNITS, "")
+        killed = killed_at(step, lambda: install(root, new, UNITS, ""))
+        for name, text in tree(root).items():
+            if not name.rpartition("/")[2].startswith("."):
+                assert text in known, f"step {step}: {name}"
+        if before == "another version":
+            assert places.HPN in tree(root)
+            assert places.IPAM in tree(root)
+        install(root, new, UNITS, "")
+        assert tree(root) == whole, f"step {step}"
+        assert (root / places.HPN).samefile(root / places.IPAM)
+        if not killed:
+            assert step > 12
+            return
+        for name in tree(root):
+            (root / name).unlink()
+    pytest.fail("it never ended")
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "fchmod"])
+def test_a_disk_that_fails(root: Path, tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(root, program(tmp_path), UNITS, "")
+    before = tree(root)
+
+    def fail(*_words: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, fail)
+        with pytest.raises(IoFailure, match="No space left on device; see that it is writable and has room"):
+            install(root, program(tmp_path, "two"), UNITS, "")
+    assert tree(root) == before
+    install(root, program(tmp_path, "two"), UNITS, "")
+    assert tree(root)[places.IPAM] == (tmp_path / "hpn-two").read_text()

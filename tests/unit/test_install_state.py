@@ -1,0 +1,108 @@
+"""Before anything is replaced, hpn install looks whether it understands the state on the node."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from unit.installed import UNITS, program, tree
+from unit.test_inspect import VF, save
+
+from cni.protocol.errors import IoFailure
+from ctl.installation.install import install
+
+RECORD = "run/hpn/attachments/rail0/0123456789abcdef:hpn0.json"
+
+
+def written(root: Path, **members: object) -> Path:
+    """A record as some version writes it, with these members changed."""
+    save(root / "run" / "hpn", VF)
+    path = root / RECORD
+    document = json.loads(path.read_text())
+    body = document["body"] | members
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    path.write_text(json.dumps(document | {"body": body, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
+    return path
+
+
+def leases(root: Path, *lines: str, data_dir: str = "var/lib/cni/hpn/ipam") -> Path:
+    """A file of leases with these lines, each with its checksum."""
+    path = root / data_dir / "rail0" / "leases"
+    path.parent.mkdir(parents=True)
+    sealed = (line[:-1].encode() for line in lines)
+    path.write_bytes(b"".join((one + b',"crc":"%08x"}' % crc32(one)).ljust(511) + b"\n" for one in sealed))
+    return path
+
+
+def refused(root: Path, folder: Path, path: Path, why: str) -> None:
+    """Nothing is replaced, and the message names the file."""
+    before = tree(root)
+    with pytest.raises(IoFailure, match=re.escape(f"{path}{why}")) as e:
+        install(root, program(folder), UNITS, "")
+    assert "nothing was replaced" in e.value.msg
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        (
+            {"later": 1},
+            " is a record of another version (Record.__init__() got an",
+        ),
+        ({"kind": "later"}, " is of kind 'later', which this version does not have"),
+        ({"key": {"name": "c"}}, " is a record of another version ("),
+    ],
+)
+def test_a_record_of_a_newer_version(root: Path, tmp_path: Path, members: dict[str, object], why: str) -> None:
+    refused(root, tmp_path, written(root, **members), why)
+
+
+def test_a_record_of_another_schema(root: Path, tmp_path: Path) -> None:
+    path = written(root)
+    path.write_text(json.dumps({"schema": 2, "anything": "else"}))
+    refused(root, tmp_path, path, " has schema 2, and this version reads 1")
+
+
+def test_a_record_in_a_directory_of_its_own(root: Path, tmp_path: Path) -> None:
+    """The note names the path as the root has it."""
+    path = written(root, later=1)
+    other = root / "var" / "elsewhere"
+    other.mkdir(parents=True)
+    (root / "run" / "hpn" / "attachments").rename(other / "attachments")
+    (root / "run" / "hpn" / "elsewhere").mkdir()
+    (root / "run" / "hpn" / "elsewhere" / "0123").symlink_to("/var/elsewhere")
+    refused(root, tmp_path, other / path.relative_to(root / "run" / "hpn"), " is a record of another version")
+
+
+@pytest.mark.parametrize("data_dir", ["var/lib/cni/hpn/ipam", "run/hpn/ipam"])
+def test_leases_of_another_schema(root: Path, tmp_path: Path, data_dir: str) -> None:
+    path = leases(root, '{"schema": 2}', data_dir=data_dir)
+    refused(root, tmp_path, path, " has schema 2, and this version reads 1; nothing")
+
+
+def test_a_line_of_a_newer_version(root: Path, tmp_path: Path) -> None:
+    path = leases(root, '{"schema": 1}', '{"block":"10.0.0.0/26","node":"n1"}')
+    refused(root, tmp_path, path, ": line 1 is of another version (not a lease (KeyError: 'addresses'))")
+
+
+def test_all_that_are_unknown_are_counted(root: Path, tmp_path: Path) -> None:
+    written(root, later=1)
+    leases(root, '{"schema": 2}')
+    with pytest.raises(IoFailure, match=r"argument 'later'\), and 1 more; nothing"):
+        install(root, program(tmp_path), UNITS, "")
+
+
+def test_what_is_read_or_damaged_is_no_obstacle(root: Path, tmp_path: Path) -> None:
+    """No version reads what is damaged, and each puts it aside."""
+    damaged = written(root).with_name("c2:hpn0.json")
+    damaged.write_bytes((root / RECORD).read_bytes()[:100])
+    damaged.with_name("c3:hpn0.json").write_text((root / RECORD).read_text().replace("rail0", "rail1"))
+    path = leases(root, '{"schema": 1}')
+    path.write_bytes(path.read_bytes() + b"not a lease".ljust(511) + b"\n")
+    state = {name: text for name, text in tree(root).items() if name.startswith(("run", "var"))}
+    install(root, program(tmp_path), UNITS, "")
+    assert state.items() <= tree(root).items()
+    assert "opt/cni/bin/hpn" in tree(root)
