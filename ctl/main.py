@@ -19,6 +19,7 @@ A container runtime runs this program; a person has little to run by hand.
   hpn agent       answer CNI requests from a warm process (hpn agent help)
   hpn node        offer the node's devices to kubelet (hpn node --help)
   hpn install     put this program, its names and units in their places; --root DIR, --no-units, --dry-run
+  hpn uninstall   remove all that, and the state, once no pod has an interface of it; --root DIR, --force
   hpn version     print the version; --licenses: of all that is carried
   hpn help        print this
 
@@ -48,7 +49,7 @@ def main(argv: Sequence[str], file: str = "", build: str = "") -> int:
             return 0
         case ["version" | "--version", *words] if words in ([], ["--licenses"]):
             return _licenses() if words else _version()
-        case ["inspect" | "gc" | "ipam" | "install" as command, *words]:
+        case ["inspect" | "gc" | "ipam" | "install" | "uninstall" as command, *words]:
             return _print(command, lambda: _answer(command, words, file, build))
         case _:
             sys.stderr.write(f"hpn: {' '.join(argv[1:])!r} is not a command; see: hpn help\n")
@@ -71,6 +72,10 @@ def _answer(command: str, words: Sequence[str], file: str, build: str) -> tuple[
             from ctl.installation.install import answer as install  # noqa: PLC0415
 
             return install(words, file, build)
+        case "uninstall":
+            from ctl.installation.uninstall import answer as uninstall  # noqa: PLC0415
+
+            return uninstall(words)
         case _:
             from ctl.addresses import answer  # noqa: PLC0415
 

@@ -67,6 +67,10 @@ OURS = {
         "cni.state.locks",
     },
     "ctl.installation.install": {"ctl.installation", "cni.protocol", "node.config"},
+    # What it says of attachments, as hpn inspect and hpn ipam do.
+    "ctl.installation.held": {
+        *("ctl.installation", "cni.attachments", "cni.protocol", "ipam.inventory", "ipam.sandboxes", "ipam.stores"),
+    },
     "ctl.installation.state": {"cni.kinds", "cni.protocol", "cni.state.durable", "cni.state.record", "ipam.stores"},
     # What undoes what the dead left.
     "ctl.collection": {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from cni.kernel import files
-from ctl.installation import folders
+from ctl.installation import folders, places
 
 _LIMIT: Final = 1 << 16
 _CHUNK: Final = 1 << 20
@@ -17,12 +17,13 @@ Kind = Literal["nothing", "file", "link", "directory", "something else"]
 
 @dataclass(frozen=True)
 class Found:
-    """What is at a path: of a link its target, of a small file its text, of a file its inode, and whether it is the
-    program that runs, byte by byte."""
+    """What is at a path: of a link its target, of a small file its text, of a file its inode, whether it is hpn of any
+    version, and whether it is the program that runs, byte by byte."""
 
     kind: Kind = "nothing"
     text: str = ""
     inode: tuple[int, int] = (0, 0)
+    is_hpn: bool = False
     is_this: bool = False
 
 
@@ -52,8 +53,9 @@ def _look(at: int, name: str, program: Path | None) -> Found:
     try:
         if program:
             return Found("file", "", inode, is_this=_is_whole(found) and _same(fd, program))
+        is_hpn = places.SIGN in os.pread(fd, places.SIGN_WITHIN, 0)
         text = files.read_all(fd, _LIMIT).decode(errors="replace") if found.st_size <= _LIMIT else ""
-        return Found("file", text, inode)
+        return Found("file", text, inode, is_hpn)
     finally:
         os.close(fd)
 

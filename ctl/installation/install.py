@@ -31,6 +31,7 @@ def answer(words: Sequence[str], program: str, version: str) -> tuple[str, int]:
 def install(root: Path, program: Path, units: Mapping[str, str], version: str, *, dry_run: bool = False) -> list[str]:
     """Install the program and the units below the root; what was done, a line for each step.  Raises CniError."""
     try:
+        refuse_package(root, "install")
         refuse_unreadable(root)
         steps = _steps(root, program, units)
         if not dry_run and (steps or found.look(f"{root}", places.LOCK).kind != "nothing"):
@@ -47,6 +48,15 @@ def install(root: Path, program: Path, units: Mapping[str, str], version: str, *
     would = "would " if dry_run else ""
     lines = [f"{would}{step}" for step in (*steps, *told)] or ["it is already installed"]
     return [*lines, *_hints(root, units)]
+
+
+def refuse_package(root: Path, command: str) -> None:
+    """Raise IoFailure if the files there are those of the Debian package.  Raises OSError."""
+    if f"/{places.HPN}" in found.look(f"{root}", places.PACKAGE).text.split("\n"):
+        raise IoFailure(
+            f"the Debian package hpn-cni has put /{places.HPN} there; use apt to {command} a version, or remove the "
+            "package first: apt remove hpn-cni"
+        )
 
 
 def refuse_unreadable(root: Path) -> None:

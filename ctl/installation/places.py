@@ -19,6 +19,15 @@ LOCK: Final = f"{PLUGINS}/.hpn.lock"
 AGENT_SOCKET: Final = "hpn-agent.socket"
 AGENT: Final = "hpn-agent.service"
 NODE: Final = "hpn-node.service"
+# A text that the launcher of every version has in its data (packaging/launcher/place.c).
+SIGN: Final = b"HPN_PROGRAM_DIR="
+SIGN_WITHIN: Final = 1 << 18
+# What the program writes while it runs: state, and hpn node's lock beside kubelet's sockets.
+STATE: Final = ("run/hpn", "var/lib/cni/hpn", "var/log/hpn", "var/lib/kubelet/plugins_registry/.hpn-node.lock")
+# What its users write.
+CONFIGURATION: Final = ("etc/hpn", "etc/cni/hpn.json")
+# Of each Debian package the files that it has on the machine; the name is that of packaging/deb.
+PACKAGE: Final = "var/lib/dpkg/info/hpn-cni.list"
 # Which unit is wanted by which target, as its [Install] section says.
 WANTED_BY: Final = {AGENT_SOCKET: "sockets.target", NODE: "multi-user.target"}
 

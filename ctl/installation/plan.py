@@ -147,6 +147,32 @@ def _instead(path: str, content: Content, found: Found) -> str:
             raise InvalidConfig(f"/{path} is {what}, which hpn install does not replace; move it away")
 
 
+def uninstall(there: Mapping[str, Found], units: Mapping[str, str]) -> tuple[list[Remove], list[str]]:
+    """What hpn install has put there, of whatever version, and the paths of its names that have something else."""
+    ours, others = list[Remove](), list[str]()
+    wishes = map(places.wish, places.WANTED_BY)
+    paths = [*(f"{places.UNITS}/{unit}" for unit in units), *wishes, places.COMMAND, places.IPAM, places.HPN]
+    for path in paths:
+        found = there.get(path, NOTHING)
+        if _is_ours(path, found, units):
+            ours.append(Remove(path))
+        elif found.kind != "nothing":
+            others.append(path)
+    ours += [Remove(path) for path in map(places.temporary, paths) if there.get(path, NOTHING).kind != "nothing"]
+    return ours, others
+
+
+def _is_ours(path: str, found: Found, units: Mapping[str, str]) -> bool:
+    folder, _, name = path.rpartition("/")
+    if path in (places.HPN, places.IPAM):
+        return found.is_hpn or (found.kind == "link" and found.text in ("hpn", f"/{places.HPN}"))
+    if path == places.COMMAND:
+        return found.kind == "link" and found.text == f"/{places.HPN}"
+    if folder == places.UNITS:
+        return places.is_marked(name, found.text) or found.text == places.unmarked(units[name])
+    return found.kind == "link"
+
+
 def tell(steps: list[Step], enabled: set[str], running: Mapping[str, Unit], version: str) -> Iterator[Step]:
     """What systemd has to be told after the steps: ``enabled`` units are to be active, and a process that runs another
     version is to be replaced."""

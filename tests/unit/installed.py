@@ -14,7 +14,7 @@ def program(folder: Path, about: str = "one", code: str = "cat >/dev/null") -> P
     """A program that answers as hpn does: nothing of hpn is needed to put it somewhere."""
     path = folder / f"hpn-{about}"
     versions = str(list(VERSIONS)).replace("'", '"')
-    path.write_text(f"#!/bin/sh\n# {about}\n{code}; echo '{{\"supportedVersions\": {versions}}}'\n")
+    path.write_text(f"#!/bin/sh\n# {about}  HPN_PROGRAM_DIR=\n{code}; echo '{{\"supportedVersions\": {versions}}}'\n")
     path.chmod(0o755)
     return path
 

@@ -1,0 +1,42 @@
+"""Whose interfaces and addresses this node holds: who would lose the program that takes them back."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from cni import attachments
+from cni.protocol.spec import Key
+from ctl.installation import state
+from ipam import sandboxes
+from ipam.inventory import networks
+from ipam.inventory import state as state_of
+from ipam.stores.contents import Listed
+from ipam.stores.holdings import Lease
+
+
+def holders(root: Path) -> list[str]:
+    """In words, each attachment that may live, each record that cannot be read, and each address that is held.
+
+    Raises IoFailure.
+    """
+    attached, unreadable, _ = attachments.list_all(state.state_dirs(root))
+    living = {Key(one["containerID"], one["ifname"]): one for one in attached if one["alive"]}
+    lines = [f"{key.of(one['pod'], one['network'])}" for key, one in living.items()]
+    lines += [f"{path}, which cannot be read" for path in unreadable]
+    for data_dir in filter(Path.is_dir, state.data_dirs(root)):
+        for network in networks(data_dir, sandboxes.gone):
+            lines += [_of_lease(network.name, one) for one in network.listed if _is_held(one, living)]
+    return lines
+
+
+def _is_held(one: Listed, living: Collection[Key]) -> bool:
+    """Whether a pod may use the addresses, and is not among the ``living`` that have been named."""
+    if isinstance(one.holding, Lease) and one.holding.owner.key in living:
+        return False
+    return state_of(one) in ("held", "doubtful")
+
+
+def _of_lease(network: str, one: Listed) -> str:
+    addresses = ", ".join(map(str, one.holding.ips))
+    if isinstance(one.holding, Lease):
+        return f"{addresses} of {one.holding.owner.key.of(one.holding.owner.pod, network)}"
+    return f"{addresses} of network {network}, which a deleted pod may still use"

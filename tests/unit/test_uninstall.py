@@ -1,0 +1,126 @@
+"""hpn uninstall, without systemd: what goes, what stays, and when it is refused."""
+
+import re
+from pathlib import Path
+
+import pytest
+from unit.installed import ROOT, UNITS, program, tree
+from unit.test_inspect import VF, save
+from unit.test_install_state import leases
+
+from cni.protocol.errors import IoFailure, NotAvailable
+from cni.state import durable
+from ctl.installation import places
+from ctl.installation.install import install
+from ctl.installation.uninstall import uninstall
+
+
+@pytest.fixture(autouse=True)
+def carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The units are those of the source tree."""
+    monkeypatch.syspath_prepend(ROOT)
+
+
+@pytest.fixture
+def installed(root: Path, tmp_path: Path) -> Path:
+    install(root, program(tmp_path), UNITS, "")
+    return root
+
+
+def test_nothing_is_left(installed: Path) -> None:
+    for path in ("var/lib/cni/hpn/program/0123/hpn", "var/log/hpn/rail0.log", "run/hpn/locks/device-1"):
+        (installed / path).parent.mkdir(parents=True)
+        (installed / path).touch()
+    (installed / "var" / "lib" / "kubelet" / "plugins_registry").mkdir(parents=True)
+    (installed / "var" / "lib" / "kubelet" / "plugins_registry" / ".hpn-node.lock").touch()
+    said = uninstall(installed)
+    assert tree(installed) == {}
+    assert sorted(path.name for path in installed.rglob("*hpn*")) == []
+    assert "remove /opt/cni/bin/hpn" in said
+    assert not [line for line in said if "left" in line]
+    assert uninstall(installed) == ["nothing of hpn is installed"]
+
+
+def test_what_others_wrote_stays_and_is_named(installed: Path) -> None:
+    others = {
+        "etc/hpn/node.yaml": "resources: []",
+        "etc/cni/hpn.json": "{}",
+        "etc/cni/net.d/10-rail0.conf": "{}",
+        "opt/cni/bin/macvlan": "theirs",
+        f"{places.UNITS}/{places.AGENT}": "[Service]\n",
+        places.IPAM: "another program of that name",
+    }
+    for path, text in others.items():
+        (installed / path).parent.mkdir(parents=True, exist_ok=True)
+        (installed / path).unlink(missing_ok=True)
+        (installed / path).write_text(text)
+    said = uninstall(installed)
+    assert tree(installed) == others
+    left = {f"/{path}" for path in others if "net.d" not in path and "macvlan" not in path and "node.yaml" not in path}
+    assert {line.removeprefix("left: ") for line in said if line.startswith("left")} == left | {"/etc/hpn"}
+
+
+def test_what_was_copied_by_hand(root: Path, tmp_path: Path) -> None:
+    """As docs/install.md had it before there was hpn install."""
+    for path in (places.HPN, places.COMMAND, f"{places.UNITS}/x"):
+        (root / path).parent.mkdir(parents=True)
+    (root / places.HPN).write_bytes(program(tmp_path).read_bytes())
+    (root / places.IPAM).symlink_to("hpn")
+    (root / places.COMMAND).symlink_to(f"/{places.HPN}")
+    for unit in (ROOT / "packaging" / "systemd").iterdir():
+        (root / places.UNITS / unit.name).write_bytes(unit.read_bytes())
+    uninstall(root)
+    assert tree(root) == {}
+
+
+def test_refused_while_an_attachment_lives(installed: Path) -> None:
+    save(installed / "run" / "hpn", VF)
+    before = tree(installed)
+    whose = "hpn0 of container 0123456789ab, network rail0"
+    with pytest.raises(NotAvailable, match=rf"addresses of it: {whose}\.  Nothing was removed"):
+        uninstall(installed)
+    assert tree(installed) == before
+    said = uninstall(installed, force=True)
+    assert f"still attached: {whose}" in said
+    assert {name.partition("hpn/")[0] for name in tree(installed)} == {"run/"}
+    assert "run/hpn/attachments/rail0/0123456789abcdef:hpn0.json" in tree(installed)
+    assert "left: /run/hpn" in said
+
+
+def held(root: Path, boot: str, count: int = 1) -> None:
+    about = f'"pod":"","netns":"","boot":"{boot}","time":"2026-01-02T03:04:05+00:00"}}'
+    keys = (f'{{"containerID":"c{n}","ifname":"hpn0","addresses":["10.56.0.{n + 2}/24"],' for n in range(count))
+    leases(root, '{"schema": 1}', *(key + about for key in keys))
+
+
+def test_refused_while_addresses_are_held(installed: Path) -> None:
+    held(installed, durable.boot_id(), 12)
+    with pytest.raises(NotAvailable) as e:
+        uninstall(installed)
+    assert "10.56.0.2 of hpn0 of container c0, network rail0; 10.56.0.3 of" in e.value.msg
+    assert "container c9, network rail0; and 2 more." in e.value.msg
+
+
+def test_addresses_of_an_older_boot_are_no_obstacle(installed: Path) -> None:
+    held(installed, "an older one")
+    uninstall(installed)
+    assert tree(installed) == {}
+
+
+def test_a_record_that_cannot_be_read(installed: Path) -> None:
+    path = installed / "run" / "hpn" / "attachments" / "rail0" / "c:hpn0.json"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(NotAvailable, match=f"{path}, which cannot be read"):
+        uninstall(installed)
+
+
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_the_debian_package_is_left_to_apt(root: Path, tmp_path: Path, command: str) -> None:
+    (root / places.PACKAGE).parent.mkdir(parents=True)
+    (root / places.PACKAGE).write_text("/.\n/opt\n/opt/cni/bin/hpn\n")
+    with pytest.raises(IoFailure, match=re.escape("the Debian package hpn-cni has put /opt/cni/bin/hpn there")):
+        _ = install(root, program(tmp_path), UNITS, "") if command == "install" else uninstall(root)
+    assert list(tree(root)) == [places.PACKAGE]
+    (root / places.PACKAGE).write_text("/etc/hpn\n")  # removed, and not purged
+    install(root, program(tmp_path), UNITS, "")
