@@ -4,6 +4,8 @@ import errno
 import os
 import socket
 import stat
+import struct
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +16,7 @@ from cni.state import trust
 SOCKET: Final = "/run/hpn/agent.sock"
 _FIRST_PASSED: Final = 3  # man 3 sd_listen_fds
 _BACKLOG: Final = 512
+_ENDING: Final = 5.0  # seconds that the workers of an agent that was killed may take to end
 
 
 class Unusable(Exception):
@@ -90,8 +93,34 @@ def _make_room(path: Path) -> None:
         return
     if not stat.S_ISSOCK(found.st_mode):
         raise Unusable(f"{path} is there and is no socket; remove it, or choose another path")
+    deadline = time.monotonic() + _ENDING
+    while (process := _listening(path)) is not None:
+        if not _has_ended(process) or time.monotonic() > deadline:
+            raise Unusable(f"{path} is in use by another agent; stop that one, or choose another path")
+        time.sleep(0.01)
+    path.unlink()
+
+
+def _listening(path: Path) -> int | None:
+    """The process that listens at the path: the one that began to, whoever has the socket now (man 7 unix,
+    SO_PEERCRED); 0 if it cannot be told, None if nobody listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)  # noqa: FBT003  # a full queue is an agent that is alive
-        if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
-            raise Unusable(f"{path} is in use by another agent; stop that one, or choose another path")
-    path.unlink()
+        refused = probe.connect_ex(str(path))
+        if refused == errno.ECONNREFUSED:
+            return None
+        if refused:
+            return 0
+        size = struct.calcsize("3i")
+        process, *_ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+        return int(process)
+
+
+def _has_ended(process: int) -> bool:
+    """Whether that process is no more.  Then its workers, which have its socket too, are about to end."""
+    if not process:
+        return False
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -45,6 +46,24 @@ def test_an_agent_that_answers_is_left_alone(path: Path, listener: socket.socket
 
 def test_one_that_was_killed_is_in_nobodys_way(path: Path) -> None:
     listening.bind(path).close()
+    with closing(listening.bind(path)), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.connect(str(path))
+
+
+def test_the_workers_of_one_that_was_killed_are_waited_for(path: Path) -> None:
+    """They have its socket, and end a little later than it does."""
+    theirs, ours = os.pipe()
+    agent = os.fork()
+    if not agent:
+        os.close(ours)
+        _listener = listening.bind(path)
+        if not os.fork():
+            os.read(theirs, 1)
+            os._exit(0)
+        os._exit(0)
+    os.waitpid(agent, 0)
+    os.close(theirs)
+    threading.Timer(0.2, os.close, (ours,)).start()
     with closing(listening.bind(path)), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.connect(str(path))
 
