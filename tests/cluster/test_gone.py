@@ -18,7 +18,8 @@ SYSCTLS = {"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": 
 FIXTURES = Path(keeper.__file__).parents[1]
 # A host with a process of its own: all that can be left, without the wait for Kubernetes.
 STARTER = textwrap.dedent(f"""
-    import sys, time
+    import signal, sys, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
     sys.path.insert(0, {str(FIXTURES)!r})
     from contextlib import ExitStack
     from pathlib import Path
