@@ -7,6 +7,7 @@ from guarded import (
     agent,
     commands,
     index,
+    installation,
     ipam,
     kernel,
     kinds,
@@ -39,6 +40,7 @@ GUARDS = [
         index,
         node,
         node_grpc,
+        installation,
         launcher,
     )
     for guard in floor.GUARDS
