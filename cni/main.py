@@ -1,11 +1,12 @@
 """The plugin as a function."""
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from cni.kernel import budget
-from cni.protocol import dispatch
-from cni.protocol.errors import InvalidConfig
+from cni.protocol import dispatch, report, spec
+from cni.protocol.errors import CniError, InvalidConfig
 from cni.protocol.result import Result
 from cni.protocol.spec import DELEGATED, VERBS, Config, Reply, Request
 from cni.state.log import log_command
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 
 def run(request: Request, programs: "Programs") -> Reply:
     """Answer one CNI request.  ``programs`` are the IPAM plugins that are functions of this program."""
+    began = time.monotonic()
     budget.begin()
-    return dispatch.answer(request, dict.fromkeys(VERBS, partial(_run, programs)))
+    reply = dispatch.answer(request, dict.fromkeys(VERBS, partial(_run, programs)))
+    report.send(request.command, reply, began, partial(_kind, request))
+    return reply
 
 
 def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -> Result | None:
@@ -37,6 +41,19 @@ def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -
     }[request.command]
     with log_command(request, conf, log):
         return command(request, conf, log, programs)
+
+
+def _kind(request: Request) -> str:
+    """The kind that the configuration asks for; empty where nobody can tell."""
+    from cni import kinds  # noqa: PLC0415  # as above
+    from cni.protocol.location import is_stripped  # noqa: PLC0415
+
+    try:
+        conf = spec.configuration(request)
+    except CniError:
+        return ""
+    kind = "" if is_stripped(conf) else conf.get("kind", kinds.implied(dict(conf)))
+    return next((known for known in kinds.KINDS if known == kind), "")
 
 
 def _refuse_as_ipam(request: Request) -> None:

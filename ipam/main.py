@@ -1,12 +1,13 @@
 """The IPAM plugin's commands.  ADD answers without interfaces (SPEC 1.1.0, section 4, "Plugin Delegation")."""
 
 import json
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from cni.kernel import budget
-from cni.protocol import arguments, spec
+from cni.protocol import arguments, report, spec
 from cni.protocol.dispatch import Command, answer
 from cni.protocol.errors import (
     AddressHeld,
@@ -31,8 +32,11 @@ STICKY_MAX = 400
 
 def run(request: Request) -> Reply:
     """Answer one request; never raises."""
+    began = time.monotonic()
     budget.begin()
-    return answer(request, COMMANDS)
+    reply = answer(request, COMMANDS)
+    report.send(request.command, reply, began)
+    return reply
 
 
 def ask(request: Request, log: list[str]) -> Result | None:

@@ -43,6 +43,12 @@ class Child:
             raise ChildProcessError(f"ended with status {os.waitstatus_to_exitcode(status)}")
         return pickle.loads(data)  # noqa: S301  # of our own child
 
+    def end(self) -> None:
+        """End it now, whatever it does.  To be called in place of ``answer``."""
+        os.close(self.fd)
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
 
 def _answer(writer: int, work: Callable[[], object]) -> NoReturn:
     """Write what the work returns, and end this process."""

@@ -1,7 +1,7 @@
 """The node's program at work: what it offers, whether that is healthy, and who is told."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -73,11 +73,13 @@ class Daemon:
         """Of each topic that something can be wrong with, whether something is."""
         return {topic: topic in self._topics.problems for topic in PROBLEMS}
 
-    def judgements(self) -> Iterator[tuple[str, Device, str]]:
-        """Each resource, each of its devices, and why that is unhealthy; empty where it is not."""
-        for name, (served, _) in self._served.items():
-            for key, device in served.devices.items():
-                yield name, device, self._health[key].reason if key in self._health else ""
+    @property
+    def judged(self) -> Mapping[str, Sequence[tuple[Device, str]]]:
+        """Each resource's devices, and why each is unhealthy; empty where it is not."""
+        return {
+            name: [(device, self._health.get(key, Health()).reason) for key, device in served.devices.items()]
+            for name, (served, _) in self._served.items()
+        }
 
     def reload(self) -> None:
         """Read the configuration anew; the one of before stays if it is refused."""

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from node.directory import KUBELET
+from node.metrics.address import Address
+from node.metrics.address import parse as parse_address
 
 HELP: Final = f"""\
 usage: hpn node [--config FILE] [--kubelet-dir DIR]
@@ -23,6 +25,7 @@ Offers the node's network devices to kubelet, until SIGTERM.  SIGHUP has it read
   --kubelet-dir DIR    where kubelet keeps its state, by default {KUBELET}
   --resource-prefix P  the prefix of resources that have none in sriov-network-device-plugin's file
   --use-cdi            give devices by CDI names
+  --metrics ADDRESS    serve metrics for Prometheus at unix:/run/hpn/metrics.sock or 127.0.0.1:9617 (docs/metrics.md)
   --version            print the version
 
 Flags of other device plugins work too: --config-file, and one dash in place of two.  What they log is not chosen by
@@ -51,7 +54,8 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Flags:
-    """What a command line asks for.  ``config`` is None for the default, ``check`` None for none."""
+    """What a command line asks for.  ``config`` is None for the default, ``check`` and ``metrics`` None
+    for none."""
 
     config: Path | None = None
     check: Path | None = None
@@ -59,6 +63,7 @@ class Flags:
     kubelet: Path = KUBELET
     prefix: str = ""
     cdi: bool = False
+    metrics: Address | None = None
     version: bool = False
     help: bool = False
 
@@ -115,6 +120,13 @@ def _directory(name: str, value: str) -> Path:
     return Path(value)
 
 
+def _address(name: str, value: str) -> Address:
+    try:
+        return parse_address(value)
+    except ValueError as e:
+        raise Wrong(f"--{name} {e}") from e
+
+
 def _truth(name: str, value: str) -> bool:
     if value not in (*_TRUE, *_FALSE):
         raise Wrong(f"--{name}={value}: write --{name}, or --{name}=false")
@@ -130,6 +142,7 @@ _FLAGS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "kubelet-dir": ("kubelet", _directory),
     "resource-prefix": ("prefix", _text),
     "use-cdi": ("cdi", _truth),
+    "metrics": ("metrics", _address),
     "v": ("version", _truth),
     "version": ("version", _truth),
     "h": ("help", _truth),

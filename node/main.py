@@ -39,7 +39,7 @@ def main(arguments: Sequence[str], version: str) -> int:
         sys.stdout.write(plain(text))
         return status
     try:
-        _serve(asked)
+        _serve(asked, version)
     except reading.Refused as e:
         say(f"{e}")
         return REFUSED
@@ -49,14 +49,19 @@ def main(arguments: Sequence[str], version: str) -> int:
     return 0
 
 
-def _serve(asked: Flags) -> None:
+def _serve(asked: Flags, version: str) -> None:
     """Raises Refused, Taken, OSError."""
     # The name in ps, top and systemctl.  It would be ld-hpn.so.2, the loader that started it (packaging/launcher).
     Path("/proc/self/comm").write_text("hpn-node")
     loop = Loop()
     with _signals() as signals:
         daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(reading.read, asked))
+        metrics = None
         try:
+            if asked.metrics:
+                from node.metrics.service import Metrics  # noqa: PLC0415  # most nodes go without
+
+                metrics = Metrics(loop, daemon, asked.metrics, version)
             loop.watch(signals.fileno(), partial(_obey, signals, loop, daemon))
             # Nothing that exists now is garbage, and a look through it would be the longest work there is.
             gc.collect()
@@ -65,6 +70,8 @@ def _serve(asked: Flags) -> None:
             loop.run()
             notify("STOPPING=1")
         finally:
+            if metrics:
+                metrics.close()
             daemon.close()
             loop.close()
 

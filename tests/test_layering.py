@@ -53,6 +53,10 @@ OURS = {
     "node": {"node", "cni.kernel", "cni.protocol", "cni.state.durable", "cni.state.locks", "cni.state.trust"},
     # It is for people, who see columns as ctl has them.
     "node.check": {"node", "ctl.table", "cni.kernel.sysfs"},
+    # It counts what the journal and the leases have, and changes nothing.
+    "node.metrics.state": {
+        *("cni.protocol", "cni.state.journal", "cni.state.places", "cni.state.record", "ipam.inventory", "ipam.stores"),
+    },
     "ctl": {"ctl", "cni.main", "cni.protocol", "agent.main", "node.main", "ipam.main"},
     # What a person is shown, and nothing that could change it.
     "ctl.main": {"ctl.inspection", "ctl.addresses", "ctl.collection", "ctl.installation", "cni.protocol"},
@@ -96,6 +100,8 @@ LIBRARIES = {
     "h2": {"node.grpc"},
     "google": {"node.kubelet"},
     "yaml": {"node.config"},
+    "h11": {"node.metrics.http"},
+    "prometheus_client": {"node.metrics.page", "node.metrics.state"},
 }
 
 
@@ -245,7 +251,7 @@ def test_no_cni_command_pays_for_hpn_node(tmp_path: Path, program: str, command:
     imported = _timed(done.stderr)
     assert "cni.protocol.dispatch" in imported, done.stdout
     packages = {name.partition(".")[0] for name in imported}
-    assert packages & {"node", "h2", "hpack", "hyperframe", "google", "yaml"} == set()
+    assert packages & {"node", "h2", "hpack", "hyperframe", "google", "yaml", "h11", "prometheus_client"} == set()
 
 
 def _timed(stderr: bytes) -> set[str]:

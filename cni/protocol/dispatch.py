@@ -4,7 +4,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from cni.protocol import spec
 from cni.protocol.errors import CniError, KernelRefused
@@ -31,11 +31,11 @@ def answer(request: Request, commands: Mapping[str, Command]) -> Reply:
         result = commands[request.command](request, conf, log)
         return Reply(_document(version, **result.to_json(version)) if result else "", log=tuple(log))
     except Exception as e:  # noqa: BLE001  # the one place where an exception becomes an answer
-        return Reply(error_json(version, e), exit_code=1, log=(*log, *_trace(e)))
+        return failed(version, e, log)
 
 
-def error_json(version: str, error: Exception) -> str:
-    """The error document of SPEC 1.1.0, in that version.
+def failed(version: str, error: Exception, log: Sequence[str] = ()) -> Reply:
+    """The reply with the error document of SPEC 1.1.0, in that version.
 
     An OSError becomes KernelRefused; any other exception that is no CniError is a bug of ours, with code 999.
     """
@@ -46,9 +46,10 @@ def error_json(version: str, error: Exception) -> str:
         error = refused
     details = "; ".join(getattr(error, "__notes__", ()))
     fields = {"details": details} if details else {}
-    if isinstance(error, CniError):
-        return _document(version, code=error.code, msg=error.msg, **fields)
-    return _document(version, code=CniError.code, msg=f"internal error: {type(error).__name__}: {error}", **fields)
+    code = error.code if isinstance(error, CniError) else CniError.code
+    msg = error.msg if isinstance(error, CniError) else f"internal error: {type(error).__name__}: {error}"
+    document = _document(version, code=code, msg=msg, **fields)
+    return Reply(document, exit_code=1, log=(*log, *_trace(error)), code=code)
 
 
 def _document(version: str, **fields: object) -> str:
@@ -56,8 +57,8 @@ def _document(version: str, **fields: object) -> str:
 
 
 def _trace(error: Exception) -> list[str]:
-    """The traceback of a bug, for stderr.  A CniError or OSError needs none."""
-    if isinstance(error, CniError | OSError):
+    """The traceback of a bug, for stderr.  A CniError needs none."""
+    if isinstance(error, CniError):
         return []
     import traceback  # noqa: PLC0415  # a fortieth of the start
 

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from cni.protocol.dispatch import error_json
+from cni.protocol.dispatch import failed
 from cni.protocol.errors import IoFailure
-from cni.protocol.spec import NEWEST, Program, Reply, Request, variables
+from cni.protocol.spec import NEWEST, Program, Request, variables
 
 
 def environment() -> dict[str, str]:
@@ -24,7 +24,7 @@ def serve(program: Program) -> NoReturn:
         stdin = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
         reply = program(Request(environ, stdin))
     except OSError as e:
-        reply = Reply(error_json(NEWEST, IoFailure(f"stdin cannot be read: {e.strerror}")), exit_code=1)
+        reply = failed(NEWEST, IoFailure(f"stdin cannot be read: {e.strerror}"))
     for line in reply.log:
         sys.stderr.write(f"{line}\n")
     sys.stdout.write(reply.stdout)

@@ -129,11 +129,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer: at most one JSON document for stdout, the exit code, and lines for stderr, which nobody parses."""
+    """The answer: at most one JSON document for stdout, the exit code, and lines for stderr, which nobody parses.
+
+    ``code`` is that of the error document, 0 where there is none.
+    """
 
     stdout: str = ""
     exit_code: int = 0
     log: tuple[str, ...] = field(default=())
+    code: int = 0
 
 
 Program = Callable[[Request], Reply]

@@ -1,0 +1,81 @@
+"""Where metrics are served: "unix:/run/hpn/metrics.sock" or "127.0.0.1:9617"; and the socket there."""
+
+import os
+import socket
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Final
+
+from cni.state import durable
+from node.kubelet import sockets
+
+_LONGEST: Final = 100  # a socket's path has at most 107 bytes (man 7 unix), and it is made under another name
+_BACKLOG: Final = 16
+_WRITE: Final = "write unix:/run/hpn/metrics.sock, 127.0.0.1:9617 or [::1]:9617"
+
+
+@dataclass(frozen=True)
+class Address:
+    """A path, or else a loopback address and a port."""
+
+    path: str = ""
+    host: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"unix:{self.path}" if self.path else f"http://{host}:{self.port}/metrics"
+
+    def listen(self) -> socket.socket:
+        """A socket that listens there.  Raises OSError, IoFailure or InvalidConfig with a path that is of no use."""
+        return _at_path(Path(self.path)) if self.path else self._at_port()
+
+    def _at_port(self) -> socket.socket:
+        sock = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else a restart would wait for old connections
+            sock.bind((self.host, self.port))
+            sock.listen(_BACKLOG)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+def parse(text: str) -> Address:
+    """Raises ValueError, which says what to write."""
+    if text.startswith("unix:"):
+        return Address(path=_path(text.removeprefix("unix:")))
+    host, _, port = text.rpartition(":")
+    try:
+        at = _ip(host)
+    except ValueError:
+        raise ValueError(f"{text!r} is no address and port; {_WRITE}") from None
+    if not at.is_loopback:
+        raise ValueError(
+            f"{at} is not a loopback address, and whoever reaches it could read what the node does; {_WRITE}, and have "
+            "a proxy show it to others (docs/metrics.md)"
+        )
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"port {port!r} is not a number from 1 to 65535; {_WRITE}")
+    return Address(host=str(at), port=int(port))
+
+
+def _path(path: str) -> str:
+    if not path.startswith("/") or "\0" in path or path.endswith("/"):
+        raise ValueError(f"{path!r} is not an absolute path of a socket; {_WRITE}")
+    if len(os.fsencode(path)) > _LONGEST:
+        raise ValueError(f"{path!r} is longer than {_LONGEST} bytes, and a socket's path may have 107; {_WRITE}")
+    return path
+
+
+def _ip(host: str) -> IPv4Address | IPv6Address:
+    if host.startswith("[") and host.endswith("]"):
+        return IPv6Address(host[1:-1])
+    return IPv4Address("127.0.0.1" if host == "localhost" else host)
+
+
+def _at_path(path: Path) -> socket.socket:
+    durable.directory(path.parent)
+    return sockets.bind(path)

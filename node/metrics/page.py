@@ -1,0 +1,114 @@
+"""The page as Prometheus reads it.  Only the process that makes it imports this, and prometheus_client with it."""
+
+import gc
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from cni.protocol.errors import CniError
+from node.metrics.commands import BOUNDS, Tally
+from node.model import Device
+
+# The process that makes the page is ended after so many seconds: a disk may hang.
+_LONGEST: Final = 30
+Reader = Callable[[], Iterable[Metric]]
+
+
+class _Families:
+    """What was read, as a registry asks for it.  None of the library's default collectors is in that: they would tell
+    of the process that makes the page."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def be_brief() -> None:
+    """For a process that makes one page: it is ended where reading hangs."""
+    gc.disable()  # a look through what it shares with its parent would copy all of that
+    signal.alarm(_LONGEST)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def make(
+    known: Iterable[Metric], readers: Mapping[str, Reader], problems: Mapping[str, bool]
+) -> tuple[bytes, tuple[str, ...]]:
+    """The page of what is known and of all that the readers find, by topic; and why one of them found nothing, a
+    sentence each."""
+    families, wrong = list(known), dict[str, str]()
+    for topic, read in readers.items():
+        try:
+            families += list(read())
+        except (OSError, CniError) as e:
+            wrong[topic] = f"metrics: {topic} cannot be read: {e}"
+    families += _problems({**problems, **{topic: topic in wrong for topic in readers}})
+    registry = CollectorRegistry()
+    registry.register(_Families(families))
+    return generate_latest(registry), tuple(wrong.values())
+
+
+def build(version: str) -> Iterator[Metric]:
+    info = GaugeMetricFamily("hpn_build_info", "The version of hpn that answers.", labels=["version"])
+    info.add_metric([version], 1)
+    yield info
+
+
+def commands(tally: Tally) -> Iterator[Metric]:
+    """What CNI commands told since the start."""
+    yield _ended(tally)
+    yield _lasted(tally)
+
+
+def _ended(tally: Tally) -> Metric:
+    ended = CounterMetricFamily(
+        "hpn_commands", "CNI commands that have ended, by error code; 0 is success.", labels=["verb", "kind", "code"]
+    )
+    for labels, number in sorted(tally.ended.items()):
+        ended.add_metric(labels, number)
+    return ended
+
+
+def _lasted(tally: Tally) -> Metric:
+    lasted = HistogramMetricFamily(
+        "hpn_command_duration_seconds", "How long CNI commands took, without the program's start.",
+        labels=["verb", "kind"],
+    )  # fmt: skip
+    bounds = [*map(str, BOUNDS), "+Inf"]
+    for pair, durations in sorted(tally.durations.items()):
+        lasted.add_metric(pair, list(zip(bounds, accumulate(durations.counts), strict=True)), durations.seconds)
+    return lasted
+
+
+def devices(judged: Mapping[str, Sequence[tuple[Device, str]]]) -> Iterator[Metric]:
+    """The devices of each resource, each with the reason why it is unhealthy; empty where it is not."""
+    number = GaugeMetricFamily("hpn_devices", "Devices that a resource has.", labels=["resource", "state"])
+    info = GaugeMetricFamily(
+        "hpn_device_info", "An unhealthy device, and why it is.",
+        labels=["resource", "device", "netdev", "rdma_dev", "reason"],
+    )  # fmt: skip
+    for resource, theirs in sorted(judged.items()):
+        ill = [(device, reason) for device, reason in theirs if reason]
+        number.add_metric([resource, "healthy"], len(theirs) - len(ill))
+        number.add_metric([resource, "unhealthy"], len(ill))
+        for device, reason in ill:
+            info.add_metric([resource, *_named(device), reason], 1)
+    yield from (number, info)
+
+
+def _named(device: Device) -> tuple[str, str, str]:
+    """Its id, its interfaces and its RDMA devices."""
+    return device.id, ",".join(device.names or device.netdevs), ",".join(rdma.name for rdma in device.rdma)
+
+
+def _problems(problems: Mapping[str, bool]) -> Iterator[Metric]:
+    family = GaugeMetricFamily("hpn_problems", "What hpn node cannot do now: 1, else 0.", labels=["topic"])
+    for topic, is_there in sorted(problems.items()):
+        family.add_metric([topic], is_there)
+    yield family

@@ -1,0 +1,142 @@
+"""hpn node --metrics at work: real commands, a real journal and real leases, read by Prometheus' own client library."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from node_process import ROOT, NodeProcess
+from prometheus_client.parser import text_string_to_metric_families
+from topology import Host, Pod, ip, until
+
+PORT = 19617
+NAME = "example.com/rail0"
+RESOURCE = {
+    "name": NAME, "kind": "master", "count": 2, "selectors": {"ifNames": ["rail0"], "kinds": ["netdev"]}
+}  # fmt: skip
+SOON = {"health": {"downAfter": 0.1, "upAfter": 0.1}}
+
+
+@pytest.fixture
+def process(host: Host) -> Iterator[NodeProcess]:
+    # A socket's path has 107 bytes at most.
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        process = NodeProcess(Path(folder), [RESOURCE], "--metrics", f"127.0.0.1:{PORT}")
+        process.write([RESOURCE], **SOON)
+        process.registry.mkdir(parents=True)
+        process.mounts += ["mount -t tmpfs tmpfs /var/lib", "ip link set lo up"]
+        yield process
+
+
+Samples = dict[tuple[str, ...], float]
+
+
+def awaited(is_so: Callable[[Samples], bool]) -> Samples:
+    """The first page of which this is true."""
+    return until(lambda: next(filter(is_so, [scrape()]), None), 20)
+
+
+def scrape() -> Samples:
+    """Each sample by its name and the values of its labels, in the order of the labels' names."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    return {
+        (one.name, *(value for _, value in sorted(one.labels.items()))): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+    }
+
+
+def call(process: NodeProcess, command: str, pod: Pod, **keys: Any) -> subprocess.CompletedProcess[str]:
+    """A command as a runtime starts it, where the process has its /run and /var/lib."""
+    conf = {"cniVersion": "1.1.0", "name": "net0", "type": "hpn", "master": "rail0"} | keys
+    conf |= {"ipam": {"type": "hpn-ipam", "subnet": "10.56.0.0/29"}}
+    environ = {"CNI_COMMAND": command, "CNI_CONTAINERID": pod.name, "CNI_IFNAME": "hpn0", "CNI_PATH": "/nowhere"}
+    # Other mounts of /run hide the names of namespaces.
+    netns = f"/proc/{os.getpid()}/root{pod.path}"
+    return subprocess.run(
+        ["nsenter", f"--mount=/proc/{process.process.pid}/ns/mnt", f"--wd={ROOT}", sys.executable, "-m", "ctl"],
+        input=json.dumps(conf), capture_output=True, text=True, check=False, timeout=30,
+        env={"PATH": os.environ["PATH"], "CNI_NETNS": netns} | environ,
+    )  # fmt: skip
+
+
+def test_what_pods_have_and_what_commands_did(process: NodeProcess, pod: Pod) -> None:
+    with process:
+        process.says("serves metrics at http://127.0.0.1:19617/metrics")
+        assert call(process, "ADD", pod).returncode == 0
+        assert call(process, "ADD", pod, kind="ipvlan", mode="l9").returncode == 1
+        found = scrape()
+        assert found["hpn_attachments", "macvlan", "net0"] == 1
+        assert found["hpn_pool_addresses", "net0", "10.56.0.2-10.56.0.6"] == 5
+        assert found["hpn_pool_leases", "net0", "10.56.0.2-10.56.0.6"] == 1
+        assert found["hpn_commands_total", "0", "macvlan", "ADD"] == 1
+        assert found["hpn_commands_total", "7", "ipvlan", "ADD"] == 1
+        assert found["hpn_command_duration_seconds_count", "macvlan", "ADD"] == 1
+        assert 0 < found["hpn_command_duration_seconds_sum", "macvlan", "ADD"] < 10
+        assert call(process, "DEL", pod).returncode == 0
+        after = awaited(lambda now: ("hpn_attachments", "macvlan", "net0") not in now)
+        assert after["hpn_pool_leases", "net0", "10.56.0.2-10.56.0.6"] == 0
+        assert after["hpn_commands_total", "0", "macvlan", "DEL"] == 1
+        assert {value for (name, *_), value in after.items() if name == "hpn_problems"} == {0}
+
+
+def test_devices_and_problems(process: NodeProcess) -> None:
+    process.registry.rmdir()
+    with process:
+        process.says("serves metrics at")
+        found = scrape()
+        assert found["hpn_devices", NAME, "healthy"] == 1
+        assert found["hpn_problems", "kubelet"] == 1
+        assert sum(name == "hpn_build_info" for name, *_ in found) == 1
+        process.registry.mkdir(parents=True)
+        ip("link", "set", "fabric", "down")
+        found = awaited(lambda now: now["hpn_devices", NAME, "unhealthy"] == 1)
+        assert found["hpn_device_info", "rail0", "rail0", "", "rail0 has no carrier since 0.1 s", NAME] == 1
+        assert awaited(lambda now: now["hpn_problems", "kubelet"] == 0)
+
+
+def test_it_sleeps_between_scrapes_and_stays_small(process: NodeProcess) -> None:
+    with process:
+        process.says("serves metrics at")
+        before = process.status_of("VmRSS")
+        for _ in range(5):
+            scrape()
+        assert until(lambda: process.sleeps(1), 20)
+        assert process.status_of("VmRSS") < before + 2000
+        children = Path(f"/proc/{process.process.pid}/task/{process.process.pid}/children").read_text()
+        assert children == ""
+
+
+def test_an_address_that_is_taken(process: NodeProcess) -> None:
+    """Pods get their devices all the same, and it is served when it is free."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", PORT))
+        other.listen()
+        with process:
+            assert "in use by another process; choose another port" in process.says(
+                f"--metrics http://127.0.0.1:{PORT}"
+            )
+            process.says(f"serves {NAME}")
+            other.close()
+            process.says("serves metrics at", 20)
+            assert scrape()["hpn_devices", NAME, "healthy"] == 1
+
+
+def test_it_ends_in_the_midst_of_a_scrape(process: NodeProcess) -> None:
+    with process:
+        process.says("serves metrics at")
+        with socket.create_connection(("127.0.0.1", PORT), 10) as sock:
+            sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            time.sleep(0.02)
+            process.process.send_signal(signal.SIGTERM)
+            assert process.process.wait(5) == 0

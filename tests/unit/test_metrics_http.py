@@ -1,0 +1,173 @@
+"""The server of metrics, asked by Python's own HTTP client and by peers that break every rule."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from unit.metrics_server import LINES, serving
+
+from node.metrics.http import CONNECTIONS_MOST, REQUEST_MOST
+
+GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def unused() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    number = unused()
+    with serving(f"127.0.0.1:{number}"):
+        yield number
+
+
+@pytest.fixture
+def client(port: int) -> Iterator[HTTPConnection]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=15)
+    yield connection
+    connection.close()
+
+
+def ask(client: HTTPConnection, method: str = "GET", path: str = "/metrics", body: bytes = b"") -> tuple[int, bytes]:
+    client.request(method, path, body or None)
+    answer = client.getresponse()
+    return answer.status, answer.read()
+
+
+def said(port: int, data: bytes) -> bytes:
+    """What comes for these bytes, until the server hangs up."""
+    with socket.create_connection(("127.0.0.1", port), 15) as sock:
+        sock.sendall(data)
+        return everything(sock)
+
+
+def everything(sock: socket.socket) -> bytes:
+    found = b""
+    try:
+        while more := sock.recv(1 << 16):
+            found += more
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def test_the_page_is_whole_and_the_connection_stays(client: HTTPConnection) -> None:
+    client.connect()
+    sock = client.sock
+    for _ in range(3):
+        status, page = ask(client)
+        assert (status, page.count(b"hpn_line{"), page.count(b"\nmade ")) == (200, LINES, 1)
+    assert client.sock is sock
+
+
+def test_its_type_is_the_text_formats(client: HTTPConnection) -> None:
+    client.request("GET", "/metrics?x=y")
+    answer = client.getresponse()
+    assert answer.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
+    assert answer.read().endswith(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/", b"", 404),
+        ("GET", "/metrics/", b"", 404),
+        ("GET", "//metrics", b"", 404),
+        ("GET", "http://localhost/metrics", b"", 404),
+        ("HEAD", "/metrics", b"", 405),
+        ("POST", "/metrics", b"", 405),
+        ("POST", "/metrics", b"x" * 100, 405),
+        ("DELETE", "/", b"", 405),
+        ("OPTIONS", "*", b"", 405),
+        ("GET", "/metrics", b"x", 413),
+    ],
+)
+def test_there_is_nothing_else(client: HTTPConnection, method: str, path: str, body: bytes, status: int) -> None:
+    client.request(method, path, body or None)
+    answer = client.getresponse()
+    assert (answer.status, answer.read() == b"") == (status, method == "HEAD")
+    assert answer.getheader("Allow") == ("GET" if status != 404 else None)
+
+
+def test_a_page_is_used_again_for_a_while(client: HTTPConnection) -> None:
+    """A tenth of the time goes into making pages, however often somebody asks."""
+    began, made = time.monotonic(), set[bytes]()
+    while time.monotonic() < began + 1:
+        made.add(ask(client)[1].rpartition(b"made")[2])
+    assert len(made) >= 2
+    first, second = sorted(made, key=float)[:2]
+    assert float(second) - float(first) > 0.02
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET /metrics\r\n\r\n", b"400"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"400"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"405"),
+        (b"GET /metrics HTTP/1.1\r\n\r\n", b"400"),  # no Host
+        (b"GET /" + b"m" * REQUEST_MOST, b"431"),
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: " + b"y" * REQUEST_MOST, b"431"),
+        (b"POST /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"400"),
+    ],
+)
+def test_what_is_no_request_ends_the_connection(port: int, data: bytes, status: bytes) -> None:
+    assert said(port, data).startswith(b"HTTP/1.1 " + status)
+
+
+def test_one_request_at_a_time(port: int) -> None:
+    """What was sent before the answer has come is not answered, and the first is."""
+    answered = said(port, GET * 3)
+    assert answered.count(b"HTTP/1.1 200") == 1
+    assert answered.count(b"hpn_line{") == LINES
+
+
+def test_a_request_that_does_not_end(port: int) -> None:
+    began = time.monotonic()
+    assert said(port, GET[:-2]) == b""
+    assert 9 < time.monotonic() - began < 13
+
+
+def test_an_answer_that_nobody_takes() -> None:
+    port, lines = unused(), 40 * LINES  # more than the kernel keeps of a connection
+    with serving(f"127.0.0.1:{port}", lines), socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(15)
+        sock.connect(("127.0.0.1", port))
+        sock.sendall(GET)
+        client = HTTPConnection("127.0.0.1", port, timeout=15)
+        assert ask(client)[0] == 200  # others have theirs
+        client.close()
+        time.sleep(12)
+        assert everything(sock).count(b"hpn_line{") < lines
+
+
+def test_more_connections_than_there_is_room_for(port: int) -> None:
+    """Who has been idle for longest goes."""
+    with ExitStack() as stack:
+        peers = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 15)) for _ in range(CONNECTIONS_MOST)
+        ]
+        client = HTTPConnection("127.0.0.1", port, timeout=15)
+        assert ask(client)[0] == 200
+        client.close()
+        peers[1].sendall(GET)
+        assert peers[1].recv(12) == b"HTTP/1.1 200"
+        assert peers[0].recv(1) == b""
+
+
+def test_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "m.sock"
+    with serving(f"unix:{path}"):
+        assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(path))
+            sock.sendall(GET.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+            assert everything(sock).count(b"hpn_line{") == LINES
