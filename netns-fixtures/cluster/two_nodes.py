@@ -111,6 +111,10 @@ class Cluster:
             if name == "containerd":
                 until(lambda: self._import(node), f"containerd and the image of {node.name}", 60)
 
+    def load(self, node: Host, archive: Path) -> None:
+        """Let the node have an image (``image.build``).  Raises Failed."""
+        self._load(node, archive, check=True)
+
     def restore(self) -> None:
         """Power, daemons and nodes as after a boot, whatever has been done to them."""
         for node in self.nodes.values():
@@ -221,10 +225,15 @@ class Cluster:
         (networks / "00-multus.conf").write_text(json.dumps(multus_network(number)))
 
     def _import(self, node: Host) -> bool:
-        ctr = [str(self._programs / "ctr"), "--namespace=k8s.io", "images"]
-        if image.NAME in node.run(*ctr, "list", "--quiet", check=False).stdout.split():
-            return True
-        return node.run(*ctr, "import", str(self.folder / "image.tar"), check=False).returncode == 0
+        listed = node.run(*self._images, "list", "--quiet", check=False).stdout.split()
+        return image.NAME in listed or self._load(node, self.folder / "image.tar", check=False)
+
+    def _load(self, node: Host, archive: Path, *, check: bool) -> bool:
+        return node.run(*self._images, "import", str(archive), check=check).returncode == 0
+
+    @property
+    def _images(self) -> list[str]:
+        return [str(self._programs / "ctr"), "--namespace=k8s.io", "images"]
 
 
 def multus_network(number: int) -> dict[str, Any]:
