@@ -144,6 +144,7 @@ def test_the_units() -> None:
     done = lab("--pfs", "0", *units)
     assert done.returncode == 0, done.stdout + done.stderr
     said = ["started by its socket", "started again", "stopped", "found by kubelet", "reloaded", "refused"]
+    said += ["installed", "another version", "uninstalled"]
     assert done.stdout.splitlines()[-len(said) :] == said
 
 

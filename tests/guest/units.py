@@ -19,6 +19,7 @@ CONF = {
     "cniVersion": "1.1.0", "name": "rail0", "type": "hpn", "master": "rail9",
     "ipam": {"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]]},
 }  # fmt: skip
+OTHER = "0123456789abcdef"
 SERVICE, SOCKET = "hpn-agent.service", "hpn-agent.socket"
 NODE, REGISTRY = "hpn-node.service", Path("/var/lib/kubelet/plugins_registry")
 
@@ -65,7 +66,11 @@ class Machine:
 
     def agent(self) -> str:
         """Its process, in there."""
-        return self.systemctl("show", "-p", "MainPID", "--value", SERVICE)
+        return self.main(SERVICE)
+
+    def main(self, unit: str) -> str:
+        """A unit's process, in there."""
+        return self.systemctl("show", "-p", "MainPID", "--value", unit)
 
 
 def main(binary: str) -> None:
@@ -102,6 +107,7 @@ def main(binary: str) -> None:
     assert not Path("/run/hpn/agent.sock").exists()
     print("stopped")
     offer(machine)
+    install(machine, Path(binary))
 
 
 def offer(machine: Machine) -> None:
@@ -129,6 +135,52 @@ def offer(machine: Machine) -> None:
     until(lambda: machine.systemctl("is-active", NODE) == "failed", 120)
     assert machine.systemctl("show", "-p", "ExecMainStatus", "--value", NODE) == "78"
     print("refused")
+
+
+def install(machine: Machine, binary: Path) -> None:
+    """hpn install and uninstall: enabled, started, restarted by another version, stopped.  Raises AssertionError."""
+    # What lies there was copied by hand, and goes.
+    done(machine, binary, "uninstall")
+    assert not list(Path("/etc/systemd/system").glob("hpn-*"))
+    configure("third")
+    done(machine, binary, "install")
+    assert machine.systemctl("is-enabled", SOCKET, NODE) == "enabled\nenabled"
+    assert machine.systemctl("is-active", SOCKET, SERVICE, NODE) == "active\ninactive\nactive"
+    until(machine.answers, 120)
+    before = [machine.main(unit) for unit in (SERVICE, NODE)]
+    assert done(machine, binary, "install") == "it is already installed\n"
+    assert [machine.main(unit) for unit in (SERVICE, NODE)] == before
+    print("installed")
+
+    (version,) = (path.name for path in Path("/var/lib/cni/hpn/program").iterdir() if len(path.name) == len(OTHER))
+    other = Path("/root/other")
+    other.write_bytes(binary.read_bytes().replace(version.encode(), OTHER.encode()))
+    other.chmod(0o755)
+    machine.call("ADD")
+    machine.systemctl("disable", SOCKET)
+    done(machine, other, "install")
+    assert machine.systemctl("is-enabled", SOCKET, NODE) == "disabled\nenabled"
+    for unit, pid in zip((SERVICE, NODE), before, strict=True):
+        assert machine.main(unit) not in ("0", pid)
+        assert f"/{OTHER}/" in machine.run("readlink", f"/proc/{machine.main(unit)}/exe").stdout
+    print("another version")
+
+    refused = machine.run(str(other), "uninstall")
+    assert "hpn0 of container c1, network rail0" in refused.stderr
+    assert machine.systemctl("is-active", SOCKET, SERVICE, NODE) == "active\nactive\nactive"
+    machine.call("DEL")
+    assert "left: /etc/hpn" in done(machine, other, "uninstall")
+    assert machine.systemctl("is-active", SOCKET, SERVICE, NODE) == "inactive\ninactive\ninactive"
+    assert machine.systemctl("show", "-p", "LoadState", "--value", SOCKET) == "not-found"
+    assert not [path for path in ("/run/hpn", "/var/lib/cni/hpn", "/opt/cni/bin/hpn") if os.path.lexists(path)]
+    print("uninstalled")
+
+
+def done(machine: Machine, program: Path, *words: str) -> str:
+    """What hpn prints, where it succeeds."""
+    asked = machine.run(str(program), *words)
+    assert (asked.returncode, asked.stderr) == (0, ""), asked
+    return asked.stdout
 
 
 def configure(name: str) -> None:
