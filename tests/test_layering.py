@@ -57,6 +57,7 @@ OURS = {
     "node.metrics.state": {
         *("cni.protocol", "cni.state.journal", "cni.state.places", "cni.state.record", "ipam.inventory", "ipam.stores"),
     },
+    "node.metrics.rdma": {"node", "cni.kernel", "cni.state.record"},
     "ctl": {"ctl", "cni.main", "cni.protocol", "agent.main", "node.main", "ipam.main"},
     # What a person is shown, and nothing that could change it.
     "ctl.main": {"ctl.inspection", "ctl.addresses", "ctl.collection", "ctl.installation", "cni.protocol"},
@@ -101,7 +102,7 @@ LIBRARIES = {
     "google": {"node.kubelet"},
     "yaml": {"node.config"},
     "h11": {"node.metrics.http"},
-    "prometheus_client": {"node.metrics.page", "node.metrics.state"},
+    "prometheus_client": {"node.metrics.page", "node.metrics.rdma", "node.metrics.state"},
 }
 
 

@@ -77,7 +77,7 @@ class Metrics:
 
     def _make(self) -> tuple[bytes, tuple[str, ...]]:
         """The page, made in a process of its own."""
-        from node.metrics import page, state  # noqa: PLC0415  # prometheus_client is for that process
+        from node.metrics import page, rdma, state  # noqa: PLC0415  # prometheus_client is for that process
 
         page.be_brief()
         records = cache(state.records)
@@ -85,6 +85,7 @@ class Metrics:
         readers: dict[str, page.Reader] = {
             "attachments": lambda: state.attachments(records()),
             "pools": lambda: state.pools(state.data_dirs(records())),
+            "rdma": lambda: rdma.ports(record for _, record in records() if record),
         }
         return page.make(chain.from_iterable(known), readers, self._problems())
 

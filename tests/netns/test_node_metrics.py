@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from node_process import ROOT, NodeProcess
-from prometheus_client.parser import text_string_to_metric_families
 from topology import Host, Pod, ip, until
+from unit.metrics_page import Samples, samples
 
 PORT = 19617
 NAME = "example.com/rail0"
@@ -37,23 +37,14 @@ def process(host: Host) -> Iterator[NodeProcess]:
         yield process
 
 
-Samples = dict[tuple[str, ...], float]
-
-
 def awaited(is_so: Callable[[Samples], bool]) -> Samples:
     """The first page of which this is true."""
     return until(lambda: next(filter(is_so, [scrape()]), None), 20)
 
 
 def scrape() -> Samples:
-    """Each sample by its name and the values of its labels, in the order of the labels' names."""
     with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=20) as answer:
-        text = answer.read().decode()
-    return {
-        (one.name, *(value for _, value in sorted(one.labels.items()))): one.value
-        for family in text_string_to_metric_families(text)
-        for one in family.samples
-    }
+        return samples(answer.read().decode())
 
 
 def call(process: NodeProcess, command: str, pod: Pod, **keys: Any) -> subprocess.CompletedProcess[str]:

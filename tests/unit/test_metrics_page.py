@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import Metric
-from prometheus_client.parser import text_string_to_metric_families
+from unit.metrics_page import made, samples
 from unit.node_host import vf
 
 from cni.protocol.errors import IoFailure
@@ -18,23 +18,6 @@ from cni.state.record import Record
 from ipam import main as ipam
 from node.metrics import page, state
 from node.metrics.commands import Tally
-
-
-def samples(text: bytes) -> dict[tuple[str, ...], float]:
-    """Each sample by its name and the values of its labels, in the order of the labels' names."""
-    found = dict[tuple[str, ...], float]()
-    for family in text_string_to_metric_families(text.decode()):
-        for one in family.samples:
-            key = one.name, *(value for _, value in sorted(one.labels.items()))
-            assert key not in found
-            found[key] = one.value
-    return found
-
-
-def made(*families: Iterable[Metric]) -> dict[tuple[str, ...], float]:
-    text, sentences = page.make([one for more in families for one in more], {}, {})
-    assert sentences == ()
-    return samples(text)
 
 
 def test_commands() -> None:
@@ -71,7 +54,7 @@ def test_what_cannot_be_read_is_a_problem_and_no_more() -> None:
     readers = {"pools": broken, "attachments": lambda: page.build("9")}
     text, sentences = page.make(page.build("1.2.3"), readers, {"files": True, "kubelet": False})
     assert sentences == ("metrics: pools cannot be read: reading /x: it is for root",)
-    assert samples(text) == {
+    assert samples(text.decode()) == {
         ("hpn_build_info", "1.2.3"): 1, ("hpn_build_info", "9"): 1,
         ("hpn_problems", "files"): 1, ("hpn_problems", "kubelet"): 0,
         ("hpn_problems", "pools"): 1, ("hpn_problems", "attachments"): 0,
