@@ -1,6 +1,6 @@
 # Everything a target downloads lies in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni); the tree gets dist/ and build/.
 
-.PHONY: help docs protocols demo test plain lab cluster lint binary bench bench-lab bench-cluster clean root
+.PHONY: help docs protocols demo test plain lab cluster lint binary deb bench bench-lab bench-cluster clean root
 .DEFAULT_GOAL := help
 
 # A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
@@ -49,7 +49,7 @@ lint: ## ruff, mypy, and shellcheck where it is installed
 	packaging/venv ruff check .
 	packaging/venv ruff format --check .
 	packaging/venv mypy
-	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv $(addprefix netns-fixtures/,setup suite golang peers kernel lab cluster/build) netns-fixtures/guest/*
+	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv $(addprefix packaging/deb/,preinst postinst prerm postrm) $(addprefix netns-fixtures/,setup suite golang peers kernel lab bare cluster/build) netns-fixtures/guest/*
 
 docs: ## make the tables of keys in docs/ anew, from the models
 	packaging/venv python -m docs.keys
@@ -86,6 +86,9 @@ $(BINARY): $(SOURCES)
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) \
 	packaging/venv python packaging/pack.py build/$(VARIANT)launcher build/$(VARIANT)program $@
 	@CNI_COMMAND=VERSION HPN_AGENT= $@ </dev/null >/dev/null
+
+deb: binary ## pack dist/hpn for Debian and its like: dist/hpn-cni_VERSION_ARCHITECTURE.deb
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) packaging/venv python packaging/deb/build.py $(BINARY) $(dir $(BINARY))
 
 bench: root binary ## as root: ADD and DEL, and addresses by how many are held, against the Go peers; WRITE=1 updates docs/performance.md
 	@netns-fixtures/setup net

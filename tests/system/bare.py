@@ -1,0 +1,137 @@
+"""A machine on which nothing is installed yet: a Debian release's essential packages, in namespaces of its own.
+
+The release's files are below an overlay, so nothing that is done there outlasts it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FIXTURES = Path(__file__).parents[2] / "netns-fixtures"
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LC_ALL": "C.UTF-8",
+    "DEBIAN_FRONTEND": "noninteractive",
+}
+# The mounts are in the first process's own namespace, and end with it.
+_START = """
+mount -t tmpfs tmpfs "$2"
+mkdir "$2/upper" "$2/work" "$2/root"
+mount -t overlay overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" "$2/root"
+cd "$2/root"
+mount -t proc proc proc
+mount -t sysfs sysfs sys
+mount -t tmpfs -o mode=755 tmpfs run
+ip link set lo up
+ip link add rail0 type veth peer name port0
+ip link set rail0 up
+ip link set port0 up
+echo up
+exec chroot . sleep infinity
+"""
+
+
+@dataclass
+class Pod:
+    """A process with a network namespace of its own; ``pid`` as the machine counts."""
+
+    process: "subprocess.Popen[str]"
+    pid: str
+
+    @property
+    def netns(self) -> str:
+        return f"/proc/{self.pid}/ns/net"
+
+
+class Bare:
+    """The machine, known by its first process."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.pods = list[Pod]()
+        self.root = Path(f"/proc/{first}/root")
+
+    def command(self, *argv: str | Path) -> list[str]:
+        """What runs argv there."""
+        spaces = ["--mount", "--pid", "--net", "--ipc", "--uts", "--root", "--wdns=/"]
+        return ["nsenter", f"--target={self.first}", *spaces, "--", *map(str, argv)]
+
+    def run(self, *argv: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run argv there, whatever it returns."""
+        argv = tuple(self.command(*argv))
+        return subprocess.run(
+            argv, env=ENVIRONMENT | env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+
+    def ok(self, *argv: str | Path, **env: str) -> str:
+        """Run argv there, to succeed; what it printed."""
+        done = self.run(*argv, **env)
+        assert done.returncode == 0, f"{argv}: exit {done.returncode}: {done.stderr}{done.stdout}"
+        return done.stdout
+
+    def write(self, path: str, content: bytes | str, mode: int = 0o644) -> None:
+        """A file there, by its path without the first slash."""
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content.encode() if isinstance(content, str) else content)
+        target.chmod(mode)
+
+    def files(self) -> set[str]:
+        """All that is on its disk and in /run, but for what dpkg keeps for itself."""
+        dpkgs = ("/var/lib/dpkg/", "/var/log/dpkg.log")
+        return {path for path in self.ok("find", "/", "/run", "-xdev").splitlines() if not path.startswith(dpkgs)}
+
+    def pod(self) -> Pod:
+        script = "echo $$; exec sleep infinity"
+        argv = self.command("unshare", "--net", "sh", "-c", script)
+        process = subprocess.Popen(argv, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+        assert process.stdout
+        pod = Pod(process, process.stdout.readline().strip())
+        self.pods.append(pod)
+        return pod
+
+    def end(self, pod: Pod) -> None:
+        """End it as if it had crashed: nobody detaches it."""
+        self.ok("sh", "-c", f"kill -KILL {pod.pid}")
+        pod.process.communicate()
+        self.pods.remove(pod)
+
+    def addresses(self, pod: Pod) -> dict[str, list[str]]:
+        """Each interface of the pod but lo, with its global addresses; the machine's own `ip` says so."""
+        namespace = f"--net={self.root}{pod.netns}"
+        shown: list[dict[str, Any]] = json.loads(
+            subprocess.check_output(["nsenter", namespace, "ip", "-json", "address"])
+        )
+        return {
+            link["ifname"]: [a["local"] for a in link["addr_info"] if a["scope"] == "global"]
+            for link in shown
+            if link["ifname"] != "lo"
+        }
+
+
+@contextmanager
+def bare(scratch: Path, suite: str, *packages: str) -> Iterator[Bare]:
+    """The machine for the time of the block; ``scratch`` is an empty directory."""
+    lower = subprocess.check_output([FIXTURES / "bare", suite, *packages], text=True).strip()
+    spaces = ["--mount", "--propagation=private", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"]
+    argv = ["unshare", *spaces, "sh", "-euc", _START, "sh", lower, str(scratch)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        it = None
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "up\n"
+            (first,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            it = Bare(int(first))
+            yield it
+        finally:
+            if it:
+                os.kill(it.first, signal.SIGKILL)
+                for pod in it.pods:
+                    pod.process.communicate()

@@ -1,0 +1,248 @@
+"""The Debian package on machines that have nothing but a release's essential packages."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from system.bare import Bare, Pod, bare
+from system.machine import ROOT, Tools, ours
+
+CONF = "etc/cni/net.d/rail0.conflist"
+NEWER = "9.0.0"
+# What deb-systemd-helper makes and notes.
+ENABLED = "/etc/systemd/system/sockets.target.wants/hpn-agent.socket"
+HELPERS = "/var/lib/systemd/deb-systemd-helper-enabled"
+# libcni makes it, whatever plugin it calls.
+LIBCNIS = "/var/lib/cni/results"
+
+
+@pytest.fixture(scope="module")
+def package(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    argv = [sys.executable, ROOT / "packaging" / "deb" / "build.py", tools.binary, tmp_path_factory.mktemp("deb")]
+    # Half a minute's work otherwise.
+    env = {**os.environ, "DPKG_DEB_COMPRESSOR_TYPE": "none"}
+    return Path(subprocess.check_output(argv, env=env, text=True).strip())
+
+
+@pytest.fixture(scope="module")
+def newer(package: Path) -> Path:
+    """The same under a higher version, not compressed."""
+    tree, path = package.with_name("newer"), package.with_name("newer.deb")
+    subprocess.run(["dpkg-deb", "--raw-extract", package, tree], check=True)
+    control = tree / "DEBIAN" / "control"
+    lines = control.read_text().splitlines()
+    control.write_text("".join(f"Version: {NEWER}\n" if one.startswith("Version:") else f"{one}\n" for one in lines))
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, path], check=True)
+    return path
+
+
+@dataclass
+class Node:
+    """A bare machine with the two packages, cnitool, and a network's configuration."""
+
+    machine: Bare
+    before: set[str]
+
+    def dpkg(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.machine.run("dpkg", "--force-unsafe-io", *words, **env)
+
+    def install(self, name: str = "first") -> None:
+        done = self.dpkg("--install", f"/root/{name}.deb")
+        said = [line for line in done.stderr.splitlines() if "warning: downgrading hpn-cni" not in line]
+        assert (done.returncode, said) == (0, [])
+
+    def state(self) -> str:
+        """dpkg's two letters for the package, and its version."""
+        return self.machine.ok("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}${Version}", "hpn-cni")
+
+    def cni(self, verb: str, pod: Pod) -> str:
+        env = {"CNI_PATH": "/opt/cni/bin", "NETCONFPATH": "/etc/cni/net.d", "CNI_IFNAME": "hpn0"}
+        return self.machine.ok("cnitool", verb, "rail0", pod.netns, **env)
+
+    def configure(self) -> None:
+        self.machine.write(CONF, json.dumps({"cniVersion": "1.1.0", "name": "rail0", "plugins": [ours()]}))
+
+    def left(self) -> set[str]:
+        """What is on the machine that was not there at first, but for libcni's results."""
+        return {path for path in self.machine.files() - self.before if not path.startswith(LIBCNIS)}
+
+
+@pytest.fixture
+def node(suite: str, package: Path, newer: Path, tools: Tools, tmp_path: Path) -> Iterator[Node]:
+    with bare(tmp_path, suite) as machine:
+        machine.write("root/first.deb", package.read_bytes())
+        machine.write("root/newer.deb", newer.read_bytes())
+        machine.write("usr/local/bin/cnitool", (tools.peers / "cnitool").read_bytes(), 0o755)
+        yield Node(machine, machine.files())
+
+
+def on(*suites: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("suite", suites)
+
+
+@on("bookworm", "trixie")
+def test_installed_used_upgraded_removed_purged(node: Node) -> None:
+    node.install()
+    assert node.machine.ok("dpkg", "--verify", "hpn-cni") == ""
+    assert node.machine.ok("hpn", "version").startswith("hpn ")
+    assert {"/usr/lib/cni/hpn", "/opt/cni/bin/hpn-ipam", ENABLED} <= node.left()
+    assert not [path for path in node.left() if path.startswith("/etc/") and "hpn-node" in path]
+
+    first, second = attach_two(node)
+    node.install("newer")
+    assert node.state() == f"ii {NEWER}"
+    node.cni("check", first)
+    # And back.
+    node.install()
+    assert node.state() != f"ii {NEWER}"
+    node.cni("check", second)
+
+    assert "10.56.0.2/24" in refused(node)
+    # dpkg notes what was wanted; what is there is whole.
+    assert node.state().startswith("ri ")
+    assert node.machine.ok("dpkg", "--verify", "hpn-cni") == ""
+    node.cni("del", first)
+    assert node.machine.addresses(first) == {}
+    # What a dead pod has left keeps nobody.
+    node.machine.end(second)
+    remove_and_purge(node)
+
+
+def attach_two(node: Node) -> tuple[Pod, Pod]:
+    """Two pods that reach each other."""
+    node.configure()
+    pods = node.machine.pod(), node.machine.pod()
+    for pod, address in zip(pods, ("10.56.0.2", "10.56.0.3"), strict=True):
+        node.cni("add", pod)
+        assert node.machine.addresses(pod)["hpn0"][0] == address
+    reach = [f"--net={node.machine.root}{pods[0].netns}", "ping", "-c", "1", "-w", "5", "10.56.0.3"]
+    subprocess.run(["nsenter", *reach], check=True, capture_output=True)
+    return pods
+
+
+def refused(node: Node) -> str:
+    """What dpkg says when it refuses to remove the package."""
+    done = node.dpkg("--remove", "hpn-cni")
+    assert done.returncode == 1
+    assert "hpn-cni is not removed" in done.stderr
+    assert "HPN_FORCE=1 dpkg --remove hpn-cni" in done.stderr
+    return done.stderr
+
+
+def remove_and_purge(node: Node) -> None:
+    """Remove it, purge it, and look for what docs/install.md does not name."""
+    removed = node.dpkg("--remove", "hpn-cni")
+    assert (removed.returncode, removed.stderr) == (0, "")
+    assert node.state().startswith("rc ")
+    state = ("/run/hpn", "/var/lib/cni/hpn/ipam", "/etc/cni", HELPERS)
+    kept = {path for path in node.left() if not path.startswith(state)}
+    assert kept == {"/var/lib/cni", "/var/lib/cni/hpn", ENABLED, str(Path(ENABLED).parent)}
+
+    purged = node.dpkg("--purge", "hpn-cni")
+    assert (purged.returncode, purged.stderr) == (0, "")
+    assert node.left() == {"/var/lib/cni", "/etc/cni", "/etc/cni/net.d", f"/{CONF}"}
+    assert node.before - node.machine.files() == set()
+
+
+@on("bookworm", "trixie")
+def test_what_was_never_used_leaves_nothing(node: Node) -> None:
+    node.install()
+    assert node.dpkg("--purge", "hpn-cni").returncode == 0
+    assert node.left() == set()
+
+
+@on("bookworm")
+def test_removed_by_force(node: Node) -> None:
+    node.install()
+    node.configure()
+    pod = node.machine.pod()
+    node.cni("add", pod)
+    assert node.dpkg("--purge", "hpn-cni").returncode == 1
+    assert node.dpkg("--purge", "hpn-cni", HPN_FORCE="1").returncode == 0
+    # Its pods keep what they have.
+    assert node.machine.addresses(pod)["hpn0"]
+    assert "/run/hpn" not in node.machine.files()
+
+
+@on("bookworm")
+def test_addresses_alone_keep_it_too(node: Node) -> None:
+    """Of hpn-ipam under another plugin there are addresses, and no attachment."""
+    node.install()
+    pod = node.machine.pod()
+    env = {
+        "CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_NETNS": pod.netns, "CNI_IFNAME": "eth0",
+        "CNI_PATH": "/none", "HPN_AGENT": "",
+    }  # fmt: skip
+    node.machine.write("root/conf", json.dumps({"cniVersion": "1.1.0", "name": "net", **ours(type="macvlan")}))
+    node.machine.ok("sh", "-c", "hpn-ipam </root/conf", **env, PATH="/usr/lib/cni:/usr/bin:/bin")
+    assert "10.56.0.2" in refused(node)
+    node.machine.ok("hpn", "ipam", "release", "net", "c1:eth0", "--force")
+    assert node.dpkg("--remove", "hpn-cni").returncode == 0
+
+
+@on("bookworm")
+def test_records_of_a_newer_version_are_not_given_to_an_older(node: Node) -> None:
+    node.install("newer")
+    record = "run/hpn/attachments/rail0/c1:hpn0.json"
+    node.machine.write(record, '{"schema":2,"sha256":"00","body":{}}\n')
+    done = node.dpkg("--install", "/root/first.deb")
+    assert done.returncode == 1
+    assert f"/{record}\nNothing was replaced" in done.stderr
+    assert node.state() == f"ii {NEWER}"
+    # A damaged one is no version's, and keeps nobody.
+    node.machine.write(record, '{"schema":1,"sh')
+    node.install()
+
+
+@on("bookworm")
+def test_a_purge_leaves_what_another_installation_uses(node: Node) -> None:
+    node.install()
+    assert node.dpkg("--remove", "hpn-cni").returncode == 0
+    node.machine.write("opt/cni/bin/hpn", "#!/bin/sh\n", 0o755)
+    node.machine.write("etc/hpn/node.yaml", "resources: []\n")
+    purged = node.dpkg("--purge", "hpn-cni")
+    assert purged.returncode == 0
+    assert "still installed" in purged.stderr
+    assert "/etc/hpn/node.yaml" in node.machine.files()
+
+
+# What systemctl would be asked; of deb-systemd-invoke's questions all are answered so that it goes on.
+RECORDER = """#!/bin/sh
+echo "$*" >>/root/asked
+case $* in *is-enabled*) echo enabled ;; esac
+"""
+
+
+@on("bookworm", "trixie")
+def test_what_systemd_is_asked(node: Node) -> None:
+    node.machine.write("usr/bin/systemctl", RECORDER, 0o755)
+    node.machine.ok("mkdir", "-p", "/run/systemd/system")
+
+    def asked(*words: str) -> list[str]:
+        node.machine.write("root/asked", "")
+        assert node.dpkg(*words).returncode == 0
+        lines = (node.machine.root / "root/asked").read_text().splitlines()
+        lines = [one.removeprefix("--quiet ").removeprefix("--system ") for one in lines]
+        return [one for one in lines if one.startswith(("daemon-", "start", "stop", "try-", "re"))]
+
+    assert asked("--install", "/root/first.deb") == ["daemon-reload", "start hpn-agent.socket"]
+    assert asked("--install", "/root/newer.deb") == [
+        "daemon-reload", "start hpn-agent.socket", "try-restart hpn-agent.service hpn-node.service",
+    ]  # fmt: skip
+    assert asked("--remove", "hpn-cni") == ["stop hpn-agent.socket hpn-agent.service hpn-node.service", "daemon-reload"]
+
+
+def test_lintian(package: Path, tmp_path: Path) -> None:
+    """It has nothing to say but what packaging/deb/lintian-overrides explains."""
+    with bare(tmp_path, "bookworm", "lintian") as machine:
+        machine.write(f"root/{package.name}", package.read_bytes())
+        # What is compressed takes longer, and is not read any better.
+        passed = [f"uses-no-compression-for-{part}-tarball" for part in ("control", "data")]
+        words = ["--allow-root", "--fail-on=error,warning", f"--suppress-tags={','.join(passed)}"]
+        done = machine.run("lintian", *words, f"/root/{package.name}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
