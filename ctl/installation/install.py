@@ -8,7 +8,7 @@ from cni.protocol.errors import IoFailure
 from ctl.installation import found, places, plan, put, state, systemd
 from ctl.installation.places import Content
 from ctl.installation.plan import Put, Remove, Step, Tell
-from node.config import DEFAULTS
+from node.config import DEFAULTS, Refused, read
 
 
 def answer(words: Sequence[str], program: str, version: str) -> tuple[str, int]:
@@ -34,6 +34,8 @@ def install(root: Path, program: Path, units: Mapping[str, str], version: str, *
         refuse_package(root, "install")
         refuse_unreadable(root)
         steps = _steps(root, program, units)
+        if units and (_is_enabled(root, places.NODE) or _is_put(steps, places.wish(places.NODE))):
+            refuse_configuration(root)
         if not dry_run and (steps or found.look(f"{root}", places.LOCK).kind != "nothing"):
             with put.alone(f"{root}"):
                 steps = _steps(root, program, units)
@@ -68,6 +70,16 @@ def refuse_unreadable(root: Path) -> None:
             f"{unknown[0]}{more}; nothing was replaced.  This version could not detach what these stand for: install "
             "the version that wrote them or a newer one, or delete their pods first (hpn inspect, hpn ipam show)"
         )
+
+
+def refuse_configuration(root: Path) -> None:
+    """Raise IoFailure if this version's hpn node would end because of its file."""
+    if path := _node_file(root):
+        try:
+            # The unit may give a prefix to resources that have none.
+            read(state.below(root, f"{path}"), prefix="any.prefix")
+        except Refused as e:
+            raise IoFailure(f"hpn node of this version would refuse its file; nothing was replaced.  {e.msg}") from e
 
 
 def do(root: Path, step: Step, program: Path) -> None:
@@ -106,9 +118,12 @@ def _node_file(root: Path) -> Path | None:
 def _tellings(root: Path, steps: list[Step], units: Mapping[str, str], version: str) -> list[Step]:
     if not units or not systemd.runs_here(f"{root}"):
         return []
-    put_now = {step.path for step in steps if isinstance(step, Put)}
-    enabled = {unit for unit in places.WANTED_BY if places.wish(unit) in put_now or _is_enabled(root, unit)}
+    enabled = {unit for unit in places.WANTED_BY if _is_put(steps, places.wish(unit)) or _is_enabled(root, unit)}
     return list(plan.tell(steps, enabled, systemd.running([*units]), version))
+
+
+def _is_put(steps: list[Step], path: str) -> bool:
+    return any(isinstance(step, Put) and step.path == path for step in steps)
 
 
 def _is_enabled(root: Path, unit: str) -> bool:

@@ -77,6 +77,12 @@ GUARDS = [
         "unit/test_install_state.py",
         ("state", "        refuse_unreadable(root)\n", ""),
         (
+            "configuration",
+            "            refuse_configuration(root)\n",
+            "            pass\n",
+            "unit/test_install_state.py::test_a_file_that_hpn_node_of_this_version_refuses",
+        ),
+        (
             "package",
             '        refuse_package(root, "install")\n',
             "",

@@ -106,3 +106,31 @@ def test_what_is_read_or_damaged_is_no_obstacle(root: Path, tmp_path: Path) -> N
     install(root, program(tmp_path), UNITS, "")
     assert state.items() <= tree(root).items()
     assert "opt/cni/bin/hpn" in tree(root)
+
+
+def node_file(root: Path, *, more: str = "") -> Path:
+    path = root / "etc" / "hpn" / "node.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{{resources: [{{name: rail0, kind: master, selectors: {{ifNames: [rail0]}}}}]{more}}}\n")
+    return path
+
+
+def test_a_file_that_hpn_node_of_this_version_refuses(root: Path, tmp_path: Path) -> None:
+    """A newer version's key: after a rollback the node would offer nothing."""
+    node_file(root)
+    install(root, program(tmp_path), UNITS, "")
+    before = tree(root) | {"etc/hpn/node.yaml": node_file(root, more=", later: 1").read_text()}
+    with pytest.raises(IoFailure, match=r"would refuse its file; nothing was replaced\..*node\.yaml: .*later"):
+        install(root, program(tmp_path, "two"), UNITS, "")
+    assert tree(root) == before
+
+
+def test_a_file_that_no_hpn_node_reads(root: Path, tmp_path: Path) -> None:
+    """It is disabled, or comes from elsewhere."""
+    node_file(root)
+    install(root, program(tmp_path), UNITS, "")
+    node_file(root, more=", later: 1")
+    install(root, program(tmp_path, "two"), {}, "")
+    (root / "etc/systemd/system/multi-user.target.wants/hpn-node.service").unlink()
+    install(root, program(tmp_path, "three"), UNITS, "")
+    assert tree(root)["opt/cni/bin/hpn"] == (tmp_path / "hpn-three").read_text()
