@@ -134,6 +134,18 @@ def test_what_a_pod_gets(label: Cluster) -> None:
     for one in (one for pod in kept for one in pod["spec"]["containers"]):
         limits, requests = (one["resources"].get(key, {}) for key in ("limits", "requests"))
         assert limits.get(RESOURCE) == requests.get(RESOURCE)
+    annotated = labelled()
+    annotated["metadata"]["annotations"] = {"its": "own"}
+    (pod,) = admitted(label, annotated)
+    assert pod["metadata"]["annotations"] == {"its": "own", NETWORKS: RAIL}
+
+
+def test_a_pod_as_large_as_can_be(label: Cluster) -> None:
+    """An expression may cost so much and no more.  An annotation may have 256 KiB: these have not much less."""
+    names = [f"network-number-{n}" for n in range(6500)]
+    others = ",".join(names), json.dumps([{"name": name} for name in names])
+    kept = admitted(label, *(labelled(networks) for networks in others))
+    assert [gained(pod)[0] for pod in kept] == [f"{others[0]},{RAIL}", f"{others[1][:-1]}, {AS_JSON}]"]
 
 
 def test_pods_of_other_namespaces(label: Cluster) -> None:
@@ -154,7 +166,10 @@ def test_who_is_refused(label: Cluster) -> None:
     misspelled["metadata"]["labels"][LABEL] = "rmda"
     assert f'label {LABEL}: "rmda" is not known; known are: rdma. Write' in refusal(label, misspelled)
     assert "spec.hostNetwork: true: a pod in the network of its node" in refusal(label, labelled(hostNetwork=True))
+    # What is wrong with a pod besides is said as it is without the policies.
     assert "spec.containers: Required value" in refusal(label, labelled(containers=[]))
+    twice = labelled(containers=[container("x"), container("x")])
+    assert 'spec.containers[1].name: Duplicate value: "x"' in refusal(label, twice)
     # kubelet shows a static pod so, and what it runs is in a file of the node.
     static = misspelled | {"spec": misspelled["spec"] | {"nodeName": "node1"}}
     static["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "it"}
