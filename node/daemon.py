@@ -14,6 +14,7 @@ from node.health import Facts, Health, Observation, Patience, due, observe, step
 from node.kubelet.plugin import Plugin
 from node.loop import Alarm, Loop
 from node.model import Device, Kind, Offer, Settings
+from node.provision.provisioning import Provisioning
 from node.reading import Refused
 from node.saying import Topics, say
 from node.serving import Judged, Served
@@ -27,7 +28,7 @@ _AGAIN: Final = 5.0  # seconds until what failed is tried again: a look, or the 
 _NAMED: Final = 8  # devices that one line names
 _GONE: Final = Observation("it is gone")
 # What something can be wrong with, as metrics name it: the first words of topics.
-PROBLEMS: Final = ("configuration", "devices", "files", "kubelet", "socket")
+PROBLEMS: Final = ("configuration", "devices", "files", "kubelet", "provisioning", "socket")
 
 
 class Daemon:
@@ -56,6 +57,9 @@ class Daemon:
         with suppress(OSError):
             self._directory.claim()
         self._watch = Watch(loop, self._changed)
+        # VFs that are gone because the file asks for fewer are not to be missed.
+        self._provisioning = Provisioning(loop, self._topics, lambda: self._look(before={}))
+        self._provisioning.start(settings)
         self._configure(settings)
         self._bind()
 
@@ -65,6 +69,7 @@ class Daemon:
             plugin.close()
         with suppress(OSError):
             answers.withdraw()
+        self._provisioning.close()
         self._watch.close()
         self._directory.close()
 
@@ -92,6 +97,7 @@ class Daemon:
             return
         say(f"reads its configuration anew: {settings.dialect}")
         self._topics.forget("configuration")
+        self._provisioning.configure(settings)
         self._configure(settings)
         self._bind()
 
@@ -140,6 +146,7 @@ class Daemon:
             return
         self._topics.solved("devices")
         self._devices = {device.id: device for device in found}
+        self._provisioning.look(found)
         offered, sentences = offers.offers(self._settings.resources, found)
         self._topics.say_new("offers", *sentences)
         self._topics.say_new("obstacles", *obstacles.sentences(offered))

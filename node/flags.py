@@ -16,12 +16,14 @@ from node.metrics.address import parse as parse_address
 HELP: Final = f"""\
 usage: hpn node [--config FILE] [--kubelet-dir DIR]
        hpn node --check FILE [--json]
+       hpn node --dry-run [--config FILE]
 
 Offers the node's network devices to kubelet, until SIGTERM.  SIGHUP has it read its configuration anew.
 
   --config FILE        the configuration: our own, or that of another device plugin as it is (docs/node.md); by default
                        the first that is there of where each of them looks
   --check FILE         say what a configuration would offer here, and end
+  --dry-run            say what of this node would be changed to be as the configuration asks (pfs), and end
   --kubelet-dir DIR    where kubelet keeps its state, by default {KUBELET}
   --resource-prefix P  the prefix of resources that have none in sriov-network-device-plugin's file
   --use-cdi            give devices by CDI names
@@ -43,7 +45,9 @@ _LOGGING: Final[frozenset[str]] = frozenset(
         "log_backtrace_at",
     }
 )
-_SWITCHES: Final = frozenset({"json", "use-cdi", "version", "v", "help", "h", "logtostderr", "alsologtostderr"})
+_SWITCHES: Final = frozenset(
+    {"json", "dry-run", "use-cdi", "version", "v", "help", "h", "logtostderr", "alsologtostderr"}
+)
 _LONGEST: Final = 60  # and "/plugins_registry/.hpn-", sixteen letters for the resource's name, ".sock"
 _TRUE, _FALSE = ("1", "t", "true", "T", "TRUE", "True"), ("0", "f", "false", "F", "FALSE", "False")
 
@@ -60,6 +64,7 @@ class Flags:
     config: Path | None = None
     check: Path | None = None
     json: bool = False
+    dry_run: bool = False
     kubelet: Path = KUBELET
     prefix: str = ""
     cdi: bool = False
@@ -139,6 +144,7 @@ _FLAGS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "config-file": ("config", _path),
     "check": ("check", _path),
     "json": ("json", _truth),
+    "dry-run": ("dry_run", _truth),
     "kubelet-dir": ("kubelet", _directory),
     "resource-prefix": ("prefix", _text),
     "use-cdi": ("cdi", _truth),

@@ -32,12 +32,8 @@ def main(arguments: Sequence[str], version: str) -> int:
     if asked.help or asked.version:
         sys.stdout.write(flags.HELP if asked.help else f"hpn {version}\n")
         return 0
-    if asked.check:
-        from node import check  # noqa: PLC0415  # the daemon needs none of it
-
-        text, status = check.answer(asked.check, prefix=asked.prefix, cdi=asked.cdi, as_json=asked.json)
-        sys.stdout.write(plain(text))
-        return status
+    if asked.check or asked.dry_run:
+        return _check(asked, asked.check) if asked.check else _dry_run(asked)
     try:
         _serve(asked, version)
     except reading.Refused as e:
@@ -47,6 +43,26 @@ def main(arguments: Sequence[str], version: str) -> int:
         say(f"{e}")
         return 1
     return 0
+
+
+def _check(asked: Flags, file: Path) -> int:
+    from node import check  # noqa: PLC0415  # the daemon needs none of it
+
+    text, status = check.answer(file, prefix=asked.prefix, cdi=asked.cdi, as_json=asked.json)
+    sys.stdout.write(plain(text))
+    return status
+
+
+def _dry_run(asked: Flags) -> int:
+    from node.provision import dry_run  # noqa: PLC0415  # the daemon needs none of it
+
+    try:
+        text, status = dry_run.answer(reading.read(asked))
+    except (reading.Refused, OSError) as e:
+        say(f"{e}")
+        return dry_run.UNREADABLE
+    sys.stdout.write(plain(text))
+    return status
 
 
 def _serve(asked: Flags, version: str) -> None:

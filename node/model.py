@@ -204,6 +204,23 @@ class Grant:
 
 
 @dataclass(frozen=True)
+class PfRule:
+    """What PFs shall be like.  What is None, or false for ``guids``, is left as it is.
+
+    - ``source``: where it stands in the file: "pfs[2]".
+    - ``mtu``: bytes; of the PF's interface and of its VFs'.
+    - ``trust``: whether the PF trusts its VFs; ``guids``: whether InfiniBand VFs without GUIDs get ones.
+    """
+
+    selector: Selector
+    source: str
+    num_vfs: int | None = None
+    mtu: int | None = None
+    trust: bool | None = None
+    guids: bool = False
+
+
+@dataclass(frozen=True)
 class Settings:
     """A whole configuration file, of whichever of the four dialects.
 
@@ -211,6 +228,8 @@ class Settings:
     - ``down_after``, ``up_after``: seconds that a link stays down, or up, before kubelet is told.
     - ``left_out``: a sentence for each resource that the file asks for and nobody gets, with the reason and the remedy.
     - ``notes``: what else a person should know of the file, a sentence each.
+    - ``pfs``: what PFs are made to be.
+    - ``rdma_exclusive``: whether an RDMA device is to be in one network namespace at a time; None leaves it as it is.
     """
 
     resources: tuple[Resource, ...]
@@ -219,3 +238,5 @@ class Settings:
     up_after: float = 30.0
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    pfs: tuple[PfRule, ...] = ()
+    rdma_exclusive: bool | None = None

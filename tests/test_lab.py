@@ -54,7 +54,7 @@ BOOTS = {
             "tests/netns/test_check_link.py::test_vrf",
         ),
     ),
-    "hpn node": ((), ("tests/lab/test_node.py",)),
+    "hpn node": ((), ("tests/lab/test_node.py", "tests/lab/test_provision.py")),
     "InfiniBand": (
         (),
         tuple(f"tests/lab/infiniband/test_{name}.py" for name in ("vf", "guids", "gone", "node_devices", "node")),

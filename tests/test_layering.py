@@ -51,6 +51,8 @@ OURS = {
     "agent.idle": {"cni.collect", "cni.protocol", "cni.state.places", "ipam.main", "ipam.sandboxes", "ipam.stores"},
     # It offers devices to kubelet, and attaches nothing.
     "node": {"node", "cni.kernel", "cni.protocol", "cni.state.durable", "cni.state.locks", "cni.state.trust"},
+    # What it does is kept from those who have a device, and that is in the journal.
+    "node.provision": {"node", "cni.kernel", "cni.kinds.needed", "cni.protocol", "cni.state"},
     # It is for people, who see columns as ctl has them.
     "node.check": {"node", "ctl.table", "cni.kernel.sysfs"},
     # It counts what the journal and the leases have, and changes nothing.

@@ -39,7 +39,7 @@ from cni.kernel.netns import run_in
 
 NETLINK_RDMA: Final = 20
 NLDEV: Final = 5 << 10  # RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)
-GET, SET, NEWLINK, DELLINK, SYS_GET, RES_CTX_GET = (NLDEV + n for n in (1, 2, 3, 4, 6, 22))
+GET, SET, NEWLINK, DELLINK, SYS_GET, SYS_SET, RES_CTX_GET = (NLDEV + n for n in (1, 2, 3, 4, 6, 7, 22))
 DEV_INDEX, DEV_NAME, RES_PID, NDEV_NAME, LINK_TYPE, NETNS_MODE, NET_NS_FD = 1, 2, 28, 51, 65, 66, 68
 RES_CTX, RES_CTX_ENTRY = 86, 87
 
@@ -58,6 +58,13 @@ def is_exclusive() -> bool | None:
         raise
     mode = attributes(answer).get(NETNS_MODE)
     return mode is not None and mode[0] == 0
+
+
+def set_exclusive(exclusive: bool) -> None:  # noqa: FBT001
+    """Equivalent to: rdma system set netns exclusive, or shared.  Raises OSError, EBUSY while there is a namespace
+    besides the first (rdma_compatdev_set)."""
+    with _socket() as sock:
+        _call(sock, SYS_SET, NLM_F_ACK, attr(NETNS_MODE, bytes([not exclusive])))
 
 
 def index_of(name: str, ns_fd: int | None = None) -> int | None:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
-from node.config import values
+from node.config import pfs, values
 from node.config.functions import entries
 from node.config.peers import named_well, refuse_twins
 from node.config.refused import Refused, shown
@@ -31,6 +31,12 @@ class File(Section):
     health: Any = {}
     """When a device counts as ill: [below](#health).
     Value: object"""
+    pfs: list[Any] = []
+    """What PFs are made to be before their devices are offered: [below](#pfs).
+    Default: none"""
+    rdmaNamespaces: Literal["exclusive", "shared"] | None = None  # noqa: N815
+    """Whether an RDMA device is in one network namespace at a time, or in all: [below](#rdmanamespaces).
+    Default: left as it is"""
 
 
 class Health(Section):
@@ -156,7 +162,15 @@ def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
     refuse_twins(resources)
     left_out = list[str]()
     kept = tuple(named_well(resources, left_out))
-    return Settings(kept, PROGRAM, health.downAfter, health.upAfter, left_out=tuple(left_out))
+    return Settings(
+        kept,
+        PROGRAM,
+        health.downAfter,
+        health.upAfter,
+        left_out=tuple(left_out),
+        pfs=tuple(pfs.rule(one, f"pfs[{at}]") for at, one in enumerate(file.pfs)),
+        rdma_exclusive=None if file.rdmaNamespaces is None else file.rdmaNamespaces == "exclusive",
+    )
 
 
 def _resource(value: Any, path: str, prefix: str, *, cdi: bool) -> Resource:

@@ -16,6 +16,7 @@ from guarded import (
     node_grpc,
     parts,
     protocol,
+    provision,
     state,
     store,
     undo,
@@ -41,6 +42,7 @@ GUARDS = [
         node,
         node_grpc,
         installation,
+        provision,
         launcher,
     )
     for guard in floor.GUARDS

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 import hardware
 import verbs
 
-__all__ = ["Guest", "bring_up", "hardware", "plug", "rdma", "set_mode", "unplug", "verbs"]
+__all__ = ["Guest", "bring_up", "hardware", "insert", "plug", "rdma", "set_mode", "unplug", "verbs"]
 
 
 class Guest(Host):
@@ -46,9 +46,14 @@ def unplug(monitor: Monitor, rail: int) -> str:
 
 def plug(monitor: Monitor, rail: int, address: str) -> None:
     """Put it back where it was, and bring it up as it was."""
+    insert(monitor, rail)
+    bring_up(rail, address)
+
+
+def insert(monitor: Monitor, rail: int) -> None:
+    """Put it back where it was, and do nothing with it."""
     mac = f"52:54:00:00:00:{rail + 1:02x}"
     monitor.command("device_add", driver="igb", id=f"pf{rail}", bus=f"port{rail}", netdev=f"wire{rail}", mac=mac)
-    bring_up(rail, address)
 
 
 def bring_up(rail: int, address: str) -> None:

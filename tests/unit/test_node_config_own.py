@@ -9,6 +9,28 @@ from node.config import Refused
 from node.model import Kind, PfName, Selector, Sharing, Verbs
 
 
+def pfs(**keys: Any) -> Any:
+    """A file with an entry of ``pfs``."""
+    asked = {"numVfs": 8} if "selectors" in keys else {}
+    return {**own(), "pfs": [{"selectors": {"ifNames": ["rail0"]}} | asked | keys]}
+
+
+def test_pfs() -> None:
+    (rule,) = read(pfs(numVfs=8, mtu=9000, trust=True, guids=True)).pfs
+    assert rule.selector == Selector(kinds=frozenset({Kind.PF}), netdevs=frozenset({"rail0"}))
+    assert (rule.source, rule.num_vfs, rule.mtu, rule.trust, rule.guids) == ("pfs[0]", 8, 9000, True, True)
+    (rule,) = read(pfs(numVfs=0, selectors={"pciAddresses": ["0000:3B:00.0"], "vendors": ["15B3"]})).pfs
+    assert (rule.selector.addresses, rule.selector.vendors) == ({"0000:3b:00.0"}, {"15b3"})
+    assert (rule.num_vfs, rule.mtu, rule.trust, rule.guids) == (0, None, None, False)
+
+
+def test_rdma_namespaces() -> None:
+    asked = [read({**own(), **keys}).rdma_exclusive for keys in (
+        {}, {"rdmaNamespaces": "exclusive"}, {"rdmaNamespaces": "shared"}
+    )]  # fmt: skip
+    assert asked == [None, True, False]
+
+
 def test_every_kind() -> None:
     settings = read(OWN)
     assert (settings.dialect, settings.down_after, settings.up_after, settings.notes) == ("hpn", 5.0, 60.0, ())
@@ -147,6 +169,24 @@ def test_yaml_needs_no_quotes() -> None:
         (own(kind="sf", selectors={"pciAddresses": ["0000:3b:00.2"]}), "use rootDevices"),
         (own(kind="pf", selectors={"pfNames": ["x"]}), "use ifNames"),
         (own(kind="pf", selectors={"ifNames": ["x"], "vdpaType": "vhost"}), "resources[0].selectors.vdpaType"),
+        ({**own(), "rdmaNamespaces": "exclusiv"}, "exclusive, shared; did you mean exclusive?"),
+        (pfs(numVfs="8"), 'pfs[0].numVfs "8" is not a whole number; write digits, without quotes'),
+        (pfs(numVfs=True), "pfs[0].numVfs true is not a whole number"),
+        (pfs(numVfs=-1), "pfs[0].numVfs -1: it must be greater than or equal to 0"),
+        (pfs(numVfs=65536), "pfs[0].numVfs 65536: it must be less than or equal to 65535"),
+        (pfs(mtu=67), "pfs[0].mtu 67: it must be greater than or equal to 68"),
+        (pfs(trust="on"), 'pfs[0].trust "on" is neither true nor false'),
+        (pfs(guids=[]), "pfs[0].guids [] is neither true nor false"),
+        (pfs(guids=False), "asks for nothing"),
+        (pfs(numVFs=8), "pfs[0].numVFs 8 is not a key that hpn knows; did you mean numVfs?"),
+        (pfs(), "asks for nothing; add numVfs, mtu, trust or guids"),
+        ({**own(), "pfs": [{"numVfs": 8}]}, "pfs[0].selectors is missing; add it"),
+        ({**own(), "pfs": {}}, "pfs {} is not a list"),
+        ({**own(), "pfs": [8]}, "pfs[0] 8 is not an object"),
+        ({**own(), "pfs": [{"selectors": {}, "numVfs": 8}]}, "pfs[0].selectors {} stands for every PF of the node"),
+        (pfs(selectors={"pfNames": ["rail0"]}), 'pfs[0].selectors.pfNames ["rail0"] is for VFs'),
+        (pfs(selectors={"rootDevices": ["0000:3b:00.0"]}), "of a PF itself write pciAddresses"),
+        (pfs(selectors={"pciAddresses": ["3b:00.0"]}), "is not a PCI address"),
     ],
 )
 def test_refused(file: Any, why: str) -> None:

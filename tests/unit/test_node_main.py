@@ -1,5 +1,6 @@
 """How hpn node ends where it cannot begin."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,23 @@ def test_a_configuration_that_is_refused(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (78, "")
     assert all(word in done.stderr for word in ("hpn node: ", "node.json", "kind", "vv")), done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_dry_run(tmp_path: Path) -> None:
+    file = tmp_path / "node.json"
+    resource = {"name": "a.b/c", "kind": "vf"}
+    file.write_text(
+        json.dumps({"resources": [resource], "pfs": [{"selectors": {"ifNames": ["nowhere0"]}, "mtu": 9000}]})
+    )
+    done = run("--dry-run", "--config", f"{file}")
+    said = [
+        "pfs[0]: this node has no PF that agrees with its selectors",
+        "nothing to change: the node is as the file asks",
+    ]
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, said, "")
+    file.write_text("{}")
+    done = run("--dry-run", "--config", f"{file}")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
 @pytest.mark.skipif(any(path.exists() for path in DEFAULTS), reason="this machine has a configuration")

@@ -1,0 +1,90 @@
+"""What is: the PFs that rules are for, with their VFs, and how RDMA devices know namespaces.  Changes nothing."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from cni.kernel import budget, rdma_netlink, rtnl, sysfs, vf
+from cni.kernel.links import LINK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, get_link, parse_link
+from cni.kernel.netlink import attributes, read_u32
+from cni.kernel.rtnl import Rtnl
+from cni.state.record import Record
+from node import inventory
+from node.model import Device, Kind, PfRule
+from node.offers import agrees
+from node.provision import users
+from node.provision.matching import matching
+from node.provision.model import OPTION_FILE, Pf, State, Vf
+
+_IFLA_MAX_MTU: Final = 51
+_NONE: Final = Pf(Device("", Kind.PF))
+
+
+def state(rules: Sequence[PfRule]) -> State:
+    """Raises OSError."""
+    budget.begin()
+    attached = users.owners()
+    # Only a running daemon remembers the names of interfaces that pods have, and writes them down.
+    devices = matching(rules, inventory.devices(memory=inventory.MEMORY)) if rules else ()
+    with rtnl.open_in() as host:
+        pfs = tuple(_pf(device, rules, attached, host) for device in devices)
+    option = ""
+    with suppress(OSError):
+        option = Path(OPTION_FILE).read_text(errors="replace")
+    return State(pfs, rdma_netlink.is_exclusive(), option)
+
+
+def count(address: str) -> int | None:
+    """How many VFs a PF can have; None without SR-IOV."""
+    try:
+        return int(sysfs.line(f"{path(address)}/sriov_totalvfs"))
+    except ValueError:
+        return None
+
+
+def path(address: str) -> str:
+    """A PCI function's directory."""
+    return f"{sysfs.SYS}/bus/pci/devices/{address}"
+
+
+def _pf(device: Device, rules: Sequence[PfRule], attached: Mapping[str, Record], host: Rtnl) -> Pf:
+    user = users.user(device.id, attached)
+    told, known = _of_netdev(device, host)
+    guids = sysfs.guids(device.id)
+    vfs = [_vf(address, number, told.get(number), attached, host) for number, address in _vfs(device.id)]
+    pf = replace(known, device=device, total_vfs=count(device.id), guid=guids[1] if guids else "", user=user)
+    asked = [rule for rule in rules if agrees(rule.selector, device)]
+    all_go = any(rule.num_vfs not in (None, len(vfs)) for rule in asked)
+    return replace(pf, vfs=tuple(
+        replace(one, needed=users.needed(one.address, host)) if all_go or one.has_guids is False else one for one in vfs
+    ))  # fmt: skip
+
+
+def _vfs(pf: str) -> Iterator[tuple[int, str]]:
+    yield from enumerate(sysfs.vfs(pf))
+
+
+def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], Pf]:
+    """What the PF's interface says of its VFs, and of itself."""
+    for name in device.netdevs[:1]:
+        with suppress(OSError):  # it has just gone
+            body = host.call(RTM_GETLINK, 0, get_link(name, filters=RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF))
+            link = parse_link(body)
+            most = read_u32(attributes(body[LINK.size :]).get(_IFLA_MAX_MTU, b""))
+            return vf.parse(link.vfs), replace(_NONE, mtu=link.mtu, most_mtu=most)
+    return {}, _NONE
+
+
+def _vf(address: str, number: int, told: vf.Vf | None, attached: Mapping[str, Record], host: Rtnl) -> Vf:
+    link = next((link for name in sysfs.names(f"{path(address)}/net") if (link := host.link(name))), None)
+    is_infiniband = told is not None and told.mac is None
+    return Vf(
+        address,
+        number,
+        mtu=link.mtu if link else 0,
+        trust=told.trust if told else None,
+        has_guids=bool(told.node_guid and told.port_guid) if told and is_infiniband else None,
+        user=users.user(address, attached),
+    )

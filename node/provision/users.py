@@ -1,0 +1,65 @@
+"""Who has a VF or a PF: a pod, another namespace, a process that drives it; and what the host needs one for.
+
+Nothing is asked of kubelet: between its Allocate and the pod's ADD a VF is free.
+"""
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from cni.kernel import sysfs
+from cni.kernel.rtnl import Rtnl
+from cni.protocol.errors import CniError
+from cni.protocol.location import STATE_DIR, Location
+from cni.state import journal
+from cni.state.record import Record
+
+JOURNAL: Final = Path(STATE_DIR)
+_VFIO: Final = Path("/dev/vfio")
+
+
+def owners() -> Mapping[str, Record]:
+    """The attachments that have a device, by its bus address."""
+    return journal.devices(JOURNAL)
+
+
+def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, vfio: Path = _VFIO) -> str:
+    """Which pod or process has the function, in words; empty for none."""
+    if record := attached.get(address):
+        return record.whose
+    path = f"{root}/bus/pci/devices/{address}"
+    # sysfs hides what is in another namespace, and keeps the directory that it is in (kobject_rename).
+    if os.path.isdir(f"{path}/net") and not sysfs.names(f"{path}/net"):
+        return "a namespace that its interface is in"
+    if set(sysfs.rdma_names(address, root)) - set(sysfs.names(f"{path}/infiniband")):
+        return "a namespace that its RDMA device is in"
+    group = sysfs.link(f"{path}/iommu_group")
+    if sysfs.link(f"{path}/driver") == "vfio-pci" and _is_open(vfio / group):
+        return f"a process that has {vfio / group} open"
+    return ""
+
+
+def needed(address: str, host: Rtnl) -> str:
+    """What the host needs a function's interface for, in words; empty for nothing."""
+    # It imports pyroute2, for what is hardly ever asked.
+    from cni.kinds import needed as refusing  # noqa: PLC0415
+
+    for name in sysfs.names(f"{sysfs.SYS}/bus/pci/devices/{address}/net"):
+        link = host.link(name)
+        try:
+            if link:
+                refusing.refuse(link, address, Location("", JOURNAL, ""), host, other="remove the route first")
+        except CniError as e:
+            return e.msg
+    return ""
+
+
+def _is_open(group: Path) -> bool:
+    """Whether a process has a VFIO group open: the kernel opens one once (vfio_group_fops_open)."""
+    try:
+        os.close(os.open(group, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as e:
+        return e.errno == errno.EBUSY
+    return False

@@ -1,0 +1,53 @@
+"""Who has a function, from sysfs: what is in another namespace is hidden there, and what it is hidden in is not."""
+
+from pathlib import Path
+
+import pytest
+from sysfs_tree import Tree
+
+from node.provision import users
+
+PF, VF = "0000:3b:00.0", "0000:3b:00.2"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    tree = Tree(tmp_path / "sys")
+    tree.pci(PF)
+    return tree
+
+
+def test_nobody(tree: Tree) -> None:
+    vf = tree.pci(VF, pf=PF)
+    assert users.user(VF, {}, tree.root) == ""
+    tree.netdev("rail0v0", vf)
+    tree.rdma("mlx5_1", vf, 1)
+    assert users.user(VF, {}, tree.root) == ""
+
+
+def test_another_namespace_has_its_interface(tree: Tree) -> None:
+    vf = tree.pci(VF, pf=PF)
+    tree.netdev("rail0v0", vf)
+    (vf / "net/rail0v0").rename(vf / "hidden")
+    assert users.user(VF, {}, tree.root) == "a namespace that its interface is in"
+
+
+def test_another_namespace_has_its_rdma_device(tree: Tree) -> None:
+    vf = tree.pci(VF, pf=PF)
+    tree.netdev("rail0v0", vf)
+    tree.rdma("mlx5_1", vf, 1)
+    (vf / "infiniband/mlx5_1").rename(vf / "hidden")
+    assert users.user(VF, {}, tree.root) == "a namespace that its RDMA device is in"
+
+
+def test_without_ib_uverbs(tree: Tree) -> None:
+    (tree.pci(VF, pf=PF) / "infiniband/mlx5_1").mkdir(parents=True)
+    assert users.user(VF, {}, tree.root) == ""
+
+
+def test_vfio(tree: Tree, tmp_path: Path) -> None:
+    """A group that can be opened is nobody's."""
+    vf = tree.pci(VF, pf=PF, driver="vfio-pci")
+    (vf / "iommu_group").symlink_to("../../../kernel/iommu_groups/7")
+    (tmp_path / "7").touch()
+    assert users.user(VF, {}, tree.root, tmp_path) == ""
