@@ -34,6 +34,8 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
         _refuse_while_held(root, force=force)
         noted = state.state_dirs(root)[1:]
         steps, others = _steps(root, units)
+        if not steps and not any(_is_there(root, path) for path in (*places.STATE, places.LOCK)):
+            return ["nothing of hpn is installed"]
         with put.alone(f"{root}"):
             for step in steps:
                 do(root, step, Path())
@@ -44,7 +46,7 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
                 do(root, step, Path())
     except OSError as e:
         raise failure("uninstall", e) from e
-    lines = [f"{step}" for step in (*steps, *gone)] or ["nothing of hpn is installed"]
+    lines = [f"{step}" for step in (*steps, *gone)]
     left = [*others, *(path for path in (*places.STATE, *places.CONFIGURATION) if _is_there(root, path))]
     lines += [f"left: /{path}" for path in left]
     lines += [f"left: {path}, which a configuration names as its stateDir" for path in noted]

@@ -1,11 +1,16 @@
 """What the tests of hpn install share: a program to install, and what is there afterwards."""
 
 import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
+
+from killing import at_step
 
 from cni.protocol.spec import VERSIONS
 from ctl.installation import places
 
+ENDED = 77
 ROOT = Path(__file__).parents[2]
 UNITS = places.units(ROOT / "packaging" / "systemd")
 
@@ -17,6 +22,23 @@ def program(folder: Path, about: str = "one", code: str = "cat >/dev/null") -> P
     path.write_text(f"#!/bin/sh\n# {about}  HPN_PROGRAM_DIR=\n{code}; echo '{{\"supportedVersions\": {versions}}}'\n")
     path.chmod(0o755)
     return path
+
+
+def killed_at(step: int, act: Callable[[], object]) -> bool:
+    """Do it in a child that dies before its n-th step; False if it ended before that."""
+    child = os.fork()
+    if not child:
+        try:
+            at_step(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            act()
+            os._exit(ENDED)
+        finally:
+            os._exit(2)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    assert os.waitstatus_to_exitcode(status) == ENDED
+    return False
 
 
 def tree(root: Path) -> dict[str, str]:

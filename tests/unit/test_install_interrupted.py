@@ -1,36 +1,14 @@
 """hpn install, killed before each step that another process could notice, and with a disk that fails."""
 
 import os
-import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from killing import at_step
-from unit.installed import UNITS, program, tree
+from unit.installed import UNITS, killed_at, program, tree
 
 from cni.protocol.errors import IoFailure
 from ctl.installation import places
 from ctl.installation.install import install
-
-ENDED = 77
-
-
-def killed_at(step: int, act: Callable[[], object]) -> bool:
-    """Do it in a child that dies before its n-th step; False if it ended before that."""
-    child = os.fork()
-    if not child:
-        try:
-            at_step(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
-            act()
-            os._exit(ENDED)
-        finally:
-            os._exit(2)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return True
-    assert os.waitstatus_to_exitcode(status) == ENDED
-    return False
 
 
 @pytest.mark.parametrize("before", ["nothing", "another version"])

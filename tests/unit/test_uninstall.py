@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from unit.installed import ROOT, UNITS, program, tree
+from unit.installed import ROOT, UNITS, killed_at, program, tree
 from unit.test_inspect import VF, save
 from unit.test_install_state import leases
 
@@ -39,6 +39,26 @@ def test_nothing_is_left(installed: Path) -> None:
     assert "remove /opt/cni/bin/hpn" in said
     assert not [line for line in said if "left" in line]
     assert uninstall(installed) == ["nothing of hpn is installed"]
+
+
+def test_killed_at_every_step(root: Path, tmp_path: Path) -> None:
+    """The next one completes it."""
+    for step in range(1000):
+        install(root, program(tmp_path), UNITS, "")
+        (root / "run" / "hpn" / "locks").mkdir(parents=True)
+        (root / "run" / "hpn" / "locks" / "device-1").touch()
+        killed = killed_at(step, lambda: uninstall(root))
+        uninstall(root)
+        assert tree(root) == {}, f"step {step}"
+        if not killed:
+            assert step > 15
+            return
+    pytest.fail("it never ended")
+
+
+def test_nothing_to_remove(root: Path) -> None:
+    assert uninstall(root) == ["nothing of hpn is installed"]
+    assert list(root.iterdir()) == []
 
 
 def test_what_others_wrote_stays_and_is_named(installed: Path) -> None:

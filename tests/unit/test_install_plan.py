@@ -1,0 +1,47 @@
+"""What systemd is told after an install."""
+
+import pytest
+
+from ctl.installation import places
+from ctl.installation.places import Link, Program, Text
+from ctl.installation.plan import Put, Tell, Unit, tell
+
+THIS, OTHER = "0123456789abcdef", "fedcba9876543210"
+UNIT = f"{places.UNITS}/{places.NODE}"
+
+
+def told(*steps: Put, enabled: str = "", **running: Unit) -> list[str]:
+    units = {f"hpn-{name.replace('_', '.')}": unit for name, unit in running.items()}
+    words = tell(list(steps), {f"hpn-{name}" for name in enabled.split()}, units, THIS)
+    return [" ".join(one.words) for one in words if isinstance(one, Tell)]
+
+
+@pytest.mark.parametrize(
+    ("step", "reload"),
+    [
+        (Put(UNIT, Text("")), True),
+        (Put(places.wish(places.NODE), Link(f"/{UNIT}")), True),
+        (Put(places.HPN, Program()), False),
+        (Put(places.COMMAND, Link(f"/{places.HPN}")), False),
+    ],
+)
+def test_its_files_are_read_again_where_they_are_new(step: Put, *, reload: bool) -> None:
+    assert told(step) == ["daemon-reload"] * reload
+
+
+def test_what_is_enabled_is_started() -> None:
+    enabled = "agent.socket node.service"
+    assert told(enabled=enabled) == ["start hpn-agent.socket", "start hpn-node.service"]
+    here = Unit(is_active=True)
+    assert told(enabled=enabled, agent_socket=here, node_service=Unit()) == ["start hpn-node.service"]
+
+
+def test_what_is_not_enabled_is_left_alone() -> None:
+    assert told(agent_socket=Unit(), node_service=Unit()) == []
+
+
+def test_what_runs_another_version_is_replaced() -> None:
+    """Whoever started it, and also if nothing had to be put: an install before this one was interrupted."""
+    assert told(agent_service=Unit(True, OTHER), node_service=Unit(True, THIS)) == ["restart hpn-agent.service"]
+    assert told(agent_service=Unit(True, THIS), node_service=Unit(True, "")) == ["restart hpn-node.service"]
+    assert told(agent_service=Unit(False, OTHER)) == []
