@@ -49,7 +49,7 @@ lint: ## ruff, mypy, and shellcheck where it is installed
 	packaging/venv ruff check .
 	packaging/venv ruff format --check .
 	packaging/venv mypy
-	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv $(addprefix packaging/deb/,preinst postinst prerm postrm) $(addprefix netns-fixtures/,setup suite golang peers kernel lab bare cluster/build) netns-fixtures/guest/*
+	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv $(addprefix packaging/deb/,preinst postinst prerm postrm) $(addprefix netns-fixtures/,setup suite golang peers prometheus kernel lab bare cluster/build) netns-fixtures/guest/*
 
 docs: ## make the tables of keys in docs/ anew, from the models
 	packaging/venv python -m docs.keys

@@ -11,7 +11,13 @@ from ctl.main import HELP
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
 NODE = CONF / "node.yaml"  # what hpn node offers, and no network
-FILES = sorted(p for p in CONF.rglob("*") if p.suffix in (".conflist", ".conf", ".json", ".yaml", ".yml") and p != NODE)
+# Nor are these: what is made of its metrics.
+PROMETHEUS, RULES = CONF / "prometheus.yaml", CONF / "prometheus-rules.yaml"
+FILES = sorted(
+    path
+    for path in CONF.rglob("*")
+    if path.suffix in (".conflist", ".conf", ".json", ".yaml", ".yml") and path not in (NODE, PROMETHEUS, RULES)
+)
 DEVICE = "0000:3b:02.0"
 
 # Kubernetes wraps a configuration in a NetworkAttachmentDefinition's spec.config: a block of JSON ("config: |"

@@ -7,7 +7,8 @@ process of its own, and may go beside any other.  So are the cluster's together:
 namespaces of its own.  All other tests are one process: the system tier looks at the whole machine, and must not see
 what other tiers make there.
 
-What the cluster runs is built meanwhile, the first time for minutes, and its tests come last.
+What the cluster runs is built meanwhile, the first time for minutes, and its tests come last.  So is Prometheus, which
+the system tier asks for.
 
 That one process is shown line by line as it goes.  A test with a guest has one line, and its whole report if it failed.
 The last lines name all tests that failed.  An interrupt ends all processes, and each takes down what it made.
@@ -16,6 +17,7 @@ The last lines name all tests that failed.  An interrupt ends all processes, and
 import argparse
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -33,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 # The files whose tests boot guests, and make nothing else.
 BOOTING = ("tests/test_lab.py", "tests/test_power_cut.py")
 CLUSTER = "tests/cluster"
-BUILD = ROOT / "netns-fixtures/cluster/build"
+BUILDS = (ROOT / "netns-fixtures/prometheus", ROOT / "netns-fixtures/cluster/build")
 PYTEST = (sys.executable, "-m", "pytest")
 ENDING = 30.0
 # Not as many as there are processors without end: a guest takes 2 GiB.
@@ -119,12 +121,13 @@ def runs(reports: Path) -> Iterator[Run]:
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Meanwhile what the cluster runs is built.  What that lacks, the cluster's tests say when they ask for it."""
+    """Meanwhile Prometheus is built, then what the cluster runs.  What they lack, the tests say that ask for it."""
     if os.geteuid():
         yield
         return
     nowhere = subprocess.DEVNULL
-    with subprocess.Popen([BUILD], stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True) as process:
+    argv = ["sh", "-c", "; ".join(shlex.quote(f"{build}") for build in BUILDS)]
+    with subprocess.Popen(argv, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True) as process:
         try:
             yield
         finally:

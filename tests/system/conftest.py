@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import require
-from system.machine import Machine, Tools, fabric, running
+from system.machine import ROOT, Machine, Tools, fabric, running
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +27,15 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
     shutil.copy(os.environ["HPN_BINARY"], plugins / "hpn")
     (plugins / "hpn-ipam").hardlink_to(plugins / "hpn")
     return Tools(Path(os.environ["HPN_BINARY"]), Path(os.environ["HPN_PEERS"]), plugins)
+
+
+@pytest.fixture(scope="session")
+def prometheus() -> Path:
+    """Where the programs prometheus and promtool are: built the first time, for minutes."""
+    built = subprocess.run([ROOT / "netns-fixtures/prometheus"], capture_output=True, text=True, check=False)
+    if built.returncode:
+        require("system", built.stderr.strip())
+    return Path(built.stdout.strip())
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ CLUSTER = """
     import os
     def test_is_up(): assert os.path.exists("begun") or os.geteuid()
 """
-BUILD = side_by_side.BUILD.relative_to(side_by_side.ROOT)
+FIRST, BUILD = (build.relative_to(side_by_side.ROOT) for build in side_by_side.BUILDS)
 KILLED = """
     import os
     def test_a_cut(): os.kill(os.getpid(), 9)
@@ -39,8 +39,10 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / side_by_side.CLUSTER).mkdir(parents=True)
     (tmp_path / side_by_side.CLUSTER / "test_it.py").write_text(dedent(CLUSTER))
     (tmp_path / BUILD).parent.mkdir(parents=True)
+    (tmp_path / FIRST).write_text("#!/bin/sh\nexit 1\n")  # the other is built all the same
     (tmp_path / BUILD).write_text("#!/bin/sh\ntouch begun\nexec sleep 60\n")
-    (tmp_path / BUILD).chmod(0o755)
+    for build in (FIRST, BUILD):
+        (tmp_path / build).chmod(0o755)
     shutil.copy(side_by_side.__file__, tmp_path / "tests")
     for file, text in zip(side_by_side.BOOTING, (LAB, KILLED), strict=True):
         (tmp_path / file).write_text(dedent(text))

@@ -1,0 +1,115 @@
+"""A real Prometheus, with the configuration and the rules of conf/, made quick."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import yaml
+from shipped import PROMETHEUS, RULES
+from topology import until
+
+EVERY = "1s"  # how often it reads, and looks at its rules
+LASTING = "3s"  # how long something has to be wrong, in place of minutes
+
+
+def rules() -> list[dict[str, Any]]:
+    """The alerts of conf/, as they are."""
+    [group] = yaml.safe_load(RULES.read_text())["groups"]
+    return list(group["rules"])
+
+
+def example() -> dict[str, Any]:
+    """The configuration of conf/, with the way of reading a unix socket that is only a comment there."""
+    text = re.sub(r"^  # (?=- |  )", "  ", PROMETHEUS.read_text(), flags=re.MULTILINE)
+    read: dict[str, Any] = yaml.safe_load(text)
+    return read
+
+
+class Prometheus:
+    """It runs from its start, until its ``with`` ends, on a port of the loopback."""
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self.programs, self.folder = programs, folder
+        self.said = list[str]()
+        quick = [rule | {"for": LASTING} for rule in rules()]
+        (folder / RULES.name).write_text(json.dumps({"groups": [{"name": "hpn", "rules": quick}]}))
+
+    def configure(self, *targets: dict[str, Any]) -> None:
+        """Read these, which are entries of static_configs."""
+        config = example()
+        config["global"] = {"scrape_interval": EVERY, "scrape_timeout": EVERY, "evaluation_interval": EVERY}
+        config["scrape_configs"][0]["static_configs"] = list(targets)
+        (self.folder / PROMETHEUS.name).write_text(json.dumps(config))
+
+    def reload(self) -> None:
+        self.process.send_signal(signal.SIGHUP)
+
+    def __enter__(self) -> Self:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        argv = [
+            *(str(self.programs / "prometheus"), f"--config.file={self.folder / PROMETHEUS.name}"),
+            *(f"--storage.tsdb.path={self.folder / 'data'}", f"--web.listen-address={self.address}"),
+        ]
+        self.process = subprocess.Popen(argv, cwd=self.folder, stderr=subprocess.PIPE, text=True)
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self._reader.join()
+            assert self.process.stderr
+            self.process.stderr.close()
+
+    def ready(self) -> bool:
+        try:
+            return bool(self.ask("query", query="vector(1)"))
+        except urllib.error.URLError:
+            return False
+
+    def ask(self, what: str, **words: str | float) -> Any:
+        """The ``data`` of an answer of its API (Prometheus, HTTP API).  Raises URLError."""
+        url = f"http://{self.address}/api/v1/{what}?{urlencode(words)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expr: str, when: float | None = None) -> list[tuple[dict[str, str], float]]:
+        """Labels and value of each series that the expression has then, or now."""
+        data = self.ask("query", query=expr, **({"time": when} if when else {}))
+        assert data["resultType"] == "vector", data
+        return [(one["metric"], float(one["value"][1])) for one in data["result"]]
+
+    def alerts(self) -> dict[str, dict[str, Any]]:
+        """What is raised, by name: the last of each."""
+        return {one["labels"]["alertname"]: one for one in self.ask("alerts")["alerts"]}
+
+    def until_firing(self, names: Sequence[str], seconds: float) -> dict[str, dict[str, Any]]:
+        """Wait for all of them; what is raised then, or when the time is over."""
+
+        def all_fire() -> bool:
+            return set(names) <= {name for name, alert in self.alerts().items() if alert["state"] == "firing"}
+
+        with suppress(AssertionError):
+            until(all_fire, seconds)
+        return self.alerts()
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            self.said.append(line.removesuffix("\n"))

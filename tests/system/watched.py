@@ -1,0 +1,176 @@
+"""Three nodes with hpn node, which a real Prometheus reads while they are well, and while they are not."""
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from node_process import NodeProcess
+from sysfs_tree import Tree, write
+from system.machine import Tools
+from system.prometheus import Prometheus, example, rules
+from topology import until
+
+# Five addresses to give: its second to its sixth.
+OURS = {"type": "hpn-ipam", "subnet": "10.56.0.0/29"}
+# An IPAM plugin that takes its time, and dies.
+SLOW = "#!/bin/sh\nsleep 3\nexit 1\n"
+RESOURCE = {"name": "example.com/rail0", "kind": "master", "selectors": {"ifNames": ["rail0"], "kinds": ["netdev"]}}
+QUICK = {"downAfter": 0, "upAfter": 0}
+LINKS = (
+    *("mount -t tmpfs tmpfs /var/lib", "ip link add rail0 type veth peer name fabric"),
+    *("ip link set lo up", "ip link set rail0 up", "ip link set fabric up"),
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was raised while all was ``well``, and while all was ``ill``; ``then`` is when that was so."""
+
+    prometheus: Prometheus
+    well: dict[str, dict[str, Any]]
+    ill: dict[str, dict[str, Any]]
+    then: float
+
+
+class Attaching:
+    """A node with a NIC rail0 that has a link, where pods come; no file of its own is seen outside."""
+
+    def __init__(self, tools: Tools, folder: Path, stack: ExitStack) -> None:
+        self.tools, self.folder, self.stack = tools, folder, stack
+        self.process = node(tools, folder, f"unix:{folder}/metrics.sock", RESOURCE)
+        self.process.mounts += LINKS
+        stack.enter_context(self.process)
+        self.process.says("offers example.com/rail0: ")
+        self.pod = self._start("unshare", "--net", "sleep", "600")
+        until(lambda: Path(f"/proc/{self.pod.pid}/comm").read_text() == "sleep\n")
+        (folder / "slow").write_text(SLOW)
+        (folder / "slow").chmod(0o755)
+
+    def run(self, *words: str) -> None:
+        assert self._start(*words).wait(20) == 0
+
+    def add(self, *ifnames: str, ipam: dict[str, str]) -> list[int]:
+        """Attach these, all at once; their exit statuses."""
+        attached = [self._add(ifname, ipam) for ifname in ifnames]
+        return [one.wait(30) for one in attached]
+
+    def _add(self, ifname: str, ipam: dict[str, str]) -> "subprocess.Popen[bytes]":
+        env = {
+            "CNI_COMMAND": "ADD",
+            "CNI_CONTAINERID": "pod1",
+            "CNI_NETNS": f"/proc/{self.pod.pid}/ns/net",
+            "CNI_IFNAME": ifname,
+            "CNI_PATH": str(self.folder),
+        }
+        network = {"cniVersion": "1.0.0", "name": "rail0", "type": "hpn", "master": "rail0", "ipam": ipam}
+        return self._start(str(self.tools.hpn), env=env, stdin=json.dumps(network))
+
+    def _start(self, *words: str, env: dict[str, str] | None = None, stdin: str = "") -> "subprocess.Popen[bytes]":
+        argv = ["nsenter", f"--target={self.process.process.pid}", "--mount", "--net", *words]
+        nowhere = subprocess.DEVNULL
+        process = subprocess.Popen(
+            argv, env={**os.environ, **(env or {})}, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere
+        )
+        self.stack.callback(process.wait)
+        self.stack.callback(process.kill)
+        assert process.stdin
+        with process.stdin as pipe:
+            pipe.write(stdin.encode())
+        return process
+
+
+def node(tools: Tools, folder: Path, metrics: str, *resources: dict[str, Any]) -> NodeProcess:
+    (folder / "kubelet/plugins_registry").mkdir(parents=True)
+    process = NodeProcess(folder, [], "--metrics", metrics)
+    process.write(list(resources), health=QUICK)
+    process.program, process.namespaces = [str(tools.hpn)], ["--mount", "--net"]
+    return process
+
+
+def targets(*addresses: str) -> list[dict[str, Any]]:
+    """node1 and so on, each read as conf/ shows it for such an address."""
+    entries = example()["scrape_configs"][0]["static_configs"]
+    found = []
+    for number, address in enumerate(addresses, 1):
+        unix = address.startswith("unix:")
+        [entry] = [one for one in entries if ("__unix_socket__" in one["labels"]) == unix]
+        labels = {"instance": f"node{number}"} | ({"__unix_socket__": address[5:]} if unix else {})
+        assert labels.keys() == entry["labels"].keys()
+        found.append({"targets": entry["targets"] if unix else [address], "labels": labels})
+    return found
+
+
+@contextmanager
+def seen(tools: Tools, programs: Path) -> Iterator[Seen]:
+    """Start all, have all go wrong, and look."""
+    # A socket's path has 107 bytes at most.
+    with TemporaryDirectory(prefix="hpn-test-") as path, ExitStack() as stack:
+        folders = [Path(path, name) for name in ("attaching", "rdma", "ending", "prometheus")]
+        for folder in folders:
+            folder.mkdir()
+        attaching = Attaching(tools, folders[0], stack)
+        port = _with_rdma(tools, folders[1], stack)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        ending = node(tools, folders[2], address, RESOURCE)
+        ending.namespaces, ending.mounts = ["--mount"], ending.mounts[:1]  # Prometheus is to reach its loopback
+        prometheus = Prometheus(programs, folders[3])
+        read = targets(*(f"unix:{folder}/metrics.sock" for folder in folders[:2]), address)
+        prometheus.configure(*read)
+        with ending:
+            stack.enter_context(prometheus)
+            until(prometheus.ready, 20)
+            assert attaching.add("hpn0", "hpn1", ipam=OURS) == [0, 0]
+            until(lambda: prometheus.query("sum(up) == 3 and sum(hpn_attachments) == 2"), 20)
+            time.sleep(5)  # longer than the rules wait
+            well = prometheus.alerts()
+        _damage(attaching, port)
+        every = [rule["alert"] for rule in rules() if rule["alert"] != "HpnAbsent"]
+        ill, then = prometheus.until_firing(every, 20), time.time()
+        prometheus.configure()
+        prometheus.reload()
+        ill |= {"HpnAbsent": prometheus.until_firing(["HpnAbsent"], 20).get("HpnAbsent", {})}
+        yield Seen(prometheus, well, ill, then)
+
+
+def _with_rdma(tools: Tools, folder: Path, stack: ExitStack) -> Path:
+    """A node with an HCA; its port in sysfs."""
+    tree = Tree(folder / "sys")
+    hca = tree.pci("0000:3b:00.0")
+    tree.netdev("eth0", hca)
+    tree.rdma("mlx5_0", hca, 0)
+    port = hca / "infiniband/mlx5_0/ports/1"
+    write(port, state="4: ACTIVE")
+    for folder_, counters in (
+        ("counters", ("port_rcv_data", "port_xmit_data", "symbol_error")),
+        ("hw_counters", ("out_of_sequence",)),
+    ):
+        (port / folder_).mkdir()
+        write(port / folder_, **dict.fromkeys(counters, 0))
+    process = node(tools, folder, f"unix:{folder}/metrics.sock", {"name": "rdma/hca", "kind": "shared"})
+    process.show(folder / "sys")
+    stack.enter_context(process)
+    process.says("offers rdma/hca: ")
+    return port
+
+
+def _damage(attaching: Attaching, port: Path) -> None:
+    write(port, state="1: DOWN")
+    assert attaching.add("hpn2", "hpn3", "hpn4", ipam=OURS) == [0, 0, 0]
+    attaching.run("ip", "link", "set", "fabric", "down")
+    registry = f"{attaching.process.registry}"
+    attaching.run("mount", "--bind", registry, registry)
+    attaching.run("mount", "-o", "remount,bind,ro", registry)
+    attaching.process.write([RESOURCE, RESOURCE | {"name": "example.com/more"}], health=QUICK)  # for which is no socket
+    attaching.process.reload()
+    for _ in range(2):  # of what is there for the first time Prometheus knows no rate
+        write(port / "counters", port_rcv_data=int(time.time()), symbol_error=int(time.time()))
+        assert 0 not in attaching.add("slow0", "slow1", ipam={"type": "slow"})
