@@ -7,11 +7,13 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from topology import until
 
 FIXTURES = Path(__file__).parents[2] / "netns-fixtures"
 ENVIRONMENT = {
@@ -34,8 +36,25 @@ ip link add rail0 type veth peer name port0
 ip link set rail0 up
 ip link set port0 up
 echo up
-exec chroot . sleep infinity
 """
+_SLEEP = "exec chroot . sleep infinity"
+# systemd starts nothing but what is asked for, and changes nothing of the machine's: its control group is its own, and
+# /proc/sys and /sys cannot be written.
+_BOOT = """
+rm -r usr/lib/systemd/system/*.target.wants etc/systemd/system/*.target.wants
+mount --bind proc/sys proc/sys
+mount -o remount,bind,ro proc/sys
+mount -o remount,bind,ro sys
+mkdir "$2/cgroups"
+mount -t cgroup2 cgroup2 "$2/cgroups"
+mkdir "$2/cgroups/$3"
+echo 0 >"$2/cgroups/$3/cgroup.procs"
+umount "$2/cgroups"
+exec unshare --cgroup sh -euc '
+    mount -t cgroup2 cgroup2 sys/fs/cgroup
+    container=test exec chroot . /lib/systemd/systemd --system --unit=basic.target --log-target=console --show-status=0'
+"""
+_REMOVE = 'mount -t cgroup2 cgroup2 "$1" && cd "$1" && find "$2" -depth -type d -exec rmdir {} +'
 
 
 @dataclass
@@ -60,7 +79,7 @@ class Bare:
 
     def command(self, *argv: str | Path) -> list[str]:
         """What runs argv there."""
-        spaces = ["--mount", "--pid", "--net", "--ipc", "--uts", "--root", "--wdns=/"]
+        spaces = ["--mount", "--pid", "--net", "--ipc", "--uts", "--cgroup", "--root", "--wdns=/"]
         return ["nsenter", f"--target={self.first}", *spaces, "--", *map(str, argv)]
 
     def run(self, *argv: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -119,9 +138,29 @@ class Bare:
 @contextmanager
 def bare(scratch: Path, suite: str, *packages: str) -> Iterator[Bare]:
     """The machine for the time of the block; ``scratch`` is an empty directory."""
+    with _started(_START + _SLEEP, suite, packages, str(scratch)) as it:
+        yield it
+
+
+@contextmanager
+def booted(scratch: Path, suite: str, *packages: str) -> Iterator[Bare]:
+    """As ``bare``, and its first process is systemd, which has to be one of the packages."""
+    cgroup = f"hpn-test-{os.getpid()}"
+    try:
+        with _started(_START + _BOOT, suite, packages, str(scratch), cgroup) as it:
+            until(lambda: it.run("systemctl", "is-system-running").stdout == "running\n", 60)
+            yield it
+    finally:
+        remove = ["unshare", "--mount", "sh", "-c", _REMOVE, "sh", str(scratch), cgroup]
+        # The last process has been killed, and may not be gone yet.
+        until(lambda: subprocess.run(remove, capture_output=True, check=False).returncode == 0, 20)
+
+
+@contextmanager
+def _started(script: str, suite: str, packages: Sequence[str], *words: str) -> Iterator[Bare]:
     lower = subprocess.check_output([FIXTURES / "bare", suite, *packages], text=True).strip()
     spaces = ["--mount", "--propagation=private", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"]
-    argv = ["unshare", *spaces, "sh", "-euc", _START, "sh", lower, str(scratch)]
+    argv = ["unshare", *spaces, "sh", "-euc", script, "sh", lower, *words]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         it = None
         try:

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from system.bare import Bare, Pod, bare
+from system.bare import Bare, Pod, bare, booted
 from system.machine import ROOT, Tools, ours
+from topology import until
 
 CONF = "etc/cni/net.d/rail0.conflist"
 NEWER = "9.0.0"
+UNITS = ("hpn-agent.socket", "hpn-agent.service", "hpn-node.service")
+# Packages of the roots that are not bare.
+MORE = {"bookworm": ("lintian", "systemd"), "trixie": ("systemd",)}
 # What deb-systemd-helper makes and notes.
 ENABLED = "/etc/systemd/system/sockets.target.wants/hpn-agent.socket"
 HELPERS = "/var/lib/systemd/deb-systemd-helper-enabled"
@@ -53,7 +57,8 @@ class Node:
 
     def install(self, name: str = "first") -> None:
         done = self.dpkg("--install", f"/root/{name}.deb")
-        said = [line for line in done.stderr.splitlines() if "warning: downgrading hpn-cni" not in line]
+        harmless = ("dpkg: warning: downgrading hpn-cni", "Created symlink")
+        said = [line for line in done.stderr.splitlines() if not line.startswith(harmless)]
         assert (done.returncode, said) == (0, [])
 
     def state(self) -> str:
@@ -211,35 +216,59 @@ def test_a_purge_leaves_what_another_installation_uses(node: Node) -> None:
     assert "/etc/hpn/node.yaml" in node.machine.files()
 
 
-# What systemctl would be asked; of deb-systemd-invoke's questions all are answered so that it goes on.
-RECORDER = """#!/bin/sh
-echo "$*" >>/root/asked
-case $* in *is-enabled*) echo enabled ;; esac
-"""
+@pytest.fixture
+def running(suite: str, package: Path, newer: Path, tmp_path: Path) -> Iterator[Node]:
+    """As ``node``, where systemd runs."""
+    with booted(tmp_path, suite, *MORE[suite]) as machine:
+        machine.write("root/first.deb", package.read_bytes())
+        machine.write("root/newer.deb", newer.read_bytes())
+        yield Node(machine, machine.files())
 
 
 @on("bookworm", "trixie")
-def test_what_systemd_is_asked(node: Node) -> None:
-    node.machine.write("usr/bin/systemctl", RECORDER, 0o755)
-    node.machine.ok("mkdir", "-p", "/run/systemd/system")
+def test_the_agent_runs_and_is_restarted(running: Node) -> None:
+    running.install()
+    assert states(running) == ["active", "inactive", "inactive"]
+    until(lambda: answers(running), 60)
+    assert states(running) == ["active", "active", "inactive"]
+    first = agent(running)
+    running.install("newer")
+    until(lambda: answers(running), 60)
+    assert agent(running) not in ("0", first)
+    # It was not enabled: there is no configuration of it.
+    assert running.machine.run("systemctl", "is-enabled", *UNITS).stdout.split() == ["enabled", "static", "disabled"]
 
-    def asked(*words: str) -> list[str]:
-        node.machine.write("root/asked", "")
-        assert node.dpkg(*words).returncode == 0
-        lines = (node.machine.root / "root/asked").read_text().splitlines()
-        lines = [one.removeprefix("--quiet ").removeprefix("--system ") for one in lines]
-        return [one for one in lines if one.startswith(("daemon-", "start", "stop", "try-", "re"))]
+    # What the administrator has disabled stays so.
+    running.machine.ok("systemctl", "disable", "--now", *UNITS[:2])
+    again = running.dpkg("--install", "/root/first.deb")
+    assert again.returncode == 0
+    assert "disabled" in again.stderr
+    assert states(running) == ["inactive"] * 3
+    running.machine.ok("systemctl", "enable", "--now", UNITS[0])
+    until(lambda: answers(running), 60)
 
-    assert asked("--install", "/root/first.deb") == ["daemon-reload", "start hpn-agent.socket"]
-    assert asked("--install", "/root/newer.deb") == [
-        "daemon-reload", "start hpn-agent.socket", "try-restart hpn-agent.service hpn-node.service",
-    ]  # fmt: skip
-    assert asked("--remove", "hpn-cni") == ["stop hpn-agent.socket hpn-agent.service hpn-node.service", "daemon-reload"]
+    assert running.dpkg("--purge", "hpn-cni").returncode == 0
+    assert states(running) == ["inactive"] * 3
+    assert [path for path in running.left() if "hpn" in path] == []
+
+
+def states(node: Node) -> list[str]:
+    return node.machine.run("systemctl", "is-active", *UNITS).stdout.split()
+
+
+def agent(node: Node) -> str:
+    """The agent's process, in there."""
+    return node.machine.ok("systemctl", "show", "-p", "MainPID", "--value", UNITS[1]).strip()
+
+
+def answers(node: Node) -> bool:
+    """Whether the agent does: without it the program would have to be unpacked."""
+    return node.machine.run("hpn", CNI_COMMAND="VERSION", HPN_PROGRAM_DIR="/proc/nowhere").returncode == 0
 
 
 def test_lintian(package: Path, tmp_path: Path) -> None:
     """It has nothing to say but what packaging/deb/lintian-overrides explains."""
-    with bare(tmp_path, "bookworm", "lintian") as machine:
+    with bare(tmp_path, "bookworm", *MORE["bookworm"]) as machine:
         machine.write(f"root/{package.name}", package.read_bytes())
         # What is compressed takes longer, and is not read any better.
         passed = [f"uses-no-compression-for-{part}-tarball" for part in ("control", "data")]
