@@ -47,9 +47,8 @@ def install(root: Path, program: Path, units: Mapping[str, str], version: str, *
                 do(root, step, program)
     except OSError as e:
         raise failure("install", e) from e
-    made = [] if units else [*state.make(root, dry_run=dry_run)]
     would = "would " if dry_run else ""
-    lines = [f"{would}{step}" for step in (*steps, *told, *made)] or ["it is already installed"]
+    lines = [f"{would}{step}" for step in (*steps, *told)] or ["it is already installed"]
     return [*lines, *_hints(root, units)]
 
 

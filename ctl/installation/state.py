@@ -1,4 +1,4 @@
-"""Whether this version can read the state that another version has left on the node; and the place for new state."""
+"""Whether this version can read the state that another version has left on the node."""
 
 import json
 import os
@@ -74,15 +74,3 @@ def _of_schema(path: Path) -> str:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return ""
     return "" if schema == durable.SCHEMA else f"has schema {schema!r}, and this version reads {durable.SCHEMA}"
-
-
-def make(root: Path, *, dry_run: bool) -> Iterator[str]:
-    """Make the state directory if a system runs there; in words, that it is made.  Raises CniError.
-
-    Whoever mounts it into a container would else make it first, and readable for everybody: hpn keeps no state there.
-    """
-    folder = below(root, STATE_DIR)
-    if os.path.ismount(folder.parent) and not folder.is_dir():
-        if not dry_run:
-            durable.directory(folder)
-        yield f"make {STATE_DIR}, for root alone"
