@@ -115,6 +115,10 @@ class Cluster:
         """Let the node have an image (``image.build``).  Raises Failed."""
         self._load(node, archive, check=True)
 
+    def unload(self, node: Host, *names: str) -> None:
+        """Take images from the node.  Raises Failed."""
+        node.run(*self._images, "remove", *names)
+
     def restore(self) -> None:
         """Power, daemons and nodes as after a boot, whatever has been done to them."""
         for node in self.nodes.values():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import image
+from cluster import image, manifests
 from cluster.space import until
 from cluster.two_nodes import Cluster
 from pages import ROOT, sections
@@ -16,9 +16,19 @@ from pages import ROOT, sections
 PAGE = ROOT / "docs" / "kubernetes.md"
 RECIPE = ROOT / "packaging" / "image" / "Dockerfile"
 PLACEHOLDER = ("registry.example.com/hpn", "0.1.0")
-NAME = "localhost/hpn"
+NAME, TAGS = "localhost/hpn", ("1", "2")
 PLUGINS = ("hpn", "hpn-ipam")
 RESOURCE = "example.com/rail0"
+OTHER = b"0123456789abcdef"
+STAYING, COMING = 14, 3  # pods; the second number of each of two kinds
+UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
+
+
+def metrics() -> str:
+    """What the section has to append to the kustomization."""
+    (section,) = (one for one in sections(PAGE) if one.title == "As a DaemonSet")
+    (block,) = (block for block in section.blocks if block.kind == "yaml")
+    return block.text
 
 
 def typed(title: str) -> list[str]:
@@ -74,11 +84,13 @@ def bare(cluster: Cluster, tree: Path) -> Iterator[Cluster]:
         node.run("mount", "-t", "tmpfs", "tmpfs", "/usr/local/sbin")
         node.run("rm", "-rf", *(f"/opt/cni/bin/{name}" for name in PLUGINS), "/run/hpn", "/var/lib/cni/hpn")
     yield cluster
-    cluster.delete("pods", "--all", "--namespace=default")
+    cluster.kubectl("uncordon", "--selector=kubernetes.io/os=linux")
+    cluster.delete("deployments,jobs,pods", "--all", "--namespace=default")
     kubectl(cluster, tree, typed("As a DaemonSet")[-1].replace("delete", "delete --ignore-not-found"))
     until(lambda: not daemons(cluster), "the DaemonSet's pods to end", 60, 0.2)
     until(lambda: set(offered(cluster).values()) <= {"0"}, "its resource to go", 60, 0.2)
     for node in cluster.nodes.values():
+        cluster.unload(node, *(f"{NAME}:{tag}" for tag in TAGS))
         node.run("umount", "/usr/local/sbin")
         for name in PLUGINS:
             node.path(f"/opt/cni/bin/{name}").unlink(missing_ok=True)
@@ -110,6 +122,8 @@ def pings(cluster: Cluster) -> None:
 
 def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> None:
     apply, *_, remove = typed("As a DaemonSet")
+    with (tree / "packaging" / "kubernetes" / "kustomization.yaml").open("a") as kustomization:
+        kustomization.write(metrics())
     kubectl(bare, tree, apply)
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 30, 0.2)
     (first,) = (one for one in sections(PAGE) if one.title == "From nothing to two pods with RDMA")
@@ -119,6 +133,10 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
             bare.kubectl("apply", "--filename=-", stdin=block.text.replace("image: busybox, ", own))
     bare.wait("Ready", "pod/a", "pod/b")
     pings(bare)
+    for node in bare.nodes.values():
+        page = node.run("curl", "--fail", "--silent", "http://127.0.0.1:9617/metrics").stdout
+        shown = {line.partition("{")[0]: line.rpartition(" ")[2] for line in page.splitlines()}
+        assert (shown["hpn_attachments"], shown["hpn_pool_leases"]) == ("1.0", "1.0")
     containers = bare.containers("a", "b")
 
     kubectl(bare, tree, remove)
@@ -130,3 +148,103 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
     for node in bare.nodes.values():
         assert (node.attachments(), node.leases(), node.namespaces()) == ([], [], [])
         assert node.run("sh", "-c", "ls /var/lib/kubelet/plugins_registry").stdout == ""
+
+
+@pytest.fixture
+def crowd(bare: Cluster, tree: Path) -> Cluster:
+    """The DaemonSet, and a dozen pods that stay."""
+    kubectl(bare, tree, typed("As a DaemonSet")[0])
+    until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 30, 0.2)
+    plugin = {"type": "hpn", "master": "rail0", "ipam": {"type": "hpn-ipam", "subnet": "10.56.0.0/24"}}
+    networks = [manifests.network("device", plugin, resource=RESOURCE), manifests.network("plain", plugin)]
+    bare.apply(*networks, staying())
+    bare.kubectl("rollout", "status", "deployment/stay", "--timeout=60s")
+    return bare
+
+
+def template(name: str, network: str, resources: dict[str, int]) -> dict[str, Any]:
+    pod = manifests.pod(name, networks=f"{network}@hpn0", resources=resources)
+    return {"metadata": {"labels": {"app": name}, "annotations": pod["metadata"]["annotations"]}, "spec": pod["spec"]}
+
+
+def staying() -> dict[str, Any]:
+    spec = {"replicas": STAYING, "selector": {"matchLabels": {"app": "stay"}}}
+    whole = spec | {"template": template("stay", "device", {RESOURCE: 1})}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "stay"}, "spec": whole}
+
+
+def coming(name: str, network: str, resources: dict[str, int]) -> dict[str, Any]:
+    """A Job whose pods look at hpn0, and end three seconds later.  It counts a pod that kubelet refuses as failed."""
+    one = template(name, network, resources)
+    one["spec"] |= {"restartPolicy": "Never", "tolerations": [] if resources else [UNSCHEDULABLE]}
+    one["spec"]["containers"][0]["command"] = ["/bin/sh", "-ec", "ip address show hpn0 | grep inet; sleep 3"]
+    spec = {"completions": 1000, "parallelism": COMING, "backoffLimit": 1000, "template": one}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+
+
+def counts(cluster: Cluster) -> dict[str, tuple[int, int]]:
+    """Of each Job, how many of its pods have succeeded and failed."""
+    jobs = cluster.get("jobs")["items"]
+    return {
+        job["metadata"]["name"]: (job["status"].get("succeeded", 0), job["status"].get("failed", 0)) for job in jobs
+    }
+
+
+def interfaces(cluster: Cluster) -> set[str]:
+    """What `ip` shows of every hpn0 on the nodes, with its index, MAC and address."""
+    script = """
+        for pod in /run/netns/*; do
+            for what in link "-4 address"; do nsenter --net="$pod" ip -oneline $what show hpn0; done
+        done
+        true"""
+    shown = {name: node.run("sh", "-c", script).stdout for name, node in cluster.nodes.items()}
+    return {f"{name}: {line}" for name, text in shown.items() for line in text.splitlines()}
+
+
+def programs(cluster: Cluster) -> set[bytes]:
+    return {node.path("/opt/cni/bin/hpn").read_bytes() for node in cluster.nodes.values()}
+
+
+def test_another_version_and_back(crowd: Cluster, tree: Path) -> None:
+    """Pods stay, and others come and go: some want a device, and some come to nodes that are cordoned too."""
+    _, upgrade, rollback, _ = typed("As a DaemonSet")
+    containers, there = crowd.containers(), interfaces(crowd)
+    assert len(containers) == STAYING
+    crowd.apply(coming("devices", "device", {RESOURCE: 1}), coming("plain", "plain", {}))
+    original = (tree / "dist" / "hpn").read_bytes()
+    make_another(crowd, tree)
+    put_image(crowd, tree, "2")
+    choose(tree, NAME, '"1"', "2")
+    await_more(crowd)
+    kubectl(crowd, tree, upgrade)
+    assert programs(crowd) == {(tree / "dist" / "hpn").read_bytes()} != {original}
+    await_more(crowd)
+    cordon, *_, uncordon = upgrade.splitlines()
+    kubectl(crowd, tree, f"{cordon}\n{rollback}{uncordon}")
+    assert programs(crowd) == {original}
+    await_more(crowd)
+    assert [failed for _, failed in counts(crowd).values()] == [0, 0]
+    assert crowd.containers().items() >= containers.items()
+    assert interfaces(crowd) >= there
+
+
+def make_another(cluster: Cluster, tree: Path) -> None:
+    """Let dist have a program of another version: it unpacks for itself, into a directory of that name."""
+    (version,) = (
+        one.name.encode()
+        for one in cluster.nodes["node1"].path("/var/lib/cni/hpn/program").iterdir()
+        if len(one.name) == len(OTHER)
+    )
+    file = tree / "dist" / "hpn"
+    data = file.read_bytes()
+    assert data.count(version) == 1
+    file.write_bytes(data.replace(version, OTHER))
+
+
+def await_more(cluster: Cluster) -> None:
+    """Until as many pods of each kind have succeeded from now on as are there at a time, and one more."""
+    before = counts(cluster)
+    until(
+        lambda: all(now - before[name][0] > COMING for name, (now, _) in counts(cluster).items()),
+        "pods of each kind to come and go", 60, 0.2,
+    )  # fmt: skip

@@ -29,9 +29,14 @@ def removal() -> list[str]:
 
 
 def left(node: Host) -> str:
-    """What the node has of hpn, by names.  What hides a file of the machine's is below /run/written."""
+    """What the node has of hpn, by names.
+
+    What hides a file of the machine's is below /run/written.  What other tests' containers had is containerd's, which
+    removes it when it has time.
+    """
     names = ("-name", "*hpn*", "-o", "-name", "*example.com*")
-    return node.run("find", "/etc", "/opt/cni", "/run", "/var/lib", "-path", "/run/written", "-prune", "-o",
+    others = ("(", "-path", "/run/written", "-o", "-path", "/var/lib/containerd", ")")
+    return node.run("find", "/etc", "/opt/cni", "/run", "/var/lib", *others, "-prune", "-o",
                     "(", *names, ")", "-print").stdout  # fmt: skip
 
 
