@@ -12,11 +12,14 @@ ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
 NODE = CONF / "node.yaml"  # what hpn node offers, and no network
 # Nor are these: what is made of its metrics.
-PROMETHEUS, RULES = CONF / "prometheus.yaml", CONF / "prometheus-rules.yaml"
+PROMETHEUS, RULES, DASHBOARD = (
+    CONF / name for name in ("prometheus.yaml", "prometheus-rules.yaml", "grafana-dashboard.json")
+)
 FILES = sorted(
     path
     for path in CONF.rglob("*")
-    if path.suffix in (".conflist", ".conf", ".json", ".yaml", ".yml") and path not in (NODE, PROMETHEUS, RULES)
+    if path.suffix in (".conflist", ".conf", ".json", ".yaml", ".yml")
+    and path not in (NODE, PROMETHEUS, RULES, DASHBOARD)
 )
 DEVICE = "0000:3b:02.0"
 

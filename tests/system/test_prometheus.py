@@ -1,14 +1,27 @@
-"""conf/ in a real Prometheus that reads real nodes: every alert is raised once."""
+"""conf/ in a real Prometheus that reads real nodes: every alert is raised once, every panel has something to show."""
 
+import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shipped import DASHBOARD
 from system.machine import Tools
 from system.prometheus import rules
 from system.watched import Seen, seen
+
+BOARD = json.loads(DASHBOARD.read_text())
+# What Grafana puts there (Grafana, Global variables).
+VARIABLES = {"$instance": ".*", "$__rate_interval": "1m"}
+QUERIES = [
+    pytest.param(target["expr"], id=f"{panel['title']}, {target['refId']}")
+    for panel in BOARD["panels"]
+    for target in panel["targets"]
+]
+EXPRESSIONS = [rule["expr"] for rule in rules()] + [query.values[0] for query in QUERIES]
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +50,27 @@ def test_which_device_is_unhealthy_is_said(watched: Seen) -> None:
     assert "(rail0): " in watched.ill["HpnDeviceUnhealthy"]["annotations"]["description"]
 
 
+@pytest.mark.parametrize("expr", QUERIES)
+def test_a_panel_has_something_to_show(watched: Seen, expr: str) -> None:
+    for name, value in VARIABLES.items():
+        expr = expr.replace(name, value)
+    assert "$" not in expr
+    values = [value for _, value in watched.prometheus.query(expr, watched.then)]
+    assert values
+    assert not all(math.isnan(value) for value in values), "nothing but NaN"
+
+
 def test_what_is_asked_for_is_served(watched: Seen) -> None:
     served = {labels["__name__"] for labels, _ in watched.prometheus.query('{__name__=~"hpn_.*"}', watched.then)}
-    assert {name for rule in rules() for name in re.findall(r"\bhpn_\w+", rule["expr"])} <= served
+    assert {name for expr in EXPRESSIONS for name in re.findall(r"\bhpn_\w+", expr)} <= served
+
+
+def test_panels_fill_one_screen() -> None:
+    """24 columns and 24 rows, which 1080 lines show below Grafana's own bars, and no panel over another."""
+    fields = [
+        (x, y)
+        for panel in BOARD["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert sorted(fields) == [(x, y) for x in range(24) for y in range(24)]
