@@ -22,8 +22,11 @@ NODE: Final = "hpn-node.service"
 # A text that the launcher of every version has in its data (packaging/launcher/place.c).
 SIGN: Final = b"HPN_PROGRAM_DIR="
 SIGN_WITHIN: Final = 1 << 18
-# What the program writes while it runs: state, and hpn node's lock beside kubelet's sockets.
-STATE: Final = ("run/hpn", "var/lib/cni/hpn", "var/log/hpn", "var/lib/kubelet/plugins_registry/.hpn-node.lock")
+# What the program writes while it runs: state, hpn node's lock beside kubelet's sockets, and its option of ib_core.
+STATE: Final = (
+    *("run/hpn", "var/lib/cni/hpn", "var/log/hpn", "var/lib/kubelet/plugins_registry/.hpn-node.lock"),
+    "etc/modprobe.d/hpn-node.conf",
+)
 # What its users write.
 CONFIGURATION: Final = ("etc/hpn", "etc/cni/hpn.json")
 # Of each Debian package the files that it has on the machine; the name is that of packaging/deb.

@@ -205,6 +205,22 @@ def test_records_of_a_newer_version_are_not_given_to_an_older(node: Node) -> Non
 
 
 @on("bookworm")
+def test_after_hpn_install(node: Node, tools: Tools) -> None:
+    """docs/install.md says how to go from the one to the other, with pods attached."""
+    node.machine.write("root/hpn", tools.binary.read_bytes(), 0o755)
+    node.machine.ok("/root/hpn", "install")
+    (node.machine.root / "root/hpn").unlink()
+    first, second = attach_two(node)
+    node.machine.ok("hpn", "uninstall", "--force")
+    node.install()
+    assert not [path for path in node.left() if path.startswith(("/usr/local/", "/etc/systemd/system/hpn"))]
+    node.cni("check", first)
+    for pod in first, second:
+        node.cni("del", pod)
+    remove_and_purge(node)
+
+
+@on("bookworm")
 def test_a_purge_leaves_what_another_installation_uses(node: Node) -> None:
     node.install()
     assert node.dpkg("--remove", "hpn-cni").returncode == 0

@@ -13,6 +13,7 @@ from cni.state import durable
 from ctl.installation import places
 from ctl.installation.install import install
 from ctl.installation.uninstall import uninstall
+from node.provision.model import OPTION_FILE
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,8 @@ def installed(root: Path, tmp_path: Path) -> Path:
 
 
 def test_nothing_is_left(installed: Path) -> None:
-    for path in ("var/lib/cni/hpn/program/0123/hpn", "var/log/hpn/rail0.log", "run/hpn/locks/device-1"):
+    state = ("var/lib/cni/hpn/program/0123/hpn", "var/log/hpn/rail0.log", "run/hpn/locks/device-1")
+    for path in (*state, OPTION_FILE.lstrip("/")):
         (installed / path).parent.mkdir(parents=True)
         (installed / path).touch()
     (installed / "var" / "lib" / "kubelet" / "plugins_registry").mkdir(parents=True)
