@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import require
 
+from ctl.installation import places
 from ctl.main import HELP
 
 ROOT = Path(__file__).parents[2]
@@ -158,3 +159,9 @@ def test_man_page(unpacked: Path) -> None:
     assert len(variables) > 2
     assert set(commands + variables) <= set(re.findall(r"^\.B (.*)$", text, re.MULTILINE))
     assert "@" not in text
+
+
+def test_what_hpn_uninstall_removes_the_package_does() -> None:
+    script = (ROOT / "packaging" / "deb" / "postrm").read_text()
+    removed = {path for line in re.findall(r"\brm -r?f (.*)$", script, re.MULTILINE) for path in line.split()}
+    assert {f"/{path}" for path in (*places.STATE, *places.CONFIGURATION)} <= removed
