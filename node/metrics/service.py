@@ -80,14 +80,15 @@ class Metrics:
         from node.metrics import page, rdma, state  # noqa: PLC0415  # prometheus_client is for that process
 
         page.be_brief()
-        records = cache(state.records)
+        records, remarks = cache(state.records), set[str]()
         known = (page.build(self._version), page.commands(self._tally), page.devices(self._daemon.judged))
         readers: dict[str, page.Reader] = {
             "attachments": lambda: state.attachments(records()),
             "pools": lambda: state.pools(state.data_dirs(records())),
-            "rdma": lambda: rdma.ports(record for _, record in records() if record),
+            "rdma": lambda: rdma.ports([record for _, record in records() if record], remarks.add),
         }
-        return page.make(chain.from_iterable(known), readers, self._problems())
+        text, sentences = page.make(chain.from_iterable(known), readers, self._problems())
+        return text, (*sentences, *remarks)
 
     def _problems(self) -> Mapping[str, bool]:
         return {**self._daemon.problems, "commands": not self._commands}

@@ -45,7 +45,7 @@ def record(*names: str, pod: str = "ns/p", **fields: Any) -> Record:
 
 
 def test_ports_and_whose_they_are(tree: Tree) -> None:
-    found = made(rdma.ports([record("mlx5_1")], tree.root))
+    found = made(rdma.ports([record("mlx5_1")], print, tree.root))
     counter = "hpn_rdma_port_counter_total"
     assert found == {
         ("hpn_rdma_port_active", "1", "mlx5_0"): 0, ("hpn_rdma_port_active", "1", "mlx5_1"): 1,
@@ -56,19 +56,19 @@ def test_ports_and_whose_they_are(tree: Tree) -> None:
 
 
 def test_a_device_that_is_shared_is_nobodys(tree: Tree) -> None:
-    found = made(rdma.ports([record("mlx5_0", device=None)], tree.root))
+    found = made(rdma.ports([record("mlx5_0", device=None)], print, tree.root))
     assert {key[2:4] for key in found if key[0] == "hpn_rdma_port_counter_total"} == {("", "")}
 
 
 def test_a_record_of_an_older_boot_owns_nothing(tree: Tree) -> None:
-    found = made(rdma.ports([record("mlx5_1", boot="older")], tree.root))
+    found = made(rdma.ports([record("mlx5_1", boot="older")], print, tree.root))
     assert {key[-1] for key in found} == {"mlx5_0"}
 
 
 def test_soft_roce_is_its_pods(tree: Tree) -> None:
-    found = made(rdma.ports([record(device=None, rxe="mlx5_2")], tree.root))
+    found = made(rdma.ports([record(device=None, rxe="mlx5_2")], print, tree.root))
     assert found["hpn_rdma_port_counter_total", "port_xmit_data", "ns", "p", "1", "mlx5_2"] == 207
 
 
 def test_a_machine_without_rdma(tmp_path: Path) -> None:
-    assert made(rdma.ports([record("mlx5_1")], tmp_path)) == {}
+    assert made(rdma.ports([record("mlx5_1")], print, tmp_path)) == {}

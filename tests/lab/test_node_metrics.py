@@ -1,0 +1,27 @@
+"""Metrics of RDMA devices where these are real: on the host, and in a pod's namespace in exclusive mode.
+
+The devices of this kernel's guest count nothing; tests/lab/shared has some that do.
+"""
+
+from guest.node import RDMA, Node, rdma_devs
+from topology import Pod
+from unit.metrics_page import Samples, made
+
+from cni.state import journal
+from node.metrics import rdma
+
+
+def ports(node: Node, remarks: list[str]) -> Samples:
+    return made(rdma.ports(list(journal.records(node.state)), remarks.append))
+
+
+def test_a_pods_device_is_read_in_its_namespace(node: Node, pod: Pod) -> None:
+    remarks, port = list[str](), ("hpn_rdma_port_active", "1", RDMA)
+    assert port not in ports(node, remarks)  # a VF that nobody has
+    node.ok("ADD", pod)
+    assert RDMA not in rdma_devs()
+    state = pod.run("cat", f"/sys/class/infiniband/{RDMA}/ports/1/state").stdout  # ip netns exec shows it its own /sys
+    assert ports(node, remarks)[port] == ("ACTIVE" in state)
+    node.ok("DEL", pod)
+    assert port not in ports(node, remarks)
+    assert remarks == []
