@@ -215,10 +215,8 @@ def test_another_version_and_back(crowd: Cluster, tree: Path) -> None:
     make_another(crowd, tree)
     put_image(crowd, tree, "2")
     choose(tree, NAME, '"1"', "2")
-    await_more(crowd)
     kubectl(crowd, tree, upgrade)
     assert programs(crowd) == {(tree / "dist" / "hpn").read_bytes()} != {original}
-    await_more(crowd)
     cordon, *_, uncordon = upgrade.splitlines()
     kubectl(crowd, tree, f"{cordon}\n{rollback}{uncordon}")
     assert programs(crowd) == {original}
