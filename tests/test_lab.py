@@ -57,7 +57,10 @@ BOOTS = {
     "hpn node": ((), ("tests/lab/test_node.py", "tests/lab/test_provision.py")),
     "InfiniBand": (
         (),
-        tuple(f"tests/lab/infiniband/test_{name}.py" for name in ("vf", "guids", "gone", "node_devices", "node")),
+        tuple(
+            f"tests/lab/infiniband/test_{name}.py"
+            for name in ("vf", "guids", "gone", "node_devices", "node", "provision")
+        ),
     ),
     "IPoIB": ((), ("tests/lab/infiniband/test_ipoib.py", "tests/lab/infiniband/test_ipoib_gone.py")),
     "failures": (
@@ -141,10 +144,10 @@ def test_the_units() -> None:
     if "HPN_BINARY" not in os.environ:
         require("lab", "HPN_BINARY, which `make test` sets after building it")
     units = ("env", f"PYTHONPATH={ROOT / 'tests'}", sys.executable, "-m", "guest.units", os.environ["HPN_BINARY"])
-    done = lab("--pfs", "0", *units)
+    done = lab("--pfs", "1", "--vfs", "0", *units)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = ["started by its socket", "started again", "stopped", "found by kubelet", "reloaded", "refused"]
-    said += ["installed", "another version", "uninstalled"]
+    said = ["started by its socket", "started again", "stopped", "found by kubelet", "reloaded"]
+    said += ["made ready", "refused", "installed", "another version", "uninstalled"]
     assert done.stdout.splitlines()[-len(said) :] == said
 
 

@@ -126,6 +126,7 @@ def offer(machine: Machine) -> None:
     until((REGISTRY / "hpn-example.com_second.sock").is_socket, 20)
     assert not (REGISTRY / "hpn-example.com_first.sock").exists()
     print("reloaded")
+    make_ready(machine)
 
     machine.systemctl("stop", NODE)
     assert machine.systemctl("show", "-p", "Result", "--value", NODE) == "success"
@@ -183,11 +184,38 @@ def done(machine: Machine, program: Path, *words: str) -> str:
     return asked.stdout
 
 
-def configure(name: str) -> None:
+def make_ready(machine: Machine) -> None:
+    """hpn node: VFs made, and what it may write while systemd keeps the rest from it.  Raises AssertionError."""
+    rule = {"selectors": {"ifNames": ["rail0"]}, "numVfs": 2, "mtu": 2000, "trust": True}
+    configure("second", pfs=[rule], rdmaNamespaces="exclusive")
+    machine.systemctl("reload", NODE)
+    pf = Path("/sys/class/net/rail0/device").resolve()
+    until(lambda: (pf / "sriov_numvfs").read_text() == "2\n", 60)
+    option = Path("/etc/modprobe.d/hpn-node.conf")
+    until(lambda: machine.run("cat", str(option)).stdout.endswith("options ib_core netns_mode=N\n"), 60)
+    until(lambda: trusted(machine) == [True, True], 60)
+    inside = ("nsenter", "-m", "-t", machine.systemctl("show", "-p", "MainPID", "--value", NODE), "test", "-w")
+    may = [pf / "sriov_numvfs", "/sys/bus/pci/drivers/igbvf/bind", option]
+    may_not = [
+        *("/sys/devices/system/cpu/cpu0/uevent", "/sys/bus/pci/rescan", "/sys/module/ib_core/parameters/netns_mode"),
+        *("/sys/kernel/uevent_seqnum", "/proc/sys/kernel/hostname", "/etc/hosts", "/usr/bin"),
+    ]
+    assert [path for path in may if machine.run(*inside, str(path)).returncode] == []
+    assert [path for path in may_not if not machine.run(*inside, str(path)).returncode] == []
+    print("made ready")
+
+
+def trusted(machine: Machine) -> list[bool]:
+    """Of each VF of rail0 whether the PF trusts it."""
+    (link,) = json.loads(machine.run("ip", "-j", "-d", "link", "show", "rail0").stdout)
+    return [vf["trust"] for vf in link["vfinfo_list"]]
+
+
+def configure(name: str, **keys: object) -> None:
     """Offer rail9 by that name."""
     Path("/etc/hpn").mkdir(exist_ok=True)
     resource = {"name": f"example.com/{name}", "kind": "master", "selectors": {"ifNames": ["rail9"]}}
-    Path("/etc/hpn/node.yaml").write_text(json.dumps({"resources": [resource]}))
+    Path("/etc/hpn/node.yaml").write_text(json.dumps({"resources": [resource], **keys}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,77 @@
+"""GUIDs of InfiniBand VFs by hpn node's file: given where there are none, and kept."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from guest import hca
+from guest.hca import GUID, PF, VFS
+from guest.machine import Guest
+from guest.node import pci
+from node_process import ROOT, NodeProcess
+from topology import ip, until
+
+
+@pytest.fixture
+def process(guest: Guest) -> Iterator[NodeProcess]:
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        process = NodeProcess(Path(folder), [])
+        process.mounts.clear()
+        process.write(
+            [{"name": "example.com/ib", "kind": "vf", "selectors": {"linkTypes": ["infiniband"]}}],
+            pfs=[{"selectors": {"ifNames": [PF]}, "guids": True}],
+        )
+        yield process
+    for number, device in enumerate(vfs()):
+        for what in ("node_guid", "port_guid"):
+            ip("link", "set", PF, "vf", f"{number}", what, hca.NONE)
+        hca.drive(device, "testib")
+
+
+def vfs() -> list[str]:
+    pf = Path("/sys/bus/pci/devices", pci(PF))
+    return [(pf / f"virtfn{number}").resolve().name for number in range(VFS)]
+
+
+def told() -> list[tuple[str, str]]:
+    """What the PF says of each VF."""
+    return [(vf["node guid"], vf["port guid"]) for vf in map(hca.vf, range(VFS))]
+
+
+def test_guids(process: NodeProcess) -> None:
+    """The second VF has GUIDs already, and keeps them."""
+    for what in ("node_guid", "port_guid"):
+        ip("link", "set", PF, "vf", "1", what, GUID)
+    own = hca.guids(pci(PF))[1]
+    made = [hashlib.sha256(f"hpn {own} {number}".encode()).digest()[:8] for number in range(VFS)]
+    wanted = [(bytes([one[0] & 0xFE | 2, *one[1:]]).hex(":"),) * 2 for one in made]
+    wanted[1] = (GUID, GUID)
+    with process:
+        process.says("guids of VF 0, 2-3: none -> ", 60)
+    assert told() == wanted
+    # It reads them when its driver is bound.
+    assert [hca.guids(device) for device in vfs()][2:] == wanted[2:]
+    indexes = rdma_devices()
+    process.said.clear()
+    with process:
+        process.says("offers example.com/ib: 4 units", 60)
+    assert [line for line in process.said if "guids" in line] == []
+    assert (told(), rdma_devices()) == (wanted, indexes)
+
+
+def rdma_devices() -> set[tuple[int, str]]:
+    done = subprocess.run(["rdma", "-j", "dev"], capture_output=True, text=True, check=True)
+    return {(one["ifindex"], one["ifname"]) for one in json.loads(done.stdout)}
+
+
+def test_trust_of_infiniband(process: NodeProcess) -> None:
+    process.write([{"name": "example.com/ib", "kind": "vf"}], pfs=[{"selectors": {"ifNames": [PF]}, "trust": True}])
+    words = [sys.executable, "-m", "ctl", "node", "--dry-run", "--config", f"{process.file}"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, "is InfiniBand, whose VFs have no MAC to be trusted with" in done.stdout) == (3, True)
+    until(lambda: told() == [(hca.NONE, hca.NONE)] * VFS)
