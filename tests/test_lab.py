@@ -26,6 +26,7 @@ BOOTS = {
             "tests/lab/test_devices.py",
             "tests/lab/test_host_device.py",
             "tests/lab/test_node_devices.py",
+            "tests/lab/test_node_metrics.py",
             "tests/lab/test_node_check.py",
         ),
     ),

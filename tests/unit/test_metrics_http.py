@@ -158,9 +158,11 @@ def test_more_connections_than_there_is_room_for(port: int) -> None:
         client = HTTPConnection("127.0.0.1", port, timeout=15)
         assert ask(client)[0] == 200
         client.close()
+        began = time.monotonic()
         peers[1].sendall(GET)
         assert peers[1].recv(12) == b"HTTP/1.1 200"
         assert peers[0].recv(1) == b""
+        assert time.monotonic() - began < 5  # and not because it has not asked
 
 
 def test_a_path(tmp_path: Path) -> None:
