@@ -1,6 +1,8 @@
 """hpn node as it is shipped: on a node with very many devices, and idle."""
 
+import socket
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,10 +23,23 @@ RESOURCE = {"name": NAME, "kind": "vf"}
 def process(tools: Tools) -> Iterator[NodeProcess]:
     # A socket's path has 107 bytes at most.
     with TemporaryDirectory(prefix="hpn-test-") as folder:
-        process = NodeProcess(Path(folder), [RESOURCE])
+        process = NodeProcess(Path(folder), [RESOURCE], "--metrics", f"unix:{folder}/metrics/m.sock")
         process.program, process.namespaces = [str(tools.hpn)], ["--mount", "--net"]
         process.show(Path(folder, "sys"))
         yield process
+
+
+def scrape(folder: Path) -> str:
+    """The page, as Python's own HTTP client gets it the fifth time."""
+    client = HTTPConnection("hpn", timeout=60)
+    client.sock = socket.socket(socket.AF_UNIX)
+    client.sock.connect(f"{folder}/metrics/m.sock")
+    page = ""
+    for _ in range(5):
+        client.request("GET", "/metrics")
+        page = client.getresponse().read().decode()
+    client.close()
+    return page
 
 
 def test_three_thousand_devices(process: NodeProcess) -> None:
@@ -45,5 +60,6 @@ def test_three_thousand_devices(process: NodeProcess) -> None:
             for times in range(1, 6):
                 process.reload()
                 until(lambda times=times: sum("reads its configuration" in line for line in process.said) == times, 20)
+            assert f'hpn_devices{{resource="{NAME}",state="healthy"}} 3000.0' in scrape(process.folder)
             until(lambda: process.sleeps(3), 30)
             assert process.status_of("VmRSS") <= MOST
