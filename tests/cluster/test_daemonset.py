@@ -20,7 +20,7 @@ NAME, TAGS = "localhost/hpn", ("1", "2")
 PLUGINS = ("hpn", "hpn-ipam")
 RESOURCE = "example.com/rail0"
 OTHER = b"0123456789abcdef"
-STAYING, COMING = 14, 3  # pods; the second number of each of two kinds
+STAYING, COMING = 8, 6  # pods; the second number of each of two kinds
 UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
 
 
@@ -174,10 +174,10 @@ def staying() -> dict[str, Any]:
 
 
 def coming(name: str, network: str, resources: dict[str, int]) -> dict[str, Any]:
-    """A Job whose pods look at hpn0, and end three seconds later.  It counts a pod that kubelet refuses as failed."""
+    """A Job whose pods look at hpn0 and end.  It counts a pod that kubelet refuses as failed."""
     one = template(name, network, resources)
     one["spec"] |= {"restartPolicy": "Never", "tolerations": [] if resources else [UNSCHEDULABLE]}
-    one["spec"]["containers"][0]["command"] = ["/bin/sh", "-ec", "ip address show hpn0 | grep inet; sleep 3"]
+    one["spec"]["containers"][0]["command"] = ["/bin/sh", "-ec", "ip address show hpn0 | grep inet"]
     spec = {"completions": 1000, "parallelism": COMING, "backoffLimit": 1000, "template": one}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
 
