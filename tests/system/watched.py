@@ -134,10 +134,15 @@ def seen(tools: Tools, programs: Path) -> Iterator[Seen]:
             well = prometheus.alerts()
         _damage(attaching, port)
         every = [rule["alert"] for rule in rules() if rule["alert"] != "HpnAbsent"]
-        ill, then = prometheus.until_firing(every, 20), time.time()
+        for _ in range(15):  # a rate takes a few readings, and a runtime tries again, too
+            _fail(attaching, port)
+            if prometheus.fire(every):
+                break
+        ill, then = prometheus.alerts(), time.time()
         prometheus.configure()
         prometheus.reload()
-        ill |= {"HpnAbsent": prometheus.until_firing(["HpnAbsent"], 20).get("HpnAbsent", {})}
+        until(lambda: prometheus.fire(["HpnAbsent"]), 40)
+        ill["HpnAbsent"] = prometheus.alerts()["HpnAbsent"]
         yield Seen(prometheus, well, ill, then)
 
 
@@ -171,6 +176,9 @@ def _damage(attaching: Attaching, port: Path) -> None:
     attaching.run("mount", "-o", "remount,bind,ro", registry)
     attaching.process.write([RESOURCE, RESOURCE | {"name": "example.com/more"}], health=QUICK)  # for which is no socket
     attaching.process.reload()
-    for _ in range(2):  # of what is there for the first time Prometheus knows no rate
-        write(port / "counters", port_rcv_data=int(time.time()), symbol_error=int(time.time()))
-        assert 0 not in attaching.add("slow0", "slow1", ipam={"type": "slow"})
+
+
+def _fail(attaching: Attaching, port: Path) -> None:
+    """Three seconds in which commands fail, and a port counts errors."""
+    write(port / "counters", port_rcv_data=int(time.time()), symbol_error=int(time.time()))
+    assert 0 not in attaching.add("slow0", "slow1", ipam={"type": "slow"})
