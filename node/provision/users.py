@@ -57,9 +57,10 @@ def needed(address: str, host: Rtnl) -> str:
 
 
 def _is_open(group: Path) -> bool:
-    """Whether a process has a VFIO group open: the kernel opens one once (vfio_group_fops_open)."""
+    """Whether a process has a VFIO group open, or may have: the kernel opens one once (vfio_group_fops_open), and where
+    we may not open it ourselves, as in a container without its device, we cannot know."""
     try:
         os.close(os.open(group, os.O_RDWR | os.O_CLOEXEC))
     except OSError as e:
-        return e.errno == errno.EBUSY
+        return e.errno not in (errno.ENOENT, errno.ENXIO, errno.ENODEV)
     return False

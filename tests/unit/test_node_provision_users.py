@@ -46,8 +46,12 @@ def test_without_ib_uverbs(tree: Tree) -> None:
 
 
 def test_vfio(tree: Tree, tmp_path: Path) -> None:
-    """A group that can be opened is nobody's."""
+    """A group that can be opened is nobody's; one that cannot be may be anybody's."""
     vf = tree.pci(VF, pf=PF, driver="vfio-pci")
     (vf / "iommu_group").symlink_to("../../../kernel/iommu_groups/7")
     (tmp_path / "7").touch()
     assert users.user(VF, {}, tree.root, tmp_path) == ""
+    (tmp_path / "7").unlink()
+    assert users.user(VF, {}, tree.root, tmp_path) == ""
+    (tmp_path / "7").mkdir()
+    assert users.user(VF, {}, tree.root, tmp_path) == f"a process that has {tmp_path / '7'} open"
