@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ PLACEHOLDER = ("registry.example.com/hpn", "0.1.0")
 NAME, TAGS = "localhost/hpn", ("1", "2")
 PLUGINS = ("hpn", "hpn-ipam")
 RESOURCE = "example.com/rail0"
+FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())"
 OTHER = b"0123456789abcdef"
 STAYING, COMING = 8, 6  # pods; the second number of each of two kinds
 UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
@@ -134,7 +136,7 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
     bare.wait("Ready", "pod/a", "pod/b")
     pings(bare)
     for node in bare.nodes.values():
-        page = node.run("curl", "--fail", "--silent", "http://127.0.0.1:9617/metrics").stdout
+        page = node.run(sys.executable, "-c", FETCH, "http://127.0.0.1:9617/metrics").stdout
         shown = {line.partition("{")[0]: line.rpartition(" ")[2] for line in page.splitlines()}
         assert (shown["hpn_attachments"], shown["hpn_pool_leases"]) == ("1.0", "1.0")
     containers = bare.containers("a", "b")

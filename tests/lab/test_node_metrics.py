@@ -1,6 +1,6 @@
 """Metrics of RDMA devices where these are real: on the host, and in a pod's namespace in exclusive mode.
 
-The devices of this kernel's guest count nothing; tests/lab/shared has some that do.
+The devices of this kernel's guest count nothing: what is seen is their ports.
 """
 
 from guest.node import RDMA, Node, rdma_devs
