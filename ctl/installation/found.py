@@ -51,9 +51,9 @@ def _look(at: int, name: str, program: Path | None) -> Found:
         return Found("something else", "", inode)
     fd = files.open_regular(name, os.O_RDONLY, at)
     try:
-        if program:
-            return Found("file", "", inode, is_this=_is_whole(found) and _same(fd, program))
         is_hpn = places.SIGN in os.pread(fd, places.SIGN_WITHIN, 0)
+        if program:
+            return Found("file", "", inode, is_hpn, is_this=_is_whole(found) and _same(fd, program))
         text = files.read_all(fd, _LIMIT).decode(errors="replace") if found.st_size <= _LIMIT else ""
         return Found("file", text, inode, is_hpn)
     finally:

@@ -31,6 +31,8 @@ STATE: Final = (
 CONFIGURATION: Final = ("etc/hpn", "etc/cni/hpn.json")
 # Of each Debian package the files that it has on the machine; the name is that of packaging/deb.
 PACKAGE: Final = "var/lib/dpkg/info/hpn-cni.list"
+# Where that package has the program, and where its links lead.
+PACKAGED: Final = "/usr/lib/cni/hpn"
 # Which unit is wanted by which target, as its [Install] section says.
 WANTED_BY: Final = {AGENT_SOCKET: "sockets.target", NODE: "multi-user.target"}
 

@@ -1,5 +1,6 @@
 """Pure: from what is there and what is to be, the steps between the two."""
 
+import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +12,8 @@ from ctl.installation.places import Content, HardLink, Link, Program, Text
 
 # What systemd takes for a unit that must not be started (man 1 systemctl, mask).
 _MASK: Final = "/dev/null"
+# The names by which people and runtimes call the program.
+_NAMES: Final = (places.HPN, places.IPAM, places.COMMAND)
 
 
 @dataclass(frozen=True)
@@ -131,9 +134,19 @@ def _instead(path: str, content: Content, found: Found) -> str:
         case "nothing":
             return ""
         case "link" if not isinstance(content, Text):
+            if path in _NAMES and not _leads_to_hpn(path, found):
+                raise InvalidConfig(
+                    f"/{path} is a link to {found.text}, which is none of hpn's names; nothing was replaced.  Move it "
+                    "away, or remove it, and run hpn install again"
+                )
             return f"instead of a link to {found.text}"
         case "file" if isinstance(content, Program | HardLink):
-            return "instead of another version"
+            if found.is_hpn:
+                return "instead of another version"
+            raise InvalidConfig(
+                f"/{path} is another program, or a part of one that a copy left when it was interrupted; nothing was "
+                f"replaced.  Move it away, or remove it (rm /{path}), and run hpn install again"
+            )
         case "file" if isinstance(content, Text):
             name = path.rpartition("/")[2]
             if places.is_marked(name, found.text) or found.text == places.unmarked(content.text):
@@ -165,12 +178,18 @@ def uninstall(there: Mapping[str, Found], units: Mapping[str, str]) -> tuple[lis
 def _is_ours(path: str, found: Found, units: Mapping[str, str]) -> bool:
     folder, _, name = path.rpartition("/")
     if path in (places.HPN, places.IPAM):
-        return found.is_hpn or (found.kind == "link" and found.text in ("hpn", f"/{places.HPN}"))
+        return found.is_hpn or _leads_to_hpn(path, found)
     if path == places.COMMAND:
-        return found.kind == "link" and found.text == f"/{places.HPN}"
+        return _leads_to_hpn(path, found)
     if folder == places.UNITS:
         return places.is_marked(name, found.text) or found.text == places.unmarked(units[name])
     return found.kind == "link"
+
+
+def _leads_to_hpn(path: str, found: Found) -> bool:
+    """Whether it is a link to the program, as hpn install, a person or the Debian package makes it."""
+    target = posixpath.normpath(posixpath.join("/", posixpath.dirname(path), found.text))
+    return found.kind == "link" and target in (f"/{places.HPN}", places.PACKAGED)
 
 
 def tell(steps: list[Step], enabled: set[str], running: Mapping[str, Unit], version: str) -> Iterator[Step]:

@@ -67,9 +67,21 @@ GUARDS = [
         ),
         (
             "another-program",
-            '        return found.is_hpn or (found.kind == "link"',
-            '        return found.kind != "nothing" or (found.kind == "link"',
+            "        return found.is_hpn or _leads_to_hpn(path, found)",
+            '        return found.kind != "nothing"',
             "unit/test_uninstall.py::test_what_others_wrote_stays_and_is_named",
+        ),
+        (
+            "replaced-program",
+            "            if found.is_hpn:\n",
+            "            if True:\n",
+            "unit/test_install_foreign.py::test_a_file_that_is_not_hpn",
+        ),
+        (
+            "replaced-link",
+            "            if path in _NAMES and not _leads_to_hpn(path, found):",
+            "            if False:",
+            "unit/test_install_foreign.py::test_a_link_to_something_else",
         ),
     ),
     *of(

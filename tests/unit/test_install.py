@@ -118,16 +118,16 @@ def test_a_directory_in_a_files_place(root: Path, tmp_path: Path, path: str) -> 
     assert tree(root) == {}
 
 
-@pytest.mark.parametrize("path", [places.HPN, places.IPAM, places.temporary(places.HPN)])
-def test_a_link_is_not_followed(root: Path, tmp_path: Path, path: str) -> None:
+def test_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("precious")
-    (root / path).parent.mkdir(parents=True)
-    (root / path).symlink_to(precious)
+    left = root / places.temporary(places.HPN)
+    left.parent.mkdir(parents=True)
+    left.symlink_to(precious)
     install(root, program(tmp_path), UNITS, "")
     assert precious.read_text() == "precious"
+    assert not left.is_symlink()
     assert not (root / places.HPN).is_symlink()
-    assert not (root / places.IPAM).is_symlink()
 
 
 def test_a_link_on_the_way_stays_below_the_root(root: Path, tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""hpn install where its names are already in use: by others it replaces nothing, and its own it takes over."""
+
+import re
+from pathlib import Path
+
+import pytest
+from unit.installed import UNITS, program, tree
+
+from cni.protocol.errors import InvalidConfig
+from ctl.installation import places
+from ctl.installation.install import install
+
+
+@pytest.mark.parametrize("text", ["", "\x7fELF half", "#!/bin/sh\necho theirs\n"])
+@pytest.mark.parametrize("path", [places.HPN, places.IPAM])
+def test_a_file_that_is_not_hpn(root: Path, tmp_path: Path, path: str, text: str) -> None:
+    """Also one that a copy left empty or in part: nobody can tell whose it was."""
+    theirs = root / path
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text(text)
+    with pytest.raises(InvalidConfig, match=re.escape(f"remove it (rm /{path})")) as e:
+        install(root, program(tmp_path), UNITS, "")
+    assert e.value.msg.startswith(f"/{path} is another program, or a part")
+    assert tree(root) == {path: text}
+    theirs.unlink()
+    install(root, program(tmp_path), UNITS, "")
+
+
+@pytest.mark.parametrize("path", [places.HPN, places.IPAM, places.COMMAND])
+@pytest.mark.parametrize("target", ["/opt/highperf/hpn", "../highperf/hpn", "/dev/null"])
+def test_a_link_to_something_else(root: Path, tmp_path: Path, path: str, target: str) -> None:
+    theirs = root / path
+    theirs.parent.mkdir(parents=True)
+    theirs.symlink_to(target)
+    with pytest.raises(InvalidConfig, match=re.escape(f"/{path} is a link to {target}, which is none of hpn's names")):
+        install(root, program(tmp_path), UNITS, "")
+    assert tree(root) == {path: f"-> {target}"}
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        (places.HPN, "/usr/lib/cni/hpn"),
+        (places.IPAM, "/usr/lib/cni/hpn"),
+        (places.IPAM, "hpn"),
+        (places.IPAM, "/opt/cni/bin/hpn"),
+        (places.COMMAND, "../../../opt/cni/bin/hpn"),
+        (places.COMMAND, "/usr/lib/cni/hpn"),
+    ],
+)
+def test_a_link_to_hpn(root: Path, tmp_path: Path, path: str, target: str) -> None:
+    """As a package that is gone, or a person, has made it."""
+    install(root, program(tmp_path), UNITS, "")
+    whole = tree(root)
+    (root / path).unlink()
+    (root / path).symlink_to(target)
+    said = install(root, program(tmp_path), UNITS, "")
+    assert [line for line in said if line.endswith(f"(instead of a link to {target})")]
+    assert tree(root) == whole
+
+
+def test_a_program_that_only_its_owner_may_run(root: Path, tmp_path: Path) -> None:
+    """It is hpn's, whatever its mode."""
+    install(root, program(tmp_path), UNITS, "")
+    (root / places.HPN).chmod(0o700)
+    assert "put /opt/cni/bin/hpn (instead of another version)" in install(root, program(tmp_path), UNITS, "")
+    assert (root / places.HPN).stat().st_mode & 0o777 == 0o755
