@@ -23,10 +23,17 @@ class _Families:
     of the process that makes the page."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
+        self._families = list(families)
+        for family in self._families:
+            family.samples = [one._replace(labels=_as_text(one.labels)) for one in family.samples]
 
     def collect(self) -> Iterable[Metric]:
         return self._families
+
+
+def _as_text(labels: Mapping[str, str]) -> dict[str, str]:
+    """With escapes for bytes that are no UTF-8: a pod may name its devices by any, and journal and /sys have them."""
+    return {name: value.encode(errors="backslashreplace").decode() for name, value in labels.items()}
 
 
 def be_brief() -> None:

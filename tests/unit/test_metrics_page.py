@@ -1,6 +1,7 @@
 """The page, read by the parser that prometheus_client has for others' pages."""
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,13 @@ def test_devices() -> None:
         ("hpn_devices", "a/none", "healthy"): 0, ("hpn_devices", "a/none", "unhealthy"): 0,
         info: 1,
     }  # fmt: skip
+
+
+def test_names_that_are_no_text() -> None:
+    """A pod may give its device any bytes for a name."""
+    ill = vf(2, names=(os.fsdecode(b"e\xff"),))
+    found = made(page.devices({"a/vf": [(ill, "gone")]}))
+    assert ("hpn_device_info", "0000:3b:00.2", "e\\udcff", "mlx5_2", "gone", "a/vf") in found
 
 
 def test_what_cannot_be_read_is_a_problem_and_no_more() -> None:

@@ -1,5 +1,6 @@
 """RDMA ports on the page, from trees like /sys."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,14 @@ def test_a_record_of_an_older_boot_owns_nothing(tree: Tree) -> None:
 def test_soft_roce_is_its_pods(tree: Tree) -> None:
     found = made(rdma.ports([record(device=None, rxe="mlx5_2")], print, tree.root))
     assert found["hpn_rdma_port_counter_total", "port_xmit_data", "ns", "p", "1", "mlx5_2"] == 207
+
+
+def test_names_that_are_no_text(tree: Tree) -> None:
+    """An RDMA device may have any bytes for a name."""
+    name = os.fsdecode(b"m\xff")
+    (tree.root / "class/infiniband/mlx5_1").rename(tree.root / "class/infiniband" / name)
+    found = made(rdma.ports([record(name)], print, tree.root))
+    assert found["hpn_rdma_port_counter_total", "port_xmit_data", "ns", "p", "1", "m\\udcff"] == 107
 
 
 def test_a_machine_without_rdma(tmp_path: Path) -> None:
