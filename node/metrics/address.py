@@ -1,7 +1,9 @@
 """Where metrics are served: "unix:/run/hpn/metrics.sock" or "127.0.0.1:9617"; and the socket there."""
 
+import errno
 import os
 import socket
+import stat
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
@@ -12,6 +14,8 @@ from node.kubelet import sockets
 
 _LONGEST: Final = 100  # a socket's path has at most 107 bytes (man 7 unix), and it is made under another name
 _BACKLOG: Final = 16
+# What a connect says where somebody listens: its queue is full, or it takes datagrams (man 2 connect, man 7 unix).
+_USED: Final = (errno.EAGAIN, errno.EPROTOTYPE)
 _WRITE: Final = "write unix:/run/hpn/metrics.sock, 127.0.0.1:9617 or [::1]:9617"
 
 
@@ -78,4 +82,24 @@ def _ip(host: str) -> IPv4Address | IPv6Address:
 
 def _at_path(path: Path) -> socket.socket:
     durable.directory(path.parent)
+    _refuse_unless_free(path)
     return sockets.bind(path)
+
+
+def _refuse_unless_free(path: Path) -> None:
+    """Nothing may be there but a socket at which nobody listens any more.  Raises Unusable, OSError."""
+    try:
+        is_socket = stat.S_ISSOCK(path.lstat().st_mode)
+    except FileNotFoundError:
+        return
+    if not is_socket:
+        raise sockets.Unusable(errno.EEXIST, f"{path} is there and is no socket; choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
+        try:
+            sock.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return
+        except OSError as e:
+            if e.errno not in _USED:
+                raise
+    raise sockets.Unusable(errno.EEXIST, f"another process listens at {path}; choose another path")

@@ -1,8 +1,12 @@
 """Where metrics may be served."""
 
+import socket
+from pathlib import Path
+
 import pytest
 
 from node.flags import Wrong, parse
+from node.kubelet.sockets import Unusable
 from node.metrics.address import Address
 
 
@@ -47,3 +51,33 @@ def test_no_address(text: str, says: str) -> None:
         parse(["--metrics", text])
     assert str(refused.value).startswith(f"--metrics {says}")
     assert "write unix:/run/hpn/metrics.sock, 127.0.0.1:9617" in str(refused.value)
+
+
+def test_a_file_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_text("mine")
+    with pytest.raises(Unusable, match=f"{path} is there and is no socket; choose another path"):
+        Address(path=str(path)).listen()
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])
+def test_anothers_socket_is_not_taken(tmp_path: Path, kind: socket.SocketKind) -> None:
+    path = tmp_path / "another.sock"
+    with socket.socket(socket.AF_UNIX, kind) as theirs:
+        theirs.bind(str(path))
+        if kind != socket.SOCK_DGRAM:
+            theirs.listen(0)
+        before = path.lstat().st_ino
+        for _ in range(3):  # its queue gets full
+            with pytest.raises(Unusable, match=f"another process listens at {path}; choose another path"):
+                Address(path=str(path)).listen()
+        assert path.lstat().st_ino == before
+
+
+def test_a_socket_that_somebody_left_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "m.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with Address(path=str(path)).listen(), socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(path))
