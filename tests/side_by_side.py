@@ -75,7 +75,8 @@ class Runs:
             self._running.add(process)
         assert process.stdout
         kept = list[str]()
-        for line in process.stdout:
+        for said in process.stdout:
+            line = said.removesuffix("\n") + "\n"  # one that is interrupted ends in the midst of a line
             if run.shown_at_once:
                 self._show(line)
             else:

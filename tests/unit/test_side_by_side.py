@@ -106,6 +106,8 @@ def test_an_end_ends_all_and_what_they_started(tree: Path) -> None:
     """As CI ends it, or a person by ^C."""
     os.mkfifo(tree / "living")
     waits = "import subprocess\ndef test_it(): subprocess.run('echo; exec sleep 60 >living', shell=True, check=True)"
+    # Its last words do not end with a line's end.
+    waits += "\nimport atexit, os\natexit.register(os.write, 1, b'cut of')"
     for file in (*side_by_side.BOOTING, "tests/test_others.py"):
         (tree / file).write_text(waits)
     os.mkfifo(tree / "building")
@@ -115,4 +117,6 @@ def test_an_end_ends_all_and_what_they_started(tree: Path) -> None:
         assert (building.read(), living.read()) == ("", ""), "every one that could write has ended"
         output, _ = run.communicate()
     assert run.returncode == 130
-    assert output.splitlines()[-1] == "interrupted"
+    lines = output.splitlines()
+    assert lines[-1] == "interrupted"
+    assert {line for line in lines if "cut of" in line} == {"cut of"}
