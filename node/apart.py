@@ -36,12 +36,14 @@ class Child:
 
         Raises ChildProcessError, which says how it ended, if that is nothing; OSError.
         """
-        with os.fdopen(self.fd, "rb") as pipe:
-            data = pipe.read()
+        answer, is_whole = None, False
+        # Not to the pipe's end: a process that the work has forked may hold that for long.
+        with os.fdopen(self.fd, "rb") as pipe, suppress(EOFError, pickle.UnpicklingError):
+            answer, is_whole = pickle.load(pipe), True  # noqa: S301  # of our own child
         _, status = os.waitpid(self._pid, 0)
-        if status or not data:
+        if status or not is_whole:
             raise ChildProcessError(f"ended with status {os.waitstatus_to_exitcode(status)}")
-        return pickle.loads(data)  # noqa: S301  # of our own child
+        return answer
 
     def end(self) -> None:
         """End it now, whatever it does.  To be called in place of ``answer``."""

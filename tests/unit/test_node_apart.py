@@ -31,6 +31,20 @@ def test_it_is_not_waited_for() -> None:
         os.close(writer)
 
 
+def _leave_a_process() -> str:
+    """Fork one that keeps the pipe to the parent open for longer than anybody waits."""
+    if not os.fork():
+        time.sleep(5)
+        os._exit(0)
+    return "done"
+
+
+def test_a_process_that_the_work_leaves_is_not_waited_for() -> None:
+    began = time.monotonic()
+    assert Child(_leave_a_process).answer() == "done"
+    assert time.monotonic() - began < 4
+
+
 def test_work_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ChildProcessError, match="ended with status 1"):
         Child(lambda: 1 // 0).answer()
