@@ -110,8 +110,8 @@ def u32(value: int) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """A string as an attribute's payload, with the zero byte at its end."""
-    return value.encode() + b"\0"
+    """A string as an attribute's payload, with the zero byte at its end.  A name of sysfs may be no UTF-8."""
+    return os.fsencode(value) + b"\0"
 
 
 def attributes(data: bytes) -> dict[int, bytes]:

@@ -1,5 +1,6 @@
 """Every byte cni.kernel.links makes or reads, held against pyroute2's encoder and decoder."""
 
+import os
 import struct
 from typing import Any
 
@@ -26,6 +27,11 @@ def test_get_link(given: dict[str, Any], index: int, attrs: list[Any]) -> None:
     body = links.get_link(**given)
     assert decoded(ifinfmsg, body) == (NO_LINK_FIELDS | {"index": index}, attrs)
     assert body == encoded(ifinfmsg, {"index": index}, attrs)
+
+
+def test_get_link_whose_name_is_no_text() -> None:
+    """A pod may have renamed it; a directory's listing has its bytes as surrogates."""
+    assert b"\x06\x00\x03\x00\xff\x00" in links.get_link(os.fsdecode(b"\xff"))
 
 
 MACVLAN_BRIDGE = struct.pack("=HHI", 8, 1, 4)
