@@ -71,8 +71,9 @@ class Unit:
 def wanted(units: Mapping[str, str], there: Mapping[str, Found], *, has_node_file: bool) -> dict[str, Content]:
     """What is to be at which path, in the order in which it is put.
 
-    A unit is enabled when it comes: later its administrator may have disabled it.  The link is put first, so that an
-    install that was interrupted between the two is not taken for that.
+    The program comes first: it is large and it is run, so a disk that is full or mounted noexec leaves the units as
+    they are.  A unit is enabled when it comes: later its administrator may have disabled it.  The link is put before
+    the unit, so that an install that was interrupted between the two is not taken for that.
     """
     wishes = [
         unit
@@ -81,13 +82,13 @@ def wanted(units: Mapping[str, str], there: Mapping[str, Found], *, has_node_fil
         and there.get(f"{places.UNITS}/{unit}", NOTHING).kind == "nothing"
         and (unit != places.NODE or has_node_file)
     ]
-    found: dict[str, Content] = {places.wish(unit): Link(f"/{places.UNITS}/{unit}") for unit in wishes}
-    found |= {f"{places.UNITS}/{name}": Text(text) for name, text in units.items() if not is_masked(there, name)}
-    return found | {
+    found: dict[str, Content] = {
         places.HPN: Program(),
         places.IPAM: HardLink(places.HPN),
         places.COMMAND: Link(f"/{places.HPN}"),
     }
+    found |= {places.wish(unit): Link(f"/{places.UNITS}/{unit}") for unit in wishes}
+    return found | {f"{places.UNITS}/{name}": Text(text) for name, text in units.items() if not is_masked(there, name)}
 
 
 def is_masked(there: Mapping[str, Found], unit: str) -> bool:

@@ -100,6 +100,17 @@ def test_what_does_not_run_is_not_installed(root: Path, tmp_path: Path, code: st
     assert tree(root) == before
 
 
+def test_units_are_not_put_without_their_program(root: Path, tmp_path: Path) -> None:
+    """They are of the version that runs there: the program comes first, and all that can fail with it."""
+    install(root, program(tmp_path), {name: f"{text}# an older one\n" for name, text in UNITS.items()}, "")
+    (root / places.UNITS / places.AGENT_SOCKET).unlink()
+    (root / places.wish(places.AGENT_SOCKET)).unlink()
+    before = tree(root)
+    with pytest.raises(IoFailure, match="so the old one stands"):
+        install(root, program(tmp_path, "two", "exit 7"), UNITS, "")
+    assert tree(root) == before
+
+
 def test_of_another_architecture(root: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     header = bytearray(Path("/bin/true").read_bytes())
