@@ -18,6 +18,7 @@ from cni.state.record import Record
 
 JOURNAL: Final = Path(STATE_DIR)
 _VFIO: Final = Path("/dev/vfio")
+_UIO: Final = ("igb_uio", "uio_pci_generic")
 
 
 def owners() -> Mapping[str, Record]:
@@ -35,10 +36,14 @@ def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, v
         return "a namespace that its interface is in"
     if set(sysfs.rdma_names(address, root)) - set(sysfs.names(f"{path}/infiniband")):
         return "a namespace that its RDMA device is in"
+    # Drivers of vendors are VFIO's too, and without an IOMMU the node has another name (vfio_group_init).
     group = sysfs.link(f"{path}/iommu_group")
-    if sysfs.link(f"{path}/driver") == "vfio-pci" and _is_open(vfio / group):
-        return f"a process that has {vfio / group} open"
-    return ""
+    for node in (vfio / group, vfio / f"noiommu-{group}") if group else ():
+        if _is_open(node):
+            return f"a process that has {node} open"
+    driver = sysfs.link(f"{path}/driver")
+    # Nothing tells whether a process has opened it.
+    return f"a process that may use it by {driver}" if driver in _UIO else ""
 
 
 def needed(address: str, host: Rtnl) -> str:

@@ -55,3 +55,17 @@ def test_vfio(tree: Tree, tmp_path: Path) -> None:
     assert users.user(VF, {}, tree.root, tmp_path) == ""
     (tmp_path / "7").mkdir()
     assert users.user(VF, {}, tree.root, tmp_path) == f"a process that has {tmp_path / '7'} open"
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "mlx5_vfio_pci"])
+def test_vfio_without_an_iommu_and_by_another_driver(tree: Tree, tmp_path: Path, driver: str) -> None:
+    vf = tree.pci(VF, pf=PF, driver=driver)
+    (vf / "iommu_group").symlink_to("../../../kernel/iommu_groups/0")
+    (tmp_path / "noiommu-0").mkdir()
+    assert users.user(VF, {}, tree.root, tmp_path) == f"a process that has {tmp_path / 'noiommu-0'} open"
+
+
+@pytest.mark.parametrize("driver", ["igb_uio", "uio_pci_generic"])
+def test_uio(tree: Tree, driver: str) -> None:
+    tree.pci(VF, pf=PF, driver=driver)
+    assert users.user(VF, {}, tree.root) == f"a process that may use it by {driver}"
