@@ -12,7 +12,7 @@ from node.apart import Child
 from node.loop import Loop
 
 # For so many times as long as it took a page counts as new, and after that another one is made.  So whoever asks again
-# and again, which every user of the machine can where a port is used, has a tenth of a processor.
+# and again, which every user of the machine can where a port is used, has a tenth of a processor for making pages.
 _REST: Final = 10
 
 Told = Callable[[bytes | None, str], None]
