@@ -86,9 +86,9 @@ def _serve(asked: Flags, version: str) -> None:
             loop.run()
             notify("STOPPING=1")
         finally:
+            daemon.close()  # first: it must not wait until the process that makes a page has ended
             if metrics:
                 metrics.close()
-            daemon.close()
             loop.close()
 
 

@@ -39,6 +39,11 @@ class Collection:
         if not self._child:
             self._start()
 
+    def withdraw(self, told: Told) -> None:
+        """Do not tell it any more; it may have been told."""
+        if told in self._waiting:
+            self._waiting.remove(told)
+
     def _start(self) -> None:
         self._page, self._began = b"", time.monotonic()
         try:

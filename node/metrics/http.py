@@ -29,12 +29,14 @@ Told = Callable[[bytes | None, str], None]
 class Server:
     """Answers whoever may connect to ``listener``, until ``close``.
 
-    ``ask`` has the page made, and tells it at once or later.
+    ``ask`` has the page made, and tells it at once or later; ``withdraw`` is for who has hung up meanwhile.
     """
 
-    def __init__(self, loop: Loop, listener: socket.socket, ask: Callable[[Told], None]) -> None:
+    def __init__(
+        self, loop: Loop, listener: socket.socket, ask: Callable[[Told], None], withdraw: Callable[[Told], None]
+    ) -> None:
         listener.setblocking(False)  # noqa: FBT003
-        self.loop, self.ask = loop, ask
+        self.loop, self.ask, self.withdraw = loop, ask, withdraw
         self._listener = listener
         self._peers = list[_Peer]()
         self._pause: Alarm | None = None
@@ -107,6 +109,8 @@ class _Peer:
         if self._sock.fileno() < 0:
             return
         self._settle()
+        if self._is_asking:
+            self._server.withdraw(self._answer)
         self._server.loop.unwatch(self._sock.fileno())
         self._sock.close()
         self._server.forget(self)

@@ -66,7 +66,7 @@ class Metrics:
         listener = self._address.listen()
         if self._address.path:
             self._made = sockets.inode(Path(self._address.path))
-        self._server = Server(self._loop, listener, self._collection.ask)
+        self._server = Server(self._loop, listener, self._collection.ask, self._collection.withdraw)
         say(f"serves metrics at {self._address}")
 
     def _hear(self) -> None:

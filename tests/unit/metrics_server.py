@@ -44,7 +44,7 @@ def main(address: str, lines: str) -> None:
         return f"{page}made {time.monotonic()}\n".encode(), ()
 
     collection = Collection(loop, make, lambda _: None)
-    server = Server(loop, parse(address).listen(), collection.ask)
+    server = Server(loop, parse(address).listen(), collection.ask, collection.withdraw)
     print("ready", flush=True)
     loop.run()
     server.close()

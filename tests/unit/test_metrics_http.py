@@ -1,5 +1,7 @@
 """The server of metrics, asked by Python's own HTTP client and by peers that break every rule."""
 
+import gc
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 from unit.metrics_server import LINES, serving
 
-from node.metrics.http import CONNECTIONS_MOST, REQUEST_MOST
+from node.loop import Loop
+from node.metrics.collection import Collection
+from node.metrics.http import CONNECTIONS_MOST, REQUEST_MOST, Server
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -163,6 +167,28 @@ def test_more_connections_than_there_is_room_for(port: int) -> None:
         assert peers[1].recv(12) == b"HTTP/1.1 200"
         assert peers[0].recv(1) == b""
         assert time.monotonic() - began < 5  # and not because it has not asked
+
+
+def test_who_hangs_up_is_forgotten() -> None:
+    """While a page is made that takes long."""
+    loop, (hold, release) = Loop(), os.pipe()
+    collection = Collection(loop, lambda: (os.read(hold, 1), ()), lambda _: None)
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    server = Server(loop, listener, collection.ask, collection.withdraw)
+    for _ in range(20):
+        with socket.create_connection(address) as sock:
+            sock.sendall(GET)
+        for _ in range(4):
+            loop.turn(0.01)
+    gc.collect()
+    left = sum(type(one).__name__ == "_Peer" for one in gc.get_objects())
+    server.close()
+    collection.close()
+    loop.close()
+    os.close(hold)
+    os.close(release)
+    assert left == 0
 
 
 def test_a_path(tmp_path: Path) -> None:
