@@ -1,10 +1,11 @@
 """What kubelet gave to pods, put beside what is attached to them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cni.protocol.spec import Json
+from ctl.screen import Table
 
 if TYPE_CHECKING:
     from node.kubelet.podresources import Held
@@ -34,11 +35,10 @@ def match(attachments: Iterable[Json], given: "Iterable[Held]") -> list[Json]:
     return rest
 
 
-def rows(rest: Iterable[Json]) -> Iterator[tuple[str, ...]]:
-    """A table of what ``match`` has left over."""
-    yield "POD", "CONTAINER", "RESOURCE", "DEVICES"
-    for one in rest:
-        yield one["pod"], one["container"], one["resource"], ", ".join(one["ids"])
+def table(rest: Iterable[Json]) -> Table:
+    """What ``match`` has left over."""
+    rows = [(one["pod"], one["container"], one["resource"], ", ".join(one["ids"])) for one in rest]
+    return Table(("POD", "CONTAINER", "RESOURCE", "DEVICES"), rows)
 
 
 def _mark(attachments: Iterable[Json], one: "Held", identity: str) -> bool:

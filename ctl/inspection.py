@@ -14,7 +14,7 @@ from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
 from cni.state import places
 from ctl import given
-from ctl.table import aligned
+from ctl.screen import Table, text
 
 _COLUMNS: Final = (
     "POD", "NETWORK", "IFNAME", "KIND", "DEVICE", "RESOURCE", "ADDRESS", "RDMA/PORT", "GID v2", "v1", "STATE", "SINCE",
@@ -22,8 +22,8 @@ _COLUMNS: Final = (
 )  # fmt: skip
 
 
-def report(words: Sequence[str]) -> str:
-    """What the command prints.  Raises IoFailure, and SystemExit for wrong options."""
+def answer(words: Sequence[str]) -> tuple[str, int]:
+    """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
     parser = argparse.ArgumentParser(prog="hpn inspect", description="Show what is attached.")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
@@ -40,27 +40,27 @@ def report(words: Sequence[str]) -> str:
             "refused": [_without_words(a) for a in refused],
             "unattached": rest,
         }
-        return json.dumps(document, indent=1) + "\n"
-    lines = list(_table(attachments)) if attachments else []
-    lines += [f"{_who(a)} of {a['network']}: {a['trouble']}" for a in attachments if "trouble" in a]
-    lines += [f"{path} cannot be read; DEL sets it aside" for path in unreadable]
-    lines += [
+        return json.dumps(document, indent=1) + "\n", 0
+    parts: list[Table | str] = [_table(attachments)] if attachments else []
+    parts += [f"{_who(a)} of {a['network']}: {a['trouble']}" for a in attachments if "trouble" in a]
+    parts += [f"{path} cannot be read; DEL sets it aside" for path in unreadable]
+    parts += [
         f"{_who(a)} of {a['network']} is detached, and its IPAM would not release {', '.join(a['addresses']) or 'it'}: "
         f"{a['trouble']}; release that by hand, then remove {a['file']}"
         for a in refused
     ]
-    lines = lines or [f"nothing is attached, says {', '.join(map(str, state_dirs))}"]
-    lines += ["", "given by kubelet, and no interface of the pod's:", *aligned(list(given.rows(rest)))] if rest else []
-    return "".join(f"{line}\n" for line in lines)
+    parts = parts or [f"nothing is attached, says {', '.join(map(str, state_dirs))}"]
+    parts += ["", "given by kubelet, and no interface of the pod's:", given.table(rest)] if rest else []
+    return text(parts), 0
 
 
-def _table(attachments: Sequence[Json]) -> Iterator[str]:
+def _table(attachments: Sequence[Json]) -> Table:
     """With the column of resources only where kubelet gave any of it."""
-    rows = [_COLUMNS, *(row for a in attachments for row in _rows(a))]
+    rows: list[tuple[str, ...]] = [_COLUMNS, *(row for a in attachments for row in _rows(a))]
     if not any("resource" in a for a in attachments):
         column = _COLUMNS.index("RESOURCE")
         rows = [row[:column] + row[column + 1 :] for row in rows]
-    return aligned(rows)
+    return Table(rows[0], rows[1:])
 
 
 def _rows(a: Json) -> Iterator[tuple[str, ...]]:

@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 from cni.protocol.spec import VERSIONS
 
@@ -38,6 +40,17 @@ CNI protocol versions supported: {", ".join(VERSIONS)}
 """
 
 
+# Of each command: the module whose ``answer`` takes the words behind it, and returns what is printed and the status.
+# A module is imported when it is asked for, because help and version must not wait for the journal.
+COMMANDS: Final = {
+    "inspect": "ctl.inspection",
+    "ipam": "ctl.addresses",
+    "gc": "ctl.collection",
+    "install": "ctl.installation.install",
+    "uninstall": "ctl.installation.uninstall",
+}
+
+
 def main(argv: Sequence[str], file: str = "", build: str = "") -> int:
     """Answer the command line; the exit status.
 
@@ -49,37 +62,13 @@ def main(argv: Sequence[str], file: str = "", build: str = "") -> int:
             return 0
         case ["version" | "--version", *words] if words in ([], ["--licenses"]):
             return _licenses() if words else _version()
-        case ["inspect" | "gc" | "ipam" | "install" | "uninstall" as command, *words]:
-            return _print(command, lambda: _answer(command, words, file, build))
+        case [command, *words] if command in COMMANDS:
+            # Only an installation has to know which file it is, and of which build.
+            more = (file, build) if command == "install" else ()
+            return _print(command, lambda: import_module(COMMANDS[command]).answer(words, *more))
         case _:
             sys.stderr.write(f"hpn: {' '.join(argv[1:])!r} is not a command; see: hpn help\n")
             return 2
-
-
-def _answer(command: str, words: Sequence[str], file: str, build: str) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
-    # Imported here, because help and version must not wait for the journal.
-    match command:
-        case "inspect":
-            from ctl.inspection import report  # noqa: PLC0415
-
-            return report(words), 0
-        case "gc":
-            from ctl.collection import answer as collect  # noqa: PLC0415
-
-            return collect(words)
-        case "install":
-            from ctl.installation.install import answer as install  # noqa: PLC0415
-
-            return install(words, file, build)
-        case "uninstall":
-            from ctl.installation.uninstall import answer as uninstall  # noqa: PLC0415
-
-            return uninstall(words)
-        case _:
-            from ctl.addresses import answer  # noqa: PLC0415
-
-            return answer(words)
 
 
 def _version() -> int:

@@ -1,0 +1,113 @@
+"""What a person sees: tables, sentences, and how far the work is.
+
+On a terminal rich draws, with colours and to the terminal's width.  Elsewhere the same words stand in plain columns,
+for grep and for a ticket, and nobody waits for rich's import.
+"""
+
+import io
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ctl.table import aligned
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Item = TypeVar("Item")
+
+# Of the first word of a cell: how it is drawn.
+_STYLES: Final = {
+    **dict.fromkeys(("alive", "ok", "up", "active", "held", "yes"), "green"),
+    **dict.fromkeys(("dead", "down", "error", "lost", "wrong", "unreadable"), "bold red"),
+    **dict.fromkeys(("warning", "incomplete", "doubtful", "init", "armed"), "yellow"),
+    "-": "dim",
+}
+_PATIENCE: Final = 1.0  # seconds of work before a bar is shown
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns: a header, and rows that are as long as it is."""
+
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def text(parts: Iterable[Table | str]) -> str:
+    """The parts, one below the other, each with a newline behind it.
+
+    What cannot be printed stands there as an escape: names may come from a pod, and a terminal would obey them.
+    """
+    return _drawn(parts) if os.isatty(1) else "".join(f"{line}\n" for part in parts for line in _plain(part))
+
+
+def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """The items; after a second of work on them a bar on stderr, if that is a terminal."""
+    if not os.isatty(2):
+        yield from items
+        return
+    begun = time.monotonic()
+    for number, item in enumerate(items):
+        yield item
+        if time.monotonic() - begun > _PATIENCE:
+            rest = items[number + 1 :]
+            break
+    else:
+        return
+    # Imported here, because most commands end before that.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
+        task = bar.add_task(printable(what), total=len(items), completed=len(items) - len(rest))
+        for item in rest:
+            yield item
+            bar.advance(task)
+
+
+def printable(line: str) -> str:
+    """The line with escapes for what would not be seen as it is: control characters, and bytes that are no text."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in line)
+
+
+def _plain(part: Table | str) -> Iterator[str]:
+    if isinstance(part, str):
+        yield from map(printable, part.split("\n"))
+    else:
+        yield from aligned([tuple(map(printable, row)) for row in (part.header, *part.rows)])
+
+
+def _drawn(parts: Iterable[Table | str]) -> str:
+    from rich.console import Console  # noqa: PLC0415  # only a terminal waits for it
+
+    drawn = io.StringIO()
+    console = Console(file=drawn, force_terminal=True, markup=False, highlight=False, emoji=False)
+    for part in parts:
+        if isinstance(part, str):
+            console.print("\n".join(_plain(part)), soft_wrap=True)
+        else:
+            _draw(console, part)
+    return drawn.getvalue()
+
+
+def _draw(console: "Console", table: Table) -> None:
+    from rich.table import Table as Rich  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = Rich(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for name in table.header:
+        drawn.add_column(Text(name), overflow="fold")
+    for row in table.rows:
+        drawn.add_row(*(Text(printable(cell), _style(cell)) for cell in row))
+    console.print(drawn)
+
+
+def _style(cell: str) -> str:
+    words = cell.lower().replace(",", " ").split()
+    return _STYLES.get(words[0], "") if words else ""
