@@ -60,6 +60,7 @@ OURS = {
         *("cni.protocol", "cni.state.journal", "cni.state.places", "cni.state.record", "ipam.inventory", "ipam.stores"),
     },
     "node.metrics.rdma": {"node", "cni.kernel", "cni.state.record"},
+    "node.metrics.ports": {"node.metrics.inside", "cni.kernel", "cni.state.record"},
     "node.metrics.inside": {"cni.kernel", "cni.state.record"},
     "ctl": {"ctl", "cni.main", "cni.protocol", "agent.main", "node.main", "ipam.main"},
     # The commands are imported by name (ctl.main.COMMANDS).

@@ -36,7 +36,7 @@ GUARDS = [
         ("a-tenth-of-a-processor", "time.monotonic() < self._until", "False"),
     ),
     *of(
-        "node/metrics/rdma.py",
+        "node/metrics/ports.py",
         "unit/test_metrics_rdma.py",
         ("of-this-boot", "record.of_this_boot and ", ""),
         ("for-itself", ' and (record.rxe or record.link.get("device"))', ""),
