@@ -1,6 +1,6 @@
 """Whose interfaces and addresses this node holds: who would lose the program that takes them back."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from cni import attachments
@@ -9,12 +9,13 @@ from ctl.installation import state
 from ipam import sandboxes
 from ipam.inventory import networks
 from ipam.inventory import state as state_of
-from ipam.stores.contents import Listed
-from ipam.stores.holdings import Lease
+from ipam.stores.contents import Contents, Listed
+from ipam.stores.holdings import Lease, Lost
 
 
 def holders(root: Path) -> list[str]:
-    """In words, each attachment that may live, each record that cannot be read, and each address that is held.
+    """In words, each attachment that may live, each address that is held, and each record and lease that cannot be
+    read, because it may be one of these.
 
     Raises IoFailure.
     """
@@ -25,18 +26,28 @@ def holders(root: Path) -> list[str]:
     for data_dir in filter(Path.is_dir, state.data_dirs(root)):
         for network in networks(data_dir, sandboxes.gone):
             lines += [_of_lease(network.name, one) for one in network.listed if _is_held(one, living)]
+            lines += _unread(network)
     return lines
+
+
+def _unread(network: Contents) -> Iterator[str]:
+    if network.problem:
+        yield f"{network.problem}; nobody knows what it holds"
+    if network.unreadable:
+        yield f"{network.place}/leases, line {', '.join(map(str, network.unreadable))}, which cannot be read"
 
 
 def _is_held(one: Listed, living: Collection[Key]) -> bool:
     """Whether a pod may use the addresses, and is not among the ``living`` that have been named."""
     if isinstance(one.holding, Lease) and one.holding.owner.key in living:
         return False
-    return state_of(one) in ("held", "doubtful")
+    return state_of(one) in ("held", "doubtful") or (isinstance(one.holding, Lost) and not one.is_over)
 
 
 def _of_lease(network: str, one: Listed) -> str:
     addresses = ", ".join(map(str, one.holding.ips))
     if isinstance(one.holding, Lease):
         return f"{addresses} of {one.holding.owner.key.of(one.holding.owner.pod, network)}"
+    if isinstance(one.holding, Lost):
+        return f"{addresses} of network {network}, whose lease could not be read"
     return f"{addresses} of network {network}, which a deleted pod may still use"

@@ -15,18 +15,25 @@ from ipam import stores
 
 
 def state_dirs(root: Path) -> list[Path]:
-    """The default state directory below the root, then those that attachments noted (cni/state/places.py)."""
+    """The default state directory below the root, then those that attachments noted (cni/state/places.py).
+
+    Raises IoFailure.
+    """
     default = below(root, STATE_DIR)
+    notes = default / "elsewhere"
     noted = set[Path]()
-    with suppress(OSError):
-        for name in os.listdir(default / "elsewhere"):
-            with suppress(OSError):
-                noted.add(below(root, os.readlink(default / "elsewhere" / name)))
+    try:
+        for name in os.listdir(notes) if notes.is_dir() else ():
+            with suppress(FileNotFoundError):  # its attachment has ended meanwhile
+                if (notes / name).is_symlink():
+                    noted.add(below(root, os.readlink(notes / name)))
+    except OSError as e:
+        raise IoFailure(f"reading {e.filename}: {e.strerror}; run hpn as root") from e
     return [default, *sorted(noted)]
 
 
 def data_dirs(root: Path) -> list[Path]:
-    """Where networks have their leases."""
+    """Where networks have their leases.  Raises IoFailure."""
     return [below(root, IPAM_DIR), *(one / "ipam" for one in state_dirs(root))]
 
 

@@ -107,6 +107,12 @@ GUARDS = [
         ("schema", 'return "" if schema == durable.SCHEMA else', 'return "" if True else'),
         ("kind", 'return "" if kind in (*KINDS, LOST) else', 'return "" if True else'),
         ("elsewhere", "    return [default, *sorted(noted)]", "    return [default]"),
+        (
+            "notes-unread",
+            '        raise IoFailure(f"reading {e.filename}: {e.strerror}; run hpn as root") from e\n    return',
+            "        pass\n    return",
+            "unit/test_uninstall.py",
+        ),
         ("state-ipam", ', *(one / "ipam" for one in state_dirs(root))]', "]"),
     ),
     *of(
@@ -125,5 +131,7 @@ GUARDS = [
         "unit/test_uninstall.py",
         ("unreadable", '    lines += [f"{path}, which cannot be read" for path in unreadable]\n', ""),
         ("leases", 'state_of(one) in ("held", "doubtful")', "False"),
+        ("set-aside", " or (isinstance(one.holding, Lost) and not one.is_over)", ""),
+        ("leases-unread", "            lines += _unread(network)\n", ""),
     ),
 ]

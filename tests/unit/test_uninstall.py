@@ -1,6 +1,9 @@
 """hpn uninstall, without systemd: what goes, what stays, and when it is refused."""
 
+import errno
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -134,6 +137,54 @@ def test_a_record_that_cannot_be_read(installed: Path) -> None:
     path.parent.mkdir(parents=True)
     path.touch()
     with pytest.raises(NotAvailable, match=f"{path}, which cannot be read"):
+        uninstall(installed)
+
+
+def unreadable_line(root: Path) -> tuple[Path, str]:
+    path = leases(root, '{"schema": 1}')
+    path.write_bytes(path.read_bytes() + b'{"addresses":["10.56.0.2/24"]}'.ljust(511) + b"\n")
+    return path, ", line 1, which cannot be read"
+
+
+def leases_that_are_none(root: Path) -> tuple[Path, str]:
+    path = root / "var/lib/cni/hpn/ipam/rail0/leases"
+    path.mkdir(parents=True)
+    return path, ": not a file; move it away; nobody knows what it holds"
+
+
+@pytest.mark.parametrize("make", [unreadable_line, leases_that_are_none])
+def test_leases_that_cannot_be_read(installed: Path, make: Callable[[Path], tuple[Path, str]]) -> None:
+    """A pod may have them."""
+    path, why = make(installed)
+    with pytest.raises(NotAvailable, match=re.escape(f"{path}{why}")):
+        uninstall(installed)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_lease_that_was_set_aside(installed: Path, *, is_over: bool) -> None:
+    """It holds its addresses until the next boot."""
+    boot = "an older one" if is_over else durable.boot_id()
+    leases(installed, '{"schema": 1}', f'{{"unreadable":"f","key":"00","boot":"{boot}","addresses":["10.56.0.2"]}}')
+    if is_over:
+        uninstall(installed)
+        return
+    with pytest.raises(NotAvailable, match=r"10\.56\.0\.2 of network rail0, whose lease could not be read"):
+        uninstall(installed)
+
+
+def test_notes_that_cannot_be_read(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They say where other attachments are."""
+    notes = installed / "run" / "hpn" / "elsewhere"
+    notes.mkdir(parents=True)
+    listed = os.listdir
+
+    def fail(path: str) -> list[str]:
+        if Path(path) == notes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), f"{notes}")
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", fail)
+    with pytest.raises(IoFailure, match=f"reading {notes}: Input/output error"):
         uninstall(installed)
 
 
