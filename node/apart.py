@@ -11,6 +11,8 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 _STANDARD: Final = 3  # stdin, stdout, stderr
+# The parent only takes note of these.  Not SIGHUP, by which it is told to read its file anew.
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Child:
@@ -57,6 +59,8 @@ def _answer(writer: int, work: Callable[[], object]) -> NoReturn:
     status = 1
     try:
         signal.set_wakeup_fd(-1)
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_DFL)
         _close_sockets()
         data = pickle.dumps(work())
         with os.fdopen(writer, "wb") as pipe:

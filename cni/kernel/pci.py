@@ -42,8 +42,12 @@ def wait(address: str, seconds: float) -> None:
 
 def _rebind(address: str, driver: str) -> NoReturn:
     """Rebind the function in the child; its exit code is the errno."""
+    import signal  # noqa: PLC0415  # only here
+
     number = errno.EIO
     try:
+        # systemd sends it to all processes of a service that it ends, and the function would be left without a driver.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # These are the runtime's pipes.  If the child kept them, the runtime would wait for its end.
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):

@@ -33,5 +33,11 @@ GUARDS = [
         "node/apart.py",
         "unit/test_node_apart.py",
         ("sockets-of-the-parent", "        _close_sockets()\n", ""),
+        ("ends-by-sigterm", "            signal.signal(number, signal.SIG_DFL)\n", "            pass\n"),
+    ),
+    *of(
+        "cni/kernel/pci.py",
+        "unit/test_rebind.py",
+        ("finishes-a-rebind", "        signal.signal(signal.SIGTERM, signal.SIG_IGN)\n", ""),
     ),
 ]

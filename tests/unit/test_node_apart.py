@@ -56,6 +56,16 @@ def test_it_is_killed() -> None:
         Child(lambda: os.kill(os.getpid(), signal.SIGKILL)).answer()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_by_a_signal_that_its_parent_only_takes_note_of(number: signal.Signals) -> None:
+    before = signal.signal(number, lambda *_: None)
+    try:
+        with pytest.raises(ChildProcessError, match=f"ended with status -{number}"):
+            Child(lambda: os.kill(os.getpid(), number)).answer()
+    finally:
+        signal.signal(number, before)
+
+
 def test_a_peer_sees_the_end_of_a_socket_meanwhile() -> None:
     reader, writer = os.pipe()
     ours, theirs = socket.socketpair()
