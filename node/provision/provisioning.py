@@ -1,4 +1,4 @@
-"""When the node is made ready: at the start, when the file is read anew, and when a PF has come.
+"""When the node is made ready: all of it at the start and when the file is read anew; a PF that has come, alone.
 
 A process of its own does it: a driver takes seconds to make VFs, and must not keep kubelet waiting.  What somebody
 else changes afterwards is left alone, because two programs that both put things right would never end.
@@ -7,18 +7,29 @@ else changes afterwards is left alone, because two programs that both put things
 import os
 import select
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from node.apart import Child
 from node.loop import Loop
 from node.model import Device, Settings
-from node.provision.matching import Seen, seen
+from node.provision.matching import Seen, lasting, only, seen, without
 from node.saying import Topics, say
 
 # How long the start waits: afterwards devices are offered, and what is made later is offered when it is there.
 START: Final = 60.0
 _TOPIC: Final = "provisioning"
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A child at work.  ``begun``: the PFs that it is for, as they were when it began; ``alone``: their addresses, if
+    it leaves all others alone."""
+
+    child: Child
+    begun: frozenset[Seen]
+    alone: frozenset[str] = frozenset()
 
 
 class Provisioning:
@@ -28,73 +39,96 @@ class Provisioning:
         """``made`` is called when something was changed, but for what was waited for."""
         self._loop, self._topics, self._made = loop, topics, made
         self._settings = Settings((), "")
-        self._child: Child | None = None
+        self._turn: _Turn | None = None
         self._is_stale = False
-        # The PFs that a child has looked at, those that are there, and those that were when the child began.
-        self._seen = self._there = self._begun = frozenset[Seen]()
+        # The PFs that a child has looked at, and those that are there.
+        self._seen = self._there = frozenset[Seen]()
+        self._refused: tuple[str, ...] = ()
 
     def start(self, settings: Settings) -> None:
         """Take a file, begin, and wait until that has ended, or for START seconds."""
         self.configure(settings)
-        if child := self._child:
+        if turn := self._turn:
             poll = select.poll()
-            poll.register(child.fd, select.POLLIN)
+            poll.register(turn.child.fd, select.POLLIN)
             if poll.poll(START * 1000):
-                self._end(child, is_awaited=True)
+                self._end(turn, is_awaited=True)
 
     def configure(self, settings: Settings) -> None:
-        """Take another file, and begin."""
+        """Take another file, and begin with all that it asks for."""
         self._settings = settings
-        self._seen = frozenset()
+        self._seen, self._refused = frozenset(), ()
         self._topics.forget(_TOPIC)  # each SIGHUP has an answer
-        if settings.pfs or settings.rdma_exclusive is not None:
-            self._begin()
+        if self._turn:
+            self._is_stale = True
+        elif settings.pfs or settings.rdma_exclusive is not None:
+            self._begin_with_all()
 
     def look(self, devices: Sequence[Device]) -> None:
-        """Begin again if these have a PF that is new, or has a driver or a name since."""
+        """Begin with the PFs that are new among these, or have a driver or an interface since.  The others are left
+        alone, whatever they are like."""
         if not self._settings.pfs:
             return
         self._there = seen(self._settings.pfs, devices)
-        if not self._child and self._there - self._seen:
-            self._begin()
+        self._seen = lasting(self._seen, devices)
+        if not self._turn:
+            self._begin_with_new()
 
     def close(self) -> None:
         """Wait for nothing more."""
-        if self._child:
-            self._loop.unwatch(self._child.fd)
-            os.close(self._child.fd)
-            self._child = None
+        if self._turn:
+            self._loop.unwatch(self._turn.child.fd)
+            os.close(self._turn.child.fd)
+            self._turn = None
 
-    def _begin(self) -> None:
-        if self._child:
-            self._is_stale = True
-            return
-        self._begun = self._there
+    def _begin_with_all(self) -> None:
+        self._begin(self._settings, self._there)
+
+    def _begin_with_new(self) -> None:
+        if new := self._there - self._seen:
+            alone = frozenset(one.address for one in new)
+            narrowed = replace(self._settings, pfs=only(self._settings.pfs, alone), rdma_exclusive=None)
+            self._begin(narrowed, new, alone)
+
+    def _begin(self, settings: Settings, begun: frozenset[Seen], alone: frozenset[str] = frozenset()) -> None:
         try:
-            self._child = Child(partial(_work, self._settings))
+            turn = _Turn(Child(partial(_work, settings)), begun, alone)
         except OSError as e:
             self._topics.problem(_TOPIC, f"the node cannot be made ready: {e.strerror}; run: systemctl reload hpn-node")
             return
-        self._loop.watch(self._child.fd, partial(self._end, self._child))
+        self._turn = turn
+        self._loop.watch(turn.child.fd, partial(self._end, turn))
 
-    def _end(self, child: Child, *, is_awaited: bool = False) -> None:
-        self._child = None
-        self._loop.unwatch(child.fd)
+    def _end(self, turn: _Turn, *, is_awaited: bool = False) -> None:
+        self._turn = None
+        self._loop.unwatch(turn.child.fd)
+        self._seen |= turn.begun
         try:
-            report = child.answer()
+            report = turn.child.answer()
         except (ChildProcessError, OSError) as e:
-            self._topics.problem(_TOPIC, f"the process that makes the node ready {e}; run: systemctl reload hpn-node")
-            self._seen |= self._begun
+            self._refuse(turn, f"the process that makes the node ready {e}; run: systemctl reload hpn-node")
         else:
             for change in report.done:
                 say(f"made ready: {change}")
-            self._topics.say_new(_TOPIC, *report.refused, is_problem=bool(report.refused))
-            self._seen |= report.seen | self._begun
+            self._refuse(turn, *report.refused)
+            self._seen |= report.seen
             if report.done and not is_awaited:
                 self._made()
-        if self._is_stale or self._there - self._seen:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._turn:  # what was made has led to a look, and that to the next turn
+            return
+        if self._is_stale:
             self._is_stale = False
-            self._begin()
+            self._begin_with_all()
+        else:
+            self._begin_with_new()
+
+    def _refuse(self, turn: _Turn, *sentences: str) -> None:
+        """Say what is left as it is.  What was said of PFs that the child has left alone is true still."""
+        self._refused = (*(without(self._refused, turn.alone) if turn.alone else ()), *sentences)
+        self._topics.say_new(_TOPIC, *self._refused, is_problem=bool(self._refused))
 
 
 def _work(settings: Settings) -> object:

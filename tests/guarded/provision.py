@@ -30,6 +30,17 @@ GUARDS = [
         ("its-rdma-device", "    if set(sysfs.rdma_names(address, root)) -", "    if set() -"),
     ),
     *of(
+        "node/provision/matching.py",
+        "unit/test_node_provision_matching.py",
+        (
+            "that-pf-alone",
+            "        if (left := frozenset(selected) & frozenset(addresses))",
+            "        if (left := frozenset(selected))",
+        ),
+        ("home-from-a-pod", "            bool(pf.names),", "            bool(pf.netdevs),"),
+        ("another-driver", " if drivers.get(one.address) == one.driver)", ")"),
+    ),
+    *of(
         "node/apart.py",
         "unit/test_node_apart.py",
         ("sockets-of-the-parent", "        _close_sockets()\n", ""),
