@@ -13,7 +13,7 @@ from node.model import Device, Offer, Resource, Verbs
 RDMA_CM: Final = "/dev/infiniband/rdma_cm"
 _VFIO: Final = "/dev/vfio/vfio"
 _VHOST, _TUN = "/dev/vhost-net", "/dev/net/tun"
-_UIO: Final = frozenset({"uio", "igb_uio", "uio_pci_generic"})  # drivers
+_UIO: Final = frozenset({"uio", *sysfs.UIO})  # drivers, as sriov-network-device-plugin knows them
 _MANAGING: Final = frozenset({Verbs.MANAGEMENT, Verbs.ALL})
 # The kernel module that makes a device node, by how its path begins.
 _MODULES: Final = {
@@ -50,7 +50,7 @@ def of(resource: Resource, device: Device, root: Path) -> list[Need]:
     found = [Need("generic", {"deviceID": device.id})]
     if device.rdma and resource.verbs is not Verbs.NONE:
         found.append(_rdma(resource, device))
-    if device.driver == "vfio-pci":
+    if device.driver == sysfs.VFIO:
         found.append(_vfio(device, root))
     if device.driver in _UIO:
         found += [Need("uio", {"mount": node}, (node,)) for node in _uio(device, root)]

@@ -14,6 +14,11 @@ from pathlib import Path
 SYS = Path("/sys")
 _PAGE = 4096  # no attribute is longer
 
+# With these drivers a process drives the function itself, and the kernel has no netdev of it.
+VFIO = "vfio-pci"
+UIO = ("uio_pci_generic", "igb_uio")
+USERSPACE = (VFIO, *UIO)
+
 
 @dataclass(frozen=True)
 class Function:

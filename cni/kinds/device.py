@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
     from cni.models import Common
 
-# With these drivers a process in the pod drives the device itself, and the kernel has no netdev of it.
-USERSPACE: Final = ("vfio-pci", "uio_pci_generic", "igb_uio")
 # A dying namespace gives its devices back from a work queue: usually within 0.1 s.
 HOME_TIMEOUT: Final = 5.0
 POLL: Final = 0.02
@@ -197,7 +195,7 @@ def name_at_home(address: str) -> str:
     Raises TryAgain."""
     for _ in attempts(HOME_TIMEOUT, POLL):
         function = sysfs.device(address)
-        if function is None or function.driver in ("", *USERSPACE):
+        if function is None or function.driver in ("", *sysfs.USERSPACE):
             return ""
         if function.netdevs:
             return function.netdevs[0]

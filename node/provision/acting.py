@@ -36,7 +36,6 @@ _ROUNDS: Final = 4
 _TIMEOUT: Final = 20.0  # seconds: for a driver to take a VF
 _NEW: Final = 5.0  # seconds: for the interfaces of new VFs
 _POLL: Final = 0.02
-_USERSPACE: Final = ("vfio-pci", "uio_pci_generic", "igb_uio")
 
 
 class Left(Exception):
@@ -143,8 +142,9 @@ def _set_guids(pf: Pf, one: Vf, guid: str) -> None:
     for name in ("node_guid", "port_guid"):
         _set_link(pf.device.id, vf.set_attribute(one.number, name, guid))
     function = sysfs.function(one.address)
-    if function and function.driver and function.driver not in _USERSPACE and sysfs.guids(one.address) != (guid, guid):
-        pci.rebind(one.address, function.driver, _TIMEOUT)
+    driver = function.driver if function else ""
+    if driver not in ("", *sysfs.USERSPACE) and sysfs.guids(one.address) != (guid, guid):
+        pci.rebind(one.address, driver, _TIMEOUT)
 
 
 def _set_link(address: str, body: bytes) -> None:
@@ -164,7 +164,7 @@ def _is_complete(vf: str) -> bool:
     """Whether a VF has the devices that its driver makes."""
     driver = sysfs.link(f"{found.path(vf)}/driver")
     has_device = sysfs.names(f"{found.path(vf)}/net") or sysfs.names(f"{found.path(vf)}/infiniband")
-    return not driver or driver in _USERSPACE or bool(has_device)
+    return not driver or driver in sysfs.USERSPACE or bool(has_device)
 
 
 def _wait(is_so: Callable[[], bool], seconds: float) -> None:

@@ -18,7 +18,6 @@ from cni.state.record import Record
 
 JOURNAL: Final = Path(STATE_DIR)
 _VFIO: Final = Path("/dev/vfio")
-_UIO: Final = ("igb_uio", "uio_pci_generic")
 
 
 def owners() -> Mapping[str, Record]:
@@ -43,7 +42,7 @@ def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, v
             return f"a process that has {node} open"
     driver = sysfs.link(f"{path}/driver")
     # Nothing tells whether a process has opened it.
-    return f"a process that may use it by {driver}" if driver in _UIO else ""
+    return f"a process that may use it by {driver}" if driver in sysfs.UIO else ""
 
 
 def needed(address: str, host: Rtnl) -> str:

@@ -69,7 +69,7 @@ def _on_bus(address: str) -> Function:
                 f"device {address!r} has several interfaces, {', '.join(function.netdevs)}, which nothing would tell "
                 "from each other in a pod; give the pod a VF or scalable function of it"
             )
-        if function.netdevs or function.driver in device.USERSPACE:
+        if function.netdevs or function.driver in sysfs.USERSPACE:
             return function
         if not function.driver:
             raise LinkUnavailable(f"device {address!r} has no driver, and so no interface; bind its driver")

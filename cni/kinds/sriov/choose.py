@@ -52,7 +52,7 @@ def find_vf(address: str) -> sysfs.Function:
             raise LinkUnavailable(f"deviceID {address!r} is no PCI function of this host; see: ls /sys/bus/pci/devices")
         if not function.pf:
             raise InvalidConfig(f"deviceID {address!r} is no VF; give one of its VFs, see: ls -l virtfn* beside it")
-        if function.netdevs or function.driver in device.USERSPACE:
+        if function.netdevs or function.driver in sysfs.USERSPACE:
             return function
         if not function.driver:
             raise LinkUnavailable(

@@ -52,7 +52,7 @@ def wait_until_complete(function: sysfs.Function) -> sysfs.Function:
         now = sysfs.function(function.address)
         return now if now and now.netdevs and now.rdma_devs == sysfs.rdma_names(now.address) else None
 
-    if function.driver in device.USERSPACE:
+    if function.driver in sysfs.USERSPACE:
         return function
     return _until(here, f"the RDMA device of {function.address} is in another namespace still")
 
@@ -134,7 +134,7 @@ def _settle(host: Rtnl, p: Plan, port: Port) -> str:
             pci.wait(p.device, _REBIND_TIMEOUT)
     function = sysfs.function(p.device)
     # With no driver at all it may be us who died while it had none.
-    if function is None or function.driver in device.USERSPACE or not (function.driver or rebound):
+    if function is None or function.driver in sysfs.USERSPACE or not (function.driver or rebound):
         return ""
     if function.driver and not _rdma_home(p.device):
         return ""
