@@ -1,50 +1,117 @@
 """What is attached, for people: read from the journal, without a lock, and without changing anything."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cni import kinds, undo
+from cni import kinds, standing, undo
 from cni.protocol.errors import IoFailure
-from cni.protocol.spec import Json
+from cni.protocol.spec import Json, Key
+from cni.standing import Standing
 from cni.state import journal
 from cni.state.record import Record
 
 # The member of an attachment that is for the table only: what it is made of, in words.
 WORDS: Final = "words"
+# So many digits of a container's id stand in messages, and are enough to name it.
+ID_DIGITS: Final = 12
+
+
+@dataclass(frozen=True)
+class Found:
+    """One file of the journal.  ``record`` is None if the file cannot be read.  ``is_refused`` says that the attachment
+    is detached, and its file was kept because its IPAM plugin would not release."""
+
+    state_dir: Path
+    path: Path
+    record: Record | None
+    is_refused: bool = False
+
+    @property
+    def network(self) -> str:
+        return self.path.parent.name
+
+    @property
+    def key(self) -> Key:
+        container_id, _, ifname = self.path.name.partition(".json")[0].partition(":")
+        return Key(container_id, ifname)
+
+    @property
+    def whose(self) -> str:
+        """The attachment's name in a message for people."""
+        return self.key.of(self.record.pod if self.record else "", self.network)
+
+    def standing(self) -> Standing:
+        """How the attachment stands."""
+        if self.is_refused:
+            trouble = self.record.trouble if self.record else f"{self.path} cannot be read"
+            return Standing(standing.REFUSED, f"it is detached, and its IPAM would not release: {trouble}")
+        if self.record is None:
+            return Standing(standing.UNREADABLE, f"{self.path} cannot be read; DEL sets it aside")
+        return standing.of(self.state_dir, self.record)
+
+    def is_called(self, what: str) -> bool:
+        """Whether a person may mean this attachment by ``what``: pod, container, interface, device, network, MAC,
+        address or path of the namespace."""
+        container_id = self.key.container_id
+        if len(what) >= ID_DIGITS and container_id.startswith(what):
+            return True
+        return what.lower() in self._names()
+
+    def _names(self) -> set[str]:
+        key, record = self.key, self.record
+        names = {key.container_id, key.ifname, self.network, f"{key}"}
+        if record:
+            addresses = [str(ip["address"]) for ip in record.result.get("ips", [])]
+            link = record.link
+            names |= {record.netns, record.pod, record.pod.rpartition("/")[2], *record.rdma_devs, *addresses}
+            names |= {address.partition("/")[0] for address in addresses}
+            names |= {f"{link.get(name) or ''}" for name in ("device", "netdev", "pf", "pci", "master", "mac")}
+            names |= {str(interface.get("mac", "")) for interface in record.result.get("interfaces", [])[:1]}
+        return {name.lower() for name in names if name}
+
+
+def find(state_dirs: Iterable[Path]) -> list[Found]:
+    """Every file of the journal: attachments, then those that are detached and not released.  Raises IoFailure."""
+    return [found for state_dir in state_dirs for found in _find(state_dir)]
+
+
+def _find(state_dir: Path) -> Iterator[Found]:
+    try:
+        with os.scandir(state_dir / "attachments"):
+            pass
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise IoFailure(f"reading {state_dir}: {e.strerror}; it is for root") from e
+    try:
+        files, refused = (
+            sorted(dict(journal.files(state_dir)).items()),
+            sorted(dict(journal.refused(state_dir)).items()),
+        )
+    except OSError as e:
+        raise IoFailure(f"reading {e.filename}: {e.strerror}; it is for root") from e
+    for path, record in files:
+        yield Found(state_dir, path, record)
+    for path, record in refused:
+        yield Found(state_dir, path, record, is_refused=True)
 
 
 def list_all(state_dirs: Iterable[Path]) -> tuple[list[Json], list[Path], list[Json]]:
     """Every attachment of every network, the records that cannot be read, and those whose IPAM would not release.
     Raises IoFailure."""
-    attached, unreadable, refused = list[Json](), list[Path](), list[Json]()
-    for state_dir in state_dirs:
-        found = _list(state_dir)
-        attached += found[0]
-        unreadable += found[1]
-        refused += found[2]
-    return attached, unreadable, refused
-
-
-def _list(state_dir: Path) -> tuple[list[Json], list[Path], list[Json]]:
-    """The same of one directory.  Raises IoFailure."""
-    try:
-        with os.scandir(state_dir / "attachments"):
-            pass
-    except FileNotFoundError:
-        return [], [], []
-    except OSError as e:
-        raise IoFailure(f"reading {state_dir}: {e.strerror}; it is for root") from e
-    files, refused = dict(sorted(journal.files(state_dir))), dict(sorted(journal.refused(state_dir)))
+    found = find(state_dirs)
     return (
-        [_describe(record) for record in files.values() if record],
-        [path for path, record in (files | refused).items() if not record],
-        [{"file": str(path), **_describe(record)} for path, record in refused.items() if record],
+        [describe(one.record) for one in found if one.record and not one.is_refused],
+        [one.path for one in found if not one.record],
+        [{"file": str(one.path), **describe(one.record)} for one in found if one.record and one.is_refused],
     )
 
 
-def _describe(record: Record) -> Json:
+def describe(record: Record) -> Json:
+    """The attachment as the journal has it; with WORDS."""
     link, result = record.link, record.result
     interfaces = result.get("interfaces", [])
     described: dict[str, Any] = {

@@ -15,6 +15,7 @@ hpn {VERSION}: a CNI plugin for high-performance pod interfaces, with its IPAM
 
 A container runtime runs this program; a person has little to run by hand.
 
+  hpn list        list what is attached, and how each stands; --json
   hpn inspect     show what is attached: pod, device, addresses, GID indexes; --json, --state-dir DIR
   hpn ipam        show whose which address is, release what is dead, verify the files (hpn ipam --help)
   hpn gc          undo what dead pods left: attachments and addresses; --dry-run
@@ -43,6 +44,7 @@ CNI protocol versions supported: {", ".join(VERSIONS)}
 # Of each command: the module whose ``answer`` takes the words behind it, and returns what is printed and the status.
 # A module is imported when it is asked for, because help and version must not wait for the journal.
 COMMANDS: Final = {
+    "list": "ctl.listing",
     "inspect": "ctl.inspection",
     "ipam": "ctl.addresses",
     "gc": "ctl.collection",

@@ -20,9 +20,9 @@ Item = TypeVar("Item")
 
 # Of the first word of a cell: how it is drawn.
 _STYLES: Final = {
-    **dict.fromkeys(("alive", "ok", "up", "active", "held", "yes"), "green"),
-    **dict.fromkeys(("dead", "down", "error", "lost", "wrong", "unreadable"), "bold red"),
-    **dict.fromkeys(("warning", "incomplete", "doubtful", "init", "armed"), "yellow"),
+    **dict.fromkeys(("alive", "attached", "ok", "up", "active", "held", "yes"), "green"),
+    **dict.fromkeys(("dead", "down", "error", "lost", "wrong", "unreadable", "refused"), "bold red"),
+    **dict.fromkeys(("warning", "incomplete", "half-attached", "half-detached", "doubtful", "init", "armed"), "yellow"),
     "-": "dim",
 }
 _PATIENCE: Final = 1.0  # seconds of work before a bar is shown

@@ -67,6 +67,8 @@ OURS = {
     "ctl.main": {"cni.protocol"},
     "ctl.screen": {"ctl.table"},
     # What a person is shown, and nothing that could change it.
+    "ctl.chosen": {"cni.attachments", "cni.protocol", "cni.state.places"},
+    "ctl.listing": {"ctl.chosen", "ctl.screen", "cni.attachments", "cni.protocol"},
     "ctl.inspection": {"ctl.screen", "ctl.given", "cni.attachments", "cni.protocol", "cni.state.places"},
     "ctl.given": {"ctl.screen", "cni.protocol", "node.kubelet.podresources"},
     # What puts files on the node, and looks whether the state there can be read; it changes none of that.

@@ -20,7 +20,7 @@ from typing import Final
 
 from cni.protocol.errors import IoFailure, RecordUnreadable
 from cni.protocol.spec import Json, Key
-from cni.state import durable, places
+from cni.state import durable, locks, places
 from cni.state.locks import Lock
 from cni.state.pod import Identity
 from cni.state.record import LOST, Record
@@ -150,8 +150,20 @@ def lock_namespace(state_dir: Path, namespace: Identity) -> Lock:
     return _lock(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
 
 
+def at_work(state_dir: Path, network: str, key: Key) -> str:
+    """The processes that hold the attachment's lock, in words; empty if none does.  Takes no lock.
+
+    Another attachment may have the same lock, so it may be that one's.
+    """
+    return locks.holder(_lock_file(state_dir, "attachment", f"{network}/{key}"))
+
+
+def _lock_file(state_dir: Path, what: str, name: str) -> str:
+    return f"{state_dir}/locks/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
+
+
 def _lock(state_dir: Path, what: str, name: str, timeout: float | None = None) -> Lock:
-    path = f"{state_dir}/locks/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
+    path = _lock_file(state_dir, what, name)
     try:
         return durable.with_directory(path, lambda: Lock(path, LOCK_TIMEOUT if timeout is None else timeout))
     except OSError as e:

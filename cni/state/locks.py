@@ -77,22 +77,34 @@ def take(fd: int, path: str, timeout: float) -> None:
     deadline, pause = time.monotonic() + timeout, _POLL
     while not lock_descriptor(fd, blocking=False):
         if time.monotonic() > deadline:
-            raise TryAgain(f"{path} was held by {_holder(fd)} for {timeout:g} s; try again, and see: lslocks")
+            raise TryAgain(f"{path} was held by {_holder_of(fd)} for {timeout:g} s; try again, and see: lslocks")
         time.sleep(pause)
         pause = min(2 * pause, _POLL_MOST)
 
 
-def _holder(fd: int) -> str:
-    """The processes that hold the lock, in words; "others" if the kernel does not say."""
-    found = os.fstat(fd)
-    file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+def _holder_of(fd: int) -> str:
+    """``holder`` of an open file; "others" if the kernel does not say."""
     try:
-        # A line: "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF".  A waiting process has "->" behind the number.
-        locks = [line.split() for line in _LOCKS.read_text().splitlines()]
+        return _holders(os.fstat(fd)) or "others"
     except OSError:
         return "others"
+
+
+def holder(path: str) -> str:
+    """The processes that hold the file's lock, in words, as the kernel lists them; empty if none does, or there is no
+    file.  Takes no lock."""
+    try:
+        return _holders(os.stat(path, follow_symlinks=False))
+    except OSError:
+        return ""
+
+
+def _holders(found: os.stat_result) -> str:
+    file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    # A line: "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF".  A waiting process has "->" behind the number.
+    locks = [line.split() for line in _LOCKS.read_text().splitlines()]
     pids = {int(words[4]) for words in locks if words[1] == "FLOCK" and words[5] == file}
-    return ", ".join(map(_process, sorted(pids))) or "others"
+    return ", ".join(map(_process, sorted(pids)))
 
 
 def _process(pid: int) -> str:

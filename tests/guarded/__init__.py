@@ -5,6 +5,7 @@ A guard's old text occurs once in its file; where the code has moved on, tests/u
 
 from guarded import (
     agent,
+    attachments,
     commands,
     index,
     installation,
@@ -31,6 +32,7 @@ GUARDS = [
     for floor in (
         commands,
         undo,
+        attachments,
         kinds,
         parts,
         state,

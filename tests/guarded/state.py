@@ -174,8 +174,8 @@ GUARDS = [
         ),
         (
             "holder",
-            '    return ", ".join(map(_process, sorted(pids))) or "others"',
-            '    return "others"',
+            '        return _holders(os.fstat(fd)) or "others"',
+            '        return "others"',
             "attack/test_hostile_user.py::test_a_lock_that_somebody_holds",
         ),
     ),

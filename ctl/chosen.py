@@ -1,0 +1,65 @@
+"""The attachments that a command is about: those that its words name, in the state directories that it looks in."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from cni.attachments import Found, find
+from cni.protocol.location import STATE_DIR
+from cni.protocol.spec import Json
+from cni.state import places
+
+_WHAT = "a pod (name or namespace/name), container, interface, PCI address, network, MAC or address"
+
+
+def parser(command: str, about: str, example: str, *, what: str) -> argparse.ArgumentParser:
+    """The command's options, with those that all of these commands have.  ``what`` is how often a word that names
+    attachments may stand there, as argparse's nargs; empty for never."""
+    made = argparse.ArgumentParser(
+        prog=f"hpn {command}",
+        description=about,
+        epilog=f"example: {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if what:
+        made.add_argument("what", nargs=what, default=[], metavar="WHAT", help=f"{_WHAT}; default: all")
+    made.add_argument("--json", action="store_true", help="one JSON document")
+    made.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
+    return made
+
+
+def state_dirs(options: argparse.Namespace) -> list[Path]:
+    """Where to look."""
+    return [options.state_dir] if options.state_dir else places.state_dirs()
+
+
+def chosen(options: argparse.Namespace, what: Sequence[str]) -> list[Found]:
+    """The attachments that a word names, all if there is no word.  Raises IoFailure."""
+    found = find(state_dirs(options))
+    return [one for one in found if not what or any(map(one.is_called, what))]
+
+
+def identified(one: Found) -> Json:
+    """The members by which each of the commands names an attachment in JSON."""
+    return {
+        "pod": one.record.pod if one.record else "",
+        "network": one.network,
+        "containerID": one.key.container_id,
+        "ifname": one.key.ifname,
+    }
+
+
+def document(body: Json) -> str:
+    """One JSON document for stdout."""
+    return json.dumps(body, indent=1) + "\n"
+
+
+def nothing(options: argparse.Namespace, what: Sequence[str]) -> str:
+    """The sentence for no attachment found."""
+    where = ", ".join(map(str, state_dirs(options)))
+    return (
+        f"nothing is attached that is called {' or '.join(what)}, says {where}"
+        if what
+        else (f"nothing is attached, says {where}")
+    )

@@ -1,0 +1,41 @@
+"""hpn list: one line for each attachment, and how it stands."""
+
+from collections.abc import Sequence
+
+from cni.attachments import WORDS, Found, describe
+from cni.protocol.spec import Json
+from ctl import chosen
+from ctl.screen import Table, text
+
+_COLUMNS = ("POD", "IFNAME", "NETWORK", "DEVICE", "ADDRESS", "RDMA", "STATE")
+_MEMBERS = ("kind", "device", "netdev", "master", "addresses", WORDS)
+
+
+def answer(words: Sequence[str]) -> tuple[str, int]:
+    """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    about = "List the attachments, and how each stands: attached, dead, half-attached ... (docs/inspect.md)."
+    options = chosen.parser("list", about, "hpn list --json", what="").parse_args(words)
+    listed = [_listed(one) for one in chosen.chosen(options, [])]
+    if options.json:
+        state_dirs = [str(state_dir) for state_dir in chosen.state_dirs(options)]
+        return chosen.document({"stateDirs": state_dirs, "attachments": [_without_words(a) for a in listed]}), 0
+    if not listed:
+        return text([chosen.nothing(options, [])]), 0
+    return text([Table(_COLUMNS, [_row(a) for a in listed])]), 0
+
+
+def _listed(one: Found) -> Json:
+    word, why = one.standing()
+    described: Json = describe(one.record) if one.record else {"addresses": [], "rdma": {"devices": []}}
+    listed = chosen.identified(one)
+    listed |= {key: described[key] for key in _MEMBERS if key in described}
+    return listed | {"rdma": described["rdma"]["devices"], "state": word, "why": why}
+
+
+def _row(a: Json) -> tuple[str, ...]:
+    cells = (a.get(WORDS), ", ".join(a["addresses"]), ", ".join(a["rdma"]))
+    return (a["pod"] or a["containerID"][:12], a["ifname"], a["network"], *(cell or "-" for cell in cells), a["state"])
+
+
+def _without_words(a: Json) -> Json:
+    return {key: value for key, value in a.items() if key != WORDS}
