@@ -17,6 +17,7 @@ A container runtime runs this program; a person has little to run by hand.
 
   hpn list        list what is attached, and how each stands; --json
   hpn inspect     show what is attached: pod, device, addresses, GID indexes; --json, --state-dir DIR
+  hpn hints       print the environment for a pod's NCCL, UCX, MPI or NVSHMEM; --for, --form, --json
   hpn ipam        show whose which address is, release what is dead, verify the files (hpn ipam --help)
   hpn gc          undo what dead pods left: attachments and addresses; --dry-run
   hpn agent       answer CNI requests from a warm process (hpn agent help)
@@ -46,6 +47,7 @@ CNI protocol versions supported: {", ".join(VERSIONS)}
 COMMANDS: Final = {
     "list": "ctl.listing",
     "inspect": "ctl.inspection",
+    "hints": "ctl.hints.command",
     "ipam": "ctl.addresses",
     "gc": "ctl.collection",
     "install": "ctl.installation.install",

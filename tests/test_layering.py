@@ -71,6 +71,11 @@ OURS = {
     "ctl.listing": {"ctl.chosen", "ctl.screen", "cni.attachments", "cni.protocol"},
     "ctl.inspection": {"ctl.screen", "ctl.given", "cni.attachments", "cni.protocol", "cni.state.places"},
     "ctl.given": {"ctl.screen", "cni.protocol", "node.kubelet.podresources"},
+    # It is pure but for the command, which looks into the pod's namespace.
+    "ctl.hints": {"ctl.hints", "ctl.screen", "cni.protocol"},
+    "ctl.hints.command": {
+        *("ctl.hints", "cni.attachments", "cni.kernel.gids", "cni.kernel.netns", "cni.protocol", "cni.state.places"),
+    },
     # What puts files on the node, and looks whether the state there can be read; it changes none of that.
     "ctl.installation": {
         "ctl.installation",

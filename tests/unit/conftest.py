@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import pytest
 from hypothesis import settings
+from unit.hinted import Hints, asking
 from unit.installed import tree
 from unit.ipam_calls import Net
 
@@ -42,3 +43,9 @@ def root(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "root").mkdir()
     yield tmp_path / "root"
     assert [path for path in tree(tmp_path / "root") if ".new" in path or ".lock" in path] == []
+
+
+@pytest.fixture
+def hints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Hints:
+    """Asks hpn hints."""
+    return asking(tmp_path, capsys)

@@ -1,0 +1,137 @@
+"""hpn hints: the environment that a pod's program should have, from what ADD made."""
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from socket import if_nameindex
+from typing import Final
+
+from cni.attachments import list_all
+from cni.kernel import gids, netns
+from cni.protocol.errors import CheckFailed
+from cni.protocol.location import STATE_DIR
+from cni.protocol.spec import Json
+from cni.state import places
+from ctl.hints import libraries, workload
+from ctl.hints.lines import FORMS, Line, Set, Unset, write
+
+# Of a container id: fewer characters may be anybody's.
+_SHORTEST: Final = 4
+_EXAMPLES: Final = """examples:
+  hpn hints default/train-0
+  hpn hints train-0 --for ucx --form yaml
+  hpn hints /run/netns/pod1 --nccl-version 2.21
+  hpn hints train-0 --template --form yaml     for the template that train-0 was made by
+"""
+
+
+def answer(words: Sequence[str]) -> tuple[str, int]:
+    """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
+    options = _parse(words)
+    state_dirs = [options.state_dir] if options.state_dir else places.state_dirs()
+    attachments = _of(options.what, list_all(state_dirs)[0], state_dirs)
+    about = workload.of(attachments, *_seen(attachments))
+    lines = libraries.lines(options.library, about, options.nccl_version, template=options.template)
+    if options.json:
+        return json.dumps(_document(options.library, attachments, lines), indent=1) + "\n", 0
+    return write(lines, options.form), 0
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="hpn hints",
+        description="Print the environment that a program in the pod should have (docs/hints.md).",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", metavar="WHAT", help="a pod, namespace/pod, container id or its beginning, or a netns")
+    parser.add_argument("--for", dest="library", choices=libraries.LIBRARIES, default="nccl", help="default nccl")
+    parser.add_argument("--nccl-version", type=_release, metavar="2.N", help="which NCCL it is; default: any")
+    parser.add_argument("--form", choices=FORMS, default="env", help="shell, file of KEY=VALUE, or a container's YAML")
+    parser.add_argument("--template", action="store_true", help="only what holds for all pods of its template; NCCL's")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
+    options = parser.parse_args(words)
+    if options.template and options.library != "nccl":
+        parser.error(f"--template is for NCCL; a template says nothing of devices to {options.library}")
+    return options
+
+
+def _release(text: str) -> int:
+    """26 of 2.26, 2.26.2 and 2.26.2-1."""
+    found = re.fullmatch(r"v?2\.(\d{1,4})([.-].*)?", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no version of NCCL 2, such as 2.26")
+    return int(found[1])
+
+
+def _of(what: str, attachments: Sequence[Json], state_dirs: Sequence[Path]) -> list[Json]:
+    """The attachments of the one pod that ``what`` names.  Raises CheckFailed if there is none, or more than one."""
+    named = [a for a in attachments if _is_called(a, what)]
+    alive = [a for a in named if a["alive"] and a["complete"]]
+    if not alive:
+        why = "its pod is gone, or its ADD has not ended" if named else f"says {', '.join(map(str, state_dirs))}"
+        raise CheckFailed(f"nothing is attached to {what!r}, {why}; see: hpn inspect")
+    pods = {(a["containerID"], a["pod"]) for a in alive}
+    if len(pods) > 1:
+        some = ", ".join(sorted(f"{pod or '-'} ({container[:12]})" for container, pod in pods))
+        raise CheckFailed(f"{what!r} is the name of several: {some}; give namespace/pod, or more of the container id")
+    return alive
+
+
+def _is_called(a: Json, what: str) -> bool:
+    if "/" not in what:
+        return what == a["pod"].rpartition("/")[2] or (len(what) >= _SHORTEST and a["containerID"].startswith(what))
+    return what in (a["pod"], a["netns"]) or _is_same_file(what, a["netns"])
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    with suppress(OSError, ValueError):
+        return Path(one).is_absolute() and Path(one).samefile(other)
+    return False
+
+
+def _seen(attachments: Sequence[Json]) -> tuple[dict[str, list[int]], list[str] | None]:
+    """What the pod's namespace tells besides: the ports of its RDMA devices, and the names of its interfaces.
+
+    Where nobody may look, or the namespace is gone, that is nothing, and None.
+    """
+    try:
+        fd = os.open(attachments[0]["netns"], os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return {}, None
+    try:
+        names = [name for _, name in netns.run_in(fd, if_nameindex)]
+        with gids.mount_sysfs(fd) as root:
+            devices = [device for a in attachments for device in a["rdma"]["devices"]]
+            return {device: list(_ports(root, device)) for device in devices}, names
+    except OSError:
+        return {}, None
+    finally:
+        os.close(fd)
+
+
+def _ports(root: int, device: str) -> Iterator[int]:
+    """The numbers of a device's ports.  ``root`` is a descriptor of a directory like /sys."""
+    with suppress(OSError):
+        fd = os.open(f"class/infiniband/{device}/ports", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
+        try:
+            yield from sorted(int(name) for name in os.listdir(fd) if name.isdecimal())
+        finally:
+            os.close(fd)
+
+
+def _document(library: str, attachments: Sequence[Json], lines: Sequence[Line]) -> Json:
+    return {
+        "for": library,
+        "pod": attachments[0]["pod"],
+        "containerID": attachments[0]["containerID"],
+        "set": {line.name: line.value for line in lines if isinstance(line, Set)},
+        "unset": [line.name for line in lines if isinstance(line, Unset)],
+        "notes": [line.why if isinstance(line, Unset) else line.text for line in lines if not isinstance(line, Set)],
+        "attachments": [{key: a[key] for key in ("network", "ifname", "addresses", "rdma")} for a in attachments],
+    }

@@ -1,0 +1,127 @@
+"""What each communication library should be told of a pod's interfaces: pure.
+
+docs/hints.md says for each variable where its meaning, its form and its version were read.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ctl.hints.lines import Line, Note, Set, Unset
+from ctl.hints.workload import Port, Workload
+
+LIBRARIES: Final = ("nccl", "ucx", "mpi", "nvshmem")
+
+# NCCL's releases of version 2: from the first it chooses a GID itself, from the second also beside entries of a table
+# that other namespaces have.
+_CHOOSES: Final = 21
+_CHOOSES_IN_A_CONTAINER: Final = 26
+_GID_INDEX: Final = "NCCL_IB_GID_INDEX"
+
+
+def lines(library: str, workload: Workload, release: int | None = None, *, template: bool = False) -> list[Line]:
+    """What to tell one of LIBRARIES.
+
+    ``release`` is NCCL's, 26 of version 2.26; None if nobody knows.  With ``template`` nothing is said that another pod
+    of the same template would not have (NCCL only).
+    """
+    match library:
+        case "nccl":
+            return list(_nccl(workload, release, template=template))
+        case "ucx":
+            return list(_ucx(workload))
+        case "mpi":
+            return list(_mpi(workload))
+        case _:
+            return list(_nvshmem(workload))
+
+
+def _nccl(workload: Workload, release: int | None, *, template: bool) -> Iterator[Line]:
+    if not workload.ports:
+        yield Set("NCCL_IB_DISABLE", "1")
+    yield Set("NCCL_SOCKET_IFNAME", workload.socket)
+    yield Set("NCCL_IB_HCA", ",".join(workload.prefixes) if template else _exactly(workload.ports))
+    yield Set("NCCL_DEBUG", "INFO")
+    if workload.only_ipv6 and (release is None or release >= _CHOOSES):
+        yield Set("NCCL_IB_ADDR_FAMILY", "AF_INET6")
+    if template:
+        yield from _gid_of_a_template(workload, release)
+    else:
+        yield from _gid_of_nccl(workload, release)
+        yield from _without_gid(workload)
+
+
+def _gid_of_a_template(workload: Workload, release: int | None) -> Iterator[Line]:
+    if workload.has_gids and release is not None and release < _CHOOSES_IN_A_CONTAINER:
+        yield Note(f"NCCL 2.{release} may need an {_GID_INDEX}, another in each pod: use 2.{_CHOOSES_IN_A_CONTAINER}")
+
+
+def _gid_of_nccl(workload: Workload, release: int | None) -> Iterator[Line]:
+    """What to do about the one index that NCCL can be given for all ports."""
+    leave, newer = "NCCL chooses the GID itself", f"2.{_CHOOSES_IN_A_CONTAINER}"
+    if not workload.has_gids:
+        return
+    if release is None:
+        older = f"needs {workload.index}" if workload.index is not None else f"takes {_differ(workload)}"
+        yield Unset(_GID_INDEX, f"{leave} since {newer}; an older one {older}")
+    elif release >= _CHOOSES_IN_A_CONTAINER:
+        yield Unset(_GID_INDEX, leave)
+    elif workload.index is not None:
+        yield Set(_GID_INDEX, str(workload.index))
+    else:
+        yield Note(f"NCCL 2.{release} takes {_differ(workload)}: use {newer}")
+
+
+def _exactly(ports: Sequence[Port]) -> str:
+    """These ports and no other: without "=", mlx5_1 would stand for mlx5_10 too."""
+    return "=" * bool(ports) + _list(ports)
+
+
+def _ucx(workload: Workload) -> Iterator[Line]:
+    yield Set("UCX_NET_DEVICES", _list(workload.ports) or ",".join(workload.interfaces))
+    if workload.index is not None:
+        yield Set("UCX_IB_GID_INDEX", str(workload.index))
+    elif workload.has_gids:
+        yield Unset("UCX_IB_GID_INDEX", f"it is {_differ(workload)}; UCX chooses the GID itself")
+    yield from _without_gid(workload)
+
+
+def _mpi(workload: Workload) -> Iterator[Line]:
+    yield Set("OMPI_MCA_pml", "ucx" if workload.ports else "ob1")
+    yield Set("OMPI_MCA_btl_tcp_if_include", ",".join(workload.interfaces))
+    yield Set("OMPI_MCA_oob_tcp_if_include", workload.socket)  # Open MPI 4
+    yield Set("PRTE_MCA_prte_if_include", workload.socket)  # and 5
+    if workload.ports:
+        yield from _ucx(workload)
+
+
+def _nvshmem(workload: Workload) -> Iterator[Line]:
+    yield Set("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", workload.socket)
+    if not workload.ports:
+        yield Set("NVSHMEM_REMOTE_TRANSPORT", "none")
+        return
+    yield Set("NVSHMEM_ENABLE_NIC_PE_MAPPING", "1")
+    yield Set("NVSHMEM_HCA_LIST", _list(workload.ports))
+    if workload.prefixes != ("mlx5",) and len(workload.prefixes) == 1:
+        yield Set("NVSHMEM_HCA_PREFIX", workload.prefixes[0])
+    if workload.only_ipv6:
+        yield Set("NVSHMEM_IB_ADDR_FAMILY", "AF_INET6")
+    if workload.has_gids:
+        yield Unset("NVSHMEM_IB_GID_INDEX", f"NVSHMEM 3.4 chooses the GID itself; there are {_indexes(workload)}")
+    yield from _without_gid(workload)
+
+
+def _without_gid(workload: Workload) -> Iterator[Line]:
+    if without := [port for port in workload.ports if not port.family]:
+        yield Note(f"ADD found no GID on {_list(without)}: InfiniBand needs none; on RoCE see: hpn inspect")
+
+
+def _differ(workload: Workload) -> str:
+    return f"one index for all ports, and theirs differ ({_indexes(workload)})"
+
+
+def _list(ports: Sequence[Port]) -> str:
+    return ",".join(map(str, ports))
+
+
+def _indexes(workload: Workload) -> str:
+    return ", ".join(f"{port} {port.index if port.family else 'none'}" for port in workload.ports)
