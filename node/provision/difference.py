@@ -1,7 +1,6 @@
 """What is, and what the file asks for -> what is to be changed, and what is refused, with the reason; pure.
 
-A PF, or a VF of it, that somebody has is left as it is.  What is refused of one PF does not stop what is asked for
-others.
+A PF, or a VF of it, that is in use is left as it is.  What is refused of one PF does not stop what is asked for others.
 """
 
 import hashlib
@@ -111,14 +110,13 @@ def _why_untouched(pf: Pf) -> str:
 
 
 def _of_rule(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
-    is_renewed = False
-    yield from _mtu(pf, rule)
-    for one in _count(pf, rule):
-        is_renewed = is_renewed or isinstance(one, SetVfs)
-        yield one
+    of_pf, of_count = [*_mtu(pf, rule)], [*_count(pf, rule)]
+    yield from (*of_pf, *of_count)
     # Those that are made anew are looked at when they are there.
-    if not is_renewed:
-        yield from _vf_mtus(pf, rule)
+    if not any(isinstance(one, SetVfs) for one in of_count):
+        # With many NICs a VF's MTU can be no more than its PF's.
+        if not any(isinstance(one, Refusal) for one in of_pf):
+            yield from _vf_mtus(pf, rule)
         yield from _trust(pf, rule)
         yield from _guids(pf, rule)
 
@@ -134,7 +132,7 @@ def _count(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
     elif count > pf.total_vfs:
         remedy = f"write {pf.total_vfs} or less, or raise the NIC's limit in its firmware"
         yield Refusal(f"{said} can have {pf.total_vfs} VFs (sriov_totalvfs); {remedy}")
-    elif why := _in_use(pf.vfs):
+    elif why := in_use(pf.vfs):
         yield Refusal(f"{said} has {now}, and all of them would be removed first, but {why}")
     else:
         yield SetVfs(pf, count, _then(rule))
@@ -146,14 +144,25 @@ def _then(rule: PfRule) -> str:
     return ", ".join(filter(None, wanted))
 
 
-def _in_use(vfs: Sequence[Vf]) -> str:
+def in_use(vfs: Sequence[Vf]) -> str:
     """Who has which of the VFs, and what to do; empty if nobody has one."""
+    said = list[str]()
     if users := [f"VF {vf.number} ({vf.address}) belongs to {vf.user}" for vf in vfs if vf.user]:
         more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
-        return f"{', '.join(users[:_NAMED])}{more}; delete that, {AFTER}"
+        said.append(f"{', '.join(users[:_NAMED])}{more}; delete that")
     if needed := [vf.needed for vf in vfs if vf.needed]:
-        return f"the host needs VFs: {'; '.join(needed[:_NAMED])}; {AFTER}"
-    return ""
+        said.append(f"the host needs VFs: {'; '.join(needed[:_NAMED])}")
+    return f"{'; '.join(said)}, {AFTER}" if said else ""
+
+
+def _left(said: str, vfs: Sequence[Vf]) -> Iterator[Refusal]:
+    """Which of the VFs, all of which were to be changed, are left as they are."""
+    if why := in_use(vfs):
+        yield Refusal(f"{said}: VFs in use are left as they are: {why}")
+
+
+def _free(vfs: Sequence[Vf]) -> tuple[Vf, ...]:
+    return tuple(vf for vf in vfs if vf.is_free)
 
 
 def _mtu(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
@@ -165,17 +174,19 @@ def _mtu(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
             yield Refusal(f"{said} has no interface on the host; bind its driver, or bring its interface back")
     elif pf.most_mtu and rule.mtu > pf.most_mtu:
         yield Refusal(f"{said} takes {pf.most_mtu} at most; write that or less")
-    elif why := _in_use([vf for vf in pf.vfs if vf.user]):
+    elif why := in_use(pf.vfs):
         yield Refusal(f"{said} has {pf.mtu}, and another MTU may interrupt its VFs, but {why}")
     else:
         yield SetMtu(pf, rule.mtu)
 
 
-def _vf_mtus(pf: Pf, rule: PfRule) -> Iterator[Change]:
-    """A VF's MTU can be what its PF's is, with many NICs not more; and only that of an interface on the host."""
-    others = tuple(vf for vf in pf.vfs if rule.mtu and vf.mtu not in (0, rule.mtu) and not vf.user)
-    if rule.mtu and others and (not pf.most_mtu or rule.mtu <= pf.most_mtu):
-        yield SetMtu(pf, rule.mtu, others)
+def _vf_mtus(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
+    if rule.mtu is None:
+        return
+    others = [vf for vf in pf.vfs if vf.mtu not in (0, rule.mtu)]
+    yield from _left(f"{rule.source}.mtu {rule.mtu}: {pf.title}", others)
+    if free := _free(others):
+        yield SetMtu(pf, rule.mtu, free)
 
 
 def _trust(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
@@ -186,9 +197,8 @@ def _trust(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
         yield Refusal(f"{said} is InfiniBand, whose VFs have no MAC to be trusted with; remove trust")
         return
     others = [vf for vf in pf.vfs if vf.trust is not None and vf.trust is not rule.trust]
-    if why := _in_use([vf for vf in others if vf.user]):
-        yield Refusal(f"{said}: VFs that somebody has are left as they are: {why}")
-    if free := tuple(vf for vf in others if not vf.user):
+    yield from _left(said, others)
+    if free := _free(others):
         yield SetTrust(pf, rule.trust, free)
     if silent := [vf.number for vf in pf.vfs if vf.trust is None]:
         yield Refusal(f"{said}: its driver does not say whether it trusts VF {ranges(silent)}; remove trust")
@@ -205,7 +215,6 @@ def _guids(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
     if without and not pf.guid:
         yield Refusal(f"{said} has no GUID of its own to make others of; load its RDMA driver")
         return
-    if why := _in_use([vf for vf in without if vf.user or vf.needed]):
-        yield Refusal(f"{said}: VFs that somebody has are left as they are: {why}")
-    if free := tuple(vf for vf in without if not vf.user and not vf.needed):
+    yield from _left(said, without)
+    if free := _free(without):
         yield SetGuids(pf, free, tuple(guid(pf.guid, vf.number) for vf in free))

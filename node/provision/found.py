@@ -1,6 +1,6 @@
 """What is: the PFs that rules are for, with their VFs, and how RDMA devices know namespaces.  Changes nothing."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +13,8 @@ from cni.kernel.rtnl import Rtnl
 from cni.state.record import Record
 from node import inventory
 from node.model import Device, Kind, PfRule
-from node.offers import agrees
 from node.provision import users
+from node.provision.difference import difference
 from node.provision.matching import matching
 from node.provision.model import OPTION_FILE, Pf, State, Vf
 
@@ -53,17 +53,16 @@ def _pf(device: Device, rules: Sequence[PfRule], attached: Mapping[str, Record],
     user = users.user(device.id, attached)
     told, known = _of_netdev(device, host)
     guids = sysfs.guids(device.id)
-    vfs = [_vf(address, number, told.get(number), attached, host) for number, address in _vfs(device.id)]
-    pf = replace(known, device=device, total_vfs=count(device.id), guid=guids[1] if guids else "", user=user)
-    asked = [rule for rule in rules if agrees(rule.selector, device)]
-    all_go = any(rule.num_vfs not in (None, len(vfs)) for rule in asked)
-    return replace(pf, vfs=tuple(
-        replace(one, needed=users.needed(one.address, host)) if all_go or one.has_guids is False else one for one in vfs
-    ))  # fmt: skip
-
-
-def _vfs(pf: str) -> Iterator[tuple[int, str]]:
-    yield from enumerate(sysfs.vfs(pf))
+    vfs = [
+        _vf(address, number, told.get(number), attached, host) for number, address in enumerate(sysfs.vfs(device.id))
+    ]
+    pf = replace(
+        known, device=device, total_vfs=count(device.id), vfs=tuple(vfs), guid=guids[1] if guids else "", user=user
+    )
+    # What the host needs takes long to find out, and counts only where something is to be changed.
+    if not difference(rules, None, State((pf,))).changes:
+        return pf
+    return replace(pf, vfs=tuple(replace(one, needed=users.needed(one.address, host)) for one in vfs))
 
 
 def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], Pf]:
@@ -77,13 +76,19 @@ def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], Pf]:
     return {}, _NONE
 
 
+def _mtu_at_home(record: Record | None) -> int:
+    """The MTU that a VF's interface gets back when it leaves the pod; 0 if that has no interface."""
+    home = record.link.get("home") if record else None
+    return int(home["mtu"]) if home else 0
+
+
 def _vf(address: str, number: int, told: vf.Vf | None, attached: Mapping[str, Record], host: Rtnl) -> Vf:
     link = next((link for name in sysfs.names(f"{path(address)}/net") if (link := host.link(name))), None)
     is_infiniband = told is not None and told.mac is None
     return Vf(
         address,
         number,
-        mtu=link.mtu if link else 0,
+        mtu=link.mtu if link else _mtu_at_home(attached.get(address)),
         trust=told.trust if told else None,
         has_guids=bool(told.node_guid and told.port_guid) if told and is_infiniband else None,
         user=users.user(address, attached),

@@ -16,10 +16,11 @@ class Vf:
     """A VF.
 
     - ``number``: on its PF.
-    - ``mtu``: of its interface, 0 where that is not on the host.
+    - ``mtu``: of its interface; while a pod has that, what it comes home with; 0 where it has none, and where nobody
+      knows.
     - ``trust``: None where the PF does not say; ``has_guids``: None for Ethernet.
     - ``user``: which pod or process has it, in words; empty for none.
-    - ``needed``: what the host has it for, in words; empty for nothing, or where nobody asked.
+    - ``needed``: what the host has it for, in words; empty for nothing, or where nothing would be changed.
     """
 
     address: str
@@ -29,6 +30,11 @@ class Vf:
     has_guids: bool | None = None
     user: str = ""
     needed: str = ""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it may be changed."""
+        return not self.user and not self.needed
 
 
 @dataclass(frozen=True)

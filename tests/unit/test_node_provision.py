@@ -12,6 +12,7 @@ from node.provision.model import Pf, SetGuids, SetMode, SetMtu, SetTrust, SetVfs
 ADDRESS = "0000:3b:00.0"
 DEVICE = Device(ADDRESS, Kind.PF, driver="igb", netdevs=("rail0",), names=("rail0",), link_type="ether")
 POD = "pod default/a"
+HOST = "'rail0v1' has 10.0.0.1/24 on the host, which a move loses; remove them first"
 PF_GUID = "00:11:22:33:44:55:66:77"
 
 
@@ -98,8 +99,7 @@ def test_other_settings_while_pods_have_vfs() -> None:
     left = differs(found, rule(trust=True))
     assert [f"{one}" for one in left.changes] == [f"rail0 ({ADDRESS}): trust of VF 0-1 -> true"]
     assert [f"VF 2 (0000:3b:00.3) belongs to {POD}" in one for one in left.refused] == [True]
-    said, *_ = differs(found, rule(mtu=9000)).refused
-    assert said.startswith(
+    assert refused(found, rule(mtu=9000)).startswith(
         f"pfs[0].mtu 9000: rail0 ({ADDRESS}) has 1500, and another MTU may interrupt its VFs, but VF 2"
     )
 
@@ -151,9 +151,43 @@ def test_what_is_right_already_is_not_refused() -> None:
     assert differs(kept, rule(num_vfs=4)) == Difference()
 
 
-def test_the_mtu_of_free_vfs() -> None:
-    (mtu,) = differs(pf(mtu=9000, vfs=(*vfs(1), *vfs(2, user=POD)[1:])), rule(mtu=9000)).changes
+@pytest.mark.parametrize("used", [{"user": POD}, {"needed": HOST}, {"user": POD, "needed": HOST}])
+def test_the_mtu_of_vfs_in_use(used: dict[str, Any]) -> None:
+    """Those of free VFs are changed, and it is said whose the others are."""
+    left = differs(pf(mtu=9000, vfs=(*vfs(1), *vfs(2, **used)[1:])), rule(mtu=9000))
+    (mtu,), (said,) = left.changes, left.refused
     assert (isinstance(mtu, SetMtu) and mtu.vfs) == vfs(1)
+    assert said.startswith(f"pfs[0].mtu 9000: rail0 ({ADDRESS}): VFs in use are left as they are: ")
+    assert said.endswith(", then run: systemctl reload hpn-node")
+    assert (f"VF 1 (0000:3b:00.2) belongs to {POD}; delete that" if "user" in used else HOST) in said
+
+
+def test_the_mtu_that_a_pods_vf_comes_home_with() -> None:
+    assert differs(pf(mtu=9000, vfs=vfs(1, user=POD, mtu=9000)), rule(mtu=9000)) == Difference()
+    # Another namespace's, whose MTU nobody on the host sees; or it has no interface at all.
+    assert differs(pf(mtu=9000, vfs=vfs(1, user=POD, mtu=0)), rule(mtu=9000)) == Difference()
+
+
+def test_vfs_keep_their_mtu_where_the_pf_does() -> None:
+    used = (*vfs(2), *vfs(3, user=POD)[2:])
+    assert "another MTU may interrupt its VFs" in refused(pf(vfs=used), rule(mtu=9000))
+    assert "takes 9216 at most" in refused(pf(2), rule(mtu=9217))
+    assert "has no interface on the host" in refused(pf(2, mtu=0), rule(mtu=9000))
+
+
+@pytest.mark.parametrize("asked", [{"mtu": 9000}, {"num_vfs": 2}, {"trust": True}])
+def test_what_the_host_needs_is_left_as_it_is(asked: dict[str, Any]) -> None:
+    said = refused(pf(vfs=vfs(1, needed=HOST)), rule(**asked))
+    assert f"the host needs VFs: {HOST}, then run: systemctl reload hpn-node" in said
+
+
+def test_pods_and_the_host_have_vfs() -> None:
+    used = (*vfs(1, user=POD), *vfs(2, needed=HOST)[1:])
+    said = refused(pf(vfs=used), rule(num_vfs=0))
+    assert said.endswith(
+        f"VF 0 (0000:3b:00.1) belongs to {POD}; delete that; the host needs VFs: {HOST}, then run: systemctl reload "
+        "hpn-node"
+    )
 
 
 def test_guids_that_are_there_stay() -> None:
