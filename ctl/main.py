@@ -19,6 +19,8 @@ A container runtime runs this program; a person has little to run by hand.
   hpn inspect     show what is attached: pod, device, addresses, GID indexes; --json, --state-dir DIR
   hpn hints       print the environment for a pod's NCCL, UCX, MPI or NVSHMEM; --for, --form, --json
   hpn ipam        show whose which address is, release what is dead, verify the files (hpn ipam --help)
+  hpn gids        show the GIDs of RDMA devices, as show_gids does; --json
+  hpn devinfo     show RDMA devices and their ports, as ibv_devinfo does; -v, -d DEVICE, --json
   hpn gc          undo what dead pods left: attachments and addresses; --dry-run
   hpn agent       answer CNI requests from a warm process (hpn agent help)
   hpn node        offer the node's devices to kubelet (hpn node --help)
@@ -50,6 +52,8 @@ COMMANDS: Final = {
     "hints": "ctl.hints.command",
     "ipam": "ctl.addresses",
     "gc": "ctl.collection",
+    "gids": "ctl.gids",
+    "devinfo": "ctl.devinfo",
     "install": "ctl.installation.install",
     "uninstall": "ctl.installation.uninstall",
 }

@@ -76,6 +76,9 @@ OURS = {
     "ctl.hints.command": {
         *("ctl.hints", "cni.attachments", "cni.kernel.gids", "cni.kernel.netns", "cni.protocol", "cni.state.places"),
     },
+    "ctl.hardware": {"ctl.hardware", "cni.kernel", "cni.protocol"},
+    "ctl.gids": {"ctl.hardware", "ctl.screen", "cni.kernel.sysfs", "cni.protocol"},
+    "ctl.devinfo": {"ctl.hardware", "ctl.screen", "cni.kernel.rdma_netlink", "cni.kernel.sysfs", "cni.protocol"},
     # What puts files on the node, and looks whether the state there can be read; it changes none of that.
     "ctl.installation": {
         "ctl.installation",

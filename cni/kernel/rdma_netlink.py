@@ -14,6 +14,7 @@ import errno
 import os
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -40,7 +41,7 @@ from cni.kernel.netns import run_in
 NETLINK_RDMA: Final = 20
 NLDEV: Final = 5 << 10  # RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)
 GET, SET, NEWLINK, DELLINK, SYS_GET, SYS_SET, RES_CTX_GET = (NLDEV + n for n in (1, 2, 3, 4, 6, 7, 22))
-DEV_INDEX, DEV_NAME, RES_PID, NDEV_NAME, LINK_TYPE, NETNS_MODE, NET_NS_FD = 1, 2, 28, 51, 65, 66, 68
+DEV_INDEX, DEV_NAME, CAP_FLAGS, RES_PID, NDEV_NAME, LINK_TYPE, NETNS_MODE, NET_NS_FD = 1, 2, 4, 28, 51, 65, 66, 68
 RES_CTX, RES_CTX_ENTRY = 86, 87
 
 _MISSES: Final = 20  # dumps without a device before it is called absent; while others move, one in five loses one
@@ -99,6 +100,13 @@ def name_of(index: int, ns_fd: int | None = None) -> str:
             return read_text(attributes(answer)[DEV_NAME])
 
     return _in(ns_fd, look)
+
+
+def capabilities(index: int) -> int:
+    """What the device can: bits of enum ib_device_cap_flags.  Raises OSError, EINVAL if the device is not there."""
+    with _socket() as sock:
+        (answer,) = _call(sock, GET, 0, attr(DEV_INDEX, u32(index)))
+    return int.from_bytes(attributes(answer)[CAP_FLAGS], sys.byteorder)
 
 
 def move(index: int, *, to: int, of: int | None = None) -> None:

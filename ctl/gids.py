@@ -1,0 +1,72 @@
+"""hpn gids: the GID tables of RDMA devices, as show_gids of mlnx-tools prints them."""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from cni.kernel import sysfs
+from cni.protocol.spec import Json
+from ctl.hardware import rdma
+from ctl.hardware.rdma import Gid
+from ctl.screen import printable
+
+# show_gids pads with these very tabs and blanks.
+_HEADER: Final = (
+    "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV",
+    "---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---",
+)
+_UNSET: Final = "fe80:0000:0000:0000:0000:0000:0000:0000"
+_EXAMPLE: Final = "example: hpn gids mlx5_0 1"
+
+
+def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
+    """What the command prints, and its exit status.  Raises LinkUnavailable, and SystemExit for wrong options."""
+    about = "Show the GIDs of RDMA devices, as show_gids does."
+    parser = argparse.ArgumentParser(prog="hpn gids", description=about, epilog=_EXAMPLE)
+    parser.add_argument("device", nargs="?", default="", help="an RDMA device, as mlx5_0; default: all")
+    parser.add_argument("port", nargs="?", type=int, help="default: all")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    options = parser.parse_args(words)
+    found = list(_gids(root, options.device, options.port))
+    if options.json:
+        return json.dumps({"gids": [_described(gid) for gid in found]}, indent=1) + "\n", 0
+    lines = [*_HEADER, *("\t".join(_row(gid)) for gid in found), f"n_gids_found={len(found)}"]
+    return "".join(f"{line}\n" for line in lines), 0
+
+
+def _gids(root: Path, device: str, port: int | None) -> Iterator[Gid]:
+    """In the order of show_gids, which is that of names: 10 comes before 2."""
+    for hca in sorted(rdma.one_of(rdma.hcas(root), device), key=lambda hca: hca.name):
+        for one in sorted(hca.ports, key=lambda one: str(one.number)):
+            if port in (None, one.number):
+                yield from sorted(filter(_is_set, rdma.gids(hca, one)), key=lambda gid: str(gid.index))
+
+
+def _is_set(gid: Gid) -> bool:
+    return gid.gid != _UNSET
+
+
+def _row(gid: Gid) -> tuple[str, ...]:
+    # An address has a column of its own, and two blanks behind it.
+    address = f"{gid.address}  " if gid.address else "\t"
+    return gid.device, f"{gid.port}", f"{gid.index}", gid.gid, address, _version(gid.kind), printable(gid.netdev)
+
+
+def _version(kind: str) -> str:
+    """ "v2" of "RoCE v2"."""
+    at = kind.lower().find("v")
+    return kind[at:] if at >= 0 else ""
+
+
+def _described(gid: Gid) -> Json:
+    return {
+        "device": gid.device,
+        "port": gid.port,
+        "index": gid.index,
+        "gid": gid.gid,
+        "ipv4": gid.address,
+        "type": gid.kind,
+        "netdev": gid.netdev,
+    }

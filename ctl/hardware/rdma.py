@@ -1,0 +1,196 @@
+"""RDMA devices with their ports, as /sys/class/infiniband has them (Documentation/ABI/stable/sysfs-class-infiniband).
+
+/sys shows the devices of the namespace in which it was mounted.  What cannot be read is empty, or zero: drivers leave
+attributes out, and a device may go while it is read.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Final
+
+from cni.kernel import sysfs
+from cni.protocol.errors import LinkUnavailable
+
+ROCE: Final = "Ethernet"  # the link layer of RoCE's and iWARP's ports
+ACTIVE: Final = 4  # enum ib_port_state
+_VIRTUAL: Final = "virtual"  # where the kernel puts what is of no device
+_MAPPED: Final = "0000:"  # how the GID of an IPv4 address begins
+_LENGTH: Final = 39  # of a GID's text
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port.
+
+    - ``state``, ``phys_state``: numbers of enum ib_port_state and ib_port_phys_state, 0 where unknown.
+    - ``state_name``: the kernel's word for the state, as "ACTIVE".
+    - ``link_layer``: "InfiniBand" or "Ethernet".
+    - ``rate``: as "100 Gb/sec (4X EDR)".
+    - ``netdev``: the interface whose packets it carries, a bond's too; empty for none that is in this namespace.
+    """
+
+    number: int
+    state: int = 0
+    state_name: str = ""
+    phys_state: int = 0
+    link_layer: str = ""
+    lid: int = 0
+    sm_lid: int = 0
+    sm_sl: int = 0
+    lmc: int = 0
+    cap_mask: int = 0
+    rate: str = ""
+    netdev: str = ""
+
+
+@dataclass(frozen=True)
+class Hca:
+    """An RDMA device.
+
+    - ``path``: its directory in /sys.
+    - ``device``: the bus address of the device that it is of ("0000:3b:00.2", "mlx5_core.sf.4"); empty for software.
+    - ``driver``: that device's driver.
+    - ``over``: of soft-RoCE the interface that it is over.
+    - ``node_type``: enum rdma_node_type; 1 is an HCA, 4 an iWARP NIC.
+    - ``node_guid``, ``sys_image_guid``: "0216:3eff:fe10:f8b0".
+    """
+
+    name: str
+    path: str
+    device: str = ""
+    driver: str = ""
+    over: str = ""
+    node_type: int = 0
+    node_guid: str = ""
+    sys_image_guid: str = ""
+    fw_ver: str = ""
+    board_id: str = ""
+    ports: tuple[Port, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gid:
+    """An entry in use of a port's GID table.
+
+    - ``gid``: eight groups of four digits.
+    - ``kind``: "IB/RoCE v1" or "RoCE v2"; ``netdev``: its interface.  Both are empty where the kernel does not say.
+    """
+
+    device: str
+    port: int
+    index: int
+    gid: str
+    kind: str
+    netdev: str
+
+    @property
+    def address(self) -> str:
+        """The IPv4 address that it stands for; empty for none."""
+        return str(IPv4Address(int(IPv6Address(self.gid)) & 0xFFFFFFFF)) if self.gid.startswith(_MAPPED) else ""
+
+
+def hcas(root: Path = sysfs.SYS) -> tuple[Hca, ...]:
+    """All RDMA devices of this namespace; mlx5_10 comes after mlx5_2."""
+    folder = f"{root}/class/infiniband"
+    return tuple(_hca(root, name) for name in sorted(sysfs.names(folder), key=_natural))
+
+
+def one_of(found: Sequence[Hca], name: str) -> Sequence[Hca]:
+    """The one with that name; all for an empty name.  Raises LinkUnavailable, which says what there is."""
+    if not name or any(hca.name == name for hca in found):
+        return [hca for hca in found if name in ("", hca.name)]
+    there = f"there are {', '.join(hca.name for hca in found)}" if found else "there is none at all"
+    raise LinkUnavailable(f"there is no RDMA device {name!r} in this network namespace; {there}")
+
+
+def gids(hca: Hca, port: Port) -> Iterator[Gid]:
+    """The entries of a port's table, in the order of their indexes.
+
+    An entry that is empty, or that another namespace has, is zero or cannot be read (EINVAL).
+    """
+    path = f"{hca.path}/ports/{port.number}"
+    for index in range(gid_places(hca, port)):
+        gid = sysfs.line(f"{path}/gids/{index}")
+        if len(gid) == _LENGTH and gid.strip("0:"):
+            kind, netdev = (sysfs.line(f"{path}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
+            yield Gid(hca.name, port.number, index, gid, kind, netdev)
+
+
+def gid_places(hca: Hca, port: Port) -> int:
+    """How many entries the port's GID table can have."""
+    return len(sysfs.names(f"{hca.path}/ports/{port.number}/gids"))
+
+
+def pkey_places(hca: Hca, port: Port) -> int:
+    """How many entries the port's table of partition keys can have."""
+    return len(sysfs.names(f"{hca.path}/ports/{port.number}/pkeys"))
+
+
+def _hca(root: Path, name: str) -> Hca:
+    path = f"{root}/class/infiniband/{name}"
+    home = os.path.dirname(os.path.dirname(os.path.realpath(path)))
+    is_software = os.path.basename(home) == _VIRTUAL
+    return Hca(
+        name,
+        path,
+        device="" if is_software else os.path.basename(home),
+        driver=sysfs.link(f"{home}/driver"),
+        over=sysfs.line(f"{path}/parent") if is_software else "",
+        node_type=_first(sysfs.line(f"{path}/node_type")),
+        node_guid=sysfs.line(f"{path}/node_guid"),
+        sys_image_guid=sysfs.line(f"{path}/sys_image_guid"),
+        fw_ver=sysfs.line(f"{path}/fw_ver"),
+        board_id=sysfs.line(f"{path}/board_id"),
+        ports=tuple(_port(root, path, home, number) for number in _numbers(sysfs.names(f"{path}/ports"))),
+    )
+
+
+def _port(root: Path, hca: str, home: str, number: int) -> Port:
+    path = f"{hca}/ports/{number}"
+    state = sysfs.line(f"{path}/state")
+    return Port(
+        number,
+        state=_first(state),
+        state_name=state.partition(": ")[2],
+        phys_state=_first(sysfs.line(f"{path}/phys_state")),
+        link_layer=sysfs.line(f"{path}/link_layer"),
+        lid=_first(sysfs.line(f"{path}/lid")),
+        sm_lid=_first(sysfs.line(f"{path}/sm_lid")),
+        sm_sl=_first(sysfs.line(f"{path}/sm_sl")),
+        lmc=_first(sysfs.line(f"{path}/lid_mask_count")),
+        cap_mask=_first(sysfs.line(f"{path}/cap_mask")),
+        rate=sysfs.line(f"{path}/rate"),
+        netdev=_netdev(root, hca, home, number),
+    )
+
+
+def _netdev(root: Path, hca: str, home: str, number: int) -> str:
+    """The interface of the first GID, which for a device over a bond is the bond; else the one of the same device that
+    has the port's number (ibdev2netdev compares dev_id and dev_port)."""
+    if named := sysfs.line(f"{hca}/ports/{number}/gid_attrs/ndevs/0"):
+        return named
+    for name in sysfs.names(f"{home}/net"):
+        path = f"{root}/class/net/{name}"
+        if max(_first(sysfs.line(f"{path}/{file}")) for file in ("dev_id", "dev_port")) == number - 1:
+            return name
+    over = sysfs.line(f"{hca}/parent")
+    return over if over and sysfs.names(f"{root}/class/net/{over}") else ""
+
+
+def _first(text: str) -> int:
+    """The number that an attribute begins with, as in "4: ACTIVE" or "0x1"; 0 for none."""
+    found = re.match(r"0x[0-9a-fA-F]+|\d+", text)
+    return int(found[0], 0) if found else 0
+
+
+def _numbers(names: Sequence[str]) -> list[int]:
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """The key by which numbers inside names count as numbers."""
+    return [(letters, int(digits or 0)) for letters, digits in re.findall(r"(\D*)(\d*)", name)]
