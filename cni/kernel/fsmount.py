@@ -4,33 +4,31 @@ import ctypes
 import os
 from typing import Final
 
-# The numbers are the same on all architectures (include/uapi/asm-generic/unistd.h).
+# System calls.  Numbers from 424 on are the same on every architecture (include/uapi/asm-generic/unistd.h).
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _CLOEXEC: Final = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
-_CREATE: Final = 6  # FSCONFIG_CMD_CREATE
+_CMD_CREATE: Final = 6
 _READ_ONLY: Final = 0xF  # MOUNT_ATTR_RDONLY, NOSUID, NODEV, NOEXEC
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def sysfs() -> int:
-    """A descriptor of /sys as the calling thread's network namespace has it; the caller closes it.
+    """A directory's descriptor: /sys as the calling thread's network namespace has it.  The caller closes it.
 
     Raises OSError: EPERM without CAP_SYS_ADMIN.
     """
     context = _call(_FSOPEN, b"sysfs", _CLOEXEC)
     try:
-        _call(_FSCONFIG, context, _CREATE, None, None, 0)
+        _call(_FSCONFIG, context, _CMD_CREATE, None, None, 0)
         return _call(_FSMOUNT, context, _CLOEXEC, _READ_ONLY)
     finally:
         os.close(context)
 
 
 def _call(number: int, *arguments: bytes | int | None) -> int:
-    result = int(_libc.syscall(ctypes.c_long(number), *arguments))
+    """A system call that the C library has no function for (man 2 syscall).  Raises OSError."""
+    plain = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    result = int(_libc.syscall(ctypes.c_long(number), *plain))
     if result < 0:
-        raise _error(ctypes.get_errno())
+        raise OSError(ctypes.get_errno(), f"mounting /sys: {os.strerror(ctypes.get_errno())}")
     return result
-
-
-def _error(number: int) -> OSError:
-    return OSError(number, os.strerror(number))

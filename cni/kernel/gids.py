@@ -1,12 +1,11 @@
 """The GID tables of RDMA devices, read in a namespace's own /sys (Documentation/ABI/stable/sysfs-class-infiniband).
 
-/sys shows the devices of the namespace in which it was mounted.  A pod's /sys needs no mount point: fsopen, fsconfig
-and fsmount (Linux 5.2) give an instance that is only a file descriptor.
+/sys shows the devices of the namespace in which it was mounted.  A pod's /sys needs no mount point: fsmount.py gives
+one that is only a file descriptor.
 
 A table has the entries of all namespaces.  An interface's name in it is a name in the entry's namespace.
 """
 
-import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +16,6 @@ from typing import Final
 from cni.kernel.netns import run_in
 
 ROCE_V2: Final = "RoCE v2"
-
-# System calls.  Numbers from 424 on are the same on every architecture.
-_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
-_CLOEXEC: Final = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
-_CMD_CREATE: Final = 6
-_MOUNT_ATTR_RDONLY: Final = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,9 @@ class Table:
 @contextmanager
 def mount_sysfs(ns_fd: int) -> Iterator[int]:
     """The namespace's /sys as a directory's descriptor, which any thread may use.  Raises OSError."""
-    root = run_in(ns_fd, _mount)
+    from cni.kernel import fsmount  # noqa: PLC0415  # every ADD imports this module, and few have an RDMA device
+
+    root = run_in(ns_fd, fsmount.sysfs)
     try:
         yield root
     finally:
@@ -110,21 +104,3 @@ def _text(root: int, path: str) -> str:
         return ""
     finally:
         os.close(fd)
-
-
-def _mount() -> int:
-    context = _call(_FSOPEN, b"sysfs", _CLOEXEC)
-    try:
-        _call(_FSCONFIG, context, _CMD_CREATE, None, None, 0)
-        return _call(_FSMOUNT, context, _CLOEXEC, _MOUNT_ATTR_RDONLY)
-    finally:
-        os.close(context)
-
-
-def _call(number: int, *arguments: bytes | int | None) -> int:
-    """A system call that the C library has no function for (man 2 syscall).  Raises OSError."""
-    plain = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    result = int(_libc.syscall(ctypes.c_long(number), *plain))
-    if result < 0:
-        raise OSError(ctypes.get_errno(), f"mounting /sys: {os.strerror(ctypes.get_errno())}")
-    return result
