@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from cni.kernel import unix_sockets
 from cni.state import trust
 
 SOCKET: Final = "/run/hpn/agent.sock"
@@ -72,17 +73,7 @@ def bind(path: Path) -> socket.socket:
             f"chown root:root {where}; chmod go-w {where}; or choose another path"
         )
     _make_room(path)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)
-    try:
-        sock.bind(str(path))
-        sock.listen(_BACKLOG)
-    except BaseException:
-        sock.close()
-        raise
-    finally:
-        os.umask(mask)
-    return sock
+    return unix_sockets.listen(path, _BACKLOG)
 
 
 def _make_room(path: Path) -> None:

@@ -47,7 +47,7 @@ OURS = {
     "agent": {"agent", "cni.main", "cni.protocol", "ipam.main"},
     # What it imports before the first request, for that to find.
     "agent.main": {"agent", "cni", "ipam"},
-    "agent.listening": {"cni.state.trust"},
+    "agent.listening": {"cni.kernel.unix_sockets", "cni.state.trust"},
     "agent.idle": {"cni.collect", "cni.protocol", "cni.state.places", "ipam.main", "ipam.sandboxes", "ipam.stores"},
     # It offers devices to kubelet, and attaches nothing.
     "node": {"node", "cni.kernel", "cni.protocol", "cni.state.durable", "cni.state.locks", "cni.state.trust"},

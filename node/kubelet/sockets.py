@@ -1,12 +1,12 @@
 """A plugin's socket in kubelet's directory: there as a whole, or not at all."""
 
 import errno
-import os
 import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from cni.kernel import unix_sockets
 from cni.state import trust
 
 _BACKLOG: Final = 64
@@ -31,19 +31,14 @@ def bind(path: Path) -> socket.socket:
         )
     hidden = path.with_name(f".{path.name}")
     hidden.unlink(missing_ok=True)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)
+    sock = unix_sockets.listen(hidden, _BACKLOG)
     try:
-        sock.bind(str(hidden))
-        sock.listen(_BACKLOG)
         hidden.rename(path)
     except BaseException:
         sock.close()
         with suppress(OSError):
             hidden.unlink()
         raise
-    finally:
-        os.umask(mask)
     return sock
 
 

@@ -1,7 +1,6 @@
 """CNI commands, counted: each tells of its end by one datagram (cni/protocol/report.py)."""
 
 import errno
-import os
 import re
 import socket
 from bisect import bisect_left
@@ -9,6 +8,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Final
 
+from cni.kernel import unix_sockets
 from cni.protocol import report
 from cni.state import durable, trust
 from node.kubelet import sockets
@@ -65,7 +65,7 @@ class Commands:
         durable.directory(path.parent)
         trust.refuse_unless_ours(str(path.parent))
         path.unlink(missing_ok=True)
-        self._sock = _bound(path)
+        self._sock = unix_sockets.bind(path, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._made = sockets.inode(path)
         loop.watch(self._sock.fileno(), self._hear)
 
@@ -82,17 +82,3 @@ class Commands:
         except OSError as e:
             if e.errno not in (errno.EAGAIN, errno.ENOBUFS):
                 raise
-
-
-def _bound(path: Path) -> socket.socket:
-    """Raises OSError."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    mask = os.umask(0o177)
-    try:
-        sock.bind(str(path))
-    except BaseException:
-        sock.close()
-        raise
-    finally:
-        os.umask(mask)
-    return sock

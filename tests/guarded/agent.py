@@ -119,7 +119,6 @@ GUARDS = [
         "agent/listening.py",
         "unit/test_listening.py",
         ("passed-to-us", 'os.environ.get("LISTEN_PID") != str(os.getpid()) or', ""),
-        ("root-alone", "    mask = os.umask(0o177)", "    mask = os.umask(0)"),
         ("weak-spot", "    if weak := trust.weak_spot(str(path.parent)):", "    if weak := None:"),
         ("a-socket", "    if not stat.S_ISSOCK(found.st_mode):", "    if False:"),
         ("an-agent-is-there", "        if refused == errno.ECONNREFUSED:", "        if True:"),

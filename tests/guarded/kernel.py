@@ -59,6 +59,11 @@ GUARDS = [
         ),
     ),
     *of(
+        "cni/kernel/unix_sockets.py",
+        "unit/test_listening.py unit/test_metrics_commands.py",
+        ("root-alone", "os.umask(_OTHERS)", "os.umask(0)"),
+    ),
+    *of(
         "cni/kernel/netlink.py",
         "netns/test_netlink.py::test_others_are_refused",
         ("kernel-alone", "        sock.connect((0, 0))\n", ""),

@@ -19,7 +19,6 @@ GUARDS = [
         "unit/test_metrics_commands.py",
         ("a-line-of-ours", "_LINE.fullmatch(line)", "_LINE.match(line)"),
         ("not-without-end", " and len(self.ended) >= _MOST", " and False"),
-        ("for-root", "    mask = os.umask(0o177)\n", "    mask = os.umask(0)\n"),
         ("of-root", "        trust.refuse_unless_ours(str(path.parent))\n", ""),
     ),
     *of(

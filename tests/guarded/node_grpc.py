@@ -60,7 +60,6 @@ GUARDS = [
         "unit/test_node_plugin.py",
         ("weak", "    if weak := trust.weak_spot(str(path.parent)):\n", "    if weak := None:\n"),
         ("its-own", "        if inode(path) == made:\n", "        if True:\n"),
-        ("for-root", "os.umask(0o177)", "os.umask(0)"),
     ),
     *of(
         "node/kubelet/plugin.py",
