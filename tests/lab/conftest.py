@@ -7,12 +7,17 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pytest
 from guest.kernel_log import KernelLog
 from guest.machine import Guest, hardware, rdma, set_mode
 from guest.node import PF, Node, picture
 from topology import Pod, until
+
+if TYPE_CHECKING:
+    from kubelet import Kubelet
 
 HCA = "hcapf"
 # Not a tier that is missing outside the guest: tests/test_lab.py goes where it is.
@@ -59,6 +64,16 @@ def node(guest: Guest) -> Iterator[Node]:
     if node.state_files():  # of a test that failed half-way, which is not to fail all others
         node.call("GC", None, node.conf() | {"cni.dev/valid-attachments": []})
     assert picture() == before
+
+
+@pytest.fixture
+def kubelet(guest: Guest) -> Iterator["Kubelet"]:
+    """A kubelet that runs; its directory is the only one in its parent."""
+    from kubelet import Kubelet  # noqa: PLC0415  # grpcio takes seconds in the guest, and few tests need it
+
+    # A socket's path has 107 bytes at most.
+    with TemporaryDirectory(prefix="hpn-test-") as folder, Kubelet(Path(folder, "kubelet")) as kubelet:
+        yield kubelet
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """hpn node with real VFs and RDMA devices: what kubelet is told of them, and a pod's VF from Allocate to DEL."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from guest.machine import Guest, bring_up, hardware, plug, unplug
+from guest.machine import bring_up, hardware, plug, unplug
 from guest.node import NAME, PF, RDMA, Node, pci
 from guest.qmp import Monitor
 from kubelet import Kubelet
@@ -19,13 +17,6 @@ VFS: dict[str, Any] = {"name": RAIL0, "kind": "vf", "selectors": {"pfNames": [PF
 SHARED: dict[str, Any] = {"name": HCA, "kind": "shared", "count": 2, "selectors": {"ifNames": [PF]}}
 FATAL = Path("/sys/module/testhca/parameters/fatal")
 SOON = 5.0  # seconds: everything in here is emulated
-
-
-@pytest.fixture
-def kubelet(guest: Guest) -> Iterator[Kubelet]:
-    # A socket's path has 107 bytes at most.
-    with TemporaryDirectory(prefix="hpn-test-") as folder, Kubelet(Path(folder, "kubelet")) as kubelet:
-        yield kubelet
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -22,13 +21,6 @@ RAIL0 = "example.com/rail0"
 VFS: dict[str, Any] = {"name": RAIL0, "kind": "vf", "selectors": {"rootDevices": []}}
 OPTION = Path("/etc/modprobe.d/hpn-node.conf")
 SOON = 60.0  # seconds: everything in here is emulated
-
-
-@pytest.fixture
-def kubelet(guest: Guest) -> Iterator[Kubelet]:
-    # A socket's path has 107 bytes at most.
-    with TemporaryDirectory(prefix="hpn-test-") as folder, Kubelet(Path(folder, "kubelet")) as kubelet:
-        yield kubelet
 
 
 @pytest.fixture

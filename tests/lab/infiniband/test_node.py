@@ -4,7 +4,6 @@ No event tells of a port.  Here an interface that is set up or down stands for w
 """
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from guest.hca import PF, VFS, Node
@@ -21,27 +20,25 @@ RESOURCES: list[dict[str, Any]] = [
 UNPLUGGED = Path("/sys/module/testib/parameters/unplugged")
 
 
-def test_the_port_of_the_pf(node: Node, pod: Pod) -> None:
+def test_the_port_of_the_pf(kubelet: Kubelet, node: Node, pod: Pod) -> None:
     shared = {f"{pci(PF)}-0": True}
     vfs = {pci(f"ib{number}"): True for number in range(1, VFS + 1)}
-    # A socket's path has 107 bytes at most.
-    with TemporaryDirectory(prefix="hpn-test-") as folder, Kubelet(Path(folder, "kubelet")) as kubelet:
-        process = NodeProcess(Path(folder), RESOURCES)
-        process.write(RESOURCES, health={"downAfter": 1, "upAfter": 1})
-        process.mounts.clear()  # /sys and /run are the guest's own
-        with process:
-            kubelet.until(ONE_EACH, vfs, 30)
-            kubelet.until(SHARED, shared, 30)
-            node.ok("ADD", pod)
-            try:
-                UNPLUGGED.write_text("Y")
-                ip("link", "set", PF, "up")
-                kubelet.until(ONE_EACH, dict.fromkeys(vfs, False), 10)
-                kubelet.until(SHARED, dict.fromkeys(shared, False), 10)
-                process.says("of example.com/ib: port 1 of testib0 is DOWN since 1 s")
-            finally:
-                UNPLUGGED.write_text("N")
-                ip("link", "set", PF, "down")
-            kubelet.until(ONE_EACH, vfs, 10)
-            kubelet.until(SHARED, shared, 10)
-            node.ok("DEL", pod)
+    process = NodeProcess(kubelet.registry.parents[1], RESOURCES)
+    process.write(RESOURCES, health={"downAfter": 1, "upAfter": 1})
+    process.mounts.clear()  # /sys and /run are the guest's own
+    with process:
+        kubelet.until(ONE_EACH, vfs, 30)
+        kubelet.until(SHARED, shared, 30)
+        node.ok("ADD", pod)
+        try:
+            UNPLUGGED.write_text("Y")
+            ip("link", "set", PF, "up")
+            kubelet.until(ONE_EACH, dict.fromkeys(vfs, False), 10)
+            kubelet.until(SHARED, dict.fromkeys(shared, False), 10)
+            process.says("of example.com/ib: port 1 of testib0 is DOWN since 1 s")
+        finally:
+            UNPLUGGED.write_text("N")
+            ip("link", "set", PF, "down")
+        kubelet.until(ONE_EACH, vfs, 10)
+        kubelet.until(SHARED, shared, 10)
+        node.ok("DEL", pod)
