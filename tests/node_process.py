@@ -1,16 +1,13 @@
 """hpn node as a process in the namespace of the tests, with /sys, /run and nothing else of its own."""
 
 import json
-import os
 import shlex
-import signal
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, Self
 
+from daemons import Daemon
 from topology import until
 
 ROOT = Path(__file__).parents[1]
@@ -18,14 +15,14 @@ ROOT = Path(__file__).parents[1]
 _RUN, _SYS = "mount -t tmpfs tmpfs /run", "mount -t sysfs sysfs /sys"
 
 
-class NodeProcess:
-    """It runs from its start, until its ``with`` ends; ``said`` has the lines of its log."""
+class NodeProcess(Daemon):
+    """It runs until its ``with`` ends."""
 
     def __init__(self, folder: Path, resources: list[dict[str, Any]], *flags: str, alone: bool = True) -> None:
+        super().__init__()
         self.folder, self.flags = folder, flags
         self.file, self.kubelet = folder / "node.json", folder / "kubelet"
         self.registry = self.kubelet / "plugins_registry"
-        self.said = list[str]()
         self.program = [sys.executable, "-m", "ctl"]
         self.mounts = [_RUN, _SYS] if alone else []
         self.status = 0  # with which it is to end
@@ -39,22 +36,11 @@ class NodeProcess:
         words = [*self.program, "node", "--config", str(self.file), "--kubelet-dir", str(self.kubelet), *self.flags]
         script = " && ".join([*self.mounts, f"exec {shlex.join(words)}"])
         argv = ["unshare", *self.namespaces, "sh", "-c", script] if self.mounts else words
-        self.process = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        self.start(argv, ROOT)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-        try:
-            status = self.process.wait(20)
-        finally:
-            self.process.kill()
-            self.process.wait()
-            self._reader.join()
-            assert self.process.stderr
-            self.process.stderr.close()
+        status = self.end()
         assert status == self.status, "\n".join(self.said)
 
     def says(self, words: str, seconds: float = 10.0) -> str:
@@ -75,11 +61,3 @@ class NodeProcess:
         before = self.status_of("voluntary_ctxt_switches")
         time.sleep(seconds)
         return self.status_of("voluntary_ctxt_switches") == before
-
-    def reload(self) -> None:
-        os.kill(self.process.pid, signal.SIGHUP)
-
-    def _read(self) -> None:
-        assert self.process.stderr
-        for line in self.process.stderr:
-            self.said.append(line.removesuffix("\n"))

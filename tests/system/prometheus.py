@@ -2,10 +2,7 @@
 
 import json
 import re
-import signal
 import socket
-import subprocess
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -14,6 +11,7 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 import yaml
+from daemons import Daemon
 from shipped import PROMETHEUS, RULES
 
 # How often it reads, and how long it waits for a page: a machine with much to do takes its time.
@@ -35,12 +33,12 @@ def example() -> dict[str, Any]:
     return read
 
 
-class Prometheus:
-    """It runs from its start, until its ``with`` ends, on a port of the loopback."""
+class Prometheus(Daemon):
+    """It runs until its ``with`` ends, on a port of the loopback."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
+        super().__init__()
         self.programs, self.folder = programs, folder
-        self.said = list[str]()
         quick = [rule | {"for": LASTING} for rule in rules()]
         (folder / RULES.name).write_text(json.dumps({"groups": [{"name": "hpn", "rules": quick}]}))
 
@@ -51,9 +49,6 @@ class Prometheus:
         config["scrape_configs"][0]["static_configs"] = list(targets)
         (self.folder / PROMETHEUS.name).write_text(json.dumps(config))
 
-    def reload(self) -> None:
-        self.process.send_signal(signal.SIGHUP)
-
     def __enter__(self) -> Self:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -61,21 +56,11 @@ class Prometheus:
             *(str(self.programs / "prometheus"), f"--config.file={self.folder / PROMETHEUS.name}"),
             *(f"--storage.tsdb.path={self.folder / 'data'}", f"--web.listen-address={self.address}"),
         ]
-        self.process = subprocess.Popen(argv, cwd=self.folder, stderr=subprocess.PIPE, text=True)
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        self.start(argv, self.folder)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(20)
-        finally:
-            self.process.kill()
-            self.process.wait()
-            self._reader.join()
-            assert self.process.stderr
-            self.process.stderr.close()
+        self.end()
 
     def ready(self) -> bool:
         try:
@@ -102,8 +87,3 @@ class Prometheus:
     def fire(self, names: Sequence[str]) -> bool:
         """Whether all of them are raised."""
         return set(names) <= {name for name, alert in self.alerts().items() if alert["state"] == "firing"}
-
-    def _read(self) -> None:
-        assert self.process.stderr
-        for line in self.process.stderr:
-            self.said.append(line.removesuffix("\n"))
