@@ -74,9 +74,10 @@ def test_one_is_woken(agent: Agent) -> None:
         agent.ask()
         time.sleep(0.002)
     firsts, alls = zip(*((a - b, c - d) for (a, c), (b, d) in zip(all_woken(), before, strict=True)), strict=True)
-    # The second may be asked while the first is not back yet.
+    # The second may be asked while the first is not back yet.  And a thread that had no processor meanwhile finds the
+    # next request there when it would have slept.
     assert max(firsts) < 100
-    assert (min(alls) < 100, max(alls) >= 200) == (True, True)
+    assert (min(alls) < 100, max(alls) >= 50) == (True, True)
 
 
 def test_one_that_hangs_delays_nobody(agent: Agent) -> None:
