@@ -22,6 +22,7 @@ A container runtime runs this program; a person has little to run by hand.
   hpn gids        show the GIDs of RDMA devices, as show_gids does; --json
   hpn devinfo     show RDMA devices and their ports, as ibv_devinfo does; -v, -d DEVICE, --json
   hpn gc          undo what dead pods left: attachments and addresses; --dry-run
+  hpn top         show RDMA traffic as it goes: per device, per pod; -l, --count N, --json
   hpn agent       answer CNI requests from a warm process (hpn agent help)
   hpn node        offer the node's devices to kubelet (hpn node --help)
   hpn install     put this program, its names and units in their places; --root DIR, --no-units, --dry-run
@@ -54,6 +55,7 @@ COMMANDS: Final = {
     "gc": "ctl.collection",
     "gids": "ctl.gids",
     "devinfo": "ctl.devinfo",
+    "top": "ctl.traffic.top",
     "install": "ctl.installation.install",
     "uninstall": "ctl.installation.uninstall",
 }

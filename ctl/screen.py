@@ -6,6 +6,7 @@ for grep and for a ticket, and nobody waits for rich's import.
 
 import io
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,12 @@ _STYLES: Final = {
 _PATIENCE: Final = 1.0  # seconds of work before a bar is shown
 
 
+class Alarm(str):
+    """A cell that is drawn as what is wrong, whatever it says."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Table:
     """Columns: a header, and rows that are as long as it is."""
@@ -42,6 +49,32 @@ def text(parts: Iterable[Table | str]) -> str:
     What cannot be printed stands there as an escape: names may come from a pod, and a terminal would obey them.
     """
     return _drawn(parts) if os.isatty(1) else "".join(f"{line}\n" for part in parts for line in _plain(part))
+
+
+def show(words: str) -> None:
+    """Write it to stdout at once: for a command that goes on until it is stopped."""
+    sys.stdout.write(words)
+    sys.stdout.flush()
+
+
+def show_over(line: str) -> None:
+    """Show a line: on a terminal in the place of the one before, elsewhere below it."""
+    show(f"\r{line}" if os.isatty(1) else f"{line}\n")
+
+
+def live(frames: Iterable[Sequence[Table | str]]) -> None:
+    """Show frames as they come: on a terminal each in the place of the one before, elsewhere one below the other."""
+    if not os.isatty(1):
+        for frame in frames:
+            show(text([*frame, ""]))
+        return
+    from rich.console import Console  # noqa: PLC0415  # only a terminal waits for it
+    from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    with Live(console=Console(), auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as drawn:
+        for frame in frames:
+            drawn.update(Text.from_ansi(text(frame)), refresh=True)
 
 
 def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
@@ -109,5 +142,7 @@ def _draw(console: "Console", table: Table) -> None:
 
 
 def _style(cell: str) -> str:
+    if isinstance(cell, Alarm):
+        return "bold red"
     words = cell.lower().replace(",", " ").split()
     return _STYLES.get(words[0], "") if words else ""

@@ -1,0 +1,103 @@
+"""What one RDMA port has counted since the driver was loaded: octets, packets, errors, under whichever names its driver
+gives them.
+
+Octets are in one of three places.  ``counters/port_*_data`` counts words of four octets (InfiniBand 16.1.3.5), on mlx5
+also for RoCE and per VF.  Other drivers count octets in hw_counters.  soft-RoCE counts none.  Then the interface below
+it says how much it carried, and that is more than RDMA where it carries anything else.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cni.kernel import sysfs
+from node.metrics.ports import Port
+
+# Of received and of sent octets: names that drivers use, and the octets in one of what they count.
+_BYTES: Final = (
+    (("port_rcv_data", "port_xmit_data"), 4),  # mlx5, mlx4, hfi1
+    (("rx_bytes_cnt", "tx_bytes_cnt"), 1),  # erdma, in the kernel
+    (("hw_rx_bytes_cnt", "hw_tx_bytes_cnt"), 1),  # erdma, the vendor's
+    (("rx_bytes", "tx_bytes"), 1),  # bnxt_re, efa
+)
+_PACKETS: Final = (
+    ("port_rcv_packets", "port_xmit_packets"),
+    ("rx_packets_cnt", "tx_packets_cnt"),
+    ("hw_rx_packets_cnt", "hw_tx_packets_cnt"),
+    ("rx_pkts", "tx_pkts"),
+    ("rcvd_pkts", "sent_pkts"),  # rxe
+)
+# What is wrong when it grows; the rest counts work, or what is usual (CNPs, RNR answers that were waited for).
+_ERRORS: Final = re.compile(
+    r"out_of_sequence|out_of_seq_request|packet_seq_err|rcvd_seq_err|implied_nak_seq_err|local_ack_timeout_err"
+    r"|rnr_nak_retry_err|retry_exceeded_err|retry_rnr_exceeded_err|completer_retry_err|send_err|out_of_buffer"
+    r"|roce_adp_retrans(_to)?|rx_icrc_encapsulated|(req|resp)_cqe_error|resp_remote_access_errors|req_transport_retries_exceeded"
+    r"|port_rcv_errors|port_rcv_remote_physical_errors|port_xmit_discards|symbol_error|link_downed|link_error_recovery"
+    r"|local_link_integrity_errors|excessive_buffer_overrun_errors|VL15_dropped"
+    r"|(hw_)?((rx|tx)_)?(disable_drop|bps_limit_drop|pps_limit_drop)_cnt|(rx|tx)_.*_(errors|discards|drops)"
+)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a port has counted: octets, packets, and errors by their names.
+
+    - ``netdev``: the interface that counted the octets, where the RDMA device does not.
+    - ``known``: whether anybody counts octets.
+    """
+
+    rx_bytes: int = 0
+    tx_bytes: int = 0
+    rx_packets: int = 0
+    tx_packets: int = 0
+    errors: Mapping[str, int] = field(default_factory=dict)
+    netdev: str = ""
+    known: bool = True
+
+
+def read(port: Port, root: Path) -> Totals:
+    """What the port has counted by now.  ``root`` is the /sys in which its interface may be."""
+    found = port.counters()
+    errors = {name: value for name, value in sorted(found.items()) if _ERRORS.fullmatch(name)}
+    rx_packets, tx_packets = _pair(found, _PACKETS) or (0, 0)
+    for names, octets in _BYTES:
+        if pair := _pair(found, [names]):
+            return Totals(pair[0] * octets, pair[1] * octets, rx_packets, tx_packets, errors)
+    netdev = _netdev(port, root)
+    if not netdev:
+        return Totals(0, 0, rx_packets, tx_packets, errors, known=False)
+    statistics = root / "class/net" / netdev / "statistics"
+    rx, tx = _number(statistics / "rx_bytes"), _number(statistics / "tx_bytes")
+    return Totals(rx, tx, rx_packets, tx_packets, errors, netdev)
+
+
+def _pair(found: Mapping[str, int], names: Sequence[tuple[str, str]]) -> tuple[int, int] | None:
+    """The first two counters that are both there."""
+    return next(((found[rx], found[tx]) for rx, tx in names if rx in found and tx in found), None)
+
+
+def _netdev(port: Port, root: Path) -> str:
+    """The interface of a port, if it is in the namespace of that /sys; empty if not.
+
+    An RDMA device names its interface wherever that is.  One of the same name may be here, so the MAC has to agree with
+    the GUID that the device has made of it (addrconf_addr_eui48).
+    """
+    name = sysfs.line(f"{port.path}/gid_attrs/ndevs/0")
+    mac = sysfs.line(root / "class/net" / name / "address") if name and "/" not in name else ""
+    guid = sysfs.line(f"{port.path}/gids/0").replace(":", "")[16:]
+    return name if mac and guid == _eui64(mac) else ""
+
+
+def _eui64(mac: str) -> str:
+    octets = mac.split(":")
+    if len(octets) != 6:
+        return ""
+    octets[0] = f"{int(octets[0], 16) ^ 2:02x}"
+    return "".join([*octets[:3], "ff", "fe", *octets[3:]])
+
+
+def _number(path: Path) -> int:
+    text = sysfs.line(path)
+    return int(text) if text.isdecimal() else 0

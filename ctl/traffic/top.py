@@ -1,0 +1,180 @@
+"""hpn top: RDMA traffic as it goes, per device and per pod."""
+
+import argparse
+import json
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from itertools import repeat
+from pathlib import Path
+from typing import Final
+
+from cni.kernel import sysfs
+from cni.protocol.errors import BadEnvironment
+from ctl.screen import Alarm, Table, live, show, show_over
+from ctl.traffic import words as say
+from ctl.traffic.rates import Course, Rates, behind, between, sparkline
+from ctl.traffic.sampling import Name, Sample, Seen, sample
+
+_SHOWN: Final = 30  # samples in a sparkline
+_HEADER: Final = ("POD", "RDMA/PORT", "STATE", "RX", "TX", "RX p/s", "TX p/s", "COURSE", "RAILS", "ERRORS")
+_EXAMPLE: Final = """\
+example:
+  hpn top                       all ports, once a second
+  hpn top default/train-0       those that this pod has
+  hpn top mlx5_0 -l             one device: a line a second, and a summary on Ctrl-C
+  hpn top --count 1 --json      one sample for a script"""
+
+# A sample, the rates since the one before it by the names of the ports, and the seconds between the two.
+Step = tuple[Sample, dict[Name, Rates], float]
+
+
+def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
+    """Show the traffic until Ctrl-C, or ``--count`` samples of it; what is left to print, and the exit status.
+
+    Raises BadEnvironment if no RDMA device is as asked for.
+    """
+    options = _parser().parse_args(words)
+    remarks = dict[str, None]()
+
+    def read() -> Sample:
+        return sample(set(options.what), remarks.setdefault, root)
+
+    first = read()
+    _complain(first, options, remarks)
+    steps = _steps(first, options.interval, options.count, read)
+    try:
+        if options.l:
+            return _line_by_line(steps), 0
+        if options.json:
+            for step in steps:
+                show(_document(step))
+        else:
+            live(_frames(steps, remarks))
+    except KeyboardInterrupt:
+        pass
+    return "", 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hpn top", description="Show RDMA traffic as it goes.", epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("what", nargs="*", metavar="DEVICE|POD", help="an RDMA device, or a pod (default: all)")
+    parser.add_argument("-l", action="store_true", help="one device, a line for each sample, a summary at the end")
+    parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="between samples; default 1")
+    parser.add_argument("--count", type=_number, default=0, metavar="N", help="stop after N samples")
+    parser.add_argument("--json", action="store_true", help="a JSON document for each sample, each on a line")
+    return parser
+
+
+def _seconds(word: str) -> float:
+    if (value := float(word)) < 0.1:
+        raise ValueError(word)
+    return value
+
+
+def _number(word: str) -> int:
+    if (value := int(word)) < 1:
+        raise ValueError(word)
+    return value
+
+
+def _steps(first: Sample, interval: float, count: int, read: Callable[[], Sample]) -> Iterator[Step]:
+    """Samples, one per interval, and what went through since the one before; for ever, if ``count`` is 0."""
+    before, due = first, first.at
+    for _ in range(count) if count else repeat(None):
+        # Not from sample to sample, which would add up what each takes.
+        due = max(due + interval, time.monotonic() - interval)
+        time.sleep(max(due - time.monotonic(), 0.0))
+        after = read()
+        seconds = after.at - before.at
+        yield after, {name: _rates(before, name, seen, seconds) for name, seen in after.ports.items()}, seconds
+        before = after
+
+
+def _complain(found: Sample, options: argparse.Namespace, remarks: Iterable[str]) -> None:
+    """Raise BadEnvironment if there is nothing to show, or too much."""
+    if not found.ports:
+        seen = "; ".join(remarks) or "hpn devices shows what is here"
+        what = f"{', '.join(options.what)} has no RDMA device" if options.what else "no RDMA device is to be seen"
+        raise BadEnvironment(f"{what}: {seen}")
+    if options.l and len(found.ports) != 1:
+        names = ", ".join("/".join(name) for name in found.ports)
+        raise BadEnvironment(f"-l is for one port, and there are {names}: name one of them")
+
+
+def _rates(before: Sample, name: Name, seen: Seen, seconds: float) -> Rates:
+    """A port that was not there before has carried nothing that anybody saw."""
+    old = before.ports.get(name)
+    return between(old.totals, seen.totals, seconds) if old else Rates()
+
+
+def _line_by_line(steps: Iterator[Step]) -> str:
+    """The layout of vnstat -l, which eadm stat -l has too; the summary, for the end."""
+    courses, name, seconds = [Course()] * 4, "", 0.0
+    try:
+        for after, rates, passed in steps:
+            if not name:
+                name = next(iter(after.ports))[0]
+                show(f"Monitoring {name}...    (press CTRL-C to stop)\n\n")
+            now = next(iter(rates.values()), Rates())
+            show_over(say.now(datetime.now(), now))  # noqa: DTZ005  # the clock on the wall, as vnstat has it
+            seconds += passed
+            courses = [one.with_one(rate, passed) for one, rate in zip(courses, now.directions, strict=True)]
+    except KeyboardInterrupt:
+        pass
+    lines = say.summary(name, (courses[0], courses[1]), (courses[2], courses[3]), seconds) if name else ()
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _document(step: Step) -> str:
+    after, rates, seconds = step
+    ports = [
+        {"device": name[0], "port": int(name[1]), "state": seen.state, "pod": seen.pod, "netdev": seen.totals.netdev,
+         "counted": seen.totals.known, **asdict(rates[name])}
+        for name, seen in after.ports.items()
+    ]  # fmt: skip
+    return json.dumps({"time": time.time(), "seconds": seconds, "ports": ports}) + "\n"
+
+
+def _frames(steps: Iterator[Step], remarks: dict[str, None]) -> Iterator[list[Table | str]]:
+    """A table for each step, with how each port went on, and with the errors since the first."""
+    courses = defaultdict[Name, deque[float]](lambda: deque(maxlen=_SHOWN))
+    errors = defaultdict[Name, Counter[str]](Counter)
+    for after, rates, _ in steps:
+        rows = []
+        for name, seen in after.ports.items():
+            now = rates[name]
+            courses[name].append(now.rx + now.tx)
+            errors[name].update(now.errors)
+            rails = [rates[other].tx for other, one in after.ports.items() if one.owner == seen.owner]
+            low = behind(now.tx, rails)
+            row = _row(name, seen, now, sparkline(courses[name]))
+            rows.append((*row, f"{low:.2f} of median" if low is not None else "-", _errors(errors[name], now)))
+        yield [Table(_HEADER, rows), *_notes(after), *remarks]
+
+
+def _row(name: Name, seen: Seen, now: Rates, course: str) -> tuple[str, ...]:
+    carried = (say.bits(now.rx), say.bits(now.tx)) if seen.totals.known else ("-", "-")
+    return (
+        seen.pod or "-", "/".join(name), seen.state, *carried, f"{now.rx_packets:.0f}", f"{now.tx_packets:.0f}", course
+    )  # fmt: skip
+
+
+def _errors(counted: Counter[str], now: Rates) -> str:
+    """All since the start; an alarm where one of them has just grown."""
+    cell = ", ".join(f"{name} +{number}" for name, number in sorted(counted.items())) or "-"
+    return Alarm(cell) if now.errors else cell
+
+
+def _notes(after: Sample) -> Iterator[str]:
+    """What the numbers are not."""
+    for (device, port), seen in after.ports.items():
+        if seen.totals.netdev:
+            yield f"{device}/{port} counts no octets: these are all that {seen.totals.netdev} carried, RDMA or not"
+        elif not seen.totals.known:
+            yield f"{device}/{port}: its driver counts no octets"
