@@ -5,7 +5,6 @@ NotifyRegistrationStatus, GetDevicePluginOptions, ListAndWatch.  A plugin's devi
 """
 
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -62,9 +61,8 @@ class Kubelet:
     def numa(self, resource: str, one: str) -> list[int]:
         return [node.ID for node in self._devices[resource][one].topology.nodes]
 
-    def until(self, resource: str, devices: dict[str, bool] | None, seconds: float = 5.0) -> float:
-        """Wait until the resource has these devices, None for that it is not there; how many seconds that took."""
-        began = time.monotonic()
+    def until(self, resource: str, devices: dict[str, bool] | None, seconds: float = 60.0) -> None:
+        """Wait until the resource has these devices, None for that it is not there."""
         with self._changed:
             there = self._changed.wait_for(
                 lambda: (
@@ -75,7 +73,6 @@ class Kubelet:
                 seconds,
             )
         assert there, f"{resource} has {self.devices(resource)}, and not {devices}, after {seconds} s"
-        return time.monotonic() - began
 
     def allocate(self, resource: str, *ids: str) -> plugins.ContainerAllocateResponse:
         """Raises grpc.RpcError."""

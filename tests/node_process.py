@@ -43,7 +43,7 @@ class NodeProcess(Daemon):
         status = self.end()
         assert status == self.status, "\n".join(self.said)
 
-    def says(self, words: str, seconds: float = 10.0) -> str:
+    def says(self, words: str, seconds: float = 60.0) -> str:
         """Wait for a line that has these words."""
         return str(until(lambda: next((line for line in self.said if words in line), ""), seconds))
 

@@ -277,7 +277,7 @@ def leases(directory: Path, network: str = "*") -> list[dict[str, Any]]:
     return [lease for line in lines if line.strip() and "schema" not in (lease := json.loads(line))]
 
 
-def until(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait until the condition is true, and return its value: the kernel does some things in its own time."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

@@ -89,8 +89,8 @@ def bare(cluster: Cluster, tree: Path) -> Iterator[Cluster]:
     cluster.kubectl("uncordon", "--selector=kubernetes.io/os=linux")
     cluster.delete("deployments,jobs,pods", "--all", "--namespace=default")
     kubectl(cluster, tree, typed("As a DaemonSet")[-1].replace("delete", "delete --ignore-not-found"))
-    until(lambda: not daemons(cluster), "the DaemonSet's pods to end", 60, 0.2)
-    until(lambda: set(offered(cluster).values()) <= {"0"}, "its resource to go", 60, 0.2)
+    until(lambda: not daemons(cluster), "the DaemonSet's pods to end", 120, 0.2)
+    until(lambda: set(offered(cluster).values()) <= {"0"}, "its resource to go", 120, 0.2)
     for node in cluster.nodes.values():
         cluster.unload(node, *(f"{NAME}:{tag}" for tag in TAGS))
         node.run("umount", "/usr/local/sbin")
@@ -127,7 +127,7 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
     with (tree / "packaging" / "kubernetes" / "kustomization.yaml").open("a") as kustomization:
         kustomization.write(metrics())
     kubectl(bare, tree, apply)
-    until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 30, 0.2)
+    until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
     (first,) = (one for one in sections(PAGE) if one.title == "From nothing to two pods with RDMA")
     for block in first.blocks:
         if block.kind.startswith("yaml "):
@@ -142,8 +142,8 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
     containers = bare.containers("a", "b")
 
     kubectl(bare, tree, remove)
-    until(lambda: not daemons(bare), "the DaemonSet's pods to end", 60, 0.2)
-    until(lambda: set(offered(bare).values()) == {"0"}, "kubelet to have nothing to give", 30, 0.2)
+    until(lambda: not daemons(bare), "the DaemonSet's pods to end", 120, 0.2)
+    until(lambda: set(offered(bare).values()) == {"0"}, "kubelet to have nothing to give", 120, 0.2)
     assert bare.containers("a", "b") == containers
     pings(bare)
     bare.delete("pod", "a", "b", "--grace-period=1")
@@ -156,7 +156,7 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
 def crowd(bare: Cluster, tree: Path) -> Cluster:
     """The DaemonSet, and a dozen pods that stay."""
     kubectl(bare, tree, typed("As a DaemonSet")[0])
-    until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 30, 0.2)
+    until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
     plugin = {"type": "hpn", "master": "rail0", "ipam": {"type": "hpn-ipam", "subnet": "10.56.0.0/24"}}
     networks = [manifests.network("device", plugin, resource=RESOURCE), manifests.network("plain", plugin)]
     bare.apply(*networks, staying())

@@ -78,7 +78,7 @@ def offering(cluster: Cluster) -> Iterator[Cluster]:
 def await_offer(cluster: Cluster, allocatable: str) -> None:
     """Until both nodes have so much to give of what is offered last, as the API server has it."""
     for name in cluster.nodes:
-        until(lambda name=name: amounts(cluster, name, "vhost")[1] == allocatable, f"{name} to tell", 60, 0.2)
+        until(lambda name=name: amounts(cluster, name, "vhost")[1] == allocatable, f"{name} to tell", 120, 0.2)
 
 
 def amounts(cluster: Cluster, node: str, resource: str) -> tuple[str, str]:
@@ -146,13 +146,13 @@ def test_events_of_pods(offering: Cluster) -> None:
 
     try:
         with something_wrong(ill, bare):
-            until(lambda: amounts(offering, "node1", "rail1") == ("100", "0"), "rail1 to be unhealthy", 30, 0.2)
+            until(lambda: amounts(offering, "node1", "rail1") == ("100", "0"), "rail1 to be unhealthy", 120, 0.2)
             offering.apply(*pods())
             offering.wait("Ready", "pod/ends")
-            until(lambda: all("FailedKillPod" in row for row in missing()), "the events", 60, 1)
+            until(lambda: all("FailedKillPod" in row for row in missing()), "the events", 120, 1)
         with without_hpn(ill):
             offering.kubectl("delete", "pod", "ends", "--wait=false")
-            until(lambda: not missing(), "the events", 60, 1)
+            until(lambda: not missing(), "the events", 120, 1)
     except Failed as e:
         e.add_note(
             "\n".join(["not seen:", *missing(), "seen:", *sorted({event for each in said.values() for event in each})])
@@ -188,7 +188,7 @@ def test_a_node_that_is_not_ready(cluster: Cluster) -> None:
         return "" if ready["status"] == "True" else str(ready["message"])
 
     with own_network(node, rail(9)):
-        said = until(message, f"{node.name} to be NotReady", 60, 0.2)
+        said = until(message, f"{node.name} to be NotReady", 120, 0.2)
         assert like.search(said)
     cluster.wait_ready()
 
@@ -202,10 +202,10 @@ def test_hpn_node_stops(offering: Cluster) -> None:
     assert second.returncode
     assert "another hpn node (process " in second.stderr
     node.service("node").stop()
-    until(lambda: amounts(offering, "node1", "rail0") == ("100", "0"), "nothing to give", 20, 0.2)
+    until(lambda: amounts(offering, "node1", "rail0") == ("100", "0"), "nothing to give", 120, 0.2)
     assert offering.containers("has"), "who has it keeps it"
     node.service("node").start()
-    until(lambda: amounts(offering, "node1", "rail0") == ("100", "100"), "all to give", 20, 0.2)
+    until(lambda: amounts(offering, "node1", "rail0") == ("100", "100"), "all to give", 120, 0.2)
 
 
 def test_a_reboot_without_hpn_node(offering: Cluster) -> None:
@@ -216,4 +216,4 @@ def test_a_reboot_without_hpn_node(offering: Cluster) -> None:
     node = offering.nodes["node2"]
     node.power_cut()
     offering.boot(node)
-    until(lambda: any(map(row.search, events(offering, "had"))), "the pod to be refused", 60, 0.5)
+    until(lambda: any(map(row.search, events(offering, "had"))), "the pod to be refused", 120, 0.5)

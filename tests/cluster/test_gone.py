@@ -54,7 +54,7 @@ def started() -> Iterator[tuple["subprocess.Popen[str]", Path]]:
             yield process, Path(folder)
         finally:
             process.kill()
-    until(lambda: not [pid for pid in pids if Path("/proc", pid).exists()], "its processes to go", 20)
+    until(lambda: not [pid for pid in pids if Path("/proc", pid).exists()], "its processes to go", 120)
 
 
 def left(folder: Path) -> list[Path]:
@@ -67,7 +67,7 @@ def test_the_starter_is_ended(whole: Cluster, end: signal.Signals) -> None:
     with started() as (process, folder):
         process.send_signal(end)
         process.wait()
-        until(lambda: not left(folder), f"{folder} to go", 20)
+        until(lambda: not left(folder), f"{folder} to go", 120)
     assert left(whole.folder), "another cluster is not touched"
 
 

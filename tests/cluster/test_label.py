@@ -81,7 +81,7 @@ def await_meaning(cluster: Cluster, networks: str, known: str, **labels: str) ->
         refused = refusal(cluster, wrong)
         return gained(kept)[0] == networks and (known in refused if known else refused == "")
 
-    until(so, f"the label to mean {networks or 'nothing'}", 30, 0.2)
+    until(so, f"the label to mean {networks or 'nothing'}", 120, 0.2)
 
 
 def apply(cluster: Cluster) -> None:
@@ -184,7 +184,7 @@ def test_the_policy_that_gives_is_missing(label: Cluster) -> None:
     label.delete("mutatingadmissionpolicybinding", "hpn-label")
     try:
         *_, row = refusals()
-        until(lambda: row.search(refusal(label, labelled())), "it to be noticed", 30, 0.2)
+        until(lambda: row.search(refusal(label, labelled())), "it to be noticed", 120, 0.2)
         assert refusal(label, manifests.pod("a")) == ""
     finally:
         apply(label)
@@ -225,7 +225,7 @@ def offering(cluster: Cluster) -> Iterator[Cluster]:
     for node in cluster.nodes.values():
         services.offer(node, one).start()
     for name in cluster.nodes:  # the scheduler may still have what another test's kubelet said
-        until(lambda name=name: allocatable(cluster, name) == "2", f"{name} to tell", 60, 0.2)
+        until(lambda name=name: allocatable(cluster, name) == "2", f"{name} to tell", 120, 0.2)
     cluster.kubectl("apply", "--filename=-", stdin=page("From nothing to two pods with RDMA")["yaml network.yaml"])
     yield cluster
     cluster.delete("deployment", "b", "--namespace=default", "--cascade=foreground")

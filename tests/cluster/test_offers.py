@@ -62,12 +62,12 @@ def test_a_peers_file_where_that_program_has_it(cluster: Cluster, node: Host) ->
     """A resource for which there is nothing is there, with 0, and the log says what nobody else does."""
     write(node, PEERS, json.dumps(NOTHING))
     node.service("offers").start()
-    until(lambda: allocatable(cluster).get("intel.com/none") == "0", "the resource to be known", 30)
+    until(lambda: allocatable(cluster).get("intel.com/none") == "0", "the resource to be known", 120)
     log = node.service("offers").log.read_text()
     assert "resourceList[0].color is passed over, there and here" in log
     assert "intel.com/none (resourceList[0]) finds no device on this node" in log
     cluster.apply(manifests.pod("a", resources={"intel.com/none": 1}))
-    until(lambda: "Insufficient intel.com/none" in why_pending(cluster, "a"), "the scheduler to say why", 30)
+    until(lambda: "Insufficient intel.com/none" in why_pending(cluster, "a"), "the scheduler to say why", 120)
 
 
 def test_ours_goes_before_it(cluster: Cluster, node: Host) -> None:
@@ -75,7 +75,7 @@ def test_ours_goes_before_it(cluster: Cluster, node: Host) -> None:
     write(node, PEERS, json.dumps(NOTHING))
     write(node, OURS, RAIL)
     node.service("offers").start()
-    until(lambda: allocatable(cluster).get("example.com/rail0") == "1", "the device to be allocatable", 30)
+    until(lambda: allocatable(cluster).get("example.com/rail0") == "1", "the device to be allocatable", 120)
     assert not [name for name in allocatable(cluster) if name.startswith("example_com")]
     assert 'resources[1] "example_com/rail1": kubelet takes a prefix only if' in node.service("offers").log.read_text()
     cluster.apply(manifests.network("rail0", PLUGIN, resource="example.com/rail0"))
@@ -84,7 +84,7 @@ def test_ours_goes_before_it(cluster: Cluster, node: Host) -> None:
         if name == "a":
             cluster.wait("Ready", "pod/a")
     assert "hpn0" in cluster.execute("a", "ip", "link", "show", "hpn0")
-    until(lambda: "Insufficient example.com/rail0" in why_pending(cluster, "b"), "the scheduler to say why", 30)
+    until(lambda: "Insufficient example.com/rail0" in why_pending(cluster, "b"), "the scheduler to say why", 120)
     checked = node.run("/opt/cni/bin/hpn", "node", "--check", OURS, check=False)
     assert checked.returncode == 1
     assert ["example.com/rail0", "1", "rail0", "netdev"] in [line.split()[:4] for line in checked.stdout.splitlines()]

@@ -25,8 +25,8 @@ def node(cluster: Cluster) -> Iterator[Host]:
     at_boot = one.at_boot
     service.start()
     # The scheduler has what kubelet told the API server some seconds ago, perhaps of another test's hpn node.
-    until(lambda: known(one), "kubelet to know the devices", 30)
-    until(lambda: allocatable(cluster) == DEVICES, "the devices to be allocatable", 30)
+    until(lambda: known(one), "kubelet to know the devices", 120)
+    until(lambda: allocatable(cluster) == DEVICES, "the devices to be allocatable", 120)
     yield one
     cluster.delete("pods", "--all", "--namespace=default")
     one.at_boot = at_boot
@@ -53,8 +53,8 @@ def known(node: Host) -> bool:
 def seconds_until_known(node: Host, since: float) -> float:
     """From kubelet's socket for device plugins, which is its first, until it would give a device."""
     socket = node.path("/var/lib/kubelet/device-plugins/kubelet.sock")
-    until(lambda: socket.is_socket() and socket.stat().st_ctime >= since, "kubelet's socket", 60, 0.01)
-    until(lambda: known(node), "kubelet to know the devices", 60, 0.01)
+    until(lambda: socket.is_socket() and socket.stat().st_ctime >= since, "kubelet's socket", 120, 0.01)
+    until(lambda: known(node), "kubelet to know the devices", 120, 0.01)
     return time.time() - socket.stat().st_ctime
 
 
@@ -100,13 +100,13 @@ def test_the_plugin_restarts(cluster: Cluster, node: Host) -> None:
     before = cluster.containers("a")
     for end in (node.service("node").stop, node.service("node").kill):
         end()
-        until(lambda: not known(node), "kubelet to know that the plugin is gone", 10)
+        until(lambda: not known(node), "kubelet to know that the plugin is gone", 120)
         began = time.monotonic()
         node.service("node").start()
-        until(lambda: known(node), "kubelet to know the devices again", 30, 0.01)
+        until(lambda: known(node), "kubelet to know the devices again", 120, 0.01)
         # A look of kubelet's at its list of plugins each second, and the program's start.
         assert time.monotonic() - began < 5
-    until(lambda: allocatable(cluster) == DEVICES, "the devices to be allocatable again", 30)
+    until(lambda: allocatable(cluster) == DEVICES, "the devices to be allocatable again", 120)
     cluster.apply(holder("b"))
     cluster.wait("Ready", "pod/b")
     assert cluster.containers("a") == before
@@ -130,7 +130,7 @@ def test_a_pod_over_a_power_cut(cluster: Cluster, node: Host, late: float) -> No
     taken = seconds_until_known(node, since)
     cluster.wait_ready()
     if late:
-        until(lambda: cluster.get("pod", "a")["status"]["phase"] == "Failed", "the pod to be refused", 60)
+        until(lambda: cluster.get("pod", "a")["status"]["phase"] == "Failed", "the pod to be refused", 120)
         assert cluster.get("pod", "a")["status"]["reason"] == "UnexpectedAdmissionError"
         return
     assert taken < 1

@@ -118,12 +118,12 @@ def offer(machine: Machine) -> None:
     machine.systemctl("start", NODE)
     assert machine.systemctl("is-active", NODE) == "active"
     REGISTRY.mkdir(parents=True)
-    until((REGISTRY / "hpn-example.com_first.sock").is_socket, 20)
+    until((REGISTRY / "hpn-example.com_first.sock").is_socket, 120)
     print("found by kubelet")
 
     configure("second")
     machine.systemctl("reload", NODE)
-    until((REGISTRY / "hpn-example.com_second.sock").is_socket, 20)
+    until((REGISTRY / "hpn-example.com_second.sock").is_socket, 120)
     assert not (REGISTRY / "hpn-example.com_first.sock").exists()
     print("reloaded")
     make_ready(machine)
@@ -190,10 +190,10 @@ def make_ready(machine: Machine) -> None:
     configure("second", pfs=[rule], rdmaNamespaces="exclusive")
     machine.systemctl("reload", NODE)
     pf = Path("/sys/class/net/rail0/device").resolve()
-    until(lambda: (pf / "sriov_numvfs").read_text() == "2\n", 60)
+    until(lambda: (pf / "sriov_numvfs").read_text() == "2\n", 120)
     option = Path("/etc/modprobe.d/hpn-node.conf")
-    until(lambda: machine.run("cat", str(option)).stdout.endswith("options ib_core netns_mode=N\n"), 60)
-    until(lambda: trusted(machine) == [True, True], 60)
+    until(lambda: machine.run("cat", str(option)).stdout.endswith("options ib_core netns_mode=N\n"), 120)
+    until(lambda: trusted(machine) == [True, True], 120)
     inside = ("nsenter", "-m", "-t", machine.systemctl("show", "-p", "MainPID", "--value", NODE), "test", "-w")
     may = [pf / "sriov_numvfs", "/sys/bus/pci/drivers/igbvf/bind", option]
     may_not = [

@@ -122,7 +122,7 @@ def test_a_pf_itself(node: Node, make_pod: Callable[[], Pod]) -> None:
     assert (error["code"], "no network interface" in error["msg"]) == (101, True)
     assert node.refused("ADD", make_pod(), conf)["code"] in (101, 109)
     node.ok("DEL", pod, conf)
-    until(lambda: netdev(OTHER_PF)["operstate"] == before["operstate"], 20)
+    until(lambda: netdev(OTHER_PF)["operstate"] == before["operstate"], 120)
     assert netdev(OTHER_PF) == before
 
 
@@ -196,7 +196,7 @@ def test_bpf_programs_stay_behind(node: Node, pod: Pod, name: str, way: str) -> 
         assert attached(name) == []
     finally:
         os.close(holder)
-    until(lambda: netdev(name) == before, 20)
+    until(lambda: netdev(name) == before, 120)
 
 
 @pytest.mark.parametrize("altname", ["before", "hpn0"])
@@ -209,7 +209,7 @@ def test_altnames_and_flags_come_back(node: Node, pod: Pod, altname: str) -> Non
         node.ok("ADD", pod)
         pod.ip("link", "set", "hpn0", "promisc", "off")
         node.ok("DEL", pod)
-        until(lambda: netdev()["operstate"] == before["operstate"], 20)
+        until(lambda: netdev()["operstate"] == before["operstate"], 120)
         assert netdev() == before
     finally:
         ip("link", "set", NAME, "promisc", "off", "down")

@@ -210,7 +210,7 @@ def test_a_vf_is_reset_in_the_pod(node: Node, pod: Pod) -> None:
     assert node.checked(pod, node.conf(), result).exit_code == 0
     node.ok("DEL", pod)
     node.ok("ADD", pod)
-    until(lambda: "LOWER_UP" in (pod.link() or {})["flags"], 20)
+    until(lambda: "LOWER_UP" in (pod.link() or {})["flags"], 120)
     node.ok("DEL", pod)
 
 

@@ -1,5 +1,6 @@
 """hpn node with real VFs and RDMA devices: what kubelet is told of them, and a pod's VF from Allocate to DEL."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ RAIL0, HCA = "example.com/rail0", "rdma/hca"
 VFS: dict[str, Any] = {"name": RAIL0, "kind": "vf", "selectors": {"pfNames": [PF]}}
 SHARED: dict[str, Any] = {"name": HCA, "kind": "shared", "count": 2, "selectors": {"ifNames": [PF]}}
 FATAL = Path("/sys/module/testhca/parameters/fatal")
-SOON = 5.0  # seconds: everything in here is emulated
+SOON = 60.0  # seconds: everything in here is emulated
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_a_pods_vf(kubelet: Kubelet, process: NodeProcess, node: Node, pod: Pod)
     ill = dict.fromkeys(healthy, False)
     uverbs = next(Path(f"/sys/bus/pci/devices/{node.device}/infiniband_verbs").iterdir()).name
     with process:
-        kubelet.until(RAIL0, healthy, 30)
+        kubelet.until(RAIL0, healthy, 120)
         grant = kubelet.allocate(RAIL0, node.device)
         assert grant.envs["PCIDEVICE_EXAMPLE_COM_RAIL0"] == node.device
         assert f'"rdma_dev":"{RDMA}"' in grant.envs["PCIDEVICE_EXAMPLE_COM_RAIL0_INFO"]
@@ -58,11 +59,13 @@ def test_a_pods_vf(kubelet: Kubelet, process: NodeProcess, node: Node, pod: Pod)
         assert kubelet.devices(RAIL0) == healthy
         pod.ip("link", "set", "hpn0", "up")
 
+        began = time.monotonic()
         pull(up=False)
-        assert kubelet.until(RAIL0, ill, 20) > 1
+        kubelet.until(RAIL0, ill, 120)
+        assert time.monotonic() - began > 1
         process.says(f"of example.com/rail0: {PF} has no carrier since 1 s")
         pull(up=True)
-        kubelet.until(RAIL0, healthy, 20)
+        kubelet.until(RAIL0, healthy, 120)
         node.ok("DEL", pod)
         assert kubelet.devices(RAIL0) == healthy
     assert len([line for line in process.said if "healthy" in line]) == 2
@@ -71,7 +74,7 @@ def test_a_pods_vf(kubelet: Kubelet, process: NodeProcess, node: Node, pod: Pod)
 def test_vfs_removed_and_made_anew(kubelet: Kubelet, process: NodeProcess) -> None:
     healthy, address = vfs(), pci(PF)
     with process:
-        kubelet.until(RAIL0, healthy, 30)
+        kubelet.until(RAIL0, healthy, 120)
         Path(f"/sys/bus/pci/devices/{address}/sriov_numvfs").write_text("0")
         try:
             kubelet.until(RAIL0, dict.fromkeys(healthy, False), SOON)
@@ -84,7 +87,7 @@ def test_vfs_removed_and_made_anew(kubelet: Kubelet, process: NodeProcess) -> No
 def test_a_nic_pulled(kubelet: Kubelet, process: NodeProcess) -> None:
     healthy = vfs()
     with process:
-        kubelet.until(RAIL0, healthy, 30)
+        kubelet.until(RAIL0, healthy, 120)
         with Monitor() as monitor:
             address = unplug(monitor, 0)
             try:
@@ -99,7 +102,7 @@ def test_a_driver_unbound(kubelet: Kubelet, process: NodeProcess, node: Node, dr
     """A VF that another driver has is as good as before, unless the resource wants the first."""
     (link,) = ip("link", "show", "dev", NAME)
     with process:
-        kubelet.until(RAIL0, vfs(), 30)
+        kubelet.until(RAIL0, vfs(), 120)
         with driven_by(driver, node.device, link["address"]):
             if not driver:
                 kubelet.until(RAIL0, vfs(node.device), SOON)
@@ -111,20 +114,20 @@ def test_the_port_of_a_shared_hca(kubelet: Kubelet, process: NodeProcess, hca: s
     process.write([SHARED], health={"downAfter": 1, "upAfter": 1})
     healthy = {f"{pci(PF)}-{number}": True for number in range(2)}
     with process:
-        kubelet.until(HCA, healthy, 30)
+        kubelet.until(HCA, healthy, 120)
         pull(up=False)
         try:
-            kubelet.until(HCA, dict.fromkeys(healthy, False), 20)
+            kubelet.until(HCA, dict.fromkeys(healthy, False), 120)
             process.says(f"port 1 of {hca} is DOWN since 1 s")
         finally:
             pull(up=True)
-        kubelet.until(HCA, healthy, 20)
+        kubelet.until(HCA, healthy, 120)
 
 
 def test_failed_firmware(kubelet: Kubelet, process: NodeProcess) -> None:
     healthy = vfs()
     with process:
-        kubelet.until(RAIL0, healthy, 30)
+        kubelet.until(RAIL0, healthy, 120)
         FATAL.write_text(pci(PF))
         try:
             kubelet.until(RAIL0, dict.fromkeys(healthy, False), SOON)

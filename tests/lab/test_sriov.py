@@ -263,7 +263,7 @@ def test_two_pods_reach_each_other(node: Node, make_pod: Callable[[], Pod]) -> N
     one, other = make_pod(), make_pod()
     node.ok("ADD", one)
     node.ok("ADD", other, node.conf(deviceID=pci("rail1v0")))
-    until(lambda: one.ping("10.56.0.3"), 20)
+    until(lambda: one.ping("10.56.0.3"), 120)
     node.ok("DEL", one)
     node.ok("DEL", other, node.conf(deviceID=pci("rail1v0")))
 

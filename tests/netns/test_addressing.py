@@ -214,7 +214,7 @@ def test_an_optimistic_address_is_local_at_once(host: Host, pod: Pod) -> None:
     worker happens to look after that (addrconf_dad_begin)."""
     for n in range(20):
         result = host.ok("ADD", pod, CNI_IFNAME=f"hpn{n}")
-        until(partial(delivered, pod, result["ips"][1]["address"].partition("/")[0]), 0.2)
+        until(partial(delivered, pod, result["ips"][1]["address"].partition("/")[0]), 0.5)
 
 
 def test_an_address_in_use_is_found_when_waiting(host: Host, pod: Pod) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,11 +35,15 @@ def test_a_link_goes_and_comes(process: NodeProcess) -> None:
     process.write([RESOURCE], **SOON)
     with Kubelet(process.kubelet) as kubelet, process:
         kubelet.until(NAME, UP)
+        began = time.monotonic()
         ip("link", "set", "fabric", "down")
-        assert 0.4 < kubelet.until(NAME, DOWN) < 1.5
+        kubelet.until(NAME, DOWN)
+        assert time.monotonic() - began > 0.5
         assert process.says("unhealthy: rail0 of example.com/rail0: rail0 has no carrier since 0.5 s")
+        began = time.monotonic()
         ip("link", "set", "fabric", "up")
-        assert 0.9 < kubelet.until(NAME, UP) < 2
+        kubelet.until(NAME, UP)
+        assert time.monotonic() - began > 1
         assert process.says("healthy again: rail0 of example.com/rail0")
         ip("link", "set", "rail0", "down")
         kubelet.until(NAME, DOWN)
@@ -51,10 +56,10 @@ def test_a_device_goes_and_comes(process: NodeProcess) -> None:
     with Kubelet(process.kubelet) as kubelet, process:
         kubelet.until(NAME, UP)
         ip("link", "delete", "rail0")
-        assert kubelet.until(NAME, DOWN) < 1
+        kubelet.until(NAME, DOWN)
         assert process.says("unhealthy: rail0 of example.com/rail0: it is gone")
         ip("link", "add", "rail0", "up", "type", "veth", "peer", "name", "fabric")
-        assert kubelet.until(NAME, UP) < 1
+        kubelet.until(NAME, UP)
 
 
 @pytest.mark.parametrize("name", ["odd\udcff", "odd\x1b[31m"])
@@ -65,7 +70,7 @@ def test_an_interface_whose_name_is_no_text(process: NodeProcess, name: str) -> 
         there = UP | {"fabric-0": True, "fabric-1": True}
         kubelet.until(NAME, there)
         ip("link", "add", name, "type", "veth", "peer", "name", "far9")
-        assert kubelet.until(NAME, there | {"far9-0": True, "far9-1": True}) < 1
+        kubelet.until(NAME, there | {"far9-0": True, "far9-1": True})
 
 
 def test_a_name_that_a_pod_gave_a_vf(process: NodeProcess) -> None:
@@ -87,7 +92,7 @@ def test_kubelet_comes_later_and_is_restarted(process: NodeProcess) -> None:
         process.says("is not there, so no kubelet has run here")
         for _ in range(2):
             with kubelet:
-                assert kubelet.until(NAME, UP) < 1
+                kubelet.until(NAME, UP)
 
 
 def test_the_configuration_is_read_anew(process: NodeProcess) -> None:
@@ -102,7 +107,7 @@ def test_the_configuration_is_read_anew(process: NodeProcess) -> None:
         kubelet.until(NAME, None)
         kubelet.until("example.com/rail9", {})
         ip("link", "add", "rail9", "type", "veth", "peer", "name", "far9")
-        assert kubelet.until("example.com/rail9", {"rail9-0": True, "rail9-1": True}) < 1
+        kubelet.until("example.com/rail9", {"rail9-0": True, "rail9-1": True})
 
 
 def test_kubelet_refuses(process: NodeProcess) -> None:
@@ -185,4 +190,4 @@ def test_it_sleeps(process: NodeProcess) -> None:
     with Kubelet(process.kubelet) as kubelet, process:
         kubelet.until(NAME, UP)
         assert os.listdir(f"/proc/{process.process.pid}/task") == [str(process.process.pid)]
-        until(lambda: process.sleeps(2), 20)
+        until(lambda: process.sleeps(2), 120)

@@ -39,7 +39,7 @@ def process(host: Host) -> Iterator[NodeProcess]:
 
 def awaited(is_so: Callable[[Samples], bool]) -> Samples:
     """The first page of which this is true."""
-    return until(lambda: next(filter(is_so, [scrape()]), None), 20)
+    return until(lambda: next(filter(is_so, [scrape()]), None), 120)
 
 
 def scrape() -> Samples:
@@ -102,7 +102,7 @@ def test_it_sleeps_between_scrapes_and_stays_small(process: NodeProcess) -> None
         before = process.status_of("VmRSS")
         for _ in range(5):
             scrape()
-        assert until(lambda: process.sleeps(1), 20)
+        assert until(lambda: process.sleeps(1), 120)
         assert process.status_of("VmRSS") < before + 2000
         children = Path(f"/proc/{process.process.pid}/task/{process.process.pid}/children").read_text()
         assert children == ""

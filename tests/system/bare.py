@@ -148,12 +148,12 @@ def booted(scratch: Path, suite: str, *packages: str) -> Iterator[Bare]:
     cgroup = f"hpn-test-{os.getpid()}"
     try:
         with _started(_START + _BOOT, suite, packages, str(scratch), cgroup) as it:
-            until(lambda: it.run("systemctl", "is-system-running").stdout == "running\n", 60)
+            until(lambda: it.run("systemctl", "is-system-running").stdout == "running\n", 120)
             yield it
     finally:
         remove = ["unshare", "--mount", "sh", "-c", _REMOVE, "sh", str(scratch), cgroup]
         # The last process has been killed, and may not be gone yet.
-        until(lambda: subprocess.run(remove, capture_output=True, check=False).returncode == 0, 20)
+        until(lambda: subprocess.run(remove, capture_output=True, check=False).returncode == 0, 120)
 
 
 @contextmanager

@@ -252,11 +252,11 @@ def running(suite: str, package: Path, newer: Path, tmp_path: Path) -> Iterator[
 def test_the_agent_runs_and_is_restarted(running: Node) -> None:
     running.install()
     assert states(running) == ["active", "inactive", "inactive"]
-    until(lambda: answers(running), 60)
+    until(lambda: answers(running), 120)
     assert states(running) == ["active", "active", "inactive"]
     first = agent(running)
     running.install("newer")
-    until(lambda: answers(running), 60)
+    until(lambda: answers(running), 120)
     assert agent(running) not in ("0", first)
     # It was not enabled: there is no configuration of it.
     assert running.machine.run("systemctl", "is-enabled", *UNITS).stdout.split() == ["enabled", "static", "disabled"]
@@ -267,7 +267,7 @@ def test_the_agent_runs_and_is_restarted(running: Node) -> None:
     assert (again.returncode, "disabled" in again.stderr) == (0, True)
     assert states(running) == ["inactive"] * 3
     running.machine.ok("systemctl", "enable", "--now", UNITS[0])
-    until(lambda: answers(running), 60)
+    until(lambda: answers(running), 120)
 
     assert running.dpkg("--purge", "hpn-cni").returncode == 0
     assert states(running) == ["inactive"] * 3

@@ -56,10 +56,10 @@ def test_three_thousand_devices(process: NodeProcess) -> None:
     with process:
         process.says("offers example.com/vf: 3000 units", 60)
         with kubelet:
-            assert kubelet.until(NAME, vfs) < 1
+            kubelet.until(NAME, vfs)
             for times in range(1, 6):
                 process.reload()
-                until(lambda times=times: sum("reads its configuration" in line for line in process.said) == times, 20)
+                until(lambda times=times: sum("reads its configuration" in line for line in process.said) == times, 120)
             assert f'hpn_devices{{resource="{NAME}",state="healthy"}} 3000.0' in scrape(process.folder)
-            until(lambda: process.sleeps(3), 30)
+            until(lambda: process.sleeps(3), 120)
             assert process.status_of("VmRSS") <= MOST

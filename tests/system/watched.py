@@ -127,9 +127,9 @@ def seen(tools: Tools, programs: Path) -> Iterator[Seen]:
         prometheus.configure(*read)
         with ending:
             stack.enter_context(prometheus)
-            until(prometheus.ready, 20)
+            until(prometheus.ready, 120)
             assert attaching.add("hpn0", "hpn1", ipam=OURS) == [0, 0]
-            until(lambda: prometheus.query("sum(up) == 3 and sum(hpn_attachments) == 2"), 20)
+            until(lambda: prometheus.query("sum(up) == 3 and sum(hpn_attachments) == 2"), 120)
             time.sleep(5)  # longer than the rules wait
             well = prometheus.alerts()
         _damage(attaching, port)
@@ -141,7 +141,7 @@ def seen(tools: Tools, programs: Path) -> Iterator[Seen]:
         ill, then = prometheus.alerts(), time.time()
         prometheus.configure()
         prometheus.reload()
-        until(lambda: prometheus.fire(["HpnAbsent"]), 40)
+        until(lambda: prometheus.fire(["HpnAbsent"]), 120)
         ill["HpnAbsent"] = prometheus.alerts()["HpnAbsent"]
         yield Seen(prometheus, well, ill, then)
 

@@ -111,7 +111,7 @@ def everything(sock: socket.socket) -> bytes:
     return data
 
 
-def until(done: Callable[[], object], seconds: float = 10) -> None:
+def until(done: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline

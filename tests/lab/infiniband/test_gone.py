@@ -96,7 +96,7 @@ def test_killed_while_the_driver_lets_go(node: Node, pod: Pod, slow: None) -> No
     if not plugin:
         node.call("ADD", pod, node.conf(guid=GUID))
         os._exit(0)
-    until(lambda: Path(f"/proc/{plugin}/task/{plugin}/children").read_text(), 20)
+    until(lambda: Path(f"/proc/{plugin}/task/{plugin}/children").read_text(), 120)
     time.sleep(0.5)
     os.kill(plugin, signal.SIGKILL)
     os.waitpid(plugin, 0)

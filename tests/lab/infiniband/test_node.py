@@ -27,18 +27,18 @@ def test_the_port_of_the_pf(kubelet: Kubelet, node: Node, pod: Pod) -> None:
     process.write(RESOURCES, health={"downAfter": 1, "upAfter": 1})
     process.mounts.clear()  # /sys and /run are the guest's own
     with process:
-        kubelet.until(ONE_EACH, vfs, 30)
-        kubelet.until(SHARED, shared, 30)
+        kubelet.until(ONE_EACH, vfs, 120)
+        kubelet.until(SHARED, shared, 120)
         node.ok("ADD", pod)
         try:
             UNPLUGGED.write_text("Y")
             ip("link", "set", PF, "up")
-            kubelet.until(ONE_EACH, dict.fromkeys(vfs, False), 10)
-            kubelet.until(SHARED, dict.fromkeys(shared, False), 10)
+            kubelet.until(ONE_EACH, dict.fromkeys(vfs, False), 120)
+            kubelet.until(SHARED, dict.fromkeys(shared, False), 120)
             process.says("of example.com/ib: port 1 of testib0 is DOWN since 1 s")
         finally:
             UNPLUGGED.write_text("N")
             ip("link", "set", PF, "down")
-        kubelet.until(ONE_EACH, vfs, 10)
-        kubelet.until(SHARED, shared, 10)
+        kubelet.until(ONE_EACH, vfs, 120)
+        kubelet.until(SHARED, shared, 120)
         node.ok("DEL", pod)
