@@ -21,6 +21,7 @@ A container runtime runs this program; a person has little to run by hand.
   hpn ipam        show whose which address is, release what is dead, verify the files (hpn ipam --help)
   hpn gids        show the GIDs of RDMA devices, as show_gids does; --json
   hpn devinfo     show RDMA devices and their ports, as ibv_devinfo does; -v, -d DEVICE, --json
+  hpn doctor      say what is wrong with this node, and what mends it; --json, --root DIR
   hpn gc          undo what dead pods left: attachments and addresses; --dry-run
   hpn top         show RDMA traffic as it goes: per device, per pod; -l, --count N, --json
   hpn agent       answer CNI requests from a warm process (hpn agent help)
@@ -56,6 +57,7 @@ COMMANDS: Final = {
     "gids": "ctl.gids",
     "devinfo": "ctl.devinfo",
     "top": "ctl.traffic.top",
+    "doctor": "ctl.doctor.report",
     "install": "ctl.installation.install",
     "uninstall": "ctl.installation.uninstall",
 }
@@ -73,8 +75,8 @@ def main(argv: Sequence[str], file: str = "", build: str = "") -> int:
         case ["version" | "--version", *words] if words in ([], ["--licenses"]):
             return _licenses() if words else _version()
         case [command, *words] if command in COMMANDS:
-            # Only an installation has to know which file it is, and of which build.
-            more = (file, build) if command == "install" else ()
+            # Only these have to know which file it is, and of which build.
+            more = (file, build) if command in ("doctor", "install") else ()
             return _print(command, lambda: import_module(COMMANDS[command]).answer(words, *more))
         case _:
             sys.stderr.write(f"hpn: {' '.join(argv[1:])!r} is not a command; see: hpn help\n")

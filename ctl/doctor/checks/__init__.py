@@ -1,0 +1,44 @@
+"""What doctor looks for.  A check is a pure function from facts to findings.
+
+docs/operations.md explains each by its id.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from ctl.doctor.checks import devices, node, pci, programs, rdma, state
+from ctl.doctor.model import Check
+
+# In the order of use: what keeps pods from starting is first.
+CHECKS: Final[Mapping[str, Check]] = {
+    "plugin-missing": programs.plugin_missing,
+    "plugin-differs": programs.plugin_differs,
+    "daemon-differs": programs.daemon_differs,
+    "socket-dead": programs.socket_dead,
+    "configuration-refused": node.configuration_refused,
+    "node-file-refused": node.node_file_refused,
+    "node-not-running": node.node_not_running,
+    "node-not-as-asked": node.node_not_as_asked,
+    "rdma-mode": rdma.rdma_mode,
+    "rdma-absent": rdma.rdma_absent,
+    "rdma-cm-missing": rdma.rdma_cm_missing,
+    "memlock": rdma.memlock,
+    "gid-table-full": rdma.gid_table_full,
+    "vf-guid-zero": rdma.vf_guid_zero,
+    "state-unsafe": state.state_unsafe,
+    "record-unreadable": state.record_unreadable,
+    "leases-unreadable": state.leases_unreadable,
+    "attachment-dead": state.attachment_dead,
+    "attachment-incomplete": state.attachment_incomplete,
+    "attachment-stranded": state.attachment_stranded,
+    "pool-nearly-full": state.pool_nearly_full,
+    "kernel-too-old": devices.kernel_too_old,
+    "rp-filter": devices.rp_filter,
+    "mtu-differs": devices.mtu_differs,
+    "irqbalance": devices.irqbalance,
+    "pcie-link": pci.pcie_link,
+    "pcie-read-request": pci.pcie_read_request,
+    "pcie-relaxed-ordering": pci.pcie_relaxed_ordering,
+    "pcie-acs": pci.pcie_acs,
+    "not-readable": programs.not_readable,
+}

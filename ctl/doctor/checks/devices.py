@@ -1,0 +1,103 @@
+"""The machine, and rails beside each other."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+from ctl.doctor.machine import IRQBALANCE
+from ctl.doctor.model import Facts, Finding, Nic, Process, Severity
+from node.model import Kind
+
+_OLDEST = (5, 14)
+_STRICT = 1  # Documentation/networking/ip-sysctl.rst, rp_filter
+
+
+def rails(facts: Facts) -> tuple[Nic, ...]:
+    """The PFs that are for pods: those with RDMA or VFs, but for what the host's default route leaves by."""
+    pfs = [nic for nic in facts.hardware.nics if nic.device.kind is Kind.PF and not nic.device.reserved]
+    return tuple(nic for nic in pfs if nic.device.rdma or nic.device.vfs)
+
+
+def alike(facts: Facts) -> Mapping[str, Sequence[Nic]]:
+    """Rails of one model, by its PCI vendor and device."""
+    found = defaultdict[str, list[Nic]](list)
+    for nic in rails(facts):
+        found[f"{nic.device.vendor}:{nic.device.product}"].append(nic)
+    return found
+
+
+def kernel_too_old(facts: Facts) -> Iterator[Finding]:
+    """Namespaces have no cookies there, so no pod is provably dead before a reboot."""
+    machine = facts.machine
+    found = re.match(r"(\d+)\.(\d+)", machine.kernel)
+    if found and tuple(map(int, found.groups())) < _OLDEST:
+        evidence = f"{machine.kernel_path}: {machine.kernel}"
+        yield Finding(Severity.WARNING, evidence, f"Linux {_OLDEST[0]}.{_OLDEST[1]} or later")
+
+
+def rp_filter(facts: Facts) -> Iterator[Finding]:
+    """A pod with two interfaces in one subnet drops what comes in by the one that it would not answer by.  A new
+    namespace has the host's values."""
+    strict = [f"{path}: {value}" for path, value in facts.machine.rp_filter.items() if value == _STRICT]
+    if not strict or any(value > _STRICT for value in facts.machine.rp_filter.values()):
+        return
+    by_pod = defaultdict[str, list[tuple[str, ...]]](list)
+    for one in facts.kept.attachments:
+        if one.alive and one.pod and not one.has_rules:
+            by_pod[one.pod].append(one.subnets)
+    for pod, subnets in sorted(by_pod.items()):
+        if shared := sorted({net for a, b in combinations(subnets, 2) for net in {*a} & {*b}}):
+            yield Finding(
+                Severity.WARNING,
+                f"{', '.join(strict)}; pod {pod} has several interfaces in {', '.join(shared)}",
+                'in the configurations "policyRouting": true, or "sysctl": {"net.ipv4.conf.IFNAME.rp_filter": "2"}',
+            )
+
+
+def mtu_differs(facts: Facts) -> Iterator[Finding]:
+    """Rails of one model with different MTUs: what is larger than the smallest is lost between them, or slow."""
+    for model, nics in sorted(alike(facts).items()):
+        known = [nic for nic in nics if nic.mtu and nic.device.link_type == "ether"]
+        if len({nic.mtu for nic in known}) > 1:
+            values = ", ".join(f"{nic.path}/net/{nic.device.netdevs[0]}/mtu: {nic.mtu}" for nic in known)
+            most = max(nic.mtu for nic in known)
+            yield Finding(
+                Severity.WARNING,
+                f"NICs {model}: {values}",
+                f"mtu: {most} in pfs of hpn node's file, or ip link set IFNAME mtu {most}, if the switches take it",
+            )
+
+
+def irqbalance(facts: Facts) -> Iterator[Finding]:
+    """irqbalance moves the interrupts of rails and VFs between processors, away from where they were put."""
+    for process in facts.machine.processes:
+        free = [nic for nic in facts.hardware.nics if _is_for_pods(facts, nic) and _moves(process, nic)]
+        if process.name == IRQBALANCE and free:
+            numbers = sorted(number for nic in free for number in nic.interrupts)
+            drivers = sorted({nic.device.driver for nic in free})
+            yield Finding(
+                Severity.WARNING,
+                f"{process.path}/cmdline: {' '.join(process.words)}; it may move IRQs {_short(numbers)} of "
+                f"{', '.join(nic.device.id for nic in free)}",
+                "systemctl disable --now irqbalance, or have it leave them alone: "
+                + " ".join(f"--banmod={driver}" for driver in drivers),
+            )
+
+
+def _is_for_pods(facts: Facts, nic: Nic) -> bool:
+    return nic in rails(facts) or nic.device.kind is Kind.VF
+
+
+def _moves(process: Process, nic: Nic) -> bool:
+    """Whether nothing on irqbalance's command line keeps it from this device's interrupts (man 1 irqbalance)."""
+    given = " ".join(process.words)
+    banned = {int(number) for number in re.findall(r"(?:--banirq|-i)[= ]?(\d+)", given)}
+    modules = re.findall(r"(?:--banmod|-m)[= ]?(\S+)", given)
+    has_script = re.search(r"(?:--policyscript|-l)\b", given)
+    return not has_script and nic.device.driver not in modules and bool(set(nic.interrupts) - banned)
+
+
+def _short(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8]))
+    return f"{shown} and {len(numbers) - 8} more" if len(numbers) > 8 else shown

@@ -1,0 +1,58 @@
+"""Configurations: the networks', and hpn node's."""
+
+import os
+from collections.abc import Iterator
+
+from ctl.doctor.model import Facts, Finding, Nic, Severity
+from node.model import Kind, PfRule
+from node.offers import agrees
+
+
+def configuration_refused(facts: Facts) -> Iterator[Finding]:
+    """A network that no pod can be attached to."""
+    for network in facts.networks:
+        if network.refused:
+            yield Finding(Severity.ERROR, f"{network.source}: {network.refused}", "what that says, in this file")
+
+
+def node_file_refused(facts: Facts) -> Iterator[Finding]:
+    """hpn node does not start with this file, or leaves out a resource of it."""
+    file = facts.node_file
+    if not file:
+        return
+    remedy = f"mend it, then: hpn node --check {file.path}"
+    if file.refused:
+        yield Finding(Severity.ERROR, file.refused, remedy)
+    for line in file.settings.left_out if file.settings else ():
+        yield Finding(Severity.WARNING, f"{file.path}: left out: {line}", remedy)
+
+
+def node_not_running(facts: Facts) -> Iterator[Finding]:
+    """kubelet is here, and nobody offers it what the file says."""
+    file, programs = facts.node_file, facts.programs
+    served = any(one.listens and os.path.basename(one.path).startswith("hpn-") for one in programs.sockets)
+    if file and file.is_ours and file.settings and programs.registry and not served:
+        evidence = f"{file.path} is there, and nobody listens at {programs.registry}/hpn-*.sock"
+        yield Finding(Severity.ERROR, evidence, "systemctl enable --now hpn-node.service, or apply the DaemonSet")
+
+
+def node_not_as_asked(facts: Facts) -> Iterator[Finding]:
+    """A PF does not have what ``pfs`` of hpn node's file asks for."""
+    file = facts.node_file
+    if not file or not file.settings:
+        return
+    pfs = [nic for nic in facts.hardware.nics if nic.device.kind is Kind.PF]
+    for rule in file.settings.pfs:
+        for evidence in (line for nic in pfs if agrees(rule.selector, nic.device) for line in _differences(nic, rule)):
+            yield Finding(
+                Severity.WARNING,
+                f"{evidence}, says {file.path} in {rule.source}",
+                "hpn node --dry-run says what keeps it; then: systemctl reload hpn-node",
+            )
+
+
+def _differences(nic: Nic, rule: PfRule) -> Iterator[str]:
+    if rule.num_vfs is not None and rule.num_vfs != nic.device.vfs:
+        yield f"{nic.path}/sriov_numvfs: {nic.device.vfs}, asked for is numVfs {rule.num_vfs}"
+    if rule.mtu is not None and nic.mtu not in (0, rule.mtu):
+        yield f"{nic.path}/net/{nic.device.netdevs[0]}/mtu: {nic.mtu}, asked for is mtu {rule.mtu}"

@@ -1,0 +1,69 @@
+"""Programs, and what could not be looked at."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from ctl.doctor.model import Facts, Finding, Severity
+
+_NAMED: Final = 3  # paths that a finding names
+
+
+def plugin_missing(facts: Facts) -> Iterator[Finding]:
+    """The runtime finds no program of ours that it could run.  Where nothing here needs one, that is only noted."""
+    programs = facts.programs
+    if programs.runs or not programs.plugin:
+        return
+    used = facts.networks or facts.kept.attachments or facts.node_file
+    what = "is no file that can be run" if programs.is_there else "is not there"
+    severity = Severity.ERROR if used or programs.is_there else Severity.NOTE
+    yield Finding(severity, f"{programs.plugin} {what}", "hpn install, with the file of the version that is wanted")
+
+
+def plugin_differs(facts: Facts) -> Iterator[Finding]:
+    """The runtime runs another program than the person does."""
+    if facts.programs.runs and facts.programs.is_this is False:
+        evidence = f"{facts.programs.plugin} is another file than the program that runs now"
+        yield Finding(Severity.WARNING, evidence, "hpn install, with the file of the version that is wanted")
+
+
+def daemon_differs(facts: Facts) -> Iterator[Finding]:
+    """A daemon of another version: the agent's help is refused then, and hpn node has what that version has."""
+    programs = facts.programs
+    if not programs.build or programs.is_this is False:  # which of the versions is wanted is not known then
+        return
+    for process in facts.machine.processes:
+        daemon = next((word for word in process.words if word in ("agent", "node")), "")
+        if daemon and process.build not in ("", programs.build):
+            evidence = (
+                f"{process.path}/exe is hpn {daemon} of build {process.build}; the program here is {programs.build}"
+            )
+            yield Finding(Severity.WARNING, evidence, f"systemctl restart hpn-{daemon}.service, or its pod")
+
+
+def socket_dead(facts: Facts) -> Iterator[Finding]:
+    """A socket at which nobody listens.  kubelet asks at a plugin's again and again."""
+    for socket in facts.programs.sockets:
+        if not socket.listens:
+            yield Finding(
+                Severity.WARNING,
+                f"{socket.path}: nobody listens there",
+                f"start the program whose it is, {_owner(socket.path)}; if that is gone for good: rm {socket.path}",
+            )
+
+
+def _owner(path: str) -> str:
+    name = os.path.basename(path)
+    return "hpn-agent" if name == "agent.sock" else "hpn-node" if name.startswith("hpn-") else "a device plugin"
+
+
+def not_readable(facts: Facts) -> Iterator[Finding]:
+    """What could not be read, so nothing is known of it."""
+    by_reason = defaultdict[str, list[str]](list)
+    for path, why in facts.unread:
+        by_reason[why].append(path)
+    for why, paths in by_reason.items():
+        more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+        evidence = f"{', '.join(paths[:_NAMED])}{more}: {why}"
+        yield Finding(Severity.NOTE, evidence, "run hpn doctor as root, in the host's namespaces")

@@ -1,0 +1,111 @@
+"""RDMA: the kernel's mode against what is asked of it, and what programs in pods need."""
+
+from collections.abc import Iterator
+
+from ctl.doctor.machine import RUNTIMES
+from ctl.doctor.model import Facts, Finding, Severity
+from node.model import Kind, Sharing, Verbs
+
+# Of a GID table that is fuller, a few more pods find no place.
+_FULL = 0.9
+_NO_GUID = "0000:0000:0000:0000"
+_WANTS = {"exclusive": "exclusive", "shared": "shared", "rxe": "shared"}
+
+
+def rdma_mode(facts: Facts) -> Iterator[Finding]:
+    """Somebody asks for the other mode: of pods ADD fails, and containers cannot open what they are given."""
+    hardware = facts.hardware
+    if not hardware.rdma_mode:
+        return
+    for source, wanted in _wishes(facts):
+        if wanted != hardware.rdma_mode:
+            yield Finding(
+                Severity.ERROR,
+                f"{source}, and {hardware.rdma_mode_path} says that RDMA is in {hardware.rdma_mode} mode",
+                f"rdma system set netns {wanted}, while there is no network namespace but the host's; for later boots "
+                f"rdmaNamespaces: {wanted} in hpn node's file",
+            )
+
+
+def _wishes(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Who asks for which mode."""
+    attached = [(one.file, one.conf) for one in facts.kept.attachments if one.alive]
+    for source, conf in (*((one.source, one.conf) for one in facts.networks if not one.refused), *attached):
+        rdma = conf.get("rdma")
+        mode = rdma.get("mode") if isinstance(rdma, dict) else None
+        if isinstance(mode, str) and mode in _WANTS:
+            yield f"{source}: rdma.mode is {mode}", _WANTS[mode]
+    file = facts.node_file
+    if file and file.settings:
+        if file.settings.rdma_exclusive is not None:
+            wanted = "exclusive" if file.settings.rdma_exclusive else "shared"
+            yield f"{file.path}: rdmaNamespaces is {wanted}", wanted
+        for one in file.settings.resources:
+            if one.sharing is Sharing.SHARED and one.verbs is not Verbs.NONE:
+                yield f"{file.path}: {one.source} gives many containers one RDMA device", "shared"
+
+
+def rdma_absent(facts: Facts) -> Iterator[Finding]:
+    """The kernel has no RDMA, so nothing here is said of it.  It is an error where a network needs it."""
+    if facts.hardware.rdma_mode or facts.hardware.rdma_mode_path in dict(facts.unread):
+        return
+    needing = [source for source, _ in _wishes(facts)]
+    needing += [
+        f"{one.source}: rdma.required"
+        for one in facts.networks
+        if isinstance(rdma := one.conf.get("rdma"), dict) and rdma.get("required") is True
+    ]
+    evidence = f"{facts.hardware.rdma_mode_path} is not there: the kernel has no RDMA"
+    remedy = "load the NIC's RDMA driver: modprobe mlx5_ib"
+    if needing:
+        yield Finding(Severity.ERROR, f"{evidence}; {'; '.join(needing)}", remedy)
+    else:
+        yield Finding(Severity.NOTE, evidence, f"nothing, if no pod is to have RDMA; else {remedy}")
+
+
+def rdma_cm_missing(facts: Facts) -> Iterator[Finding]:
+    """Containers are refused that ask hpn node for an RDMA device, and ib_write_bw -R finds no event channel."""
+    hardware = facts.hardware
+    if hardware.rdma_mode and not hardware.rdma_cm and any(nic.device.rdma for nic in hardware.nics):
+        yield Finding(
+            Severity.WARNING,
+            f"{hardware.rdma_cm_path} is not there",
+            "modprobe rdma_ucm; for the next boot: echo rdma_ucm >/etc/modules-load.d/rdma_ucm.conf",
+        )
+
+
+def memlock(facts: Facts) -> Iterator[Finding]:
+    """Containers have the limit of the runtime that starts them.  Without CAP_IPC_LOCK they cannot register more."""
+    if not any(nic.device.rdma for nic in facts.hardware.nics):
+        return
+    for process in facts.machine.processes:
+        if process.name in RUNTIMES and process.memlock is not None:
+            yield Finding(
+                Severity.WARNING,
+                f"{process.path}/limits of {process.name}: Max locked memory is {process.memlock} bytes",
+                f"LimitMEMLOCK=infinity below [Service] in systemctl edit {process.name}, and restart it; or IPC_LOCK "
+                "for the containers",
+            )
+
+
+def gid_table_full(facts: Facts) -> Iterator[Finding]:
+    """Addresses of further macvlans and ipvlans will have no GID."""
+    for table in facts.hardware.tables:
+        if table.size and table.used >= _FULL * table.size:
+            yield Finding(
+                Severity.WARNING,
+                f"{table.path}: {table.used} of {table.size} places are taken",
+                "fewer pods over this device, or VFs, which have a table each; hpn gc, if dead pods have some",
+            )
+
+
+def vf_guid_zero(facts: Facts) -> Iterator[Finding]:
+    """The port of an InfiniBand VF without a GUID never becomes active."""
+    for nic in facts.hardware.nics:
+        device = nic.device
+        if device.kind is Kind.VF and device.link_type == "infiniband" and nic.node_guid == _NO_GUID:
+            yield Finding(
+                Severity.WARNING,
+                f"{nic.path}/infiniband/{device.rdma[0].name}/node_guid: {nic.node_guid}",
+                "guids: true in pfs of hpn node's file, or guid in the network's configuration",
+            )

@@ -1,0 +1,64 @@
+"""State on disk: attachments and leases."""
+
+from collections.abc import Iterator
+
+from ctl.doctor.model import Facts, Finding, Severity
+
+# Seconds.  An ADD that is not complete after that was killed: no wait of it is as long.
+_UNDER_WAY = 600.0
+_FULL = 0.9
+
+
+def state_unsafe(facts: Facts) -> Iterator[Finding]:
+    """hpn does not believe state that others could have written, so each command fails."""
+    for folder, path, why in facts.kept.unsafe:
+        evidence = f"{folder}: others than root can change {path} ({why})"
+        yield Finding(Severity.ERROR, evidence, f"see what is in it, then: chown root:root {path}; chmod go-w {path}")
+
+
+def record_unreadable(facts: Facts) -> Iterator[Finding]:
+    """Nobody knows what that attachment changed."""
+    for path in facts.kept.unreadable:
+        remedy = "delete the pod: its DEL sets the record aside and finds what it can"
+        yield Finding(Severity.ERROR, f"{path} is no whole record of an attachment", remedy)
+
+
+def leases_unreadable(facts: Facts) -> Iterator[Finding]:
+    """Addresses may be lost to pods until somebody has looked."""
+    for place, why in facts.kept.leases:
+        remedy = "hpn ipam verify says more; what is in quarantine can go (rm) when no pod has these addresses"
+        yield Finding(Severity.ERROR, f"{place}: {why}", remedy)
+
+
+def attachment_dead(facts: Facts) -> Iterator[Finding]:
+    """A pod is gone and its interface, device and addresses are still taken."""
+    for one in facts.kept.attachments:
+        if not one.alive:
+            yield Finding(Severity.WARNING, f"{one.file}: {one.whose}: its pod is gone", "hpn gc")
+
+
+def attachment_incomplete(facts: Facts) -> Iterator[Finding]:
+    """An ADD was killed, and the runtime has not sent the DEL that would undo it."""
+    for one in facts.kept.attachments:
+        if one.alive and not one.complete and one.age > _UNDER_WAY:
+            evidence = f"{one.file}: {one.whose}: begun {one.age / 60:.0f} minutes ago, and not complete"
+            yield Finding(Severity.WARNING, evidence, "delete the pod; if it is gone for kubelet: hpn gc")
+
+
+def attachment_stranded(facts: Facts) -> Iterator[Finding]:
+    """A pod's interface is detached, and its IPAM plugin would not take its addresses back."""
+    for one in facts.kept.stranded:
+        evidence = f"{one.file}: {one.whose}: {one.trouble}"
+        yield Finding(Severity.WARNING, evidence, f"release the addresses in that IPAM by hand, then: rm {one.file}")
+
+
+def pool_nearly_full(facts: Facts) -> Iterator[Finding]:
+    """Soon ADD finds no address."""
+    for pool in facts.kept.pools:
+        if pool.taken >= _FULL * pool.size:
+            yield Finding(
+                Severity.WARNING,
+                f"{pool.place}: {pool.taken} of {pool.size} addresses of {', '.join(pool.ranges)} are taken, "
+                f"{pool.dead} by dead pods",
+                "hpn gc" if pool.dead else "a larger range or a further one; hpn ipam show says who has them",
+            )

@@ -1,0 +1,119 @@
+"""Network controllers and RDMA, from /sys and /dev."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cni.kernel import gids
+from ctl.doctor import pci_config
+from ctl.doctor.model import GidTable, Hardware, Link, Nic
+from ctl.doctor.reading import Reader
+from node import inventory
+from node.model import Device, Kind
+
+_MODE: Final = "/sys/module/ib_core/parameters/netns_mode"
+_SHARED: Final = {"Y": "shared", "N": "exclusive"}  # "Share device among net namespaces" (ib_core's parameter)
+_RDMA_CM: Final = "/dev/infiniband/rdma_cm"
+_ADDRESS: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_GPU: Final = ("0x0300", "0x0302", "0x12")  # display, 3D and processing accelerators
+# The configuration space is a file of this many bytes at most.
+_HEADER: Final = 64
+
+
+def hardware(read: Reader) -> Hardware:
+    """What the machine has."""
+    mode, rdma_cm = read.at(_MODE), read.at(_RDMA_CM)
+    try:
+        found = inventory.devices(Path(read.at("/sys")), Path(read.at(f"{inventory.MEMORY}")))
+    except OSError as e:
+        read.unread["the default route"] = e.strerror or f"{e}"
+        found = ()
+    nics = tuple(_nic(read, one) for one in found if one.kind in (Kind.PF, Kind.VF))
+    gpus = dict(_gpus(read))
+    above = {bridge for bridges in (*gpus.values(), *(nic.above for nic in nics)) for bridge in bridges}
+    return Hardware(
+        nics,
+        tuple(_tables(read)),
+        rdma_mode=_SHARED.get(read.line(mode), ""),
+        rdma_mode_path=mode,
+        rdma_cm=read.stat(rdma_cm) is not None,
+        rdma_cm_path=rdma_cm,
+        gpus=gpus,
+        redirecting={one: _path(read, one) for one in above if pci_config.redirects(_space(read, one))},
+    )
+
+
+def _nic(read: Reader, device: Device) -> Nic:
+    path = os.path.realpath(_path(read, device.id))
+    net = f"{path}/net/{next(iter(device.netdevs), '')}" if device.netdevs else ""
+    control = pci_config.device_control(_space(read, device.id)) if device.kind is Kind.PF else None
+    above = _above(path)
+    now = _link(read, path, "current")
+    mosts = [most for one in (path, os.path.dirname(path)) if (most := _link(read, one, "max"))]
+    hca = next((f"{path}/infiniband/{one.name}" for one in device.rdma), "")
+    return Nic(
+        device,
+        path,
+        mtu=(net and read.number(f"{net}/mtu")) or 0,
+        speed=max((net and read.number(f"{net}/speed")) or 0, 0),
+        link=now,
+        most=Link(min(m.speed for m in mosts), min(m.width for m in mosts)) if now and mosts else None,
+        relaxed=control[0] if control else None,
+        read_request=control[1] if control else 0,
+        interrupts=tuple(sorted(int(name) for name in read.names(f"{path}/msi_irqs") if name.isdecimal())),
+        above=above,
+        node_guid=read.line(f"{hca}/node_guid") if hca else "",
+    )
+
+
+def _path(read: Reader, address: str) -> str:
+    return read.at(f"/sys/bus/pci/devices/{address}")
+
+
+def _above(path: str) -> tuple[str, ...]:
+    """The PCI functions on the way to a device, the nearest first."""
+    return tuple(part for part in path.split("/")[-2::-1] if _ADDRESS.fullmatch(part))
+
+
+def _space(read: Reader, address: str) -> bytes:
+    """The configuration space; noted as not read where it ends with its header."""
+    path = f"{_path(read, address)}/config"
+    space = read.data(path) or b""
+    if len(space) == _HEADER and os.geteuid():
+        read.unread[path] = "all but its first 64 bytes is for root"
+    return space
+
+
+def _link(read: Reader, path: str, which: str) -> Link | None:
+    speed, width = read.line(f"{path}/{which}_link_speed"), read.number(f"{path}/{which}_link_width")
+    try:
+        found = Link(float(speed.partition(" ")[0]), width or 0)
+    except ValueError:  # no PCIe, or "Unknown"
+        return None
+    return found if found.width and found.width < 64 else None  # 63 and 255 stand for unknown
+
+
+def _gpus(read: Reader) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for address in read.names(read.at("/sys/bus/pci/devices")):
+        path = _path(read, address)
+        if read.line(f"{path}/class").startswith(_GPU):
+            yield address, _above(os.path.realpath(path))
+
+
+def _tables(read: Reader) -> Iterator[GidTable]:
+    """Of each RoCE port."""
+    try:
+        root = os.open(read.at("/sys"), os.O_PATH | os.O_DIRECTORY)
+    except OSError:
+        return
+    try:
+        for name in read.names(read.at("/sys/class/infiniband")):
+            with suppress(OSError):  # it went to a pod meanwhile
+                for table in gids.tables(root, name):
+                    path = read.at(f"/sys/class/infiniband/{name}/ports/{table.port}/gids")
+                    yield GidTable(path, table.length, len(table.entries))
+    finally:
+        os.close(root)

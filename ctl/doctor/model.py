@@ -1,0 +1,235 @@
+"""What doctor knows of a node, as values: facts, and what is found in them.
+
+A path in a fact is the one that was read, so that a person can look there too.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cni.protocol.spec import Config
+from node.model import Device, Settings
+
+
+class Severity(StrEnum):
+    """How bad it is: pods fail or will fail; something is slower, older or fuller than it should be; good to know."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check has found: what was read where, and the command or key that mends it."""
+
+    severity: Severity
+    evidence: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that matters here: a container runtime, irqbalance, or one of ours.
+
+    - ``name``: its comm.  ``words``: its command line.
+    - ``memlock``: how many bytes it may lock in memory; None for no limit, or where it is not known.
+    - ``build``: the version of hpn that it runs; empty for other programs.
+    """
+
+    path: str
+    name: str
+    words: tuple[str, ...] = ()
+    memlock: int | None = None
+    build: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The kernel and its processes.  ``rp_filter`` has the values of ``all`` and ``default``, by path."""
+
+    kernel: str = ""
+    kernel_path: str = ""
+    processes: tuple[Process, ...] = ()
+    rp_filter: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A PCIe link: GT/s for each lane, and lanes."""
+
+    speed: float
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.speed:g} GT/s x{self.width}"
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A network controller.
+
+    - ``path``: its directory in /sys.  ``mtu``, ``speed`` (Mbit/s): of its interface, 0 where that is not known.
+    - ``link``: its PCIe link now; ``most``: the best that it and the port above it can; None where /sys does not say.
+    - ``relaxed``: whether it may order its writes freely; None where its configuration space cannot be read.
+    - ``read_request``: the bytes that it asks for at a time; 0 likewise.
+    - ``interrupts``: its IRQs.  ``above``: the bridges above it, the nearest first.
+    - ``node_guid``: of its RDMA device; empty where the host does not see one.
+    """
+
+    device: Device
+    path: str
+    mtu: int = 0
+    speed: int = 0
+    link: Link | None = None
+    most: Link | None = None
+    relaxed: bool | None = None
+    read_request: int = 0
+    interrupts: tuple[int, ...] = ()
+    above: tuple[str, ...] = ()
+    node_guid: str = ""
+
+
+@dataclass(frozen=True)
+class GidTable:
+    """The GID table of an RDMA port: how many places it has, and how many have an entry."""
+
+    path: str
+    size: int
+    used: int
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Devices and RDMA.
+
+    - ``rdma_mode``: "exclusive" or "shared"; empty where the kernel has no RDMA.  ``rdma_mode_path``: where it stands.
+    - ``rdma_cm``: whether the device node is there; ``rdma_cm_path``: where.
+    - ``gpus``: the bridges above each GPU, the nearest first.
+    - ``redirecting``: the bridges whose ACS sends what one device below writes to another by the root complex, each
+      with its directory in /sys.
+    """
+
+    nics: tuple[Nic, ...] = ()
+    tables: tuple[GidTable, ...] = ()
+    rdma_mode: str = ""
+    rdma_mode_path: str = ""
+    rdma_cm: bool = False
+    rdma_cm_path: str = ""
+    gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    redirecting: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A configuration of ours, from a file or a living attachment.
+
+    - ``source``: the file.  ``refused``: why we refuse it; empty if we take it.
+    """
+
+    source: str
+    conf: Config
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class NodeFile:
+    """The file of hpn node: what it says, or why it is refused.  ``is_ours``: whether it lies where only ours lies."""
+
+    path: str
+    settings: Settings | None
+    refused: str = ""
+    is_ours: bool = False
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """A record of the journal.
+
+    - ``file``: its path.  ``whose``: the attachment's name for people.  ``age``: seconds since ADD began.
+    - ``trouble``: why its IPAM plugin will not release; empty for none.
+    - ``subnets``: of its IPv4 addresses.  ``has_rules``: whether it is routed by source address.
+    """
+
+    file: str
+    whose: str
+    netns: str = ""
+    alive: bool = True
+    complete: bool = True
+    age: float = 0.0
+    trouble: str = ""
+    pod: str = ""
+    conf: Config = field(default_factory=dict)
+    subnets: tuple[str, ...] = ()
+    has_rules: bool = False
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The addresses of a network's range set: how many, and how many are not free."""
+
+    place: str
+    ranges: tuple[str, ...]
+    size: int
+    taken: int
+    dead: int
+
+
+@dataclass(frozen=True)
+class Kept:
+    """State on disk.
+
+    - ``unreadable``: records that cannot be read.  ``stranded``: records whose IPAM plugin would not release.
+    - ``leases``: what is wrong with files of leases, in words, by their directory.
+    - ``unsafe``: a state directory, and what of the way to it others than root can change, in words.
+    """
+
+    attachments: tuple[Attachment, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    stranded: tuple[Attachment, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    leases: tuple[tuple[str, str], ...] = ()
+    unsafe: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Socket:
+    """A socket of a plugin's or of the agent's, and whether anybody listens."""
+
+    path: str
+    listens: bool
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Programs and their sockets.
+
+    - ``plugin``: the path where runtimes find us; ``runs``: whether it is a file that can be run.
+    - ``is_this``: whether it is the program that runs now, byte by byte; None where that is not known.
+    - ``build``: the version of the program that runs now; empty where it runs from its sources.
+    - ``registry``: kubelet's directory for plugins' sockets; empty where there is none.
+    """
+
+    plugin: str = ""
+    runs: bool = False
+    is_there: bool = False
+    is_this: bool | None = None
+    build: str = ""
+    registry: str = ""
+    sockets: tuple[Socket, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that was read.  ``unread``: what could not be, and why."""
+
+    machine: Machine = Machine()
+    hardware: Hardware = Hardware()
+    networks: tuple[Network, ...] = ()
+    node_file: NodeFile | None = None
+    kept: Kept = Kept()
+    programs: Programs = Programs()
+    unread: tuple[tuple[str, str], ...] = ()
+
+
+Check = Callable[[Facts], Iterable[Finding]]

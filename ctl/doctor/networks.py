@@ -1,0 +1,70 @@
+"""Configurations on the node: the runtime's directory, and the file of hpn node.
+
+NetworkAttachmentDefinitions are the API server's.  What their attachments were made of is in the journal (kept.py).
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from cni import config
+from cni.protocol import spec
+from cni.protocol.errors import CniError
+from cni.protocol.spec import Json
+from ctl.doctor.model import Network, NodeFile
+from ctl.doctor.reading import Reader
+from node import config as node_config
+
+_FOLDER: Final = "/etc/cni/net.d"
+_SUFFIXES: Final = (".conf", ".conflist", ".json")  # libcni's
+_OURS: Final = "hpn"
+# Stands for the device that a runtime would name.
+_DEVICE: Final = "0000:00:00.0"
+
+
+def networks(read: Reader) -> tuple[Network, ...]:
+    """Those that name us, from the runtime's directory."""
+    folder = read.at(_FOLDER)
+    paths = [f"{folder}/{name}" for name in read.names(folder) if name.endswith(_SUFFIXES)]
+    return tuple(network for path in paths for network in _networks(path, read.data(path) or b"{}"))
+
+
+def _networks(path: str, data: bytes) -> Iterator[Network]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):  # whose it is cannot be said
+        return
+    plugins = document.get("plugins", [document]) if isinstance(document, dict) else ()
+    for plugin in plugins if isinstance(plugins, list) else ():
+        if isinstance(plugin, dict) and plugin.get("type") == _OURS:
+            common = {key: document[key] for key in ("cniVersion", "name") if key in document}
+            yield _network(path, common | plugin)
+
+
+def _network(path: str, conf: Json) -> Network:
+    asked: Any = conf
+    try:
+        asked = spec.decode(json.dumps(conf).encode(), True)  # noqa: FBT003
+        config.load({"deviceID": _DEVICE, **asked} if _needs_device(asked) else asked, "")
+    except CniError as e:
+        return Network(path, asked, e.msg)
+    return Network(path, asked)
+
+
+def _needs_device(conf: spec.Config) -> bool:
+    """Whether the runtime would name the device, for nothing else does."""
+    return conf.get("kind") in ("sriov", "host-device") and not conf.keys() & {"pf", "device", "deviceID", "pciBusID"}
+
+
+def node_file(read: Reader) -> NodeFile | None:
+    """The first that is there of those that hpn node looks for; None without one."""
+    for default in node_config.DEFAULTS:
+        path = Path(read.at(f"{default}"))
+        if read.stat(f"{path}"):
+            is_ours = default == node_config.DEFAULTS[0]
+            try:
+                return NodeFile(f"{path}", node_config.read(path), is_ours=is_ours)
+            except node_config.Refused as e:
+                return NodeFile(f"{path}", None, e.msg, is_ours=is_ours)
+    return None

@@ -1,0 +1,67 @@
+"""Our program where runtimes find it, and the sockets of agents and plugins."""
+
+import errno
+import filecmp
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from ctl.doctor.model import Programs, Socket
+from ctl.doctor.reading import Reader
+from ctl.installation import places
+
+AGENT: Final = "/run/hpn/agent.sock"
+REGISTRY: Final = "/var/lib/kubelet/plugins_registry"
+_LISTENS: Final = 0x10000  # __SO_ACCEPTCON, of the flags in /proc/net/unix
+
+
+def programs(read: Reader, file: str, build: str) -> Programs:
+    """What is there; ``file`` is the program that runs now, and ``build`` its version."""
+    plugin = read.at(places.HPN)
+    is_this: bool | None = None
+    if file:
+        with suppress(OSError):
+            is_this = filecmp.cmp(file, plugin, shallow=False)
+    found = read.stat(plugin)
+    return Programs(
+        "" if plugin in read.unread else plugin,
+        runs=bool(found and stat.S_ISREG(found.st_mode) and os.access(plugin, os.X_OK)),
+        is_there=os.path.lexists(plugin),
+        is_this=is_this,
+        build=build,
+        registry=registry if read.stat(registry := read.at(REGISTRY)) else "",
+        sockets=tuple(_sockets(read)),
+    )
+
+
+def _sockets(read: Reader) -> Iterator[Socket]:
+    """The agent's, and those of plugins that kubelet would call."""
+    # To connect to a socket of systemd's would start the agent.  So first who is known to listen.
+    listening = set(_listening(read.line(read.at("/proc/net/unix"))))
+    registry = [f"{REGISTRY}/{name}" for name in read.names(read.at(REGISTRY)) if not name.startswith(".")]
+    for path in (AGENT, *registry):
+        there = read.at(path)
+        if (found := read.stat(there)) and stat.S_ISSOCK(found.st_mode):
+            yield Socket(there, path in listening or _accepts(there))
+
+
+def _listening(table: str) -> Iterator[str]:
+    """The paths at which somebody of our network namespace listens (man 5 proc_pid_net)."""
+    for line in table.splitlines()[1:]:
+        fields = line.split(maxsplit=7)
+        if len(fields) > 7 and int(fields[3], 16) & _LISTENS:
+            yield fields[7]
+
+
+def _accepts(path: str) -> bool:
+    """Whether anybody listens there; also where that cannot be said."""
+    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+            # A path may be longer than a socket's address.
+            return probe.connect_ex(f"/proc/self/fd/{folder}/{os.path.basename(path)}") != errno.ECONNREFUSED
+    finally:
+        os.close(folder)

@@ -1,0 +1,65 @@
+"""Files of a node, read below a root; what may not be read is noted."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from cni.kernel import files
+
+_LIMIT: Final = 1 << 24
+
+
+class Reader:
+    """``unread`` has what could not be read, and why; a file that is not there is no such thing."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.unread = dict[str, str]()
+
+    def at(self, path: str) -> str:
+        """Where the node's path is below the root."""
+        return str(self.root / path.lstrip("/"))
+
+    def data(self, path: str) -> bytes | None:
+        """What is in a file; None where it cannot be read or is no regular file."""
+        try:
+            fd = files.open_regular(path, os.O_RDONLY)
+            try:
+                return files.read_all(fd, _LIMIT)
+            finally:
+                os.close(fd)
+        except OSError as e:
+            self._note(path, e)
+            return None
+
+    def line(self, path: str) -> str:
+        """The same as text without spaces around it; empty for None."""
+        return (self.data(path) or b"").decode(errors="replace").strip()
+
+    def number(self, path: str) -> int | None:
+        """The same as a number; None where it is none."""
+        try:
+            return int(self.line(path))
+        except ValueError:
+            return None
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """What is in a directory, in order."""
+        try:
+            return tuple(sorted(os.listdir(folder)))
+        except OSError as e:
+            self._note(folder, e)
+            return ()
+
+    def stat(self, path: str) -> os.stat_result | None:
+        """What a path leads to; None where that is not there, or cannot be said."""
+        try:
+            return os.stat(path)
+        except OSError as e:
+            self._note(path, e)
+            return None
+
+    def _note(self, path: str, error: OSError) -> None:
+        if error.errno in (errno.EACCES, errno.EPERM):
+            self.unread[path] = os.strerror(error.errno)

@@ -1,0 +1,61 @@
+"""hpn doctor: what is wrong with this node, and what mends it."""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from ctl import screen
+from ctl.doctor.checks import CHECKS
+from ctl.doctor.facts import facts
+from ctl.doctor.model import Facts, Finding, Severity
+
+_ORDER: Final = {severity: order for order, severity in enumerate(Severity)}
+_EXAMPLE: Final = """\
+example:
+  hpn doctor                                          # as root; docs/operations.md explains each finding
+  hpn doctor --json | jq -r '.findings[] | select(.severity == "error") | .id'
+
+NetworkAttachmentDefinitions are the API server's and are not read; configurations in /etc/cni/net.d and those of living
+attachments are.  Exit status: 0; 1 if there is an error or a warning; 2 for wrong options.
+"""
+
+
+def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
+    """What the command prints, and its exit status; ``file`` is the program that runs now, ``build`` its version.
+    Raises SystemExit for wrong options."""
+    parser = argparse.ArgumentParser(
+        prog="hpn doctor",
+        description="Say what is wrong with this node, and what mends it.  Nothing is changed.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--root", type=Path, default=Path("/"), help="where the node's files are; default /")
+    options = parser.parse_args(words)
+    found = findings(facts(options.root, file, build))
+    status = int(any(finding.severity is not Severity.NOTE for _, finding in found))
+    if options.json:
+        document = {"checks": list(CHECKS), "findings": [{"id": name, **vars(finding)} for name, finding in found]}
+        return json.dumps(document, indent=1) + "\n", status
+    return screen.text(_parts(found)), status
+
+
+def findings(known: Facts) -> list[tuple[str, Finding]]:
+    """What the checks find, each with the check's id; the worst first."""
+    found = [(name, finding) for name, check in CHECKS.items() for finding in check(known)]
+    return sorted(found, key=lambda pair: _ORDER[pair[1].severity])
+
+
+def _parts(found: Sequence[tuple[str, Finding]]) -> Iterator[screen.Table | str]:
+    rows = [
+        row
+        for name, finding in found
+        for row in ((finding.severity, name), ("", finding.evidence), ("", f"remedy: {finding.remedy}"))
+    ]
+    if rows:
+        yield screen.Table(("SEVERITY", "FINDING"), rows)
+    counts = [sum(finding.severity is severity for _, finding in found) for severity in Severity]
+    words = [f"{count} {severity}{'s' * (count != 1)}" for count, severity in zip(counts, Severity, strict=True)]
+    yield f"{', '.join(words)} of {len(CHECKS)} checks"

@@ -1,0 +1,271 @@
+"""Of each finding of hpn doctor, by its id: how it is brought about on a healthy node, and what its remedy does there.
+
+A case is a generator.  It breaks the node and yields how bad that is; then it does what the remedy says.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sysfs_tree import write
+from unit.doctor_node import ALIVE, GPU_PORT, NETWORK, NODE, PFS, PORTS, VF, Node, space
+
+from cni.protocol.spec import Key
+from ctl.doctor.model import Severity
+
+Case = Callable[[Node], Iterator[Severity]]
+ERROR, WARNING, NOTE = Severity
+CASES: dict[str, Case] = {}
+REGISTRY = "var/lib/kubelet/plugins_registry"
+
+
+def case(make: Case) -> Case:
+    CASES[make.__name__.replace("_", "-")] = make
+    return make
+
+
+@contextmanager
+def changed(path: Path, text: str) -> Iterator[None]:
+    """Another text in this file, and the former one again."""
+    before = path.read_text()
+    path.write_text(text)
+    yield
+    path.write_text(before)
+
+
+def listening(path: Path) -> socket.socket:
+    """A socket there; the path may be longer than an address of a socket."""
+    sock, folder = socket.socket(socket.AF_UNIX), os.open(path.parent, os.O_PATH)
+    sock.bind(f"/proc/self/fd/{folder}/{path.name}")
+    os.close(folder)
+    sock.listen()
+    return sock
+
+
+@case
+def plugin_missing(node: Node) -> Iterator[Severity]:
+    node.at("opt/cni/bin/hpn").chmod(0o644)
+    yield ERROR
+    node.at("opt/cni/bin/hpn").chmod(0o755)
+
+
+@case
+def plugin_differs(node: Node) -> Iterator[Severity]:
+    node.file = node.at("sbin/hpn")
+    node.file.write_text("#!/bin/sh\n# another\n")
+    yield WARNING
+    node.at("opt/cni/bin/hpn").write_text(node.file.read_text())
+
+
+@case
+def daemon_differs(node: Node) -> Iterator[Severity]:
+    node.build = "new"
+    node.process(900, "ld-hpn.so.2", "unlimited", "agent")
+    exe = node.at("proc/900/exe")
+    exe.symlink_to("/var/lib/cni/hpn/program/old/ld-hpn.so.2 (deleted)")
+    yield WARNING
+    exe.unlink()
+    exe.symlink_to("/var/lib/cni/hpn/program/new/ld-hpn.so.2")
+
+
+@case
+def socket_dead(node: Node) -> Iterator[Severity]:
+    path = node.at("run/hpn/agent.sock")
+    listening(path).close()
+    yield WARNING
+    path.unlink()
+    node.sockets.append(listening(path))
+
+
+@case
+def configuration_refused(node: Node) -> Iterator[Severity]:
+    wrong = {**NETWORK, "plugins": [{**NETWORK["plugins"][0], "mtuu": 9000}]}
+    with changed(node.at("etc/cni/net.d/10-rail0.conflist"), json.dumps(wrong)):
+        yield ERROR
+
+
+@case
+def node_file_refused(node: Node) -> Iterator[Severity]:
+    with changed(node.at("etc/hpn/node.yaml"), "resourcess: []\n"):
+        yield ERROR
+
+
+@case
+def node_not_running(node: Node) -> Iterator[Severity]:
+    node.at(f"{REGISTRY}/.hpn-node.lock").touch()
+    yield ERROR
+    node.sockets.append(listening(node.at(f"{REGISTRY}/hpn-example.com_rail0.sock")))
+
+
+@case
+def node_not_as_asked(node: Node) -> Iterator[Severity]:
+    with changed(node.at("etc/hpn/node.yaml"), NODE.replace("numVfs: 1", "numVfs: 8")):
+        yield WARNING
+
+
+@case
+def rdma_mode(node: Node) -> Iterator[Severity]:
+    with changed(node.at("sys/module/ib_core/parameters/netns_mode"), "Y\n"):
+        yield ERROR
+
+
+@case
+def rdma_absent(node: Node) -> Iterator[Severity]:
+    path = node.at("sys/module/ib_core/parameters/netns_mode")
+    path.unlink()
+    yield ERROR
+    path.write_text("N\n")
+
+
+@case
+def rdma_cm_missing(node: Node) -> Iterator[Severity]:
+    node.at("dev/infiniband/rdma_cm").unlink()
+    yield WARNING
+    node.at("dev/infiniband/rdma_cm").touch()
+
+
+@case
+def memlock(node: Node) -> Iterator[Severity]:
+    node.process(811, "containerd", "8388608")
+    yield WARNING
+    node.process(811, "containerd", "unlimited")
+
+
+@case
+def gid_table_full(node: Node) -> Iterator[Severity]:
+    port = node.pci(PFS[0]) / "infiniband/mlx5_0/ports/1"
+    for index in range(2, 9):
+        node.gid(port, index, f"fe80::{index + 1:x}")
+    yield WARNING
+    node.gid(port, 8, "::")
+
+
+@case
+def vf_guid_zero(node: Node) -> Iterator[Severity]:
+    write(node.pci(VF) / "net/rail0v0", type=32)
+    hca = node.pci(VF) / "infiniband/mlx5_2"
+    write(hca, node_guid="0000:0000:0000:0000")
+    yield WARNING
+    write(hca, node_guid="0200:0000:0000:0007")
+
+
+@case
+def state_unsafe(node: Node) -> Iterator[Severity]:
+    node.at("run/hpn").chmod(0o777)
+    yield ERROR
+    node.at("run/hpn").chmod(0o700)
+
+
+@case
+def record_unreadable(node: Node) -> Iterator[Severity]:
+    path = node.at("run/hpn/attachments/rail0/1:hpn0.json")
+    path.write_text("{")
+    yield ERROR
+    path.unlink()  # as its DEL does
+
+
+@case
+def leases_unreadable(node: Node) -> Iterator[Severity]:
+    node.lease("1")
+    path = node.at("var/lib/cni/hpn/ipam/net/quarantine/leases.1")
+    path.write_text("?")
+    yield ERROR
+    path.unlink()
+
+
+@case
+def attachment_dead(node: Node) -> Iterator[Severity]:
+    path = node.save(ALIVE, boot="another")
+    yield WARNING
+    path.unlink()  # as hpn gc does
+
+
+@case
+def attachment_incomplete(node: Node) -> Iterator[Severity]:
+    path = node.save(ALIVE, complete=False, time="2026-01-02T03:04:05.678+00:00")
+    yield WARNING
+    path.unlink()
+
+
+@case
+def attachment_stranded(node: Node) -> Iterator[Severity]:
+    path = node.at("run/hpn/refused/rail0/0123456789abcdef:hpn0.json.1")
+    node.save(ALIVE, trouble="no daemon").rename(path)
+    yield WARNING
+    path.unlink()
+
+
+@case
+def pool_nearly_full(node: Node) -> Iterator[Severity]:
+    for number in range(9):
+        node.lease(f"{number}", "10.9.0.1", "10.9.0.10")
+    yield WARNING
+    node.net.call("DEL", "0")
+
+
+@case
+def kernel_too_old(node: Node) -> Iterator[Severity]:
+    with changed(node.at("proc/sys/kernel/osrelease"), "5.4.0-216-generic\n"):
+        yield WARNING
+
+
+@case
+def rp_filter(node: Node) -> Iterator[Severity]:
+    node.at("proc/sys/net/ipv4/conf/default/rp_filter").write_text("1\n")
+    node.save(ALIVE, key=Key(ALIVE.key.container_id, "hpn1"), result={"ips": [{"address": "10.1.0.3/24"}]})
+    yield WARNING
+    node.save(ALIVE, rules=[{"table": 100}])
+
+
+@case
+def mtu_differs(node: Node) -> Iterator[Severity]:
+    with changed(node.pci(PFS[1]) / "net/rail1/mtu", "1500\n"):
+        yield WARNING
+
+
+@case
+def irqbalance(node: Node) -> Iterator[Severity]:
+    node.process(700, "irqbalance", "8388608", "--foreground", "--banirq=40")
+    yield WARNING
+    node.process(700, "irqbalance", "8388608", "--foreground", "--banmod=mlx5_core")
+
+
+@case
+def pcie_link(node: Node) -> Iterator[Severity]:
+    with changed(node.pci(PFS[0]) / "current_link_width", "8\n"):
+        yield WARNING
+
+
+@case
+def pcie_read_request(node: Node) -> Iterator[Severity]:
+    config = node.pci(PFS[0]) / "config"
+    config.write_bytes(space(read_request=512))
+    yield WARNING
+    config.write_bytes(space())
+
+
+@case
+def pcie_relaxed_ordering(node: Node) -> Iterator[Severity]:
+    config = node.pci(PFS[0]) / "config"
+    config.write_bytes(space(relaxed=False))
+    yield NOTE
+    config.write_bytes(space())
+
+
+@case
+def pcie_acs(node: Node) -> Iterator[Severity]:
+    for port in (PORTS[PFS[1]], GPU_PORT):  # of the first no GPU is near
+        (node.pci(port) / "config").write_bytes(space(acs=0x1D))
+    yield WARNING
+    (node.pci(GPU_PORT) / "config").write_bytes(space(acs=0x11))
+
+
+@case
+def not_readable(node: Node) -> Iterator[Severity]:
+    folder = node.at("run/hpn/attachments/rail0")
+    folder.chmod(0)
+    yield NOTE
+    folder.chmod(0o700)

@@ -1,0 +1,99 @@
+"""hpn doctor on the files of a node: each finding is brought about, and gone after its remedy."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from unit.doctor_cases import CASES
+from unit.doctor_node import Node
+
+from ctl.doctor.checks import CHECKS
+from ctl.main import main
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path / "root")
+    yield node
+    for sock in node.sockets:
+        sock.close()
+
+
+def test_every_check_has_a_case() -> None:
+    assert CASES.keys() == CHECKS.keys()
+
+
+def test_the_page_explains_each() -> None:
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    explained = re.findall(r"^### (.*)\n\n(.*)", page, re.MULTILINE)
+    assert [name for name, _ in explained] == list(CHECKS)
+    assert all(len(text) > 40 for _, text in explained)
+    assert f" of {len(CHECKS)} checks" in page
+
+
+def test_nothing_is_found_where_all_is_well(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    assert node.findings() == []
+    assert main(["hpn", "doctor", "--root", str(node.root)]) == 0
+    assert capsys.readouterr().out == f"0 errors, 0 warnings, 0 notes of {len(CHECKS)} checks\n"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_found_and_gone(node: Node, name: str) -> None:
+    """And nothing else is found meanwhile: what is wrong is said once."""
+    steps = CASES[name](node)
+    severity = next(steps)
+    found = as_nobody(node) if name == "not-readable" else [(i, f.severity, f.evidence) for i, f in node.findings()]
+    assert {one for one, _, _ in found} == {name}
+    assert {one for _, one, _ in found} == {severity}
+    where = "run/hpn/attachments" if name == "not-readable" else str(node.root)
+    assert all(where in evidence for _, _, evidence in found), "it says what was read where"
+    assert next(steps, None) is None
+    assert node.findings() == []
+
+
+def as_nobody(node: Node) -> list[tuple[str, str, str]]:
+    """What somebody finds who is not root."""
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        try:
+            os.chdir(node.root)  # nobody may go the way to it
+            node.root = Path()
+            if not os.geteuid():
+                os.seteuid(65534)
+            found = [(name, one.severity, one.evidence) for name, one in node.findings()]
+            os.write(writing, json.dumps(found).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    found = json.loads(told)
+    return [(name, severity, evidence) for name, severity, evidence in found]
+
+
+def test_json(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = CASES["rdma-cm-missing"](node)
+    next(steps)
+    path = node.at("dev/infiniband/rdma_cm")
+    assert main(["hpn", "doctor", "--json", "--root", str(node.root)]) == 1
+    document = json.loads(capsys.readouterr().out)
+    (found,) = document["findings"]
+    assert document["checks"] == list(CHECKS)
+    assert (found["id"], found["severity"], found["evidence"]) == ("rdma-cm-missing", "warning", f"{path} is not there")
+    assert found["remedy"].startswith("modprobe rdma_ucm")
+
+
+def test_the_worst_is_first_and_notes_are_no_fault(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = [CASES["pcie-relaxed-ordering"](node), CASES["memlock"](node), CASES["plugin-missing"](node)]
+    assert [next(one) for one in broken] == ["note", "warning", "error"]
+    assert main(["hpn", "doctor", "--root", str(node.root)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    words = [line.split()[:2] for line in lines if line.startswith(("error", "warning", "note"))]
+    assert words == [["error", "plugin-missing"], ["warning", "memlock"], ["note", "pcie-relaxed-ordering"]]
+    assert lines[-1] == f"1 error, 1 warning, 1 note of {len(CHECKS)} checks"
+    assert [next(one, None) for one in broken[1:]] == [None, None]
+    assert main(["hpn", "doctor", "--root", str(node.root)]) == 0
