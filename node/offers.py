@@ -62,7 +62,7 @@ def _is_of_pf(entries: Sequence[PfName], pf: str, device: Device) -> bool:
     name = pf.casefold()
     for entry in entries:
         if entry.name.casefold() == name:
-            return entry.indexes is None or any(device.index in indexes for indexes in entry.indexes)
+            return entry.has(device.index)
     return False
 
 

@@ -18,13 +18,13 @@ _RUN, _SYS = "mount -t tmpfs tmpfs /run", "mount -t sysfs sysfs /sys"
 class NodeProcess(Daemon):
     """It runs until its ``with`` ends."""
 
-    def __init__(self, folder: Path, resources: list[dict[str, Any]], *flags: str, alone: bool = True) -> None:
+    def __init__(self, folder: Path, resources: list[dict[str, Any]], *flags: str) -> None:
         super().__init__()
         self.folder, self.flags = folder, flags
         self.file, self.kubelet = folder / "node.json", folder / "kubelet"
         self.registry = self.kubelet / "plugins_registry"
         self.program = [sys.executable, "-m", "ctl"]
-        self.mounts = [_RUN, _SYS] if alone else []
+        self.mounts = [_RUN, _SYS]
         self.status = 0  # with which it is to end
         self.namespaces = ["--mount"]
         self.write(resources)

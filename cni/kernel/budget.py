@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from cni.kernel.rtnl import Rtnl
 
 # Seconds: a request's budget, and what is left of it at least for each attachment that the request undoes.  So no
-# command waits longer than LONGEST, except for GC, which undoes many.
+# command waits longer than the sum, except for GC, which undoes many.
 REQUEST: Final = 5.0
 UNDOING: Final = 3.0
-LONGEST: Final = REQUEST + UNDOING
 _POLL: Final = 0.005
 
 

@@ -76,12 +76,12 @@ def refuse_duplicates(members: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def normalize(conf: dict[str, Any], shape: Shape = NETWORK, *, strictly: bool = True) -> dict[str, Any]:
+def normalize(conf: dict[str, Any], *, strictly: bool = True) -> dict[str, Any]:
     """The configuration in our spelling, without members that only stand for a default.
 
     With ``strictly`` it raises InvalidConfig for a key that is there in two spellings; without, the last one counts.
     """
-    return conf if _is_normal(conf, shape) else _normalize(conf, shape, strictly, "")
+    return conf if _is_normal(conf, NETWORK) else _normalize(conf, NETWORK, strictly, "")
 
 
 def _is_normal(value: Any, shape: Shape) -> bool:

@@ -22,9 +22,6 @@ echo $! >"/run/services/$name"
 """
 
 
-ALIVE = 'pid=$(cat "/run/services/$1") && kill -0 "$pid" && echo "$pid"'
-
-
 @dataclass(frozen=True)
 class Wire:
     """A link of the host's, and the bridge of the switch that its other end is in."""
@@ -84,10 +81,6 @@ class Service:
     def kill(self) -> None:
         """kill -9."""
         self._end("KILL")
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
 
     def _start(self, words: Sequence[str]) -> None:
         self.host.run("sh", "-ec", START, "sh", self.name, f"/var/log/{self.name}.log", "env", *words)

@@ -151,7 +151,7 @@ class Cluster:
         """Until they have the condition, such as Ready."""
         self.kubectl("wait", f"--for=condition={condition}", f"--timeout={timeout}s", *words)
 
-    def wait_ready(self, patience: float = 120) -> None:
+    def wait_ready(self) -> None:
         """Until every node is Ready in this boot."""
 
         def ready() -> bool:
@@ -163,7 +163,7 @@ class Cluster:
                 for name, node in self.nodes.items()
             )
 
-        until(ready, "both nodes to be Ready", patience, 0.2)
+        until(ready, "both nodes to be Ready", 120, 0.2)
 
     def containers(self, *pods: str) -> dict[str, str]:
         """Of each of these pods that is Ready, or of all if none is named, its first container's id."""
@@ -175,14 +175,14 @@ class Cluster:
             and any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
         }
 
-    def wait_restarted(self, before: Mapping[str, str], patience: float = 120) -> None:
+    def wait_restarted(self, before: Mapping[str, str]) -> None:
         """Until these pods are Ready with other containers.  Until kubelet is up again, their status is as before."""
 
         def restarted() -> bool:
             now = self.containers(*before)
             return now.keys() == before.keys() and not now.items() & before.items()
 
-        until(restarted, f"{', '.join(before)} to be Ready again", patience, 0.2)
+        until(restarted, f"{', '.join(before)} to be Ready again", 120, 0.2)
 
     def execute(self, pod: str, *argv: str, namespace: str = "default") -> str:
         """What argv prints in the pod's first container.  Raises Failed."""

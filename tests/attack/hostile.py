@@ -8,11 +8,12 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-NEWLINK, DELLINK, GETLINK, NEWADDR, DELADDR = 16, 17, 18, 20, 21
-NEWROUTE, DELROUTE, NEWRULE, DELRULE, NEWLINKPROP, DELLINKPROP = 24, 25, 32, 33, 108, 109
+NEWLINK, DELLINK, NEWADDR = 16, 17, 20
+NEWROUTE, DELROUTE, NEWRULE, DELRULE, NEWLINKPROP = 24, 25, 32, 33, 108
 CREATE = 0x1 | 0x400
 IFNAME, ADDRESS, LINKINFO, ALIAS = 3, 1, 18, 20
 SOL_NETLINK, GROUP_LINK = 270, 1
@@ -186,11 +187,11 @@ def _rule(n: int) -> bytes:
     return head + attr(2, struct.pack("!I", 0x0A800000 + n))
 
 
-def _made(kind: int, undo: int, body: "type[_route]", batch: int = 200) -> None:  # type: ignore[valid-type]
+def _made(kind: int, undo: int, body: Callable[[int], bytes]) -> None:
     """So many (argument), and they change all the time."""
     sock, wanted = netlink(), int(sys.argv[2])
-    for first in range(0, wanted, batch):
-        do(sock, *(message(kind, body(n), CREATE) for n in range(first, first + batch)))
+    for first in range(0, wanted, 200):
+        do(sock, *(message(kind, body(n), CREATE) for n in range(first, first + 200)))
     ready()
     for n in itertools.cycle(range(wanted)):
         do(sock, message(undo, body(n)))

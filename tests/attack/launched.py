@@ -31,10 +31,10 @@ def answers(hpn: Path, base: Path, agent: Path | str = "") -> bool:
 
 
 @contextmanager
-def somebody(code: str, *arguments: str | Path, user: int = NOBODY) -> Iterator[str]:
-    """A process of that user that has said something; ended afterwards."""
+def somebody(code: str, *arguments: str | Path) -> Iterator[str]:
+    """A process of nobody's that has said something; ended afterwards."""
     argv = ["/usr/bin/python3", "-I", "-c", code, *map(str, arguments)]
-    with subprocess.Popen(argv, user=user, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(argv, user=NOBODY, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
             yield process.stdout.readline().strip()

@@ -11,9 +11,9 @@ from topology import Host, Pod, ip, until
 from cni.kernel import addresses, links, netns, rtnl
 
 
-def flags(pod: Pod, address: str, name: str = "hpn0") -> set[str]:
+def flags(pod: Pod, address: str) -> set[str]:
     """The address's flags by iproute2's names."""
-    (link,) = pod.ip("addr", "show", "dev", name)
+    (link,) = pod.ip("addr", "show", "dev", "hpn0")
     (found,) = [a for a in link["addr_info"] if a["local"] == address]
     return {k for k, v in found.items() if v is True}
 

@@ -10,8 +10,8 @@ from topology import Host, Pod, ip, until
 DOCUMENT = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
 
 
-def all_gone(host: Host, pod: Pod, name: str = "hpn0") -> None:
-    assert name not in pod.links()
+def all_gone(host: Host, pod: Pod) -> None:
+    assert "hpn0" not in pod.links()
     assert host.state_files() == set()
     assert {i["ifname"] for i in ip("link")} == {"lo", "rail0", "fabric"}
 

@@ -201,10 +201,10 @@ def test_our_own_namespace_if_the_operator_says_so(host: Host, pod: Pod, value: 
     assert {i["ifname"] for i in ip("link")} == before
 
 
-def strange_macvlan(pod: Pod, name: str = "hpn0") -> dict[str, Any]:
+def strange_macvlan(pod: Pod) -> dict[str, Any]:
     """An interface of our kind over our master, which somebody else made; as ``ip -d link`` shows it."""
-    ip("link", "add", "link", "rail0", "name", name, "netns", pod.name, "type", "macvlan", "mode", "bridge")
-    link = pod.link(name)
+    ip("link", "add", "link", "rail0", "name", "hpn0", "netns", pod.name, "type", "macvlan", "mode", "bridge")
+    link = pod.link()
     assert link
     return link
 

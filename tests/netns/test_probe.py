@@ -45,11 +45,11 @@ def apart(host: Host) -> dict[str, str]:
 
 
 @contextmanager
-def heard_on_the_wire(interface: str = "fabric") -> Iterator[list[bytes]]:
-    """What arrives there meanwhile."""
+def heard_on_the_wire() -> Iterator[list[bytes]]:
+    """What arrives at fabric meanwhile."""
     frames = list[bytes]()
     with closing(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))) as sock:
-        sock.bind((interface, ETH_P_ALL))
+        sock.bind(("fabric", ETH_P_ALL))
         yield frames
         sock.setblocking(False)
         while True:

@@ -11,12 +11,9 @@ import pytest
 from unit.ipam_calls import Net
 
 from cni.protocol.errors import IoFailure
-from ipam.stores.files.codec import to_line
 from ipam.stores.files.store import FileStore
 
 IPAM = {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]}
-DAMAGE = [b"\0" * 512, b"#", b"\xff" * 512, b"[]".ljust(511) + b"\n", b'{"containerID":"x"}'.ljust(511) + b"\n"]
-VALID = [to_line({"hello": 1}), to_line({"containerID": 7, "ifname": [], "addresses": ["x"]})]
 
 
 @pytest.fixture

@@ -54,8 +54,8 @@ def arp(operation: int, sender: str, target: str, mac: str = THEIRS) -> bytes:
     return head + packed + IPv4Address(sender).packed + bytes(6) + IPv4Address(target).packed
 
 
-def nd(kind: int, source: str, target: str, mac: str = THEIRS, *, hops: int = 255) -> bytes:
-    head = bytes.fromhex("333300000001") + bytes.fromhex(mac.replace(":", "")) + bytes.fromhex("86dd60000000001b3a")
+def nd(kind: int, source: str, target: str, *, hops: int = 255) -> bytes:
+    head = bytes.fromhex("333300000001") + bytes.fromhex(THEIRS.replace(":", "")) + bytes.fromhex("86dd60000000001b3a")
     packed = IPv6Address(source).packed + IPv6Address("ff02::1").packed
     return head[:18] + b"\0\x18\x3a" + bytes([hops]) + packed + bytes([kind, *bytes(7)]) + IPv6Address(target).packed
 

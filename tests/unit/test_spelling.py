@@ -18,9 +18,6 @@ def fields(*some: type[BaseModel]) -> set[str]:
     return {field.alias or name for model in some for name, field in model.model_fields.items()}
 
 
-ARGS = {"ips", "mac", "mtu", "vf", "vlan", "guid", "sticky"}
-
-
 @pytest.mark.parametrize(
     ("shape", "keys"),
     [

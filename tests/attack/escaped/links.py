@@ -72,9 +72,9 @@ class Child:
             command = ["ip", "link", "set", name, "netns", path, *words, *(["index", str(index)] if index else [])]
             subprocess.run(command, check=True, capture_output=True)
 
-    def use(self, name: str, address: str = OLD) -> None:
+    def use(self, name: str) -> None:
         """As the pod would: the address is on the wire again."""
-        self.ip("addr", "add", f"{address}/24", "dev", name)
+        self.ip("addr", "add", f"{OLD}/24", "dev", name)
         self.ip("link", "set", name, "up")
 
 
