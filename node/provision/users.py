@@ -6,6 +6,7 @@ Nothing is asked of kubelet: between its Allocate and the pod's ADD a VF is free
 import errno
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ from cni.kernel import sysfs
 from cni.kernel.rtnl import Rtnl
 from cni.protocol.errors import CniError
 from cni.protocol.location import STATE_DIR, Location
-from cni.state import journal
+from cni.state import journal, places
 from cni.state.record import Record
 
 JOURNAL: Final = Path(STATE_DIR)
@@ -22,7 +23,17 @@ _VFIO: Final = Path("/dev/vfio")
 
 def owners() -> Mapping[str, Record]:
     """The attachments that have a device, by its bus address."""
-    return journal.devices(JOURNAL)
+    return {device: r for state_dir in state_dirs() for device, r in journal.devices(state_dir).items()}
+
+
+def state_dirs() -> list[Path]:
+    """Where journals are: the default, and each other ``stateDir`` that an ADD has noted.  Each is there once, also if
+    several paths lead to it."""
+    found = dict[Path, None]()
+    for state_dir in (JOURNAL, *places.state_dirs()[1:]):
+        with suppress(OSError):  # it is gone
+            found[state_dir.resolve(strict=state_dir != JOURNAL)] = None
+    return list(found)
 
 
 def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, vfio: Path = _VFIO) -> str:

@@ -3,8 +3,14 @@
 from pathlib import Path
 
 import pytest
+from pci import is_sys
 from sysfs_tree import Tree
 
+from cni.kernel import sysfs
+from cni.protocol.spec import Key
+from cni.state import journal, places
+from cni.state.pod import Identity
+from cni.state.record import Record
 from node.provision import users
 
 PF, VF = "0000:3b:00.0", "0000:3b:00.2"
@@ -69,3 +75,33 @@ def test_vfio_without_an_iommu_and_by_another_driver(tree: Tree, tmp_path: Path,
 def test_uio(tree: Tree, driver: str) -> None:
     tree.pci(VF, pf=PF, driver=driver)
     assert users.user(VF, {}, tree.root) == f"a process that may use it by {driver}"
+
+
+def attached(state: Path, container: str, device: str, **of_link: object) -> None:
+    link = {"device": device, "incarnation": sysfs.incarnation(device)} | of_link
+    record = Record(
+        "rails", Key(container, "hpn0"), "/n", Identity(1, 1), kind="sriov", link=link, config={}, pod="d/a"
+    )
+    with journal.lock(state, record.network, record.key) as entry:
+        places.note(state, record.network, record.key)
+        entry.save(record)
+
+
+def test_attachments_wherever_their_state_is(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_sys(tree.root, monkeypatch)
+    monkeypatch.setattr(users, "JOURNAL", tmp_path / "state")
+    monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
+    vfs = [VF, "0000:3b:00.3", "0000:3b:00.4"]
+    for vf in vfs:
+        tree.pci(vf, pf=PF)
+    assert users.owners() == {}
+    attached(users.JOURNAL, "one", vfs[0])
+    attached(tmp_path / "other", "two", vfs[1])
+    attached(tmp_path / "other", "three", vfs[2], incarnation=1)  # of a VF that is gone
+    owners = users.owners()
+    assert {device: record.key.container_id for device, record in owners.items()} == {vfs[0]: "one", vfs[1]: "two"}
+    assert users.user(vfs[1], owners, tree.root) == "hpn0 of d/a, container two, network rails"
+    (tmp_path / "link").symlink_to("other")
+    places.note(tmp_path / "link", "rails", Key("four", "hpn0"))
+    places.note(tmp_path / "gone", "rails", Key("five", "hpn0"))
+    assert users.state_dirs() == [users.JOURNAL, tmp_path / "other"]
