@@ -19,6 +19,7 @@ A container runtime runs this program; a person has little to run by hand.
   hpn inspect     show what is attached: pod, device, addresses, GID indexes; --json, --state-dir DIR
   hpn hints       print the environment for a pod's NCCL, UCX, MPI or NVSHMEM; --for, --form, --json
   hpn ipam        show whose which address is, release what is dead, verify the files (hpn ipam --help)
+  hpn devices     show the NICs: VFs and who has them, RDMA devices, GPUs near by; [DEVICE], -v, --json
   hpn gids        show the GIDs of RDMA devices, as show_gids does; --json
   hpn devinfo     show RDMA devices and their ports, as ibv_devinfo does; -v, -d DEVICE, --json
   hpn doctor      say what is wrong with this node, and what mends it; --json, --root DIR
@@ -54,6 +55,7 @@ COMMANDS: Final = {
     "hints": "ctl.hints.command",
     "ipam": "ctl.addresses",
     "gc": "ctl.collection",
+    "devices": "ctl.devices.command",
     "gids": "ctl.gids",
     "devinfo": "ctl.devinfo",
     "top": "ctl.traffic.top",

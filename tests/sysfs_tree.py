@@ -13,15 +13,17 @@ class Tree:
         for folder in ("bus/pci/devices", "bus/auxiliary/devices", "class/net"):
             (root / folder).mkdir(parents=True)
 
-    def pci(self, address: str, *, pf: str = "", driver: str = "mlx5_core", **attributes: str | int) -> Path:
-        """A NIC's function; with ``pf`` the PF's next VF."""
-        path = self._device("pci", f"devices/pci0000:00/{address}")
-        values = {"class": "0x020000", "vendor": "0x15b3", "device": "0x101e" if pf else "0x101d", "numa_node": 0}
-        write(path, **values | attributes)
+    def pci(
+        self, address: str, *, pf: str = "", driver: str = "mlx5_core", above: str = "pci0000:00", **values: str | int
+    ) -> Path:
+        """A NIC's function; with ``pf`` the PF's next VF.  ``above`` is the path of the bridge that it is behind."""
+        path = self._device("pci", f"devices/{above}/{address}")
+        common = {"class": "0x020000", "vendor": "0x15b3", "device": "0x101e" if pf else "0x101d", "numa_node": 0}
+        write(path, **common | values)
         if driver:
             self.bind(path, driver)
         if pf:
-            parent = self.root / "devices/pci0000:00" / pf
+            parent = self.root / "devices" / above / pf
             number = self._vfs.get(pf, 0)
             self._vfs[pf] = number + 1
             (parent / f"virtfn{number}").symlink_to(f"../{address}")

@@ -77,6 +77,12 @@ OURS = {
         *("ctl.hints", "cni.attachments", "cni.kernel.gids", "cni.kernel.netns", "cni.protocol", "cni.state.places"),
     },
     "ctl.hardware": {"ctl.hardware", "cni.kernel", "cni.protocol"},
+    # Who has a device is in the journal; what it is hpn node knows.
+    "ctl.hardware.functions": {
+        *("ctl.hardware", "cni.kernel", "cni.state.journal", "cni.state.record"),
+        *("node.inventory", "node.model", "node.provision.users"),
+    },
+    "ctl.devices": {"ctl.devices", "ctl.hardware", "ctl.screen", "cni.kernel.sysfs", "cni.protocol", "node.model"},
     "ctl.gids": {"ctl.hardware", "ctl.screen", "cni.kernel.sysfs", "cni.protocol"},
     "ctl.devinfo": {"ctl.hardware", "ctl.screen", "cni.kernel.rdma_netlink", "cni.kernel.sysfs", "cni.protocol"},
     # What ports have counted, as the page of metrics has it.
@@ -98,11 +104,7 @@ OURS = {
     "ctl.doctor.checks": {"ctl.doctor", "node.model", "node.offers"},
     # What puts files on the node, and looks whether the state there can be read; it changes none of that.
     "ctl.installation": {
-        "ctl.installation",
-        "cni.kernel.files",
-        "cni.protocol",
-        "cni.state.durable",
-        "cni.state.locks",
+        *("ctl.installation", "cni.kernel.files", "cni.protocol", "cni.state.durable", "cni.state.locks"),
     },
     "ctl.installation.install": {"ctl.installation", "cni.protocol", "node.config"},
     # What it says of attachments, as hpn inspect and hpn ipam do.

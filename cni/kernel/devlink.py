@@ -1,5 +1,5 @@
-"""devlink, a family of generic netlink (include/uapi/linux/devlink.h, net/devlink/health.c): devices whose firmware has
-failed.
+"""devlink, a family of generic netlink (include/uapi/linux/devlink.h, net/devlink/): devices whose firmware has failed,
+and the mode of a PF's switch.
 
 A driver has health reporters.  That of mlx5 for firmware which no longer answers is called fw_fatal, and is in the
 state "error" until somebody has recovered the device.  The kernel says each change to the group "config".
@@ -18,10 +18,11 @@ from cni.kernel.netlink import attr, attributes, pairs, read_text, read_u32, tex
 from cni.kernel.rtnl import Rtnl
 
 NETLINK_GENERIC: Final = 16
-HEALTH_REPORTER_GET, HEALTH_REPORTER_RECOVER = 52, 54
+ESWITCH_GET, HEALTH_REPORTER_GET, HEALTH_REPORTER_RECOVER = 29, 52, 54
 _CTRL, _GETFAMILY = 16, 3  # <linux/genetlink.h>
 _FAMILY_ID, _FAMILY_NAME, _MCAST_GROUPS, _GROUP_NAME, _GROUP_ID = 1, 2, 7, 1, 2
-_DEV_NAME, _REPORTER, _REPORTER_NAME, _REPORTER_STATE = 2, 114, 115, 116
+_BUS_NAME, _DEV_NAME, _ESWITCH_MODE, _REPORTER, _REPORTER_NAME, _REPORTER_STATE = 1, 2, 25, 114, 115, 116
+_MODES: Final = {0: "legacy", 1: "switchdev"}  # enum devlink_eswitch_mode
 _ERROR: Final = b"\1"  # enum devlink_health_reporter_state
 _FATAL: Final = "fw_fatal"
 _GENL: Final = struct.Struct("=BBxx")  # struct genlmsghdr: command, version
@@ -55,6 +56,18 @@ def failed(one: Family) -> frozenset[str]:
     with _socket() as asking:
         bodies = list(asking.dump(one.number, _GENL.pack(HEALTH_REPORTER_GET, 1)))
     return frozenset(filter(None, map(failed_device, bodies)))
+
+
+def eswitch_mode(one: Family, bus: str, device: str) -> str:
+    """Equivalent to: devlink dev eswitch show BUS/DEVICE.  The mode, "legacy" or "switchdev"; empty for another one.
+
+    Raises OSError: ENODEV where the driver has no devlink, EOPNOTSUPP where it has no switch, EPERM without privileges.
+    """
+    asked = _GENL.pack(ESWITCH_GET, 1) + attr(_BUS_NAME, text(bus)) + attr(_DEV_NAME, text(device))
+    with _socket() as asking:
+        answer = asking.call(one.number, 0, asked)
+    mode = attributes(answer[_GENL.size :]).get(_ESWITCH_MODE)
+    return _MODES.get(int.from_bytes(mode[:2], sys.byteorder), "") if mode else ""
 
 
 def failed_device(body: bytes) -> str:

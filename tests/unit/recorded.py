@@ -10,14 +10,18 @@ ZERO: Final = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 def hca(tree: Tree, name: str, device: Path | None, *, over: str = "", **attributes: str) -> Path:
     """An RDMA device without ports; its directory."""
-    path = (device or tree.root / "devices/virtual") / "infiniband" / name
+    home = device or tree.root / "devices/virtual"
+    path, verbs = home / "infiniband" / name, home / "infiniband_verbs" / f"uverbs-of-{name}"
     path.mkdir(parents=True)
+    verbs.mkdir(parents=True)
+    write(verbs, ibdev=name)
     if over:
         write(path, parent=over)
     common = {"node_type": "1: CA", "node_guid": "b8ce:f603:0012:3456", "sys_image_guid": "b8ce:f603:0012:3456"}
     write(path, **common | attributes)
-    (tree.root / "class/infiniband").mkdir(exist_ok=True)
-    (tree.root / "class/infiniband" / name).symlink_to(path)
+    for one in (path, verbs):
+        (tree.root / "class" / one.parent.name).mkdir(exist_ok=True)
+        (tree.root / "class" / one.parent.name / one.name).symlink_to(one)
     return path
 
 

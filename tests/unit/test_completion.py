@@ -41,6 +41,7 @@ def offered(hpn: Path, *words: str, **env: str) -> list[str]:
         (["ipam", "release", "--"], {"--help", "--data-dir", "--force"}),
         (["ipam", "import", "--n"], {"--network"}),
         (["inspect", "--"], {"--help", "--json", "--state-dir", "--kubelet-dir"}),
+        (["devices", "--"], {"--help", "--json", "--verbose"}),
         (["gids", "--"], {"--help", "--json"}),
         (["devinfo", "--"], {"--help", "--json", "--ib-dev", "--verbose"}),
         (["gc", "--d"], {"--data-dir", "--dry-run"}),
