@@ -1,5 +1,7 @@
-"""Directories below a root.  They are reached by descriptors, step by step, so no link leads out of the root, and none
-that others than root have made leads anywhere."""
+"""Directories below a root, opened by descriptors, one after the other.
+
+So no link leads out of the root.  A link is refused if somebody else than root has made it.
+"""
 
 import errno
 import os

@@ -17,8 +17,13 @@ Kind = Literal["nothing", "file", "link", "directory", "something else"]
 
 @dataclass(frozen=True)
 class Found:
-    """What is at a path: of a link its target, of a small file its text, of a file its inode, whether it is hpn of any
-    version, and whether it is the program that runs, byte by byte."""
+    """What is at a path.
+
+    - ``text``: the text of a small file, or where a link leads.
+    - ``inode``: the numbers of its device and its inode.
+    - ``is_hpn``: whether it is hpn, of any version.
+    - ``is_this``: whether it is the program that runs: it has the same bytes, and everybody may run it.
+    """
 
     kind: Kind = "nothing"
     text: str = ""

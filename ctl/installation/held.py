@@ -1,4 +1,4 @@
-"""Whose interfaces and addresses this node holds: who would lose the program that takes them back."""
+"""Which pods have interfaces and addresses from hpn.  Without the program nobody would take them back."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -14,9 +14,9 @@ from ipam.stores.holdings import Lease, Lost
 
 
 def holders(root: Path) -> list[str]:
-    """In words, each attachment that may live, each address that is held, and each record and lease that cannot be
-    read, because it may be one of these.
+    """A line for each attachment whose pod may live, and for each address that is held.
 
+    Records and leases that cannot be read get a line too, because a pod may need what they stood for.
     Raises IoFailure.
     """
     attached, unreadable, _ = attachments.list_all(state.state_dirs(root))

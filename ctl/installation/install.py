@@ -22,7 +22,7 @@ def answer(words: Sequence[str], program: str, version: str) -> tuple[str, int]:
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
     options = parser.parse_args(words)
     if not program:
-        raise IoFailure("this one runs from its sources; build it and run that: make binary; dist/hpn install")
+        raise IoFailure("this hpn runs from its sources; build it and install that: make binary; dist/hpn install")
     units = {} if options.no_units else places.units(places.carried_units())
     lines = install(options.root, Path(program), units, version, dry_run=options.dry_run)
     return "".join(f"{line}\n" for line in lines), 0

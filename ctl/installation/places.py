@@ -29,7 +29,7 @@ STATE: Final = (
 )
 # What its users write.
 CONFIGURATION: Final = ("etc/hpn", "etc/cni/hpn.json")
-# Of each Debian package the files that it has on the machine; the name is that of packaging/deb.
+# Where dpkg lists the files of our Debian package, if that is installed.  Its name is in packaging/deb/control.
 PACKAGE: Final = "var/lib/dpkg/info/hpn-cni.list"
 # Where that package has the program, and where its links lead.
 PACKAGED: Final = "/usr/lib/cni/hpn"
@@ -99,6 +99,9 @@ def wish(unit: str) -> str:
 
 
 def temporary(path: str) -> str:
-    """Where the file is made that takes the place of another.  The name is fixed, so that the next install finds it."""
+    """Where a new file is made, before it takes the place of the old one.
+
+    The name is always the same, so that the next install finds what an interrupted one has left.
+    """
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.new"

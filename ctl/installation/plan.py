@@ -1,4 +1,4 @@
-"""Pure: from what is there and what is to be, the steps between the two."""
+"""Pure: what is there, and what shall be there -> the steps from one to the other."""
 
 import posixpath
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""hpn uninstall: what hpn install has put is removed, and the state, once nobody needs either."""
+"""hpn uninstall: remove what hpn install has put on the node, and hpn's state, once no pod needs them."""
 
 import argparse
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
         with put.alone(f"{root}"):
             for step in steps:
                 do(root, step, Path())
-            # Who was attached in the meantime keeps the state, for hpn to take it back when it is installed again.
+            # A pod that was attached in the meantime keeps the state: hpn detaches it when it is installed again.
             kept = held.holders(root)
             gone = [] if kept else [Remove(path) for path in places.STATE if _is_there(root, path)]
             for step in gone:
@@ -57,7 +57,7 @@ def _refuse_while_held(root: Path, *, force: bool) -> None:
     if not force and (lines := held.holders(root)):
         more = [f"and {len(lines) - _NAMED} more"] if len(lines) > _NAMED else []
         raise NotAvailable(
-            f"pods have interfaces or addresses of it: {'; '.join([*lines[:_NAMED], *more])}.  Nothing was removed.  "
+            f"pods have interfaces or addresses of hpn: {'; '.join([*lines[:_NAMED], *more])}.  Nothing was removed.  "
             "Delete these pods, let hpn gc take back what dead ones left, or add --force, which leaves them as they are"
         )
 

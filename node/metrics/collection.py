@@ -1,7 +1,7 @@
 """The page, made by a process that ends.
 
-So the journal of 3,000 attachments holds up nobody who waits for the loop, and what prometheus_client imports is gone
-with that process.
+It takes long to read the journal of 3,000 attachments, and the loop does not wait for that.  What prometheus_client
+imports is gone with that process.
 """
 
 import time
@@ -11,17 +11,20 @@ from typing import Final
 from node.apart import Child
 from node.loop import Loop
 
-# For so many times as long as it took a page counts as new, and after that another one is made.  So whoever asks again
-# and again, which every user of the machine can where a port is used, has a tenth of a processor for making pages.
+# A page is given again for so many times as long as it took to make it; after that a new one is made.  So to make pages
+# takes a tenth of a processor at most, however often somebody asks.  At a port, every user of the machine can ask.
 _REST: Final = 10
 
 Told = Callable[[bytes | None, str], None]
-# Makes the page, and says in a sentence each why something is missing on it.
+# Makes the page, and a sentence for each thing that is missing on it, which says why.
 Make = Callable[[], tuple[bytes, tuple[str, ...]]]
 
 
 class Collection:
-    """One process at a time, whoever asks meanwhile.  ``say`` is given the sentences of each page."""
+    """Has one process at a time make the page, however many ask for it.
+
+    ``say`` is given the sentences of each page.
+    """
 
     def __init__(self, loop: Loop, make: Make, say: Callable[[tuple[str, ...]], None]) -> None:
         self._loop, self._make, self._say = loop, make, say
@@ -31,7 +34,7 @@ class Collection:
         self._waiting = list[Told]()
 
     def ask(self, told: Told) -> None:
-        """Have the page told, at once or soon."""
+        """Give the page to ``told``: at once, or when it is made."""
         if self._page and time.monotonic() < self._until:
             told(self._page, "")
             return
@@ -40,7 +43,7 @@ class Collection:
             self._start()
 
     def withdraw(self, told: Told) -> None:
-        """Do not tell it any more; it may have been told."""
+        """Do not call ``told`` any more.  It is fine if that was called already."""
         if told in self._waiting:
             self._waiting.remove(told)
 
@@ -54,7 +57,7 @@ class Collection:
         self._loop.watch(self._child.fd, self._take)
 
     def close(self) -> None:
-        """Nobody is told any more."""
+        """Stop, and give the page to nobody any more."""
         self._waiting.clear()
         if self._child:
             self._loop.unwatch(self._child.fd)

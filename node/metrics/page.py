@@ -19,8 +19,10 @@ Reader = Callable[[], Iterable[Metric]]
 
 
 class _Families:
-    """What was read, as a registry asks for it.  None of the library's default collectors is in that: they would tell
-    of the process that makes the page."""
+    """What was read, in the form that a registry asks for.
+
+    The library's default collectors are left out: they would show the process that makes the page.
+    """
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = list(families)
@@ -37,7 +39,7 @@ def _as_text(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def be_brief() -> None:
-    """For a process that makes one page: it is ended where reading hangs."""
+    """Prepare a process that makes one page and ends.  If reading hangs, the kernel ends it."""
     gc.disable()  # a look through what it shares with its parent would copy all of that
     signal.alarm(_LONGEST)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -47,8 +49,10 @@ def be_brief() -> None:
 def make(
     known: Iterable[Metric], readers: Mapping[str, Reader], problems: Mapping[str, bool]
 ) -> tuple[bytes, tuple[str, ...]]:
-    """The page of what is known and of all that the readers find, by topic; and why one of them found nothing, a
-    sentence each."""
+    """The page: what is ``known`` already, and what the reader of each topic finds.
+
+    With it comes a sentence for each reader that failed, which says why.
+    """
     families, wrong = list(known), dict[str, str]()
     for topic, read in readers.items():
         try:

@@ -13,8 +13,10 @@ from node.metrics.ports import every
 
 
 def ports(records: Sequence[Record], remark: Callable[[str], None], root: Path = sysfs.SYS) -> Iterator[Metric]:
-    """Whether each port is active, and what it has counted.  ``remark`` is told why those that only pods see are
-    missing."""
+    """Whether each port is active, and what it has counted.
+
+    Some ports are seen by pods only.  If these cannot be read, ``remark`` is given a sentence that says why.
+    """
     active = GaugeMetricFamily(
         "hpn_rdma_port_active", "Whether an RDMA device's port is active: 1, else 0.", labels=["rdma_dev", "port"]
     )

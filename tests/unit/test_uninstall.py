@@ -102,7 +102,7 @@ def test_refused_while_an_attachment_lives(installed: Path) -> None:
     save(installed / "run" / "hpn", VF)
     before = tree(installed)
     whose = "hpn0 of container 0123456789ab, network rail0"
-    with pytest.raises(NotAvailable, match=rf"addresses of it: {whose}\.  Nothing was removed"):
+    with pytest.raises(NotAvailable, match=rf"addresses of hpn: {whose}\.  Nothing was removed"):
         uninstall(installed)
     assert tree(installed) == before
     said = uninstall(installed, force=True)
