@@ -20,13 +20,13 @@ from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
 
 from node.grpc.guard import HEADERS_MOST, PREFACE, Excess, Guard
+from node.listener import receive
 from node.loop import Loop
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 STALLED: Final = 60.0  # seconds
 STREAMS_MOST: Final = 100  # at one time
-_PIECE: Final = 1 << 14  # bytes read at once: other peers get their turn after these
 _AHEAD: Final = 1 << 16  # bytes given to h2 before the socket has taken them
 _UNSENT_MOST: Final = 1 << 18  # with all that h2 answers by itself
 _UCRED: Final = struct.Struct("=iII")
@@ -131,12 +131,9 @@ class Connection:
         self.end()
 
     def _read(self) -> None:
-        try:
-            data = self._sock.recv(_PIECE)
-        except BlockingIOError:
+        data = receive(self._sock)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self.end()
             return

@@ -14,12 +14,12 @@ from cni.state import trust
 from node.grpc.connection import Connection, uid_of
 from node.grpc.messages import Inbox, framed
 from node.grpc.status import Code, Failed, encode
+from node.listener import PAUSE, Listener
 from node.loop import Loop
 
 CONNECTIONS_MOST: Final = 64
 REQUEST_MOST: Final = 1 << 19  # bytes; kubelet's longest names all IDs of a resource: 3,000 of 63 letters, twice
 REQUEST_TIMEOUT: Final = 10.0  # seconds for a peer to send a request that it has begun, or its first
-_PAUSE: Final = 1.0  # seconds without newcomers when there are no descriptors for them
 _HEADERS: Final = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 _NO_GRPC: Final = ((b":status", b"415"),)
 
@@ -66,16 +66,13 @@ class Server:
     """
 
     def __init__(self, loop: Loop, listener: socket.socket, methods: Methods, say: Callable[[str], None]) -> None:
-        listener.setblocking(False)  # noqa: FBT003
         self.loop, self._methods, self._say = loop, methods, say
-        self._listener = listener
         self._peers = list[_Peer]()
         self._said = set[str]()
-        self._watch()
+        self._listener = Listener(loop, listener, self._let_in, self._refuse)
 
     def close(self) -> None:
         """Close the socket and end all connections.  What leads to the socket is the caller's to remove."""
-        self.loop.unwatch(self._listener.fileno())
         self._listener.close()
         for peer in list(self._peers):
             peer.connection.terminate()
@@ -95,22 +92,10 @@ class Server:
     def forget(self, peer: "_Peer") -> None:
         self._peers.remove(peer)
 
-    def _watch(self) -> None:
-        if self._listener.fileno() >= 0:
-            self.loop.watch(self._listener.fileno(), self._accept)
+    def _refuse(self, error: OSError) -> None:
+        self.say_once(f"nobody new is let in for {PAUSE:.0f} s: {error.strerror}; raise the limit of open files")
 
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as e:
-            # The newcomer stays in the queue, so the listener stays readable.
-            self.say_once(f"nobody new is let in for {_PAUSE:.0f} s: {e.strerror}; raise the limit of open files")
-            self.loop.unwatch(self._listener.fileno())
-            self.loop.after(_PAUSE, self._watch)
-            return
-        sock.setblocking(False)  # noqa: FBT003
+    def _let_in(self, sock: socket.socket) -> None:
         if not trust.is_trusted(uid_of(sock)) or not self._has_room():
             sock.close()
             return

@@ -11,6 +11,7 @@ from typing import Final
 
 import h11
 
+from node.listener import Listener, receive
 from node.loop import Alarm, Loop
 
 PATH: Final = "/metrics"
@@ -19,8 +20,6 @@ CONNECTIONS_MOST: Final = 16
 REQUEST_MOST: Final = 8192  # bytes of a request's line and headers; Prometheus sends 300
 TIMEOUT: Final = 10.0  # seconds for a peer to send a request that it has begun, or its first, and to take the answer
 _ALLOWED: Final = (("Allow", "GET"),)
-_PIECE: Final = 1 << 14
-_PAUSE: Final = 1.0  # seconds without newcomers when there are no descriptors for them
 
 # Given the page, or None and why there is none.
 Told = Callable[[bytes | None, str], None]
@@ -35,18 +34,12 @@ class Server:
     def __init__(
         self, loop: Loop, listener: socket.socket, ask: Callable[[Told], None], withdraw: Callable[[Told], None]
     ) -> None:
-        listener.setblocking(False)  # noqa: FBT003
         self.loop, self.ask, self.withdraw = loop, ask, withdraw
-        self._listener = listener
         self._peers = list[_Peer]()
-        self._pause: Alarm | None = None
-        self._watch()
+        self._listener = Listener(loop, listener, self._let_in, lambda _: None)
 
     def close(self) -> None:
         """Close the socket and end all connections.  What leads to the socket is the caller's to remove."""
-        if self._pause:
-            self._pause.cancel()
-        self.loop.unwatch(self._listener.fileno())
         self._listener.close()
         for peer in list(self._peers):
             peer.end()
@@ -54,27 +47,11 @@ class Server:
     def forget(self, peer: "_Peer") -> None:
         self._peers.remove(peer)
 
-    def _watch(self) -> None:
-        self.loop.watch(self._listener.fileno(), self._accept)
-
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError:
-            self._rest()
-            return
-        sock.setblocking(False)  # noqa: FBT003
+    def _let_in(self, sock: socket.socket) -> None:
         if self._has_room():
             self._peers.append(_Peer(self, sock))
         else:
             sock.close()
-
-    def _rest(self) -> None:
-        """No descriptor is left.  The newcomer stays in the queue, so the listener stays readable."""
-        self.loop.unwatch(self._listener.fileno())
-        self._pause = self.loop.after(_PAUSE, self._watch)
 
     def _has_room(self) -> bool:
         """If there are too many, the one goes that has been idle for longest."""
@@ -126,12 +103,9 @@ class _Peer:
         self._alarm = None
 
     def _read(self) -> None:
-        try:
-            data = self._sock.recv(_PIECE)
-        except BlockingIOError:
+        data = receive(self._sock)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self.end()
         elif self.is_owed:

@@ -41,14 +41,18 @@ GUARDS = [
         "unit/test_node_grpc_hostile.py",
         ("uid", "not trust.is_trusted(uid_of(sock)) or ", "", "attack/test_hostile_kubelet.py"),
         ("connections", "        if len(self._peers) < CONNECTIONS_MOST:\n", "        if True:\n"),
-        (
-            "pause",
-            "            self.loop.unwatch(self._listener.fileno())\n            self.loop.after",
-            "            self.loop.after",
-        ),
         ("requests-in-time", "        if waited >= REQUEST_TIMEOUT or", "        if"),
         ("first-request-in-time", " or not (self._has_asked or self._requests):", ":"),
         ("all-requests", " > 2 * REQUEST_MOST:", " > 1 << 40:"),
+    ),
+    *of(
+        "node/listener.py",
+        "unit/test_node_grpc_hostile.py",
+        (
+            "pause",
+            "            self._loop.unwatch(self._sock.fileno())\n            self._pause",
+            "            self._pause",
+        ),
     ),
     *of(
         "node/grpc/client.py",
