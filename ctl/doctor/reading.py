@@ -7,7 +7,9 @@ from typing import Final
 
 from cni.kernel import files
 
-_LIMIT: Final = 1 << 24
+# /proc/sys refuses to be read by more than the kernel can allocate in one piece (proc_sys_call_handler).
+_PIECE: Final = 1 << 16
+_PIECES: Final = 256
 
 
 class Reader:
@@ -26,7 +28,7 @@ class Reader:
         try:
             fd = files.open_regular(path, os.O_RDONLY)
             try:
-                return files.read_all(fd, _LIMIT)
+                return _read(fd)
             finally:
                 os.close(fd)
         except OSError as e:
@@ -63,3 +65,11 @@ class Reader:
     def _note(self, path: str, error: OSError) -> None:
         if error.errno in (errno.EACCES, errno.EPERM):
             self.unread[path] = os.strerror(error.errno)
+
+
+def _read(fd: int) -> bytes:
+    """All of a file, or its beginning if it is longer than anything that matters here."""
+    pieces = list[bytes]()
+    while len(pieces) < _PIECES and (piece := os.read(fd, _PIECE)):
+        pieces.append(piece)
+    return b"".join(pieces)
