@@ -91,17 +91,16 @@ OURS = {
         *("node.metrics.inside", "node.metrics.ports"),
     },
     # It looks everywhere, and changes nothing.  What it finds is decided without looking.
-    "ctl.doctor": {"ctl.doctor", "cni.kernel.files", "cni.protocol", "node.model"},
-    "ctl.doctor.hardware": {"ctl.doctor", "cni.kernel.gids", "node.inventory", "node.model"},
+    "ctl.doctor": {"ctl.doctor", "ctl.hardware", "cni.kernel", "cni.protocol", "node.inventory", "node.model"},
     "ctl.doctor.kept": {
         *("ctl.doctor", "cni.undo", "cni.protocol"),
         *("cni.state.journal", "cni.state.places", "cni.state.record", "cni.state.trust"),
         *("ipam.inventory", "ipam.sandboxes", "ipam.stores"),
     },
     "ctl.doctor.networks": {"ctl.doctor", "cni.config", "cni.protocol", "node.config"},
-    "ctl.doctor.programs": {"ctl.doctor", "ctl.installation.places"},
+    "ctl.doctor.programs": {"ctl.doctor", "ctl.installation.places", "node.kubelet.registered"},
     "ctl.doctor.report": {"ctl.doctor", "ctl.screen"},
-    "ctl.doctor.checks": {"ctl.doctor", "node.model", "node.offers"},
+    "ctl.doctor.checks": {"ctl.doctor", "ctl.hardware.rdma", "node.model", "node.offers"},
     # What puts files on the node, and looks whether the state there can be read; it changes none of that.
     "ctl.installation": {
         *("ctl.installation", "cni.kernel.files", "cni.protocol", "cni.state.durable", "cni.state.locks"),

@@ -1,5 +1,6 @@
 """All that is read of a node."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from ctl.doctor import hardware, kept, machine, networks, programs
@@ -11,15 +12,13 @@ def facts(root: Path, file: str, build: str) -> Facts:
     """The facts of the node whose files are below the root; ``file`` is the program that runs now, ``build`` its
     version."""
     read = Reader(root)
-    state_dirs = kept.state_dirs(read)
-    data_dirs = kept.data_dirs(read, state_dirs)
+    state = kept.kept(read)
     found = Facts(
-        machine.machine(read),
+        machine.machine(read, state.folders),
         hardware.hardware(read),
         networks.networks(read),
         networks.node_file(read),
-        kept.kept(read, state_dirs, data_dirs),
+        state,
         programs.programs(read, file, build),
-        (),
     )
-    return Facts(**{**vars(found), "unread": tuple(sorted(read.unread.items()))})
+    return replace(found, unread=tuple(sorted(read.unread.items())))

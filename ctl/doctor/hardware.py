@@ -1,7 +1,6 @@
 """Network controllers and RDMA, from /sys and /dev."""
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,14 +10,14 @@ from cni.kernel import gids
 from ctl.doctor import pci_config
 from ctl.doctor.model import GidTable, Hardware, Link, Nic
 from ctl.doctor.reading import Reader
+from ctl.hardware import gpus, rdma
+from ctl.hardware.rdma import Hca
 from node import inventory
 from node.model import Device, Kind
 
 _MODE: Final = "/sys/module/ib_core/parameters/netns_mode"
 _SHARED: Final = {"Y": "shared", "N": "exclusive"}  # "Share device among net namespaces" (ib_core's parameter)
 _RDMA_CM: Final = "/dev/infiniband/rdma_cm"
-_ADDRESS: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_GPU: Final = ("0x0300", "0x0302", "0x12")  # display, 3D and processing accelerators
 # The configuration space is a file of this many bytes at most.
 _HEADER: Final = 64
 
@@ -31,9 +30,10 @@ def hardware(read: Reader) -> Hardware:
     except OSError as e:
         read.unread["the default route"] = e.strerror or f"{e}"
         found = ()
-    nics = tuple(_nic(read, one) for one in found if one.kind in (Kind.PF, Kind.VF))
-    gpus = dict(_gpus(read))
-    above = {bridge for bridges in (*gpus.values(), *(nic.above for nic in nics)) for bridge in bridges}
+    hcas = rdma.hcas(Path(read.at("/sys")))
+    nics = tuple(_nic(read, one, hcas) for one in found if one.kind in (Kind.PF, Kind.VF))
+    accelerators = gpus.gpus(Path(read.at("/sys")))
+    above = {bridge for place in (*accelerators, *(nic.place for nic in nics)) for bridge in place.above[1:]}
     return Hardware(
         nics,
         tuple(_tables(read)),
@@ -41,19 +41,17 @@ def hardware(read: Reader) -> Hardware:
         rdma_mode_path=mode,
         rdma_cm=read.stat(rdma_cm) is not None,
         rdma_cm_path=rdma_cm,
-        gpus=gpus,
+        gpus=accelerators,
         redirecting={one: _path(read, one) for one in above if pci_config.redirects(_space(read, one))},
     )
 
 
-def _nic(read: Reader, device: Device) -> Nic:
+def _nic(read: Reader, device: Device, hcas: tuple[Hca, ...]) -> Nic:
     path = os.path.realpath(_path(read, device.id))
     net = f"{path}/net/{next(iter(device.netdevs), '')}" if device.netdevs else ""
     control = pci_config.device_control(_space(read, device.id)) if device.kind is Kind.PF else None
-    above = _above(path)
     now = _link(read, path, "current")
     mosts = [most for one in (path, os.path.dirname(path)) if (most := _link(read, one, "max"))]
-    hca = next((f"{path}/infiniband/{one.name}" for one in device.rdma), "")
     return Nic(
         device,
         path,
@@ -64,18 +62,15 @@ def _nic(read: Reader, device: Device) -> Nic:
         relaxed=control[0] if control else None,
         read_request=control[1] if control else 0,
         interrupts=tuple(sorted(int(name) for name in read.names(f"{path}/msi_irqs") if name.isdecimal())),
-        above=above,
-        node_guid=read.line(f"{hca}/node_guid") if hca else "",
+        place=gpus.place(device.id, Path(read.at("/sys"))),
+        hcas=tuple(hca for hca in hcas if hca.device == device.id),
+        # sysfs hides what is in another namespace, and keeps the directory that it is in (kobject_rename).
+        is_elsewhere=os.path.isdir(f"{path}/net") and not read.names(f"{path}/net"),
     )
 
 
 def _path(read: Reader, address: str) -> str:
     return read.at(f"/sys/bus/pci/devices/{address}")
-
-
-def _above(path: str) -> tuple[str, ...]:
-    """The PCI functions on the way to a device, the nearest first."""
-    return tuple(part for part in path.split("/")[-2::-1] if _ADDRESS.fullmatch(part))
 
 
 def _space(read: Reader, address: str) -> bytes:
@@ -94,13 +89,6 @@ def _link(read: Reader, path: str, which: str) -> Link | None:
     except ValueError:  # no PCIe, or "Unknown"
         return None
     return found if found.width and found.width < 64 else None  # 63 and 255 stand for unknown
-
-
-def _gpus(read: Reader) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for address in read.names(read.at("/sys/bus/pci/devices")):
-        path = _path(read, address)
-        if read.line(f"{path}/class").startswith(_GPU):
-            yield address, _above(os.path.realpath(path))
 
 
 def _tables(read: Reader) -> Iterator[GidTable]:

@@ -1,7 +1,7 @@
 """State on disk: attachments and leases, read without a lock and without changing anything."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from ipaddress import IPv4Interface, ip_interface
@@ -18,8 +18,37 @@ from ctl.doctor.reading import Reader
 from ipam import inventory, sandboxes
 from ipam.stores.contents import Contents
 
+Listing = Iterable[tuple[Path, Record | None]]
 
-def state_dirs(read: Reader) -> list[Path]:
+
+def kept(read: Reader) -> Kept:
+    """What is in the default directories, and in those that attachments have noted or name."""
+    state_dirs = _state_dirs(read)
+    found = [one for state_dir in state_dirs for one in _records(read, state_dir, journal.files)]
+    stranded = [one for state_dir in state_dirs for _, one in _records(read, state_dir, journal.refused)]
+    attached = [one for _, one in found if one]
+    data_dirs = [folder for folder in _data_dirs(read, state_dirs, attached) if read.stat(f"{folder}")]
+    pools, leases = list[Pool](), list[tuple[str, str]]()
+    for data_dir in data_dirs:
+        try:
+            for network in inventory.networks(data_dir, sandboxes.gone):
+                pools += list(_pools(network.place, inventory.pools(network)))
+                leases += [(network.place, why) for why in _faults(network)]
+        except (CniError, OSError) as e:
+            read.unread[f"{data_dir}"] = f"{e}"
+    folders = [f"{folder}" for folder in (*state_dirs, *data_dirs) if read.stat(f"{folder}")]
+    return Kept(
+        tuple(folders),
+        tuple(attached),
+        tuple(path for path, one in found if not one),
+        tuple(filter(None, stranded)),
+        tuple(pools),
+        tuple(leases),
+        tuple(_unsafe(folders)),
+    )
+
+
+def _state_dirs(read: Reader) -> list[Path]:
     """The default state directory, then those that attachments noted (cni/state/places.py)."""
     notes, found = read.at(places.ELSEWHERE), set[Path]()
     for name in read.names(notes):
@@ -28,47 +57,32 @@ def state_dirs(read: Reader) -> list[Path]:
     return [Path(read.at(STATE_DIR)), *sorted(found)]
 
 
-def data_dirs(read: Reader, state_dirs: Sequence[Path]) -> list[Path]:
+def _data_dirs(read: Reader, state_dirs: Sequence[Path], attached: Sequence[Attachment]) -> list[Path]:
     """Where networks have their leases: the default, those of state directories, and what attachments name."""
-    named = {one["dataDir"] for record in _records(read, state_dirs) for one in [record.config.get("ipam")]
-             if isinstance(one, dict) and isinstance(one.get("dataDir"), str)}  # fmt: skip
+    sections = [one.conf.get("ipam") for one in attached]
+    named = [section.get("dataDir") for section in sections if isinstance(section, dict)]
     ours = {Path(read.at(IPAM_DIR)), *(folder / "ipam" for folder in state_dirs)}
-    return sorted(ours | {Path(read.at(path)) for path in named if path.startswith("/")})
+    return sorted(ours | {Path(read.at(path)) for path in named if isinstance(path, str) and path.startswith("/")})
 
 
-def _records(read: Reader, state_dirs: Sequence[Path]) -> Iterator[Record]:
-    for state_dir in state_dirs:
-        try:
-            yield from journal.records(state_dir)
-        except OSError as e:
-            read.unread[f"{e.filename or state_dir}"] = e.strerror or f"{e}"
+def _records(read: Reader, state_dir: Path, listed: Callable[[Path], Listing]) -> list[tuple[str, Attachment | None]]:
+    """Each record's path, and the record; None for one that cannot be read."""
+    try:
+        return [(f"{path}", _attachment(path, record)) for path, record in listed(state_dir)]
+    except OSError as e:
+        read.unread[f"{e.filename or state_dir}"] = e.strerror or f"{e}"
+        return []
 
 
-def kept(read: Reader, state_dirs: Sequence[Path], data_dirs: Sequence[Path]) -> Kept:
-    """What is in these directories; those that are not there are left out."""
-    attached, unreadable = list[Attachment](), list[str]()
-    stranded = list[Attachment]()
-    for state_dir in state_dirs:
-        try:
-            for path, record in sorted(journal.files(state_dir)):
-                attached += [_attachment(path, record)] if record else []
-                unreadable += [] if record else [f"{path}"]
-            stranded += [_attachment(path, record) for path, record in sorted(journal.refused(state_dir)) if record]
-        except OSError as e:
-            read.unread[f"{e.filename or state_dir}"] = e.strerror or f"{e}"
-    pools, leases = list[Pool](), list[tuple[str, str]]()
-    for data_dir in filter(_is_there, data_dirs):
-        try:
-            for network in inventory.networks(data_dir, sandboxes.gone):
-                pools += list(_pools(network.place, inventory.pools(network)))
-                leases += [(network.place, why) for why in _faults(network)]
-        except (CniError, OSError) as e:
-            read.unread[f"{data_dir}"] = f"{e}"
-    unsafe = tuple(_unsafe([*state_dirs, *data_dirs]))
-    return Kept(tuple(attached), tuple(unreadable), tuple(stranded), tuple(pools), tuple(leases), unsafe)
+def _attachment(path: Path, record: Record | None) -> Attachment | None:
+    """None for a record that cannot be read, or has what no version of ours writes."""
+    try:
+        return _described(path, record) if record else None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
 
 
-def _attachment(path: Path, record: Record) -> Attachment:
+def _described(path: Path, record: Record) -> Attachment:
     subnets = {
         str(found.network)
         for one in record.result.get("ips", [])
@@ -81,9 +95,10 @@ def _attachment(path: Path, record: Record) -> Attachment:
         alive=not undo.is_dead(record),
         complete=record.complete,
         age=_age(record.time),
+        device=str(record.link.get("device", "")),
         trouble=record.trouble,
         pod=record.pod,
-        conf=record.config,
+        conf=dict(record.config),
         subnets=tuple(sorted(subnets)),
         has_rules=bool(record.rules),
     )
@@ -109,18 +124,8 @@ def _faults(network: Contents) -> Iterator[str]:
         yield f"quarantine has {', '.join(network.quarantined)}"
 
 
-def _unsafe(folders: Sequence[Path]) -> Iterator[tuple[str, str, str]]:
-    for folder in filter(_is_there, folders):
-        try:
-            weak = trust.weak_spot(f"{folder}")
-        except OSError:
-            continue
-        if weak:
-            yield (f"{folder}", *weak)
-
-
-def _is_there(folder: Path) -> bool:
-    try:
-        return folder.is_dir()
-    except OSError:
-        return False
+def _unsafe(folders: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    for folder in folders:
+        with suppress(OSError):
+            if weak := trust.weak_spot(folder):
+                yield (folder, *weak)

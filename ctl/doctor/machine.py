@@ -1,11 +1,12 @@
-"""The kernel and its processes."""
+"""The kernel, its processes and disks."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from ctl.doctor.model import Machine, Process
+from cni.kernel import sysfs
+from ctl.doctor.model import Disk, Machine, Process
 from ctl.doctor.reading import Reader
 
 # By the processes' comm.  containerd and CRI-O start containers, which have their limits.
@@ -16,8 +17,12 @@ _LOADER: Final = "ld-hpn.so.2"
 _MEMLOCK: Final = "Max locked memory"
 
 
-def machine(read: Reader) -> Machine:
-    """The machine, but for its devices."""
+_PACKAGES: Final = ("containerd", "containerd.io")
+_STATUS: Final = "/var/lib/dpkg/status"
+
+
+def machine(read: Reader, folders: Iterable[str]) -> Machine:
+    """The machine, with the file systems of these folders."""
     release, proc = read.at("/proc/sys/kernel/osrelease"), read.at("/proc/sys/net/ipv4/conf")
     filters = {path: read.number(path) for name in ("all", "default") for path in [f"{proc}/{name}/rp_filter"]}
     return Machine(
@@ -25,17 +30,31 @@ def machine(read: Reader) -> Machine:
         kernel_path=release,
         processes=tuple(_processes(read)),
         rp_filter={path: value for path, value in filters.items() if value is not None},
+        packages=dict(_packages(read)),
+        packages_path=read.at(_STATUS),
+        disks=tuple(_disks(folders)),
     )
 
 
 def _processes(read: Reader) -> Iterator[Process]:
+    """Those of the host: any pod can call a process of its own as it likes."""
+    host = sysfs.link(read.at("/proc/1/ns/pid"))
     for number in read.names(read.at("/proc")):
-        if number.isdecimal():
-            path = read.at(f"/proc/{number}")
+        path = read.at(f"/proc/{number}")
+        if number.isdecimal() and sysfs.link(f"{path}/ns/pid") == host:
             name, build = read.line(f"{path}/comm"), _build(path)
             if build or name in (*RUNTIMES, IRQBALANCE):
                 words = tuple(read.line(f"{path}/cmdline").rstrip("\0").split("\0"))
                 yield Process(path, name, words, _memlock(read.line(f"{path}/limits")), build)
+
+
+def _packages(read: Reader) -> Iterator[tuple[str, str]]:
+    """Of those that are installed (man 5 deb-control).  The program is not asked itself: whoever can call a process as
+    he likes would have us run his."""
+    for block in read.line(read.at(_STATUS)).split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and line[0] != " ")
+        if fields.get("Package") in _PACKAGES and fields.get("Status", "").endswith(" installed"):
+            yield fields["Package"], fields.get("Version", "")
 
 
 def _build(path: str) -> str:
@@ -53,3 +72,15 @@ def _memlock(limits: str) -> int | None:
             with suppress(ValueError, IndexError):
                 return int(line.removeprefix(_MEMLOCK).split()[0])
     return None
+
+
+def _disks(folders: Iterable[str]) -> Iterator[Disk]:
+    """Each file system once."""
+    seen = set[int]()
+    for folder in folders:
+        with suppress(OSError):  # it is not there, or not to be seen
+            if (device := os.stat(folder).st_dev) not in seen:
+                seen.add(device)
+                found = os.statvfs(folder)
+                size, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+                yield Disk(folder, size, free, found.f_files, found.f_favail)

@@ -6,9 +6,14 @@ A path in a fact is the one that was read, so that a person can look there too.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from cni.protocol.spec import Config
+from ctl.hardware.gpus import Place
+from ctl.hardware.rdma import Hca
 from node.model import Device, Settings
+
+NOWHERE: Final = Place("", (), -1)
 
 
 class Severity(StrEnum):
@@ -45,13 +50,31 @@ class Process:
 
 
 @dataclass(frozen=True)
+class Disk:
+    """The file system of a state directory: bytes, and inodes (0 where it does not count them)."""
+
+    path: str
+    size: int
+    free: int
+    inodes: int
+    free_inodes: int
+
+
+@dataclass(frozen=True)
 class Machine:
-    """The kernel and its processes.  ``rp_filter`` has the values of ``all`` and ``default``, by path."""
+    """The kernel and its processes.
+
+    - ``rp_filter``: the values of ``all`` and ``default``, by path.
+    - ``packages``: the versions of Debian's packages of containerd, by name; ``packages_path``: where they stand.
+    """
 
     kernel: str = ""
     kernel_path: str = ""
     processes: tuple[Process, ...] = ()
     rp_filter: Mapping[str, int] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
+    packages_path: str = ""
+    disks: tuple[Disk, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,8 +96,9 @@ class Nic:
     - ``link``: its PCIe link now; ``most``: the best that it and the port above it can; None where /sys does not say.
     - ``relaxed``: whether it may order its writes freely; None where its configuration space cannot be read.
     - ``read_request``: the bytes that it asks for at a time; 0 likewise.
-    - ``interrupts``: its IRQs.  ``above``: the bridges above it, the nearest first.
-    - ``node_guid``: of its RDMA device; empty where the host does not see one.
+    - ``interrupts``: its IRQs.  ``place``: what is above it.
+    - ``hcas``: its RDMA devices, where the host sees them.
+    - ``is_elsewhere``: whether its interface is in another namespace than the host's.
     """
 
     device: Device
@@ -86,8 +110,9 @@ class Nic:
     relaxed: bool | None = None
     read_request: int = 0
     interrupts: tuple[int, ...] = ()
-    above: tuple[str, ...] = ()
-    node_guid: str = ""
+    place: Place = NOWHERE
+    hcas: tuple[Hca, ...] = ()
+    is_elsewhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +130,7 @@ class Hardware:
 
     - ``rdma_mode``: "exclusive" or "shared"; empty where the kernel has no RDMA.  ``rdma_mode_path``: where it stands.
     - ``rdma_cm``: whether the device node is there; ``rdma_cm_path``: where.
-    - ``gpus``: the bridges above each GPU, the nearest first.
+    - ``gpus``: what is above each.
     - ``redirecting``: the bridges whose ACS sends what one device below writes to another by the root complex, each
       with its directory in /sys.
     """
@@ -116,7 +141,7 @@ class Hardware:
     rdma_mode_path: str = ""
     rdma_cm: bool = False
     rdma_cm_path: str = ""
-    gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gpus: tuple[Place, ...] = ()
     redirecting: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -125,11 +150,13 @@ class Network:
     """A configuration of ours, from a file or a living attachment.
 
     - ``source``: the file.  ``refused``: why we refuse it; empty if we take it.
+    - ``is_the_runtimes``: whether the runtime itself attaches each pod to it: the first of its directory.
     """
 
     source: str
     conf: Config
     refused: str = ""
+    is_the_runtimes: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +174,7 @@ class Attachment:
     """A record of the journal.
 
     - ``file``: its path.  ``whose``: the attachment's name for people.  ``age``: seconds since ADD began.
+    - ``device``: the bus address of what it has for itself; empty for none.
     - ``trouble``: why its IPAM plugin will not release; empty for none.
     - ``subnets``: of its IPv4 addresses.  ``has_rules``: whether it is routed by source address.
     """
@@ -157,6 +185,7 @@ class Attachment:
     alive: bool = True
     complete: bool = True
     age: float = 0.0
+    device: str = ""
     trouble: str = ""
     pod: str = ""
     conf: Config = field(default_factory=dict)
@@ -179,11 +208,13 @@ class Pool:
 class Kept:
     """State on disk.
 
+    - ``folders``: the directories that it is in.
     - ``unreadable``: records that cannot be read.  ``stranded``: records whose IPAM plugin would not release.
     - ``leases``: what is wrong with files of leases, in words, by their directory.
     - ``unsafe``: a state directory, and what of the way to it others than root can change, in words.
     """
 
+    folders: tuple[str, ...] = ()
     attachments: tuple[Attachment, ...] = ()
     unreadable: tuple[str, ...] = ()
     stranded: tuple[Attachment, ...] = ()
@@ -194,10 +225,12 @@ class Kept:
 
 @dataclass(frozen=True)
 class Socket:
-    """A socket of a plugin's or of the agent's, and whether anybody listens."""
+    """A socket of a plugin's or of the agent's, whether anybody listens, and the resource that a device plugin offers
+    there; empty for others, and where it does not say."""
 
     path: str
     listens: bool
+    resource: str = ""
 
 
 @dataclass(frozen=True)

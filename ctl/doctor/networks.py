@@ -5,6 +5,7 @@ NetworkAttachmentDefinitions are the API server's.  What their attachments were 
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,8 @@ def networks(read: Reader) -> tuple[Network, ...]:
     """Those that name us, from the runtime's directory."""
     folder = read.at(_FOLDER)
     paths = [f"{folder}/{name}" for name in read.names(folder) if name.endswith(_SUFFIXES)]
-    return tuple(network for path in paths for network in _networks(path, read.data(path) or b"{}"))
+    found = [network for path in paths for network in _networks(path, read.data(path) or b"{}")]
+    return tuple(replace(one, is_the_runtimes=one.source == paths[0]) for one in found)
 
 
 def _networks(path: str, data: bytes) -> Iterator[Network]:

@@ -7,6 +7,7 @@ import socket
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from ctl.doctor.model import Programs, Socket
@@ -45,7 +46,15 @@ def _sockets(read: Reader) -> Iterator[Socket]:
     for path in (AGENT, *registry):
         there = read.at(path)
         if (found := read.stat(there)) and stat.S_ISSOCK(found.st_mode):
-            yield Socket(there, path in listening or _accepts(there))
+            listens = path in listening or _accepts(there)
+            yield Socket(there, listens, _resource(there) if listens and path != AGENT else "")
+
+
+def _resource(path: str) -> str:
+    # Imported here, because most of what this takes is the import, and many nodes have no such socket.
+    from node.kubelet.registered import resource  # noqa: PLC0415
+
+    return resource(Path(path))
 
 
 def _listening(table: str) -> Iterator[str]:

@@ -5,15 +5,17 @@ A case is a generator.  It breaks the node and yields how bad that is; then it d
 
 import json
 import os
+import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sysfs_tree import write
-from unit.doctor_node import ALIVE, GPU_PORT, NETWORK, NODE, PFS, PORTS, VF, Node, space
+from unit.doctor_node import ALIVE, NETWORK, NODE, PFS, VF, Node
 
-from cni.protocol.spec import Key
 from ctl.doctor.model import Severity
 
 Case = Callable[[Node], Iterator[Severity]]
@@ -34,6 +36,18 @@ def changed(path: Path, text: str) -> Iterator[None]:
     path.write_text(text)
     yield
     path.write_text(before)
+
+
+@contextmanager
+def offering(path: Path, resource: str) -> Iterator[None]:
+    """A device plugin that offers a resource there, as grpcio serves it; its socket goes with it."""
+    argv = [sys.executable, Path(__file__).with_name("other_plugin.py"), path, resource]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "up\n"
+        yield
+        process.communicate("")
+    path.unlink(missing_ok=True)
 
 
 def listening(path: Path) -> socket.socket:
@@ -81,10 +95,35 @@ def socket_dead(node: Node) -> Iterator[Severity]:
 
 
 @case
+def resource_twice(node: Node) -> Iterator[Severity]:
+    with offering(node.at(f"{REGISTRY}/hpn-example.com_rail0.sock"), "example.com/rail0"):
+        with offering(node.at(f"{REGISTRY}/example.com_rail0.sock"), "example.com/rail0"):
+            yield ERROR
+        assert node.findings() == []
+        shutil.rmtree(node.at(REGISTRY))
+
+
+@case
 def configuration_refused(node: Node) -> Iterator[Severity]:
     wrong = {**NETWORK, "plugins": [{**NETWORK["plugins"][0], "mtuu": 9000}]}
     with changed(node.at("etc/cni/net.d/10-rail0.conflist"), json.dumps(wrong)):
         yield ERROR
+
+
+@case
+def runtime_too_old(node: Node) -> Iterator[Severity]:
+    status = "Package: {}\nStatus: install ok {}\nDescription: one\n more: text\nVersion: {}\n\n"
+    packages = [("runc", "installed", "1.1.5"), ("containerd", "installed", "1.6.20~ds1-1+deb12u1")]
+    packages.append(("containerd.io", "config-files", "1.7.0"))
+    node.at("var/lib/dpkg/status").write_text("".join(status.format(*package) for package in packages))
+    assert node.findings() == []
+    path = node.at("etc/cni/net.d/10-rail0.conflist")
+    path.write_text(json.dumps({**NETWORK, "cniVersion": "1.1.0"}))
+    yield ERROR
+    path.write_text(json.dumps({**NETWORK, "cniVersions": ["1.0.0", "1.1.0"]}))
+    assert node.findings() == []
+    path.write_text(json.dumps({**NETWORK, "cniVersion": "1.1.0"}))
+    node.at("etc/cni/net.d/00-multus.conf").write_text('{"type": "multus"}')
 
 
 @case
@@ -204,63 +243,6 @@ def pool_nearly_full(node: Node) -> Iterator[Severity]:
         node.lease(f"{number}", "10.9.0.1", "10.9.0.10")
     yield WARNING
     node.net.call("DEL", "0")
-
-
-@case
-def kernel_too_old(node: Node) -> Iterator[Severity]:
-    with changed(node.at("proc/sys/kernel/osrelease"), "5.4.0-216-generic\n"):
-        yield WARNING
-
-
-@case
-def rp_filter(node: Node) -> Iterator[Severity]:
-    node.at("proc/sys/net/ipv4/conf/default/rp_filter").write_text("1\n")
-    node.save(ALIVE, key=Key(ALIVE.key.container_id, "hpn1"), result={"ips": [{"address": "10.1.0.3/24"}]})
-    yield WARNING
-    node.save(ALIVE, rules=[{"table": 100}])
-
-
-@case
-def mtu_differs(node: Node) -> Iterator[Severity]:
-    with changed(node.pci(PFS[1]) / "net/rail1/mtu", "1500\n"):
-        yield WARNING
-
-
-@case
-def irqbalance(node: Node) -> Iterator[Severity]:
-    node.process(700, "irqbalance", "8388608", "--foreground", "--banirq=40")
-    yield WARNING
-    node.process(700, "irqbalance", "8388608", "--foreground", "--banmod=mlx5_core")
-
-
-@case
-def pcie_link(node: Node) -> Iterator[Severity]:
-    with changed(node.pci(PFS[0]) / "current_link_width", "8\n"):
-        yield WARNING
-
-
-@case
-def pcie_read_request(node: Node) -> Iterator[Severity]:
-    config = node.pci(PFS[0]) / "config"
-    config.write_bytes(space(read_request=512))
-    yield WARNING
-    config.write_bytes(space())
-
-
-@case
-def pcie_relaxed_ordering(node: Node) -> Iterator[Severity]:
-    config = node.pci(PFS[0]) / "config"
-    config.write_bytes(space(relaxed=False))
-    yield NOTE
-    config.write_bytes(space())
-
-
-@case
-def pcie_acs(node: Node) -> Iterator[Severity]:
-    for port in (PORTS[PFS[1]], GPU_PORT):  # of the first no GPU is near
-        (node.pci(port) / "config").write_bytes(space(acs=0x1D))
-    yield WARNING
-    (node.pci(GPU_PORT) / "config").write_bytes(space(acs=0x11))
 
 
 @case

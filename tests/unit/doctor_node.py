@@ -136,7 +136,7 @@ class Node:
         hca = self.pci(address) / "infiniband" / name
         write(hca, node_guid="0200:0000:0000:0001")
         port = hca / "ports/1"
-        write(port, link_layer="Ethernet")
+        write(port, link_layer="Ethernet", state="4: ACTIVE")
         for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
             (port / folder).mkdir(parents=True)
         for index in range(10):

@@ -42,6 +42,7 @@ def offered(hpn: Path, *words: str, **env: str) -> list[str]:
         (["ipam", "import", "--n"], {"--network"}),
         (["inspect", "--"], {"--help", "--json", "--state-dir", "--kubelet-dir"}),
         (["devices", "--"], {"--help", "--json", "--verbose"}),
+        (["doctor", "--"], {"--help", "--json", "--root"}),
         (["gids", "--"], {"--help", "--json"}),
         (["devinfo", "--"], {"--help", "--json", "--ib-dev", "--verbose"}),
         (["gc", "--d"], {"--data-dir", "--dry-run"}),

@@ -5,25 +5,33 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
-from unit.doctor_cases import CASES
-from unit.doctor_node import Node
+from unit.doctor_node import ALIVE, Node
+from unit.doctor_rails import CASES
 
 from ctl.doctor.checks import CHECKS
+from ctl.doctor.reading import Reader
 from ctl.main import main
+
+# A full disk takes a mount: tests/netns/test_doctor.py.
+ELSEWHERE = {"disk-nearly-full"}
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    node = Node(tmp_path / "root")
-    yield node
-    for sock in node.sockets:
-        sock.close()
+def node() -> Iterator[Node]:
+    # A socket's path has 107 bytes at most.
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        node = Node(Path(folder, "root"))
+        yield node
+        for sock in node.sockets:
+            sock.close()
 
 
 def test_every_check_has_a_case() -> None:
-    assert CASES.keys() == CHECKS.keys()
+    assert CASES.keys() | ELSEWHERE == CHECKS.keys()
 
 
 def test_the_page_explains_each() -> None:
@@ -75,6 +83,24 @@ def as_nobody(node: Node) -> list[tuple[str, str, str]]:
     return [(name, severity, evidence) for name, severity, evidence in found]
 
 
+@pytest.mark.parametrize("fields", [{"result": {"ips": [{}]}}, {"time": "today"}, {"link": []}, {"config": None}])
+def test_a_record_of_which_parts_are_not_as_we_write_them(node: Node, fields: dict[str, Any]) -> None:
+    """The checksum holds, so somebody has written it: a sentence, and no traceback."""
+    path = node.save(ALIVE, **fields)
+    ((name, one),) = node.findings()
+    assert (name, one.evidence.split()[0]) == ("record-unreadable", str(path))
+
+
+def test_of_a_pod_nothing_is_said(node: Node) -> None:
+    """Processes of a container may be called as they like."""
+    for number, namespace in ((1, 4026531836), (811, 4026531836), (4711, 4026532999)):
+        node.process(number, "containerd" if number > 1 else "systemd", "8388608")
+        (node.at(f"proc/{number}/ns") / "pid").parent.mkdir(exist_ok=True)
+        node.at(f"proc/{number}/ns/pid").symlink_to(f"pid:[{namespace}]")
+    ((name, one),) = node.findings()
+    assert (name, one.evidence.split("/limits")[0]) == ("memlock", str(node.at("proc/811")))
+
+
 def test_json(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     steps = CASES["rdma-cm-missing"](node)
     next(steps)
@@ -97,3 +123,13 @@ def test_the_worst_is_first_and_notes_are_no_fault(node: Node, capsys: pytest.Ca
     assert lines[-1] == f"1 error, 1 warning, 1 note of {len(CHECKS)} checks"
     assert [next(one, None) for one in broken[1:]] == [None, None]
     assert main(["hpn", "doctor", "--root", str(node.root)]) == 0
+
+
+def test_files_as_the_kernel_has_them() -> None:
+    """What /proc/sys, /proc and /sys refuse to a careless reader."""
+    read = Reader(Path("/"))
+    assert read.line("/proc/sys/kernel/osrelease") == os.uname().release
+    assert read.line("/proc/self/comm") == Path("/proc/self/comm").read_text().strip()
+    assert read.number("/sys/class/net/lo/mtu") == int(Path("/sys/class/net/lo/mtu").read_text())
+    assert "Max locked memory" in read.line("/proc/self/limits")
+    assert read.unread == {}

@@ -7,6 +7,7 @@ from itertools import combinations
 
 from ctl.doctor.machine import IRQBALANCE
 from ctl.doctor.model import Facts, Finding, Nic, Process, Severity
+from ctl.hardware.rdma import ACTIVE
 from node.model import Kind
 
 _OLDEST = (5, 14)
@@ -66,6 +67,44 @@ def mtu_differs(facts: Facts) -> Iterator[Finding]:
                 Severity.WARNING,
                 f"NICs {model}: {values}",
                 f"mtu: {most} in pfs of hpn node's file, or ip link set IFNAME mtu {most}, if the switches take it",
+            )
+
+
+def speed_differs(facts: Facts) -> Iterator[Finding]:
+    """A rail that is slower than others of its model holds up all of a job."""
+    for model, nics in sorted(alike(facts).items()):
+        best = max(nic.speed for nic in nics)
+        for nic in nics:
+            if 0 < nic.speed < best:
+                yield Finding(
+                    Severity.WARNING,
+                    f"{nic.path}/net/{nic.device.netdevs[0]}/speed: {nic.speed}; another NIC {model} has {best}",
+                    f"look at cable, transceiver and switch port; ethtool {nic.device.netdevs[0]}",
+                )
+
+
+def port_down(facts: Facts) -> Iterator[Finding]:
+    """A rail's RDMA port that is not active, while that of another one of its model is."""
+    for nics in alike(facts).values():
+        ports = [(hca, port) for nic in nics for hca in nic.hcas for port in hca.ports]
+        for hca, port in ports if any(port.state == ACTIVE for _, port in ports) else ():
+            if port.state != ACTIVE:
+                yield Finding(
+                    Severity.WARNING,
+                    f"{hca.path}/ports/{port.number}/state: {port.state_name}",
+                    f"ip link set {port.netdev or 'IFNAME'} up; then look at cable, switch port and subnet manager",
+                )
+
+
+def vf_elsewhere(facts: Facts) -> Iterator[Finding]:
+    """A VF's interface is in a namespace, and hpn has not put it there: another plugin's pod, or a stray."""
+    ours = {one.device for one in facts.kept.attachments if one.alive}
+    for nic in facts.hardware.nics:
+        if nic.device.kind is Kind.VF and nic.is_elsewhere and nic.device.id not in ours:
+            yield Finding(
+                Severity.NOTE,
+                f"{nic.path}/net: the interface is in another namespace, and no attachment has {nic.device.id}",
+                "nothing, if another CNI plugin has given it to a pod; else it comes home when that namespace ends",
             )
 
 

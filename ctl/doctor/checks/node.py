@@ -2,10 +2,14 @@
 
 import os
 from collections.abc import Iterator
+from typing import Final
 
 from ctl.doctor.model import Facts, Finding, Nic, Severity
 from node.model import Kind, PfRule
 from node.offers import agrees
+
+# Where Debian's packages have the program; another one may run from elsewhere.
+_PACKAGED: Final = "/usr/bin/containerd"
 
 
 def configuration_refused(facts: Facts) -> Iterator[Finding]:
@@ -13,6 +17,24 @@ def configuration_refused(facts: Facts) -> Iterator[Finding]:
     for network in facts.networks:
         if network.refused:
             yield Finding(Severity.ERROR, f"{network.source}: {network.refused}", "what that says, in this file")
+
+
+def runtime_too_old(facts: Facts) -> Iterator[Finding]:
+    """The runtime does not know the cniVersion of its own network, and says so when ADD has succeeded."""
+    machine = facts.machine
+    if not any(process.words[0] == _PACKAGED for process in machine.processes):
+        return
+    for network in facts.networks:
+        asked = network.conf.get("cniVersion")
+        for package, version in machine.packages.items():
+            # From 1.1.0 on it takes containerd 2.  Debian's versions may have an epoch in front.
+            if network.is_the_runtimes and asked == "1.1.0" and version.rpartition(":")[2].startswith(("0.", "1.")):
+                yield Finding(
+                    Severity.ERROR,
+                    f"{network.source}: cniVersion is {asked}; {machine.packages_path}: {package} is {version}, which "
+                    "takes 1.0.0 at most",
+                    '"cniVersion": "1.0.0", and for newer runtimes "cniVersions": ["1.0.0", "1.1.0"] beside it',
+                )
 
 
 def node_file_refused(facts: Facts) -> Iterator[Finding]:

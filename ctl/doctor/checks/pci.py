@@ -50,15 +50,15 @@ def pcie_relaxed_ordering(facts: Facts) -> Iterator[Finding]:
 def pcie_acs(facts: Facts) -> Iterator[Finding]:
     """What a NIC and a GPU below one bridge write to each other goes up to the root complex and back."""
     for nic in rails(facts):
-        for gpu, above in sorted(facts.hardware.gpus.items()):
-            shared = [bridge for bridge in nic.above if bridge in above]
+        for gpu in facts.hardware.gpus:
+            shared = {*nic.place.above[1:]} & {*gpu.above}
             # The redirecting bridges are the ports below the switch that both share.
-            ports = [one for one in (*nic.above, *above) if one not in shared and one in facts.hardware.redirecting]
+            ports = ({*nic.place.above, *gpu.above} - shared) & facts.hardware.redirecting.keys()
             if shared and ports:
-                where = ", ".join(f"{facts.hardware.redirecting[port]}/config" for port in sorted({*ports}))
-                commands = "; ".join(f"setpci -s {port} ECAP_ACS+6.w=0:c" for port in sorted({*ports}))
+                where = ", ".join(f"{facts.hardware.redirecting[port]}/config" for port in sorted(ports))
+                commands = "; ".join(f"setpci -s {port} ECAP_ACS+6.w=0:c" for port in sorted(ports))
                 yield Finding(
                     Severity.WARNING,
-                    f"{where}: ACS redirects what {nic.device.id} and the GPU {gpu} send each other",
+                    f"{where}: ACS redirects what {nic.device.id} and the GPU {gpu.address} send each other",
                     f"{commands}; not where virtual machines are given these devices",
                 )

@@ -53,6 +53,21 @@ def socket_dead(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def resource_twice(facts: Facts) -> Iterator[Finding]:
+    """Two device plugins offer one resource.  kubelet believes the one that came last."""
+    by_name = defaultdict[str, list[str]](list)
+    for socket in facts.programs.sockets:
+        if socket.resource:
+            by_name[socket.resource].append(socket.path)
+    for name, paths in by_name.items():
+        if len(paths) > 1:
+            yield Finding(
+                Severity.ERROR,
+                f"{' and '.join(paths)} both offer {name}",
+                "take the node out of one plugin's DaemonSet, or the resource out of one plugin's file",
+            )
+
+
 def _owner(path: str) -> str:
     name = os.path.basename(path)
     return "hpn-agent" if name == "agent.sock" else "hpn-node" if name.startswith("hpn-") else "a device plugin"

@@ -103,9 +103,10 @@ def vf_guid_zero(facts: Facts) -> Iterator[Finding]:
     """The port of an InfiniBand VF without a GUID never becomes active."""
     for nic in facts.hardware.nics:
         device = nic.device
-        if device.kind is Kind.VF and device.link_type == "infiniband" and nic.node_guid == _NO_GUID:
-            yield Finding(
-                Severity.WARNING,
-                f"{nic.path}/infiniband/{device.rdma[0].name}/node_guid: {nic.node_guid}",
-                "guids: true in pfs of hpn node's file, or guid in the network's configuration",
-            )
+        for hca in nic.hcas if device.kind is Kind.VF and device.link_type == "infiniband" else ():
+            if hca.node_guid == _NO_GUID:
+                yield Finding(
+                    Severity.WARNING,
+                    f"{hca.path}/node_guid: {hca.node_guid}",
+                    "guids: true in pfs of hpn node's file, or guid in the network's configuration",
+                )

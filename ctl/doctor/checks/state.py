@@ -1,4 +1,4 @@
-"""State on disk: attachments and leases."""
+"""State on disk: attachments, leases, and room for more."""
 
 from collections.abc import Iterator
 
@@ -7,6 +7,8 @@ from ctl.doctor.model import Facts, Finding, Severity
 # Seconds.  An ADD that is not complete after that was killed: no wait of it is as long.
 _UNDER_WAY = 600.0
 _FULL = 0.9
+# A file system with less than a twentieth of its bytes or inodes free, and with less than so many.
+_LITTLE, _SHARE, _FEW = 64 << 20, 20, 1000
 
 
 def state_unsafe(facts: Facts) -> Iterator[Finding]:
@@ -62,3 +64,14 @@ def pool_nearly_full(facts: Facts) -> Iterator[Finding]:
                 f"{pool.dead} by dead pods",
                 "hpn gc" if pool.dead else "a larger range or a further one; hpn ipam show says who has them",
             )
+
+
+def disk_nearly_full(facts: Facts) -> Iterator[Finding]:
+    """An ADD that cannot write its record fails."""
+    for disk in facts.machine.disks:
+        if disk.size and disk.free < min(_LITTLE, disk.size // _SHARE):
+            evidence = f"the file system of {disk.path} has {disk.free >> 10} KiB free of {disk.size >> 10}"
+            yield Finding(Severity.WARNING, evidence, f"make room: du -x {disk.path}, journalctl --vacuum-size=1G")
+        elif disk.inodes and disk.free_inodes < min(_FEW, disk.inodes // _SHARE):
+            evidence = f"the file system of {disk.path} has {disk.free_inodes} inodes free of {disk.inodes}"
+            yield Finding(Severity.WARNING, evidence, f"remove files: du -x --inodes {disk.path}")
