@@ -9,14 +9,14 @@ from typing import Final
 
 from cni.kernel import sysfs
 from node import answers, inventory, obstacles, offers, roster
-from node.directory import Directory, Taken
+from node.directory import Directory
 from node.health import Facts, Health, Observation, Patience, due, observe, step
-from node.kubelet.plugin import Plugin
 from node.loop import Alarm, Loop
 from node.model import Device, Kind, Offer, Settings
+from node.plugins import AGAIN, Plugins
 from node.provision.provisioning import Provisioning
 from node.reading import Refused
-from node.saying import Topics, say
+from node.saying import Topics, cause, say
 from node.serving import Judged, Served
 from node.watch import Watch
 
@@ -24,7 +24,6 @@ from node.watch import Watch
 # dozens, and every VF of theirs is an event.
 _REST: Final = 10
 _LONGEST_REST: Final = 0.5
-_AGAIN: Final = 5.0  # seconds until what failed is tried again: a look, or the writing of what others read
 _NAMED: Final = 8  # devices that one line names
 _GONE: Final = Observation("it is gone")
 # What something can be wrong with, as metrics name it: the first words of topics.
@@ -41,8 +40,6 @@ class Daemon:
         """
         self._loop, self._read = loop, read
         self._settings = Settings((), "")
-        self._served = dict[str, tuple[Served, Plugin]]()
-        self._open = set[str]()
         self._health = dict[Judged, Health]()
         self._inventory = inventory.Inventory(memory=inventory.MEMORY)
         self._devices = dict[str, Device]()
@@ -52,7 +49,8 @@ class Daemon:
         self._devices_changed = self._is_awaited = False
         self._rests_until = 0.0
         settings = read()
-        self._directory = Directory(loop, registry, self._bind)
+        self._directory = Directory(loop, registry, self._open)
+        self._plugins = Plugins(loop, self._directory, self._topics)
         # Before anything is written that another process of this program may have written too.
         with suppress(OSError):
             self._directory.claim()
@@ -61,12 +59,11 @@ class Daemon:
         self._provisioning = Provisioning(loop, self._topics, lambda: self._look(before={}))
         self._provisioning.start(settings)
         self._configure(settings)
-        self._bind()
+        self._open()
 
     def close(self) -> None:
         """Remove all sockets, so that kubelet knows at once, and the files for container runtimes."""
-        for _, plugin in self._served.values():
-            plugin.close()
+        self._plugins.close()
         with suppress(OSError):
             answers.withdraw()
         self._provisioning.close()
@@ -83,7 +80,7 @@ class Daemon:
         """Each resource's devices, and why each is unhealthy; empty where it is not."""
         return {
             name: [(device, self._health.get(key, Health()).reason) for key, device in served.devices.items()]
-            for name, (served, _) in self._served.items()
+            for name, served in self._plugins.served.items()
         }
 
     def reload(self) -> None:
@@ -91,7 +88,7 @@ class Daemon:
         try:
             settings = self._read()
         except (Refused, OSError) as e:
-            what = f"{_told(e) if isinstance(e, OSError) else e}"
+            what = f"{cause(e) if isinstance(e, OSError) else e}"
             self._topics.forget("configuration")  # each SIGHUP has an answer
             self._topics.problem("configuration", f"{what}; what was read before stays in force")
             return
@@ -99,7 +96,7 @@ class Daemon:
         self._topics.forget("configuration")
         self._provisioning.configure(settings)
         self._configure(settings)
-        self._bind()
+        self._open()
 
     def _configure(self, settings: Settings) -> None:
         self._settings = settings
@@ -108,11 +105,8 @@ class Daemon:
         selectors = [selector for resource in settings.resources for selector in resource.selectors]
         self._watch.software = any(not one.kinds or Kind.NETDEV in one.kinds for one in selectors)
         names = {resource.full_name for resource in settings.resources}
-        for name in self._served.keys() - names:
-            _, plugin = self._served.pop(name)
-            self._open.discard(name)
-            self._topics.forget(f"socket {name}")
-            plugin.close()
+        for name in self._plugins.served.keys() - names:
+            self._plugins.remove(name)
         self._look(before={})
 
     # What there is
@@ -128,7 +122,7 @@ class Daemon:
         self._is_awaited = False
         if self._devices_changed:
             self._devices_changed = False
-            self._look({name: served.offer for name, (served, _) in self._served.items()})
+            self._look({name: served.offer for name, served in self._plugins.served.items()})
         else:
             self._judge()
         now = time.monotonic()
@@ -140,9 +134,9 @@ class Daemon:
             found = self._inventory.devices()
         except OSError as e:
             self._topics.problem(
-                "devices", f"the devices cannot be read: {_told(e)}; what was offered stays, until they can"
+                "devices", f"the devices cannot be read: {cause(e)}; what was offered stays, until they can"
             )
-            self._loop.after(_AGAIN, lambda: self._changed(devices=True))
+            self._loop.after(AGAIN, lambda: self._changed(devices=True))
             return
         self._topics.solved("devices")
         self._devices = {device.id: device for device in found}
@@ -157,19 +151,15 @@ class Daemon:
         self._judge()
 
     def _offer(self, name: str, offer: Offer) -> None:
-        if name in self._served:
-            self._served[name][0].offer = offer
-        else:
-            served = Served(offer)
-            self._served[name] = served, Plugin(name, self._directory.socket(name), self._loop, served, say)
+        self._plugins.offer(name, offer)
         devices = {device.id for unit in offer.units for device in unit.devices}
         self._topics.say_new(f"offer {name}", f"offers {name}: {_count(len(offer.units), 'unit')} of {_name(devices)}")
 
     def _publish(self) -> None:
         try:
-            answers.publish([served.offer for served, _ in self._served.values()])
+            answers.publish([served.offer for served in self._plugins.served.values()])
         except OSError as e:
-            self._topics.problem("files", f"{_told(e)}; containers get no device by CDI until it can be written")
+            self._topics.problem("files", f"{cause(e)}; containers get no device by CDI until it can be written")
             self._try_again()
         else:
             self._topics.solved("files")
@@ -177,12 +167,16 @@ class Daemon:
     def _try_again(self) -> None:
         """Write anew what could not be written, because a disk that has room again is no event."""
         if not self._again:
-            self._again = self._loop.after(_AGAIN, self._write)
+            self._again = self._loop.after(AGAIN, self._write)
 
     def _write(self) -> None:
         self._again = None
         self._publish()
-        self._bind()
+        self._open()
+
+    def _open(self) -> None:
+        if not self._plugins.open():
+            self._try_again()
 
     # Whether it is healthy
 
@@ -190,16 +184,15 @@ class Daemon:
         """Look at the health of what is offered, tell kubelet what is new, and look again when something is due."""
         now, patience = time.monotonic(), Patience(self._settings.down_after, self._settings.up_after)
         facts = self._facts()
-        judged = [key for served, _ in self._served.values() for key in served.judged]
+        judged = [key for served in self._plugins.served.values() for key in served.judged]
         self._watch.moved.intersection_update(key.id for key in judged)
         before, self._health = (
             self._health,
             {key: step(self._health.get(key), self._observe(key, facts), now, patience) for key in judged},
         )
-        for name, (served, plugin) in self._served.items():
+        for name, served in self._plugins.served.items():
             self._report(name, served, before)
-            if served.update(self._health):
-                plugin.changed()
+        self._plugins.tell(self._health)
         times = [at for health in self._health.values() if (at := due(health, patience)) is not None]
         if self._due:
             self._due.cancel()
@@ -225,53 +218,6 @@ class Daemon:
         for reason, ids in changes.items():
             what = f"{_name(ids)} of {name}"
             say(f"unhealthy: {what}: {reason}" if reason else f"healthy again: {what}")
-
-    # Who is told
-
-    def _bind(self) -> None:
-        """Have a socket for each resource in kubelet's directory, if that is there."""
-        path = self._directory.path
-        try:
-            if not self._directory.claim():
-                self._topics.problem(
-                    "kubelet", f"{path} is not there, so no kubelet has run here; it will be seen when it is"
-                )
-                return
-        except (Taken, OSError) as e:
-            self._topics.problem("kubelet", f"{e}" if isinstance(e, Taken) else _cannot_write(path, e))
-            self._try_again()
-            return
-        self._topics.solved("kubelet")
-        for name, (_, plugin) in self._served.items():
-            self._bind_one(name, plugin)
-
-    def _bind_one(self, name: str, plugin: Plugin) -> None:
-        path = self._directory.socket(name)
-        if name in self._open and path.is_socket():
-            return
-        if name in self._open:
-            plugin.close()
-        try:
-            plugin.open()
-        except OSError as e:
-            self._open.discard(name)
-            self._topics.problem(f"socket {name}", f"{name}: {_cannot_write(path, e)}")
-            self._try_again()
-            return
-        self._open.add(name)
-        self._topics.say_new(f"socket {name}", f"serves {name} at {path}")
-
-
-def _cannot_write(path: Path, error: OSError) -> str:
-    return (
-        f"{path}: {_told(error)}; kubelet hears of nothing until it can be written, which is tried every "
-        f"{_AGAIN:g} s: make room, or mount it for writing (in a DaemonSet without readOnly)"
-    )
-
-
-def _told(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}"
 
 
 def _ports(name: str, root: Path = sysfs.SYS) -> Sequence[str]:

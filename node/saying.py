@@ -48,6 +48,12 @@ def say(sentence: str) -> None:
         sys.stderr.flush()
 
 
+def cause(error: OSError) -> str:
+    """Why the system refused, for people, and of which file where it says so."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
 def plain(text: str) -> str:
     """The text with escapes for what moves a terminal's cursor, and for what is no text: a VF that comes home has the
     name that its pod has given it."""
