@@ -104,20 +104,10 @@ class Store:
 
 def _packed(path: Path) -> bytes:
     """A file with holes as the places and contents of what is none."""
-    fd, parts, at = os.open(path, os.O_RDONLY), list[tuple[int, str]](), 0
-    try:
-        size = os.fstat(fd).st_size
-        while at < size:
-            try:
-                at = os.lseek(fd, at, os.SEEK_DATA)
-            except OSError:
-                break
-            end = os.lseek(fd, at, os.SEEK_HOLE)
-            parts.append((at, os.pread(fd, end - at, at).hex()))
-            at = end
-        return json.dumps([size, parts]).encode()
-    finally:
-        os.close(fd)
+    with open(path, "rb") as file:
+        fd = file.fileno()
+        parts = [(start, os.pread(fd, end - start, start).hex()) for start, end in _written(fd)]
+        return json.dumps([os.fstat(fd).st_size, parts]).encode()
 
 
 def _unpack(fd: int, content: bytes) -> None:
@@ -129,19 +119,23 @@ def _unpack(fd: int, content: bytes) -> None:
 
 def _used(fd: int, chance: random.Random) -> int:
     """Some place that was written; holes are most of an index."""
-    size, places, at = os.fstat(fd).st_size, list[tuple[int, int]](), 0
-    while at < size:
-        try:
-            at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:
-            break
-        end = os.lseek(fd, at, os.SEEK_HOLE)
-        places.append((at, end))
-        at = end
+    places = list(_written(fd))
     if not places:
         return 0
     start, end = chance.choice(places)
     return chance.randrange(start, end)
+
+
+def _written(fd: int) -> Iterator[tuple[int, int]]:
+    """Where the file is no hole: from the first byte of each part to behind its last (man 2 lseek)."""
+    size, at = os.fstat(fd).st_size, 0
+    while at < size:
+        try:
+            start = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:  # ENXIO: the rest is a hole
+            return
+        at = os.lseek(fd, start, os.SEEK_HOLE)
+        yield start, at
 
 
 def damage(store: Store, chance: random.Random) -> str:

@@ -60,12 +60,18 @@ def test_gc_of_cnitool_takes_everything(machine: Machine) -> None:
     machine.nothing_held()
 
 
-def test_gc_forgets_a_pod_whose_namespace_and_cache_are_gone(machine: Machine) -> None:
-    machine.network(ours())
+def gone(machine: Machine) -> str:
+    """A pod that was attached, and has neither a namespace nor libcni's cached result any more."""
     with fabric.namespace(machine.node.pod("short")) as pod:
         machine.ok("add", pod)
     for path in fabric.RESULTS.glob(f"*-{fabric.container_id(pod)}-*"):
         path.unlink()
+    return pod
+
+
+def test_gc_forgets_a_pod_whose_namespace_and_cache_are_gone(machine: Machine) -> None:
+    machine.network(ours())
+    pod = gone(machine)
     assert machine.records() != []
     machine.ok("gc", pod)
     machine.nothing_held()
@@ -84,11 +90,7 @@ def test_pods_on_one_rail_reach_each_other(machine: Machine) -> None:
 
 def test_del_without_the_cached_result_and_after_the_pod(machine: Machine) -> None:
     machine.network(ours())
-    with fabric.namespace(machine.node.pod("short")) as pod:
-        machine.ok("add", pod)
-    for path in fabric.RESULTS.glob(f"*-{fabric.container_id(pod)}-*"):
-        path.unlink()
-    machine.ok("del", pod)
+    machine.ok("del", gone(machine))
 
 
 def test_a_refused_add_leaves_nothing(machine: Machine) -> None:

@@ -10,6 +10,17 @@ import pytest
 from attack.escaped.links import HOLDERS, OLD, Child, gone_or_kept, over_the_master, proved
 from topology import Host, Pod, until
 
+from cni.protocol.spec import Reply
+
+
+def taken_off_the_wire(wire: Callable[[], bool], host: Host, pod: Pod, *children: Child) -> Reply:
+    """DEL's reply, where it has removed every link over the master from the pod and from these."""
+    assert wire()
+    reply = host.call("DEL", pod)
+    assert over_the_master(pod, *children) == []
+    assert not wire()
+    return reply
+
 
 @HOLDERS
 def test_moved_to_a_child(
@@ -39,10 +50,7 @@ def test_two_levels_deep(
     child.take(pod.path, "hpn0")
     grandchild.take(child.path, "hpn0", "data0")
     grandchild.use("data0")
-    assert wire()
-    reply = host.call("DEL", pod)
-    assert over_the_master(pod, child, grandchild) == []
-    assert not wire()
+    reply = taken_off_the_wire(wire, host, pod, child, grandchild)
     proved(host, make_pod, reply)
 
 
@@ -59,10 +67,7 @@ def test_changed_beyond_recognition_but_for_one(
     if changed == "mac":
         child.ip("link", "set", name, "address", "02:00:00:00:00:07")
     child.use(name)
-    assert wire()
-    reply = host.call("DEL", pod)
-    assert over_the_master(pod, child) == []
-    assert not wire()
+    reply = taken_off_the_wire(wire, host, pod, child)
     proved(host, make_pod, reply)
 
 
@@ -76,10 +81,7 @@ def test_index_and_mac_are_others_now(
     child.take(pod.path, "hpn0", "data0", 4711)
     child.ip("link", "set", "data0", "address", "02:00:00:00:00:07")
     child.use("data0")
-    assert wire()
-    reply = host.call("DEL", pod)
-    assert over_the_master(pod, child) == []
-    assert not wire()
+    reply = taken_off_the_wire(wire, host, pod, child)
     gone_or_kept(host, make_pod, reply)
 
 
@@ -97,12 +99,9 @@ def test_decoys_with_its_names(
     pod.ip("link", "property", "add", "dev", "decoy", "altname", "hpn0")
     pod.ip("link", "add", "decoy2", "index", str(ours["ifindex"]), "type", "bridge")
     child.ip("link", "add", "hpn0", "type", "bridge")
-    assert wire()
-    reply = host.call("DEL", pod)
-    assert over_the_master(pod, child) == []
+    reply = taken_off_the_wire(wire, host, pod, child)
     assert pod.links() == {"decoy", "decoy2"}
     assert child.links() == {"hpn0"}
-    assert not wire()
     proved(host, make_pod, reply)
 
 
@@ -125,10 +124,7 @@ def test_stacked_on_it(
         pod.ip("link", "set", "inner", "up")
     else:
         child.use("outer")
-    assert wire()
-    reply = host.call("DEL", pod)
-    assert over_the_master(pod, child) == []
-    assert not wire()
+    reply = taken_off_the_wire(wire, host, pod, child)
     proved(host, make_pod, reply)
 
 
@@ -147,10 +143,7 @@ def test_a_double_of_it_is_left_in_its_place(
     like = ["index", str(ours["ifindex"]), "address", ours["address"]]
     pod.ip("link", "add", "link", "step", "name", "hpn0", *like, "type", "macvlan", "mode", "bridge")
     pod.ip("link", "delete", "step")
-    assert wire()
-    reply = host.call("DEL", pod)
-    assert over_the_master(pod, child) == []
-    assert not wire()
+    reply = taken_off_the_wire(wire, host, pod, child)
     proved(host, make_pod, reply)
 
 
