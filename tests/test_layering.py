@@ -1,10 +1,7 @@
-"""Who may import whom, and what each start of the program pays for."""
+"""Who may import whom."""
 
 import ast
-import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -247,50 +244,3 @@ def test_length_of_functions() -> None:
 def test_packaging_is_no_package() -> None:
     """An __init__.py in it would hide PyPI's packaging, which pytest imports."""
     assert not (ROOT / "packaging" / "__init__.py").exists()
-
-
-# Libraries that each cost more to import than an answer takes, and the starts that need none of them.
-@pytest.mark.parametrize(
-    ("words", "environ"),
-    [
-        (["help"], {}),
-        (["version"], {}),
-        ([], {"CNI_COMMAND": "VERSION"}),
-    ],
-)
-def test_imports_of_a_start(words: list[str], environ: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "ctl", *words],
-        input=b"", capture_output=True, check=True, cwd=ROOT, env={"PATH": os.environ["PATH"]} | environ,
-    )  # fmt: skip
-    imported = _timed(done.stderr)
-    assert "cni.protocol.spec" in imported  # so -X importtime told us something
-    assert imported & LIBRARIES.keys() == set()
-
-
-@pytest.mark.parametrize("program", ["hpn", "hpn-ipam"])
-@pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK", "STATUS", "GC"])
-def test_no_cni_command_pays_for_hpn_node(tmp_path: Path, program: str, command: str) -> None:
-    conf = {
-        "cniVersion": "1.1.0", "name": "n", "type": "hpn", "master": "nowhere", "stateDir": f"{tmp_path}/state",
-        "ipam": {"type": "hpn-ipam", "subnet": "10.1.0.0/24", "dataDir": f"{tmp_path}/ipam"},
-        "cni.dev/valid-attachments": [], "prevResult": {"cniVersion": "1.1.0"},
-    }  # fmt: skip
-    environ = {
-        "CNI_COMMAND": command, "CNI_CONTAINERID": "c", "CNI_IFNAME": "hpn0", "CNI_NETNS": "/run/netns/nowhere",
-        "CNI_PATH": "/nowhere", "HPN_ARGV0": program, "PATH": os.environ["PATH"],
-    }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "ctl"],
-        input=json.dumps(conf).encode(), capture_output=True, check=False, cwd=ROOT, env=environ,
-    )  # fmt: skip
-    imported = _timed(done.stderr)
-    assert "cni.protocol.dispatch" in imported, done.stdout
-    packages = {name.partition(".")[0] for name in imported}
-    others = {"node", "h2", "hpack", "hyperframe", "google", "yaml", "h11", "prometheus_client", "rich"}
-    assert packages & others == set()
-
-
-def _timed(stderr: bytes) -> set[str]:
-    """What Python said that it imported, with -X importtime."""
-    return {line.rpartition(b"|")[2].strip().decode() for line in stderr.splitlines()}

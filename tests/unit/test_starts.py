@@ -1,0 +1,57 @@
+"""What each start of the program pays for: the libraries that it imports."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_layering import LIBRARIES, ROOT
+
+
+# Libraries that each cost more to import than an answer takes, and the starts that need none of them.
+@pytest.mark.parametrize(
+    ("words", "environ"),
+    [
+        (["help"], {}),
+        (["version"], {}),
+        ([], {"CNI_COMMAND": "VERSION"}),
+    ],
+)
+def test_imports_of_a_start(words: list[str], environ: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "ctl", *words],
+        input=b"", capture_output=True, check=True, cwd=ROOT, env={"PATH": os.environ["PATH"]} | environ,
+    )  # fmt: skip
+    imported = _timed(done.stderr)
+    assert "cni.protocol.spec" in imported  # so -X importtime told us something
+    assert imported & LIBRARIES.keys() == set()
+
+
+@pytest.mark.parametrize("program", ["hpn", "hpn-ipam"])
+@pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK", "STATUS", "GC"])
+def test_no_cni_command_pays_for_hpn_node(tmp_path: Path, program: str, command: str) -> None:
+    conf = {
+        "cniVersion": "1.1.0", "name": "n", "type": "hpn", "master": "nowhere", "stateDir": f"{tmp_path}/state",
+        "ipam": {"type": "hpn-ipam", "subnet": "10.1.0.0/24", "dataDir": f"{tmp_path}/ipam"},
+        "cni.dev/valid-attachments": [], "prevResult": {"cniVersion": "1.1.0"},
+    }  # fmt: skip
+    environ = {
+        "CNI_COMMAND": command, "CNI_CONTAINERID": "c", "CNI_IFNAME": "hpn0", "CNI_NETNS": "/run/netns/nowhere",
+        "CNI_PATH": "/nowhere", "HPN_ARGV0": program, "PATH": os.environ["PATH"],
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "ctl"],
+        input=json.dumps(conf).encode(), capture_output=True, check=False, cwd=ROOT, env=environ,
+    )  # fmt: skip
+    imported = _timed(done.stderr)
+    assert "cni.protocol.dispatch" in imported, done.stdout
+    packages = {name.partition(".")[0] for name in imported}
+    others = {"node", "h2", "hpack", "hyperframe", "google", "yaml", "h11", "prometheus_client", "rich"}
+    assert packages & others == set()
+
+
+def _timed(stderr: bytes) -> set[str]:
+    """What Python said that it imported, with -X importtime."""
+    return {line.rpartition(b"|")[2].strip().decode() for line in stderr.splitlines()}
