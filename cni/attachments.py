@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +36,9 @@ class Found:
 
     @property
     def key(self) -> Key:
-        container_id, _, ifname = self.path.name.partition(".json")[0].partition(":")
+        if self.record:
+            return self.record.key
+        container_id, _, ifname = self.path.name.rpartition(".json")[0].partition(":")
         return Key(container_id, ifname)
 
     @property
@@ -131,6 +134,7 @@ def describe(record: Record) -> Json:
     if record.trouble:
         described["trouble"] = record.trouble
     if record.kind in kinds.KINDS:
-        words, members = kinds.named(record.kind).describe(link, interfaces)
-        described |= {WORDS: words, **members}
+        with suppress(KeyError, TypeError):  # another version's plan
+            words, members = kinds.named(record.kind).describe(link, interfaces)
+            described |= {WORDS: words, **members}
     return described

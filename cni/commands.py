@@ -213,13 +213,19 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
         raise InvalidConfig("prevResult is missing; CHECK compares with what ADD answered")
     with _open_pod(request) as pod, rtnl.open_in() as host, journal.lock(where.state_dir, where.network, key) as entry:
         record = _load_complete(entry, wanted, pod)
-        still = parts.promises.of(record, promised, request.netns)
-        link = kinds.named(record.kind).check(record.link, host, pod, key.ifname)
-        if link:
-            parts.promises.check(pod, link, still)
-            parts.check(record, pod, link, still)
+        compare(record, promised, request.netns, pod, host)
         if where.ipam:
             delegate.call(where.ipam, request, programs)
+
+
+def compare(record: Record, promised: Result, sandbox: str, pod: Pod, host: rtnl.Rtnl) -> None:
+    """Raise CheckFailed unless the kernel has what the record says, and ``promised``, in which the pod is called
+    ``sandbox``; OSError."""
+    still = parts.promises.of(record, promised, sandbox)
+    link = kinds.named(record.kind).check(record.link, host, pod, record.key.ifname)
+    if link:
+        parts.promises.check(pod, link, still)
+        parts.check(record, pod, link, still)
 
 
 def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:

@@ -50,6 +50,13 @@ def identified(one: Found) -> Json:
     }
 
 
+def words_of(error: Exception) -> str:
+    """An error as one sentence for people."""
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    said = f"{getattr(error, 'msg', '') or getattr(error, 'strerror', '') or error}"
+    return f"{said} ({notes})" if notes else said
+
+
 def document(body: Json) -> str:
     """One JSON document for stdout."""
     return json.dumps(body, indent=1) + "\n"

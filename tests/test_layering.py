@@ -66,6 +66,10 @@ OURS = {
     # What a person is shown, and nothing that could change it.
     "ctl.chosen": {"cni.attachments", "cni.protocol", "cni.state.places"},
     "ctl.listing": {"ctl.chosen", "ctl.screen", "cni.attachments", "cni.protocol"},
+    # CHECK changes nothing.
+    "ctl.checking": {
+        *("ctl.chosen", "ctl.screen", "cni.attachments", "cni.checking", "cni.protocol", "cni.standing", "ipam.main"),
+    },
     "ctl.inspection": {"ctl.screen", "ctl.given", "cni.attachments", "cni.protocol", "cni.state.places"},
     "ctl.given": {"ctl.screen", "cni.protocol", "node.kubelet.podresources"},
     # It is pure but for the command, which looks into the pod's namespace.

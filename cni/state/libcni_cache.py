@@ -3,10 +3,12 @@
 /var/lib/cni/results/<network>-<containerID>-<ifname>
 """
 
+import json
 import os
 from contextlib import suppress
+from pathlib import Path
 
-from cni.protocol.spec import Key
+from cni.protocol.spec import Json, Key
 
 # libcni's default, which all runtimes use, and Multus' own directory.
 RESULTS = ("/var/lib/cni/results", "/var/lib/cni/multus/results")
@@ -25,3 +27,15 @@ def interfaces(network: str, key: Key) -> frozenset[str] | None:
         return None
     of_container = f"-{key.container_id}-"
     return frozenset(name.rpartition(of_container)[2] for name in names if of_container in name)
+
+
+def result(network: str, key: Key) -> Json | None:
+    """The answer of the network's whole chain to ADD, which the runtime hands over to CHECK; None if it is not cached,
+    or not in the form of libcni 0.7 and newer ("kind": "cniCacheV1")."""
+    for folder in RESULTS:
+        with suppress(OSError, ValueError, RecursionError):
+            cached = json.loads(Path(folder, f"{network}-{key.container_id}-{key.ifname}").read_bytes())
+            if isinstance(cached, dict) and isinstance(cached.get("result"), dict):
+                answer: Json = cached["result"]
+                return answer
+    return None
