@@ -4,16 +4,13 @@ Not called inspect.py: beside a __main__.py that is run as a file it would be fo
 """
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from cni.attachments import WORDS, list_all
-from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
-from cni.state import places
-from ctl import given
+from ctl import chosen, details, given
 from ctl.screen import Table, text
 
 _COLUMNS: Final = (
@@ -24,12 +21,13 @@ _COLUMNS: Final = (
 
 def answer(words: Sequence[str]) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
-    parser = argparse.ArgumentParser(prog="hpn inspect", description="Show what is attached.")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
+    about = "Show what is attached; of what WHAT names, all that is known, and where it is now."
+    parser = chosen.parser("inspect", about, "hpn inspect default/worker-0", what="*")
     parser.add_argument("--kubelet-dir", type=Path, default=Path(given.KUBELET), help=f"default {given.KUBELET}")
     options = parser.parse_args(words)
-    state_dirs = [options.state_dir] if options.state_dir else places.state_dirs()
+    state_dirs = chosen.state_dirs(options)
+    if options.what:
+        return _of_some(options)
     attachments, unreadable, refused = list_all(state_dirs)
     rest = given.match(attachments, given.held(options.kubelet_dir))
     if options.json:
@@ -40,7 +38,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
             "refused": [_without_words(a) for a in refused],
             "unattached": rest,
         }
-        return json.dumps(document, indent=1) + "\n", 0
+        return chosen.document(document), 0
     parts: list[Table | str] = [_table(attachments)] if attachments else []
     parts += [f"{_who(a)} of {a['network']}: {a['trouble']}" for a in attachments if "trouble" in a]
     parts += [f"{path} cannot be read; DEL sets it aside" for path in unreadable]
@@ -52,6 +50,20 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     parts = parts or [f"nothing is attached, says {', '.join(map(str, state_dirs))}"]
     parts += ["", "given by kubelet, and no interface of the pod's:", given.table(rest)] if rest else []
     return text(parts), 0
+
+
+def _of_some(options: argparse.Namespace) -> tuple[str, int]:
+    """The same of those that a word names, with all that is known of each."""
+    found = chosen.chosen(options, options.what)
+    known = [details.known(one) for one in found]
+    given.match([a for a in known if "device" in a or "master" in a], given.held(options.kubelet_dir))
+    status = 0 if found else 1
+    if options.json:
+        state_dirs = [str(state_dir) for state_dir in chosen.state_dirs(options)]
+        return chosen.document({"stateDirs": state_dirs, "attachments": [_without_words(a) for a in known]}), status
+    if not known:
+        return text([chosen.nothing(options, options.what)]), status
+    return text(["\n\n".join("\n".join(details.lines(one, a)) for one, a in zip(found, known, strict=True))]), status
 
 
 def _table(attachments: Sequence[Json]) -> Table:

@@ -70,7 +70,8 @@ OURS = {
     "ctl.checking": {
         *("ctl.chosen", "ctl.screen", "cni.attachments", "cni.checking", "cni.protocol", "cni.standing", "ipam.main"),
     },
-    "ctl.inspection": {"ctl.screen", "ctl.given", "cni.attachments", "cni.protocol", "cni.state.places"},
+    "ctl.details": {"ctl.chosen", "cni.attachments", "cni.protocol", "cni.whereabouts"},
+    "ctl.inspection": {"ctl.chosen", "ctl.details", "ctl.screen", "ctl.given", "cni.attachments", "cni.protocol"},
     "ctl.given": {"ctl.screen", "cni.protocol", "node.kubelet.podresources"},
     # It is pure but for the command, which looks into the pod's namespace.
     "ctl.hints": {"ctl.hints", "ctl.screen", "cni.protocol"},

@@ -1,0 +1,52 @@
+"""hpn list, inspect, check and repair of a host's attachments, in this process and as one of its own."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from topology import Host
+
+from ctl.main import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def words(host: Host, command: str, *more: str) -> list[str]:
+    """The command line, on this host's state and nothing of the machine's."""
+    data = ("--data-dir", str(host.tmp_path / "no")) if command == "repair" else ()
+    kubelet = ("--kubelet-dir", str(host.tmp_path / "no")) if command == "inspect" else ()
+    return [command, "--state-dir", str(host.state), *data, *kubelet, *more]
+
+
+def said(host: Host, command: str, *more: str, status: int = 0) -> str:
+    """What it prints, which must be no error."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        ended = main(["hpn", *words(host, command, *more)])
+    assert (ended, err.getvalue()) == (status, ""), (out.getvalue(), err.getvalue())
+    return out.getvalue()
+
+
+def told(host: Host, command: str, *more: str, status: int = 0) -> list[dict[str, Any]]:
+    """The attachments, or steps, of its JSON."""
+    document = json.loads(said(host, command, "--json", *more, status=status))
+    found: list[dict[str, Any]] = document["steps" if command == "repair" else "attachments"]
+    return found
+
+
+def started(host: Host, command: str, *more: str) -> "subprocess.Popen[str]":
+    """A process of its own."""
+    environ = {k: v for k, v in os.environ.items() if k != "CNI_COMMAND"}
+    argv = [sys.executable, "-m", "ctl", *words(host, command, *more)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environ)
+
+
+def ran(host: Host, command: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """The same, to its end."""
+    with started(host, command, *more) as process:
+        out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
