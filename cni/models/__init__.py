@@ -13,7 +13,7 @@ from cni.kernel import sysctl
 from cni.protocol import spec
 from cni.protocol.location import STATE_DIR, is_absolute
 from cni.protocol.spec import Json
-from cni.state.log import DEFAULT
+from cni.state.log import DEFAULT, STDERR
 
 _MAC: Final = re.compile(r"[0-9a-f]{2}([:-]?[0-9a-f]{2}){5}|([0-9a-f]{4}\.){2}[0-9a-f]{4}", re.IGNORECASE)
 
@@ -50,6 +50,10 @@ def _absolute(path: str) -> str:
     if not is_absolute(path):
         raise ValueError("must be an absolute path")
     return path
+
+
+def _absolute_or_stderr(path: str) -> str:
+    return path if path == STDERR else _absolute(path)
 
 
 def no_or_unicast_mac(text: str) -> str:
@@ -192,10 +196,12 @@ class Common(BaseModel):
     # Read by cni/state/log.py, from every command's stdin; here to be checked.
     logLevel: Literal["panic", "error", "warning", "info", "debug"] = DEFAULT  # noqa: N815
     """Up to which level `logFile` gets lines."""
-    logFile: Annotated[str, AfterValidator(_absolute)] = ""  # noqa: N815
-    """Absolute path, where the node allows it ([node.md](node.md#the-log)).
+    logFile: Annotated[str, AfterValidator(_absolute_or_stderr)] = ""  # noqa: N815
+    """Absolute path, where the node allows it, or `stderr` ([logs.md](logs.md)).
     Default: warnings go to stderr
     Refused: 7: relative, not allowed, no regular file"""
+    logFormat: Literal["json", "text"] = "json"  # noqa: N815
+    """How `logFile`'s lines are written."""
 
     @property
     def own_device(self) -> str:

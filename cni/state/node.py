@@ -12,7 +12,8 @@ read only if a configuration has one of the keys.
 import errno
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -48,11 +49,18 @@ class Place:
 
     def open_for_append(self) -> int:
         """A descriptor for one write at the file's end.  A missing file is made, with mode 600.  Raises OSError."""
+        with self.folder() as (folder, name):
+            return _open_or_create(folder, name, os.O_WRONLY | os.O_APPEND)
+
+    @contextmanager
+    def folder(self) -> Iterator[tuple[int, str]]:
+        """The directory that the file is in, as a descriptor, and the file's name there.  If the administrator's entry
+        is missing it is made.  Raises OSError."""
         above, names = (self.entry, self.names) if self.names else os.path.split(self.entry.rstrip("/"))
         *between, name = [names] if isinstance(names, str) else names
         Path(above).mkdir(0o700, parents=True, exist_ok=True)
         with files.open_directory(above, between) as folder:
-            return _open_or_create(folder, name, os.O_WRONLY | os.O_APPEND)
+            yield folder, name
 
 
 def place(label: str, path: str, allowed: Sequence[str]) -> Place:
@@ -121,10 +129,19 @@ def _open_or_create(folder: int, name: str, flags: int) -> int:
                 return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
             except FileExistsError:  # another command has made it meanwhile
                 continue
-        if os.fstat(fd).st_nlink > 1:  # others who may write to the directory can give another file this name
+        if why := _not_ours(os.fstat(fd)):
             os.close(fd)
-            raise OSError(errno.EINVAL, "it is a file with several names", name)
+            raise why
         return fd
+
+
+def _not_ours(found: os.stat_result) -> OSError | None:
+    """Others who may write to the directory can make a file of this name, or give another file the name."""
+    if found.st_nlink > 1:
+        return OSError(errno.EINVAL, "it is a file with several names")
+    if not trust.is_trusted(found.st_uid):
+        return OSError(errno.EPERM, f"it belongs to user {found.st_uid}, who could read and change it")
+    return None
 
 
 def _read(fd: int, limit: int) -> bytes:

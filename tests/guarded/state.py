@@ -196,7 +196,8 @@ GUARDS = [
         "attack/test_hostile_configuration.py unit/test_log.py",
         ("up", '    if ".." in names:\n        raise', "    if False:\n        raise"),
         ("below", "        if names[: len(above)] == above:", "        if True:"),
-        ("one-name", "        if os.fstat(fd).st_nlink > 1:", "        if False:", "unit/test_log.py"),
+        ("one-name", "    if found.st_nlink > 1:", "    if False:", "unit/test_log.py"),
+        ("owner", "    if not trust.is_trusted(found.st_uid):", "    if False:", "attack/test_hostile_log.py"),
         (
             "new",
             "os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600",
@@ -208,22 +209,6 @@ GUARDS = [
         ("known-keys", "    if unknown := sorted(document.keys() - {_PATHS}):", "    if unknown := []:"),
         ("known-paths", "    if unknown := sorted(listed.keys() - DEFAULTS.keys()):", "    if unknown := []:"),
         ("absolute-paths", " or not all(map(_is_path, entries)):", ":"),
-    ),
-    *of(
-        "cni/state/log.py",
-        "unit/test_log.py attack/test_hostile_configuration.py",
-        (
-            "allowed",
-            '        place = node.place("logFile", path, _allowed(request, lines))',
-            '        place = node.place("logFile", path, ["/"])',
-        ),
-        (
-            "refused-before",
-            "        if request.command not in _FORGIVING:\n            raise\n        lines.append(e.msg)\n    except OSError",
-            "        lines.append(e.msg)\n    except OSError",
-        ),
-        ("forgiving", '_FORGIVING: Final = ("DEL", "GC")', "_FORGIVING: Final = ()"),
-        ("short", "value[:_LONGEST] if isinstance(value, str) else value", "value"),
     ),
     *of(
         "cni/state/trust.py",

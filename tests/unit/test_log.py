@@ -19,7 +19,7 @@ REQUEST = Request({"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": 
 def run(conf: dict[str, Any], request: Request = REQUEST, *, recovered: bool = True, fails: str = "") -> list[str]:
     """Run one command that warns; its lines for stderr."""
     lines = ["undid something"] if recovered else []
-    with suppress(ValueError), log_command(request, {"name": "rail0", **conf}, lines):
+    with suppress(ValueError), log_command(request, {"name": "rail0", "stateDir": "/nowhere/hpn", **conf}, lines):
         if fails:
             raise ValueError(fails)
     return lines
@@ -49,7 +49,10 @@ def test_levels(tmp_path: Path, level: str | None, levels: list[str]) -> None:
 
 def test_a_failure_is_an_error_and_passes(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with pytest.raises(ValueError, match="no"), log_command(REQUEST, {"logFile": str(log), "logLevel": "error"}, []):
+    with (
+        pytest.raises(ValueError, match="no"),
+        log_command(REQUEST, {"logFile": str(log), "logLevel": "error", "stateDir": "/nowhere/hpn"}, []),
+    ):
         raise ValueError("no")
     (line,) = written(log)
     assert (line["level"], line["message"], line["code"]) == ("error", "ValueError('no')", 999)
@@ -64,7 +67,7 @@ def test_it_grows(tmp_path: Path) -> None:
 
 
 def test_a_line(tmp_path: Path) -> None:
-    """docs/node.md names these members."""
+    """docs/logs.md names these members."""
     log = tmp_path / "log"
     request = REQUEST.but(CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0")
     run({"logFile": str(log), "logLevel": "debug"}, request)

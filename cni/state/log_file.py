@@ -1,0 +1,68 @@
+"""The log's file: appended to by several processes at once, and bounded.
+
+When it has grown beyond LIMIT, the command that notices gives it the name FILE.1, in the place of the one before, and
+begins a new one.  Those who have the old one open may still write to it: their lines are in FILE.1.
+"""
+
+import errno
+import fcntl
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from cni.state.node import Place
+
+# Bytes: some 50,000 commands.
+LIMIT: Final = 1 << 24
+
+
+@dataclass
+class LogFile:
+    """A log that is open for one ``append``, and until ``close``."""
+
+    place: Place
+    fd: int
+
+    def append(self, text: str, lines: list[str]) -> None:
+        """Append the text by one write.  ``lines`` gets one more if the file is too long and stays so.
+
+        Raises OSError, ENOSPC also if only a part of the text could be written.
+        """
+        with suppress(FileNotFoundError):  # somebody has removed its directory
+            self._begin_another_if_full(lines)
+        data = text.encode()
+        if os.write(self.fd, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def _begin_another_if_full(self, lines: list[str]) -> None:
+        """A command can take long: others may have begun another file, or two, since it was opened."""
+        found = os.fstat(self.fd)
+        if found.st_nlink and found.st_size < LIMIT:
+            return
+        with self.place.folder() as (folder, name):
+            try:
+                if found.st_nlink:
+                    _rename(folder, name, self.fd)
+            except OSError as e:
+                lines.append(f"logFile {self.place.path!r} is full and cannot become {name}.1: {e.strerror}")
+        another = self.place.open_for_append()
+        os.close(self.fd)
+        self.fd = another
+
+
+def open_for_append(place: Place) -> LogFile:
+    """Open the log, and make it if there is none.  Raises OSError."""
+    return LogFile(place, place.open_for_append())
+
+
+def _rename(folder: int, name: str, fd: int) -> None:
+    """Make it FILE.1, unless another process does so or has done so.  Raises OSError."""
+    with suppress(BlockingIOError, FileNotFoundError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when it is closed
+        ours, there = os.fstat(fd), os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
+            os.rename(name, f"{name}.1", src_dir_fd=folder, dst_dir_fd=folder)

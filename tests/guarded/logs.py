@@ -1,0 +1,35 @@
+"""Guards of cni/state: the log, and the last error of an attachment."""
+
+# ruff: noqa: E501  # a text is easier to compare with the code in one piece
+from guarded.form import of
+
+GUARDS = (
+    *of(
+        "cni/state/log.py",
+        "unit/test_log.py attack/test_hostile_configuration.py",
+        (
+            "allowed",
+            'node.place("logFile", path, _allowed(request, lines))',
+            'node.place("logFile", path, ["/"])',
+        ),
+        (
+            "refused-before",
+            "        if request.command not in _FORGIVING:\n            raise\n        lines.append(e.msg)\n    except OSError",
+            "        lines.append(e.msg)\n    except OSError",
+        ),
+        ("forgiving", '_FORGIVING: Final = ("DEL", "GC")', "_FORGIVING: Final = ()"),
+        ("short", "value[:_LONGEST] if isinstance(value, str) else value", "value"),
+        ("trace", 'if parts and (parts[1] != "00" or not parts[2])', "if trace", "unit/test_log_lines.py"),
+        ("a-bug", "        except Exception as e:", "        except OSError as e:", "unit/test_log_file.py"),
+        ("closed", "            if log:\n                log.close()", "            pass", "unit/test_log_file.py"),
+        ("quoted", "set(' \"=\\\\')", "set()", "unit/test_log_lines.py"),
+    ),
+    *of(
+        "cni/state/log_file.py",
+        "unit/test_log_file.py",
+        ("bound", "if found.st_nlink and found.st_size < LIMIT:", "if found.st_nlink:"),
+        ("removed", "if found.st_nlink and found.st_size < LIMIT:", "if found.st_size < LIMIT:"),
+        ("alone", "LOCK_EX | fcntl.LOCK_NB", "LOCK_EX"),
+        ("same", "        if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):", "        if True:"),
+    ),
+)

@@ -1,0 +1,171 @@
+"""The log's file: how long it gets, with several who write to it, and what is in its way."""
+
+import fcntl
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.test_log import REQUEST, run, written
+
+from cni.state import log_file, node
+from cni.state.log import log_command
+
+LIMIT = 1 << 14
+# Commands of another process: how many, or, without a number, until it is killed.
+WRITER = """
+import itertools, sys
+from cni.protocol.spec import Request
+from cni.state import log_file, node
+from cni.state.log import log_command
+
+node.FILE, log_file.LIMIT, log, most = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+print("begins", flush=True)
+for n in range(int(most)) if most else itertools.count():
+    request = Request({"CNI_COMMAND": "ADD", "CNI_CONTAINERID": f"c{n}", "CNI_IFNAME": "hpn0"}, b"{}")
+    lines = []
+    with log_command(request, {"name": "rail0", "stateDir": "/nowhere/hpn", "logFile": log}, lines):
+        pass
+    assert not lines, lines
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path, node_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    assert node_file.exists()
+    monkeypatch.setattr(log_file, "LIMIT", LIMIT)
+    return tmp_path / "log"
+
+
+def writer(log: Path, most: str) -> "subprocess.Popen[str]":
+    words = [sys.executable, "-c", WRITER, node.FILE, str(LIMIT), str(log), most]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+
+
+def fill(log: Path, more: int = 0) -> None:
+    log.write_text('{"of": "before"}\n' * (LIMIT // 17 + 1 + more))
+
+
+def grown(log: Path) -> list[str]:
+    """Lines for stderr of a command that finds the log full."""
+    return run({"logFile": str(log)}, recovered=False)
+
+
+def test_a_full_one_becomes_the_older(log: Path) -> None:
+    for _ in range(3):
+        fill(log)
+        assert grown(log) == []
+        assert [line["message"] for line in written(log)] == ["done"]
+        assert {line["of"] for line in written(Path(f"{log}.1"))} == {"before"}
+        assert sorted(path.name for path in log.parent.iterdir()) == ["log", "log.1"]
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_one_that_is_not_full(log: Path) -> None:
+    log.write_text("x" * (LIMIT - 1))
+    assert grown(log) == []
+    assert not Path(f"{log}.1").exists()
+
+
+def test_it_became_full_while_the_command_ran(log: Path) -> None:
+    with log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(log)}, []):
+        fill(log)
+    assert [line["message"] for line in written(log)] == ["done"]
+
+
+@pytest.mark.parametrize("end", ["moved away", "removed"])
+def test_others_have_begun_another(log: Path, end: str) -> None:
+    """The line goes to a file that still has a name."""
+    with log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(log)}, []):
+        fill(log)
+        log.rename(f"{log}.1") if end == "moved away" else log.unlink()
+    assert [line["message"] for line in written(log)] == ["done"]
+
+
+def test_another_is_at_it(log: Path) -> None:
+    """Nobody waits: the line goes to the file that is about to be the older."""
+    fill(log)
+    opened = log_file.open_for_append(node.place("logFile", str(log), [str(log.parent)]))
+    with log.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        opened.append('{"of": "ours"}\n', lines := [])
+        opened.close()
+    assert (lines, Path(f"{log}.1").exists()) == ([], False)
+    assert written(log)[-1] == {"of": "ours"}
+
+
+def test_a_link_in_the_olders_place(log: Path) -> None:
+    victim = log.parent / "victim"
+    victim.write_text("precious")
+    Path(f"{log}.1").symlink_to(victim)
+    fill(log)
+    assert grown(log) == []
+    assert (victim.read_text(), Path(f"{log}.1").is_symlink()) == ("precious", False)
+
+
+def test_a_directory_in_the_olders_place(log: Path) -> None:
+    """What cannot be made room for grows on, and says so."""
+    Path(f"{log}.1", "x").mkdir(parents=True)
+    fill(log)
+    (line,) = grown(log)
+    assert line == f"logFile {str(log)!r} is full and cannot become log.1: Is a directory"
+    assert written(log)[-1]["message"] == "done"
+
+
+def test_its_directory_is_gone(log: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path, lines = folder / "log", list[str]()
+    with log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(path)}, lines):
+        path.unlink()
+        folder.rmdir()
+    assert lines == []
+
+
+def test_nothing_that_goes_wrong_is_an_error(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even a bug: the pod has its interface."""
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(log_file.LogFile, "append", fails)
+    assert grown(log) == [f"logFile {str(log)!r} cannot be written: RuntimeError('a bug')"]
+    with (
+        pytest.raises(ValueError, match="its own"),
+        log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(log)}, []),
+    ):
+        raise ValueError("its own")
+
+
+def test_several_at_once(log: Path) -> None:
+    """While one of them begins another file, no line is lost or cut.  All lines together fill one file, and not two."""
+    grown(log)
+    one = log.stat().st_size
+    log.unlink()
+    writers, each = 4, int(LIMIT * 1.5 / 4 / (one + 4))
+    for process in [writer(log, str(each)) for _ in range(writers)]:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    lines = [*written(Path(f"{log}.1")), *written(log)]
+    assert sorted(line["container"] for line in lines) == sorted(f"c{n}" for n in range(each) for _ in range(writers))
+
+
+def test_killed(log: Path) -> None:
+    """Whenever they are killed, the next command logs, and the files stay bounded."""
+    for _ in range(5):
+        processes = [writer(log, "") for _ in range(2)]
+        for process in processes:
+            assert process.stdout
+            process.stdout.readline()
+        while not Path(f"{log}.1").exists():
+            assert all(process.poll() is None for process in processes)
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        assert grown(log) == []
+        assert json.loads(log.read_text().splitlines()[-1])["container"] == "c1"
+        assert log.stat().st_size < 2 * LIMIT
+        Path(f"{log}.1").unlink()
