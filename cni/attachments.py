@@ -11,7 +11,7 @@ from cni import kinds, standing, undo
 from cni.protocol.errors import IoFailure
 from cni.protocol.spec import Json, Key
 from cni.standing import Standing
-from cni.state import journal
+from cni.state import journal, last_error
 from cni.state.record import Record
 
 # The member of an attachment that is for the table only: what it is made of, in words.
@@ -54,6 +54,10 @@ class Found:
         if self.record is None:
             return Standing(standing.UNREADABLE, f"{self.path} cannot be read; DEL sets it aside")
         return standing.of(self.state_dir, self.record)
+
+    def last_error(self) -> Json | None:
+        """What the last command that failed answered, since it was attached; None if none did."""
+        return last_error.read(self.path)
 
     def is_called(self, what: str) -> bool:
         """Whether a person may mean this attachment by ``what``: pod, container, interface, device, network, MAC,
@@ -107,10 +111,15 @@ def list_all(state_dirs: Iterable[Path]) -> tuple[list[Json], list[Path], list[J
     Raises IoFailure."""
     found = find(state_dirs)
     return (
-        [describe(one.record) for one in found if one.record and not one.is_refused],
+        [_with_error(describe(one.record), one) for one in found if one.record and not one.is_refused],
         [one.path for one in found if not one.record],
         [{"file": str(one.path), **describe(one.record)} for one in found if one.record and one.is_refused],
     )
+
+
+def _with_error(described: Json, one: Found) -> Json:
+    error = one.last_error()
+    return {**described, "lastError": error} if error else described
 
 
 def describe(record: Record) -> Json:

@@ -22,6 +22,10 @@ def run(request: Request, programs: "Programs") -> Reply:
     budget.begin()
     reply = dispatch.answer(request, dict.fromkeys(VERBS, partial(_run, programs)))
     report.send(request.command, reply, began, partial(_kind, request))
+    if reply.code:
+        from cni.state import last_error  # noqa: PLC0415  # only after a failure
+
+        last_error.note(request, reply)
     return reply
 
 

@@ -1,6 +1,7 @@
 """What an attachment changed, on disk before it is changed.  DEL, CHECK, GC and recovery read only this.
 
     <stateDir>/attachments/<network>/<containerID>:<ifname>.json    a Record (record.py), in durable.py's format
+    <stateDir>/attachments/<network>/<containerID>:<ifname>.error   its last error (last_error.py)
     <stateDir>/locks/attachment-<n>                                 flocks; n is a hash of the key, below 64
     <stateDir>/quarantine/<network>/...                             records that could not be read
     <stateDir>/refused/<network>/...                                records whose IPAM would not release, for people
@@ -51,6 +52,11 @@ class Entry:
     @property
     def _file(self) -> str:
         return f"{_folder(self.state_dir, self.network)}/{self.key}.json"
+
+    @property
+    def error_file(self) -> str:
+        """The file of its last error (cni/state/last_error.py)."""
+        return f"{_folder(self.state_dir, self.network)}/{self.key}.error"
 
     def load(self) -> Record | None:
         """The record; None where there is none.
@@ -115,12 +121,19 @@ class Entry:
 
     def forget(self) -> None:
         """Remove the record, when everything is undone.  Raises IoFailure."""
+        self._forget_error()
         durable.remove(self._file)
         places.forget(self.state_dir, self.network, self.key)
+
+    def _forget_error(self) -> None:
+        for file in (f"{self.error_file}.tmp", self.error_file):
+            with suppress(OSError):  # there hardly ever is one, and a stray one harms nobody
+                os.unlink(file)
 
     def keep_for_people(self, record: Record) -> Path:
         """Move the record to refused/, where only people look at it; its path there.  Raises IoFailure."""
         self.save(record)
+        self._forget_error()
         return durable.set_aside(self.path, self.state_dir / "refused" / self.network)
 
 

@@ -32,4 +32,13 @@ GUARDS = (
         ("alone", "LOCK_EX | fcntl.LOCK_NB", "LOCK_EX"),
         ("same", "        if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):", "        if True:"),
     ),
+    *of(
+        "cni/state/last_error.py",
+        "unit/test_last_error.py",
+        ("trusted", "    trust.refuse_unless_ours(os.path.dirname(entry.error_file))\n", ""),
+        ("short", "str(document[name])[:_LONGEST]", "str(document[name])"),
+        ("attached", ' and not (request.command == "ADD" and _is_complete(entry)):', ":"),
+        ("no-delegate", " or request.var(DELEGATED):", ":"),
+        ("members", "body if body and body.keys() >=", "body if body or body.keys() >="),
+    ),
 )

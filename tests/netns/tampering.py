@@ -27,7 +27,8 @@ def in_pod(*commands: str) -> Change:
 
 
 def caught(host: Host, pod: Pod, conf: dict[str, Any], change: Change, *says: str) -> None:
-    """CHECK is fine before the change, and after it says these words; it changes nothing itself."""
+    """CHECK is fine before the change, and after it says these words; it changes nothing itself, and keeps its error
+    beside the record."""
     result = host.ok("ADD", pod, conf)
     assert host.checked(pod, conf, result).exit_code == 0
     change(host, pod, result)
@@ -36,7 +37,10 @@ def caught(host: Host, pod: Pod, conf: dict[str, Any], change: Change, *says: st
     assert error["code"] == 107, error
     for words in says:
         assert words in error["msg"]
-    assert (host.picture(pod)[pod.name], host.state_files()) == before
+    kept = {file for file in host.state_files() if file.endswith(".error")}
+    record = f"attachments/{conf['name']}/{pod.name}:hpn0"
+    assert kept == ({f"{record}.error"} if f"{record}.json" in before[1] else set())
+    assert (host.picture(pod)[pod.name], host.state_files() - kept) == before
 
 
 def passes(host: Host, pod: Pod, conf: dict[str, Any], change: Change) -> None:

@@ -1,11 +1,11 @@
-"""hpn hints and the log, by the frozen program and cnitool."""
+"""hpn hints, the log and the last error, by the frozen program and cnitool."""
 
 import json
 import shlex
 import subprocess
 
 from system.agents import running
-from system.machine import Machine, ours
+from system.machine import Machine, fabric, ours
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -48,4 +48,18 @@ def test_the_log_on_stderr(machine: Machine) -> None:
                 said = dict(word.split("=", 1) for word in shlex.split(line))
                 about = {"level": "info", "command": verb.upper(), "network": "rail0", "ifname": "hpn0"}
                 assert said.items() >= {**about, "traceparent": TRACE, "message": "done"}.items()
+    machine.nothing_held()
+
+
+def test_the_last_error(machine: Machine) -> None:
+    machine.network(ours())
+    pod = machine.pod()
+    machine.ok("add", pod)
+    fabric.run("ip", "-netns", pod, "link", "set", "hpn0", "down")
+    assert machine.cnitool("check", pod).returncode != 0
+    (attachment,) = json.loads(hpn(machine, "inspect", "--json"))["attachments"]
+    assert (attachment["lastError"]["command"], attachment["lastError"]["code"]) == ("CHECK", 107)
+    assert ": CHECK failed, " in hpn(machine, "inspect")
+    machine.ok("del", pod)
+    assert list((machine.state / "attachments").rglob("*.error")) == []
     machine.nothing_held()

@@ -1,0 +1,67 @@
+"""The last error of an attachment, for people: a small file beside its record, which goes with it.
+
+    <stateDir>/attachments/<network>/<containerID>:<ifname>.error    time, command, code, msg and details of the answer
+
+It is written when DEL or CHECK answers with an error while there is a record, and when ADD could not undo all that it
+did; another ADD that fails leaves nothing, and only its caller knows of it.  What a command answers never depends on
+this file.
+"""
+
+import json
+import os
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from cni.protocol import spec
+from cni.protocol.errors import CniError
+from cni.protocol.location import location
+from cni.protocol.spec import DELEGATED, Json, Reply, Request
+from cni.state import durable, journal, places, trust
+from cni.state.journal import Entry
+
+COMMANDS: Final = ("ADD", "DEL", "CHECK")
+# Characters of one text.  A message has a few hundred.
+_LONGEST: Final = 1 << 12
+
+
+def note(request: Request, reply: Reply) -> None:
+    """Keep the error that is the reply's, if the attachment has a record."""
+    if request.command not in COMMANDS or request.var(DELEGATED):
+        return
+    with suppress(CniError, OSError, ValueError, TypeError, KeyError):  # the command has ended as it has
+        where = location(spec.configuration(request))
+        dirs = (where.state_dir, places.state_dir_of(where.network, request.key))
+        entries = [Entry(state_dir, where.network, request.key) for state_dir in dirs if state_dir]
+        entry = next((entry for entry in entries if entry.version()), None)
+        if entry and not (request.command == "ADD" and _is_complete(entry)):
+            _write(entry, {"command": request.command, **_answer(reply)})
+
+
+def read(record: Path) -> Json | None:
+    """The last error of the attachment with its record in this file; None if there was none, or it cannot be read."""
+    with suppress(CniError):
+        body = durable.read(f"{record}".removesuffix(".json") + ".error")
+        return body if body and body.keys() >= {"time", "command", "code", "msg"} else None
+    return None
+
+
+def _is_complete(entry: Entry) -> bool:
+    """Whether an earlier ADD has attached it: then it has nothing to do with an ADD that failed."""
+    record = journal.peek(entry.state_dir, entry.network, entry.key)
+    return record is not None and record.complete
+
+
+def _answer(reply: Reply) -> Json:
+    document = json.loads(reply.stdout)
+    texts = {name: str(document[name])[:_LONGEST] for name in ("msg", "details") if name in document}
+    return {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "code": int(document["code"]), **texts}
+
+
+def _write(entry: Entry, body: Json) -> None:
+    """Raises CniError, OSError; InvalidConfig where others than root could have led us elsewhere."""
+    trust.refuse_unless_ours(os.path.dirname(entry.error_file))
+    durable.write(entry.error_file, body)
+    if not entry.version():  # meanwhile another command has detached it
+        durable.remove(entry.error_file)
