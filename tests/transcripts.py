@@ -90,7 +90,7 @@ class Shell:
         leases = ["--data-dir", f"{self.host.state}/ipam"]
         journal = ["--state-dir", str(self.host.state)]
         self.capsys.readouterr()
-        ctl.main(["hpn", *words, *{"inspect": journal, "gc": journal + leases}.get(words[0], leases)])
+        ctl.main(["hpn", *words, *{"inspect": journal, "hints": journal, "gc": journal + leases}.get(words[0], leases)])
         return "".join(self.capsys.readouterr())
 
     def shell(self, where: str, command: str) -> str:

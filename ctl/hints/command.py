@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from socket import if_nameindex
@@ -34,7 +34,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     options = _parse(words)
     state_dirs = [options.state_dir] if options.state_dir else places.state_dirs()
     attachments = _of(options.what, list_all(state_dirs)[0], state_dirs)
-    about = workload.of(attachments, *_seen(attachments))
+    about = workload.of(attachments, _look(attachments))
     lines = libraries.lines(options.library, about, options.nccl_version, template=options.template)
     if options.json:
         return json.dumps(_document(options.library, attachments, lines), indent=1) + "\n", 0
@@ -95,34 +95,37 @@ def _is_same_file(one: str, other: str) -> bool:
     return False
 
 
-def _seen(attachments: Sequence[Json]) -> tuple[dict[str, list[int]], list[str] | None]:
-    """What the pod's namespace tells besides: the ports of its RDMA devices, and the names of its interfaces.
-
-    Where nobody may look, or the namespace is gone, that is nothing, and None.
-    """
+def _look(attachments: Sequence[Json]) -> workload.Seen:
+    """What the pod's namespace tells besides; nothing where nobody may look, or the namespace is gone."""
+    devices = [device for a in attachments for device in a["rdma"]["devices"]]
     try:
         fd = os.open(attachments[0]["netns"], os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError):
-        return {}, None
+        return workload.Seen()
     try:
         names = [name for _, name in netns.run_in(fd, if_nameindex)]
         with gids.mount_sysfs(fd) as root:
-            devices = [device for a in attachments for device in a["rdma"]["devices"]]
-            return {device: list(_ports(root, device)) for device in devices}, names
+            return workload.Seen(names, *read(Path(f"/proc/self/fd/{root}"), devices))
     except OSError:
-        return {}, None
+        return workload.Seen()
     finally:
         os.close(fd)
 
 
-def _ports(root: int, device: str) -> Iterator[int]:
-    """The numbers of a device's ports.  ``root`` is a descriptor of a directory like /sys."""
-    with suppress(OSError):
-        fd = os.open(f"class/infiniband/{device}/ports", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
-        try:
-            yield from sorted(int(name) for name in os.listdir(fd) if name.isdecimal())
-        finally:
-            os.close(fd)
+def read(sys: Path, devices: Iterable[str]) -> tuple[dict[str, list[int]], dict[str, int]]:
+    """The numbers of the RDMA devices' ports, and the devices' traffic classes, where there are any.
+
+    ``sys`` is a directory like /sys.  Only the vendor's driver of mlx5 has traffic classes there.
+    """
+    ports, classes = dict[str, list[int]](), dict[str, int]()
+    for device in devices:
+        folder = sys / "class" / "infiniband" / device
+        with suppress(OSError):
+            ports[device] = sorted(int(port.name) for port in (folder / "ports").iterdir())
+        with suppress(OSError):
+            found = re.match(r"Global tclass=(\d+)", (folder / "tc/1/traffic_class").read_text(errors="replace"))
+            classes |= {device: int(found[1])} if found else {}
+    return ports, classes
 
 
 def _document(library: str, attachments: Sequence[Json], lines: Sequence[Line]) -> Json:

@@ -41,6 +41,7 @@ def _nccl(workload: Workload, release: int | None, *, template: bool) -> Iterato
     yield Set("NCCL_SOCKET_IFNAME", workload.socket)
     yield Set("NCCL_IB_HCA", ",".join(workload.prefixes) if template else _exactly(workload.ports))
     yield Set("NCCL_DEBUG", "INFO")
+    yield from _class(workload, "NCCL_IB_TC")
     if workload.only_ipv6 and (release is None or release >= _CHOOSES):
         yield Set("NCCL_IB_ADDR_FAMILY", "AF_INET6")
     if template:
@@ -82,6 +83,7 @@ def _ucx(workload: Workload) -> Iterator[Line]:
         yield Set("UCX_IB_GID_INDEX", str(workload.index))
     elif workload.has_gids:
         yield Unset("UCX_IB_GID_INDEX", f"it is {_differ(workload)}; UCX chooses the GID itself")
+    yield from _class(workload, "UCX_IB_TRAFFIC_CLASS")
     yield from _without_gid(workload)
 
 
@@ -103,11 +105,17 @@ def _nvshmem(workload: Workload) -> Iterator[Line]:
     yield Set("NVSHMEM_HCA_LIST", _list(workload.ports))
     if workload.prefixes != ("mlx5",) and len(workload.prefixes) == 1:
         yield Set("NVSHMEM_HCA_PREFIX", workload.prefixes[0])
+    yield from _class(workload, "NVSHMEM_IB_TRAFFIC_CLASS")
     if workload.only_ipv6:
         yield Set("NVSHMEM_IB_ADDR_FAMILY", "AF_INET6")
     if workload.has_gids:
         yield Unset("NVSHMEM_IB_GID_INDEX", f"NVSHMEM 3.4 chooses the GID itself; there are {_indexes(workload)}")
     yield from _without_gid(workload)
+
+
+def _class(workload: Workload, name: str) -> Iterator[Line]:
+    if workload.traffic_class is not None:
+        yield Set(name, str(workload.traffic_class))
 
 
 def _without_gid(workload: Workload) -> Iterator[Line]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 
@@ -30,12 +30,14 @@ class Port:
 
 @dataclass(frozen=True)
 class Workload:
-    """A pod's attachments: the names of the ``interfaces``, in their order, the RDMA ``ports`` of all of them, and the
-    interface ``socket`` by which programs find each other."""
+    """A pod's attachments: the names of the ``interfaces``, in their order, the RDMA ``ports`` of all of them, the
+    interface ``socket`` by which programs find each other, and the ``traffic_class`` that all devices have; None if
+    they differ, or nobody knows."""
 
     interfaces: tuple[str, ...]
     ports: tuple[Port, ...]
     socket: str = CLUSTERS
+    traffic_class: int | None = None
 
     @property
     def index(self) -> int | None:
@@ -59,24 +61,33 @@ class Workload:
         return tuple(dict.fromkeys(prefix(port.device) for port in self.ports))
 
 
-def of(attachments: Iterable[Json], ports: Mapping[str, Sequence[int]], names: Iterable[str] | None) -> Workload:
+@dataclass(frozen=True)
+class Seen:
+    """What the pod's namespace tells besides: the ``names`` of its interfaces, None if unknown; and of RDMA devices the
+    numbers of their ``ports`` and their traffic ``classes``, where they are known."""
+
+    names: Sequence[str] | None = None
+    ports: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+
+
+def of(attachments: Iterable[Json], seen: Seen) -> Workload:
     """The workload of a pod's attachments, as cni/attachments.py describes them.
 
-    ``ports`` has the numbers of an RDMA device's ports where that is known.  It is asked only of a device without GIDs;
-    one that it does not have is taken to have port 1, the first.  ``names`` are the pod's interfaces; None if unknown.
+    A device without GIDs has the ports that were seen, or port 1, the first.
     """
     rails = sorted(attachments, key=lambda a: _natural(a["ifname"]))
     found = dict[str, Port]()
     for a in rails:
         for device in a["rdma"]["devices"]:
             gids = [gid for gid in a["rdma"]["gids"] if gid["device"] == device]
-            numbers = sorted({gid["port"] for gid in gids}) or ports.get(device) or [1]
-            for number in numbers:
+            for number in sorted({gid["port"] for gid in gids}) or seen.ports.get(device) or [1]:
                 port = _port(device, number, gids)
                 found.setdefault(f"{port}", port)
-    interfaces = tuple(a["ifname"] for a in rails)
-    has_clusters = names is None or CLUSTERS in names
-    return Workload(interfaces, tuple(found.values()), CLUSTERS if has_clusters else interfaces[0])
+    interfaces, ports = tuple(a["ifname"] for a in rails), tuple(found.values())
+    socket = CLUSTERS if seen.names is None or CLUSTERS in seen.names else interfaces[0]
+    classes = {seen.classes.get(port.device) for port in ports}
+    return Workload(interfaces, ports, socket, classes.pop() if len(classes) == 1 else None)
 
 
 def prefix(device: str) -> str:

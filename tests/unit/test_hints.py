@@ -1,11 +1,16 @@
 """hpn hints: what each library is told, line by line."""
 
+from pathlib import Path
+
 import pytest
 import yaml
-from unit.hinted import BOTH, INFINIBAND, IPV6, ONE, OTHER, SOCKETS, TWO, TYPE_1, TYPE_2, Hints, gid, rail
+from unit.hinted import BOTH, INFINIBAND, IPV6, ONE, OTHER, PAGE, SOCKETS, TWO, TYPE_1, TYPE_2, Hints, gid, rail
 
 from cni.state.record import Record
-from ctl.hints.workload import prefix
+from ctl.hints.command import read
+from ctl.hints.libraries import lines
+from ctl.hints.lines import Set
+from ctl.hints.workload import Seen, of, prefix
 
 LEAVE = "unset NCCL_IB_GID_INDEX  # NCCL chooses the GID itself"
 SINCE = f"{LEAVE} since 2.26; an older one"
@@ -170,3 +175,49 @@ def test_ports_of_a_device(hints: Hints) -> None:
 )
 def test_prefix(device: str, begins: str) -> None:
     assert prefix(device) == begins
+
+
+def test_what_sysfs_tells(tmp_path: Path) -> None:
+    """The tree of a pod with a device of two ports, one with a traffic class, and one that is gone."""
+    devices = tmp_path / "class/infiniband"
+    for device, ports in (("mlx4_0", "21"), ("mlx5_4", "1"), ("mlx5_5", "1")):
+        for port in ports:
+            (devices / device / "ports" / port).mkdir(parents=True)
+    for device, text in (("mlx5_4", "Global tclass=160\n"), ("mlx5_5", "\xff")):
+        (devices / device / "tc/1").mkdir(parents=True)
+        (devices / device / "tc/1/traffic_class").write_text(text)
+    ports, classes = read(tmp_path, ["mlx4_0", "mlx5_4", "mlx5_5", "gone"])
+    assert (ports, classes) == ({"mlx4_0": [1, 2], "mlx5_4": [1], "mlx5_5": [1]}, {"mlx5_4": 160})
+
+
+def told(library: str, seen: Seen, *devices: str) -> dict[str, str]:
+    attachment = {"ifname": "hpn0", "rdma": {"devices": devices, "gids": []}}
+    return {line.name: line.value for line in lines(library, of([attachment], seen)) if isinstance(line, Set)}
+
+
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [
+        ("nccl", "NCCL_IB_TC"),
+        ("ucx", "UCX_IB_TRAFFIC_CLASS"),
+        ("mpi", "UCX_IB_TRAFFIC_CLASS"),
+        ("nvshmem", "NVSHMEM_IB_TRAFFIC_CLASS"),
+    ],
+)
+def test_a_traffic_class(library: str, name: str) -> None:
+    seen = Seen(classes={"a_0": 106, "a_1": 106, "a_2": 0})
+    assert told(library, seen, "a_0", "a_1")[name] == "106"
+    assert name not in told(library, seen, "a_0", "a_2")
+    assert name not in told(library, seen, "a_0", "unknown")
+    assert f"| `{name}` |" in PAGE
+
+
+def test_ports_that_only_sysfs_knows() -> None:
+    assert told("nccl", Seen(ports={"mlx4_0": [1, 2]}), "mlx4_0", "mlx5_0")["NCCL_IB_HCA"] == (
+        "=mlx4_0:1,mlx4_0:2,mlx5_0:1"
+    )
+
+
+@pytest.mark.parametrize(("names", "socket"), [(None, "eth0"), (["eth0", "hpn0"], "eth0"), (["lo", "hpn0"], "hpn0")])
+def test_interface_for_sockets(names: list[str] | None, socket: str) -> None:
+    assert told("nccl", Seen(names), "mlx5_0")["NCCL_SOCKET_IFNAME"] == socket
