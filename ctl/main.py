@@ -24,6 +24,7 @@ A container runtime runs this program; a person has little to run by hand.
   hpn gids        show the GIDs of RDMA devices, as show_gids does; --json
   hpn devinfo     show RDMA devices and their ports, as ibv_devinfo does; -v, -d DEVICE, --json
   hpn doctor      say what is wrong with this node, and what mends it; --json, --root DIR
+  hpn report      write all of that as one HTML page, for a ticket; FILE.html
   hpn gc          undo what dead pods left: attachments and addresses; --dry-run
   hpn top         show RDMA traffic as it goes: per device, per pod; -l, --count N, --json
   hpn agent       answer CNI requests from a warm process (hpn agent help)
@@ -56,6 +57,7 @@ COMMANDS: Final = {
     "check": "ctl.checking",
     "hints": "ctl.hints.command",
     "ipam": "ctl.addresses",
+    "report": "ctl.report.command",
     "gc": "ctl.collection",
     "devices": "ctl.devices.command",
     "gids": "ctl.gids",

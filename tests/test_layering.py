@@ -87,6 +87,8 @@ OURS = {
     "ctl.devices": {"ctl.devices", "ctl.hardware", "ctl.screen", "cni.kernel.sysfs", "cni.protocol", "node.model"},
     "ctl.gids": {"ctl.hardware", "ctl.screen", "cni.kernel.sysfs", "cni.protocol"},
     "ctl.devinfo": {"ctl.hardware", "ctl.screen", "cni.kernel.rdma_netlink", "cni.kernel.sysfs", "cni.protocol"},
+    # What the other commands say, which it imports by name.
+    "ctl.report": {"ctl.report", "ctl.screen", "cni.protocol"},
     # What ports have counted, as the page of metrics has it.
     "ctl.traffic": {
         *("ctl.traffic", "ctl.screen", "cni.kernel.sysfs", "cni.state", "cni.protocol"),

@@ -1,0 +1,52 @@
+"""hpn report: all that is known of the node on one page, for a ticket."""
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cni.protocol.errors import IoFailure
+from ctl.report.page import page
+from ctl.report.told import PARTS, ask
+from ctl.screen import progress
+
+_EXAMPLE: Final = """\
+example:
+  hpn report node7.html         one file; it loads nothing, and holds names, addresses and MACs of the node
+
+Exit status: 0; 1 if the file cannot be written, or is there already; 2 for wrong options.
+"""
+
+
+def answer(words: Sequence[str]) -> tuple[str, int]:
+    """Write the page; what is printed, and the exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    parser = argparse.ArgumentParser(
+        prog="hpn report", description="Write all that is known of this node as one HTML page.", epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("file", type=Path, metavar="FILE.html", help="is made, and must not be there yet")
+    file = parser.parse_args(words).file
+    told = {part: ask(part) for part in progress(tuple(PARTS), "Asking")}
+    name = platform.node()
+    about = (time.strftime("%Y-%m-%d %H:%M:%S %z"), f"Linux {platform.release()} on {platform.machine()}")
+    _write(file, page(f"hpn: {name}", about, told))
+    return f"{file}: {len(told)} parts\n", 0
+
+
+def _write(file: Path, text: str) -> None:
+    """Make the file, readable by its owner alone, because it names pods and their addresses."""
+    try:
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError as e:
+        raise IoFailure(f"{file} is there already; name another file, or remove it") from e
+    except OSError as e:
+        raise IoFailure(f"{file} cannot be made: {e.strerror}") from e
+    try:
+        with open(fd, "w", encoding="utf-8") as f:
+            f.write(text)
+    except OSError as e:
+        file.unlink(missing_ok=True)
+        raise IoFailure(f"{file} cannot be written: {e.strerror}") from e

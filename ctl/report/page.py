@@ -1,0 +1,107 @@
+"""Pure: the report as one HTML page, which loads nothing and runs nothing."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Final
+
+from cni.protocol.spec import Json
+from ctl.report.drawing import draw
+from ctl.report.style import STYLE
+from ctl.report.told import Told
+from ctl.screen import printable
+
+# No source of anything but the page's own style: what a name says is text, whatever it says.
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def page(title: str, about: Sequence[str], told: Mapping[str, Told]) -> str:
+    """The page.  ``about`` are the lines below the title; ``told`` has what each command said."""
+    documents = {part: one.document for part, one in told.items()}
+    sections = [*_sections(documents), *_troubles(told.values()), *_raw(told)]
+    head = (
+        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta name="viewport" content="width=device-width"><title>{_text(title)}</title><style>{STYLE}</style>'
+    )
+    lines = "".join(f'<p class="dim">{_text(line)}</p>' for line in about)
+    body = f"<h1>{_text(title)}</h1>{lines}{''.join(sections)}"
+    return f'<!DOCTYPE html><html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+
+
+def _sections(documents: Mapping[str, Json]) -> Iterator[str]:
+    devices = documents["devices"].get("devices", [])
+    attachments = documents["attachments"].get("attachments", [])
+    if devices or attachments:
+        yield f'<h2>The node</h2><div class="wide">{draw(devices, attachments)}</div>'
+    findings = [
+        [(one["severity"], one["severity"]), one["id"], one["evidence"], one["remedy"]]
+        for one in documents["findings"].get("findings", [])
+    ]
+    yield _section(f"Findings: {len(findings)}", ("severity", "id", "evidence", "remedy"), findings)
+    header = ("pod", "interface", "network", "kind", "device", "addresses", "RDMA", "state")
+    yield _section(f"Attachments: {len(attachments)}", header, [_attachment(a) for a in attachments])
+    networks = documents["pools"].get("networks", [])
+    pools = [[network["network"], *_pool(pool)] for network in networks for pool in network["pools"]]
+    yield _section("Pools", ("network", "ranges", "held", "kept back", "free", "size"), pools)
+    members = ("device", "port", "index", "gid", "type", "netdev")
+    yield _section("GIDs", members, [[gid[name] for name in members] for gid in documents["gids"].get("gids", [])])
+
+
+def _attachment(a: Json) -> list["Cell"]:
+    device = str(a.get("device") or a.get("netdev") or a.get("master") or "")
+    addresses, rdma = "\n".join(a["addresses"]), "\n".join(a["rdma"]["devices"])
+    return [a["pod"] or a["containerID"][:12], a["ifname"], a["network"], a["kind"], device, addresses, rdma, _state(a)]
+
+
+def _pool(pool: Json) -> list["Cell"]:
+    ranges = "\n".join(pool["ranges"]) or "elsewhere"
+    return [ranges, pool["held"], _kept(pool), _number(pool["free"]), _number(pool["size"])]
+
+
+def _state(a: Json) -> tuple[str, str]:
+    word = "alive" if a["alive"] else "dead"
+    return word if a["complete"] else f"{word}, incomplete", word
+
+
+def _kept(pool: Json) -> int:
+    return sum(pool[word] for word in ("dead", "cooling", "sticky", "conflict", "doubtful", "unreadable"))
+
+
+def _number(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
+
+
+Cell = str | int | tuple[str, str]
+
+
+def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """A table; a cell of two has its text, and the class that colours it."""
+    if not rows:
+        return f'<h2>{_text(title)}</h2><p class="dim">none</p>'
+    cells = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    head = "".join(f"<th>{_text(name)}</th>" for name in header)
+    return f'<h2>{_text(title)}</h2><div class="wide"><table><tr>{head}</tr>{cells}</table></div>'
+
+
+def _cell(cell: Cell) -> str:
+    words, kind = cell if isinstance(cell, tuple) else (str(cell), "")
+    return f'<td class="{_text(kind)}">{_text(words)}</td>'
+
+
+def _troubles(told: Iterable[Told]) -> Iterator[str]:
+    troubles = [one for one in told if one.trouble]
+    if troubles:
+        said = "".join(f'<p class="error">{_text(one.command)}: {_text(one.trouble)}</p>' for one in troubles)
+        yield f"<h2>What could not be read</h2>{said}"
+
+
+def _raw(told: Mapping[str, Told]) -> Iterator[str]:
+    """Each document whole, for whoever wants to compute with it."""
+    yield "<h2>The documents</h2>"
+    for one in told.values():
+        text = json.dumps(one.document, indent=1)
+        yield f"<details><summary>{_text(one.command)}</summary><pre>{_text(text)}</pre></details>"
+
+
+def _text(words: str) -> str:
+    return escape("\n".join(map(printable, words.split("\n"))))

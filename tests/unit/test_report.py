@@ -1,0 +1,160 @@
+"""The report of a node that has everything: whole, well formed, and harmless whatever a name says."""
+
+import re
+import stat
+from collections.abc import Callable
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from ctl.main import main
+from ctl.report.drawing import draw
+from ctl.report.page import page
+from ctl.report.told import PARTS, Told
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\udcff&\"'"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def device(number: int, vfs: int = 4, **more: Any) -> dict[str, Any]:
+    """A PF as hpn devices --json has it, whose VFs are free."""
+    address = f"0000:{number:02x}:00.0"
+    below = [
+        {"device": f"0000:{number:02x}:00.{vf + 1}", "kind": "vf", "index": vf, "netdevs": [], "driver": "mlx5_core",
+         "usedBy": "free"}
+        for vf in range(vfs)
+    ]  # fmt: skip
+    return {
+        "device": address, "kind": "pf", "netdevs": [f"rail{number}"], "vendor": "15b3", "product": "101d",
+        "driver": "mlx5_core", "numa": number // 2, "linkType": "ether", "usedBy": "",
+        "rdma": [{"device": f"mlx5_{number}", "ports": [{"port": 1, "state": "ACTIVE"}]}],
+        "gpus": [{"address": f"0000:9{number}:00.0", "word": "PIX"}], "below": below,
+    } | more  # fmt: skip
+
+
+def attachment(pod: str, device: str = "", **more: Any) -> dict[str, Any]:
+    return {
+        "pod": pod, "containerID": "c" * 64, "ifname": "hpn0", "network": "rail0", "kind": "sriov", "device": device,
+        "addresses": ["10.56.0.2/24"], "rdma": {"devices": ["mlx5_9"], "gids": []}, "alive": True, "complete": True,
+    } | more  # fmt: skip
+
+
+def told(**documents: Any) -> dict[str, Told]:
+    return {part: Told(PARTS[part][0], documents.get(part, {})) for part in PARTS}
+
+
+class Tags(HTMLParser):
+    """What a page consists of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags, self.attributes, self.words = list[str](), list[tuple[str, str | None]](), ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def lines_to(drawn: str) -> list[str]:
+    return [str(path.get("stroke")) for path in ET.fromstring(drawn).iter(f"{SVG}path")]
+
+
+def test_each_attachment_has_a_line_from_its_device() -> None:
+    devices = [device(0), device(1), device(2)]
+    attachments = [
+        attachment("default/a", "0000:00:00.2"), attachment("default/a", "0000:01:00.1", ifname="hpn1"),
+        attachment("default/b", "", master="rail2", kind="macvlan"), attachment("default/c", "0000:77:00.0"),
+    ]  # fmt: skip
+    drawn = draw(devices, attachments)
+    assert len(lines_to(drawn)) == 3  # nobody sees the last one's device
+    assert len(set(lines_to(drawn))) == 3  # one colour for a NIC
+    words = [text.text or "" for text in ET.fromstring(drawn).iter(f"{SVG}text")]
+    assert [word for word in words if word.startswith("default/")] == ["default/a", "default/b", "default/c"]
+    assert [word for word in words if word.startswith("NUMA")] == ["NUMA node 0", "NUMA node 1"]
+    assert "hpn0 10.56.0.2/24, hpn1 10.56.0.2/24" in words
+
+
+def boxes(drawn: str) -> list[tuple[str, float, float, float, float]]:
+    """Of each rectangle its class, its left and right edge, and its upper and lower one."""
+    found = []
+    for rect in ET.fromstring(drawn).iter(f"{SVG}rect"):
+        x, y, wide, high = (float(str(rect.get(name))) for name in ("x", "y", "width", "height"))
+        found.append((str(rect.get("class")), x, x + wide, y, y + high))
+    return found
+
+
+@pytest.mark.parametrize("vfs", [0, 1, 16, 17, 128])
+def test_nothing_lies_over_another(vfs: int) -> None:
+    drawn = draw([device(number, vfs) for number in range(8)], [attachment(f"default/{n}") for n in range(30)])
+    found = boxes(drawn)
+    _, _, wide, high = map(float, str(ET.fromstring(drawn).get("viewBox")).split())
+    assert all(left >= 0 and right <= wide and top >= 0 and bottom <= high for _, left, right, top, bottom in found)
+    for kind in ("nic", "numa", "free", "pod", "gpu"):
+        same = sorted((top, bottom, left, right) for one, left, right, top, bottom in found if one == kind)
+        for (_, above, left, right), (top, _, other_left, other_right) in pairwise(same):
+            assert above <= top or right <= other_left or other_right <= left, kind
+    assert sum(one[0] == "free" for one in found) == 8 * vfs
+
+
+def test_no_name_is_obeyed() -> None:
+    hostile = device(0, netdevs=[EVIL], driver=EVIL)
+    hostile["below"][0]["usedBy"] = EVIL
+    whole = page(EVIL, [EVIL], told(
+        devices={"devices": [hostile]}, attachments={"attachments": [attachment(EVIL, "0000:00:00.1", network=EVIL)]},
+        findings={"findings": [dict.fromkeys(("severity", "id", "evidence", "remedy"), EVIL)]},
+    ))  # fmt: skip
+    whole.encode()
+    tags = Tags(whole)
+    assert {"script", "img", "link", "iframe", "a"}.isdisjoint(tags.tags)
+    assert not [name for name, _ in tags.attributes if name.startswith("on") or name in ("src", "href")]
+    assert "\x1b" not in whole
+    assert "alert(1)" in tags.words
+    (policy,) = [value for name, value in tags.attributes if name == "content" and "default-src" in str(value)]
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+    assert not re.search(r"url\(|@import", whole)
+
+
+def test_what_could_not_be_read_is_said() -> None:
+    parts = told() | {"attachments": Told("hpn inspect --json", {}, "reading /run/hpn: Permission denied")}
+    assert "hpn inspect --json: reading /run/hpn: Permission denied" in Tags(page("t", [], parts)).words
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], int]:
+    """hpn report of a machine where nothing is attached."""
+    monkeypatch.setattr("cni.state.places.state_dirs", lambda: [tmp_path / "state"])
+    return lambda name: main(["hpn", "report", str(tmp_path / name)])
+
+
+def test_of_this_machine(elsewhere: Callable[[str], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All parts answer, and the documents are in it whole."""
+    assert elsewhere("r.html") == 0, capsys.readouterr()
+    file = tmp_path / "r.html"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    tags = Tags(file.read_text())
+    assert "What could not be read" not in tags.words
+    assert tags.tags.count("details") == len(PARTS)
+    for command, _, _ in PARTS.values():
+        assert command in tags.words
+    assert '"checks": [' in tags.words
+
+
+def test_a_file_that_is_there_stays(
+    elsewhere: Callable[[str], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r.html").write_text("mine")
+    (tmp_path / "link.html").symlink_to(tmp_path / "r.html")
+    for name in ("r.html", "link.html", "no/such.html"):
+        assert elsewhere(name) == 1
+    said = capsys.readouterr().err
+    assert said.count("is there already; name another file, or remove it") == 2
+    assert "cannot be made: No such file or directory" in said
+    assert (tmp_path / "r.html").read_text() == "mine"
