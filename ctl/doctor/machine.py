@@ -37,11 +37,12 @@ def machine(read: Reader, folders: Iterable[str]) -> Machine:
 
 
 def _processes(read: Reader) -> Iterator[Process]:
-    """Those of the host: any pod can call a process of its own as it likes."""
+    """Those of the host, as far as that can be told: any pod can call a process of its own as it likes."""
     host = sysfs.link(read.at("/proc/1/ns/pid"))
     for number in read.names(read.at("/proc")):
         path = read.at(f"/proc/{number}")
-        if number.isdecimal() and sysfs.link(f"{path}/ns/pid") == host:
+        theirs = sysfs.link(f"{path}/ns/pid")
+        if number.isdecimal() and (theirs == host or not (theirs and host)):
             name, build = read.line(f"{path}/comm"), _build(path)
             if build or name in (*RUNTIMES, IRQBALANCE):
                 words = tuple(read.line(f"{path}/cmdline").rstrip("\0").split("\0"))

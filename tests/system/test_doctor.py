@@ -1,0 +1,112 @@
+"""hpn doctor by the frozen program: of what it has installed, of its agents, and for who is not root."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from system.machine import Tools
+from topology import until
+
+NOBODY = 65534
+# On a node without RDMA it is only said that there is none.
+NOTES = {"rdma-absent": "note"}
+
+
+@pytest.fixture
+def root(tools: Tools) -> Iterator[Path]:
+    """A node on which hpn is installed, and nothing else; a path that a socket can have, and that everybody may go."""
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        Path(folder).chmod(0o755)
+        install(tools.hpn, Path(folder))
+        yield Path(folder)
+
+
+def install(program: Path, root: Path) -> None:
+    subprocess.run([program, "install", "--no-units", "--root", root], check=True, capture_output=True)
+
+
+def doctor(program: Path, root: Path, **how: Any) -> list[dict[str, str]]:
+    argv = [program, "doctor", "--json", "--root", root]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, **how)
+    assert done.stderr == ""
+    found: list[dict[str, str]] = json.loads(done.stdout)["findings"]
+    assert done.returncode == any(one["severity"] != "note" for one in found)
+    return found
+
+
+def severities(found: list[dict[str, str]]) -> dict[str, str]:
+    return {one["id"]: one["severity"] for one in found}
+
+
+@contextmanager
+def agent(program: Path, root: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """An agent that listens where launchers look."""
+    path = root / "run/hpn/agent.sock"
+    with subprocess.Popen([program, "agent", "--socket", path], stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr
+            assert b"agent" in process.stderr.readline()  # it says where, once it listens
+            yield process
+        finally:
+            process.terminate()
+
+
+def test_nothing_is_wrong(tools: Tools, root: Path) -> None:
+    assert severities(doctor(tools.hpn, root)) == NOTES
+
+
+def test_another_file(tools: Tools, root: Path) -> None:
+    with (root / "opt/cni/bin/hpn").open("ab") as file:
+        file.write(b"\0")
+    (one,) = (one for one in doctor(tools.hpn, root) if one["severity"] != "note")
+    assert (one["id"], one["severity"]) == ("plugin-differs", "warning")
+    install(tools.hpn, root)
+    assert severities(doctor(tools.hpn, root)) == NOTES
+
+
+def test_a_socket_that_nobody_listens_at(tools: Tools, root: Path) -> None:
+    with agent(tools.hpn, root) as process:
+        assert severities(doctor(tools.hpn, root)) == NOTES
+        process.kill()
+        process.wait()
+        # Its workers have the socket too, until they have noticed.
+        until(lambda: severities(doctor(tools.hpn, root)) == {**NOTES, "socket-dead": "warning"}, 60)
+    with agent(tools.hpn, root):
+        assert severities(doctor(tools.hpn, root)) == NOTES
+
+
+def test_an_agent_of_another_build(tools: Tools, root: Path, tmp_path: Path) -> None:
+    """As after a file was replaced by cp: the agent still runs what was there before."""
+    (root / "proc").symlink_to("/proc")
+    other = tmp_path / "hpn"
+    shutil.copy(tools.hpn, other)
+    build = next(path.name for path in Path(os.environ["HPN_PROGRAM_DIR"]).iterdir() if len(path.name) == 16).encode()
+    data = other.read_bytes()
+    assert data.count(build) == 1
+    other.write_bytes(data.replace(build, b"0123456789abcdef"))
+    with agent(other, root) as process:
+        (one,) = (one for one in doctor(tools.hpn, root) if f"/proc/{process.pid}/" in one["evidence"])
+        assert (one["id"], one["severity"]) == ("daemon-differs", "warning")
+        assert "hpn agent of build 0123456789abcdef" in one["evidence"]
+    with agent(tools.hpn, root) as process:
+        assert [one for one in doctor(tools.hpn, root) if f"/proc/{process.pid}/" in one["evidence"]] == []
+
+
+def test_without_rights(tools: Tools, root: Path) -> None:
+    """A sentence for what may not be read, and nothing claimed of it."""
+    home = root / "home"
+    home.mkdir()
+    os.chown(home, NOBODY, NOBODY)
+    (root / "run/hpn/attachments").mkdir(parents=True)
+    (root / "run/hpn").chmod(0o700)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(home)}
+    found = doctor(root / "opt/cni/bin/hpn", root, user=NOBODY, group=NOBODY, extra_groups=[], env=environ)
+    assert severities(found) == {**NOTES, "not-readable": "note"}
+    assert f"{root}/run/hpn" in found[-1]["evidence"]
