@@ -19,8 +19,6 @@ DETACHED: Final = "detached"
 DEAD: Final = "dead"
 UNREADABLE: Final = "unreadable"
 REFUSED: Final = "refused"
-# Nobody works on these, and they do not mend themselves.
-HALF_DONE: Final = (HALF_ATTACHED, HALF_DETACHED)
 
 
 class Standing(NamedTuple):

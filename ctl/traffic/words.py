@@ -37,9 +37,7 @@ def now(at: datetime, rates: Rates) -> str:
     )
 
 
-def summary(
-    device: str, octets: tuple[Course, Course], packets: tuple[Course, Course], seconds: float
-) -> Iterator[str]:
+def summary(device: str, octets: Both, packets: Both, seconds: float) -> Iterator[str]:
     """What is shown at the end; of each pair the first is what was received."""
     yield from ("", "", f" {device}  /  traffic statistics", "", f"{'rx':>29}{'|':>10}       tx")
     yield _RULE
@@ -52,10 +50,6 @@ def summary(
     yield from _courses([[f"{int(value)} p/s" for value in _three(course, seconds)] for course in packets])
     yield _RULE
     yield f"  time{_span(seconds):>30}"
-
-
-def _both(octets: float, packets: float) -> str:
-    return f"{size(octets) + '/s':>15} {packets:>5.0f} p/s"
 
 
 def _three(course: Course, seconds: float) -> tuple[float, float, float]:
