@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from cni.protocol.errors import NotAvailable
 from ctl.installation import found, held, places, plan, put, state, systemd
@@ -10,6 +11,8 @@ from ctl.installation.install import do, failure, refuse_package
 from ctl.installation.plan import Remove, Step, Tell
 
 _NAMED = 10
+# What is printed where nobody has anything.  The Debian package's prerm looks for this sentence.
+NOBODY: Final = "no pod has an interface or an address of hpn"
 
 
 def answer(words: Sequence[str]) -> tuple[str, int]:
@@ -18,9 +21,21 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     parser = argparse.ArgumentParser(prog="hpn uninstall", description=about)
     parser.add_argument("--root", type=Path, default=Path("/"), help="uninstall below this directory; default /")
     parser.add_argument("--force", action="store_true", help="also while pods have interfaces; the state then stays")
+    parser.add_argument("--check", action="store_true", help="only say who has interfaces or addresses; 1 if anybody")
     options = parser.parse_args(words)
+    if options.check:
+        lines = holders(options.root)
+        return "".join(f"{line}\n" for line in lines or [NOBODY]), 1 if lines else 0
     lines = uninstall(options.root, force=options.force)
     return "".join(f"{line}\n" for line in lines), 0
+
+
+def holders(root: Path) -> list[str]:
+    """In words, who would lose the program that takes interfaces and addresses back.  Raises CniError."""
+    try:
+        return held.holders(root)
+    except OSError as e:
+        raise failure("uninstall", e) from e
 
 
 def uninstall(root: Path, *, force: bool = False) -> list[str]:

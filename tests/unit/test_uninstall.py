@@ -15,7 +15,7 @@ from cni.protocol.errors import IoFailure, NotAvailable
 from cni.state import durable
 from ctl.installation import places
 from ctl.installation.install import install
-from ctl.installation.uninstall import uninstall
+from ctl.installation.uninstall import NOBODY, answer, uninstall
 from node.provision.model import OPTION_FILE
 
 
@@ -165,11 +165,8 @@ def test_a_lease_that_was_set_aside(installed: Path, *, is_over: bool) -> None:
     """It holds its addresses until the next boot."""
     boot = "an older one" if is_over else durable.boot_id()
     leases(installed, '{"schema": 1}', f'{{"unreadable":"f","key":"00","boot":"{boot}","addresses":["10.56.0.2"]}}')
-    if is_over:
-        uninstall(installed)
-        return
-    with pytest.raises(NotAvailable, match=r"10\.56\.0\.2 of network rail0, whose lease could not be read"):
-        uninstall(installed)
+    who = ["10.56.0.2 of network rail0, whose lease could not be read"]
+    assert answer(["--check", "--root", f"{installed}"]) == (f"{NOBODY if is_over else who[0]}\n", 1 - is_over)
 
 
 def test_notes_that_cannot_be_read(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +183,24 @@ def test_notes_that_cannot_be_read(installed: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "listdir", fail)
     with pytest.raises(IoFailure, match=f"reading {notes}: Input/output error"):
         uninstall(installed)
+
+
+def test_who_would_be_left_without_it(installed: Path) -> None:
+    """What the Debian package asks before it goes, which nothing but this sentence lets go."""
+    words = ["--check", "--root", f"{installed}"]
+    assert answer(words) == (f"{NOBODY}\n", 0)
+    assert f'[ "$said" = "{NOBODY}" ]' in (ROOT / "packaging" / "deb" / "prerm").read_text()
+    save(installed / "run" / "hpn", VF)
+    held(installed, durable.boot_id(), 2)
+    before = tree(installed)
+    said, status = answer(words)
+    assert status == 1
+    assert [line.partition(",")[0] for line in said.splitlines()] == [
+        "hpn0 of container 0123456789ab",
+        "10.56.0.2 of hpn0 of container c0",
+        "10.56.0.3 of hpn0 of container c1",
+    ]
+    assert tree(installed) == before
 
 
 @pytest.mark.parametrize("command", ["install", "uninstall"])
