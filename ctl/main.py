@@ -29,7 +29,7 @@ A container runtime runs this program; a person has little to run by hand.
   hpn top         show RDMA traffic as it goes: per device, per pod; -l, --count N, --json
   hpn agent       answer CNI requests from a warm process (hpn agent help)
   hpn node        offer the node's devices to kubelet (hpn node --help)
-  hpn install     put this program, its names and units in their places; --root DIR, --no-units, --dry-run
+  hpn install     put this program, its names and units in their places; --root DIR, --no-units, --dry-run, --check
   hpn uninstall   remove all that, and the state, once no pod has an interface of it; --root DIR, --force, --check
   hpn version     print the version; --licenses: of all that is carried
   hpn help        print this

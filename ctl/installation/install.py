@@ -20,7 +20,11 @@ def answer(words: Sequence[str], program: str, version: str) -> tuple[str, int]:
     parser.add_argument("--root", type=Path, default=Path("/"), help="install below this directory; default /")
     parser.add_argument("--no-units", action="store_true", help="without the systemd units")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--check", action="store_true", help="only say whether it understands the state on this node")
     options = parser.parse_args(words)
+    if options.check:
+        refuse_unknown(options.root)
+        return "this version understands the state on this node\n", 0
     if not program:
         raise IoFailure("this hpn runs from its sources; build it and install that: make binary; dist/hpn install")
     units = {} if options.no_units else places.units(places.carried_units())
@@ -50,6 +54,17 @@ def install(root: Path, program: Path, units: Mapping[str, str], version: str, *
     would = "would " if dry_run else ""
     lines = [f"{would}{step}" for step in (*steps, *told)] or ["it is already installed"]
     return [*lines, *_hints(root, units)]
+
+
+def refuse_unknown(root: Path) -> None:
+    """Raise IoFailure if another version has written what this one would not understand: state, or the file of an
+    hpn node that is enabled."""
+    try:
+        refuse_unreadable(root)
+        if _is_enabled(root, places.NODE):
+            refuse_configuration(root)
+    except OSError as e:
+        raise failure("install", e) from e
 
 
 def refuse_package(root: Path, command: str) -> None:

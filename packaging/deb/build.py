@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from cni.state.durable import SCHEMA  # noqa: E402
 from ctl.main import HELP  # noqa: E402
+from ipam.stores.files.lines import SCHEMA as LEASES  # noqa: E402
 
 # The machine that an ELF file is for, at bytes 18 and 19 (man 5 elf), as Debian names it.
 ARCHITECTURES = {62: "amd64", 183: "arm64"}
@@ -137,7 +138,8 @@ def describe(tree: Path) -> None:
     write(tree / "DEBIAN" / "control", filled("control", version=version(), architecture=machine, size=str(size)))
     write(tree / "DEBIAN" / "md5sums", sums)
     for script in SCRIPTS:
-        write(tree / "DEBIAN" / script, filled(script, version=version(), schema=str(SCHEMA)), 0o755)
+        text = filled(script, version=version(), schema=str(SCHEMA), leases=str(LEASES))
+        write(tree / "DEBIAN" / script, text, 0o755)
 
 
 def main() -> None:

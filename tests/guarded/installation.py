@@ -87,11 +87,12 @@ GUARDS = [
     *of(
         "ctl/installation/install.py",
         "unit/test_install_state.py",
-        ("state", "        refuse_unreadable(root)\n", ""),
+        ("state", "        refuse_unreadable(root)\n        steps", "        steps"),
+        ("state-checked", "        refuse_unreadable(root)\n        if", "        if"),
         (
             "configuration",
-            "            refuse_configuration(root)\n",
-            "            pass\n",
+            "            refuse_configuration(root)\n        if not dry_run",
+            "            pass\n        if not dry_run",
             "unit/test_install_state.py::test_a_file_that_hpn_node_of_this_version_refuses",
         ),
         (

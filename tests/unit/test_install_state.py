@@ -11,7 +11,7 @@ from unit.installed import UNITS, program, tree
 from unit.test_inspect import VF, save
 
 from cni.protocol.errors import IoFailure
-from ctl.installation.install import install
+from ctl.installation.install import answer, install
 
 RECORD = "run/hpn/attachments/rail0/0123456789abcdef:hpn0.json"
 
@@ -42,7 +42,14 @@ def refused(root: Path, folder: Path, path: Path, why: str) -> None:
     with pytest.raises(IoFailure, match=re.escape(f"{path}{why}")) as e:
         install(root, program(folder), UNITS, "")
     assert "nothing was replaced" in e.value.msg
+    with pytest.raises(IoFailure, match=re.escape(f"{path}{why}")):
+        checked(root)
     assert tree(root) == before
+
+
+def checked(root: Path) -> tuple[str, int]:
+    """What hpn install --check says."""
+    return answer(["--check", "--root", f"{root}"], "", "")
 
 
 @pytest.mark.parametrize(
@@ -103,6 +110,7 @@ def test_what_is_read_or_damaged_is_no_obstacle(root: Path, tmp_path: Path) -> N
     path = leases(root, '{"schema": 1}')
     path.write_bytes(path.read_bytes() + b"not a lease".ljust(511) + b"\n")
     state = {name: text for name, text in tree(root).items() if name.startswith(("run", "var"))}
+    assert checked(root) == ("this version understands the state on this node\n", 0)
     install(root, program(tmp_path), UNITS, "")
     assert state.items() <= tree(root).items()
     assert "opt/cni/bin/hpn" in tree(root)
@@ -122,6 +130,8 @@ def test_a_file_that_hpn_node_of_this_version_refuses(root: Path, tmp_path: Path
     before = tree(root) | {"etc/hpn/node.yaml": node_file(root, more=", later: 1").read_text()}
     with pytest.raises(IoFailure, match=r"would refuse its file; nothing was replaced\..*node\.yaml: .*later"):
         install(root, program(tmp_path, "two"), UNITS, "")
+    with pytest.raises(IoFailure, match=r"would refuse its file"):
+        checked(root)
     assert tree(root) == before
 
 
@@ -132,5 +142,6 @@ def test_a_file_that_no_hpn_node_reads(root: Path, tmp_path: Path) -> None:
     node_file(root, more=", later: 1")
     install(root, program(tmp_path, "two"), {}, "")
     (root / "etc/systemd/system/multi-user.target.wants/hpn-node.service").unlink()
+    assert checked(root)[1] == 0
     install(root, program(tmp_path, "three"), UNITS, "")
     assert tree(root)["opt/cni/bin/hpn"] == (tmp_path / "hpn-three").read_text()
