@@ -33,6 +33,13 @@ class Listener:
         self._loop.unwatch(self._sock.fileno())
         self._sock.close()
 
+    def rest(self, seconds: float) -> None:
+        """Let nobody in for so long; newcomers stay in the kernel's queue."""
+        if self._pause:
+            self._pause.cancel()
+        self._loop.unwatch(self._sock.fileno())
+        self._pause = self._loop.after(seconds, self._watch)
+
     def _watch(self) -> None:
         self._loop.watch(self._sock.fileno(), self._accept)
 
@@ -43,8 +50,7 @@ class Listener:
             return
         except OSError as e:
             # The newcomer stays in the queue, so the listener stays readable.
-            self._loop.unwatch(self._sock.fileno())
-            self._pause = self._loop.after(PAUSE, self._watch)
+            self.rest(PAUSE)
             self._refused(e)
             return
         sock.setblocking(False)  # noqa: FBT003

@@ -1,7 +1,8 @@
 """The part of HTTP/1.1 that a scrape takes: GET of one page, from a few connections, on the loop.
 
 h11 reads requests and writes headers.  What peers can cost is bounded: so many connections, so many bytes of a request,
-so many seconds for a request that was begun and for an answer that is not taken.
+so many seconds for a request that was begun and for an answer that is not taken; and so many times a second something
+is heard of all of them together.
 """
 
 import socket
@@ -19,6 +20,8 @@ TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 CONNECTIONS_MOST: Final = 16
 REQUEST_MOST: Final = 8192  # bytes of a request's line and headers; Prometheus sends 300
 TIMEOUT: Final = 10.0  # seconds for a peer to send a request that it has begun, or its first, and to take the answer
+HEARD_MOST: Final = 50  # newcomers and pieces of requests in a second, of all peers together; a scrape has two or three
+_SECOND: Final = 1.0
 _ALLOWED: Final = (("Allow", "GET"),)
 
 # Given the page, or None and why there is none.
@@ -36,10 +39,14 @@ class Server:
     ) -> None:
         self.loop, self.ask, self.withdraw = loop, ask, withdraw
         self._peers = list[_Peer]()
+        self._heard, self._since = 0, time.monotonic()
+        self._pause: Alarm | None = None
         self._listener = Listener(loop, listener, self._let_in, lambda _: None)
 
     def close(self) -> None:
         """Close the socket and end all connections.  What leads to the socket is the caller's to remove."""
+        if self._pause:
+            self._pause.cancel()
         self._listener.close()
         for peer in list(self._peers):
             peer.end()
@@ -47,7 +54,36 @@ class Server:
     def forget(self, peer: "_Peer") -> None:
         self._peers.remove(peer)
 
+    @property
+    def rests(self) -> bool:
+        """Whether nobody is heard for a while."""
+        return self._pause is not None
+
+    def hear(self) -> None:
+        """Count what somebody has said.  After HEARD_MOST of it all peers wait in the kernel until the second is over,
+        because the thread is kubelet's, too."""
+        now = time.monotonic()
+        if now - self._since >= _SECOND:
+            self._heard, self._since = 0, now
+        self._heard += 1
+        if self._heard >= HEARD_MOST:
+            self._rest(self._since + _SECOND - now)
+
+    def _rest(self, seconds: float) -> None:
+        if self._pause:
+            self._pause.cancel()
+        self._pause = self.loop.after(seconds, self._go_on)
+        self._listener.rest(seconds)
+        for peer in self._peers:
+            peer.watch()
+
+    def _go_on(self) -> None:
+        self._pause = None
+        for peer in self._peers:
+            peer.watch()
+
     def _let_in(self, sock: socket.socket) -> None:
+        self.hear()
         if self._has_room():
             self._peers.append(_Peer(self, sock))
         else:
@@ -75,12 +111,19 @@ class _Peer:
         self._is_asking = self._closes = False
         self.since = time.monotonic()  # of its connection, or of its latest answer
         self._owe()
-        server.loop.watch(sock.fileno(), self._read)
+        self.watch()
 
     @property
     def is_owed(self) -> bool:
         """Whether it waits for an answer, or has not taken one."""
         return self._is_asking or bool(self._unsent)
+
+    def watch(self) -> None:
+        """Go on with it, unless the server rests."""
+        if self._server.rests:
+            self._server.loop.unwatch(self._sock.fileno())
+        else:
+            self._server.loop.watch(self._sock.fileno(), self._read, self._write if self._unsent else None)
 
     def end(self) -> None:
         if self._sock.fileno() < 0:
@@ -103,6 +146,7 @@ class _Peer:
         self._alarm = None
 
     def _read(self) -> None:
+        self._server.hear()
         data = receive(self._sock)
         if data is None:
             return
@@ -178,7 +222,7 @@ class _Peer:
             while self._unsent:
                 del self._unsent[: self._sock.send(self._unsent)]
         except BlockingIOError:
-            self._server.loop.watch(self._sock.fileno(), self._read, self._write)
+            self.watch()
             return
         except OSError:
             self.end()
@@ -194,4 +238,4 @@ class _Peer:
         self._settle()
         self._asked = None
         self._http.start_next_cycle()
-        self._server.loop.watch(self._sock.fileno(), self._read)
+        self.watch()

@@ -27,6 +27,7 @@ GUARDS = [
         ("bytes-of-a-request", "max_incomplete_event_size=REQUEST_MOST", "max_incomplete_event_size=1 << 30"),
         ("connections", "        if len(self._peers) < CONNECTIONS_MOST:\n", "        if True:\n"),
         ("time", "self._server.loop.after(TIMEOUT, self.end)", "self._server.loop.after(1000, self.end)"),
+        ("so-often", "        if self._heard >= HEARD_MOST:\n", "        if False:\n"),
         ("one-at-a-time", "bool(self._http.trailing_data[0])", "False"),
     ),
     *of(

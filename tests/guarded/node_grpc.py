@@ -50,8 +50,8 @@ GUARDS = [
         "unit/test_node_grpc_hostile.py",
         (
             "pause",
-            "            self._loop.unwatch(self._sock.fileno())\n            self._pause",
-            "            self._pause",
+            "        self._loop.unwatch(self._sock.fileno())\n        self._pause",
+            "        self._pause",
         ),
     ),
     *of(

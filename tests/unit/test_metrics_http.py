@@ -3,18 +3,21 @@
 import gc
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from topology import until
 from unit.metrics_server import LINES, serving
 
 from node.loop import Loop
 from node.metrics.collection import Collection
-from node.metrics.http import CONNECTIONS_MOST, REQUEST_MOST, Server
+from node.metrics.http import CONNECTIONS_MOST, HEARD_MOST, REQUEST_MOST, Server
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -181,14 +184,53 @@ def test_who_hangs_up_is_forgotten() -> None:
             sock.sendall(GET)
         for _ in range(4):
             loop.turn(0.01)
-    gc.collect()
-    left = sum(type(one).__name__ == "_Peer" for one in gc.get_objects())
+
+    def left() -> int:
+        loop.turn(0.01)  # it may rest for a while
+        gc.collect()
+        return sum(type(one).__name__ == "_Peer" for one in gc.get_objects())
+
+    until(lambda: left() == 0, 20)
     server.close()
     collection.close()
     loop.close()
     os.close(hold)
     os.close(release)
-    assert left == 0
+
+
+def test_who_asks_all_the_time() -> None:
+    """They are heard so often in a second and no more; the first second may have begun before."""
+    port = unused()
+    with serving(f"127.0.0.1:{port}", 1):
+        client = HTTPConnection("127.0.0.1", port, timeout=15)
+        began = time.monotonic()
+        for _ in range(2 * HEARD_MOST):
+            assert ask(client)[0] == 200
+        assert time.monotonic() - began > 1
+        client.close()
+
+
+def test_others_are_heard_meanwhile() -> None:
+    port, ends = unused(), threading.Event()
+
+    def flood() -> None:
+        while not ends.is_set():
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 15) as sock:
+                while not ends.is_set():
+                    sock.sendall(GET)
+                    if not sock.recv(1 << 16):
+                        break
+
+    with serving(f"127.0.0.1:{port}", 1), ThreadPoolExecutor(CONNECTIONS_MOST) as pool:
+        for _ in range(CONNECTIONS_MOST - 1):
+            pool.submit(flood)
+        try:
+            for _ in range(3):
+                client = HTTPConnection("127.0.0.1", port, timeout=60)
+                assert ask(client)[0] == 200
+                client.close()
+        finally:
+            ends.set()
 
 
 def test_a_path(tmp_path: Path) -> None:
