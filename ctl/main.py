@@ -117,5 +117,5 @@ def _print(command: str, work: Callable[[], tuple[str, int]]) -> int:
         details = f" ({e.details})" if e.details else ""
         sys.stderr.write(f"hpn {command}: {e.msg}{details}\n")
         return 1
-    sys.stdout.write(text)
+    sys.stdout.write(text.encode(errors="backslashreplace").decode())  # it may name an interface whose name is no text
     return status
