@@ -51,5 +51,7 @@ def parts(header: Header, request: bytes) -> tuple[dict[str, str], bytes]:
 
 def reply(answer: Reply) -> bytes:
     """Encode a reply."""
-    out, err = answer.stdout.encode(), "".join(f"{line}\n" for line in answer.log).encode()
+    # A line may name an interface whose name is no text: escaped, as Python's stderr has it.
+    log = "".join(f"{line}\n" for line in answer.log)
+    out, err = answer.stdout.encode(), log.encode(errors="backslashreplace")
     return _REPLY.pack(answer.exit_code, len(out), len(err)) + out + err

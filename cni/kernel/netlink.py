@@ -164,8 +164,8 @@ def read_u32(payload: bytes) -> int:
 
 
 def read_text(payload: bytes) -> str:
-    """``text``'s inverse; what is no UTF-8 is replaced."""
-    return payload.rstrip(b"\0").decode(errors="replace")
+    """``text``'s inverse, also of what is no UTF-8: two names stay two, and each can be sent back."""
+    return os.fsdecode(payload.rstrip(b"\0"))
 
 
 def _wait(sock: socket.socket, began: float) -> None:

@@ -224,7 +224,7 @@ def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], 
         for differs, body in (
             (link.mtu != was.mtu, attr(IFLA_MTU, u32(was.mtu))),
             (link.txqlen != was.txqlen, attr(IFLA_TXQLEN, u32(was.txqlen))),
-            (link.alias != was.alias, attr(IFLA_IFALIAS, was.alias.encode())),
+            (link.alias != was.alias, attr(IFLA_IFALIAS, os.fsencode(was.alias))),
         )
         if differs
     ]

@@ -1,6 +1,7 @@
 """Kind host-device with interfaces that are made of software; those of hardware are the lab's (test_host_device.py)."""
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,17 @@ def test_an_altname_that_the_pod_has(host: Host, pod: Pod, eth9: dict[str, Any])
     pod.ip("link", "add", "storage9", "type", "bridge")
     error = host.refused("ADD", pod, conf(host))
     assert (error["code"], "storage9" in error["msg"]) == (100, True)
+    assert state() == eth9
+
+
+@pytest.mark.parametrize("eth9", ["veth"], indirect=True)
+def test_names_that_are_no_text(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
+    """The pod has added two that differ in nothing else, and renamed it."""
+    host.ok("ADD", pod, conf(host))
+    for words in (b"property add dev hpn0 altname \xff", b"property add dev hpn0 altname \xfe", b"set hpn0 name \xfd"):
+        pod.ip("link", "set", "hpn0", "down")
+        subprocess.run(["ip", "-netns", pod.name, "link", *words.split()], check=True)
+    host.ok("DEL", pod, conf(host))
     assert state() == eth9
 
 

@@ -140,3 +140,8 @@ def test_another_user_is_not_served() -> None:
     answer = agent.ask()
     agent.end()
     assert (told, answered(answer)) == (b"", "False value {} False")
+
+
+def test_a_log_that_is_no_text() -> None:
+    """It names an interface of a pod's, which may have any name."""
+    assert protocol.reply(Reply(log=("no \udcff",))).endswith(b"no \\udcff\n")

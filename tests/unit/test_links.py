@@ -34,6 +34,11 @@ def test_get_link_whose_name_is_no_text() -> None:
     assert b"\x06\x00\x03\x00\xff\x00" in links.get_link(os.fsdecode(b"\xff"))
 
 
+@pytest.mark.parametrize("name", [b"hpn0", b"\xff", b"\xfe", "é".encode()])
+def test_a_name_stays_what_it_is(name: bytes) -> None:
+    assert netlink.text(netlink.read_text(name + b"\0")) == name + b"\0"
+
+
 MACVLAN_BRIDGE = struct.pack("=HHI", 8, 1, 4)
 IPVLAN_L3 = struct.pack("=HHHxx", 6, 1, 1)
 
