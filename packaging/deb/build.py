@@ -37,7 +37,10 @@ LINKS = {
     "usr/sbin/hpn": "../lib/cni/hpn",
 }
 UNITS = "usr/lib/systemd/system"
-COMPLETION = "usr/share/bash-completion/completions/hpn"
+COMPLETIONS = {
+    "hpn.bash": "usr/share/bash-completion/completions/hpn",
+    "_hpn": "usr/share/zsh/vendor-completions/_hpn",
+}
 DOC = "usr/share/doc/hpn-cni"
 MAN = "usr/share/man/man8"
 OVERRIDES = "usr/share/lintian/overrides/hpn-cni"
@@ -117,7 +120,8 @@ def lay_out(tree: Path, binary: Path) -> None:
         (tree / name).symlink_to(target)
     for unit in sorted((ROOT / "packaging" / "systemd").iterdir()):
         write(tree / UNITS / unit.name, unit.read_bytes())
-    write(tree / COMPLETION, (ROOT / "packaging" / "completion" / "hpn.bash").read_bytes())
+    for name, path in COMPLETIONS.items():
+        write(tree / path, (ROOT / "packaging" / "completion" / name).read_bytes())
     write(tree / OVERRIDES, (OWN / "lintian-overrides").read_bytes())
     write(tree / MAN / "hpn.8.gz", gzip.compress(man_page().encode(), 9, mtime=0))
     (tree / MAN / "hpn-ipam.8.gz").symlink_to("hpn.8.gz")

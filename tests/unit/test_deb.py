@@ -129,6 +129,12 @@ def test_the_units_run_what_is_there(unpacked: Path) -> None:
     assert all((unpacked / path).is_symlink() for path in run)
 
 
+def test_shells_find_their_completion(unpacked: Path) -> None:
+    """Debian's bash-completion and zsh look there (`print $fpath`)."""
+    for path in ("bash-completion/completions/hpn", "zsh/vendor-completions/_hpn"):
+        assert "Completion of hpn for " in (unpacked / "usr/share" / path).read_text()
+
+
 def test_licences(unpacked: Path) -> None:
     text = (unpacked / "usr/share/doc/hpn-cni/copyright").read_text()
     assert f"{RULE}\nlibc6 2.36, libc-bin 2.36\n{RULE}\n\nSome terms.\n" in text
