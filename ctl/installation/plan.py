@@ -62,10 +62,12 @@ Step = Put | Remove | Tell
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit as systemd has it: whether it is active, and the version of hpn that its process runs, if any."""
+    """A unit as systemd has it: whether it is active, the version of hpn that its process runs, if any, and whether its
+    files have changed since systemd read them."""
 
     is_active: bool = False
     version: str = ""
+    is_stale: bool = False
 
 
 def wanted(units: Mapping[str, str], there: Mapping[str, Found], *, has_node_file: bool) -> dict[str, Content]:
@@ -195,8 +197,11 @@ def _leads_to_hpn(path: str, found: Found) -> bool:
 
 def tell(steps: list[Step], enabled: set[str], running: Mapping[str, Unit], version: str) -> Iterator[Step]:
     """What systemd has to be told after the steps: ``enabled`` units are to be active, and a process that runs another
-    version is to be replaced."""
-    if any(isinstance(one, Put) and isinstance(one.content, Text | Link) and places.UNITS in one.path for one in steps):
+    version is to be replaced.  What systemd has not read is read again, also if an install before this one put it."""
+    is_new = any(
+        isinstance(one, Put) and isinstance(one.content, Text | Link) and places.UNITS in one.path for one in steps
+    )
+    if is_new or any(unit.is_stale for unit in running.values()):
         yield Tell(("daemon-reload",))
     for name in sorted(enabled):
         if not running.get(name, Unit()).is_active:

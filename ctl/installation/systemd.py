@@ -10,6 +10,7 @@ from cni.protocol.errors import IoFailure
 from ctl.installation.plan import Unit
 
 _RUNS: Final = Path("/run/systemd/system")  # man 3 sd_booted
+_ASKED: Final = ("Id", "ActiveState", "MainPID", "NeedDaemonReload")
 _LOADER: Final = "ld-hpn.so.2"
 
 
@@ -21,10 +22,11 @@ def runs_here(root: str) -> bool:
 def running(names: list[str]) -> dict[str, Unit]:
     """The units of these names.  Raises IoFailure."""
     found = dict[str, Unit]()
-    for block in tell("show", "--property=Id,ActiveState,MainPID", *names).split("\n\n"):
+    for block in tell("show", f"--property={','.join(_ASKED)}", *names).split("\n\n"):
         about = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         if "Id" in about:
-            found[about["Id"]] = Unit(about["ActiveState"] == "active", _version(about.get("MainPID", "0")))
+            version, is_stale = _version(about.get("MainPID", "0")), about["NeedDaemonReload"] == "yes"
+            found[about["Id"]] = Unit(about["ActiveState"] == "active", version, is_stale)
     return found
 
 

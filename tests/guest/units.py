@@ -151,6 +151,10 @@ def install(machine: Machine, binary: Path) -> None:
     before = [machine.main(unit) for unit in (SERVICE, NODE)]
     assert done(machine, binary, "install") == "it is already installed\n"
     assert [machine.main(unit) for unit in (SERVICE, NODE)] == before
+    # As if the first had been killed before it told systemd.
+    os.utime(f"/etc/systemd/system/{NODE}")
+    assert done(machine, binary, "install") == "systemctl daemon-reload\n"
+    assert done(machine, binary, "install") == "it is already installed\n"
     print("installed")
 
     (version,) = (path.name for path in Path("/var/lib/cni/hpn/program").iterdir() if len(path.name) == len(OTHER))

@@ -29,6 +29,12 @@ def test_its_files_are_read_again_where_they_are_new(step: Put, *, reload: bool)
     assert told(step) == ["daemon-reload"] * reload
 
 
+def test_its_files_are_read_again_where_systemd_has_not_read_them() -> None:
+    """An install before this one put them, and was killed."""
+    assert told(node_service=Unit(is_stale=True)) == ["daemon-reload"]
+    assert told(node_service=Unit()) == []
+
+
 def test_what_is_enabled_is_started() -> None:
     enabled = "agent.socket node.service"
     assert told(enabled=enabled) == ["start hpn-agent.socket", "start hpn-node.service"]
