@@ -148,7 +148,7 @@ def test_the_units() -> None:
     done = lab("--pfs", "1", "--vfs", "0", *units)
     assert done.returncode == 0, done.stdout + done.stderr
     said = ["started by its socket", "started again", "stopped", "found by kubelet", "reloaded"]
-    said += ["made ready", "refused", "installed", "another version", "uninstalled"]
+    said += ["made ready", "serves metrics", "refused", "installed", "another version", "uninstalled"]
     assert done.stdout.splitlines()[-len(said) :] == said
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from guest import units_metrics
 from topology import until
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +128,8 @@ def offer(machine: Machine) -> None:
     assert not (REGISTRY / "hpn-example.com_first.sock").exists()
     print("reloaded")
     make_ready(machine)
+    units_metrics.check(machine)
+    print("serves metrics")
 
     machine.systemctl("stop", NODE)
     assert machine.systemctl("show", "-p", "Result", "--value", NODE) == "success"
