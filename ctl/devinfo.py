@@ -100,25 +100,26 @@ def _of_port(hca: Hca, port: Port, root: Path) -> Fields:
     yield "state", f"{_STATES.get(port.state, 'invalid state')} ({port.state})"
     if found := drivers.mtus(hca, port, root):
         yield from zip(("max_mtu", "active_mtu"), (f"{drivers.mtu_bytes(n)} ({n})" for n in found), strict=True)
-    yield "sm_lid", f"{port.sm_lid}"
-    yield "port_lid", f"{port.lid}"
-    yield "port_lmc", f"0x{port.lmc:02x}"
+    yield "sm_lid", f"{port.number_of('sm_lid')}"
+    yield "port_lid", f"{port.number_of('lid')}"
+    yield "port_lmc", f"0x{port.number_of('lid_mask_count'):02x}"
     yield "link_layer", port.link_layer if port.link_layer == rdma.ROCE else "InfiniBand"
 
 
 def _more_of_port(hca: Hca, port: Port) -> Fields:
     if port.link_layer != rdma.ROCE:  # else verbs add a flag to what /sys says
-        yield "port_cap_flags", f"0x{port.cap_mask:08x}"
-    yield "sm_sl", f"{port.sm_sl}"
-    yield "pkey_tbl_len", f"{rdma.pkey_places(hca, port)}"
-    yield "gid_tbl_len", f"{rdma.gid_places(hca, port)}"
+        yield "port_cap_flags", f"0x{port.number_of('cap_mask'):08x}"
+    yield "sm_sl", f"{port.number_of('sm_sl')}"
+    yield "pkey_tbl_len", f"{rdma.pkey_places(port)}"
+    yield "gid_tbl_len", f"{rdma.gid_places(port)}"
     rate = re.search(r"\((\d+)X (\w+)\)", port.rate)
     if rate and rate[1] in _WIDTHS:
         yield "active_width", f"{rate[1]}X ({_WIDTHS[rate[1]]})"
     if rate and rate[2] in _SPEEDS:
         yield "active_speed", _SPEEDS[rate[2]]
     if _transport(hca) == _INFINIBAND:
-        yield "phys_state", f"{_PHYS_STATES.get(port.phys_state, 'invalid physical state')} ({port.phys_state})"
+        physical = port.number_of("phys_state")
+        yield "phys_state", f"{_PHYS_STATES.get(physical, 'invalid physical state')} ({physical})"
 
 
 def _transport(hca: Hca) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cni.kernel import sysfs
 from cni.protocol.errors import IoFailure, LinkUnavailable
+from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
 from ctl.devices import ibdev2netdev, rows, stanza
 from ctl.hardware import functions
@@ -19,11 +20,11 @@ from node.model import Kind
 _MODES = {True: "exclusive, each is in one network namespace", False: "shared, every network namespace sees all"}
 
 
-def answer(words: Sequence[str], root: Path = sysfs.SYS, state_dirs: Iterable[Path] | None = None) -> tuple[str, int]:
+def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
     options = _parser().parse_args(words)
     try:
-        node = functions.node(root, state_dirs)
+        node = functions.node(root, [options.state_dir] if options.state_dir else None)
     except OSError as e:
         raise IoFailure(f"the kernel does not say where the default route is: {e.strerror}") from e
     found = list(_chosen(node.functions, options.device))
@@ -51,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "-v", "--verbose", action="count", default=0,
         help="ibdev2netdev's lines, and selectors for hpn node and sriov-network-device-plugin; -vv ibdev2netdev -v's",
     )  # fmt: skip
+    parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     return parser
 

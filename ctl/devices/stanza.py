@@ -22,7 +22,8 @@ def hpn_node(found: list[Function]) -> str:
 def sriov_network_device_plugin(found: list[Function]) -> str:
     """Its configuration; empty for nothing to offer."""
     resources = [{"resourceName": name, "selectors": selectors} for name, _, selectors in _resources(found)]
-    return json.dumps({"resourceList": resources}, indent=2) if resources else ""
+    lines = ",\n".join(f"  {json.dumps(one)}" for one in resources)
+    return f'{{"resourceList": [\n{lines}\n]}}' if lines else ""
 
 
 def _resources(found: list[Function]) -> Iterator[tuple[str, str, Selectors]]:

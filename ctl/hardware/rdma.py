@@ -24,27 +24,29 @@ _LENGTH: Final = 39  # of a GID's text
 
 @dataclass(frozen=True)
 class Port:
-    """A port.
+    """A port.  What few want to know is read when it is asked for: each time a driver may ask its firmware.
 
-    - ``state``, ``phys_state``: numbers of enum ib_port_state and ib_port_phys_state, 0 where unknown.
-    - ``state_name``: the kernel's word for the state, as "ACTIVE".
+    - ``path``: its directory in /sys.
+    - ``state``: a number of enum ib_port_state, 0 where unknown; ``state_name``: the kernel's word for it, as "ACTIVE".
     - ``link_layer``: "InfiniBand" or "Ethernet".
-    - ``rate``: as "100 Gb/sec (4X EDR)".
     - ``netdev``: the interface whose packets it carries, a bond's too; empty for none that is in this namespace.
     """
 
     number: int
+    path: str
     state: int = 0
     state_name: str = ""
-    phys_state: int = 0
     link_layer: str = ""
-    lid: int = 0
-    sm_lid: int = 0
-    sm_sl: int = 0
-    lmc: int = 0
-    cap_mask: int = 0
-    rate: str = ""
     netdev: str = ""
+
+    @property
+    def rate(self) -> str:
+        """As "100 Gb/sec (4X EDR)"."""
+        return sysfs.line(f"{self.path}/rate")
+
+    def number_of(self, attribute: str) -> int:
+        """The number that an attribute begins with, as phys_state, lid or cap_mask; 0 without one."""
+        return _first(sysfs.line(f"{self.path}/{attribute}"))
 
 
 @dataclass(frozen=True)
@@ -112,22 +114,21 @@ def gids(hca: Hca, port: Port) -> Iterator[Gid]:
 
     An entry that is empty, or that another namespace has, is zero or cannot be read (EINVAL).
     """
-    path = f"{hca.path}/ports/{port.number}"
-    for index in range(gid_places(hca, port)):
-        gid = sysfs.line(f"{path}/gids/{index}")
+    for index in range(gid_places(port)):
+        gid = sysfs.line(f"{port.path}/gids/{index}")
         if len(gid) == _LENGTH and gid.strip("0:"):
-            kind, netdev = (sysfs.line(f"{path}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
+            kind, netdev = (sysfs.line(f"{port.path}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
             yield Gid(hca.name, port.number, index, gid, kind, netdev)
 
 
-def gid_places(hca: Hca, port: Port) -> int:
+def gid_places(port: Port) -> int:
     """How many entries the port's GID table can have."""
-    return len(sysfs.names(f"{hca.path}/ports/{port.number}/gids"))
+    return len(sysfs.names(f"{port.path}/gids"))
 
 
-def pkey_places(hca: Hca, port: Port) -> int:
+def pkey_places(port: Port) -> int:
     """How many entries the port's table of partition keys can have."""
-    return len(sysfs.names(f"{hca.path}/ports/{port.number}/pkeys"))
+    return len(sysfs.names(f"{port.path}/pkeys"))
 
 
 def _hca(root: Path, name: str) -> Hca:
@@ -154,16 +155,10 @@ def _port(root: Path, hca: str, home: str, number: int) -> Port:
     state = sysfs.line(f"{path}/state")
     return Port(
         number,
+        path,
         state=_first(state),
         state_name=state.partition(": ")[2],
-        phys_state=_first(sysfs.line(f"{path}/phys_state")),
         link_layer=sysfs.line(f"{path}/link_layer"),
-        lid=_first(sysfs.line(f"{path}/lid")),
-        sm_lid=_first(sysfs.line(f"{path}/sm_lid")),
-        sm_sl=_first(sysfs.line(f"{path}/sm_sl")),
-        lmc=_first(sysfs.line(f"{path}/lid_mask_count")),
-        cap_mask=_first(sysfs.line(f"{path}/cap_mask")),
-        rate=sysfs.line(f"{path}/rate"),
         netdev=_netdev(root, hca, home, number),
     )
 

@@ -20,6 +20,7 @@ from guarded import (
     parts,
     protocol,
     provision,
+    shown,
     state,
     store,
     undo,
@@ -49,6 +50,7 @@ GUARDS = [
         node_grpc,
         installation,
         provision,
+        shown,
         launcher,
     )
     for guard in floor.GUARDS

@@ -41,7 +41,7 @@ def offered(hpn: Path, *words: str, **env: str) -> list[str]:
         (["ipam", "release", "--"], {"--help", "--data-dir", "--force"}),
         (["ipam", "import", "--n"], {"--network"}),
         (["inspect", "--"], {"--help", "--json", "--state-dir", "--kubelet-dir"}),
-        (["devices", "--"], {"--help", "--json", "--verbose"}),
+        (["devices", "--"], {"--help", "--json", "--state-dir", "--verbose"}),
         (["doctor", "--"], {"--help", "--json", "--root"}),
         (["gids", "--"], {"--help", "--json"}),
         (["devinfo", "--"], {"--help", "--json", "--ib-dev", "--verbose"}),

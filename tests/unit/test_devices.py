@@ -86,7 +86,7 @@ def state(tmp_path: Path, tree: Tree) -> Path:
 
 
 def shown(tree: Tree, *words: str, state: Path | None = None) -> str:
-    text, status = answer(words, tree.root, [state] if state else [])
+    text, status = answer([*words, "--state-dir", f"{state or tree.root}"], tree.root)
     assert status == 0
     return text
 
@@ -109,7 +109,7 @@ def test_one_of_them(tree: Tree, state: Path) -> None:
         ((title, *cells),) = table(shown(tree, name, state=state))[1:]
         assert (title, cells[-1]) == (f"vf1 {VF1}", POD)
     with pytest.raises(LinkUnavailable, match=f"no NIC here is called 'rail9'; there is {PF}"):
-        answer(["rail9"], tree.root, [])
+        answer(["rail9", "--state-dir", f"{tree.root}"], tree.root)
 
 
 def test_lines_of_ibdev2netdev(tree: Tree) -> None:
@@ -118,6 +118,23 @@ def test_lines_of_ibdev2netdev(tree: Tree) -> None:
     fields = b"PN\x0fMCX653105A-HDATEC\x02A9"
     vpd.write_bytes(b"\x82\x0e\0ConnectX-6 VPI" + b"\x90" + bytes([len(fields), 0]) + fields + b"\x78")
     assert shown(tree, "-vv").split("\n\n")[1].splitlines() == LONG_LINES
+
+
+def test_lines_of_a_bond_and_of_two_ports(tmp_path: Path) -> None:
+    """RoCE's interface is that of the GIDs, so the bond; InfiniBand's is the one with the number of the port."""
+    tree = Tree(tmp_path / "sys")
+    roce, infiniband = tree.pci(PF), tree.pci("fffe:5e:00.0", **{"class": "0x020700"})
+    tree.netdev("ens1f0", roce, carrier=1)
+    tree.netdev("bond0", below=["ens1f0"], carrier=1)
+    gid(port(hca(tree, "mlx5_bond_0", roce)), 0, "fe80:0000:0000:0000:0ac0:ebff:fe21:03da", "IB/RoCE v1", "bond0")
+    tree.netdev("ib0", infiniband, type=32, dev_id="0x0", dev_port=0, carrier=0)
+    tree.netdev("ib1", infiniband, type=32, dev_id="0x1", dev_port=0, carrier=1)
+    device = hca(tree, "mlx4_0", infiniband)
+    for number in (1, 2):
+        port(device, number, link_layer="InfiniBand")
+    assert shown(tree, "-v").split("\n\n")[1].splitlines() == [
+        "mlx5_bond_0 port 1 ==> bond0 (Up)", "mlx4_0 port 1 ==> ib0 (Down)", "mlx4_0 port 2 ==> ib1 (Up)",
+    ]  # fmt: skip
 
 
 def test_selectors(tree: Tree, state: Path) -> None:

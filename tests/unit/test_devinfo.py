@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from sysfs_tree import Tree
@@ -10,6 +11,7 @@ from unit.recorded import gid, hca, port
 from cni.protocol.errors import LinkUnavailable
 from ctl.devinfo import answer
 
+PAGE = Path(__file__).parents[2] / "docs" / "devices.md"
 ERDMA = """\
 hca_id:	rocep{slot}s0
 	transport:			iWARP (1)
@@ -136,6 +138,7 @@ def test_erdma(tree: Tree) -> None:
 def test_mlx5(tree: Tree) -> None:
     one = mlx5(tree)
     assert answer([], tree.root) == (f"{MLX5}\n", 0)
+    assert indent(MLX5.expandtabs(), "    ") in PAGE.read_text()
     for index, value, kind in (
         (0, "fe80:0000:0000:0000:a288:c2ff:fe5f:c296", "IB/RoCE v1"),
         (1, "fe80:0000:0000:0000:a288:c2ff:fe5f:c296", "RoCE v2"),

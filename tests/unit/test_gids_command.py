@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from sysfs_tree import Tree
@@ -14,6 +15,7 @@ HEADER = "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n---\t----\t-----\t-
 LINK_LOCAL = "fe80:0000:0000:0000:0ac0:ebff:fe21:03da"
 MAPPED = "0000:0000:0000:0000:0000:ffff:c0a8:d3f2"
 GLOBAL = "fd00:0000:0000:0000:0ac0:ebff:fe21:03da"
+PAGE = Path(__file__).parents[2] / "docs" / "devices.md"
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 
 
@@ -34,13 +36,15 @@ def test_a_table(tree: Tree) -> None:
     one = port(hca(tree, "mlx5_0", tree.pci("0000:3b:00.0")))
     for index, (value, kind) in enumerate(((LINK_LOCAL, V1), (LINK_LOCAL, V2), (MAPPED, V1), (MAPPED, V2))):
         gid(one, index, value, kind, "rdma0")
-    assert table(tree) == [
+    golden = [
         f"mlx5_0\t1\t0\t{LINK_LOCAL}\t\t\tv1\trdma0",
         f"mlx5_0\t1\t1\t{LINK_LOCAL}\t\t\tv2\trdma0",
         f"mlx5_0\t1\t2\t{MAPPED}\t192.168.211.242  \tv1\trdma0",
         f"mlx5_0\t1\t3\t{MAPPED}\t192.168.211.242  \tv2\trdma0",
         "n_gids_found=4",
     ]
+    assert table(tree) == golden
+    assert indent("\n".join([*HEADER.splitlines(), *golden]).expandtabs(), "    ") in PAGE.read_text()
 
 
 def test_holes(tree: Tree) -> None:

@@ -1,0 +1,27 @@
+"""Guards of the commands that show the node's devices."""
+
+from guarded.form import of
+
+GUARDS = [
+    *of(
+        "ctl/gids.py",
+        "unit/test_gids_command.py",
+        ("a-terminal-obeys", "printable(gid.netdev)", "gid.netdev"),
+        ("not-set-yet", "return gid.gid != _UNSET", "return True"),
+    ),
+    *of(
+        "ctl/hardware/rdma.py",
+        "unit/test_gids_command.py",
+        ("free-places", ' and gid.strip("0:"):', ":"),
+    ),
+    *of(
+        "ctl/hardware/functions.py",
+        "unit/test_devices.py",
+        ("journal-unread", "            self.unread.append(why)\n", ""),
+    ),
+    *of(
+        "ctl/hardware/gpus.py",
+        "unit/test_gpus.py",
+        ("a-bmc", 'if code.startswith(_VGA) and sysfs.line(f"{path}/vendor") not in _MAKERS:', "if False:"),
+    ),
+]
