@@ -50,6 +50,8 @@ def _nic(read: Reader, device: Device, hcas: tuple[Hca, ...]) -> Nic:
     path = os.path.realpath(_path(read, device.id))
     net = f"{path}/net/{next(iter(device.netdevs), '')}" if device.netdevs else ""
     control = pci_config.device_control(_space(read, device.id)) if device.kind is Kind.PF else None
+    interrupts = tuple(sorted(int(name) for name in read.names(f"{path}/msi_irqs") if name.isdecimal()))
+    ours = tuple(hca for hca in hcas if hca.device == device.id)
     now = _link(read, path, "current")
     mosts = [most for one in (path, os.path.dirname(path)) if (most := _link(read, one, "max"))]
     return Nic(
@@ -61,12 +63,28 @@ def _nic(read: Reader, device: Device, hcas: tuple[Hca, ...]) -> Nic:
         most=Link(min(m.speed for m in mosts), min(m.width for m in mosts)) if now and mosts else None,
         relaxed=control[0] if control else None,
         read_request=control[1] if control else 0,
-        interrupts=tuple(sorted(int(name) for name in read.names(f"{path}/msi_irqs") if name.isdecimal())),
+        interrupts=interrupts,
+        affinity=dict(_affinity(read, interrupts)) if device.kind is Kind.PF else {},
+        traffic_classes=dict(_traffic_classes(read, ours)),
         place=gpus.place(device.id, Path(read.at("/sys"))),
-        hcas=tuple(hca for hca in hcas if hca.device == device.id),
+        hcas=ours,
         # sysfs hides what is in another namespace, and keeps the directory that it is in (kobject_rename).
         is_elsewhere=os.path.isdir(f"{path}/net") and not read.names(f"{path}/net"),
     )
+
+
+def _affinity(read: Reader, interrupts: tuple[int, ...]) -> Iterator[tuple[str, frozenset[int]]]:
+    for number in interrupts:
+        path = read.at(f"/proc/irq/{number}/effective_affinity_list")
+        if cpus := read.ranges(path):
+            yield path, cpus
+
+
+def _traffic_classes(read: Reader, hcas: tuple[Hca, ...]) -> Iterator[tuple[str, str]]:
+    """Only NVIDIA's own driver has these files."""
+    for path in (f"{hca.path}/tc/{port.number}/traffic_class" for hca in hcas for port in hca.ports):
+        if value := read.line(path):
+            yield path, value.splitlines()[0]
 
 
 def _path(read: Reader, address: str) -> str:

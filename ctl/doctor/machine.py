@@ -30,6 +30,7 @@ def machine(read: Reader, folders: Iterable[str]) -> Machine:
         kernel_path=release,
         processes=tuple(_processes(read)),
         rp_filter={path: value for path, value in filters.items() if value is not None},
+        numa=dict(_numa(read)),
         packages=dict(_packages(read)),
         packages_path=read.at(_STATUS),
         disks=tuple(_disks(folders)),
@@ -56,6 +57,13 @@ def _packages(read: Reader) -> Iterator[tuple[str, str]]:
         fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and line[0] != " ")
         if fields.get("Package") in _PACKAGES and fields.get("Status", "").endswith(" installed"):
             yield fields["Package"], fields.get("Version", "")
+
+
+def _numa(read: Reader) -> Iterator[tuple[int, frozenset[int]]]:
+    folder = read.at("/sys/devices/system/node")
+    for name in read.names(folder):
+        if (number := name.removeprefix("node")).isdecimal() and name != number:
+            yield int(number), read.ranges(f"{folder}/{name}/cpulist")
 
 
 def _build(path: str) -> str:

@@ -65,6 +65,7 @@ class Machine:
     """The kernel and its processes.
 
     - ``rp_filter``: the values of ``all`` and ``default``, by path.
+    - ``numa``: the processors of each NUMA node.
     - ``packages``: the versions of Debian's packages of containerd, by name; ``packages_path``: where they stand.
     """
 
@@ -72,6 +73,7 @@ class Machine:
     kernel_path: str = ""
     processes: tuple[Process, ...] = ()
     rp_filter: Mapping[str, int] = field(default_factory=dict)
+    numa: Mapping[int, frozenset[int]] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
     packages_path: str = ""
     disks: tuple[Disk, ...] = ()
@@ -96,7 +98,9 @@ class Nic:
     - ``link``: its PCIe link now; ``most``: the best that it and the port above it can; None where /sys does not say.
     - ``relaxed``: whether it may order its writes freely; None where its configuration space cannot be read.
     - ``read_request``: the bytes that it asks for at a time; 0 likewise.
-    - ``interrupts``: its IRQs.  ``place``: what is above it.
+    - ``interrupts``: its IRQs.  ``affinity``: of a PF the processors that each goes to, by path.
+    - ``traffic_classes``: of its RDMA devices, where the driver says, by path.
+    - ``place``: what is above it.
     - ``hcas``: its RDMA devices, where the host sees them.
     - ``is_elsewhere``: whether its interface is in another namespace than the host's.
     """
@@ -110,6 +114,8 @@ class Nic:
     relaxed: bool | None = None
     read_request: int = 0
     interrupts: tuple[int, ...] = ()
+    affinity: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    traffic_classes: Mapping[str, str] = field(default_factory=dict)
     place: Place = NOWHERE
     hcas: tuple[Hca, ...] = ()
     is_elsewhere: bool = False

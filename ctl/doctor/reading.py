@@ -46,6 +46,14 @@ class Reader:
         except ValueError:
             return None
 
+    def ranges(self, path: str) -> frozenset[int]:
+        """The same as numbers, of a list such as "0-3,8"; empty where it is none."""
+        try:
+            ends = [one.partition("-")[::2] for one in self.line(path).split(",")]
+            return frozenset(n for first, last in ends for n in range(int(first), int(last or first) + 1))
+        except ValueError:
+            return frozenset()
+
     def names(self, folder: str) -> tuple[str, ...]:
         """What is in a directory, in order."""
         try:

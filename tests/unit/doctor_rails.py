@@ -44,6 +44,26 @@ def port_down(node: Node) -> Iterator[Severity]:
 
 
 @case
+def traffic_class_differs(node: Node) -> Iterator[Severity]:
+    paths = [node.at(f"sys/class/infiniband/mlx5_{number}/tc/1/traffic_class") for number in (0, 1)]
+    for path, value in zip(paths, (106, 0), strict=True):
+        path.write_text(f"Global tclass={value}\n")
+    yield WARNING
+    paths[1].write_text("Global tclass=106\n")
+
+
+@case
+def irq_elsewhere(node: Node) -> Iterator[Severity]:
+    for number, cpus in ((0, "0-3"), (1, "4-7")):
+        node.at(f"sys/devices/system/node/node{number}/cpulist").write_text(f"{cpus}\n")
+    (node.pci(PFS[0]) / "msi_irqs/50").write_text("msix\n")
+    for irq, cpus in ((40, "4"), (50, "6-7"), (41, "2")):
+        node.at(f"proc/irq/{irq}/effective_affinity_list").write_text(f"{cpus}\n")
+    yield WARNING
+    node.at("proc/irq/50/effective_affinity_list").write_text("3,6\n")
+
+
+@case
 def vf_elsewhere(node: Node) -> Iterator[Severity]:
     node.sys.into_a_pod(node.pci(VF))
     yield NOTE

@@ -6,7 +6,7 @@ docs/operations.md explains each by its id.
 from collections.abc import Mapping
 from typing import Final
 
-from ctl.doctor.checks import devices, node, pci, programs, rdma, state
+from ctl.doctor.checks import devices, interrupts, node, pci, programs, rdma, state
 from ctl.doctor.model import Check
 
 # In the order of use: what keeps pods from starting is first.
@@ -40,8 +40,10 @@ CHECKS: Final[Mapping[str, Check]] = {
     "mtu-differs": devices.mtu_differs,
     "speed-differs": devices.speed_differs,
     "port-down": devices.port_down,
+    "traffic-class-differs": devices.traffic_class_differs,
     "vf-elsewhere": devices.vf_elsewhere,
-    "irqbalance": devices.irqbalance,
+    "irqbalance": interrupts.irqbalance,
+    "irq-elsewhere": interrupts.irq_elsewhere,
     "pcie-link": pci.pcie_link,
     "pcie-read-request": pci.pcie_read_request,
     "pcie-relaxed-ordering": pci.pcie_relaxed_ordering,

@@ -5,8 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-from ctl.doctor.machine import IRQBALANCE
-from ctl.doctor.model import Facts, Finding, Nic, Process, Severity
+from ctl.doctor.model import Facts, Finding, Nic, Severity
 from ctl.hardware.rdma import ACTIVE
 from node.model import Kind
 
@@ -96,6 +95,19 @@ def port_down(facts: Facts) -> Iterator[Finding]:
                 )
 
 
+def traffic_class_differs(facts: Facts) -> Iterator[Finding]:
+    """Rails of one model whose packets are marked differently: switches treat them differently then."""
+    for model, nics in sorted(alike(facts).items()):
+        told = {path: value for nic in nics for path, value in nic.traffic_classes.items()}
+        if len(set(told.values())) > 1:
+            values = ", ".join(f"{path}: {value}" for path, value in sorted(told.items()))
+            yield Finding(
+                Severity.WARNING,
+                f"NICs {model}: {values}",
+                "echo NUMBER into each of these files, the same for all",
+            )
+
+
 def vf_elsewhere(facts: Facts) -> Iterator[Finding]:
     """A VF's interface is in a namespace, and hpn has not put it there: another plugin's pod, or a stray."""
     ours = {one.device for one in facts.kept.attachments if one.alive}
@@ -106,37 +118,3 @@ def vf_elsewhere(facts: Facts) -> Iterator[Finding]:
                 f"{nic.path}/net: the interface is in another namespace, and no attachment has {nic.device.id}",
                 "nothing, if another CNI plugin has given it to a pod; else it comes home when that namespace ends",
             )
-
-
-def irqbalance(facts: Facts) -> Iterator[Finding]:
-    """irqbalance moves the interrupts of rails and VFs between processors, away from where they were put."""
-    for process in facts.machine.processes:
-        free = [nic for nic in facts.hardware.nics if _is_for_pods(facts, nic) and _moves(process, nic)]
-        if process.name == IRQBALANCE and free:
-            numbers = sorted(number for nic in free for number in nic.interrupts)
-            drivers = sorted({nic.device.driver for nic in free})
-            yield Finding(
-                Severity.WARNING,
-                f"{process.path}/cmdline: {' '.join(process.words)}; it may move IRQs {_short(numbers)} of "
-                f"{', '.join(nic.device.id for nic in free)}",
-                "systemctl disable --now irqbalance, or have it leave them alone: "
-                + " ".join(f"--banmod={driver}" for driver in drivers),
-            )
-
-
-def _is_for_pods(facts: Facts, nic: Nic) -> bool:
-    return nic in rails(facts) or nic.device.kind is Kind.VF
-
-
-def _moves(process: Process, nic: Nic) -> bool:
-    """Whether nothing on irqbalance's command line keeps it from this device's interrupts (man 1 irqbalance)."""
-    given = " ".join(process.words)
-    banned = {int(number) for number in re.findall(r"(?:--banirq|-i)[= ]?(\d+)", given)}
-    modules = re.findall(r"(?:--banmod|-m)[= ]?(\S+)", given)
-    has_script = re.search(r"(?:--policyscript|-l)\b", given)
-    return not has_script and nic.device.driver not in modules and bool(set(nic.interrupts) - banned)
-
-
-def _short(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8]))
-    return f"{shown} and {len(numbers) - 8} more" if len(numbers) > 8 else shown
