@@ -111,13 +111,14 @@ def list_all(state_dirs: Iterable[Path]) -> tuple[list[Json], list[Path], list[J
     Raises IoFailure."""
     found = find(state_dirs)
     return (
-        [_with_error(describe(one.record), one) for one in found if one.record and not one.is_refused],
+        [with_error(describe(one.record), one) for one in found if one.record and not one.is_refused],
         [one.path for one in found if not one.record],
         [{"file": str(one.path), **describe(one.record)} for one in found if one.record and one.is_refused],
     )
 
 
-def _with_error(described: Json, one: Found) -> Json:
+def with_error(described: Json, one: Found) -> Json:
+    """``described``, and the attachment's last error if there is one."""
     error = one.last_error()
     return {**described, "lastError": error} if error else described
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cni import whereabouts
-from cni.attachments import WORDS, Found, describe
+from cni.attachments import WORDS, Found, describe, with_error
 from cni.protocol.spec import Json
 from ctl import chosen
 
@@ -14,9 +14,8 @@ def known(one: Found) -> Json:
     body: Json = {**chosen.identified(one), "state": word, "why": why, "record": str(one.path)}
     if one.record is None:
         return body
-    body |= describe(one.record)
+    body |= with_error(describe(one.record), one)
     body["namespace"] = one.record.identity.inode
-    body["lastError"] = _last_error(body)
     if not one.is_refused:
         try:
             place = whereabouts.of(one.record)
@@ -50,13 +49,15 @@ def _values(a: Json) -> Iterator[tuple[str, str]]:
     for gid in a["rdma"]["gids"]:
         yield "GID", f"{gid['device']}/{gid['port']} index {gid['index']}, {gid['type']}: {gid['address']}"
     yield "now", a["now"]["words"] if "now" in a else ""
-    yield "last error", a["lastError"]
+    yield "trouble", a.get("trouble", "")
+    yield "last error", failure(a["lastError"]) if "lastError" in a else ""
 
 
 def _mac(a: Json) -> str:
     return f"MAC {a['mac']}" if a["mac"] else ""
 
 
-def _last_error(a: Json) -> str:
-    """What went wrong last with the attachment, as far as its record tells."""
-    return str(a.get("trouble", ""))
+def failure(error: Json) -> str:
+    """An attachment's last error, for people: the command, when, and what it answered."""
+    at, details = str(error["time"])[:19].replace("T", " "), f" ({error['details']})" if "details" in error else ""
+    return f"{error['command']} failed, {at}, code {error['code']}: {error['msg']}{details}"

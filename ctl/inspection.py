@@ -41,7 +41,9 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
         return chosen.document(document), 0
     parts: list[Table | str] = [_table(attachments)] if attachments else []
     parts += [f"{_who(a)} of {a['network']}: {a['trouble']}" for a in attachments if "trouble" in a]
-    parts += [_last_error(a) for a in attachments if "lastError" in a]
+    parts += [
+        f"{_who(a)} of {a['network']}: {details.failure(a['lastError'])}" for a in attachments if "lastError" in a
+    ]
     parts += [f"{path} cannot be read; DEL sets it aside" for path in unreadable]
     parts += [
         f"{_who(a)} of {a['network']} is detached, and its IPAM would not release {', '.join(a['addresses']) or 'it'}: "
@@ -94,13 +96,6 @@ def _resource(a: Json) -> str:
 
 def _who(a: Json) -> str:
     return str(a["pod"] or a["containerID"][:12])
-
-
-def _last_error(a: Json) -> str:
-    error = a["lastError"]
-    failed = f"{error['command']} failed, {str(error['time'])[:19].replace('T', ' ')}, code {error['code']}"
-    details = f" ({error['details']})" if "details" in error else ""
-    return f"{_who(a)} of {a['network']}: {failed}: {error['msg']}{details}"
 
 
 def _addresses(a: Json) -> Iterator[tuple[str, str, str, str]]:

@@ -48,6 +48,9 @@ def test_it_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], command
     assert all(f'"{member}"' in PAGE for member in said)
     line = f"0123456789ab of rail0: {command} failed, {time[:10]} {time[11:19]}, code 107: hpn0 is down (and more)"
     assert shown(tmp_path, capsys).splitlines()[-1] == line
+    (same,) = json.loads(shown(tmp_path, capsys, "0123456789abcdef", "--json"))["attachments"]
+    assert same["lastError"] == {**said, "time": time}
+    assert f"  last error {line.partition(': ')[2]}" in shown(tmp_path, capsys, "0123456789abcdef").splitlines()
 
 
 def test_it_goes_with_the_record(tmp_path: Path) -> None:
