@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from socket import AF_INET6
 from typing import Final
 
-from cni.kernel import budget, sysfs, uplinks
+from cni.kernel import sysfs
 from cni.protocol.location import STATE_DIR
-from node import hcas
+from node import hcas, reserved
 from node.model import Device, Kind, RdmaDevice
 from node.remembered import Memory, Seen
 
@@ -107,7 +106,7 @@ class _Look:
         self._memory = memory
         self._rdma = hcas.by_device(root)
         self._vdpa = _vdpa(root)
-        self._reserved = _reserved(root)
+        self._reserved = reserved.interfaces(root)
         self._indexes = dict[str, dict[str, int]]()
 
     def read_function(self, address: str, incarnation: int) -> _Fixed | None:
@@ -202,7 +201,7 @@ class _Look:
             inside = sysfs.names(path)
             if "brport" in inside or ("device" in inside and _is_of(path, found)):
                 continue
-            below = [owners[lower] for lower in _all_below(self.root, name) if lower in owners]
+            below = [owners[lower] for lower in reserved.all_below(self.root, name) if lower in owners]
             yield Device(
                 name,
                 Kind.NETDEV,
@@ -243,28 +242,6 @@ def _entries(folder: str) -> Iterator[tuple[str, int]]:
     """The devices of a bus, each with a number that no other at this address has: the inode of its link."""
     with suppress(OSError), os.scandir(folder) as entries:
         yield from ((entry.name, entry.inode()) for entry in entries)
-
-
-def _reserved(root: str) -> dict[str, str]:
-    """Why the host needs an interface, by its name: the default route leaves by it, or by one over it.
-
-    IPv6's counts only where IPv4 has none.  In many fabrics every rail hears a router's advertisements, and has a
-    default route that nobody needs.
-    """
-    budget.begin()
-    return {
-        name: f"the host's default route leaves by {uplink}"
-        for uplink in uplinks.of_default_routes() or uplinks.of_default_routes(AF_INET6)
-        for name in (uplink, *_all_below(root, uplink))
-    }
-
-
-def _all_below(root: str, netdev: str) -> Iterator[str]:
-    """The interfaces below a bond, a VLAN or a bridge, and those below these."""
-    for name in sysfs.names(f"{root}/class/net/{netdev}"):
-        if name.startswith("lower_"):
-            yield name.removeprefix("lower_")
-            yield from _all_below(root, name.removeprefix("lower_"))
 
 
 def _is_of(path: str, found: Mapping[str, Device]) -> bool:

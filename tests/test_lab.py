@@ -53,6 +53,7 @@ BOOTS = {
             "tests/netns/test_check_link.py::test_mtu",
             "tests/netns/test_check_link.py::test_arp_of_an_ipvlan",
             "tests/netns/test_check_link.py::test_vrf",
+            "tests/netns/test_node_uplinks.py::test_vrf",
         ),
     ),
     "hpn node": ((), ("tests/lab/test_node.py", "tests/lab/test_provision.py")),

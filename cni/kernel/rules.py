@@ -16,6 +16,10 @@ RTM_GETROUTE: Final = 26
 RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
 FRA_SRC, FRA_TABLE, FRA_PROTOCOL = 2, 15, 21
 FR_ACT_TO_TBL: Final = 1
+_FRA_PRIORITY, _FRA_SUPPRESS_IFGROUP, _FRA_SUPPRESS_PREFIXLEN = 6, 13, 14
+_INVERT: Final = 2  # FIB_RULE_INVERT
+# Attributes of a rule that are no condition for it.
+_NO_CONDITION: Final = {_FRA_PRIORITY, _FRA_SUPPRESS_IFGROUP, _FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PROTOCOL}
 
 # struct fib_rule_hdr: family, dst_len, src_len, tos, table, two reserved, action, flags.  In struct rtmsg the first
 # five fields are the same, and so are twelve bytes.
@@ -56,6 +60,18 @@ def tables_in_use(inside: Rtnl) -> set[int]:
         for kind, key in ((RTM_GETRULE, FRA_TABLE), (RTM_GETROUTE, RTA_TABLE))
         for body in inside.dump(kind, everything)
     }
+
+
+def tables_of_all(inside: Rtnl, family: int) -> set[int]:
+    """The tables that rules without a condition lead to, which are everybody's.  Raises OSError."""
+    bodies = inside.dump(RTM_GETRULE, _RULE.pack(family, 0, 0, 0, 0, 0, 0))
+    return {table_of(body, FRA_TABLE) for body in bodies if _is_for_all(body)}
+
+
+def _is_for_all(body: bytes) -> bool:
+    _, to, source, tos, _, action, flags = _RULE.unpack_from(body)
+    conditions = attributes(body[_RULE.size :]).keys() - _NO_CONDITION
+    return action == FR_ACT_TO_TBL and not (to or source or tos or flags & _INVERT or conditions)
 
 
 def rule(source: Address, table: int) -> bytes:

@@ -19,8 +19,14 @@ def refuse(link: Link, address: str, where: "Location", host: Rtnl, *, said: str
 
     The message begins with ``said``, and ``other`` is the remedy where there is no better one.
     """
+    # Not with the module: an ADD of a VF imports that.
+    from cni.kernel import uplinks  # noqa: PLC0415
+
     name = link.name
     if link.enslaved:
+        over = host.link(index=link.enslaved)
+        if over and over.kind == "openvswitch":  # which the kernel does not take it out of
+            raise LinkUnavailable(f"{said}{name!r} is a port of Open vSwitch; run: ovs-vsctl del-port {name}")
         raise LinkUnavailable(f"{said}{name!r} is in a bridge, bond or VRF; run: ip link set {name} nomaster")
     for record in journal.records(where.state_dir):
         if record.of_this_boot and record.link.get("parent") == link.index and not record.link.get("in_container"):
@@ -30,10 +36,10 @@ def refuse(link: Link, address: str, where: "Location", host: Rtnl, *, said: str
     for vf in vfs:
         if owner := owners.get(vf):
             raise DeviceInUse(f"{said}VF {vf} of {name!r} belongs to {owner.whose}; delete that first", vf)
-    if dump.default_route_link(None) == name:
+    if name in uplinks.of_default_routes():
         raise InvalidConfig(f"{said}the host's default route is by {name!r}; {other}")
     if lost := [str(a) for a in dump.addresses(None, link.index) if not a.is_link_local]:
         raise InvalidConfig(f"{said}{name!r} has {', '.join(lost)} on the host, which a move loses; remove them first")
     on_host = [upper for upper in nsid.links_over(host, link.index) if upper.parent_nsid is None]
-    if over := [upper.name for upper in on_host if upper.kind not in PAIRS]:
-        raise InvalidConfig(f"{said}{name!r} carries {', '.join(over)} of the host; remove them first, or {other}")
+    if uppers := [upper.name for upper in on_host if upper.kind not in PAIRS]:
+        raise InvalidConfig(f"{said}{name!r} carries {', '.join(uppers)} of the host; remove them first, or {other}")

@@ -140,9 +140,9 @@ GUARDS = [
             "netns/test_host_device.py::test_the_master_of_another_attachment",
         ),
         ("vf-owned", "        if owner := owners.get(vf):", "        if owner := None:"),
-        ("default-route", "    if dump.default_route_link(None) == name:", "    if False:"),
+        ("default-route", "    if name in uplinks.of_default_routes():", "    if False:"),
         ("addresses", "    if lost := [str(a)", "    if lost := False and [str(a)"),
-        ("carries", "    if over := [upper.name", "    if over := False and [upper.name"),
+        ("carries", "    if uppers := [upper.name", "    if uppers := False and [upper.name"),
     ),
     *of(
         "cni/kinds/host_device/choose.py",

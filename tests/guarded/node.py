@@ -41,12 +41,23 @@ GUARDS = [
             'reserved=""',
             "netns/test_node_uplinks.py",
         ),
-        (
-            "below-it",
-            "for name in (uplink, *_all_below(root, uplink))",
-            "for name in (uplink,)",
-            "netns/test_node_uplinks.py",
-        ),
+    ),
+    *of(
+        "node/reserved.py",
+        "netns/test_node_uplinks.py",
+        ("below-it", "for name in (uplink, *all_below(root, uplink))", "for name in (uplink,)"),
+        ("a-port", "dict.fromkeys(all_below(root, OVS),", "dict.fromkeys((),"),
+    ),
+    *of(
+        "cni/kernel/uplinks.py",
+        "netns/test_node_uplinks.py",
+        ("everybodys-table", "        own |= tables_of_all(host, family)\n", "        pass\n"),
+        ("ipv4-first", "first.get(place) or second[place]", "first.get(place, set()) | second.get(place, set())"),
+    ),
+    *of(
+        "cni/kernel/rules.py",
+        "netns/test_node_uplinks.py",
+        ("a-condition", " or flags & _INVERT or conditions)", ")"),
     ),
     *of(
         "node/remembered.py",

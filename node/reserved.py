@@ -1,0 +1,33 @@
+"""The interfaces that the host cannot spare, and why: a default route leaves by them, or Open vSwitch has them."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from cni.kernel import budget, sysfs, uplinks
+
+# The interface that stands for Open vSwitch in the kernel (dpif-netlink.c): the ports of all its bridges are below it.
+OVS: Final = "ovs-system"
+
+
+def interfaces(root: str) -> dict[str, str]:
+    """Why the host needs an interface, by its name: the default route leaves by it, or by one over it.
+
+    So is each port of Open vSwitch.  Which of its bridges leads out by which port only its own program knows, so a
+    default route by a bridge of its may leave by any of them.  Raises OSError.
+    """
+    budget.begin()
+    ports = dict.fromkeys(all_below(root, OVS), "Open vSwitch has its interface and may carry the host's traffic by it")
+    routes = {
+        name: f"the host's default route leaves by {uplink}"
+        for uplink in uplinks.of_default_routes()
+        for name in (uplink, *all_below(root, uplink))
+    }
+    return ports | routes
+
+
+def all_below(root: str, netdev: str) -> Iterator[str]:
+    """The interfaces below a bond, a VLAN or a bridge, and those below these."""
+    for name in sysfs.names(f"{root}/class/net/{netdev}"):
+        if name.startswith("lower_"):
+            yield name.removeprefix("lower_")
+            yield from all_below(root, name.removeprefix("lower_"))
