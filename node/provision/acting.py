@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from errno import EBUSY
 from typing import Final
@@ -16,7 +16,7 @@ from cni.protocol.errors import CniError
 from cni.state import journal
 from node.model import Settings
 from node.provision import found, users
-from node.provision.difference import AFTER, difference
+from node.provision.difference import AFTER, difference, in_use
 from node.provision.matching import Seen, seen
 from node.provision.model import (
     OPTION_FILE,
@@ -58,8 +58,10 @@ def apply(settings: Settings) -> Report:
         state = found.state(settings.pfs)
         pfs |= seen(settings.pfs, [pf.device for pf in state.pfs])
         left = difference(settings.pfs, settings.rdma_exclusive, state)
-        refused = left.refused
-        todo = [change for change in left.changes if f"{change}" not in (*done, *failed)]
+        refused, wanted = left.refused, {f"{change}": change for change in left.changes}
+        # What is no longer to be done has been done by somebody, or is refused now with the same reason.
+        failed = {title: why for title, why in failed.items() if title in wanted}
+        todo = [change for title, change in wanted.items() if title not in (*done, *failed)]
         if not todo:
             break
         for change in todo:
@@ -85,34 +87,46 @@ def _act(change: Change) -> None:
     """Raises OSError, CniError, Left."""
     budget.begin()
     match change:
-        case SetVfs():
-            _set_vfs(change)
-        case SetMtu():
-            for address in [vf.address for vf in change.vfs] or [change.pf.device.id]:
-                _set_link(address, attr(IFLA_MTU, u32(change.mtu)))
-        case SetTrust():
-            for one in change.vfs:
-                _set_link(change.pf.device.id, vf.set_attribute(one.number, "trust", change.on))
-        case SetGuids():
-            with _while_free(change.pf, change.vfs):
-                for one, guid in zip(change.vfs, change.guids, strict=True):
-                    _set_guids(change.pf, one, guid)
         case SetMode():
             rdma_netlink.set_exclusive(change.exclusive)
         case WriteOption():
             folder, name = os.path.split(OPTION_FILE)
             with files.open_directory(folder, make=0o755) as fd:
                 files.replace(fd, name, change.text)
+        case SetVfs():
+            address = change.pf.device.id
+            with _while_free(change.pf, change.pf.vfs):
+                _set_vfs(change)
+            _wait(lambda: all(_is_complete(one) for one in sysfs.vfs(address)), _NEW)
+        case SetMtu() | SetTrust() | SetGuids():
+            # What is changed of the PF itself concerns all of its VFs.
+            with _while_free(change.pf, change.vfs or change.pf.vfs) as host:
+                _set_links(change, host)
 
 
 def _set_vfs(change: SetVfs) -> None:
-    address = change.pf.device.id
-    with _while_free(change.pf, change.pf.vfs):
-        if change.pf.vfs:
-            _write_count(address, 0)  # the kernel refuses another number while there are VFs
-        if change.count:
-            _write_count(address, change.count)
-    _wait(lambda: all(_is_complete(one) for one in sysfs.vfs(address)), _NEW)
+    if change.pf.vfs:
+        _write_count(change.pf.device.id, 0)  # the kernel refuses another number while there are VFs
+    if change.count:
+        _write_count(change.pf.device.id, change.count)
+
+
+def _set_links(change: SetMtu | SetTrust | SetGuids, host: Rtnl) -> None:
+    pf = change.pf.device.id
+    match change:
+        case SetMtu():
+            for address in [one.address for one in change.vfs] or [pf]:
+                host.set_link(_index(address, host), attr(IFLA_MTU, u32(change.mtu)))
+        case SetTrust():
+            index = _index(pf, host)
+            for one in change.vfs:
+                host.set_link(index, vf.set_attribute(one.number, "trust", change.on))
+        case SetGuids():
+            index = _index(pf, host)
+            for one, guid in zip(change.vfs, change.guids, strict=True):
+                for name in ("node_guid", "port_guid"):
+                    host.set_link(index, vf.set_attribute(one.number, name, guid))
+                _have_read(one.address, guid)
 
 
 def _write_count(address: str, count: int) -> None:
@@ -124,33 +138,31 @@ def _write_count(address: str, count: int) -> None:
 
 
 @contextmanager
-def _while_free(pf: Pf, vfs: Sequence[Vf]) -> Iterator[None]:
-    """Hold the lock under which an ADD chooses a VF of the PF, if nobody has one of these still.
+def _while_free(pf: Pf, vfs: Sequence[Vf]) -> Iterator[Rtnl]:
+    """Hold the lock under which an ADD chooses the PF or a VF of it, and look again: it has the VFs that it had, and
+    nobody has the PF itself or one of ``vfs``.  Yields a socket for what is to be changed.
 
-    Raises Left, CniError.
+    Raises Left, CniError, OSError.
     """
-    with journal.lock_device(users.JOURNAL, pf.device.id):
-        attached = users.owners()
-        for one in vfs:
-            if user := users.user(one.address, attached):
-                raise Left(f"VF {one.number} ({one.address}) belongs to {user}; delete that, {AFTER}")
-        yield
+    with ExitStack() as stack:
+        for state_dir in users.state_dirs():
+            stack.enter_context(journal.lock_device(state_dir, pf.device.id))
+        host, attached = stack.enter_context(rtnl.open_in()), users.owners()
+        if sysfs.vfs(pf.device.id) != tuple(vf.address for vf in pf.vfs):
+            raise Left("its VFs have changed meanwhile; run: systemctl reload hpn-node")
+        if user := users.user(pf.device.id, attached):
+            raise Left(f"{user} has the PF; delete that, {AFTER}")
+        if why := in_use([found.with_users(one, attached, host) for one in vfs]):
+            raise Left(why)
+        yield host
 
 
-def _set_guids(pf: Pf, one: Vf, guid: str) -> None:
-    """Tell the PF, and have the VF read it: mlx5's does so when its driver is bound."""
-    for name in ("node_guid", "port_guid"):
-        _set_link(pf.device.id, vf.set_attribute(one.number, name, guid))
-    function = sysfs.function(one.address)
+def _have_read(address: str, guid: str) -> None:
+    """Have a VF read its GUID: mlx5's does so when its driver is bound."""
+    function = sysfs.function(address)
     driver = function.driver if function else ""
-    if driver not in ("", *sysfs.USERSPACE) and sysfs.guids(one.address) != (guid, guid):
-        pci.rebind(one.address, driver, _TIMEOUT)
-
-
-def _set_link(address: str, body: bytes) -> None:
-    """Change the interface of a function.  Raises OSError, Left."""
-    with rtnl.open_in() as host:
-        host.set_link(_index(address, host), body)
+    if driver not in ("", *sysfs.USERSPACE) and sysfs.guids(address) != (guid, guid):
+        pci.rebind(address, driver, _TIMEOUT)
 
 
 def _index(address: str, host: Rtnl) -> int:

@@ -62,7 +62,12 @@ def _pf(device: Device, rules: Sequence[PfRule], attached: Mapping[str, Record],
     # What the host needs takes long to find out, and counts only where something is to be changed.
     if not difference(rules, None, State((pf,))).changes:
         return pf
-    return replace(pf, vfs=tuple(replace(one, needed=users.needed(one.address, host)) for one in vfs))
+    return replace(pf, vfs=tuple(with_users(one, attached, host) for one in vfs))
+
+
+def with_users(one: Vf, attached: Mapping[str, Record], host: Rtnl) -> Vf:
+    """A VF with who has it at this moment, and what the host needs it for."""
+    return replace(one, user=users.user(one.address, attached), needed=users.needed(one.address, host))
 
 
 def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], Pf]:

@@ -40,6 +40,25 @@ GUARDS = [
         ("the-hosts-vf", "return not self.user and not self.needed", "return not self.user"),
     ),
     *of(
+        "node/provision/found.py",
+        "netns/test_provision.py",
+        ("what-the-host-needs", "tuple(with_users(one, attached, host) for one in vfs)", "tuple(vfs)"),
+        ("what-comes-home", "_mtu_at_home(attached.get(address))", "0"),
+    ),
+    *of(
+        "node/provision/acting.py",
+        "netns/test_provision.py",
+        ("a-lock", "        for state_dir in users.state_dirs():\n", "        for state_dir in ():\n"),
+        ("all-locks", "        for state_dir in users.state_dirs():\n", "        for state_dir in (users.JOURNAL,):\n"),
+        ("other-vfs", "        if sysfs.vfs(pf.device.id) != ", "        if () and () != "),
+        ("the-pf-again", "        if user := users.user(pf.device.id, attached):\n", '        if user := "":\n'),
+        (
+            "its-vfs-again",
+            "        if why := in_use([found.with_users(one, attached, host) for one in vfs]):\n",
+            '        if why := "":\n',
+        ),
+    ),
+    *of(
         "node/provision/users.py",
         "unit/test_node_provision_users.py",
         ("elsewhere", "    for state_dir in (JOURNAL, *places.state_dirs()[1:]):", "    for state_dir in (JOURNAL,):"),

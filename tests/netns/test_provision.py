@@ -1,0 +1,160 @@
+"""PFs made ready while others are at work.  What has changed since it was looked at is looked at again, under the lock
+by which an ADD chooses.  The functions are a tree of the test's own, and their interfaces real ones."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pci
+import pytest
+from sysfs_tree import Tree
+from topology import Host, ip, until
+
+from cni.kernel import sysfs
+from cni.protocol.spec import Key
+from cni.state import journal, places
+from cni.state.pod import Identity
+from cni.state.record import Record
+from node import inventory
+from node.apart import Child
+from node.model import Kind, PfRule, Selector, Settings
+from node.provision import acting, users
+
+PF, VFS = "0000:3b:00.0", ("0000:3b:00.2", "0000:3b:00.3")
+RAIL0 = f"rail0 ({PF})"
+SOON = 60.0  # seconds
+
+
+@pytest.fixture
+def tree(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """rail0's PF with two VFs, whose interfaces have another MTU than it has."""
+    tree = Tree(tmp_path / "sys")
+    root = tree.root
+    pci.is_sys(root, monkeypatch)
+    monkeypatch.setattr(sysfs, "SYS", root)
+    monkeypatch.setattr(users.user, "__defaults__", (root, tmp_path / "vfio"))
+    monkeypatch.setattr(inventory.devices, "__defaults__", (root, None))
+    monkeypatch.setattr(inventory, "MEMORY", tmp_path / "devices.json")
+    monkeypatch.setattr(users, "JOURNAL", host.state)
+    tree.netdev("rail0", tree.pci(PF, driver="igb", sriov_totalvfs=7))
+    ip("link", "add", "vf0", "mtu", "1400", "type", "veth", "peer", "name", "vf1", "mtu", "1400")
+    for number, vf in enumerate(VFS):
+        tree.netdev(f"vf{number}", tree.pci(vf, pf=PF, driver="igbvf"))
+    return tree
+
+
+def settings(**asked: Any) -> Settings:
+    selector = Selector(kinds=frozenset({Kind.PF}), netdevs=frozenset({"rail0"}))
+    return Settings((), "", pfs=(PfRule(selector, "pfs[0]", **asked),))
+
+
+def mtus(*names: str) -> list[int]:
+    return [link["mtu"] for name in names for link in ip("link", "show", "dev", name)]
+
+
+def attached(state: Path, device: str, **link: Any) -> None:
+    """The record of a pod that has the device."""
+    link |= {"device": device, "incarnation": sysfs.incarnation(device)}
+    record = Record(
+        "rails", Key("c1", "hpn0"), "/n", Identity(1, 1), kind="sriov", link=link, config={}, pod="default/a"
+    )
+    with journal.lock(state, record.network, record.key) as entry:
+        entry.save(record)
+
+
+def meanwhile(state: Path, asked: Settings, change: Callable[[], object]) -> acting.Report:
+    """What comes of it, if there is a change after all was looked at, and before anything is done."""
+    reader, writer = os.pipe()
+    before = children()
+    child = Child(lambda: os.read(reader, 1) and acting.apply(asked))
+    (pid,) = children() - before
+    try:
+        with journal.lock_device(state, PF):
+            os.write(writer, b"x")
+            until(lambda: waits(pid), SOON)
+            change()
+    except BaseException:
+        child.end()
+        raise
+    finally:
+        os.close(reader)
+        os.close(writer)
+    report = child.answer()
+    assert isinstance(report, acting.Report)
+    return report
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def waits(pid: str) -> bool:
+    """Whether the process has opened a device's lock."""
+    with suppress(OSError):
+        return any("/locks/device-" in f"{fd.readlink()}" for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def test_what_it_was_looked_at_for_is_done(host: Host, tree: Tree) -> None:
+    report = meanwhile(host.state, settings(mtu=1500), lambda: None)
+    assert (report.done, report.refused) == ((f"{RAIL0}: mtu of VF 0-1 1400 -> 1500",), ())
+    assert mtus("vf0", "vf1") == [1500, 1500]
+
+
+def test_the_host_needs_a_vf(host: Host, tree: Tree) -> None:
+    ip("address", "add", "10.77.0.1/24", "dev", "vf0")
+    report = acting.apply(settings(mtu=1300))
+    (said,) = report.refused
+    assert said.startswith(
+        f"pfs[0].mtu 1300: {RAIL0} has 1500, and another MTU may interrupt its VFs, but the host needs"
+    )
+    assert (report.done, mtus("rail0", "vf0", "vf1")) == ((), [1500, 1400, 1400])
+
+
+def test_a_pods_vf_that_comes_home_with_another_mtu(host: Host, tree: Tree) -> None:
+    tree.into_a_pod(tree.root / "devices/pci0000:00" / VFS[0])
+    attached(host.state, VFS[0], home={"mtu": 1400})
+    report = acting.apply(settings(mtu=1500))
+    (said,) = report.refused
+    assert f"VFs in use are left as they are: VF 0 ({VFS[0]}) belongs to hpn0 of default/a, " in said
+    assert report.done == (f"{RAIL0}: mtu of VF 1 1400 -> 1500",)
+
+
+def test_the_host_needs_a_vf_meanwhile(host: Host, tree: Tree) -> None:
+    """The other one is done in the next round."""
+    report = meanwhile(host.state, settings(mtu=1500), lambda: ip("address", "add", "10.77.0.1/24", "dev", "vf0"))
+    (said,) = report.refused
+    assert "VFs in use are left as they are: the host needs VFs: 'vf0' has 10.77.0.1/24 on the host" in said
+    assert (report.done, mtus("vf0", "vf1")) == ((f"{RAIL0}: mtu of VF 1 1400 -> 1500",), [1400, 1500])
+
+
+def test_a_pod_gets_a_vf_meanwhile(host: Host, tree: Tree) -> None:
+    report = meanwhile(host.state, settings(num_vfs=0), lambda: attached(host.state, VFS[1]))
+    (said,) = report.refused
+    assert f"VF 1 ({VFS[1]}) belongs to hpn0 of default/a" in said
+    assert report.done == ()
+
+
+def test_a_pod_with_a_state_directory_of_its_own_gets_a_vf_meanwhile(host: Host, tree: Tree) -> None:
+    other = host.tmp_path / "other"
+    places.note(other, "another", Key("c0", "hpn0"))  # by a pod that was before
+    report = meanwhile(other, settings(num_vfs=0), lambda: attached(other, VFS[1]))
+    (said,) = report.refused
+    assert f"VF 1 ({VFS[1]}) belongs to hpn0 of default/a" in said
+    assert report.done == ()
+
+
+def test_a_pod_gets_the_pf_meanwhile(host: Host, tree: Tree) -> None:
+    report = meanwhile(host.state, settings(mtu=1300), lambda: attached(host.state, PF))
+    (said,) = report.refused
+    assert "mtu 1500 -> 1300" in said
+    assert "refused while hpn0 of default/a, container c1, network rails has the PF; delete that" in said
+    assert (report.done, mtus("rail0")) == ((), [1500])
+
+
+def test_somebody_makes_vfs_meanwhile(host: Host, tree: Tree) -> None:
+    """There are as many as the file asks for, so they stay."""
+    report = meanwhile(host.state, settings(num_vfs=3), lambda: tree.pci("0000:3b:00.4", pf=PF, driver=""))
+    assert (report.done, report.refused) == ((), ())
