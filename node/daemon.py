@@ -139,8 +139,8 @@ class Daemon:
             self._loop.after(AGAIN, lambda: self._changed(devices=True))
             return
         self._topics.solved("devices")
+        found = self._provisioning.look(found)
         self._devices = {device.id: device for device in found}
-        self._provisioning.look(found)
         offered, sentences = offers.offers(self._settings.resources, found)
         self._topics.say_new("offers", *sentences)
         self._topics.say_new("obstacles", *obstacles.sentences(offered))

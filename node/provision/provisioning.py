@@ -6,7 +6,7 @@ else changes afterwards is left alone, because two programs that both put things
 
 import os
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 from node.apart import Child
 from node.loop import Loop
 from node.model import Device, Settings
+from node.provision.held import Held
 from node.provision.matching import Seen, lasting, only, seen, without
 from node.saying import Topics, say
 
@@ -36,7 +37,7 @@ class Provisioning:
     """Makes the node as a file asks, again and again."""
 
     def __init__(self, loop: Loop, topics: Topics, made: Callable[[], None]) -> None:
-        """``made`` is called when something was changed, but for what was waited for."""
+        """``made`` is called when devices are to be looked at: something was changed, or waits no more."""
         self._loop, self._topics, self._made = loop, topics, made
         self._settings = Settings((), "")
         self._turn: _Turn | None = None
@@ -44,6 +45,7 @@ class Provisioning:
         # The PFs that a child has looked at, and those that are there.
         self._seen = self._there = frozenset[Seen]()
         self._refused: tuple[str, ...] = ()
+        self._held = Held()
 
     def start(self, settings: Settings) -> None:
         """Take a file, begin, and wait until that has ended, or for START seconds."""
@@ -53,9 +55,13 @@ class Provisioning:
             poll.register(turn.child.fd, select.POLLIN)
             if poll.poll(START * 1000):
                 self._end(turn, is_awaited=True)
+            else:
+                say(f"not ready after {START:g} s: VFs that are made from now on are offered when all are ready")
 
     def configure(self, settings: Settings) -> None:
         """Take another file, and begin with all that it asks for."""
+        if not (self._turn and self._settings.pfs):
+            self._held.pass_all()
         self._settings = settings
         self._seen, self._refused = frozenset(), ()
         self._topics.forget(_TOPIC)  # each SIGHUP has an answer
@@ -64,15 +70,17 @@ class Provisioning:
         elif settings.pfs or settings.rdma_exclusive is not None:
             self._begin_with_all()
 
-    def look(self, devices: Sequence[Device]) -> None:
+    def look(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
         """Begin with the PFs that are new among these, or have a driver or an interface since.  The others are left
-        alone, whatever they are like."""
+        alone, whatever they are like.  The devices that may be offered."""
         if not self._settings.pfs:
-            return
+            return devices
         self._there = seen(self._settings.pfs, devices)
         self._seen = lasting(self._seen, devices)
         if not self._turn:
             self._begin_with_new()
+        all_of_them = {one.address for one in self._there}
+        return self._held.without(devices, (self._turn.alone or all_of_them) if self._turn else ())
 
     def close(self) -> None:
         """Wait for nothing more."""
@@ -103,17 +111,19 @@ class Provisioning:
         self._turn = None
         self._loop.unwatch(turn.child.fd)
         self._seen |= turn.begun
+        done: tuple[str, ...] = ()
         try:
             report = turn.child.answer()
         except (ChildProcessError, OSError) as e:
             self._refuse(turn, f"the process that makes the node ready {e}; run: systemctl reload hpn-node")
         else:
-            for change in report.done:
+            done = report.done
+            for change in done:
                 say(f"made ready: {change}")
             self._refuse(turn, *report.refused)
             self._seen |= report.seen
-            if report.done and not is_awaited:
-                self._made()
+        if (done or self._held.some) and not is_awaited:
+            self._made()
         self._go_on()
 
     def _go_on(self) -> None:

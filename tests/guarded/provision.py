@@ -59,6 +59,28 @@ GUARDS = [
         ),
     ),
     *of(
+        "node/provision/held.py",
+        "unit/test_node_provision_held.py",
+        ("offered-before", " and vfs[d.id] not in self._offered}", "}"),
+        ("of-that-pf", " and d.pf in busy and ", " and "),
+    ),
+    *of(
+        "node/provision/provisioning.py",
+        "netns/test_node_held.py",
+        (
+            "are-not-forgotten",
+            "        if (done or self._held.some) and not is_awaited:",
+            "        if done and not is_awaited:",
+        ),
+        ("those-that-are-there", "            self._held.pass_all()\n", "            pass\n"),
+        ("while-it-works", "(self._turn.alone or all_of_them) if self._turn else ())", "())"),
+    ),
+    *of(
+        "node/daemon.py",
+        "netns/test_node_held.py",
+        ("held", "        found = self._provisioning.look(found)\n", "        self._provisioning.look(found)\n"),
+    ),
+    *of(
         "node/provision/users.py",
         "unit/test_node_provision_users.py",
         ("elsewhere", "    for state_dir in (JOURNAL, *places.state_dirs()[1:]):", "    for state_dir in (JOURNAL,):"),

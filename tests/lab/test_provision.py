@@ -178,6 +178,25 @@ def test_vfs_that_others_have(process: NodeProcess, write: Callable[..., None], 
     assert (line, status) == (f"would change: {PF} ({address}): numVfs 4 -> 0", 1)
 
 
+def test_settings_of_a_vf_that_the_host_needs(process: NodeProcess, write: Callable[..., None], address: str) -> None:
+    """It keeps them, and the others get what is asked for."""
+    name = name_of(min(vfs(address)))
+    ip("link", "set", PF, "mtu", "2000")
+    ip("address", "add", "10.77.0.1/24", "dev", name)
+    write(mtu=2000, trust=True)
+    try:
+        with process:
+            process.says("made ready: ", SOON)
+            for asked in ("mtu 2000", "trust true"):
+                said = f"pfs[0].{asked}: {PF} ({address}): VFs in use are left as they are: the host needs VFs: "
+                process.says(f"{said}'{name}' has 10.77.0.1/24", SOON)
+        assert trusted(PF) == [False, True, True, True]
+        (link,) = ip("link", "show", "dev", name)
+        assert (link["mtu"], mtus(address)) == (1500, {1500, 2000})
+    finally:
+        ip("address", "flush", "dev", name)
+
+
 def test_a_pf_pulled_and_plugged(
     kubelet: Kubelet, process: NodeProcess, write: Callable[..., None], address: str
 ) -> None:

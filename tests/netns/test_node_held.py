@@ -1,0 +1,122 @@
+"""hpn node and VFs that come while a process of its own makes their PF ready: kubelet hears of them afterwards."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from kubelet import Kubelet
+from node_process import NodeProcess
+from sysfs_tree import Tree
+from topology import Host, ip, until
+
+from cni.state import journal
+
+PF, VF, NEW = "0000:3b:00.0", "0000:3b:00.2", "0000:3b:00.3"
+VFS, MARKS = "example.com/vfs", "example.com/marks"
+RESOURCES: list[dict[str, Any]] = [
+    {"name": VFS, "kind": "vf", "selectors": {"rootDevices": [PF]}},
+    {"name": MARKS, "kind": "master", "count": 1, "selectors": {"ifNames": ["mark0", "mark1"], "kinds": ["netdev"]}},
+]
+SOON = 60.0  # seconds
+
+
+@dataclass
+class Node:
+    """hpn node with a tree in place of /sys, and a kubelet."""
+
+    process: NodeProcess
+    kubelet: Kubelet
+    tree: Tree
+
+    @property
+    def state(self) -> Path:
+        return self.process.folder / "run/hpn"
+
+    def write(self, **asked: Any) -> None:
+        self.process.write(RESOURCES, pfs=[{"selectors": {"pciAddresses": [PF]}} | asked])
+
+    def offers(self, resource: str, *ids: str) -> None:
+        until(lambda: set(self.kubelet.devices(resource)) == set(ids), SOON)
+
+    def looks(self, *marks: str) -> None:
+        """Have it look at all devices, and wait until kubelet knows what it has seen."""
+        self.tree.netdev(marks[-1])
+        ip("link", "add", marks[-1], "type", "veth", "peer", "name", f"{marks[-1]}x")
+        self.offers(MARKS, *(f"{mark}-0" for mark in marks))
+
+    def child(self) -> int:
+        """The process that makes the PF ready, as soon as that waits for the PF's lock; it is stopped then."""
+        pid = int(until(self._waiting, SOON))
+        os.kill(pid, signal.SIGSTOP)
+        return pid
+
+    def _waiting(self) -> str:
+        with suppress(OSError):
+            for pid in (
+                Path(f"/proc/{self.process.process.pid}/task/{self.process.process.pid}/children").read_text().split()
+            ):
+                if any("/locks/device-" in f"{fd.readlink()}" for fd in Path(f"/proc/{pid}/fd").iterdir()):
+                    return pid
+        return ""
+
+
+@pytest.fixture
+def node(host: Host) -> Iterator[Node]:
+    # A socket's path has 107 bytes at most.
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        process, tree = NodeProcess(Path(folder), RESOURCES), Tree(Path(folder, "sys"))
+        Path(folder, "run").mkdir()
+        process.mounts = [f"mount --bind {folder}/run /run", f"mount --bind {folder}/sys /sys"]
+        with Kubelet(process.kubelet) as kubelet:
+            yield Node(process, kubelet, tree)
+
+
+def test_vfs_that_come_before_their_pf_is_ready(node: Node) -> None:
+    node.write(numVfs=1)
+    with node.process:
+        node.process.says(f"serves {VFS}", SOON)
+        with journal.lock_device(node.state, PF):
+            node.tree.netdev("rail0", node.tree.pci(PF, sriov_totalvfs=7))
+            node.looks("mark0")
+            child = node.child()
+            node.tree.pci(VF, pf=PF)
+            node.looks("mark0", "mark1")
+            assert node.kubelet.devices(VFS) == {}
+        os.kill(child, signal.SIGCONT)
+        # There are as many as the file asks for by now, so nothing was changed.
+        node.offers(VFS, VF)
+        assert [line for line in node.process.said if "made ready" in line] == []
+
+
+def test_vfs_that_were_there_are_offered_meanwhile(node: Node) -> None:
+    node.tree.netdev("rail0", node.tree.pci(PF, sriov_totalvfs=7))
+    node.tree.pci(VF, pf=PF)
+    with node.process:
+        node.offers(VFS, VF)
+        node.write(numVfs=2)
+        with journal.lock_device(node.state, PF):
+            node.process.reload()
+            child = node.child()
+            node.tree.pci(NEW, pf=PF)
+            node.looks("mark0")
+            assert set(node.kubelet.devices(VFS)) == {VF}
+        os.kill(child, signal.SIGCONT)
+        node.offers(VFS, VF, NEW)
+
+
+def test_it_is_ended_meanwhile(node: Node) -> None:
+    """Its child does not keep a service manager waiting."""
+    node.write(numVfs=1)
+    node.tree.netdev("rail0", node.tree.pci(PF, sriov_totalvfs=7))
+    with journal.lock_device(node.state, PF), node.process:
+        child = node.child()
+        os.kill(child, signal.SIGTERM)
+        os.kill(child, signal.SIGCONT)
+        node.process.says(f"the process that makes the node ready ended with status -{signal.SIGTERM}", SOON)
+        node.process.says(f"serves {VFS}", SOON)
