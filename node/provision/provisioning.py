@@ -4,7 +4,6 @@ A process of its own does it: a driver takes seconds to make VFs, and must not k
 else changes afterwards is left alone, because two programs that both put things right would never end.
 """
 
-import os
 import select
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -83,10 +82,10 @@ class Provisioning:
         return self._held.without(devices, (self._turn.alone or all_of_them) if self._turn else ())
 
     def close(self) -> None:
-        """Wait for nothing more."""
+        """Have nothing more done, and wait for nothing."""
         if self._turn:
             self._loop.unwatch(self._turn.child.fd)
-            os.close(self._turn.child.fd)
+            self._turn.child.leave()
             self._turn = None
 
     def _begin_with_all(self) -> None:

@@ -102,6 +102,7 @@ GUARDS = [
         "node/apart.py",
         "unit/test_node_apart.py",
         ("sockets-of-the-parent", "        _close_sockets()\n", ""),
+        ("ends-with-hpn-node", "        os.kill(self._pid, signal.SIGTERM)\n", "", "netns/test_node_held.py"),
         ("ends-by-sigterm", "            signal.signal(number, signal.SIG_DFL)\n", "            pass\n"),
     ),
     *of(

@@ -120,3 +120,20 @@ def test_it_is_ended_meanwhile(node: Node) -> None:
         os.kill(child, signal.SIGCONT)
         node.process.says(f"the process that makes the node ready ended with status -{signal.SIGTERM}", SOON)
         node.process.says(f"serves {VFS}", SOON)
+
+
+def test_hpn_node_ends_meanwhile(node: Node) -> None:
+    """What makes the PF ready ends with it."""
+    node.tree.netdev("rail0", node.tree.pci(PF, sriov_totalvfs=7))
+    node.tree.pci(VF, pf=PF)
+    process = node.process
+    with process:
+        process.says(f"serves {VFS}", SOON)
+        node.write(numVfs=0)
+        with journal.lock_device(node.state, PF):
+            process.reload()
+            child = until(node._waiting, SOON)
+            process.process.terminate()
+            assert process.process.wait(SOON) == 0
+        until(lambda: not Path(f"/proc/{child}").exists(), SOON)
+    assert (node.tree.root / f"bus/pci/devices/{PF}/sriov_numvfs").read_text() == "1\n"
