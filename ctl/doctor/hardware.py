@@ -47,13 +47,13 @@ def hardware(read: Reader) -> Hardware:
 
 
 def _nic(read: Reader, device: Device, hcas: tuple[Hca, ...]) -> Nic:
-    path = os.path.realpath(_path(read, device.id))
+    path = _path(read, device.id)
     net = f"{path}/net/{next(iter(device.netdevs), '')}" if device.netdevs else ""
     control = pci_config.device_control(_space(read, device.id)) if device.kind is Kind.PF else None
     interrupts = tuple(sorted(int(name) for name in read.names(f"{path}/msi_irqs") if name.isdecimal()))
     ours = tuple(hca for hca in hcas if hca.device == device.id)
     now = _link(read, path, "current")
-    mosts = [most for one in (path, os.path.dirname(path)) if (most := _link(read, one, "max"))]
+    mosts = [most for one in (path, os.path.dirname(os.path.realpath(path))) if (most := _link(read, one, "max"))]
     return Nic(
         device,
         path,

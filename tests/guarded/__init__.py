@@ -7,6 +7,7 @@ from guarded import (
     agent,
     attachments,
     commands,
+    doctor,
     index,
     installation,
     ipam,
@@ -51,6 +52,7 @@ GUARDS = [
         installation,
         provision,
         shown,
+        doctor,
         launcher,
     )
     for guard in floor.GUARDS

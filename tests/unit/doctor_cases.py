@@ -247,7 +247,9 @@ def pool_nearly_full(node: Node) -> Iterator[Severity]:
 
 @case
 def not_readable(node: Node) -> Iterator[Severity]:
-    folder = node.at("run/hpn/attachments/rail0")
-    folder.chmod(0)
+    folders = [node.at("run/hpn/attachments/rail0"), node.at("dev/infiniband")]
+    for folder in folders:
+        folder.chmod(0)
     yield NOTE
-    folder.chmod(0o700)
+    for folder in folders:
+        folder.chmod(0o700)

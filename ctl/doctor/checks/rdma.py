@@ -66,7 +66,9 @@ def rdma_absent(facts: Facts) -> Iterator[Finding]:
 def rdma_cm_missing(facts: Facts) -> Iterator[Finding]:
     """Containers are refused that ask hpn node for an RDMA device, and ib_write_bw -R finds no event channel."""
     hardware = facts.hardware
-    if hardware.rdma_mode and not hardware.rdma_cm and any(nic.device.rdma for nic in hardware.nics):
+    if hardware.rdma_cm or hardware.rdma_cm_path in dict(facts.unread):
+        return
+    if hardware.rdma_mode and any(nic.device.rdma for nic in hardware.nics):
         yield Finding(
             Severity.WARNING,
             f"{hardware.rdma_cm_path} is not there",
