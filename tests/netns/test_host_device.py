@@ -198,12 +198,7 @@ def with_an_address() -> None:
 
 
 def with_the_default_route() -> None:
-    ip("route", "add", "default", "dev", NAME)
-
-
-def with_another_default_route() -> None:
-    ip("route", "add", "default", "dev", "rail0")
-    ip("route", "add", "default", "dev", NAME, "metric", "9")
+    ip("route", "add", "default", "nexthop", "dev", "rail0", "nexthop", "dev", NAME)
 
 
 def with_a_link_of_the_host_over_it() -> None:
@@ -219,7 +214,6 @@ def with_a_link_of_the_host_over_it() -> None:
         (in_a_bridge, NAME, (101, "ip link set eth9 nomaster")),
         (with_an_address, NAME, (7, "has 192.0.2.1/24 on the host")),
         (with_the_default_route, NAME, (7, "the host's default route is by 'eth9'")),
-        (with_another_default_route, NAME, (7, "the host's default route is by 'eth9'")),
         (with_a_link_of_the_host_over_it, NAME, (7, "carries over9 of the host")),
     ],
 )
