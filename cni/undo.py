@@ -107,7 +107,7 @@ def _release_addresses(entry: Entry, record: Record, request: Request, programs:
     """
     ipam = location(record.config).ipam
     try:
-        _release_as_added(ipam, record, request, programs)
+        release_as_added(ipam, record, request, programs)
     except (DelegateError, DelegateFailed) as why:
         if not request.in_use:
             # The interface is gone, so a repeated DEL need not look for it.
@@ -124,9 +124,9 @@ def _release_addresses(entry: Entry, record: Record, request: Request, programs:
     return True
 
 
-def _release_as_added(ipam: str, record: Record, request: Request, programs: Programs) -> None:
-    """Release with the configuration that ADD had.  If the plugin refuses that, release with the caller's present one,
-    in which a person may have corrected the mistake."""
+def release_as_added(ipam: str, record: Record, request: Request, programs: Programs) -> None:
+    """Have the IPAM plugin release with the configuration that ADD had.  If it refuses that, release with the caller's
+    present one, in which a person may have corrected the mistake.  Raises DelegateError, DelegateFailed."""
     as_added = request.but(
         stdin=json.dumps(record.config).encode(),
         CNI_CONTAINERID=record.key.container_id,

@@ -26,8 +26,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
         for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}, dry_run=options.dry_run):
             gone += [] if problem else [_obituary(record, dry_run=options.dry_run)]
             failures += [f"{record.whose} could not be undone: {problem}"] if problem else []
-    data_dirs = [options.data_dir, *(state_dir / "ipam" for state_dir in state_dirs)]
-    gone += [line for data_dir in data_dirs for line in _leases(data_dir, dry_run=options.dry_run)]
+    gone += release_leases(options.data_dir, state_dirs, dry_run=options.dry_run)
     lines = [*gone, *failures] or ["nothing is provably dead"]
     return "".join(f"{line}\n" for line in lines), 1 if failures else 0
 
@@ -36,6 +35,8 @@ def _obituary(record: Record, *, dry_run: bool) -> str:
     return f"{'would undo' if dry_run else 'undid'} {record.whose}, of {record.time[:19].replace('T', ' ')}"
 
 
-def _leases(data_dir: Path, *, dry_run: bool) -> Iterator[str]:
-    if data_dir.is_dir():
-        yield from addresses.release_dead(data_dir, dry_run=dry_run)
+def release_leases(data_dir: Path, state_dirs: Sequence[Path], *, dry_run: bool) -> Iterator[str]:
+    """Release the addresses of the dead, there and below each state directory; a line for each.  Raises CniError."""
+    for folder in dict.fromkeys((data_dir, *(state_dir / "ipam" for state_dir in state_dirs))):
+        if folder.is_dir():
+            yield from addresses.release_dead(folder, dry_run=dry_run)

@@ -18,6 +18,7 @@ A container runtime runs this program; a person has little to run by hand.
   hpn list        list what is attached, and how each stands; --json
   hpn inspect     show what is attached: pod, device, addresses, GID indexes; --json, --state-dir DIR
   hpn check       compare attachments with what ADD left; --json
+  hpn repair      undo or finish what is half-done, and what dead pods left; --dry-run, --json
   hpn hints       print the environment for a pod's NCCL, UCX, MPI or NVSHMEM; --for, --form, --json
   hpn ipam        show whose which address is, release what is dead, verify the files (hpn ipam --help)
   hpn devices     show the NICs: VFs and who has them, RDMA devices, GPUs near by; [DEVICE], -v, --json
@@ -55,6 +56,7 @@ COMMANDS: Final = {
     "list": "ctl.listing",
     "inspect": "ctl.inspection",
     "check": "ctl.checking",
+    "repair": "ctl.repair",
     "hints": "ctl.hints.command",
     "ipam": "ctl.addresses",
     "report": "ctl.report.command",

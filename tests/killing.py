@@ -22,12 +22,16 @@ _ENDED = 77
 
 def killed_at(step: int, request: Request) -> bool:
     """Run the request in a child that dies before its n-th step; False if it ended before that."""
+    return killed_in(step, lambda: hpn(request, PROGRAMS).exit_code)
+
+
+def killed_in(step: int, command: Callable[[], int]) -> bool:
+    """The same of any command, which returns its exit status."""
     child = os.fork()
     if not child:
         try:
             at_step(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
-            reply = hpn(request, PROGRAMS)
-            os._exit(_ENDED if reply.exit_code == 0 else 1)
+            os._exit(_ENDED if command() == 0 else 1)
         finally:
             os._exit(2)
     _, status = os.waitpid(child, 0)

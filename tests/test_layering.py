@@ -115,7 +115,8 @@ OURS = {
         *("ctl.installation", "cni.attachments", "cni.protocol", "ipam.inventory", "ipam.sandboxes", "ipam.stores"),
     },
     "ctl.installation.state": {"cni.kinds", "cni.protocol", "cni.state.durable", "cni.state.record", "ipam.stores"},
-    # What undoes what the dead left.
+    # What mends, and undoes what the dead left.
+    "ctl.repair": {"ctl", "cni.attachments", "cni.protocol", "cni.repair", "cni.standing", "ipam.main"},
     "ctl.collection": {
         *("ctl.addresses", "cni.collect", "cni.protocol", "cni.state.record", "cni.state.places", "ipam.main"),
     },

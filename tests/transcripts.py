@@ -89,8 +89,10 @@ class Shell:
     def hpn(self, words: list[str]) -> str:
         leases = ["--data-dir", f"{self.host.state}/ipam"]
         journal = ["--state-dir", str(self.host.state)]
+        of_journal = dict.fromkeys(("list", "inspect", "check", "hints"), journal)
+        both = dict.fromkeys(("gc", "repair"), journal + leases)
         self.capsys.readouterr()
-        ctl.main(["hpn", *words, *{"inspect": journal, "hints": journal, "gc": journal + leases}.get(words[0], leases)])
+        ctl.main(["hpn", *words, *{**of_journal, **both}.get(words[0], leases)])
         return "".join(self.capsys.readouterr())
 
     def shell(self, where: str, command: str) -> str:

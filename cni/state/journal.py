@@ -203,6 +203,17 @@ def entries(state_dir: Path, network: str) -> list[tuple[Entry, Version]]:
     return [(entry, entry.version()) for entry in found]
 
 
+def begun(state_dir: Path) -> Iterator[Entry]:
+    """The attachments that have nothing but the beginning of a first record, of all networks."""
+    folder = f"{state_dir}/attachments"
+    for network in _names(folder):
+        names = set(_names(f"{folder}/{network}"))
+        for name in sorted(names):
+            whole = name.removesuffix(".tmp")
+            if name != whole and whole.endswith(".json") and ":" in whole and whole not in names:
+                yield Entry(state_dir, network, Key(*whole.removesuffix(".json").split(":", 1)))
+
+
 def peek(state_dir: Path, network: str, key: Key) -> Record | None:
     """An attachment's record, read without a lock; None where there is none, or it cannot be read."""
     return next((record for _, record in _read(Path(f"{_folder(state_dir, network)}/{key}.json"))), None)

@@ -11,4 +11,34 @@ GUARDS = [
         ("at-work", "    if holder := journal.at_work(state_dir, record.network, record.key):", "    if holder := '':"),
         ("looked-again", "    if now != record:\n        return of(state_dir, now)\n", ""),
     ),
+    *of(
+        "cni/checking.py",
+        "unit/test_hpn_check.py netns/test_operating.py",
+        ("ipam", "                if ipam := location(now.config).ipam:", "                if ipam := '':"),
+        ("cached", "    if cached is not None:\n        return cached\n", ""),
+        ("compares", "                commands.compare(now, Result.from_json(promised), now.netns, pod, host)\n", ""),
+    ),
+    *of(
+        "cni/repair.py",
+        "unit/test_repair.py netns/test_repair.py",
+        ("only-these", "        if word in _ACTIONS:", "        if True:"),
+        ("as-it-was-seen", "if journal.peek(entry.state_dir, entry.network, entry.key) != seen or not", "if not"),
+        (
+            "attached-again",
+            "    if entry.version() is not None:\n        raise TryAgain(",
+            "    if False:\n        raise TryAgain(",
+        ),
+        (
+            "running-add",
+            "            if not journal.at_work(state_dir, entry.network, entry.key) and",
+            "            if",
+        ),
+        ("lives-on", "if seen.of_this_boot and undo.is_dead(seen) else", "if False else", "netns/test_repair.py"),
+        ("not-counted", "counts=not seen.given)", "counts=True)"),
+    ),
+    *of(
+        "cni/kernel/held.py",
+        "netns/test_repair.py",
+        ("own-mounts", "            if mounts not in seen:", "            if False:"),
+    ),
 ]

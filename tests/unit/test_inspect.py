@@ -93,6 +93,31 @@ def test_an_older_boots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert only["alive"] is False
 
 
+def test_of_one_by_its_pci_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path, VF, replace(VF, key=Key("1", "hpn0"), link={**VF.link, "device": "0000:3b:10.2"}))
+    (only,) = json.loads(shown(tmp_path, capsys, "--json", "0000:3b:10.1"))["attachments"]
+    assert only["containerID"] == "0123456789abcdef"
+    assert (only["state"], "lastError" in only, only["kind"]) == ("attached", False, "sriov")
+    assert only["now"] == {"where": "gone", "words": "gone: there is no device 0000:3b:10.1", "name": "", "netns": ""}
+    lines = shown(tmp_path, capsys, "0000:3b:10.1").splitlines()
+    assert lines[0] == "hpn0 of container 0123456789ab, network rail0"
+    assert "  GID        mlx5_4/1 index 3, RoCE v2: 10.56.0.2" in lines
+    assert "  PF         0000:3b:00.0 rail0" in lines
+
+
+def test_nothing_of_that_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path, VF)
+    assert main(["hpn", "inspect", "--state-dir", str(tmp_path), "0000:3b:10.7"]) == 1
+    assert capsys.readouterr().out == f"nothing is attached that is called 0000:3b:10.7, says {tmp_path}\n"
+
+
+def test_of_one_that_another_version_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path, replace(VF, link={}), replace(VF, key=Key("1", "hpn0"), kind="wormhole"))
+    for words in ([], ["hpn0"]):
+        assert main(["hpn", "inspect", "--state-dir", str(tmp_path), *words]) == 0
+        assert "Traceback" not in capsys.readouterr().err
+
+
 def test_no_help_in_the_way(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["hpn", "inspect", "--nonsense"])

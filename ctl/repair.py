@@ -1,0 +1,74 @@
+"""hpn repair: finish or undo what is half-done, then what dead pods left."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cni import repair
+from cni.attachments import WORDS
+from cni.protocol.errors import CniError
+from cni.protocol.location import IPAM_DIR
+from cni.protocol.spec import Json
+from cni.repair import Task
+from cni.standing import UNREADABLE
+from ctl import chosen
+from ctl.collection import release_leases
+from ctl.screen import progress, text
+from ipam import main as ipam
+
+
+def answer(words: Sequence[str]) -> tuple[str, int]:
+    """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    about = "Undo or finish what is half-done, and what dead pods left; complete attachments of living pods stay."
+    parser = chosen.parser("repair", about, "hpn repair --dry-run", what="*")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")
+    options = parser.parse_args(words)
+    state_dirs, found = chosen.state_dirs(options), chosen.chosen(options, options.what)
+    tasks = [*repair.tasks(found), *_leftovers(state_dirs, options.what)]
+    if options.what and not found and not tasks:
+        return text([chosen.nothing(options, options.what)]), 1
+    done = [step for task in progress(tasks, "repairing") if (step := _done(task, dry_run=options.dry_run))]
+    leases, problem = list[str](), ""
+    if not options.what:
+        try:
+            leases.extend(release_leases(options.data_dir, state_dirs, dry_run=options.dry_run))
+        except (CniError, OSError) as e:
+            problem = f"not all addresses of the dead could be released: {chosen.words_of(e)}"
+    status = 1 if problem or any(step["problem"] or step["state"] == UNREADABLE for step in done) else 0
+    if options.json:
+        dirs = [str(state_dir) for state_dir in state_dirs]
+        steps = [{key: value for key, value in step.items() if key != WORDS} for step in done]
+        body = {"stateDirs": dirs, "dryRun": options.dry_run, "steps": steps, "leases": leases, "problem": problem}
+        return chosen.document(body), status
+    lines = [
+        *(line for step in done for line in (step[WORDS], *step["remarks"])),
+        *leases,
+        *([problem] if problem else []),
+    ]
+    return text(lines or ["nothing is half-done, and nothing is left of the dead"]), status
+
+
+def _leftovers(state_dirs: Sequence[Path], what: Sequence[str]) -> list[Task]:
+    return [task for task in repair.leftovers(state_dirs) if not what or any(map(task.found.is_called, what))]
+
+
+def _done(task: Task, *, dry_run: bool) -> Json | None:
+    """What was done, or would be; None if another command has done it first."""
+    problem, remarks = "", list[str]()
+    if task.can_be_done and not dry_run:
+        try:
+            if not repair.mend(task, {"hpn-ipam": ipam.ask}, remarks):
+                return None
+        except (CniError, OSError) as e:
+            problem = chosen.words_of(e)
+    done = task.can_be_done and not dry_run and not problem
+    step = {"state": task.word, "why": task.why, "action": task.action[0], "done": done, "problem": problem}
+    step["remarks"] = remarks
+    return {**chosen.identified(task.found), **step, WORDS: _sentence(task, problem, done=done)}
+
+
+def _sentence(task: Task, problem: str, *, done: bool) -> str:
+    would, did = task.action
+    if problem:
+        return f"could not {would} {task.found.whose}: {problem}"
+    return f"{did if done or not task.can_be_done else f'would {would}'} {task.found.whose}: {task.why}"

@@ -1,0 +1,81 @@
+"""hpn list, inspect, check and repair as the frozen program, beside real cnitool and Go plugins."""
+
+import json
+import os
+import subprocess
+import time
+from typing import Any
+
+from system.agents import conf
+from system.machine import RANGES, Machine, fabric, ours
+
+MOMENTS = 60
+
+
+def hpn(machine: Machine, command: str, *words: str, status: int = 0) -> str:
+    data = ["--data-dir", str(machine.scratch / "no")] if command == "repair" else []
+    argv = [str(machine.tools.hpn), command, "--state-dir", str(machine.state), *data, *words]
+    done = machine.node.run(argv, {"CNI_PATH": machine.env["CNI_PATH"]})
+    assert (done.returncode, done.stderr) == (status, ""), done
+    return done.stdout
+
+
+def told(machine: Machine, command: str, *words: str, status: int = 0) -> list[dict[str, Any]]:
+    document = json.loads(hpn(machine, command, "--json", *words, status=status))
+    found: list[dict[str, Any]] = document["steps" if command == "repair" else "attachments"]
+    return found
+
+
+def test_check_of_a_chain(machine: Machine) -> None:
+    """cnitool's cache has what the plugin tuning changed after us; its CHECK and ours say the same."""
+    machine.network(ours(ipam={"type": "host-local", "ranges": RANGES}), {"type": "tuning", "mac": "02:00:00:00:00:2a"})
+    pod = machine.pod()
+    machine.ok("add", pod)
+    machine.ok("check", pod)
+    assert [a["state"] for a in told(machine, "check")] == ["ok"]
+    fabric.run("ip", "-netns", pod, "link", "set", "hpn0", "down")
+    done = machine.cnitool("check", pod)
+    (found,) = told(machine, "check", status=1)
+    assert done.returncode != 0
+    assert found["why"] in done.stdout + done.stderr
+    (known,) = told(machine, "inspect", "10.56.0.2")
+    assert (known["containerID"], known["now"]["where"]) == (fabric.container_id(pod), "pod")
+    assert told(machine, "repair") == []
+    machine.ok("del", pod)
+    assert hpn(machine, "list") == f"nothing is attached, says {machine.state}\n"
+
+
+def test_a_killed_add(machine: Machine) -> None:
+    """At the moment at which its link is there."""
+    network, pod, living = conf(machine), machine.pod(), machine.pod()
+    argv = [str(machine.tools.hpn)]
+    assert machine.node.run(argv, machine.command("ADD", living), network).returncode == 0
+    began = time.monotonic()
+    assert machine.node.run(argv, machine.command("ADD", pod), network).returncode == 0
+    whole = time.monotonic() - began
+    assert machine.node.run(argv, machine.command("DEL", pod), network).returncode == 0
+    for moment in range(MOMENTS):
+        process = subprocess.Popen(
+            machine.node.command(*argv),
+            env={**os.environ, **machine.command("ADD", pod)},
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert process.stdin
+        process.stdin.write(network.encode())
+        process.stdin.close()
+        time.sleep(whole * moment / MOMENTS)
+        process.kill()
+        process.wait()
+        states = {a["containerID"]: a["state"] for a in told(machine, "list")}
+        assert states[fabric.container_id(living)] == "attached"
+        state = states.get(fabric.container_id(pod))
+        if state == "half-attached":
+            assert {a["state"] for a in told(machine, "check", status=1)} == {"ok", "half-attached"}
+            assert fabric.container_id(pod) in {a["containerID"] for a in told(machine, "inspect", "hpn0")}
+        told(machine, "repair")
+        if state == "attached":
+            assert machine.node.run(argv, machine.command("DEL", pod), network).returncode == 0
+        assert machine.links(pod) == set(), moment
+        assert len(machine.records()) == 2, moment
+    assert [a["state"] for a in told(machine, "check")] == ["ok"]
+    assert machine.node.run(argv, machine.command("DEL", living), network).returncode == 0
