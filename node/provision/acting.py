@@ -140,7 +140,7 @@ def _write_count(address: str, count: int) -> None:
 @contextmanager
 def _while_free(pf: Pf, vfs: Sequence[Vf]) -> Iterator[Rtnl]:
     """Hold the lock under which an ADD chooses the PF or a VF of it, and look again: it has the VFs that it had, and
-    nobody has the PF itself or one of ``vfs``.  Yields a socket for what is to be changed.
+    nobody has the PF itself or one of ``vfs``, nor does the host need them.  Yields a socket for what is to be changed.
 
     Raises Left, CniError, OSError.
     """
@@ -150,6 +150,8 @@ def _while_free(pf: Pf, vfs: Sequence[Vf]) -> Iterator[Rtnl]:
         host, attached = stack.enter_context(rtnl.open_in()), users.owners()
         if sysfs.vfs(pf.device.id) != tuple(vf.address for vf in pf.vfs):
             raise Left("its VFs have changed meanwhile; run: systemctl reload hpn-node")
+        if why := found.why_reserved(pf.device.id):
+            raise Left(f"refused, {why}; choose another PF")
         if user := users.user(pf.device.id, attached):
             raise Left(f"{user} has the PF; delete that, {AFTER}")
         if why := in_use([found.with_users(one, attached, host) for one in vfs]):

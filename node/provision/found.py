@@ -11,7 +11,7 @@ from cni.kernel.links import LINK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, get_lin
 from cni.kernel.netlink import attributes, read_u32
 from cni.kernel.rtnl import Rtnl
 from cni.state.record import Record
-from node import inventory
+from node import inventory, reserved
 from node.model import Device, Kind, PfRule
 from node.provision import users
 from node.provision.difference import difference
@@ -79,6 +79,12 @@ def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], Pf]:
             most = read_u32(attributes(body[LINK.size :]).get(_IFLA_MAX_MTU, b""))
             return vf.parse(link.vfs), replace(_NONE, mtu=link.mtu, most_mtu=most)
     return {}, _NONE
+
+
+def why_reserved(address: str) -> str:
+    """Why the host cannot spare a PF at this moment; empty if it can.  Raises OSError."""
+    netdevs = sysfs.names(f"{path(address)}/net")
+    return next((why for name, why in reserved.interfaces(f"{sysfs.SYS}").items() if name in netdevs), "")
 
 
 def _mtu_at_home(record: Record | None) -> int:

@@ -154,6 +154,20 @@ def test_a_pod_gets_the_pf_meanwhile(host: Host, tree: Tree) -> None:
     assert (report.done, mtus("rail0")) == ((), [1500])
 
 
+def test_the_host_gets_its_default_route_meanwhile(host: Host, tree: Tree) -> None:
+    """The network comes up while the node is made ready."""
+
+    def route() -> None:
+        ip("address", "add", "10.77.0.1/24", "dev", "rail0")
+        ip("route", "add", "default", "via", "10.77.0.2")
+
+    report = meanwhile(host.state, settings(mtu=1300), route)
+    (said,) = report.refused
+    assert "mtu 1500 -> 1300; " in said
+    assert "refused, the host's default route leaves by rail0; choose another PF" in said
+    assert (report.done, mtus("rail0")) == ((), [1500])
+
+
 def test_somebody_makes_vfs_meanwhile(host: Host, tree: Tree) -> None:
     """There are as many as the file asks for, so they stay."""
     report = meanwhile(host.state, settings(num_vfs=3), lambda: tree.pci("0000:3b:00.4", pf=PF, driver=""))
