@@ -96,7 +96,9 @@ def test_an_add_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert files(tmp_path) == before
 
 
-@pytest.mark.parametrize("now", [replace(HALF, complete=True), replace(HALF, time="later"), None], ids=str)
+@pytest.mark.parametrize(
+    "now", [replace(HALF, complete=True), replace(HALF, time="later"), None], ids=["complete", "anew", "gone"]
+)
 def test_another_command_came_first(tmp_path: Path, now: Record | None) -> None:
     """It looked before it had the lock."""
     save(tmp_path, HALF)
