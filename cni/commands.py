@@ -84,6 +84,10 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
                 if wanted.attach.policyRouting:
                     record = parts.routing.claim(wanted.attach.policyRouting.table, entry, record, pod, result)
                 record = _configure(wanted, record, pod, link, result, log)
+                if wanted.attach.steered:
+                    # After the link is up: some drivers have their interrupts only then.
+                    record = parts.steering.claim(wanted.attach, entry, record, pod, link)
+                    record = parts.steering.make(record, pod, link)
             own = _own_result(wanted, kind.interfaces(plan, link, host, pod, key.ifname), result)
             device_info.write(record.device_info, plan, record.rdma_devs, record.gids)
             entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))

@@ -58,6 +58,8 @@ def attachment(  # noqa: PLR0913  # all undo by this function, and the last two 
             if doubt := _remove_interface(entry, record, pod, log):
                 log.append(f"the interface of {record.whose}, was not found: {doubt}; its addresses may be in use")
                 request = replace(request, in_use=True)
+    if record.steering:
+        parts.steering.put_back(record)
     device_info.undo(record.device_info)
     if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):
         entry.forget()

@@ -8,11 +8,12 @@ from typing import Final
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _CLOEXEC: Final = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
 _CMD_CREATE: Final = 6
-_READ_ONLY: Final = 0xF  # MOUNT_ATTR_RDONLY, NOSUID, NODEV, NOEXEC
+_READ_ONLY: Final = 0x1  # MOUNT_ATTR_RDONLY
+_HARMLESS: Final = 0xE  # MOUNT_ATTR_NOSUID, NODEV, NOEXEC
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def sysfs() -> int:
+def sysfs(*, writable: bool = False) -> int:
     """A directory's descriptor: /sys as the calling thread's network namespace has it.  The caller closes it.
 
     Raises OSError: EPERM without CAP_SYS_ADMIN.
@@ -20,7 +21,7 @@ def sysfs() -> int:
     context = _call(_FSOPEN, b"sysfs", _CLOEXEC)
     try:
         _call(_FSCONFIG, context, _CMD_CREATE, None, None, 0)
-        return _call(_FSMOUNT, context, _CLOEXEC, _READ_ONLY)
+        return _call(_FSMOUNT, context, _CLOEXEC, _HARMLESS if writable else _HARMLESS | _READ_ONLY)
     finally:
         os.close(context)
 

@@ -153,6 +153,15 @@ class PolicyRouting(BaseModel):
     Refused: 7: in use; 253 to 255, which are the kernel's"""
 
 
+def processors(text: str) -> str:
+    """The list as it is, or "numa".  Raises ValueError."""
+    if text not in ("", "numa"):
+        from cni.kernel import cpus  # noqa: PLC0415  # few ask for it
+
+        cpus.parse(text)
+    return text
+
+
 class Common(BaseModel):
     """What every kind of attachment takes."""
 
@@ -188,6 +197,11 @@ class Common(BaseModel):
     Value: `true`, `false`, object
     Default: `false`
     Refused: 7: no `ipam`"""
+    rps: Annotated[str, AfterValidator(processors)] = ""
+    """The processors that work on what the interface receives ([steering.md](steering.md)): `numa`, those near its NIC,
+    or a list, `0-3,8`.
+    Default: as it is
+    Refused: 7: malformed, not of this machine; 101: `numa` without a PCI device, refused by the kernel"""
     stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR  # noqa: N815
     """Absolute path of the journal, and with `ipam/` of the leases ([node.md](node.md#state-directories)).
     Refused: 7: relative, or not safe; 5: cannot be written, full"""
@@ -233,7 +247,21 @@ class Common(BaseModel):
         """The keys that are set and need an interface in the pod, with their values: none of them can be served where
         the pod drives the device itself."""
         asked = {"mtu": self.mtu, "rdma.mode": "rxe" if self.soft_roce else "", "sysctl": self.sysctl}
-        return {key: value for key, value in {**asked, "policyRouting": self.policyRouting}.items() if value}
+        return {
+            key: value
+            for key, value in {**asked, "policyRouting": self.policyRouting, "rps": self.rps}.items()
+            if value
+        }
+
+    @property
+    def irq_affinity(self) -> str:
+        """The processors for the device's interrupts, as a list or "numa"; empty to leave them as they are."""
+        return ""
+
+    @property
+    def steered(self) -> bool:
+        """Whether it says which processors take what is received."""
+        return bool(self.rps or self.irq_affinity)
 
     @property
     def soft_roce(self) -> bool:

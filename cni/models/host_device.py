@@ -4,7 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, model_validator
 
-from cni.models import Common, interface_name, no_or_unicast_mac
+from cni.models import interface_name, no_or_unicast_mac
+from cni.models.device import Device
 
 # Of the keys that say which device it is, each alone is enough.
 _NAMES = ("device", "hwaddr", "kernelpath", "deviceID")
@@ -22,7 +23,7 @@ def _bus_address(text: str) -> str:
     return text
 
 
-class HostDevice(Common):
+class HostDevice(Device):
     """https://www.cni.dev/plugins/current/main/host-device/"""
 
     device_keys: ClassVar[tuple[str, ...]] = ("deviceID", "pciBusID")

@@ -4,7 +4,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from cni.models import Common, interface_name, no_or_unicast_mac, port_guid
+from cni.models import interface_name, no_or_unicast_mac, port_guid
+from cni.models.device import Device
 from cni.protocol.spec import Json
 
 
@@ -17,7 +18,7 @@ _Switch = Literal["on", "off"]
 _Mbps = Annotated[int, Field(ge=0, le=2**32 - 1)]
 
 
-class Sriov(Common):
+class Sriov(Device):
     """https://github.com/k8snetworkplumbingwg/sriov-cni, docs/configuration-reference.md"""
 
     device_keys: ClassVar[tuple[str, ...]] = ("deviceID",)

@@ -21,11 +21,11 @@ from cni.state.record import Record
 if TYPE_CHECKING:
     # Not at run time, because DEL does not need pydantic, and a start imports only the parts that it needs.
     from cni.models import Common
-    from cni.parts import gids, program, promises, routing, rxe, tuning
+    from cni.parts import gids, program, promises, routing, rxe, steering, tuning
     from cni.parts.promises import Promised
 
-    __all__ = ["program", "promises", "routing", "rxe", "tuning"]
-    _PARTS: tuple["Part", ...] = (rxe, routing, tuning, gids)  # so mypy compares each module with Part
+    __all__ = ["program", "promises", "routing", "rxe", "steering", "tuning"]
+    _PARTS: tuple["Part", ...] = (rxe, routing, tuning, gids, steering)  # so mypy compares each module with Part
 else:
 
     def __getattr__(name: str) -> object:
@@ -42,6 +42,7 @@ _TABLE: Final = (
     ("rules", "policyRouting", "routing"),
     ("sysctl", "sysctl", "tuning"),
     ("gids", "rdma", "gids"),
+    ("steering", "steered", "steering"),
 )
 _THIS: Final = sys.modules[__name__]
 _LATE: Final = ("program", "promises", *(module for _, _, module in _TABLE))

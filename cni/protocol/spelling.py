@@ -55,7 +55,7 @@ NETWORK: Final = _shape(
     "kind mtu dad sysctl stateDir strict linkInContainer bcqueuelen umcast "
     "device hwaddr kernelpath pf vf guid pfOnly vlan vlanQoS vlanProto min_tx_rate max_tx_rate "
     "ibKubernetesEnabled pkey rdmaIsolation vfioPciMode l2enable",
-    "master mode mac deviceID pciBusID spoofchk trust link_state logFile logLevel logFormat",
+    "master mode mac deviceID pciBusID spoofchk trust link_state logFile logLevel logFormat rps irqAffinity",
     ipam=IPAM,
     rdma=_shape("mode required name gidTimeout"),
     policyRouting=_shape("table"),

@@ -9,7 +9,7 @@ from cni.state import durable
 from cni.state.pod import Identity
 
 # Members that most records leave out, and their values then.
-_RARE = {"given": True, "refusals": 0, "trouble": ""}
+_RARE = {"given": True, "refusals": 0, "trouble": "", "steering": {}}
 
 # The kind of a record that stands in for one which could not be read (cni/kinds/lost.py).
 LOST = "lost"
@@ -29,6 +29,7 @@ class Record:
     - ``complete``, ``result``: whether ADD has ended, and what it answered, in the newest version's shape.
     - ``gids``: where the addresses are in GID tables (parts/gids.py).
     - ``device_info``: the file that names the device, and what it was before (parts/device_info.py).
+    - ``steering``: the processors that are set of a device's queues and interrupts (parts/steering.py).
     - ``given``: false where the IPAM plugin answered ADD with an error.
     - ``refusals``, ``trouble``: how often the IPAM plugin refused to release, and its last reason, for people.
     """
@@ -51,6 +52,7 @@ class Record:
     result: Json = field(default_factory=dict)
     gids: list[Json] = field(default_factory=list)
     device_info: Json = field(default_factory=dict)
+    steering: Json = field(default_factory=dict)
     given: bool = True
     refusals: int = 0
     trouble: str = ""

@@ -9,7 +9,7 @@ import pytest
 from cni import parts
 
 ROOT = Path(__file__).parents[2]
-RARE = ["program", "promises", "routing", "rxe", "tuning"]
+RARE = ["program", "promises", "routing", "rxe", "steering", "tuning"]
 
 
 def imported(code: str) -> set[str]:

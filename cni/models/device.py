@@ -1,0 +1,26 @@
+"""The keys of a device that the pod has for itself."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from cni.models import Common, processors
+from cni.protocol.spec import Json
+
+
+class Device(Common):
+    """A device that moves into the pod: what sriov and host-device share."""
+
+    irqAffinity: Annotated[str, AfterValidator(processors)] = ""  # noqa: N815
+    """The processors for the device's interrupts, one after the other ([steering.md](steering.md)): `numa`, those near
+    it, or a list, `0-3,8`.
+    Default: as they are
+    Refused: 7: malformed, not of this machine; 101: no interrupts of its own, refused by the kernel"""
+
+    @property
+    def irq_affinity(self) -> str:
+        return self.irqAffinity
+
+    @property
+    def of_the_interface(self) -> Json:
+        return super().of_the_interface | ({"irqAffinity": self.irqAffinity} if self.irqAffinity else {})
