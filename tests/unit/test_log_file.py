@@ -85,6 +85,21 @@ def test_others_have_begun_another(log: Path, end: str) -> None:
     assert [line["message"] for line in written(log)] == ["done"]
 
 
+def test_a_short_one_is_removed(log: Path) -> None:
+    with log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(log)}, []):
+        log.unlink()
+    assert [line["message"] for line in written(log)] == ["done"]
+
+
+def test_the_one_that_others_have_begun_stays(log: Path) -> None:
+    with log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(log)}, []):
+        fill(log)
+        log.rename(f"{log}.1")
+        assert grown(log) == []
+    assert [line["message"] for line in written(log)] == ["done", "done"]
+    assert {line["of"] for line in written(Path(f"{log}.1"))} == {"before"}
+
+
 def test_another_is_at_it(log: Path) -> None:
     """Nobody waits: the line goes to the file that is about to be the older."""
     fill(log)
