@@ -27,8 +27,11 @@ _LONGEST: Final = 1 << 12
 
 
 def note(request: Request, reply: Reply) -> None:
-    """Keep the error that is the reply's, if the attachment has a record."""
-    if request.command not in COMMANDS or request.var(DELEGATED):
+    """Keep the error that is the reply's, if the attachment has a record, and somebody waits for the reply.
+
+    If nobody does, another command may have been sent, and answered, since.
+    """
+    if request.command not in COMMANDS or request.var(DELEGATED) or request.abandoned():
         return
     with suppress(CniError, OSError, ValueError, TypeError, KeyError):  # the command has ended as it has
         where = location(spec.configuration(request))

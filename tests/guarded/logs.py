@@ -38,7 +38,8 @@ GUARDS = (
         ("trusted", "    trust.refuse_unless_ours(os.path.dirname(entry.error_file))\n", ""),
         ("short", "str(document[name])[:_LONGEST]", "str(document[name])"),
         ("attached", ' and not (request.command == "ADD" and _is_complete(entry)):', ":"),
-        ("no-delegate", " or request.var(DELEGATED):", ":"),
+        ("no-delegate", " or request.var(DELEGATED) or", " or"),
+        ("abandoned", " or request.abandoned():", ":", "netns/test_abandoned.py"),
         ("members", "body if body and body.keys() >=", "body if body or body.keys() >="),
     ),
 )

@@ -50,6 +50,7 @@ def test_no_cni_command_pays_for_hpn_node(tmp_path: Path, program: str, command:
     packages = {name.partition(".")[0] for name in imported}
     others = {"node", "h2", "hpack", "hyperframe", "google", "yaml", "h11", "prometheus_client", "rich"}
     assert packages & others == set()
+    assert "cni.state.log_file" not in imported, "a network without a log"
 
 
 def _timed(stderr: bytes) -> set[str]:
