@@ -70,6 +70,11 @@ def links_over(inside: Rtnl, lower: int, *more: bytes) -> list[Link]:
     return _links(inside, IFLA_LINK, u32(lower), *more)
 
 
+def links_over_others(inside: Rtnl, *more: bytes) -> list[Link]:
+    """The links whose lower device is in another namespace.  Raises OSError."""
+    return [link for link in map(parse_link, _dump_links(inside, *more)) if link.parent_nsid is not None]
+
+
 def links_of_device(inside: Rtnl, device: str, *more: bytes) -> list[Link]:
     """The links of the hardware with this bus address.  Raises OSError."""
     return _links(inside, IFLA_PARENT_DEV_NAME, text(device), *more)

@@ -15,7 +15,7 @@ from cni.kernel.rtnl import Rtnl
 from cni.protocol.errors import CniError
 from cni.state import journal
 from node.model import Settings
-from node.provision import found, users
+from node.provision import found, over, users
 from node.provision.difference import AFTER, difference, in_use
 from node.provision.matching import Seen, seen
 from node.provision.model import (
@@ -154,7 +154,8 @@ def _while_free(pf: Pf, vfs: Sequence[Vf]) -> Iterator[Rtnl]:
             raise Left(f"refused, {why}; choose another PF")
         if user := users.user(pf.device.id, attached):
             raise Left(f"{user} has the PF; delete that, {AFTER}")
-        if why := in_use([found.with_users(one, attached, host) for one in vfs]):
+        above = over.of_pods(host)
+        if why := in_use([found.with_users(one, attached, host, above) for one in vfs]):
             raise Left(why)
         yield host
 

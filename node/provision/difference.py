@@ -176,6 +176,9 @@ def _mtu(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
         yield Refusal(f"{said} takes {pf.most_mtu} at most; write that or less")
     elif why := in_use(pf.vfs):
         yield Refusal(f"{said} has {pf.mtu}, and another MTU may interrupt its VFs, but {why}")
+    elif pf.over:
+        why = "a smaller MTU becomes that one's too, and any other may interrupt it"
+        yield Refusal(f"{said} has {pf.mtu}, and is the master of {pf.over}: {why}; delete that, {AFTER}")
     else:
         yield SetMtu(pf, rule.mtu)
 

@@ -1,8 +1,9 @@
 """What is: the PFs that rules are for, with their VFs, and how RDMA devices know namespaces.  Changes nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ from cni.kernel.rtnl import Rtnl
 from cni.state.record import Record
 from node import inventory, reserved
 from node.model import Device, Kind, PfRule
-from node.provision import users
+from node.provision import over, users
 from node.provision.difference import difference
 from node.provision.matching import matching
 from node.provision.model import OPTION_FILE, Pf, State, Vf
@@ -29,7 +30,8 @@ def state(rules: Sequence[PfRule]) -> State:
     # Only a running daemon remembers the names of interfaces that pods have, and writes them down.
     devices = matching(rules, inventory.devices(memory=inventory.MEMORY)) if rules else ()
     with rtnl.open_in() as host:
-        pfs = tuple(_pf(device, rules, attached, host) for device in devices)
+        above = cache(lambda: over.of_pods(host))
+        pfs = tuple(_with_users(_pf(device, attached, host), rules, attached, host, above) for device in devices)
     option = ""
     with suppress(OSError):
         option = Path(OPTION_FILE).read_text(errors="replace")
@@ -49,25 +51,33 @@ def path(address: str) -> str:
     return f"{sysfs.SYS}/bus/pci/devices/{address}"
 
 
-def _pf(device: Device, rules: Sequence[PfRule], attached: Mapping[str, Record], host: Rtnl) -> Pf:
+def _pf(device: Device, attached: Mapping[str, Record], host: Rtnl) -> Pf:
     user = users.user(device.id, attached)
     told, known = _of_netdev(device, host)
     guids = sysfs.guids(device.id)
     vfs = [
         _vf(address, number, told.get(number), attached, host) for number, address in enumerate(sysfs.vfs(device.id))
     ]
-    pf = replace(
+    return replace(
         known, device=device, total_vfs=count(device.id), vfs=tuple(vfs), guid=guids[1] if guids else "", user=user
     )
-    # What the host needs takes long to find out, and counts only where something is to be changed.
+
+
+def _with_users(
+    pf: Pf, rules: Sequence[PfRule], attached: Mapping[str, Record], host: Rtnl, above: Callable[[], Mapping[int, str]]
+) -> Pf:
+    """The PF with what it and its VFs are needed for.  That takes long to find out, and counts only where something is
+    to be changed."""
     if not difference(rules, None, State((pf,))).changes:
         return pf
-    return replace(pf, vfs=tuple(with_users(one, attached, host) for one in vfs))
+    links = [link for name in pf.device.netdevs if (link := host.link(name))]
+    whose = next((above()[link.index] for link in links if link.index in above()), "")
+    return replace(pf, over=whose, vfs=tuple(with_users(one, attached, host, above()) for one in pf.vfs))
 
 
-def with_users(one: Vf, attached: Mapping[str, Record], host: Rtnl) -> Vf:
-    """A VF with who has it at this moment, and what the host needs it for."""
-    return replace(one, user=users.user(one.address, attached), needed=users.needed(one.address, host))
+def with_users(one: Vf, attached: Mapping[str, Record], host: Rtnl, above: Mapping[int, str]) -> Vf:
+    """A VF with who has it at this moment, and what the host and pods need it for; ``above`` is that of over.py."""
+    return replace(one, user=users.user(one.address, attached), needed=users.needed(one.address, host, above))
 
 
 def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], Pf]:

@@ -20,7 +20,8 @@ class Vf:
       knows.
     - ``trust``: None where the PF does not say; ``has_guids``: None for Ethernet.
     - ``user``: which pod or process has it, in words; empty for none.
-    - ``needed``: what the host has it for, in words; empty for nothing, or where nothing would be changed.
+    - ``needed``: what the host or a pod needs its interface for, in words; empty for nothing, or where nothing would be
+      changed.
     """
 
     address: str
@@ -45,6 +46,8 @@ class Pf:
     - ``mtu``, ``most_mtu``: of its interface; 0 where that is not on the host, or has no limit.
     - ``guid``: its port's GUID, "00:11:22:33:44:55:66:77"; empty where it has none.
     - ``user``: as of a VF.
+    - ``over``: whose an interface is over its own, as a pod's macvlan; empty for none, or where nothing would be
+      changed.
     """
 
     device: Device
@@ -54,6 +57,7 @@ class Pf:
     most_mtu: int = 0
     guid: str = ""
     user: str = ""
+    over: str = ""
 
     @property
     def title(self) -> str:

@@ -56,13 +56,18 @@ def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, v
     return f"a process that may use it by {driver}" if driver in sysfs.UIO else ""
 
 
-def needed(address: str, host: Rtnl) -> str:
-    """What the host needs a function's interface for, in words; empty for nothing."""
+def needed(address: str, host: Rtnl, above: Mapping[int, str]) -> str:
+    """What the host or a pod needs a function's interface for, in words; empty for nothing.
+
+    ``above``: what pods have over the host's interfaces (over.py).
+    """
     # It imports pyroute2, for what is hardly ever asked.
     from cni.kinds import needed as refusing  # noqa: PLC0415
 
     for name in sysfs.names(f"{sysfs.SYS}/bus/pci/devices/{address}/net"):
         link = host.link(name)
+        if link and link.index in above:
+            return f"{name!r} is the master of {above[link.index]}"
         try:
             if link:
                 refusing.refuse(link, address, Location("", JOURNAL, ""), host, other="remove the route first")

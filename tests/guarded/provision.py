@@ -17,6 +17,7 @@ GUARDS = [
             '    elif why := in_use(pf.vfs):\n        yield Refusal(f"{said} has {pf.mtu}',
             '    elif why := "":\n        yield Refusal(f"{said} has {pf.mtu}',
         ),
+        ("mtu-under-a-pods", "    elif pf.over:\n", "    elif False:\n", "netns/test_provision.py"),
         ("most-vfs", "    elif count > pf.total_vfs:", "    elif False:"),
         ("most-mtu", "    elif pf.most_mtu and rule.mtu > pf.most_mtu:", "    elif False:"),
         ("the-way-out", "    if pf.device.reserved:\n", "    if False:\n"),
@@ -42,7 +43,7 @@ GUARDS = [
     *of(
         "node/provision/found.py",
         "netns/test_provision.py",
-        ("what-the-host-needs", "tuple(with_users(one, attached, host) for one in vfs)", "tuple(vfs)"),
+        ("what-the-host-needs", "tuple(with_users(one, attached, host, above()) for one in pf.vfs)", "pf.vfs"),
         ("what-comes-home", "_mtu_at_home(attached.get(address))", "0"),
     ),
     *of(
@@ -55,7 +56,7 @@ GUARDS = [
         ("the-pf-again", "        if user := users.user(pf.device.id, attached):\n", '        if user := "":\n'),
         (
             "its-vfs-again",
-            "        if why := in_use([found.with_users(one, attached, host) for one in vfs]):\n",
+            "        if why := in_use([found.with_users(one, attached, host, above) for one in vfs]):\n",
             '        if why := "":\n',
         ),
     ),
@@ -87,6 +88,13 @@ GUARDS = [
         ("elsewhere", "    for state_dir in (JOURNAL, *places.state_dirs()[1:]):", "    for state_dir in (JOURNAL,):"),
         ("its-interface", """    if os.path.isdir(f"{path}/net") and""", "    if False and"),
         ("its-rdma-device", "    if set(sysfs.rdma_names(address, root)) -", "    if set() -"),
+    ),
+    *of(
+        "node/provision/over.py",
+        "netns/test_node_over.py",
+        ("of-the-hosts", "        if link.parent_nsid == number:\n", "        if True:\n"),
+        ("by-number", "    for number in nsid.numbers(host) - numbers:", "    for number in set():"),
+        ("by-path", "    for path in _paths(netns.inode(own)):", "    for path in ():"),
     ),
     *of(
         "node/provision/matching.py",

@@ -10,7 +10,7 @@ from typing import Any
 import pci
 import pytest
 from sysfs_tree import Tree
-from topology import Host, ip, until
+from topology import Host, Pod, ip, until
 
 from cni.kernel import sysfs
 from cni.protocol.spec import Key
@@ -172,3 +172,24 @@ def test_somebody_makes_vfs_meanwhile(host: Host, tree: Tree) -> None:
     """There are as many as the file asks for, so they stay."""
     report = meanwhile(host.state, settings(num_vfs=3), lambda: tree.pci("0000:3b:00.4", pf=PF, driver=""))
     assert (report.done, report.refused) == ((), ())
+
+
+def test_a_pods_macvlan_over_the_pf(host: Host, tree: Tree, pod: Pod) -> None:
+    """The kernel lowers its MTU with that of the PF."""
+    ip("link", "add", "link", "rail0", "name", "net1", "netns", pod.name, "type", "macvlan")
+    report = acting.apply(settings(mtu=1300))
+    (said,) = report.refused
+    assert f"{RAIL0} has 1500, and is the master of a macvlan in the namespace {pod.path}: a smaller MTU" in said
+    link = pod.link("net1")
+    assert (report.done, mtus("rail0"), link and link["mtu"]) == ((), [1500], 1500)
+    pod.ip("link", "delete", "net1")
+    assert acting.apply(settings(mtu=1300)).refused == ()
+    assert mtus("rail0") == [1300]
+
+
+def test_a_pods_macvlan_over_a_vf(host: Host, tree: Tree, pod: Pod) -> None:
+    ip("link", "add", "link", "vf0", "name", "net1", "netns", pod.name, "type", "macvlan")
+    said, *_ = acting.apply(settings(num_vfs=0)).refused
+    assert f"the host needs VFs: 'vf0' is the master of a macvlan in the namespace {pod.path}, then run" in said
+    assert acting.apply(settings(mtu=1500)).done == (f"{RAIL0}: mtu of VF 1 1400 -> 1500",)
+    assert mtus("vf0", "vf1") == [1400, 1500]

@@ -1,0 +1,106 @@
+"""What pods have over the host's interfaces, whoever made it."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from topology import Host, Pod, ip
+
+from cni.kernel import rtnl
+from cni.protocol.spec import Key
+from cni.state import journal, places
+from cni.state.pod import Identity
+from cni.state.record import Record
+from node.provision import over, users
+
+
+@pytest.fixture(autouse=True)
+def state(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "JOURNAL", host.state)
+
+
+def index(name: str) -> int:
+    (link,) = ip("link", "show", "dev", name)
+    return int(link["ifindex"])
+
+
+def found() -> dict[str, str]:
+    with rtnl.open_in() as host:
+        above = over.of_pods(host)
+    return {link["ifname"]: above[link["ifindex"]] for link in ip("link") if link["ifindex"] in above}
+
+
+def macvlan(netns: str, name: str = "net1", master: str = "rail0") -> None:
+    ip("link", "add", "link", master, "name", name, "netns", netns, "type", "macvlan")
+
+
+def test_none(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """What the host has over it itself is no pod's, nor what a pod has over its own or another pod's, whatever its
+    number."""
+    pod, other = make_pod(), make_pod()
+    ip("link", "add", "link", "rail0", "name", "own0", "type", "macvlan")
+    ip("link", "add", "veth0", "type", "veth", "peer", "name", "eth0", "netns", pod.name)
+    pod.ip("link", "add", "lower", "index", f"{index('rail0')}", "type", "bridge")
+    pod.ip("link", "add", "link", "lower", "name", "net1", "type", "macvlan")
+    pod.ip("link", "add", "link", "lower", "name", "net1", "netns", other.name, "type", "macvlan")
+    assert "rail0" not in found()
+
+
+def test_of_a_named_namespace(host: Host, pod: Pod) -> None:
+    macvlan(pod.name)
+    assert found() == {"rail0": f"a macvlan in the namespace {pod.path}"}
+
+
+def test_several(host: Host, pod: Pod) -> None:
+    for number in range(6):
+        macvlan(pod.name, f"net{number}")
+    said = f"a macvlan in the namespace {pod.path}"
+    assert found() == {"rail0": f"{'; '.join([said] * 4)} and 2 more"}
+
+
+def test_of_a_process(host: Host) -> None:
+    with subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdin
+            assert process.stdout
+            process.stdin.write(b"x\n")
+            process.stdin.flush()
+            process.stdout.readline()  # it is in its namespace
+            macvlan(f"{process.pid}")
+            assert found() == {"rail0": f"a macvlan in the namespace /proc/{process.pid}/ns/net"}
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("has_number", [True, False])
+def test_of_a_namespace_that_no_process_or_mount_has(host: Host, pod: Pod, has_number: bool) -> None:
+    """As all pods' are to a container that does not see the node's processes.  A veth that leads there gives it a
+    number, and without one nobody sees it."""
+    macvlan(pod.name)
+    if has_number:
+        ip("link", "add", "veth0", "type", "veth", "peer", "name", "eth0", "netns", pod.name)
+    held = os.open(pod.path, os.O_RDONLY)
+    try:
+        pod.gone()
+        numbers = [one["nsid"] for one in ip("netns", "list-id")]
+        said = f"a macvlan in the namespace {numbers[0]} of: ip netns list-id" if has_number else None
+        assert found().get("rail0") == said
+    finally:
+        os.close(held)
+
+
+def test_by_the_journal(host: Host, tmp_path: Path) -> None:
+    """The pod's namespace may be one that nobody can see."""
+    link = {"parent": index("rail0")}
+    record = Record("rails", Key("c1", "hpn0"), "/n", Identity(1, 1), kind="macvlan", link=link, config={}, pod="d/a")
+    elsewhere = tmp_path / "elsewhere-too"
+    with journal.lock(elsewhere, record.network, record.key) as entry:
+        places.note(elsewhere, record.network, record.key)
+        entry.save(record)
+    assert found() == {"rail0": record.whose}
+    host.rewrite(entry.path, boot="another")
+    assert found() == {}
+    host.rewrite(entry.path, boot=record.boot, link=link | {"in_container": True})
+    assert found() == {}
