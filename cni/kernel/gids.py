@@ -96,10 +96,10 @@ def _names(root: int, path: str) -> list[str]:
 
 
 def _text(root: int, path: str) -> str:
-    """A file's text without white space around it; empty where the kernel refuses to give it."""
+    """A file's text without white space around it, as a name is decoded; empty where the kernel refuses to give it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)
     try:
-        return os.read(fd, 4096).decode(errors="replace").strip()
+        return os.fsdecode(os.read(fd, 4096)).strip()
     except OSError:
         return ""
     finally:

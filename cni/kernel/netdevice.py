@@ -5,6 +5,7 @@ is a tenth of a DEL.  The ioctls read names and MACs under RCU and other locks (
 """
 
 import fcntl
+import os
 import socket
 import struct
 from typing import Final
@@ -25,4 +26,4 @@ def name_of(sock: socket.socket, index: int, mac: str) -> str:
         (address,) = _ADDRESS.unpack_from(fcntl.ioctl(sock, SIOCGIFHWADDR, _BY_NAME.pack(name)))
     except OSError:
         return ""
-    return name.rstrip(b"\0").decode(errors="replace") if address.hex(":") == mac else ""
+    return os.fsdecode(name.rstrip(b"\0")) if address.hex(":") == mac else ""

@@ -49,6 +49,14 @@ def sys(tmp_path: Path) -> Iterator[Sys]:
     os.close(sys.root)
 
 
+def test_an_interface_whose_name_is_no_text(sys: Sys) -> None:
+    """It is that of rtnetlink and of directories."""
+    sys.put(2, V6)
+    (sys.port / "gid_attrs/ndevs/2").write_bytes(b"\xff\n")
+    (table,) = tables(sys.root, "mlx5_0")
+    assert [entry.netdev for entry in table.entries] == [os.fsdecode(b"\xff")]
+
+
 def test_tables(sys: Sys) -> None:
     sys.put(2, gids.gid(V4), V1)
     sys.put(5, V6)
