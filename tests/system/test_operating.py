@@ -2,14 +2,17 @@
 
 import json
 import os
+import shlex
 import subprocess
 import time
+from contextlib import ExitStack
 from typing import Any
 
 from system.agents import conf
 from system.machine import RANGES, Machine, fabric, ours
 
 MOMENTS = 60
+ROUNDS = 10
 
 
 def hpn(machine: Machine, command: str, *words: str, status: int = 0) -> str:
@@ -79,3 +82,40 @@ def test_a_killed_add(machine: Machine) -> None:
         assert len(machine.records()) == 2, moment
     assert [a["state"] for a in told(machine, "check")] == ["ok"]
     assert machine.node.run(argv, machine.command("DEL", living), network).returncode == 0
+
+
+def test_adds_beside_repairs(machine: Machine) -> None:
+    """Two that repair again and again never touch what is being attached, stands, or is being detached."""
+    machine.network(ours())
+    pods = [machine.pod(), machine.pod()]
+    repair = [
+        str(machine.tools.hpn),
+        "repair",
+        "--state-dir",
+        str(machine.state),
+        "--data-dir",
+        str(machine.scratch / "no"),
+    ]
+    loop = f"while test -e {machine.scratch}/go; do {shlex.join(repair)} || exit 1; done"
+    (machine.scratch / "go").touch()
+    with ExitStack() as stack:
+        loops = [
+            stack.enter_context(
+                subprocess.Popen(machine.node.command("sh", "-c", loop), stdout=subprocess.PIPE, text=True)
+            )
+            for _ in range(2)
+        ]
+        try:
+            for _ in range(ROUNDS):
+                for pod in pods:
+                    machine.ok("add", pod)
+                for pod in pods:
+                    machine.ok("check", pod)
+                    machine.ok("del", pod)
+        finally:
+            (machine.scratch / "go").unlink()
+        said = [process.communicate(timeout=60)[0] for process in loops]
+    assert [process.returncode for process in loops] == [0, 0], said
+    assert {line for text in said for line in text.splitlines()} == {
+        "nothing is half-done, and nothing is left of the dead"
+    }
