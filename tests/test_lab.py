@@ -58,7 +58,7 @@ BOOTS = {
             "tests/netns/test_node_uplinks.py::test_vrf",
         ),
     ),
-    "hpn node": ((), ("tests/lab/test_node.py", "tests/lab/test_provision.py")),
+    "hpn node": ((), tuple(f"tests/lab/test_{name}.py" for name in ("node", "provision", "doctor"))),
     "InfiniBand": (
         (),
         tuple(

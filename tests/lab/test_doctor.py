@@ -1,0 +1,134 @@
+"""hpn doctor with real devices, kernel and processes: each finding is brought about, and gone after its remedy."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guest.machine import Guest, rdma, set_mode
+from guest.node import NAME, PF, pci
+from topology import Pod, ip, until
+
+from ctl.doctor import report
+from ctl.doctor.facts import facts
+from ctl.doctor.model import Finding, Severity
+
+NODE = "resources: [{{name: example.com/rail0, kind: vf, selectors: {{pfNames: [rail0]}}}}]\npfs: [{rule}]\n"
+
+
+@pytest.fixture
+def root(guest: Guest) -> Path:
+    """The guest, with directories of the test's own for configuration and state."""
+    root = guest.tmp_path / "root"
+    for name in ("etc/hpn", "etc/cni/net.d", "opt/cni/bin", "run"):
+        (root / name).mkdir(parents=True)
+    for name in ("sys", "proc", "dev"):
+        (root / name).symlink_to(f"/{name}")
+    shutil.copy("/bin/true", root / "opt/cni/bin/hpn")
+    return root
+
+
+def found(root: Path) -> dict[str, Finding]:
+    """The findings but for the notes, by their ids."""
+    findings = [(name, one) for name, one in all_of(root) if one.severity is not Severity.NOTE]
+    assert len({name for name, _ in findings}) == len(findings), findings
+    return dict(findings)
+
+
+def all_of(root: Path) -> list[tuple[str, Finding]]:
+    """In this process: in the guest a program takes seconds to start."""
+    return report.findings(facts(root, "", ""))
+
+
+@contextmanager
+def process(path: Path, *words: str, memlock: int = -1) -> Iterator[None]:
+    """A program of that name, which may lock so many bytes."""
+    shutil.copy("/bin/sleep", path)
+    limit = f"--memlock={memlock if memlock >= 0 else 'unlimited'}"
+    with subprocess.Popen(["prlimit", limit, path, "inf", *words]) as running:
+        try:
+            until(lambda: Path(f"/proc/{running.pid}/comm").read_text() == f"{path.name}\n", 60)
+            yield
+        finally:
+            running.kill()
+
+
+def test_nothing_is_wrong(root: Path) -> None:
+    assert found(root) == {}
+
+
+def test_rdma_mode(root: Path) -> None:
+    """Its remedy, as it stands there."""
+    plugin: dict[str, Any] = {"type": "hpn", "pf": PF, "rdma": {"mode": "shared"}}
+    conf = {"cniVersion": "1.0.0", "name": "rail0", "plugins": [plugin]}
+    (root / "etc/cni/net.d/10-rail0.conflist").write_text(json.dumps(conf))
+    one = found(root)["rdma-mode"]
+    assert "netns_mode says that RDMA is in exclusive mode" in one.evidence
+    assert rdma("system", "show") == ["netns exclusive copy-on-fork on"]
+    command = one.remedy.partition(",")[0].split()
+    assert command == ["rdma", "system", "set", "netns", "shared"]
+    try:
+        subprocess.run(command, check=True)
+        assert "rdma-mode" not in found(root)
+    finally:
+        set_mode("exclusive")
+
+
+def test_what_the_file_asks_for(root: Path) -> None:
+    (root / "etc/hpn/node.yaml").write_text(NODE.format(rule="{selectors: {ifNames: [rail0]}, mtu: 2000}"))
+    one = found(root)["node-not-as-asked"]
+    assert "net/rail0/mtu: 1500, asked for is mtu 2000, says" in one.evidence
+    try:
+        ip("link", "set", PF, "mtu", "2000")
+        assert set(found(root)) == {"mtu-differs"}
+        ip("link", "set", "rail1", "mtu", "2000")
+        assert found(root) == {}
+    finally:
+        for name in (PF, "rail1"):
+            ip("link", "set", name, "mtu", "1500")
+
+
+def test_memory_that_may_not_be_locked(root: Path, tmp_path: Path) -> None:
+    with process(tmp_path / "containerd", memlock=1 << 23):
+        one = found(root)["memlock"]
+        assert "limits of containerd: Max locked memory is 8388608 bytes" in one.evidence
+    with process(tmp_path / "containerd"):
+        assert found(root) == {}
+
+
+def test_irqbalance(root: Path, tmp_path: Path) -> None:
+    with process(tmp_path / "irqbalance"):
+        one = found(root)["irqbalance"]
+        assert pci(PF) in one.evidence
+        bans = [word for word in one.remedy.split() if word.startswith("--ban")]
+    assert sorted(bans) == ["--banmod=igb", "--banmod=igbvf"]
+
+
+def test_a_vf_elsewhere(root: Path, pod: Pod) -> None:
+    def elsewhere() -> list[str]:
+        return [one.evidence for name, one in all_of(root) if name == "vf-elsewhere"]
+
+    assert elsewhere() == []
+    address = pci(NAME)
+    ip("link", "set", NAME, "netns", pod.name)
+    (evidence,) = elsewhere()
+    assert address in evidence
+    pod.run("ip", "link", "set", NAME, "netns", "1").check_returncode()
+    assert elsewhere() == []
+
+
+def test_a_namespace_has_the_hosts_filter(root: Path) -> None:
+    """What rp-filter goes by: a namespace that is made later is as strict as the host."""
+    sysctl = "net.ipv4.conf.default.rp_filter"
+    before = subprocess.check_output(["sysctl", "-n", sysctl], text=True).strip()
+    try:
+        for value in ("1", "0"):
+            subprocess.run(["sysctl", "-q", "-w", f"{sysctl}={value}"], check=True)
+            inside = subprocess.check_output(["unshare", "-n", "sysctl", "-n", sysctl], text=True)
+            assert inside == f"{value}\n"
+    finally:
+        subprocess.run(["sysctl", "-q", "-w", f"{sysctl}={before}"], check=True)
