@@ -50,6 +50,7 @@ def offered(hpn: Path, *words: str, **env: str) -> list[str]:
         (["list", "--"], {"--help", "--json", "--state-dir"}),
         (["check", "--"], {"--help", "--json", "--state-dir"}),
         (["repair", "--d"], {"--data-dir", "--dry-run"}),
+        (["hints", "--fo"], {"--for", "--form"}),
         (["agent", "--"], {"--socket"}),
         (["node", "--conf"], {"--config", "--config-file"}),
         (["version", "--"], {"--licenses"}),
