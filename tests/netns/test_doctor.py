@@ -5,12 +5,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from disks import filled, mounted
 from topology import Host, Pod
+
+from cni.protocol.spec import Key
+from cni.state import journal
 
 ROOT = Path(__file__).parents[2]
 RANGE = {"subnet": "10.56.0.0/24", "rangeStart": "10.56.0.2", "rangeEnd": "10.56.0.11"}
@@ -53,10 +57,29 @@ def test_the_dead(host: Host, root: Path, make_pod: Callable[[], Pod]) -> None:
     dead.gone()
     ((name, (one,)),) = found(root).items()
     assert (name, dead.name in one["evidence"], one["remedy"]) == ("attachment-dead", True, "hpn gc")
-    argv = [sys.executable, "-m", "ctl", *one["remedy"].split()[1:], "--state-dir", str(host.state)]
-    subprocess.run(argv, check=True, capture_output=True, cwd=ROOT)
+    remedied(one, host)
     assert found(root) == {}
     host.ok("DEL", living, conf(host))
+
+
+def test_the_half_attached(host: Host, root: Path, pod: Pod) -> None:
+    """As an ADD that was killed before its last step, and of which nobody has sent the DEL."""
+    host.ok("ADD", pod, conf(host))
+    key = Key(pod.name, "hpn0")
+    with journal.lock(host.state, "rail0", key) as entry:
+        record = entry.load()
+        assert record
+        entry.save(replace(record, complete=False, time="2026-01-02T03:04:05.678+00:00"))
+    ((name, (one,)),) = found(root).items()
+    assert (name, pod.name in one["evidence"], one["remedy"]) == ("attachment-incomplete", True, "hpn repair")
+    remedied(one, host)
+    assert (found(root), pod.links()) == ({}, set())
+
+
+def remedied(one: dict[str, str], host: Host) -> None:
+    """Type the remedy, a command of hpn's."""
+    argv = [sys.executable, "-m", "ctl", *one["remedy"].split()[1:], "--state-dir", str(host.state)]
+    subprocess.run(argv, check=True, capture_output=True, cwd=ROOT)
 
 
 def test_a_pool(host: Host, root: Path, make_pod: Callable[[], Pod]) -> None:

@@ -44,14 +44,18 @@ def attachment_incomplete(facts: Facts) -> Iterator[Finding]:
     for one in facts.kept.attachments:
         if one.alive and not one.complete and one.age > _UNDER_WAY:
             evidence = f"{one.file}: {one.whose}: begun {one.age / 60:.0f} minutes ago, and not complete"
-            yield Finding(Severity.WARNING, evidence, "delete the pod; if it is gone for kubelet: hpn gc")
+            yield Finding(Severity.WARNING, evidence, "hpn repair")
 
 
 def attachment_stranded(facts: Facts) -> Iterator[Finding]:
     """A pod's interface is detached, and its IPAM plugin would not take its addresses back."""
     for one in facts.kept.stranded:
         evidence = f"{one.file}: {one.whose}: {one.trouble}"
-        yield Finding(Severity.WARNING, evidence, f"release the addresses in that IPAM by hand, then: rm {one.file}")
+        yield Finding(
+            Severity.WARNING,
+            evidence,
+            f"hpn repair, which asks once more; else release them there by hand, then: rm {one.file}",
+        )
 
 
 def pool_nearly_full(facts: Facts) -> Iterator[Finding]:
