@@ -41,6 +41,7 @@ BOOTS = {
             "tests/lab/test_pages.py",
             "tests/lab/test_kinds.py",
             "tests/lab/test_steering.py",
+            "tests/lab/test_devices_shown.py",
             "tests/netns/test_ipvlan.py",
             "tests/netns/test_kinds.py",
             "tests/netns/test_pages.py::test_transcript[reference.md#ipvlan]",
@@ -63,7 +64,7 @@ BOOTS = {
         (),
         tuple(
             f"tests/lab/infiniband/test_{name}.py"
-            for name in ("vf", "guids", "gone", "node_devices", "node", "provision")
+            for name in ("vf", "guids", "gone", "node_devices", "node", "provision", "devices_shown")
         ),
     ),
     "IPoIB": ((), ("tests/lab/infiniband/test_ipoib.py", "tests/lab/infiniband/test_ipoib_gone.py")),
@@ -76,7 +77,7 @@ BOOTS = {
     ),
     "soft-RoCE": (
         ("--kernel", "trixie", "--rdma", "shared", "--vfs", "1"),
-        ("tests/lab/shared/test_rxe.py", "tests/lab/shared/test_node_devices.py"),
+        tuple(f"tests/lab/shared/test_{name}.py" for name in ("rxe", "node_devices", "devices_shown")),
     ),
     "soft-RoCE without namespaces": (
         ("--rdma", "shared", "--pfs", "1", "--vfs", "1"),

@@ -89,7 +89,7 @@ class Shell:
     def hpn(self, words: list[str]) -> str:
         leases = ["--data-dir", f"{self.host.state}/ipam"]
         journal = ["--state-dir", str(self.host.state)]
-        of_journal = dict.fromkeys(("list", "inspect", "check", "hints"), journal)
+        of_journal = dict.fromkeys(("list", "inspect", "check", "hints", "devices"), journal)
         both = dict.fromkeys(("gc", "repair"), journal + leases)
         self.capsys.readouterr()
         ctl.main(["hpn", *words, *{**of_journal, **both}.get(words[0], leases)])

@@ -25,7 +25,8 @@
  *	echo > /sys/module/testhca/parameters/fatal
  *
  * has devlink say that the firmware of that PCI function has failed, as mlx5
- * does, and that it was recovered.
+ * does, and that it was recovered.  Meanwhile the function has a switch, with
+ * a mode and nothing else.
  */
 #include <linux/auxiliary_bus.h>
 #include <linux/etherdevice.h>
@@ -423,7 +424,25 @@ static const struct kernel_param_ops sf_param_ops = { .set = sf_set };
 
 module_param_cb(sf, &sf_param_ops, NULL, 0200);
 
-static const struct devlink_ops fatal_devlink_ops = {};
+static u16 switch_mode;
+
+static int switch_mode_get(struct devlink *devlink, u16 *mode)
+{
+	*mode = switch_mode;
+	return 0;
+}
+
+static int switch_mode_set(struct devlink *devlink, u16 mode,
+			   struct netlink_ext_ack *extack)
+{
+	switch_mode = mode;
+	return 0;
+}
+
+static const struct devlink_ops fatal_devlink_ops = {
+	.eswitch_mode_get = switch_mode_get,
+	.eswitch_mode_set = switch_mode_set,
+};
 
 static const struct devlink_health_reporter_ops fatal_reporter_ops = {
 	.name = "fw_fatal",
