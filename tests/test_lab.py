@@ -72,7 +72,7 @@ BOOTS = {
         (),
         tuple(
             f"tests/lab/test_{name}.py"
-            for name in ("failures", "elsewhere", "contention", "transaction", "hostile_pod")
+            for name in ("failures", "elsewhere", "contention", "transaction", "hostile_pod", "repair")
         ),
     ),
     "soft-RoCE": (
