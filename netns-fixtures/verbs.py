@@ -44,11 +44,12 @@ def ibv_rc_pingpong(server: End, client: End) -> str:
     return _between(command(server), [*command(client), server.address], listening=server.inside("ss", "-Hltn"))
 
 
-def ib_write_bw(server: End, client: End) -> str:
-    """What the client says of 100 writes of 64 KiB."""
+def ib_write_bw(server: End, client: End, mtu: int = 1024) -> str:
+    """What the client says of 100 writes of 64 KiB, in packets that carry ``mtu`` bytes."""
 
     def command(end: End) -> list[str]:
-        return end.inside("ib_write_bw", "-d", end.device, "-x", str(end.gid_index), "-s", "65536", "-n", "100", "-F")
+        words = ("-d", end.device, "-x", str(end.gid_index), "-s", "65536", "-n", "100", "-m", str(mtu), "-F")
+        return end.inside("ib_write_bw", *words)
 
     return _between(command(server), [*command(client), server.address], listening=server.inside("ss", "-Hltn"))
 

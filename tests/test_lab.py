@@ -77,7 +77,7 @@ BOOTS = {
     ),
     "soft-RoCE": (
         ("--kernel", "trixie", "--rdma", "shared", "--vfs", "1"),
-        tuple(f"tests/lab/shared/test_{name}.py" for name in ("rxe", "node_devices", "devices_shown")),
+        tuple(f"tests/lab/shared/test_{name}.py" for name in ("rxe", "node_devices", "devices_shown", "top")),
     ),
     "soft-RoCE without namespaces": (
         ("--rdma", "shared", "--pfs", "1", "--vfs", "1"),

@@ -2,7 +2,7 @@
 gives them.
 
 Octets are in one of three places.  ``counters/port_*_data`` counts words of four octets (InfiniBand 16.1.3.5), on mlx5
-also for RoCE and per VF.  Other drivers count octets in hw_counters.  soft-RoCE counts none.  Then the interface below
+also for RoCE and per VF.  Other drivers count octets in hw_counters.  soft-RoCE of older kernels counts none.  Then the interface below
 it says how much it carried, and that is more than RDMA where it carries anything else.
 """
 
@@ -21,6 +21,7 @@ _BYTES: Final = (
     (("rx_bytes_cnt", "tx_bytes_cnt"), 1),  # erdma, in the kernel
     (("hw_rx_bytes_cnt", "hw_tx_bytes_cnt"), 1),  # erdma, the vendor's
     (("rx_bytes", "tx_bytes"), 1),  # bnxt_re, efa
+    (("rcvd_bytes", "sent_bytes"), 1),  # rxe of new kernels
 )
 _PACKETS: Final = (
     ("port_rcv_packets", "port_xmit_packets"),

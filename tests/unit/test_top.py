@@ -36,6 +36,8 @@ DRIVERS: dict[str, tuple[dict[str, dict[str, int | str]], tuple[int, int, int, i
         {"hw_counters": {"hw_rx_bytes_cnt": 40, "hw_tx_bytes_cnt": 80, "hw_rx_packets_cnt": 3, "hw_tx_packets_cnt": 4}},
         (40, 80, 3, 4)),
     "bnxt_re": ({"hw_counters": {"rx_bytes": 40, "tx_bytes": 80, "rx_pkts": 3, "tx_pkts": 4}}, (40, 80, 3, 4)),
+    "rxe of a new kernel": (
+        {"hw_counters": {"rcvd_bytes": 40, "sent_bytes": 80, "rcvd_pkts": 3, "sent_pkts": 4}}, (40, 80, 3, 4)),
     "one whose port has no PMA": (
         {"counters": {"port_rcv_data": "N/A (no PMA)", "port_xmit_data": "N/A (no PMA)"},
          "hw_counters": {"rx_bytes": 40, "tx_bytes": 80}}, (40, 80, 0, 0)),
