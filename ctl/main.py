@@ -84,7 +84,7 @@ def main(argv: Sequence[str], file: str = "", build: str = "") -> int:
             return _licenses() if words else _version()
         case [command, *words] if command in COMMANDS:
             # Only these have to know which file it is, and of which build.
-            more = (file, build) if command in ("doctor", "install") else ()
+            more = (file, build) if command in ("doctor", "install", "report") else ()
             return _print(command, lambda: import_module(COMMANDS[command]).answer(words, *more))
         case _:
             sys.stderr.write(f"hpn: {' '.join(argv[1:])!r} is not a command; see: hpn help\n")

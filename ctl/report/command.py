@@ -21,19 +21,20 @@ Exit status: 0; 1 if the file cannot be written, or is there already; 2 for wron
 """
 
 
-def answer(words: Sequence[str]) -> tuple[str, int]:
-    """Write the page; what is printed, and the exit status.  Raises IoFailure, and SystemExit for wrong options."""
+def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
+    """Write the page; what is printed, and the exit status.  ``file`` is the program that runs now, ``build`` its version.
+    Raises IoFailure, and SystemExit for wrong options."""
     parser = argparse.ArgumentParser(
         prog="hpn report", description="Write all that is known of this node as one HTML page.", epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("file", type=Path, metavar="FILE.html", help="is made, and must not be there yet")
-    file = parser.parse_args(words).file
-    told = {part: ask(part) for part in progress(tuple(PARTS), "Asking")}
+    target = parser.parse_args(words).file
+    told = {part: ask(part, file, build) for part in progress(tuple(PARTS), "Asking")}
     name = platform.node()
     about = (time.strftime("%Y-%m-%d %H:%M:%S %z"), f"Linux {platform.release()} on {platform.machine()}")
-    _write(file, page(f"hpn: {name}", about, told))
-    return f"{file}: {len(told)} parts\n", 0
+    _write(target, page(f"hpn: {name}", about, told))
+    return f"{target}: {len(told)} parts\n", 0
 
 
 def _write(file: Path, text: str) -> None:

@@ -27,11 +27,13 @@ class Told:
     trouble: str = ""
 
 
-def ask(part: str) -> Told:
-    """What the command of a part says."""
+def ask(part: str, file: str, build: str) -> Told:
+    """What the command of a part says; ``file`` and ``build`` are of the program that runs now."""
     command, module, words = PARTS[part]
     try:
-        text, _ = import_module(module).answer(words)
+        # Only one of them compares this program with what is installed.
+        more = (file, build) if part == "findings" else ()
+        text, _ = import_module(module).answer(words, *more)
         return Told(command, json.loads(text))
     except (CniError, OSError) as e:
         return Told(command, {}, str(e))

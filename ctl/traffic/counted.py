@@ -2,8 +2,8 @@
 gives them.
 
 Octets are in one of three places.  ``counters/port_*_data`` counts words of four octets (InfiniBand 16.1.3.5), on mlx5
-also for RoCE and per VF.  Other drivers count octets in hw_counters.  soft-RoCE of older kernels counts none.  Then the interface below
-it says how much it carried, and that is more than RDMA where it carries anything else.
+also for RoCE and per VF.  Other drivers count octets in hw_counters.  soft-RoCE of older kernels counts none.  Then the
+interface below it says how much it carried, and that is more than RDMA where it carries anything else.
 """
 
 import re
