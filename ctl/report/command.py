@@ -22,8 +22,8 @@ Exit status: 0; 1 if the file cannot be written, or is there already; 2 for wron
 
 
 def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
-    """Write the page; what is printed, and the exit status.  ``file`` is the program that runs now, ``build`` its version.
-    Raises IoFailure, and SystemExit for wrong options."""
+    """Write the page; what is printed, and the exit status.  ``file`` is the program that runs now, ``build`` its
+    version.  Raises IoFailure, and SystemExit for wrong options."""
     parser = argparse.ArgumentParser(
         prog="hpn report", description="Write all that is known of this node as one HTML page.", epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
