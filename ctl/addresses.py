@@ -1,7 +1,6 @@
 """hpn ipam: who has which address, and what an operator can do about it."""
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import gmtime, strftime
@@ -11,6 +10,7 @@ from cni.protocol.errors import CniError, combine
 from cni.protocol.location import IPAM_DIR
 from cni.protocol.spec import Json, Key
 from ctl import migrate
+from ctl.command_line import as_document
 from ctl.table import aligned
 from ipam import sandboxes, stores
 from ipam.inventory import STATES, networks, pools, state
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 def _show(options: argparse.Namespace) -> tuple[str, int]:
     found = networks(options.data_dir, sandboxes.gone, options.network)
     if options.json:
-        return _document({"dataDir": str(options.data_dir), "networks": [_described(one) for one in found]}), 0
+        return as_document({"dataDir": str(options.data_dir), "networks": [_described(one) for one in found]}), 0
     lines = [line for one in found for line in _pictured(one)]
     return "".join(f"{line}\n" for line in lines) or f"no address is held, says {options.data_dir}\n", 0
 
@@ -82,7 +82,7 @@ def _lease(options: argparse.Namespace) -> tuple[str, int]:
     ]
     wanted = [lease for lease in leases if not options.what or options.what in _names(lease)]
     if options.json:
-        return _document({"dataDir": str(options.data_dir), "leases": wanted}), 0 if wanted else 1
+        return as_document({"dataDir": str(options.data_dir), "leases": wanted}), 0 if wanted else 1
     blocks = ["".join(f"{name:12} {_words(_dated(name, value))}\n" for name, value in one.items()) for one in wanted]
     return "\n".join(blocks) or f"no lease of {options.what or 'anybody'} in {options.data_dir}\n", 0 if wanted else 1
 
@@ -213,7 +213,3 @@ def _words(value: object) -> str:
 def _dated(name: str, value: object) -> object:
     """The value, as a date if it is a time."""
     return strftime("%F %T", gmtime(value)) if name in _MOMENTS and isinstance(value, int) and value else value
-
-
-def _document(body: Json) -> str:
-    return json.dumps(body, indent=1) + "\n"

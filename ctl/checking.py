@@ -7,6 +7,7 @@ from cni.attachments import Found
 from cni.protocol.errors import CniError, KernelRefused
 from cni.protocol.spec import Json
 from ctl import chosen
+from ctl.command_line import as_document
 from ctl.screen import Table, progress, text
 from ipam import main as ipam
 
@@ -24,7 +25,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     status = 1 if any(a["wrong"] for a in checked) or (options.what and not checked) else 0
     if options.json:
         state_dirs = [str(state_dir) for state_dir in chosen.state_dirs(options)]
-        return chosen.document({"stateDirs": state_dirs, "attachments": checked}), status
+        return as_document({"stateDirs": state_dirs, "attachments": checked}), status
     if not checked:
         return text([chosen.nothing(options, options.what)]), status
     return text([Table(_COLUMNS, [_row(a) for a in checked])]), status

@@ -1,7 +1,6 @@
 """The attachments that a command is about: those that its words name, in the state directories that it looks in."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from cni.attachments import Found, find
 from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
 from cni.state import places
+from ctl.command_line import parser_for
 
 _WHAT = "a pod (name or namespace/name), container, interface, PCI address, network, MAC or address"
 
@@ -16,12 +16,7 @@ _WHAT = "a pod (name or namespace/name), container, interface, PCI address, netw
 def parser(command: str, about: str, example: str, *, what: str) -> argparse.ArgumentParser:
     """The command's options, with those that all of these commands have.  ``what`` is how often a word that names
     attachments may stand there, as argparse's nargs; empty for never."""
-    made = argparse.ArgumentParser(
-        prog=f"hpn {command}",
-        description=about,
-        epilog=f"example: {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = parser_for(command, about, f"example: {example}")
     if what:
         made.add_argument("what", nargs=what, default=[], metavar="WHAT", help=f"{_WHAT}; default: all")
     made.add_argument("--json", action="store_true", help="one JSON document")
@@ -55,11 +50,6 @@ def words_of(error: Exception) -> str:
     notes = "; ".join(getattr(error, "__notes__", ()))
     said = f"{getattr(error, 'msg', '') or getattr(error, 'strerror', '') or error}"
     return f"{said} ({notes})" if notes else said
-
-
-def document(body: Json) -> str:
-    """One JSON document for stdout."""
-    return json.dumps(body, indent=1) + "\n"
 
 
 def nothing(options: argparse.Namespace, what: Sequence[str]) -> str:

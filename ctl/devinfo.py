@@ -3,8 +3,6 @@
 /sys and RDMA netlink say it.  What only verbs say is left out, but where the driver is known (docs/devices.md).
 """
 
-import argparse
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -15,6 +13,7 @@ from typing import Final
 from cni.kernel import rdma_netlink, sysfs
 from cni.protocol.errors import LinkUnavailable
 from cni.protocol.spec import Json
+from ctl.command_line import as_document, parser_for
 from ctl.hardware import drivers, rdma
 from ctl.hardware.rdma import Gid, Hca, Port
 from ctl.screen import printable
@@ -52,7 +51,7 @@ _EXAMPLE: Final = "example: hpn devinfo -v -d mlx5_0"
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises LinkUnavailable, and SystemExit for wrong options."""
     about = "Show RDMA devices and their ports, as ibv_devinfo does."
-    parser = argparse.ArgumentParser(prog="hpn devinfo", description=about, epilog=_EXAMPLE)
+    parser = parser_for("devinfo", about, _EXAMPLE)
     parser.add_argument("-d", "--ib-dev", default="", metavar="DEVICE", help="this one; default: all")
     parser.add_argument("-v", "--verbose", action="store_true", help="more, as GIDs")
     parser.add_argument("--json", action="store_true", help="one JSON document")
@@ -60,7 +59,7 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     found = rdma.one_of(rdma.hcas(root), options.ib_dev)
     if options.json:
         document = {"devices": [_described(hca, root, verbose=options.verbose) for hca in found]}
-        return json.dumps(document, indent=1) + "\n", 0
+        return as_document(document), 0
     if not found:
         raise LinkUnavailable("there is no RDMA device in this network namespace; see: hpn devices")
     lines = [line for hca in found for line in _lines(hca, root, verbose=options.verbose)]

@@ -1,13 +1,12 @@
 """hpn gids: the GID tables of RDMA devices, as show_gids of mlnx-tools prints them."""
 
-import argparse
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from cni.kernel import sysfs
 from cni.protocol.spec import Json
+from ctl.command_line import as_document, parser_for
 from ctl.hardware import rdma
 from ctl.hardware.rdma import Gid
 from ctl.screen import printable
@@ -24,14 +23,14 @@ _EXAMPLE: Final = "example: hpn gids mlx5_0 1"
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises LinkUnavailable, and SystemExit for wrong options."""
     about = "Show the GIDs of RDMA devices, as show_gids does."
-    parser = argparse.ArgumentParser(prog="hpn gids", description=about, epilog=_EXAMPLE)
+    parser = parser_for("gids", about, _EXAMPLE)
     parser.add_argument("device", nargs="?", default="", help="an RDMA device, as mlx5_0; default: all")
     parser.add_argument("port", nargs="?", type=int, help="default: all")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options = parser.parse_args(words)
     found = list(_gids(root, options.device, options.port))
     if options.json:
-        return json.dumps({"gids": [_described(gid) for gid in found]}, indent=1) + "\n", 0
+        return as_document({"gids": [_described(gid) for gid in found]}), 0
     lines = [*_HEADER, *("\t".join(_row(gid)) for gid in found), f"n_gids_found={len(found)}"]
     return "".join(f"{line}\n" for line in lines), 0
 

@@ -11,6 +11,7 @@ from typing import Final
 from cni.attachments import WORDS, list_all
 from cni.protocol.spec import Json
 from ctl import chosen, details, given
+from ctl.command_line import as_document
 from ctl.screen import Table, text
 
 _COLUMNS: Final = (
@@ -38,7 +39,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
             "refused": [_without_words(a) for a in refused],
             "unattached": rest,
         }
-        return chosen.document(document), 0
+        return as_document(document), 0
     parts: list[Table | str] = [_table(attachments)] if attachments else []
     parts += [f"{_who(a)} of {a['network']}: {a['trouble']}" for a in attachments if "trouble" in a]
     parts += [
@@ -63,7 +64,7 @@ def _of_some(options: argparse.Namespace) -> tuple[str, int]:
     status = 0 if found else 1
     if options.json:
         state_dirs = [str(state_dir) for state_dir in chosen.state_dirs(options)]
-        return chosen.document({"stateDirs": state_dirs, "attachments": [_without_words(a) for a in known]}), status
+        return as_document({"stateDirs": state_dirs, "attachments": [_without_words(a) for a in known]}), status
     if not known:
         return text([chosen.nothing(options, options.what)]), status
     return text(["\n\n".join("\n".join(details.lines(one, a)) for one, a in zip(found, known, strict=True))]), status

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from cni.attachments import WORDS, Found, describe
 from cni.protocol.spec import Json
 from ctl import chosen
+from ctl.command_line import as_document
 from ctl.screen import Table, text
 
 _COLUMNS = ("POD", "IFNAME", "NETWORK", "DEVICE", "ADDRESS", "RDMA", "STATE")
@@ -18,7 +19,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     listed = [_listed(one) for one in chosen.chosen(options, [])]
     if options.json:
         state_dirs = [str(state_dir) for state_dir in chosen.state_dirs(options)]
-        return chosen.document({"stateDirs": state_dirs, "attachments": [_without_words(a) for a in listed]}), 0
+        return as_document({"stateDirs": state_dirs, "attachments": [_without_words(a) for a in listed]}), 0
     if not listed:
         return text([chosen.nothing(options, [])]), 0
     return text([Table(_COLUMNS, [_row(a) for a in listed])]), 0

@@ -12,6 +12,7 @@ from cni.repair import Task
 from cni.standing import UNREADABLE
 from ctl import chosen
 from ctl.collection import release_leases
+from ctl.command_line import as_document
 from ctl.screen import progress, text
 from ipam import main as ipam
 
@@ -39,7 +40,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
         dirs = [str(state_dir) for state_dir in state_dirs]
         steps = [{key: value for key, value in step.items() if key != WORDS} for step in done]
         body = {"stateDirs": dirs, "dryRun": options.dry_run, "steps": steps, "leases": leases, "problem": problem}
-        return chosen.document(body), status
+        return as_document(body), status
     lines = [
         *(line for step in done for line in (step[WORDS], *step["remarks"])),
         *leases,

@@ -1,7 +1,6 @@
 """hpn devices: the node's NICs, who has them, and what is near them."""
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from cni.kernel import sysfs
 from cni.protocol.errors import IoFailure, LinkUnavailable
 from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
+from ctl.command_line import as_document, parser_for
 from ctl.devices import ibdev2netdev, rows, stanza
 from ctl.hardware import functions
 from ctl.hardware.functions import Function, Node
@@ -32,16 +32,13 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
         there = ", ".join(one.device.id for one in node.functions) or "nothing"
         raise LinkUnavailable(f"no NIC here is called {options.device!r}; there is {there}")
     if options.json:
-        return json.dumps(_document(node, found), indent=1) + "\n", 0
+        return as_document(_document(node, found)), 0
     return text(_parts(node, found, options.verbose, root)), 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hpn devices",
-        description="Show the node's NICs with their VFs: who has them, their RDMA devices, the nearest GPUs.",
-        epilog="example: hpn devices -v rail0",
-    )
+    about = "Show the node's NICs with their VFs: who has them, their RDMA devices, the nearest GPUs."
+    parser = parser_for("devices", about, "example: hpn devices -v rail0")
     parser.add_argument(
         "device",
         nargs="?",

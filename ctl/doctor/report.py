@@ -1,12 +1,11 @@
 """hpn doctor: what is wrong with this node, and what mends it."""
 
-import argparse
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from ctl import screen
+from ctl.command_line import as_document, parser_for
 from ctl.doctor.checks import CHECKS
 from ctl.doctor.facts import facts
 from ctl.doctor.model import Facts, Finding, Severity
@@ -25,12 +24,8 @@ attachments are.  Exit status: 0; 1 if there is an error or a warning; 2 for wro
 def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
     """What the command prints, and its exit status; ``file`` is the program that runs now, ``build`` its version.
     Raises SystemExit for wrong options."""
-    parser = argparse.ArgumentParser(
-        prog="hpn doctor",
-        description="Say what is wrong with this node, and what mends it.  Nothing is changed.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "Say what is wrong with this node, and what mends it.  Nothing is changed."
+    parser = parser_for("doctor", about, _EXAMPLE)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--root", type=Path, default=Path("/"), help="where the node's files are; default /")
     options = parser.parse_args(words)
@@ -38,7 +33,7 @@ def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, 
     status = int(any(finding.severity is not Severity.NOTE for _, finding in found))
     if options.json:
         document = {"checks": list(CHECKS), "findings": [{"id": name, **vars(finding)} for name, finding in found]}
-        return json.dumps(document, indent=1) + "\n", status
+        return as_document(document), status
     return screen.text(_parts(found)), status
 
 

@@ -1,7 +1,6 @@
 """hpn hints: the environment that a pod's program should have, from what ADD made."""
 
 import argparse
-import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ from cni.protocol.errors import CheckFailed
 from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
 from cni.state import places
+from ctl.command_line import as_document, parser_for
 from ctl.hints import libraries, workload
 from ctl.hints.lines import FORMS, Line, Set, Unset, write
 
@@ -37,17 +37,13 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     about = workload.of(attachments, _look(attachments))
     lines = libraries.lines(options.library, about, options.nccl_version, template=options.template)
     if options.json:
-        return json.dumps(_document(options.library, attachments, lines), indent=1) + "\n", 0
+        return as_document(_document(options.library, attachments, lines)), 0
     return write(lines, options.form), 0
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="hpn hints",
-        description="Print the environment that a program in the pod should have (docs/hints.md).",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "Print the environment that a program in the pod should have (docs/hints.md)."
+    parser = parser_for("hints", about, _EXAMPLES)
     parser.add_argument("what", metavar="WHAT", help="a pod, namespace/pod, container id or its beginning, or a netns")
     parser.add_argument("--for", dest="library", choices=libraries.LIBRARIES, default="nccl", help="default nccl")
     parser.add_argument("--nccl-version", type=_release, metavar="2.N", help="which NCCL it is; default: any")

@@ -1,6 +1,5 @@
 """hpn report: all that is known of the node on one page, for a ticket."""
 
-import argparse
 import os
 import platform
 import time
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from cni.protocol.errors import IoFailure
+from ctl.command_line import parser_for
 from ctl.report.page import page
 from ctl.report.told import PARTS, ask
 from ctl.screen import progress
@@ -24,10 +24,7 @@ Exit status: 0; 1 if the file cannot be written, or is there already; 2 for wron
 def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
     """Write the page; what is printed, and the exit status.  ``file`` is the program that runs now, ``build`` its
     version.  Raises IoFailure, and SystemExit for wrong options."""
-    parser = argparse.ArgumentParser(
-        prog="hpn report", description="Write all that is known of this node as one HTML page.", epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = parser_for("report", "Write all that is known of this node as one HTML page.", _EXAMPLE)
     parser.add_argument("file", type=Path, metavar="FILE.html", help="is made, and must not be there yet")
     target = parser.parse_args(words).file
     told = {part: ask(part, file, build) for part in progress(tuple(PARTS), "Asking")}

@@ -13,6 +13,7 @@ from typing import Final
 
 from cni.kernel import sysfs
 from cni.protocol.errors import BadEnvironment
+from ctl.command_line import parser_for
 from ctl.screen import Alarm, Table, live, show, show_over
 from ctl.traffic import words as say
 from ctl.traffic.rates import Course, Rates, behind, between, sparkline
@@ -59,10 +60,7 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hpn top", description="Show RDMA traffic as it goes.", epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = parser_for("top", "Show RDMA traffic as it goes.", _EXAMPLE)
     parser.add_argument("what", nargs="*", metavar="DEVICE|POD", help="an RDMA device, or a pod (default: all)")
     parser.add_argument("-l", action="store_true", help="one device, a line for each sample, a summary at the end")
     parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="between samples; default 1")
