@@ -26,13 +26,18 @@ class Nic:
     colour: str
 
     @property
+    def below(self) -> list[Json]:
+        """Its VFs and scalable functions.  hpn devices says these, and the GPUs, of PFs only."""
+        return list(self.device.get("below", ()))
+
+    @property
     def high(self) -> int:
-        rows = -(-len(self.device["below"]) // _PER_ROW)
+        rows = -(-len(self.below) // _PER_ROW)
         return _NIC_HIGH + rows * _CELL + (6 if rows else 0)
 
     def cells(self) -> Iterator[tuple[Json, Point]]:
         """Its VFs and scalable functions, and where they are."""
-        for number, one in enumerate(self.device["below"]):
+        for number, one in enumerate(self.below):
             row, column = divmod(number, _PER_ROW)
             yield one, (_NIC_AT + 6 + column * _CELL, self.top + _NIC_HIGH + row * _CELL)
 
@@ -90,7 +95,7 @@ def _numa_nodes(nics: Sequence[Nic]) -> Iterator[str]:
 
 def _nic(nic: Nic) -> Iterator[str]:
     device = nic.device
-    for number, gpu in enumerate(device["gpus"][:2]):
+    for number, gpu in enumerate(device.get("gpus", ())[:2]):
         top = nic.top + number * 28
         yield _rect(_GPU_AT, top, _NIC_AT - _GPU_AT - 14, 24, "gpu")
         yield _text(_GPU_AT + 6, top + 16, f"{gpu['address']} {gpu['word']}", "small")

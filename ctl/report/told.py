@@ -37,3 +37,5 @@ def ask(part: str, file: str, build: str) -> Told:
         return Told(command, json.loads(text))
     except (CniError, OSError) as e:
         return Told(command, {}, str(e))
+    except Exception as e:  # noqa: BLE001  # a node that breaks one command is the node whose report is needed
+        return Told(command, {}, f"{type(e).__name__}: {e}")

@@ -14,7 +14,7 @@ import pytest
 from ctl.main import main
 from ctl.report.drawing import draw
 from ctl.report.page import page
-from ctl.report.told import PARTS, Told
+from ctl.report.told import PARTS, Told, ask
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\udcff&\"'"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -82,6 +82,15 @@ def test_each_attachment_has_a_line_from_its_device() -> None:
     assert "hpn0 10.56.0.2/24, hpn1 10.56.0.2/24" in words
 
 
+@pytest.mark.parametrize("kind", ["netdev", "vf", "sf"])
+def test_a_device_that_is_no_pf_is_drawn_alone(kind: str) -> None:
+    """Soft-RoCE's interface, or a VF whose PF is another machine's: hpn devices says neither VFs nor GPUs of it."""
+    alone = {name: value for name, value in device(1).items() if name not in ("below", "gpus")} | {"kind": kind}
+    drawn = draw([device(0), alone], [attachment("default/a", "", master="rail1", kind="macvlan")])
+    assert sum(one[0] == "nic" for one in boxes(drawn)) == 2
+    assert len(lines_to(drawn)) == 1
+
+
 def boxes(drawn: str) -> list[tuple[str, float, float, float, float]]:
     """Of each rectangle its class, its left and right edge, and its upper and lower one."""
     found = []
@@ -125,6 +134,16 @@ def test_no_name_is_obeyed() -> None:
 def test_what_could_not_be_read_is_said() -> None:
     parts = told() | {"attachments": Told("hpn inspect --json", {}, "reading /run/hpn: Permission denied")}
     assert "hpn inspect --json: reading /run/hpn: Permission denied" in Tags(page("t", [], parts)).words
+
+
+def test_a_command_that_breaks_does_not_take_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another kernel's files may hold what no command expects; the report is where that is to be seen."""
+
+    def broken(*_words: object) -> tuple[str, int]:
+        raise KeyError("below")
+
+    monkeypatch.setattr("ctl.gids.answer", broken)
+    assert ask("gids", "", "") == Told("hpn gids --json", {}, "KeyError: 'below'")
 
 
 @pytest.fixture
