@@ -5,7 +5,7 @@ put back on the host once the device is there.  A link that is made for the pod 
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import cycle
@@ -64,14 +64,21 @@ def make(record: Record, pod: Pod, link: Link) -> Record:
 
 def put_back(record: Record) -> None:
     """Give a device that is home what it had before, but for what somebody changed since.  What cannot be put back now,
-    because the device is not there, is not put back later: no pod is kept for it."""
+    because the device is not there, or the kernel refuses it, is not put back later: no pod is kept for it."""
     with suppress(OSError), _sysfs() as root:
         for name in _at_home(record, root):
-            cpus.steer(name, _before(record, "rps", cpus.steering(name, root)), root)
-    with suppress(OSError):
-        now = {str(number): cpus.affinity(number) for number in cpus.vectors(record.device)}
-        for number, value in _before(record, "irqs", now).items():
-            cpus.set_affinity(int(number), value)
+            for queue, mask in _before(record, "rps", cpus.steering(name, root)).items():
+                with suppress(OSError):  # one that is refused does not keep the others
+                    cpus.steer(name, {queue: mask}, root)
+    put_back_interrupts(record, cpus.vectors(record.device))
+
+
+def put_back_interrupts(record: Record, numbers: Iterable[int]) -> None:
+    """Of ``put_back`` the interrupts: those that are the device's now, whose numbers another device may have got."""
+    for number in numbers:
+        with suppress(OSError):
+            for value in _before(record, "irqs", {str(number): cpus.affinity(number)}).values():
+                cpus.set_affinity(number, value)
 
 
 def _at_home(record: Record, root: Path) -> tuple[str, ...]:
@@ -80,7 +87,9 @@ def _at_home(record: Record, root: Path) -> tuple[str, ...]:
         device = sysfs.device(record.device, root)
         return device.netdevs if device else ()
     name, software = (record.link.get("home") or {}).get("name", ""), record.link.get("software") or {}
-    is_it = name and sysfs.line(root / "class/net" / name / "ifindex") == str(software.get("at_home"))
+    # It may have come home with the index that it had in the pod (kinds/host_device).
+    indexes = {str(software.get(where)) for where in ("at_home", "in_pod")}
+    is_it = name and sysfs.line(root / "class/net" / name / "ifindex") in indexes
     return (name,) if record.of_this_boot and is_it else ()
 
 
