@@ -10,7 +10,7 @@ from cni.state import journal, places
 from cni.state.record import Record
 from ctl.traffic.counted import Totals, read
 from node.metrics import inside
-from node.metrics.ports import NOBODY, Owner, Port, every
+from node.metrics.ports import Owner, Port, every
 
 # A port's device by name, and its number.
 Name = tuple[str, str]
@@ -26,8 +26,8 @@ class Seen:
 
     @property
     def pod(self) -> str:
-        """The pod by namespace and name; empty for nobody."""
-        return "/".join(self.owner) if self.owner != NOBODY else ""
+        """The pod by namespace and name, or by the name that it has without one; empty for nobody."""
+        return "/".join(filter(None, self.owner))
 
 
 @dataclass(frozen=True)

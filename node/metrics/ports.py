@@ -12,7 +12,7 @@ from cni.kernel import sysfs
 from cni.state.record import Record
 from node.metrics import inside
 
-# A pod's namespace and name; both empty for nobody.
+# A pod's namespace, empty where the runtime has none (podman), and name; both empty for nobody.
 Owner = tuple[str, str]
 NOBODY: Final = ("", "")
 # How old hw_counters may be, in milliseconds: no counter.
@@ -76,7 +76,7 @@ def _owners(records: Iterable[Record]) -> Mapping[str, Owner]:
         name: (namespace, pod)
         for record in records
         if record.of_this_boot and (record.rxe or record.link.get("device"))
-        for namespace, _, pod in [record.pod.partition("/")]
+        for namespace, _, pod in [record.pod.rpartition("/")]
         for name in record.rdma_devs
     }
 

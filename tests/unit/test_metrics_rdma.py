@@ -56,6 +56,12 @@ def test_ports_and_whose_they_are(tree: Tree) -> None:
     }  # fmt: skip
 
 
+def test_a_pod_without_a_namespace(tree: Tree) -> None:
+    """As podman names them."""
+    found = made(rdma.ports([record("mlx5_1", pod="web")], print, tree.root))
+    assert found["hpn_rdma_port_counter_total", "port_xmit_data", "", "web", "1", "mlx5_1"] == 107
+
+
 def test_a_device_that_is_shared_is_nobodys(tree: Tree) -> None:
     found = made(rdma.ports([record("mlx5_0", device=None)], print, tree.root))
     assert {key[2:4] for key in found if key[0] == "hpn_rdma_port_counter_total"} == {("", "")}
