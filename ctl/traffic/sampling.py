@@ -32,22 +32,36 @@ class Seen:
 
 @dataclass(frozen=True)
 class Sample:
-    """All ports that were asked for, and when they were read, in seconds of the monotonic clock."""
+    """All ports, and when they were read, in seconds of the monotonic clock.
+
+    ``wanted``: the devices, ports and pods that were asked for; all if it is empty.
+    """
 
     at: float
     ports: Mapping[Name, Seen]
+    wanted: Set[str] = frozenset()
+
+    @property
+    def shown(self) -> Mapping[Name, Seen]:
+        """The ports that were asked for.  The others are there to compare these with."""
+        return {
+            name: seen
+            for name, seen in self.ports.items()
+            if not self.wanted or not self.wanted.isdisjoint(_words(name, seen))
+        }
 
 
 def sample(wanted: Set[str], remark: Callable[[str], None], root: Path = sysfs.SYS) -> Sample:
-    """Read the ports whose device or pod is wanted; all if nothing is.  ``remark`` is told what cannot be seen."""
+    """Read all ports.  ``remark`` is told what cannot be seen."""
     records = [record for folder in places.state_dirs() for _, record in journal.files(folder) if record]
-    found = (port for port in every(records, remark, root) if not wanted or not wanted.isdisjoint(_words(port)))
-    return Sample(time.monotonic(), {(port.rdma_dev, port.number): _seen(port, records, remark) for port in found})
+    found = every(records, remark, root)
+    ports = {(port.rdma_dev, port.number): _seen(port, records, remark) for port in found}
+    return Sample(time.monotonic(), ports, wanted)
 
 
-def _words(port: Port) -> set[str]:
+def _words(name: Name, seen: Seen) -> set[str]:
     """What a person may call it by."""
-    return {port.rdma_dev, f"{port.rdma_dev}/{port.number}", port.owner[1], "/".join(port.owner)} - {"", "/"}
+    return {name[0], "/".join(name), seen.owner[1], seen.pod} - {""}
 
 
 def _seen(port: Port, records: Iterable[Record], remark: Callable[[str], None]) -> Seen:

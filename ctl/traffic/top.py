@@ -4,7 +4,8 @@ import argparse
 import json
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from itertools import repeat
@@ -18,8 +19,10 @@ from ctl.screen import Alarm, Table, live, show, show_over
 from ctl.traffic import words as say
 from ctl.traffic.rates import Course, Rates, behind, between, sparkline
 from ctl.traffic.sampling import Name, Sample, Seen, sample
+from node.metrics.ports import NOBODY
 
 _SHOWN: Final = 30  # samples in a sparkline
+_DAY: Final = 86400  # seconds, the longest interval
 _HEADER: Final = ("POD", "RDMA/PORT", "STATE", "RX", "TX", "RX p/s", "TX p/s", "COURSE", "RAILS", "ERRORS")
 _EXAMPLE: Final = """\
 example:
@@ -48,7 +51,7 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     steps = _steps(first, options.interval, options.count, read)
     try:
         if options.l:
-            return _line_by_line(steps), 0
+            return _line_by_line(steps, next(iter(first.shown))), 0
         if options.json:
             for step in steps:
                 show(_document(step))
@@ -62,23 +65,26 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
 def _parser() -> argparse.ArgumentParser:
     parser = parser_for("top", "Show RDMA traffic as it goes.", _EXAMPLE)
     parser.add_argument("what", nargs="*", metavar="DEVICE|POD", help="an RDMA device, or a pod (default: all)")
-    parser.add_argument("-l", action="store_true", help="one device, a line for each sample, a summary at the end")
     parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="between samples; default 1")
     parser.add_argument("--count", type=_number, default=0, metavar="N", help="stop after N samples")
-    parser.add_argument("--json", action="store_true", help="a JSON document for each sample, each on a line")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("-l", action="store_true", help="one device, a line for each sample, a summary at the end")
+    form.add_argument("--json", action="store_true", help="a JSON document for each sample, each on a line")
     return parser
 
 
 def _seconds(word: str) -> float:
-    if (value := float(word)) < 0.1:
-        raise ValueError(word)
-    return value
+    with suppress(ValueError):
+        if 0.1 <= (value := float(word)) <= _DAY:  # which nan is not
+            return value
+    raise argparse.ArgumentTypeError(f"{word!r} is not a number from 0.1 to {_DAY}")
 
 
 def _number(word: str) -> int:
-    if (value := int(word)) < 1:
-        raise ValueError(word)
-    return value
+    with suppress(ValueError):
+        if (value := int(word)) >= 1:
+            return value
+    raise argparse.ArgumentTypeError(f"{word!r} is not a whole number, at least 1")
 
 
 def _steps(first: Sample, interval: float, count: int, read: Callable[[], Sample]) -> Iterator[Step]:
@@ -96,12 +102,12 @@ def _steps(first: Sample, interval: float, count: int, read: Callable[[], Sample
 
 def _complain(found: Sample, options: argparse.Namespace, remarks: Iterable[str]) -> None:
     """Raise BadEnvironment if there is nothing to show, or too much."""
-    if not found.ports:
+    if not found.shown:
         seen = "; ".join(remarks) or "hpn devices shows what is here"
         what = f"{', '.join(options.what)} has no RDMA device" if options.what else "no RDMA device is to be seen"
         raise BadEnvironment(f"{what}: {seen}")
-    if options.l and len(found.ports) != 1:
-        names = ", ".join("/".join(name) for name in found.ports)
+    if options.l and len(found.shown) != 1:
+        names = ", ".join("/".join(name) for name in found.shown)
         raise BadEnvironment(f"-l is for one port, and there are {names}: name one of them")
 
 
@@ -111,21 +117,22 @@ def _rates(before: Sample, name: Name, seen: Seen, seconds: float) -> Rates:
     return between(old.totals, seen.totals, seconds) if old else Rates()
 
 
-def _line_by_line(steps: Iterator[Step]) -> str:
-    """The layout of vnstat -l, which eadm stat -l has too; the summary, for the end."""
-    courses, name, seconds = [Course()] * 4, "", 0.0
+def _line_by_line(steps: Iterator[Step], name: Name) -> str:
+    """The layout of vnstat -l, which eadm stat -l has too; the summary, for the end.
+
+    While the port is away, which may be at any time, it carries nothing.
+    """
+    courses, seconds = [Course()] * 4, 0.0
     try:
-        for after, rates, passed in steps:
-            if not name:
-                name = next(iter(after.ports))[0]
-                show(f"Monitoring {name}...    (press CTRL-C to stop)\n\n")
-            now = next(iter(rates.values()), Rates())
+        show(f"Monitoring {name[0]}...    (press CTRL-C to stop)\n\n")
+        for _, rates, passed in steps:
+            now = rates.get(name, Rates())
             show_over(say.now(datetime.now(), now))  # noqa: DTZ005  # the clock on the wall, as vnstat has it
             seconds += passed
             courses = [one.with_one(rate, passed) for one, rate in zip(courses, now.directions, strict=True)]
     except KeyboardInterrupt:
         pass
-    lines = say.summary(name, (courses[0], courses[1]), (courses[2], courses[3]), seconds) if name else ()
+    lines = say.summary(name[0], (courses[0], courses[1]), (courses[2], courses[3]), seconds) if seconds else ()
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -134,7 +141,7 @@ def _document(step: Step) -> str:
     ports = [
         {"device": name[0], "port": int(name[1]), "state": seen.state, "pod": seen.pod, "netdev": seen.totals.netdev,
          "counted": seen.totals.known, **asdict(rates[name])}
-        for name, seen in after.ports.items()
+        for name, seen in after.shown.items()
     ]  # fmt: skip
     return json.dumps({"time": time.time(), "seconds": seconds, "ports": ports}) + "\n"
 
@@ -145,15 +152,21 @@ def _frames(steps: Iterator[Step], remarks: dict[str, None]) -> Iterator[list[Ta
     errors = defaultdict[Name, Counter[str]](Counter)
     for after, rates, _ in steps:
         rows = []
-        for name, seen in after.ports.items():
+        for name, seen in after.shown.items():
             now = rates[name]
             courses[name].append(now.rx + now.tx)
             errors[name].update(now.errors)
-            rails = [rates[other].tx for other, one in after.ports.items() if one.owner == seen.owner]
-            low = behind(now.tx, rails)
+            low = behind(now.tx, _rails(after, rates, seen))
             row = _row(name, seen, now, sparkline(courses[name]))
             rows.append((*row, f"{low:.2f} of median" if low is not None else "-", _errors(errors[name], now)))
         yield [Table(_HEADER, rows), *_notes(after), *remarks]
+
+
+def _rails(after: Sample, rates: Mapping[Name, Rates], seen: Seen) -> list[float]:
+    """What each port of the same pod sends.  Ports that nobody has are no rails of one another."""
+    if seen.owner == NOBODY:
+        return []
+    return [rates[name].tx for name, one in after.ports.items() if one.owner == seen.owner]
 
 
 def _row(name: Name, seen: Seen, now: Rates, course: str) -> tuple[str, ...]:
@@ -171,7 +184,7 @@ def _errors(counted: Counter[str], now: Rates) -> str:
 
 def _notes(after: Sample) -> Iterator[str]:
     """What the numbers are not."""
-    for (device, port), seen in after.ports.items():
+    for (device, port), seen in after.shown.items():
         if seen.totals.netdev:
             yield f"{device}/{port} counts no octets: these are all that {seen.totals.netdev} carried, RDMA or not"
         elif not seen.totals.known:

@@ -215,7 +215,7 @@ def test_line_by_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     )  # fmt: skip
     one = Sample(0.0, {("mlx5_0", "1"): seen()})
     steps = iter([(one, {("mlx5_0", "1"): rates}, passed) for rates, passed in ((Rates(), 1), (fast, 1), (slow, rest))])
-    summary = top._line_by_line(steps)
+    summary = top._line_by_line(steps, ("mlx5_0", "1"))
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["Monitoring mlx5_0...    (press CTRL-C to stop)", ""]
     assert lines[2][9:] == "  rx:           0 B/s     0 p/s          tx:           0 B/s     0 p/s"
@@ -236,12 +236,14 @@ def test_one_of_many_is_to_be_named(tmp_path: Path, port: Path) -> None:
     assert top.answer(["-l", "mlx5_0/2", "--count", "1", "--interval", "0.1"], tmp_path)[0].count("rx") == 1
 
 
-@pytest.mark.parametrize("words", [["--interval", "0"], ["--interval", "x"], ["--count", "0"], ["--count", "-1"]])
+@pytest.mark.parametrize("words", [["--interval", "0"], ["--interval", "x"], ["--count", "0"], ["--count", "-1"],
+                                   ["--interval", "nan"], ["--interval", "inf"], ["--interval", "1e300"]])  # fmt: skip
 def test_wrong_options(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as e:
         top.answer(words)
     assert e.value.code == 2
-    assert words[0] in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{words[0]}: {words[1]!r} is not a" in said
 
 
 RUN = """

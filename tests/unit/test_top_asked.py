@@ -1,7 +1,14 @@
-"""What hpn top shows of all that it reads, and what it is compared with: by pod, device and port."""
+"""What hpn top shows of all that it reads, and what it compares that with."""
 
+import pytest
+
+from ctl.screen import Table
+from ctl.traffic import top
 from ctl.traffic.counted import Totals
-from ctl.traffic.sampling import Seen
+from ctl.traffic.rates import Rates
+from ctl.traffic.sampling import Name, Sample, Seen
+
+FAST, SLOW = 10**9, 10**8
 
 
 def seen(tx: int, *owner: str) -> Seen:
@@ -9,6 +16,50 @@ def seen(tx: int, *owner: str) -> Seen:
     return Seen("ACTIVE", (namespace, pod), Totals(0, tx))
 
 
+def step(ports: dict[Name, Seen], *wanted: str) -> top.Step:
+    """A second in which each port sent all that it has counted."""
+    rates = {name: Rates(tx=float(one.totals.tx_bytes)) for name, one in ports.items()}
+    return Sample(1.0, ports, set(wanted)), rates, 1.0
+
+
+def rails(ports: dict[Name, Seen], *wanted: str) -> dict[str, str]:
+    """The column RAILS of what is shown, by the ports."""
+    (frame,) = top._frames(iter([step(ports, *wanted)]), {})
+    assert isinstance(frame[0], Table)
+    return {row[1]: row[8] for row in frame[0].rows}
+
+
 def test_a_pod_without_a_namespace() -> None:
     """As podman names them."""
     assert (seen(0, "", "web").pod, seen(0, "ns", "web").pod, seen(0).pod) == ("web", "ns/web", "")
+    assert rails({("a", "1"): seen(0, "", "web"), ("b", "1"): seen(0, "ns", "db")}, "web") == {"a/1": "-"}
+
+
+def test_ports_that_nobody_has_are_not_compared() -> None:
+    """A card without work stands beside one with much."""
+    ports = {(f"mlx5_{n}", "1"): seen(tx) for n, tx in enumerate((FAST, FAST, 0))}
+    assert set(rails(ports).values()) == {"-"}
+
+
+def test_a_rail_is_compared_with_those_that_are_not_shown() -> None:
+    ports = {(f"mlx5_{n}", "1"): seen(tx, "ns", "p") for n, tx in enumerate((FAST, FAST, SLOW))}
+    assert rails(ports, "mlx5_2") == {"mlx5_2/1": "0.10 of median"}
+    assert rails(ports, "mlx5_2/1", "mlx5_0") == {"mlx5_2/1": "0.10 of median", "mlx5_0/1": "-"}
+    assert len(rails(ports, "ns/p")) == len(rails(ports, "p")) == len(rails(ports)) == 3
+
+
+def test_a_port_that_goes_before_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """It carries nothing, also if others are there."""
+    gone, others = step({}), step({("mlx5_1", "1"): seen(FAST)})
+    summary = top._line_by_line(iter([gone, others]), ("mlx5_0", "1"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Monitoring mlx5_0...")
+    assert [line.split()[2:4] for line in lines[2:]] == [["0", "B/s"]] * 2
+    assert " mlx5_0  /  traffic statistics" in summary
+
+
+def test_lines_and_documents_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as e:
+        top.answer(["-l", "--json"])
+    assert e.value.code == 2
+    assert "not allowed with argument" in capsys.readouterr().err
