@@ -1,5 +1,6 @@
 """The lines of OFED's ibdev2netdev: which interface an RDMA port has."""
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -36,7 +37,7 @@ def _link(port: Port, root: Path) -> str:
 def _model(hca: Hca, root: Path) -> str:
     """ "MT4123" as Mellanox calls its chips, of others PCI's numbers."""
     vendor, device = (sysfs.line(f"{root}/bus/pci/devices/{hca.device}/{name}") for name in ("vendor", "device"))
-    if not device:
+    if not re.fullmatch("0x[0-9a-fA-F]{1,8}", device):
         return "NA"
     return f"MT{int(device, 16)}" if vendor == _MELLANOX else f"{vendor[2:]}:{device[2:]}"
 

@@ -19,7 +19,7 @@ ROCE: Final = "Ethernet"  # the link layer of RoCE's and iWARP's ports
 ACTIVE: Final = 4  # enum ib_port_state
 _VIRTUAL: Final = "virtual"  # where the kernel puts what is of no device
 _MAPPED: Final = "0000:"  # how the GID of an IPv4 address begins
-_LENGTH: Final = 39  # of a GID's text
+_GID: Final = re.compile(r"([0-9a-fA-F]{4}:){7}[0-9a-fA-F]{4}")
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def gids(hca: Hca, port: Port) -> Iterator[Gid]:
     """
     for index in range(gid_places(port)):
         gid = sysfs.line(f"{port.path}/gids/{index}")
-        if len(gid) == _LENGTH and gid.strip("0:"):
+        if _GID.fullmatch(gid) and gid.strip("0:"):
             kind, netdev = (sysfs.line(f"{port.path}/gid_attrs/{what}/{index}") for what in ("types", "ndevs"))
             yield Gid(hca.name, port.number, index, gid, kind, netdev)
 
@@ -178,8 +178,8 @@ def _netdev(root: Path, hca: str, home: str, number: int) -> str:
 
 def _first(text: str) -> int:
     """The number that an attribute begins with, as in "4: ACTIVE" or "0x1"; 0 for none."""
-    found = re.match(r"0x[0-9a-fA-F]+|\d+", text)
-    return int(found[0], 0) if found else 0
+    found = re.match(r"0x([0-9a-fA-F]{1,16})|([0-9]{1,20})", text)
+    return int(found[1] or found[2], 16 if found[1] else 10) if found else 0
 
 
 def _numbers(names: Sequence[str]) -> list[int]:

@@ -120,6 +120,13 @@ def test_lines_of_ibdev2netdev(tree: Tree) -> None:
     assert shown(tree, "-vv").split("\n\n")[1].splitlines() == LONG_LINES
 
 
+def test_numbers_that_are_none(tree: Tree) -> None:
+    """As no kernel writes them."""
+    (tree.root / "bus/pci/devices" / PF / "device").write_text("0xNVIDIA\n")
+    (tree.root / "class/infiniband/mlx5_0/node_type").write_text("010: CA\n")
+    assert " (NA - " in shown(tree, "-vv").split("\n\n")[1].splitlines()[0]
+
+
 def test_lines_of_a_bond_and_of_two_ports(tmp_path: Path) -> None:
     """RoCE's interface is that of the GIDs, so the bond; InfiniBand's is the one with the number of the port."""
     tree = Tree(tmp_path / "sys")

@@ -155,3 +155,10 @@ def test_a_socket_of_systemds_is_left_alone(node: Node) -> None:
     table.write_text(head + line.format(0))  # a connection's end, which has the path too
     assert node.findings() == []
     node.sockets[0].accept()[0].close()
+
+
+def test_an_irqbalance_that_is_none(node: Node) -> None:
+    """Any user may start a process of that name.  Its number is longer than int takes."""
+    node.process(700, "irqbalance", "8388608", f"--banirq={'9' * 5000}", "--banirq=0040")
+    ((name, one),) = node.findings()
+    assert (name, "IRQs 41, 42 of" in one.evidence) == ("irqbalance", True)

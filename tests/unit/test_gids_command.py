@@ -49,11 +49,12 @@ def test_a_table(tree: Tree) -> None:
 
 def test_holes(tree: Tree) -> None:
     """Free places, places that cannot be read, and a GID that is not set yet are no entries."""
-    one = port(hca(tree, "mlx5_0", tree.pci("0000:3b:00.0")), places=5)
+    one = port(hca(tree, "mlx5_0", tree.pci("0000:3b:00.0")), places=6)
     gid(one, 0, "")
     gid(one, 1, "fe80:0000:0000:0000:0000:0000:0000:0000", V1, "rdma0")
     gid(one, 2, GLOBAL, V2, "rdma0")
     gid(one, 3, ZERO, V2, "rdma0")
+    gid(one, 5, "zzzz" + GLOBAL[4:], V2, "rdma0")
     gid(one, 4, GLOBAL)  # another namespace has it: the kernel says neither type nor interface
     assert table(tree) == [
         f"mlx5_0\t1\t2\t{GLOBAL}\t\t\tv2\trdma0",

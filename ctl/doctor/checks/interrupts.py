@@ -31,10 +31,12 @@ def irqbalance(facts: Facts) -> Iterator[Finding]:
 def _moves(process: Process, nic: Nic) -> bool:
     """Whether nothing on irqbalance's command line keeps it from this device's interrupts (man 1 irqbalance)."""
     given = " ".join(process.words)
-    banned = {int(number) for number in re.findall(r"(?:--banirq|-i)[= ]?(\d+)", given)}
+    # As text: anybody may call a process irqbalance, and give it a number that is too long for int.
+    banned = set(re.findall(r"(?:--banirq|-i)[= ]?0*([0-9]+)", given))
     modules = re.findall(r"(?:--banmod|-m)[= ]?(\S+)", given)
     has_script = re.search(r"(?:--policyscript|-l)\b", given)
-    return not has_script and nic.device.driver not in modules and bool(set(nic.interrupts) - banned)
+    is_free = any(f"{number}" not in banned for number in nic.interrupts)
+    return is_free and not has_script and nic.device.driver not in modules
 
 
 def _short(numbers: Sequence[int]) -> str:
