@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from cni.protocol import spec
-from cni.protocol.errors import CniError, KernelRefused
+from cni.protocol.errors import CniError, told
 from cni.protocol.result import Result
 from cni.protocol.spec import Config, Reply, Request
 
@@ -35,21 +35,11 @@ def answer(request: Request, commands: Mapping[str, Command]) -> Reply:
 
 
 def failed(version: str, error: Exception, log: Sequence[str] = ()) -> Reply:
-    """The reply with the error document of SPEC 1.1.0, in that version.
-
-    An OSError becomes KernelRefused; any other exception that is no CniError is a bug of ours, with code 999.
-    """
-    if isinstance(error, OSError):
-        what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
-        refused = KernelRefused(what)
-        refused.__notes__ = list(getattr(error, "__notes__", ()))
-        error = refused
-    details = "; ".join(getattr(error, "__notes__", ()))
-    fields = {"details": details} if details else {}
-    code = error.code if isinstance(error, CniError) else CniError.code
-    msg = error.msg if isinstance(error, CniError) else f"internal error: {type(error).__name__}: {error}"
-    document = _document(version, code=code, msg=msg, **fields)
-    return Reply(document, exit_code=1, log=(*log, *_trace(error)), code=code)
+    """The reply with the error document of SPEC 1.1.0, in that version; for a bug also its trace."""
+    answered = told(error)
+    fields = {"details": answered.details} if answered.details else {}
+    document = _document(version, code=answered.code, msg=answered.msg, **fields)
+    return Reply(document, exit_code=1, log=(*log, *_trace(error)), code=answered.code)
 
 
 def _document(version: str, **fields: object) -> str:
@@ -57,8 +47,8 @@ def _document(version: str, **fields: object) -> str:
 
 
 def _trace(error: Exception) -> list[str]:
-    """The traceback of a bug, for stderr.  A CniError needs none."""
-    if isinstance(error, CniError):
+    """The traceback of a bug, for stderr.  What was meant, or was the kernel's word, needs none."""
+    if isinstance(error, CniError | OSError):
         return []
     import traceback  # noqa: PLC0415  # a fortieth of the start
 

@@ -24,7 +24,7 @@ class CniError(Exception):
     @property
     def details(self) -> str:
         """All notes, joined by "; "."""
-        return "; ".join(getattr(self, "__notes__", ()))
+        return _notes(self)
 
 
 class IncompatibleVersion(CniError):
@@ -181,6 +181,23 @@ def combine(failures: Sequence[Failure]) -> Failure:
     for other in others:
         first.add_note(f"also: {other}")
     return first
+
+
+def told(error: BaseException) -> CniError:
+    """The exception as the error that the caller is told of, with its notes.
+
+    An OSError becomes KernelRefused; any other exception that is no CniError is a bug of ours, with code 999.
+    """
+    if isinstance(error, CniError):
+        return error
+    if isinstance(error, OSError):
+        refused = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        return KernelRefused(refused, _notes(error))
+    return CniError(f"internal error: {type(error).__name__}: {error}", _notes(error))
+
+
+def _notes(error: BaseException) -> str:
+    return "; ".join(getattr(error, "__notes__", ()))
 
 
 class doing:  # noqa: N801  # a word in lower case, as suppress is

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from cni.protocol.errors import CniError, InvalidConfig
+from cni.protocol.errors import CniError, InvalidConfig, told
 from cni.protocol.location import is_absolute, location
 from cni.protocol.spec import Config, Json, Request
 from cni.state import node
@@ -57,7 +57,8 @@ def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[No
     try:
         yield
     except BaseException as e:
-        ended, code = ("error", _text(e)), getattr(e, "code", 999)
+        answered = told(e)
+        ended, code = ("error", "; ".join(filter(None, (answered.msg, answered.details)))), answered.code
         raise
     finally:
         took = {"duration_ms": round((time.monotonic() - started) * 1000, 1), **({"code": code} if code else {})}
@@ -104,12 +105,6 @@ def _allowed(request: Request, lines: list[str]) -> tuple[str, ...]:
             raise
         lines.append(e.msg)
         return node.DEFAULTS["logFile"]
-
-
-def _text(error: BaseException) -> str:
-    notes = "; ".join(getattr(error, "__notes__", ()))
-    text = f"{getattr(error, 'msg', '')}" or repr(error)
-    return f"{text}; {notes}" if notes else text
 
 
 def _attached(request: Request, conf: Config) -> Json:

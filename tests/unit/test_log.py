@@ -1,19 +1,24 @@
 """The log a configuration may ask for."""
 
+import errno
 import json
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cni.protocol.spec import Request
+from cni.protocol.dispatch import answer
+from cni.protocol.errors import InterfaceExists, doing
+from cni.protocol.spec import Config, Request
 from cni.state import node
 from cni.state.log import log_command
 
 pytestmark = pytest.mark.usefixtures("node_file")
 REQUEST = Request({"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "hpn0"}, b'{"name":"rail0"}')
+BUG = "internal error: ValueError: "
 
 
 def run(conf: dict[str, Any], request: Request = REQUEST, *, recovered: bool = True, fails: str = "") -> list[str]:
@@ -55,7 +60,28 @@ def test_a_failure_is_an_error_and_passes(tmp_path: Path) -> None:
     ):
         raise ValueError("no")
     (line,) = written(log)
-    assert (line["level"], line["message"], line["code"]) == ("error", "ValueError('no')", 999)
+    assert (line["level"], line["message"], line["code"]) == ("error", f"{BUG}no", 999)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EBUSY, "Device or resource busy"),
+        PermissionError(errno.EPERM, "Operation not permitted", "/proc/x"),
+        InterfaceExists("hpn0 is there"),
+        ZeroDivisionError("by zero"),
+    ],
+)
+def test_an_error_is_the_one_that_is_answered(tmp_path: Path, error: Exception) -> None:
+    def fails(request: Request, conf: Config, lines: list[str]) -> None:
+        with log_command(request, conf, lines), doing("adding an address"):
+            raise error
+
+    conf = {"cniVersion": "1.1.0", "name": "rail0", "logFile": str(tmp_path / "log"), "stateDir": "/nowhere/hpn"}
+    request = replace(REQUEST.but(CNI_NETNS="/n", CNI_PATH="/p"), stdin=json.dumps(conf).encode())
+    answered = json.loads(answer(request, {"ADD": fails}).stdout)
+    (line,) = written(tmp_path / "log")
+    assert (line["code"], line["message"]) == (answered["code"], f"{answered['msg']}; {answered['details']}")
 
 
 def test_it_grows(tmp_path: Path) -> None:
@@ -83,7 +109,7 @@ def test_a_line_is_one_line_of_json(tmp_path: Path, said: str) -> None:
     log = tmp_path / "log"
     request = REQUEST.but(stdin=said.encode(errors="surrogateescape"), CNI_ARGS=f"K8S_POD_NAME={said}")
     run({"logFile": str(log), "logLevel": "debug"}, request, fails=said)
-    assert [line["message"] for line in written(log)] == ["asked", "undid something", repr(ValueError(said))[: 1 << 14]]
+    assert [line["message"] for line in written(log)] == ["asked", "undid something", f"{BUG}{said}"[: 1 << 14]]
     assert max(map(len, log.read_bytes().splitlines())) < 1 << 19
 
 
