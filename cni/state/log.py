@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from cni.protocol.errors import CniError, InvalidConfig, told
+from cni.protocol.errors import InvalidConfig, told
 from cni.protocol.location import is_absolute, location
 from cni.protocol.spec import Config, Json, Request
 from cni.state import node
 
 if TYPE_CHECKING:
     from cni.state.log_file import LogFile
+    from cni.state.record import Record
 
 LEVELS: Final = ("panic", "error", "warning", "info", "debug")
 DEFAULT: Final = "info"
@@ -115,16 +116,19 @@ def _attached(request: Request, conf: Config) -> Json:
     try:
         where = location(conf)
         record = journal.peek(where.state_dir, where.network, request.key) if request.key.container_id else None
-    except (CniError, OSError):
-        record = None
-    if record:
-        found = {"pci": record.link.get("pci") or record.link.get("device"), "rdma": ",".join(record.rdma_devs)}
-    else:
-        places = (conf.get("runtimeConfig"), conf)
-        found = {
-            "pci": next((place["deviceID"] for place in places if isinstance(place, dict) and "deviceID" in place), "")
-        }
+        found = _made_of(record) if record else _asked_for(conf)
+    except Exception:  # noqa: BLE001  # whatever the record is: DEL has not begun yet, and must
+        found = _asked_for(conf)
     return {name: value for name, value in found.items() if value and isinstance(value, str)}
+
+
+def _made_of(record: "Record") -> Json:
+    return {"pci": record.link.get("pci") or record.link.get("device"), "rdma": ",".join(record.rdma_devs)}
+
+
+def _asked_for(conf: Config) -> Json:
+    places = (conf.get("runtimeConfig"), conf)
+    return {"pci": next((place["deviceID"] for place in places if isinstance(place, dict) and "deviceID" in place), "")}
 
 
 def _events(request: Request, conf: Config, lines: Sequence[str], end: tuple[str, str, Json]) -> Iterator[Json]:

@@ -11,7 +11,6 @@ from unit.test_inspect import VF, save
 from unit.test_log import REQUEST, run, written
 
 from cni.protocol.spec import Key, Request
-from cni.state.record import Record
 
 pytestmark = pytest.mark.usefixtures("node_file")
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -48,10 +47,15 @@ def test_a_broken_configuration(tmp_path: Path, wrong: dict[str, Any]) -> None:
     assert (line["message"], line.keys() & {"pci", "rdma"}) == ("done", set())
 
 
-@pytest.mark.parametrize("record", [replace(OURS, link={"device": ["x"], "rdma_devs": []}), replace(OURS, kind="?")])
-def test_a_strange_record(tmp_path: Path, record: Record) -> None:
-    save(tmp_path / "state", record)
-    assert run(conf(tmp_path)) == ["undid something"]
+@pytest.mark.parametrize("command", ["ADD", "DEL"])
+@pytest.mark.parametrize(
+    "strange",
+    [{"link": {"device": ["x"], "rdma_devs": []}}, {"kind": "?"}, {"link": ["x"]}, {"link": {"rdma_devs": [7]}}],
+)
+def test_a_strange_record(tmp_path: Path, strange: dict[str, Any], command: str) -> None:
+    """DEL looks at it before it begins."""
+    save(tmp_path / "state", replace(OURS, **strange))
+    assert run(conf(tmp_path), REQUEST.but(CNI_COMMAND=command)) == ["undid something"]
     assert written(tmp_path / "log")[-1]["message"] == "done"
 
 
