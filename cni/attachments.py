@@ -1,5 +1,6 @@
 """What is attached, for people: read from the journal, without a lock, and without changing anything."""
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -92,18 +93,23 @@ def _find(state_dir: Path) -> Iterator[Found]:
     except FileNotFoundError:
         return
     except OSError as e:
-        raise IoFailure(f"reading {state_dir}: {e.strerror}; it is for root") from e
+        raise _unreadable(f"{state_dir}", e) from e
     try:
         files, refused = (
             sorted(dict(journal.files(state_dir)).items()),
             sorted(dict(journal.refused(state_dir)).items()),
         )
     except OSError as e:
-        raise IoFailure(f"reading {e.filename}: {e.strerror}; it is for root") from e
+        raise _unreadable(f"{e.filename}", e) from e
     for path, record in files:
         yield Found(state_dir, path, record)
     for path, record in refused:
         yield Found(state_dir, path, record, is_refused=True)
+
+
+def _unreadable(path: str, e: OSError) -> IoFailure:
+    remedy = "; it is for root" if e.errno in (errno.EACCES, errno.EPERM) else ""
+    return IoFailure(f"reading {path}: {e.strerror}{remedy}")
 
 
 def list_all(state_dirs: Iterable[Path]) -> tuple[list[Json], list[Path], list[Json]]:

@@ -1,5 +1,7 @@
 """The operator's commands: which one a command line names."""
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -116,8 +118,24 @@ def _print(command: str, work: Callable[[], tuple[str, int]]) -> int:
     try:
         text, status = work()
     except CniError as e:
-        details = f" ({e.details})" if e.details else ""
-        sys.stderr.write(f"hpn {command}: {e.msg}{details}\n")
-        return 1
+        return _complain(command, f"{e.msg} ({e.details})" if e.details else e.msg)
+    except OSError as e:
+        return _complain(command, _words_of(e))
     sys.stdout.write(text.encode(errors="backslashreplace").decode())  # it may name an interface whose name is no text
     return status
+
+
+def _complain(command: str, error: str) -> int:
+    """Say on stderr what is wrong; the exit status.  A name in it may be a pod's, and a terminal would obey it."""
+    from ctl.screen import printable  # noqa: PLC0415
+
+    lines = map(printable, f"hpn {command}: {error}".split("\n"))
+    sys.stderr.write("\n".join([*lines, ""]))
+    return 1
+
+
+def _words_of(e: OSError) -> str:
+    """The kernel's error: of which file it is, and what helps."""
+    where = f"{os.fsdecode(e.filename)}: " if isinstance(e.filename, str | bytes) else ""
+    remedy = "; run it as root" if e.errno in (errno.EACCES, errno.EPERM) else ""
+    return f"{where}{e.strerror or e}{remedy}"

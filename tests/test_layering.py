@@ -61,7 +61,7 @@ OURS = {
     "node.metrics.inside": {"cni.kernel", "cni.state.record"},
     "ctl": {"ctl", "cni.main", "cni.protocol", "agent.main", "node.main", "ipam.main"},
     # The commands are imported by name (ctl.main.COMMANDS).
-    "ctl.main": {"cni.protocol"},
+    "ctl.main": {"ctl.screen", "cni.protocol"},
     "ctl.screen": {"ctl.table"},
     "ctl.command_line": {"cni.protocol.spec"},
     # What a person is shown, and nothing that could change it.
