@@ -44,7 +44,7 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     remarks = dict[str, None]()
 
     def read() -> Sample:
-        return sample(set(options.what), remarks.setdefault, root)
+        return sample(set(options.what), lambda said: remarks.setdefault(f"{said}; run it as root on the host"), root)
 
     first = read()
     _complain(first, options, remarks)

@@ -10,17 +10,14 @@ from typing import Final
 from cni.kernel import fsmount, netns
 from cni.state.record import Record
 
-_REMARK: Final = (
-    "metrics: the RDMA devices of pods are not shown, because their namespaces may not be entered: "
-    "docs/metrics.md says what that takes"
-)
+_REMARK: Final = "the RDMA devices of pods are not shown, because their namespaces may not be entered"
 
 
 @contextmanager
 def sysfs(record: Record, remark: Callable[[str], None]) -> Iterator[Path | None]:
     """The attachment's /sys; None if the namespace is not there, is another one by now, or may not be entered.
 
-    ``remark`` is told of the last."""
+    ``remark`` is told of the last.  What helps against that is the caller's to say."""
     fd = _open(record, remark)
     try:
         yield None if fd < 0 else Path(f"/proc/self/fd/{fd}")

@@ -81,11 +81,15 @@ class Metrics:
 
         page.be_brief()
         records, remarks = cache(state.records), set[str]()
+
+        def remark(said: str) -> None:
+            remarks.add(f"metrics: {said}: docs/metrics.md says what that takes")
+
         known = (page.build(self._version), page.commands(self._tally), page.devices(self._daemon.judged))
         readers: dict[str, page.Reader] = {
             "attachments": lambda: state.attachments(records()),
             "pools": lambda: state.pools(state.data_dirs(records())),
-            "rdma": lambda: rdma.ports([record for _, record in records() if record], remarks.add),
+            "rdma": lambda: rdma.ports([record for _, record in records() if record], remark),
         }
         text, sentences = page.make(chain.from_iterable(known), readers, self._problems())
         return text, (*sentences, *remarks)

@@ -10,8 +10,9 @@ import pytest
 from attack.user import nobody
 from unit.test_inspect import VF, save
 
-from cni.protocol.errors import CniError, IoFailure
+from cni.protocol.errors import BadEnvironment, CniError, IoFailure
 from ctl.main import main
+from ctl.traffic import top
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -61,6 +62,25 @@ def test_a_state_directory_that_is_none(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "attachments").touch()
     assert main(["hpn", command, "--state-dir", f"{tmp_path}"]) == 1
     assert capsys.readouterr().err == f"hpn {command}: reading {tmp_path}: Not a directory\n"
+
+
+@ROOT_ONLY
+def test_top_says_itself_why_pods_are_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of metrics, which reads the same, has words of its own."""
+    save(tmp_path, replace(VF, netns="/proc/self/ns/net"))  # which nobody may not enter
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ctl.traffic.sampling.places.state_dirs", lambda: [Path()])
+
+    def said() -> str:
+        with pytest.raises(BadEnvironment) as e:
+            top.answer(["--count", "1"], Path("sys"))
+        return e.value.msg
+
+    with nobody(said) as words:
+        assert words.endswith("because their namespaces may not be entered; run it as root on the host")
+        assert "metrics" not in words
 
 
 @ROOT_ONLY
