@@ -57,11 +57,11 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options = parser.parse_args(words)
     found = rdma.one_of(rdma.hcas(root), options.ib_dev)
+    if not found:
+        raise LinkUnavailable("there is no RDMA device in this network namespace; see: hpn devices")
     if options.json:
         document = {"devices": [_described(hca, root, verbose=options.verbose) for hca in found]}
         return as_document(document), 0
-    if not found:
-        raise LinkUnavailable("there is no RDMA device in this network namespace; see: hpn devices")
     lines = [line for hca in found for line in _lines(hca, root, verbose=options.verbose)]
     return "".join(f"{line}\n" for line in lines), 0
 

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Final
 
 from cni.kernel import sysfs
+from cni.protocol.errors import LinkUnavailable
 from cni.protocol.spec import Json
 from ctl.command_line import as_document, parser_for
 from ctl.hardware import rdma
-from ctl.hardware.rdma import Gid
+from ctl.hardware.rdma import Gid, Hca
 from ctl.screen import printable
 
 # show_gids pads with these very tabs and blanks.
@@ -38,9 +39,18 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
 def _gids(root: Path, device: str, port: int | None) -> Iterator[Gid]:
     """In the order of show_gids, which is that of names: 10 comes before 2."""
     for hca in sorted(rdma.one_of(rdma.hcas(root), device), key=lambda hca: hca.name):
+        _complain(hca, port)
         for one in sorted(hca.ports, key=lambda one: str(one.number)):
             if port in (None, one.number):
                 yield from sorted(filter(_is_set, rdma.gids(hca, one)), key=lambda gid: str(gid.index))
+
+
+def _complain(hca: Hca, port: int | None) -> None:
+    """Raise LinkUnavailable if the port is not there."""
+    numbers = [one.number for one in hca.ports]
+    if port is not None and port not in numbers:
+        there = ", ".join(map(str, numbers)) or "none"
+        raise LinkUnavailable(f"{hca.name} has no port {port}; its ports: {there}")
 
 
 def _is_set(gid: Gid) -> bool:

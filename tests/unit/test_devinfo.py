@@ -202,8 +202,8 @@ def test_json(tree: Tree) -> None:
 
 
 def test_without_rdma(tree: Tree) -> None:
-    with pytest.raises(LinkUnavailable, match="there is no RDMA device in this network namespace"):
-        answer([], tree.root)
-    assert json.loads(answer(["--json"], tree.root)[0]) == {"devices": []}
+    for words in ([], ["--json"]):
+        with pytest.raises(LinkUnavailable, match="there is no RDMA device in this network namespace"):
+            answer(words, tree.root)
     with pytest.raises(LinkUnavailable, match="no RDMA device 'mlx5_0'"):
         answer(["-d", "mlx5_0"], tree.root)

@@ -106,6 +106,16 @@ def test_without_rdma(tree: Tree) -> None:
     assert table(tree) == ["n_gids_found=0"]
 
 
+@pytest.mark.parametrize("words", [["mlx5_0", "9"], ["mlx5_0", "9", "--json"]])
+def test_of_no_port(tree: Tree, words: list[str]) -> None:
+    hca(tree, "mlx5_0", tree.pci("0000:3b:00.0"))
+    with pytest.raises(LinkUnavailable, match="mlx5_0 has no port 9; its ports: none"):
+        answer(words, tree.root)
+    port(tree.root / "class/infiniband/mlx5_0", 1)
+    with pytest.raises(LinkUnavailable, match=r"mlx5_0 has no port 9; its ports: 1$"):
+        answer(words, tree.root)
+
+
 def test_of_no_device(tree: Tree) -> None:
     with pytest.raises(
         LinkUnavailable, match="no RDMA device 'mlx5_9' in this network namespace; there is none at all"
