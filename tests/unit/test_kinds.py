@@ -44,8 +44,8 @@ def test_its_model_is_of_that_kind(kind: str) -> None:
     ("keys", "imported"),
     [
         ({"master": "eth1"}, "macvlan cni.models.child cni.models.macvlan"),
-        ({"deviceID": "0000:3b:00.2"}, "sriov cni.models.sriov"),
-        ({"kind": "host-device", "device": "eth1"}, "host-device cni.models.host_device"),
+        ({"deviceID": "0000:3b:00.2"}, "sriov cni.models.device cni.models.sriov"),
+        ({"kind": "host-device", "device": "eth1"}, "host-device cni.models.device cni.models.host_device"),
     ],
 )
 def test_a_start_imports_the_model_in_use(keys: dict[str, str], imported: str) -> None:
