@@ -18,8 +18,12 @@ from ipam.stores.contents import Contents, Listed
 from ipam.stores.holdings import Kept, Lease, Lost
 
 _BAR: Final = 30
+_ID_DIGITS: Final = 12  # of a container's id: so many are shown, and so many name it
 _SIGNS: Final = "#x~=!*?"
 _MOMENTS: Final = ("released", "cool", "until")
+_WHOSE: Final = (
+    "a container (its id, or twelve digits or more of it) or a pod ([namespace/]name), both with :ifname or without"
+)
 _COLUMNS: Final = ("ADDRESS", "POD", "IFNAME", "STATE", "SINCE", "CONTAINER")
 
 
@@ -51,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=about, description=about, parents=[common])
         if name == "lease":
-            command.add_argument("what", nargs=some, default="", help="containerID:ifname, address, or namespace/pod")
+            command.add_argument("what", nargs=some, default="", help=f"{_WHOSE}, or an address")
         else:
             command.add_argument("network", nargs=some, help="default: all")
         if name in ("show", "lease"):
@@ -61,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     migrate.add_to(commands, common)
     release = commands.add_parser("release", help="release one attachment's addresses", parents=[common])
     release.add_argument("network")
-    release.add_argument("key", metavar="containerID:ifname")
+    release.add_argument("key", metavar="WHAT", help=f"{_WHOSE}, or an address; it must fit one lease only")
     release.add_argument("--force", action="store_true", help="also if it is not provably dead")
     return parser
 
@@ -80,7 +84,7 @@ def _lease(options: argparse.Namespace) -> tuple[str, int]:
         for network in networks(options.data_dir, sandboxes.gone)
         for one in network.listed
     ]
-    wanted = [lease for lease in leases if not options.what or options.what in _names(lease)]
+    wanted = [lease for lease in leases if not options.what or _is_called(lease, options.what)]
     if options.json:
         return as_document({"dataDir": str(options.data_dir), "leases": wanted}), 0 if wanted else 1
     blocks = ["".join(f"{name:12} {_words(_dated(name, value))}\n" for name, value in one.items()) for one in wanted]
@@ -89,16 +93,24 @@ def _lease(options: argparse.Namespace) -> tuple[str, int]:
 
 def _release(options: argparse.Namespace) -> tuple[str, int]:
     (network,) = networks(options.data_dir, sandboxes.gone, [options.network])
-    held = {str(one.holding.owner.key): one for one in network.listed if isinstance(one.holding, Lease)}
-    if options.key not in held:
+    held = _meant(network, options.key)
+    if not held:
         return f"{options.key} holds nothing in {network.place}; see: hpn ipam lease\n", 1
-    one = held[options.key]
+    if len(held) > 1:
+        return f"{options.key} may be {' or '.join(map(str, held))}: name one of them; nothing is released\n", 1
+    ((key, one),) = held.items()
     ips = ", ".join(map(str, one.holding.ips))
     if state(one) != "dead" and not options.force:
-        return f"{options.key} may be alive and use {ips}; its runtime's DEL releases that, or add --force\n", 1
-    container_id, _, ifname = options.key.partition(":")
-    stores.open_in(options.data_dir, network.name, []).release(Key(container_id, ifname))
-    return f"released {ips} of {options.key}\n", 0
+        return f"{key} may be alive and use {ips}; its runtime's DEL releases that, or add --force\n", 1
+    stores.open_in(options.data_dir, network.name, []).release(key)
+    return f"released {ips} of {key}\n", 0
+
+
+def _meant(network: Contents, what: str) -> dict[Key, Listed]:
+    """The leases of attachments that a person may mean by it; the only one if it is an attachment's whole name."""
+    held = {one.holding.owner.key: one for one in network.listed if isinstance(one.holding, Lease)}
+    whole = {key: one for key, one in held.items() if f"{key}" == what}
+    return whole or {key: one for key, one in held.items() if _is_called(_about(one), what)}
 
 
 def _gc(options: argparse.Namespace) -> tuple[str, int]:
@@ -157,10 +169,17 @@ def _about(one: Listed) -> Json:
     return about if isinstance(one.holding, Lease) else {"state": about["state"], **about}
 
 
-def _names(lease: Json) -> set[str]:
-    container_id = str(lease.get("containerID"))
+def _is_called(lease: Json, what: str) -> bool:
+    """Whether a person may mean this lease by it: an address; or a pod or container, with ``:ifname`` or without.
+
+    The first digits of a container's id name it, and so does the pod's name without the namespace, as everywhere.
+    """
+    word, _, ifname = what.partition(":")
+    container_id, pod = str(lease.get("containerID", "")), str(lease.get("pod", ""))
+    is_its_own = word in {container_id, pod, pod.rpartition("/")[2]} - {""}
+    is_its_own |= len(word) >= _ID_DIGITS and container_id.startswith(word)
     addresses = {address.partition("/")[0] for address in lease["addresses"]}
-    return {container_id, f"{container_id}:{lease.get('ifname')}", str(lease.get("pod"))} | addresses
+    return what in addresses or (is_its_own and ifname in ("", lease.get("ifname")))
 
 
 def _pictured(network: Contents) -> Iterator[str]:
@@ -203,7 +222,7 @@ def _row(listed: Listed) -> tuple[str, ...]:
         whose = one.sticky.rpartition(":")[0] or one.pod or one.mac or "-"
         return addresses, whose, "-", f"{word} until {until}", since, "-"
     since = one.time[:19].replace("T", " ")
-    return addresses, one.owner.pod or "-", one.owner.key.ifname, word, since, one.owner.key.container_id[:12]
+    return addresses, one.owner.pod or "-", one.owner.key.ifname, word, since, one.owner.key.container_id[:_ID_DIGITS]
 
 
 def _words(value: object) -> str:

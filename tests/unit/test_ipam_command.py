@@ -173,6 +173,41 @@ def test_release(hpn, net):
     assert net.agrees()
 
 
+LONG, LIKE = "abcdef0123456789" * 4, "abcdef012345" + "f" * 52
+
+
+@pytest.mark.parametrize("what", ["abcdef012345", "abcdef012345:net1", "p", "ns/p", "ns/p:net1", "10.0.0.2"])
+def test_it_is_named_as_it_is_shown(hpn, net, what):
+    net.add(LONG, args=POD)
+    net.add("b")
+    assert "abcdef012345\n" in hpn("show")
+    assert [lease["containerID"] for lease in json.loads(hpn("lease", what, "--json"))["leases"]] == [LONG]
+    assert "may be alive and use 10.0.0.2" in hpn("release", "net", what, status=1)
+    assert f"released 10.0.0.2, fd00::2 of {LONG}:net1" in hpn("release", "net", what, "--force")
+    assert list(net.leases()) == ["b:net1"]
+
+
+@pytest.mark.parametrize("what", ["p", "abcdef012345", "p:net1", "abcdef01234", "q", ":net1", "", "abcdef012345:net2"])
+def test_what_fits_several_or_none_releases_nothing(hpn, net, what):
+    """Two pods of one name in two namespaces, in containers whose ids begin alike."""
+    net.add(LONG, args=POD)
+    net.add(LIKE, args=POD.replace("=ns", "=other"))
+    before = net.leases()
+    said = hpn("release", "net", what, "--force", status=1)
+    several = what in ("p", "abcdef012345", "p:net1")
+    assert said.startswith(f"{what} may be {LONG}:net1 or {LIKE}:net1" if several else f"{what} holds nothing")
+    assert net.leases() == before
+
+
+def test_a_whole_name_is_no_others_beginning(hpn, net):
+    """A container's id may be the beginning of another's."""
+    net.add(LONG[:12])
+    net.add(LONG)
+    assert "may be" in hpn("release", "net", LONG[:12], "--force", status=1)
+    hpn("release", "net", f"{LONG[:12]}:net1", "--force")
+    assert list(net.leases()) == [f"{LONG}:net1"]
+
+
 def test_gc(hpn, net):
     net.add("a")
     net.add("dead", args=POD)
