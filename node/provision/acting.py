@@ -16,12 +16,11 @@ from cni.protocol.errors import CniError
 from cni.state import journal
 from node.model import Settings
 from node.provision import found, over, users
-from node.provision.difference import AFTER, difference, in_use
+from node.provision.difference import AFTER, difference, why_left
 from node.provision.matching import Seen, seen
 from node.provision.model import (
     OPTION_FILE,
     Change,
-    Pf,
     SetGuids,
     SetMode,
     SetMtu,
@@ -95,12 +94,12 @@ def _act(change: Change) -> None:
                 files.replace(fd, name, change.text)
         case SetVfs():
             address = change.pf.device.id
-            with _while_free(change.pf, change.pf.vfs):
+            with _while_free(change, change.pf.vfs):
                 _set_vfs(change)
             _wait(lambda: all(_is_complete(one) for one in sysfs.vfs(address)), _NEW)
         case SetMtu() | SetTrust() | SetGuids():
             # What is changed of the PF itself concerns all of its VFs.
-            with _while_free(change.pf, change.vfs or change.pf.vfs) as host:
+            with _while_free(change, change.vfs or change.pf.vfs) as host:
                 _set_links(change, host)
 
 
@@ -138,12 +137,14 @@ def _write_count(address: str, count: int) -> None:
 
 
 @contextmanager
-def _while_free(pf: Pf, vfs: Sequence[Vf]) -> Iterator[Rtnl]:
+def _while_free(change: SetVfs | SetMtu | SetTrust | SetGuids, vfs: Sequence[Vf]) -> Iterator[Rtnl]:
     """Hold the lock under which an ADD chooses the PF or a VF of it, and look again: it has the VFs that it had, and
-    nobody has the PF itself or one of ``vfs``, nor does the host need them.  Yields a socket for what is to be changed.
+    nobody has the PF itself or one of ``vfs``, nor does the host need them, nor has a pod an interface over the PF
+    whose MTU would change.  Yields a socket for what is to be changed.
 
     Raises Left, CniError, OSError.
     """
+    pf = change.pf
     with ExitStack() as stack:
         for state_dir in users.state_dirs():
             stack.enter_context(journal.lock_device(state_dir, pf.device.id))
@@ -155,7 +156,8 @@ def _while_free(pf: Pf, vfs: Sequence[Vf]) -> Iterator[Rtnl]:
         if user := users.user(pf.device.id, attached):
             raise Left(f"{user} has the PF; delete that, {AFTER}")
         above = over.of_pods(host)
-        if why := in_use([found.with_users(one, attached, host, above) for one in vfs]):
+        now = [found.with_users(one, attached, host, above) for one in vfs]
+        if why := why_left(change, found.whose_over(pf.device, host, above), now):
             raise Left(why)
         yield host
 

@@ -155,6 +155,21 @@ def in_use(vfs: Sequence[Vf]) -> str:
     return f"{'; '.join(said)}, {AFTER}" if said else ""
 
 
+def why_left(change: SetVfs | SetMtu | SetTrust | SetGuids, over: str, vfs: Sequence[Vf]) -> str:
+    """Why a change is not made after all, and what to do; empty if it may be made.
+
+    ``over`` is whose an interface is over the PF's at this moment, and ``vfs`` are those that the change concerns.
+    """
+    if isinstance(change, SetMtu) and not change.vfs and over:
+        return _is_master(over)
+    return in_use(vfs)
+
+
+def _is_master(over: str) -> str:
+    why = "a smaller MTU becomes that one's too, and any other may interrupt it"
+    return f"is the master of {over}: {why}; delete that, {AFTER}"
+
+
 def _left(said: str, vfs: Sequence[Vf]) -> Iterator[Refusal]:
     """Which of the VFs, all of which were to be changed, are left as they are."""
     if why := in_use(vfs):
@@ -177,8 +192,7 @@ def _mtu(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
     elif why := in_use(pf.vfs):
         yield Refusal(f"{said} has {pf.mtu}, and another MTU may interrupt its VFs, but {why}")
     elif pf.over:
-        why = "a smaller MTU becomes that one's too, and any other may interrupt it"
-        yield Refusal(f"{said} has {pf.mtu}, and is the master of {pf.over}: {why}; delete that, {AFTER}")
+        yield Refusal(f"{said} has {pf.mtu}, and {_is_master(pf.over)}")
     else:
         yield SetMtu(pf, rule.mtu)
 

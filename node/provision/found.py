@@ -70,9 +70,14 @@ def _with_users(
     to be changed."""
     if not difference(rules, None, State((pf,))).changes:
         return pf
-    links = [link for name in pf.device.netdevs if (link := host.link(name))]
-    whose = next((above()[link.index] for link in links if link.index in above()), "")
-    return replace(pf, over=whose, vfs=tuple(with_users(one, attached, host, above()) for one in pf.vfs))
+    over_it = whose_over(pf.device, host, above())
+    return replace(pf, over=over_it, vfs=tuple(with_users(one, attached, host, above()) for one in pf.vfs))
+
+
+def whose_over(pf: Device, host: Rtnl, above: Mapping[int, str]) -> str:
+    """Whose an interface is over one of the PF's, in words; empty for none.  ``above`` is that of over.py."""
+    links = [link for name in pf.netdevs if (link := host.link(name))]
+    return next((above[link.index] for link in links if link.index in above), "")
 
 
 def with_users(one: Vf, attached: Mapping[str, Record], host: Rtnl, above: Mapping[int, str]) -> Vf:

@@ -17,6 +17,11 @@ GUARDS = [
             '    elif why := in_use(pf.vfs):\n        yield Refusal(f"{said} has {pf.mtu}',
             '    elif why := "":\n        yield Refusal(f"{said} has {pf.mtu}',
         ),
+        (
+            "mtu-under-a-pods-meanwhile",
+            "    if isinstance(change, SetMtu) and not change.vfs and over:\n",
+            "    if False:\n",
+        ),
         ("mtu-under-a-pods", "    elif pf.over:\n", "    elif False:\n", "netns/test_provision.py"),
         ("most-vfs", "    elif count > pf.total_vfs:", "    elif False:"),
         ("most-mtu", "    elif pf.most_mtu and rule.mtu > pf.most_mtu:", "    elif False:"),
@@ -56,7 +61,7 @@ GUARDS = [
         ("the-pf-again", "        if user := users.user(pf.device.id, attached):\n", '        if user := "":\n'),
         (
             "its-vfs-again",
-            "        if why := in_use([found.with_users(one, attached, host, above) for one in vfs]):\n",
+            "        if why := why_left(change, found.whose_over(pf.device, host, above), now):\n",
             '        if why := "":\n',
         ),
     ),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from node.model import Device, Kind, PfRule, Selector
-from node.provision.difference import Difference, difference, guid, option
+from node.provision.difference import Difference, difference, guid, option, why_left
 from node.provision.model import Pf, SetGuids, SetMode, SetMtu, SetTrust, SetVfs, State, Vf, WriteOption, ranges
 
 ADDRESS = "0000:3b:00.0"
@@ -194,6 +194,21 @@ def test_guids_that_are_there_stay() -> None:
     there = (*vfs(1, trust=None, has_guids=True), *vfs(2, trust=None, has_guids=False)[1:])
     (change,) = differs(replace(infiniband(), vfs=there), rule(guids=True)).changes
     assert (isinstance(change, SetGuids) and change.guids) == (guid(PF_GUID, 1),)
+
+
+def test_a_pods_macvlan_over_the_pf_meanwhile() -> None:
+    """Only the PF's own MTU becomes that one's."""
+    over, found = "a macvlan in the namespace /run/netns/a", pf(2)
+    of_the_pf = SetMtu(found, 1300)
+    assert why_left(of_the_pf, over, found.vfs) == (
+        f"is the master of {over}: a smaller MTU becomes that one's too, and any other may interrupt it; delete that, "
+        "then run: systemctl reload hpn-node"
+    )
+    others = (SetMtu(found, 1300, found.vfs), SetTrust(found, True, found.vfs), SetVfs(found, 0))
+    assert [why_left(one, over, found.vfs) for one in others] == ["", "", ""]
+    assert why_left(of_the_pf, "", found.vfs) == ""
+    for one in (of_the_pf, *others):
+        assert f"VF 0 (0000:3b:00.1) belongs to {POD}; delete that" in why_left(one, "", vfs(1, user=POD))
 
 
 def test_a_rule_without_a_pf() -> None:
