@@ -1,7 +1,7 @@
 """hpn inspect beside a kubelet whose PodResources grpcio serves."""
 
 import json
-import time
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +14,7 @@ from unit.test_inspect import VF, save
 from cni.protocol.spec import Key
 from ctl.given import match
 from ctl.main import main
+from node.kubelet import podresources
 from node.kubelet import podresources_pb2 as pr
 from node.kubelet.podresources import Held
 
@@ -36,6 +37,7 @@ GIVEN = pr.ListPodResourcesResponse(
         )
     ]
 )
+LIMIT = 20.0  # seconds: after that a kubelet that says nothing answers well, and the test fails
 T0 = replace(
     VF, netns="/run/netns/t0", pod="default/t0", gids=[], result={**VF.result, "ips": VF.result["ips"][:1]},
     link={**VF.link, "pf": "", "number": -1, "rdma_devs": ["mlx5_4"]},
@@ -43,18 +45,20 @@ T0 = replace(
 
 
 @pytest.fixture
-def answer() -> list[bytes | float]:
-    """What kubelet answers, or how long it takes not to."""
+def answer() -> list[bytes | None]:
+    """What kubelet answers; None for nothing as long as the test lasts."""
     return [GIVEN.SerializeToString()]
 
 
 @pytest.fixture
-def kubelet(tmp_path: Path, answer: list[bytes | float]) -> Iterator[Path]:
+def kubelet(tmp_path: Path, answer: list[bytes | None]) -> Iterator[Path]:
+    ends = threading.Event()
+
     def list_pods(_: bytes, __: grpc.ServicerContext) -> bytes:
-        if isinstance(answer[0], bytes):
-            return answer[0]
-        time.sleep(answer[0])
-        return b""
+        if answer[0] is None:
+            ends.wait(LIMIT)
+            return GIVEN.SerializeToString()
+        return answer[0]
 
     handler = grpc.unary_unary_rpc_method_handler(list_pods)
     with ThreadPoolExecutor(1) as pool:
@@ -65,7 +69,14 @@ def kubelet(tmp_path: Path, answer: list[bytes | float]) -> Iterator[Path]:
         server.add_insecure_port(f"unix:{tmp_path}/pod-resources/kubelet.sock")
         server.start()
         yield tmp_path
+        ends.set()
         server.stop(None).wait()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubelet on a busy machine may take its time."""
+    monkeypatch.setattr(podresources.pods, "__defaults__", (podresources.SOCKET, 60.0))
 
 
 def shown(kubelet: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -73,11 +84,13 @@ def shown(kubelet: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str
     return capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("patient")
 def test_table(kubelet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(kubelet, T0)
     assert f"```text\n{shown(kubelet, capsys)}```" in PAGE
 
 
+@pytest.mark.usefixtures("patient")
 def test_json(kubelet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(kubelet, T0, replace(T0, key=Key("2", "hpn0"), pod="default/t1"))
     document = json.loads(shown(kubelet, capsys, "--json"))
@@ -92,21 +105,20 @@ def test_json(kubelet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+@pytest.mark.usefixtures("patient")
 def test_nothing_attached(kubelet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, _, *rest = shown(kubelet, capsys).splitlines()
     assert first.startswith("nothing is attached")
     assert len(rest) == 5
 
 
-@pytest.mark.parametrize("wrong", [b"\xff", 3.0])
+@pytest.mark.parametrize("wrong", [b"\xff", None])
 def test_no_answer_of_use(
-    kubelet: Path, capsys: pytest.CaptureFixture[str], answer: list[bytes | float], wrong: bytes | float
+    kubelet: Path, capsys: pytest.CaptureFixture[str], answer: list[bytes | None], wrong: bytes | None
 ) -> None:
     save(kubelet, T0)
     answer[0] = wrong
-    began = time.monotonic()
     lines = shown(kubelet, capsys).splitlines()
-    assert time.monotonic() - began < 2.9
     assert len(lines) == 2
     assert "RESOURCE" not in lines[0]
 
