@@ -2,9 +2,12 @@
 
 import errno
 import os
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from ipaddress import ip_interface
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,7 +56,7 @@ class Found:
             trouble = self.record.trouble if self.record else f"{self.path} cannot be read"
             return Standing(standing.REFUSED, f"it is detached, and its IPAM would not release: {trouble}")
         if self.record is None:
-            return Standing(standing.UNREADABLE, f"{self.path} cannot be read; DEL sets it aside")
+            return Standing(standing.UNREADABLE, f"{self.path} cannot be read; {standing.REMEDY}")
         return standing.of(self.state_dir, self.record)
 
     def last_error(self) -> Json | None:
@@ -102,9 +105,43 @@ def _find(state_dir: Path) -> Iterator[Found]:
     except OSError as e:
         raise _unreadable(f"{e.filename}", e) from e
     for path, record in files:
-        yield Found(state_dir, path, record)
+        yield Found(state_dir, path, of_our_shape(record))
     for path, record in refused:
-        yield Found(state_dir, path, record, is_refused=True)
+        yield Found(state_dir, path, of_our_shape(record), is_refused=True)
+
+
+def of_our_shape(record: Record | None) -> Record | None:
+    """The record; None if it has members that this version would not have written, so nobody can be shown what it
+    means.
+
+    Only people need this.  A command undoes by such a record what it can.
+    """
+    try:
+        return record if record and _is_of_our_shape(record) else None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _is_of_our_shape(record: Record) -> bool:
+    """Raises AttributeError, KeyError, TypeError or ValueError where it is not, or returns false."""
+    link, software = record.link, record.link.get("software") or {"at_home": 0, "in_pod": 0, "kind": ""}
+    texts = [record.network, record.netns, record.kind, record.args, record.pod, record.rxe, record.boot, record.time]
+    texts += [record.trouble, software["kind"], *record.rdma_devs]
+    texts += [link.get(name) or "" for name in ("device", "netdev", "pf", "pci", "master", "mac", "kind")]
+    texts += [one.get(name, "") for one in record.result.get("interfaces", []) for name in ("name", "mac")]
+    texts += [gid[name] for gid in record.gids for name in ("device", "type")]
+    numbers = [record.refusals, software["at_home"], software["in_pod"]]
+    numbers += [link.get(name) or 0 for name in ("index", "born_as")]
+    numbers += [gid[name] for gid in record.gids for name in ("port", "index")]
+    objects = [link, record.config, record.sysctl, record.result, record.device_info, record.steering, *record.rules]
+    addresses = [ip["address"] for ip in record.result.get("ips", [])]
+    return (
+        all(isinstance(one, str) for one in (*texts, *addresses, *(gid["address"] for gid in record.gids)))
+        and all(isinstance(one, int) for one in numbers)
+        and all(isinstance(one, dict) for one in objects)
+        and all(ip_interface(address) for address in addresses)
+        and datetime.fromisoformat(record.time).tzinfo is not None
+    )
 
 
 def _unreadable(path: str, e: OSError) -> IoFailure:
@@ -150,7 +187,7 @@ def describe(record: Record) -> Json:
     if record.trouble:
         described["trouble"] = record.trouble
     if record.kind in kinds.KINDS:
-        with suppress(KeyError, TypeError):  # another version's plan
+        with suppress(AttributeError, KeyError, TypeError, ValueError, struct.error):  # another version's plan
             words, members = kinds.named(record.kind).describe(link, interfaces)
             described |= {WORDS: words, **members}
     return described

@@ -19,6 +19,8 @@ DETACHED: Final = "detached"
 DEAD: Final = "dead"
 UNREADABLE: Final = "unreadable"
 REFUSED: Final = "refused"
+# What is to be done about a record that nobody can read.
+REMEDY: Final = "delete the pod: its DEL undoes what it finds"
 
 
 class Standing(NamedTuple):
@@ -34,9 +36,9 @@ def of(state_dir: Path, record: Record) -> Standing:
         boot = "" if record.of_this_boot else "it is of an older boot"
         return Standing(DEAD, boot or "no process is in the pod's namespace, and no mount holds it")
     if record.kind == LOST:
-        return Standing(UNREADABLE, record.trouble)
+        return Standing(UNREADABLE, f"{record.trouble}; {REMEDY}")
     if record.complete and not is_half_undone(state_dir, record):
-        return Standing(ATTACHED, "ADD has ended, and the pod lives")
+        return Standing(ATTACHED, "ADD has ended, and nothing says that the pod is dead")
     return _of_unfinished(state_dir, record)
 
 

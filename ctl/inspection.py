@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from cni import standing
 from cni.attachments import WORDS, list_all
 from cni.protocol.spec import Json
 from ctl import chosen, details, given
@@ -45,7 +46,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     parts += [
         f"{_who(a)} of {a['network']}: {details.failure(a['lastError'])}" for a in attachments if "lastError" in a
     ]
-    parts += [f"{path} cannot be read; DEL sets it aside" for path in unreadable]
+    parts += [f"{path} cannot be read; {_remedy(path)}" for path in unreadable]
     parts += [
         f"{_who(a)} of {a['network']} is detached, and its IPAM would not release {', '.join(a['addresses']) or 'it'}: "
         f"{a['trouble']}; release that by hand, then remove {a['file']}"
@@ -54,6 +55,13 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     parts = parts or [f"nothing is attached, says {', '.join(map(str, state_dirs))}"]
     parts += ["", "given by kubelet, and no interface of the pod's:", given.table(rest)] if rest else []
     return text(parts), 0
+
+
+def _remedy(unreadable: Path) -> str:
+    """What is to be done about a file of the journal that cannot be read."""
+    # No command reads what was detached already.
+    is_refused = unreadable.parts[-3] == "refused"
+    return "it is detached: release its addresses by hand, then remove that file" if is_refused else standing.REMEDY
 
 
 def _of_some(options: argparse.Namespace) -> tuple[str, int]:

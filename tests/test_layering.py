@@ -72,7 +72,9 @@ OURS = {
         *("ctl.chosen", "ctl.screen", "cni.attachments", "cni.checking", "cni.protocol", "cni.standing", "ipam.main"),
     },
     "ctl.details": {"ctl.chosen", "cni.attachments", "cni.protocol", "cni.whereabouts"},
-    "ctl.inspection": {"ctl.chosen", "ctl.details", "ctl.screen", "ctl.given", "cni.attachments", "cni.protocol"},
+    "ctl.inspection": {
+        *("ctl.chosen", "ctl.details", "ctl.screen", "ctl.given", "cni.attachments", "cni.protocol", "cni.standing"),
+    },
     "ctl.given": {"ctl.screen", "cni.protocol", "node.kubelet.podresources"},
     # It is pure but for the command, which looks into the pod's namespace.
     "ctl.hints": {"ctl.hints", "ctl.screen", "cni.protocol"},
@@ -98,7 +100,7 @@ OURS = {
     # It looks everywhere, and changes nothing.  What it finds is decided without looking.
     "ctl.doctor": {"ctl.doctor", "ctl.hardware", "cni.kernel", "cni.protocol", "node.inventory", "node.model"},
     "ctl.doctor.kept": {
-        *("ctl.doctor", "cni.undo", "cni.protocol"),
+        *("ctl.doctor", "cni.attachments", "cni.undo", "cni.protocol"),
         *("cni.state.journal", "cni.state.places", "cni.state.record", "cni.state.trust"),
         *("ipam.inventory", "ipam.sandboxes", "ipam.stores"),
     },

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Interface, ip_interface
 from pathlib import Path
 
-from cni import undo
+from cni import attachments, undo
 from cni.protocol.errors import CniError
 from cni.protocol.location import IPAM_DIR, STATE_DIR
 from cni.protocol.spec import Json
@@ -68,18 +68,11 @@ def _data_dirs(read: Reader, state_dirs: Sequence[Path], attached: Sequence[Atta
 def _records(read: Reader, state_dir: Path, listed: Callable[[Path], Listing]) -> list[tuple[str, Attachment | None]]:
     """Each record's path, and the record; None for one that cannot be read."""
     try:
-        return [(f"{path}", _attachment(path, record)) for path, record in listed(state_dir)]
+        found = [(path, attachments.of_our_shape(record)) for path, record in listed(state_dir)]
+        return [(f"{path}", _described(path, record) if record else None) for path, record in found]
     except OSError as e:
         read.unread[f"{e.filename or state_dir}"] = e.strerror or f"{e}"
         return []
-
-
-def _attachment(path: Path, record: Record | None) -> Attachment | None:
-    """None for a record that cannot be read, or has what no version of ours writes."""
-    try:
-        return _described(path, record) if record else None
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
 
 
 def _described(path: Path, record: Record) -> Attachment:

@@ -146,7 +146,7 @@ def test_all_that_is_known(host: Host, pod: Pod) -> None:
     lines = said(host, "inspect", "worker-0").splitlines()
     assert lines[0] == f"hpn0 of default/worker-0, container {pod.name[:12]}, network rail0"
     shown = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[1:]}
-    assert shown["state"] == "attached: ADD has ended, and the pod lives"
+    assert shown["state"] == "attached: ADD has ended, and nothing says that the pod is dead"
     assert shown["interface"] == f"macvlan over rail0, MAC {link['address']}"
     assert shown["now"] == "in the pod, as hpn0"
     host.record(pod).write_text("{")

@@ -118,6 +118,18 @@ def test_of_one_that_another_version_wrote(tmp_path: Path, capsys: pytest.Captur
         assert "Traceback" not in capsys.readouterr().err
 
 
+def test_one_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No DEL reads what is in refused/."""
+    for folder in ("attachments", "refused"):
+        (tmp_path / folder / "rail0").mkdir(parents=True)
+        (tmp_path / folder / "rail0/0123456789abcdef:hpn0.json").write_text("{")
+    attached, refused = shown(tmp_path, capsys).splitlines()
+    assert attached.endswith("/attachments/rail0/0123456789abcdef:hpn0.json cannot be read; delete the pod: "
+                             "its DEL undoes what it finds")  # fmt: skip
+    assert "/refused/rail0/" in refused
+    assert "DEL" not in refused
+
+
 def test_no_help_in_the_way(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["hpn", "inspect", "--nonsense"])

@@ -56,7 +56,7 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             "addresses": ["10.56.0.2/24", "fd00:56::2/64"],
             "rdma": ["mlx5_4", "mlx5_5"],
             "state": "attached",
-            "why": "ADD has ended, and the pod lives",
+            "why": "ADD has ended, and nothing says that the pod is dead",
         }
     ]
 
@@ -114,7 +114,10 @@ def test_a_record_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixt
     first, second = listed(tmp_path, capsys)
     assert (first["containerID"], first["ifname"], first["state"]) == ("0123456789abcdef", "hpn0", "unreadable")
     assert str(file) in str(first["why"])
-    assert (second["state"], second["why"]) == ("unreadable", "kept in quarantine")
+    assert (second["state"], second["why"]) == (
+        "unreadable",
+        "kept in quarantine; delete the pod: its DEL undoes what it finds",
+    )
     assert main(["hpn", "list", "--state-dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("unreadable") == 2
 
