@@ -213,7 +213,7 @@ class Common(BaseModel):
     logFile: Annotated[str, AfterValidator(_absolute_or_stderr)] = ""  # noqa: N815
     """Absolute path, where the node allows it, or `stderr` ([logs.md](logs.md)).
     Default: warnings go to stderr
-    Refused: 7: relative, not allowed, no regular file"""
+    Refused: 7: relative, not allowed, no regular file, ends in `.old`"""
     logFormat: Literal["json", "text"] = "json"  # noqa: N815
     """How `logFile`'s lines are written."""
 

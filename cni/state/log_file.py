@@ -1,7 +1,8 @@
 """The log's file: appended to by several processes at once, and bounded.
 
-When it has grown beyond LIMIT, the command that notices gives it the name FILE.1, in the place of the one before, and
-begins a new one.  Those who have the old one open may still write to it: their lines are in FILE.1.
+When it has grown beyond LIMIT, the command that notices gives it the name FILE.old, in the place of the one before, and
+begins a new one.  Those who have the old one open may still write to it: their lines are in FILE.old.  FILE.1 is a name
+that logrotate gives, and its older files are not ours to replace.
 """
 
 import errno
@@ -11,10 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from cni.protocol.errors import InvalidConfig
 from cni.state.node import Place
 
 # Bytes: some 50,000 commands.
 LIMIT: Final = 1 << 24
+OLD: Final = ".old"
 
 
 @dataclass
@@ -48,21 +51,26 @@ class LogFile:
                 if found.st_nlink:
                     _rename(folder, name, self.fd)
             except OSError as e:
-                lines.append(f"logFile {self.place.path!r} is full and cannot become {name}.1: {e.strerror}")
+                lines.append(f"logFile {self.place.path!r} is full and cannot become {name}{OLD}: {e.strerror}")
         another = self.place.open_for_append()
         os.close(self.fd)
         self.fd = another
 
 
 def open_for_append(place: Place) -> LogFile:
-    """Open the log, and make it if there is none.  Raises OSError."""
+    """Open the log, and make it if there is none.
+
+    Raises OSError; InvalidConfig for a name that is kept for the older file, which another network may have.
+    """
+    if os.path.normpath(place.path).endswith(OLD):
+        raise InvalidConfig(f"logFile {place.path!r} ends in {OLD}, as a log that was full does; give it another name")
     return LogFile(place, place.open_for_append())
 
 
 def _rename(folder: int, name: str, fd: int) -> None:
-    """Make it FILE.1, unless another process does so or has done so.  Raises OSError."""
+    """Make it FILE.old, unless another process does so or has done so.  Raises OSError."""
     with suppress(BlockingIOError, FileNotFoundError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when it is closed
         ours, there = os.fstat(fd), os.stat(name, dir_fd=folder, follow_symlinks=False)
         if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
-            os.rename(name, f"{name}.1", src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(name, f"{name}{OLD}", src_dir_fd=folder, dst_dir_fd=folder)

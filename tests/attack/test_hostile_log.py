@@ -64,9 +64,9 @@ def test_a_full_log_on_a_full_disk(host: Host, pod: Pod, tmp_path: Path, monkeyp
     with mounted(tmp_path / "disk") as disk:
         log = disk / "log"
         log.write_text("x" * os.sysconf("SC_PAGESIZE"))  # no room is left in its last page
-        (disk / "log.1").mkdir()
+        (disk / "log.old").mkdir()
         filled(disk)
-        first = f"logFile {str(log)!r} is full and cannot become log.1: Is a directory"
+        first = f"logFile {str(log)!r} is full and cannot become log.old: Is a directory"
         attached(host, pod, log, first, FULL.format(log))
 
 
@@ -90,10 +90,10 @@ def test_links_of_a_user(host: Host, pod: Pod, folder: Path, monkeypatch: Any, o
     victim, log = folder.parent / "victim", folder / "log"
     victim.write_text("precious")
     monkeypatch.setattr("cni.state.log_file.LIMIT", 1)
-    (folder / "log.1" if older else log).symlink_to(victim)
+    (folder / "log.old" if older else log).symlink_to(victim)
     if older:
         attached(host, pod, log)
-        assert log.stat().st_mode & 0o777 == (folder / "log.1").lstat().st_mode & 0o777 == 0o600
+        assert log.stat().st_mode & 0o777 == (folder / "log.old").lstat().st_mode & 0o777 == 0o600
     else:
         error = host.refused("ADD", pod, host.conf(logFile=str(log)))
         assert (error["code"], "a link" in error["msg"]) == (7, True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from unit.test_log import REQUEST, run, written
 
+from cni.protocol.errors import InvalidConfig
 from cni.state import log_file, node
 from cni.state.log import log_command
 
@@ -59,15 +60,15 @@ def test_a_full_one_becomes_the_older(log: Path) -> None:
         fill(log)
         assert grown(log) == []
         assert [line["message"] for line in written(log)] == ["done"]
-        assert {line["of"] for line in written(Path(f"{log}.1"))} == {"before"}
-        assert sorted(path.name for path in log.parent.iterdir()) == ["log", "log.1"]
+        assert {line["of"] for line in written(Path(f"{log}.old"))} == {"before"}
+        assert sorted(path.name for path in log.parent.iterdir()) == ["log", "log.old"]
     assert log.stat().st_mode & 0o777 == 0o600
 
 
 def test_one_that_is_not_full(log: Path) -> None:
     log.write_text("x" * (LIMIT - 1))
     assert grown(log) == []
-    assert not Path(f"{log}.1").exists()
+    assert not Path(f"{log}.old").exists()
 
 
 def test_it_became_full_while_the_command_ran(log: Path) -> None:
@@ -76,12 +77,30 @@ def test_it_became_full_while_the_command_ran(log: Path) -> None:
     assert [line["message"] for line in written(log)] == ["done"]
 
 
+def test_logrotates_files_stand(log: Path) -> None:
+    Path(f"{log}.1").write_text("precious")
+    fill(log)
+    assert grown(log) == []
+    assert Path(f"{log}.1").read_text() == "precious"
+
+
+@pytest.mark.parametrize("path", ["log.old", "log.old/", "log.old/.", "log.old.old"])
+def test_a_name_of_an_older_one(log: Path, path: str) -> None:
+    """The log of another network could become it."""
+    conf = {"logFile": f"{log.parent}/{path}"}
+    with pytest.raises(InvalidConfig, match=r"ends in \.old.* another name"):
+        run(conf)
+    (line,) = run(conf, REQUEST.but(CNI_COMMAND="DEL"), recovered=False)
+    assert "ends in .old" in line
+    assert list(log.parent.iterdir()) == []
+
+
 @pytest.mark.parametrize("end", ["moved away", "removed"])
 def test_others_have_begun_another(log: Path, end: str) -> None:
     """The line goes to a file that still has a name."""
     with log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(log)}, []):
         fill(log)
-        log.rename(f"{log}.1") if end == "moved away" else log.unlink()
+        log.rename(f"{log}.old") if end == "moved away" else log.unlink()
     assert [line["message"] for line in written(log)] == ["done"]
 
 
@@ -94,10 +113,10 @@ def test_a_short_one_is_removed(log: Path) -> None:
 def test_the_one_that_others_have_begun_stays(log: Path) -> None:
     with log_command(REQUEST, {"stateDir": "/nowhere/hpn", "logFile": str(log)}, []):
         fill(log)
-        log.rename(f"{log}.1")
+        log.rename(f"{log}.old")
         assert grown(log) == []
     assert [line["message"] for line in written(log)] == ["done", "done"]
-    assert {line["of"] for line in written(Path(f"{log}.1"))} == {"before"}
+    assert {line["of"] for line in written(Path(f"{log}.old"))} == {"before"}
 
 
 def test_another_is_at_it(log: Path) -> None:
@@ -108,25 +127,25 @@ def test_another_is_at_it(log: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         opened.append('{"of": "ours"}\n', lines := [])
         opened.close()
-    assert (lines, Path(f"{log}.1").exists()) == ([], False)
+    assert (lines, Path(f"{log}.old").exists()) == ([], False)
     assert written(log)[-1] == {"of": "ours"}
 
 
 def test_a_link_in_the_olders_place(log: Path) -> None:
     victim = log.parent / "victim"
     victim.write_text("precious")
-    Path(f"{log}.1").symlink_to(victim)
+    Path(f"{log}.old").symlink_to(victim)
     fill(log)
     assert grown(log) == []
-    assert (victim.read_text(), Path(f"{log}.1").is_symlink()) == ("precious", False)
+    assert (victim.read_text(), Path(f"{log}.old").is_symlink()) == ("precious", False)
 
 
 def test_a_directory_in_the_olders_place(log: Path) -> None:
     """What cannot be made room for grows on, and says so."""
-    Path(f"{log}.1", "x").mkdir(parents=True)
+    Path(f"{log}.old", "x").mkdir(parents=True)
     fill(log)
     (line,) = grown(log)
-    assert line == f"logFile {str(log)!r} is full and cannot become log.1: Is a directory"
+    assert line == f"logFile {str(log)!r} is full and cannot become log.old: Is a directory"
     assert written(log)[-1]["message"] == "done"
 
 
@@ -164,7 +183,7 @@ def test_several_at_once(log: Path) -> None:
     for process in [writer(log, str(each)) for _ in range(writers)]:
         process.communicate(timeout=60)
         assert process.returncode == 0
-    lines = [*written(Path(f"{log}.1")), *written(log)]
+    lines = [*written(Path(f"{log}.old")), *written(log)]
     assert sorted(line["container"] for line in lines) == sorted(f"c{n}" for n in range(each) for _ in range(writers))
 
 
@@ -175,7 +194,7 @@ def test_killed(log: Path) -> None:
         for process in processes:
             assert process.stdout
             process.stdout.readline()
-        while not Path(f"{log}.1").exists():
+        while not Path(f"{log}.old").exists():
             assert all(process.poll() is None for process in processes)
         for process in processes:
             process.send_signal(signal.SIGKILL)
@@ -183,4 +202,4 @@ def test_killed(log: Path) -> None:
         assert grown(log) == []
         assert json.loads(log.read_text().splitlines()[-1])["container"] == "c1"
         assert log.stat().st_size < 2 * LIMIT
-        Path(f"{log}.1").unlink()
+        Path(f"{log}.old").unlink()
