@@ -32,8 +32,7 @@ class LogFile:
 
         Raises OSError, ENOSPC also if only a part of the text could be written.
         """
-        with suppress(FileNotFoundError):  # somebody has removed its directory
-            self._begin_another_if_full(lines)
+        self._begin_another_if_full(lines)
         data = text.encode()
         if os.write(self.fd, data) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -42,19 +41,42 @@ class LogFile:
         os.close(self.fd)
 
     def _begin_another_if_full(self, lines: list[str]) -> None:
-        """A command can take long: others may have begun another file, or two, since it was opened."""
+        """A command can take long: others may have begun another file, or two, since it was opened.
+
+        If another cannot be opened, the text goes to the one that is open.
+        """
         found = os.fstat(self.fd)
         if found.st_nlink and found.st_size < LIMIT:
             return
-        with self.place.folder() as (folder, name):
-            try:
-                if found.st_nlink:
-                    _rename(folder, name, self.fd)
-            except OSError as e:
-                lines.append(f"logFile {self.place.path!r} is full and cannot become {name}{OLD}: {e.strerror}")
-        another = self.place.open_for_append()
+        try:
+            if found.st_nlink and (why := self._why_it_stays(found.st_size)):
+                name = os.path.basename(os.path.normpath(self.place.path))
+                lines.append(f"logFile {self.place.path!r} is full and cannot become {name}{OLD}: {why}")
+            another = self.place.open_for_append()
+        except FileNotFoundError:  # somebody has removed its directory
+            return
+        except OSError as e:
+            lines.append(f"logFile {self.place.path!r} cannot be begun again: {e.strerror}; this went to the old one")
+            return
         os.close(self.fd)
         self.fd = another
+
+    def _why_it_stays(self, size: int) -> str:
+        """Make it FILE.old.  Returns why that cannot be; nothing if it was done, or another process is at it.
+
+        Raises OSError.
+        """
+        if not self.place.names:
+            return "the node allows this file, but not its directory; allow that, or have logrotate move the file"
+        with self.place.folder() as (folder, name):
+            try:
+                _rename(folder, name, self.fd)
+            except BlockingIOError:
+                # Whoever may read the file can hold its lock for ever.
+                return "" if size < 2 * LIMIT else "another process holds its lock; see: lslocks"
+            except OSError as e:
+                return e.strerror or repr(e)
+        return ""
 
 
 def open_for_append(place: Place) -> LogFile:
@@ -68,8 +90,8 @@ def open_for_append(place: Place) -> LogFile:
 
 
 def _rename(folder: int, name: str, fd: int) -> None:
-    """Make it FILE.old, unless another process does so or has done so.  Raises OSError."""
-    with suppress(BlockingIOError, FileNotFoundError):
+    """Make it FILE.old, unless another process has done so.  Raises OSError, BlockingIOError if another is at it."""
+    with suppress(FileNotFoundError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when it is closed
         ours, there = os.fstat(fd), os.stat(name, dir_fd=folder, follow_symlinks=False)
         if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
