@@ -11,6 +11,7 @@ from cni.protocol.location import IPAM_DIR
 from cni.protocol.spec import Json, Key
 from ctl import migrate
 from ctl.command_line import as_document
+from ctl.screen import printable, text
 from ctl.table import aligned
 from ipam import sandboxes, stores
 from ipam.inventory import STATES, networks, pools, state
@@ -75,7 +76,7 @@ def _show(options: argparse.Namespace) -> tuple[str, int]:
     if options.json:
         return as_document({"dataDir": str(options.data_dir), "networks": [_described(one) for one in found]}), 0
     lines = [line for one in found for line in _pictured(one)]
-    return "".join(f"{line}\n" for line in lines) or f"no address is held, says {options.data_dir}\n", 0
+    return text(lines or [f"no address is held, says {options.data_dir}"]), 0
 
 
 def _lease(options: argparse.Namespace) -> tuple[str, int]:
@@ -87,23 +88,24 @@ def _lease(options: argparse.Namespace) -> tuple[str, int]:
     wanted = [lease for lease in leases if not options.what or _is_called(lease, options.what)]
     if options.json:
         return as_document({"dataDir": str(options.data_dir), "leases": wanted}), 0 if wanted else 1
-    blocks = ["".join(f"{name:12} {_words(_dated(name, value))}\n" for name, value in one.items()) for one in wanted]
-    return "\n".join(blocks) or f"no lease of {options.what or 'anybody'} in {options.data_dir}\n", 0 if wanted else 1
+    blocks = ["\n".join(f"{name:12} {_words(_dated(name, value))}" for name, value in one.items()) for one in wanted]
+    nothing = f"no lease of {options.what or 'anybody'} in {options.data_dir}"
+    return text(["\n\n".join(blocks) or nothing]), 0 if wanted else 1
 
 
 def _release(options: argparse.Namespace) -> tuple[str, int]:
     (network,) = networks(options.data_dir, sandboxes.gone, [options.network])
     held = _meant(network, options.key)
     if not held:
-        return f"{options.key} holds nothing in {network.place}; see: hpn ipam lease\n", 1
+        return text([f"{options.key} holds nothing in {network.place}; see: hpn ipam lease"]), 1
     if len(held) > 1:
-        return f"{options.key} may be {' or '.join(map(str, held))}: name one of them; nothing is released\n", 1
+        return text([f"{options.key} may be {' or '.join(map(str, held))}: name one of them; nothing is released"]), 1
     ((key, one),) = held.items()
     ips = ", ".join(map(str, one.holding.ips))
     if state(one) != "dead" and not options.force:
-        return f"{key} may be alive and use {ips}; its runtime's DEL releases that, or add --force\n", 1
+        return text([f"{key} may be alive and use {ips}; its runtime's DEL releases that, or add --force"]), 1
     stores.open_in(options.data_dir, network.name, []).release(key)
-    return f"released {ips} of {key}\n", 0
+    return text([f"released {ips} of {key}"]), 0
 
 
 def _meant(network: Contents, what: str) -> dict[Key, Listed]:
@@ -115,7 +117,7 @@ def _meant(network: Contents, what: str) -> dict[Key, Listed]:
 
 def _gc(options: argparse.Namespace) -> tuple[str, int]:
     lines = release_dead(options.data_dir, options.network, dry_run=options.dry_run)
-    return "".join(f"{line}\n" for line in lines) or "nothing is provably dead\n", 0
+    return text(lines or ["nothing is provably dead"]), 0
 
 
 def release_dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> list[str]:
@@ -149,8 +151,8 @@ def _verify(options: argparse.Namespace) -> tuple[str, int]:
     for network in found:
         store = stores.open_in(options.data_dir, network.name, [])
         lines += [f"{network.name}: {problem}" for problem in store.verify()]
-    good = f"{len(found)} networks, {sum(len(one.listed) for one in found)} leases: all is as it should be\n"
-    return "".join(f"{line}\n" for line in lines) or good, 1 if lines else 0
+    good = f"{len(found)} networks, {sum(len(one.listed) for one in found)} leases: all is as it should be"
+    return text(lines or [good]), 1 if lines else 0
 
 
 def _described(network: Contents) -> Json:
@@ -191,7 +193,7 @@ def _pictured(network: Contents) -> Iterator[str]:
     if network.listed:
         taken = [one for one in network.listed if state(one) != "free"]
         taken.sort(key=lambda one: [(ip.version, int(ip)) for ip in one.holding.ips])
-        rows = aligned([_COLUMNS, *map(_row, taken)])
+        rows = aligned([_COLUMNS, *(tuple(map(printable, _row(one))) for one in taken)])
         yield from (f"  {line}" for line in rows)
     if network.problem:
         yield f"  {network.problem}; the next call sets it aside"

@@ -9,6 +9,7 @@ from cni.protocol.location import IPAM_DIR, STATE_DIR
 from cni.state import places
 from cni.state.record import Record
 from ctl import addresses
+from ctl.screen import text
 from ipam import main as ipam
 
 
@@ -28,7 +29,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
             failures += [f"{record.whose} could not be undone: {problem}"] if problem else []
     gone += release_leases(options.data_dir, state_dirs, dry_run=options.dry_run)
     lines = [*gone, *failures] or ["nothing is provably dead"]
-    return "".join(f"{line}\n" for line in lines), 1 if failures else 0
+    return text(lines), 1 if failures else 0
 
 
 def _obituary(record: Record, *, dry_run: bool) -> str:

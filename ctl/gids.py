@@ -60,7 +60,8 @@ def _is_set(gid: Gid) -> bool:
 def _row(gid: Gid) -> tuple[str, ...]:
     # An address has a column of its own, and two blanks behind it.
     address = f"{gid.address}  " if gid.address else "\t"
-    return gid.device, f"{gid.port}", f"{gid.index}", gid.gid, address, _version(gid.kind), printable(gid.netdev)
+    ids = (printable(gid.device), f"{gid.port}", f"{gid.index}", gid.gid)
+    return *ids, address, _version(gid.kind), printable(gid.netdev)
 
 
 def _version(kind: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from cni.protocol.errors import InvalidConfig, IoFailure
 from cni.protocol.spec import network_of
+from ctl.screen import text
 from ipam import migrate, sandboxes, stores
 from ipam.inventory import networks
 from ipam.stores.holdings import Kept, Lease, Lost
@@ -44,10 +45,10 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
         leases = migrate.from_whereabouts(document, options.path, _pods(options.pods), options.ifname)
         collisions = store.adopt(leases, dry_run=options.dry_run)
     if collisions:
-        return "".join(f"{line}\n" for line in [*collisions, f"{name}: nothing was imported"]), 1
+        return text([*collisions, f"{name}: nothing was imported"]), 1
     verb = "would import" if options.dry_run else "imported"
     lines = [f"{verb} {', '.join(map(str, one.ips))} of {one.owner.key} {one.owner.pod}".rstrip() for one in leases]
-    return "".join(f"{line}\n" for line in [*log, *lines, f"{name}: {verb} {len(leases)} leases"]), 0
+    return text([*log, *lines, f"{name}: {verb} {len(leases)} leases"]), 0
 
 
 def export_leases(options: argparse.Namespace) -> tuple[str, int]:
@@ -61,11 +62,11 @@ def export_leases(options: argparse.Namespace) -> tuple[str, int]:
     last = [max(ips, key=int) for ips in ([i for o in leases for i in o.ips if i.version == v] for v in (4, 6)) if ips]
     collisions = migrate.to_host_local(options.path, leases, last, dry_run=options.dry_run)
     if collisions:
-        return "".join(f"{line}\n" for line in [*collisions, f"{network.name}: nothing was exported"]), 1
+        return text([*collisions, f"{network.name}: nothing was exported"]), 1
     kept = sum(isinstance(one, Kept) for one in holdings)
     note = f"; {kept} that are kept back after their release are free there" if kept else ""
     verb = "would export" if options.dry_run else "exported"
-    return f"{network.name}: {verb} {len(leases)} leases{note}\n", 0
+    return text([f"{network.name}: {verb} {len(leases)} leases{note}"]), 0
 
 
 def _decoded(file: Path) -> Any:

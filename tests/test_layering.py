@@ -110,7 +110,7 @@ OURS = {
     "ctl.doctor.checks": {"ctl.doctor", "ctl.hardware.rdma", "node.model", "node.offers"},
     # What puts files on the node, and looks whether the state there can be read; it changes none of that.
     "ctl.installation": {
-        *("ctl.installation", "cni.kernel.files", "cni.protocol", "cni.state.durable", "cni.state.locks"),
+        *("ctl.installation", "ctl.screen", "cni.kernel.files", "cni.protocol", "cni.state.durable", "cni.state.locks"),
     },
     "ctl.installation.install": {"ctl.installation", "cni.protocol", "node.config"},
     # What it says of attachments, as hpn inspect and hpn ipam do.
@@ -121,15 +121,24 @@ OURS = {
     # What mends, and undoes what the dead left.
     "ctl.repair": {"ctl", "cni.attachments", "cni.protocol", "cni.repair", "cni.standing", "ipam.main"},
     "ctl.collection": {
-        *("ctl.addresses", "cni.collect", "cni.protocol", "cni.state.record", "cni.state.places", "ipam.main"),
+        *(
+            "ctl.addresses",
+            "ctl.screen",
+            "cni.collect",
+            "cni.protocol",
+            "cni.state.record",
+            "cni.state.places",
+            "ipam.main",
+        ),
     },
     # And what frees the addresses of the dead.
     # The third reads YAML.
     "ctl.migrate": {
-        *("cni.protocol", "ipam.migrate", "node.config.document", "ipam.inventory", "ipam.sandboxes", "ipam.stores"),
+        *("ctl.screen", "cni.protocol", "node.config.document"),
+        *("ipam.migrate", "ipam.inventory", "ipam.sandboxes", "ipam.stores"),
     },
     "ctl.addresses": {
-        *("ctl.table", "ctl.migrate", "cni.protocol", "ipam.inventory", "ipam.sandboxes", "ipam.stores"),
+        *("ctl.screen", "ctl.table", "ctl.migrate", "cni.protocol", "ipam.inventory", "ipam.sandboxes", "ipam.stores"),
     },
 }
 # What any command may import beside.

@@ -9,6 +9,7 @@ from cni.protocol.errors import NotAvailable
 from ctl.installation import found, held, places, plan, put, state, systemd
 from ctl.installation.install import do, failure, refuse_package
 from ctl.installation.plan import Remove, Step, Tell
+from ctl.screen import text
 
 _NAMED = 10
 # What is printed where nobody has anything.  The Debian package's prerm looks for this sentence.
@@ -25,9 +26,8 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     options = parser.parse_args(words)
     if options.check:
         lines = holders(options.root)
-        return "".join(f"{line}\n" for line in lines or [NOBODY]), 1 if lines else 0
-    lines = uninstall(options.root, force=options.force)
-    return "".join(f"{line}\n" for line in lines), 0
+        return text(lines or [NOBODY]), 1 if lines else 0
+    return text(uninstall(options.root, force=options.force)), 0
 
 
 def holders(root: Path) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Final
 from cni.kernel import sysfs
 from cni.protocol.errors import BadEnvironment
 from ctl.command_line import parser_for
-from ctl.screen import Alarm, Table, live, show, show_over
+from ctl.screen import Alarm, Table, live, printable, show, show_over
 from ctl.traffic import words as say
 from ctl.traffic.rates import Course, Rates, behind, between, sparkline
 from ctl.traffic.sampling import Name, Sample, Seen, sample
@@ -122,9 +122,9 @@ def _line_by_line(steps: Iterator[Step], name: Name) -> str:
 
     While the port is away, which may be at any time, it carries nothing.
     """
-    courses, seconds = [Course()] * 4, 0.0
+    courses, seconds, device = [Course()] * 4, 0.0, printable(name[0])
     try:
-        show(f"Monitoring {name[0]}...    (press CTRL-C to stop)\n\n")
+        show(f"Monitoring {device}...    (press CTRL-C to stop)\n\n")
         for _, rates, passed in steps:
             now = rates.get(name, Rates())
             show_over(say.now(datetime.now(), now))  # noqa: DTZ005  # the clock on the wall, as vnstat has it
@@ -132,7 +132,7 @@ def _line_by_line(steps: Iterator[Step], name: Name) -> str:
             courses = [one.with_one(rate, passed) for one, rate in zip(courses, now.directions, strict=True)]
     except KeyboardInterrupt:
         pass
-    lines = say.summary(name[0], (courses[0], courses[1]), (courses[2], courses[3]), seconds) if seconds else ()
+    lines = say.summary(device, (courses[0], courses[1]), (courses[2], courses[3]), seconds) if seconds else ()
     return "".join(f"{line}\n" for line in lines)
 
 

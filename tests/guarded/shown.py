@@ -7,6 +7,7 @@ GUARDS = [
         "ctl/gids.py",
         "unit/test_gids_command.py",
         ("a-terminal-obeys", "printable(gid.netdev)", "gid.netdev"),
+        ("a-terminal-obeys-the-device", "printable(gid.device)", "gid.device"),
         ("not-set-yet", "return gid.gid != _UNSET", "return True"),
     ),
     *of(

@@ -86,9 +86,9 @@ def test_infiniband(tree: Tree) -> None:
 
 
 def test_a_name_that_a_terminal_would_obey(tree: Tree) -> None:
-    one = port(hca(tree, "mlx5_0", tree.pci("0000:3b:00.0")))
+    one = port(hca(tree, "mlx5\x1b[1m", tree.pci("0000:3b:00.0")))
     gid(one, 0, GLOBAL, V2, "\x1b[31m")
-    assert table(tree)[0].endswith("\tv2\t\\x1b[31m")
+    assert table(tree)[0] == f"mlx5\\x1b[1m\t1\t0\t{GLOBAL}\t\t\tv2\t\\x1b[31m"
 
 
 def test_json(tree: Tree) -> None:

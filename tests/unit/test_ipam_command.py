@@ -57,6 +57,15 @@ def test_show_json(hpn, net):
     ]
 
 
+@pytest.mark.parametrize("words", [["show"], ["lease"], ["gc", "--dry-run"], ["gc"], ["release", "net", "a\x1b:x"]])
+def test_names_that_a_terminal_would_obey(hpn, net, words):
+    net.add("a", args="IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=\x1b[31m")
+    of_another_boot(net, "a")
+    said = hpn(*words, status=1 if words[0] == "release" else 0)
+    assert "\\x1b" in said
+    assert "\x1b" not in said
+
+
 def test_show_for_people(hpn, net):
     net.add("a", args=POD)
     net.add("b")

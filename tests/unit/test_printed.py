@@ -11,6 +11,7 @@ from attack.user import nobody
 from unit.test_inspect import VF, save
 
 from cni.protocol.errors import BadEnvironment, CniError, IoFailure
+from cni.protocol.spec import Key
 from ctl.main import main
 from ctl.traffic import top
 
@@ -22,6 +23,20 @@ def test_names_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[st
     save(tmp_path, replace(VF, boot="an older one", pod="default/\udcff"))
     assert main(["hpn", "gc", "--dry-run", "--state-dir", f"{tmp_path}", "--data-dir", f"{tmp_path}"]) == 0
     assert "would undo hpn0 of default/\\udcff," in capsys.readouterr().out
+
+
+def test_names_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil, shown = "default/\x1b[31m", "default/\\x1b[31m"
+    save(tmp_path / "run/hpn", replace(VF, pod=evil), replace(VF, key=Key("d", "hpn0"), boot="an older one", pod=evil))
+    for words in (
+        ["gc", "--dry-run", "--state-dir", f"{tmp_path}/run/hpn", "--data-dir", f"{tmp_path}"],
+        ["gc", "--state-dir", f"{tmp_path}/run/hpn", "--data-dir", f"{tmp_path}"],
+        ["uninstall", "--check", "--root", f"{tmp_path}"], ["uninstall", "--root", f"{tmp_path}"],
+    ):  # fmt: skip
+        main(["hpn", *words])
+        said = "".join(capsys.readouterr())
+        assert shown in said, words
+        assert "\x1b" not in said, words
 
 
 def fails_with(error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
