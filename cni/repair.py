@@ -10,6 +10,7 @@
 An attachment that is complete, and whose pod lives, is never touched.
 """
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
@@ -21,6 +22,7 @@ from cni import collect, standing, undo
 from cni.attachments import Found
 from cni.kernel import held
 from cni.parts.delegate import Programs
+from cni.protocol import spec
 from cni.protocol.errors import TryAgain
 from cni.protocol.location import location
 from cni.protocol.spec import Request
@@ -96,7 +98,7 @@ def _undo(entry: Entry, seen: Record, programs: Programs, log: list[str]) -> boo
     away = held.opened(seen.identity.inode) if seen.of_this_boot and undo.is_dead(seen) else nullcontext(("", ""))
     with away as (path, _):
         # A plugin that says that it gave nothing may refuse: DEL goes on then, too.
-        undo.attachment(entry, seen, _request(path), programs, log, counts=not seen.given)
+        undo.attachment(entry, seen, _request(path, seen.network), programs, log, counts=not seen.given)
     return True
 
 
@@ -112,7 +114,7 @@ def _release(entry: Entry, file: Path, record: Record, programs: Programs) -> bo
         raise TryAgain(
             f"{record.whose}, is attached again; to release now would take its new addresses, delete it first"
         )
-    undo.release_as_added(location(record.config).ipam, record, _request(""), programs)
+    undo.release_as_added(location(record.config).ipam, record, _request("", record.network), programs)
     durable.remove(file)
     return True
 
@@ -124,7 +126,11 @@ def _remove_leftover(entry: Entry) -> bool:
     return True
 
 
-def _request(netns: str) -> Request:
-    """As GC's; other IPAM plugins are looked for as by collect.sweep."""
+def _request(netns: str, network: str) -> Request:
+    """As GC's; other IPAM plugins are looked for as by collect.sweep.
+
+    The configuration is for a record that stands in for one that could not be read: it has none.
+    """
     environ = {"CNI_COMMAND": "GC", "CNI_NETNS": netns, "CNI_PATH": os.environ.get("CNI_PATH", collect.PLUGINS)}
-    return Request({**environ, "PATH": os.environ.get("PATH", "")}, b"{}")
+    stdin = json.dumps({"cniVersion": spec.NEWEST, "name": network, "type": "hpn"}).encode()
+    return Request({**environ, "PATH": os.environ.get("PATH", "")}, stdin)

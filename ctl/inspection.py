@@ -11,6 +11,7 @@ from typing import Final
 from cni import standing
 from cni.attachments import WORDS, list_all
 from cni.protocol.spec import Json
+from cni.state.record import LOST
 from ctl import chosen, details, given
 from ctl.command_line import as_document
 from ctl.screen import Table, text
@@ -42,7 +43,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
         }
         return as_document(document), 0
     parts: list[Table | str] = [_table(attachments)] if attachments else []
-    parts += [f"{_who(a)} of {a['network']}: {a['trouble']}" for a in attachments if "trouble" in a]
+    parts += [f"{_who(a)} of {a['network']}: {_trouble(a)}" for a in attachments if "trouble" in a]
     parts += [
         f"{_who(a)} of {a['network']}: {details.failure(a['lastError'])}" for a in attachments if "lastError" in a
     ]
@@ -55,6 +56,15 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     parts = parts or [f"nothing is attached, says {', '.join(map(str, state_dirs))}"]
     parts += ["", "given by kubelet, and no interface of the pod's:", given.table(rest)] if rest else []
     return text(parts), 0
+
+
+def _is_unreadable(a: Json) -> bool:
+    """Whether the attachment's record stands in for one that could not be read, and its pod may live."""
+    return bool(a["kind"] == LOST and a["alive"])
+
+
+def _trouble(a: Json) -> str:
+    return f"{a['trouble']}; {standing.REMEDY}" if _is_unreadable(a) else str(a["trouble"])
 
 
 def _remedy(unreadable: Path) -> str:
@@ -92,6 +102,7 @@ def _rows(a: Json) -> Iterator[tuple[str, ...]]:
     the attachment's own."""
     who = _who(a)
     state = ("alive" if a["alive"] else "dead") + ("" if a["complete"] else ", incomplete")
+    state = standing.UNREADABLE if _is_unreadable(a) else state
     first: tuple[str, ...] = (who, a["network"], a["ifname"], a["kind"], a.get(WORDS, "-"), _resource(a))
     last: tuple[str, ...] = (state, a["since"][:19].replace("T", " "), a["netns"])
     for row in list(_addresses(a)) or [("-", ", ".join(a["rdma"]["devices"]) or "-", "-", "-")]:

@@ -73,7 +73,8 @@ OURS = {
     },
     "ctl.details": {"ctl.chosen", "cni.attachments", "cni.protocol", "cni.whereabouts"},
     "ctl.inspection": {
-        *("ctl.chosen", "ctl.details", "ctl.screen", "ctl.given", "cni.attachments", "cni.protocol", "cni.standing"),
+        *("ctl.chosen", "ctl.details", "ctl.screen", "ctl.given"),
+        *("cni.attachments", "cni.protocol", "cni.standing", "cni.state.record"),
     },
     "ctl.given": {"ctl.screen", "cni.protocol", "node.kubelet.podresources"},
     # It is pure but for the command, which looks into the pod's namespace.
@@ -107,7 +108,9 @@ OURS = {
     "ctl.doctor.networks": {"ctl.doctor", "cni.config", "cni.protocol", "node.config"},
     "ctl.doctor.programs": {"ctl.doctor", "ctl.installation.places", "node.kubelet.registered"},
     "ctl.doctor.report": {"ctl.doctor", "ctl.screen"},
-    "ctl.doctor.checks": {"ctl.doctor", "ctl.hardware.rdma", "node.model", "node.offers"},
+    # How an attachment stands, in the words of hpn list.
+    "ctl.doctor.model": {"ctl.doctor", "ctl.hardware", "cni.protocol", "cni.standing", "node.model"},
+    "ctl.doctor.checks": {"ctl.doctor", "ctl.hardware.rdma", "cni.standing", "node.model", "node.offers"},
     # What puts files on the node, and looks whether the state there can be read; it changes none of that.
     "ctl.installation": {
         *("ctl.installation", "ctl.screen", "cni.kernel.files", "cni.protocol", "cni.state.durable", "cni.state.locks"),

@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Interface, ip_interface
 from pathlib import Path
 
-from cni import attachments, undo
+from cni import undo
+from cni.attachments import Found, of_our_shape
 from cni.protocol.errors import CniError
 from cni.protocol.location import IPAM_DIR, STATE_DIR
 from cni.protocol.spec import Json
 from cni.state import journal, places, trust
-from cni.state.record import Record
+from cni.state.record import LOST, Record
 from ctl.doctor.model import Attachment, Kept, Pool
 from ctl.doctor.reading import Reader
 from ipam import inventory, sandboxes
@@ -68,25 +69,29 @@ def _data_dirs(read: Reader, state_dirs: Sequence[Path], attached: Sequence[Atta
 def _records(read: Reader, state_dir: Path, listed: Callable[[Path], Listing]) -> list[tuple[str, Attachment | None]]:
     """Each record's path, and the record; None for one that cannot be read."""
     try:
-        found = [(path, attachments.of_our_shape(record)) for path, record in listed(state_dir)]
-        return [(f"{path}", _described(path, record) if record else None) for path, record in found]
+        is_refused = listed is journal.refused
+        found = [Found(state_dir, path, of_our_shape(record), is_refused) for path, record in listed(state_dir)]
+        return [(f"{one.path}", _described(one, one.record) if one.record else None) for one in found]
     except OSError as e:
         read.unread[f"{e.filename or state_dir}"] = e.strerror or f"{e}"
         return []
 
 
-def _described(path: Path, record: Record) -> Attachment:
+def _described(one: Found, record: Record) -> Attachment:
+    state, why = one.standing()
     subnets = {
         str(found.network)
-        for one in record.result.get("ips", [])
-        if isinstance(found := ip_interface(one["address"]), IPv4Interface)
+        for ip in record.result.get("ips", [])
+        if isinstance(found := ip_interface(ip["address"]), IPv4Interface)
     }
     return Attachment(
-        f"{path}",
+        f"{one.path}",
         record.whose,
         netns=record.netns,
         alive=not undo.is_dead(record),
-        complete=record.complete,
+        state=state,
+        why=why,
+        is_lost=record.kind == LOST,
         age=_age(record.time),
         device=str(record.link.get("device", "")),
         trouble=record.trouble,

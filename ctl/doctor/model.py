@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from cni import standing
 from cni.protocol.spec import Config
 from ctl.hardware.gpus import Place
 from ctl.hardware.rdma import Hca
@@ -180,6 +181,8 @@ class Attachment:
     """A record of the journal.
 
     - ``file``: its path.  ``whose``: the attachment's name for people.  ``age``: seconds since ADD began.
+    - ``state``, ``why``: how it stands (cni/standing.py).  ``is_lost``: whether it stands in for a record that
+      could not be read.
     - ``device``: the bus address of what it has for itself; empty for none.
     - ``trouble``: why its IPAM plugin will not release; empty for none.
     - ``subnets``: of its IPv4 addresses.  ``has_rules``: whether it is routed by source address.
@@ -189,7 +192,9 @@ class Attachment:
     whose: str
     netns: str = ""
     alive: bool = True
-    complete: bool = True
+    state: str = standing.ATTACHED
+    why: str = ""
+    is_lost: bool = False
     age: float = 0.0
     device: str = ""
     trouble: str = ""

@@ -13,12 +13,15 @@ from unit.doctor_cases import listening
 from unit.doctor_node import ALIVE, Node
 from unit.doctor_rails import CASES
 
+from cni import standing
+from cni.state.record import LOST
 from ctl.doctor.checks import CHECKS
 from ctl.doctor.reading import Reader
 from ctl.main import main
 
 # A full disk takes a mount: tests/netns/test_doctor.py.
 ELSEWHERE = {"disk-nearly-full"}
+OLD = "2026-01-02T03:04:05.678+00:00"
 
 
 @pytest.fixture
@@ -93,6 +96,23 @@ def test_a_record_of_which_parts_are_not_as_we_write_them(node: Node, fields: di
     path = node.save(ALIVE, **fields)
     ((name, one),) = node.findings()
     assert (name, one.evidence.split()[0]) == ("record-unreadable", str(path))
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "remedy"),
+    [
+        ({"kind": LOST, "complete": False, "time": OLD}, "record-unreadable", standing.REMEDY),
+        ({"kind": LOST, "complete": False, "boot": "older"}, "attachment-dead", "hpn repair"),
+        ({"boot": "older"}, "attachment-dead", "hpn gc"),
+        ({"complete": False, "time": OLD}, "attachment-incomplete", "hpn repair"),
+        ({"refusals": 3}, "attachment-incomplete", "hpn repair"),
+    ],
+)
+def test_a_command_that_mends_it(node: Node, fields: dict[str, Any], name: str, remedy: str) -> None:
+    """Tests of hpn repair and of hpn gc show that it does."""
+    path = node.save(ALIVE, **{"trouble": "because", **fields})
+    ((found, one),) = node.findings()
+    assert (found, one.remedy, one.evidence.split(": ")[0]) == (name, remedy, str(path))
 
 
 def test_of_a_pod_nothing_is_said(node: Node) -> None:

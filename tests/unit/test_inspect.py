@@ -9,7 +9,7 @@ import pytest
 from cni.protocol.spec import Key
 from cni.state import journal
 from cni.state.pod import Identity
-from cni.state.record import Record
+from cni.state.record import LOST, Record
 from ctl.main import main
 
 GIDS = [
@@ -128,6 +128,13 @@ def test_one_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[s
                              "its DEL undoes what it finds")  # fmt: skip
     assert "/refused/rail0/" in refused
     assert "DEL" not in refused
+
+
+def test_what_stands_in_for_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path, replace(VF, kind=LOST, complete=False, link={}, result={}, gids=[], trouble="kept in quarantine"))
+    _, row, trouble = shown(tmp_path, capsys).splitlines()
+    assert "  unreadable  " in row
+    assert trouble.endswith(": kept in quarantine; delete the pod: its DEL undoes what it finds")
 
 
 def test_no_help_in_the_way(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from cni import repair
 from cni.attachments import find
 from cni.protocol.spec import Key
 from cni.state import durable, journal
-from cni.state.record import Record
+from cni.state.record import LOST, Record
 from ctl.main import main
 
 PLAN = {
@@ -197,6 +197,15 @@ def test_half_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out.startswith(
         f"left alone hpn0 of container half, network rail0: {file} cannot be read"
     )
+
+
+@pytest.mark.parametrize(("boot", "state"), [("older", "dead"), (VF.boot, "unreadable")])
+def test_what_stands_in_for_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str], boot: str, state: str) -> None:
+    """Nothing that it changed has lived through the reboot."""
+    save(tmp_path, replace(HALF, kind=LOST, link={}, boot=boot, trouble="kept in quarantine"))
+    (step,) = repaired(tmp_path, capsys, 0 if state == "dead" else 1)
+    assert (step["state"], step["done"], step["problem"]) == (state, state == "dead", "")
+    assert bool(files(tmp_path)) == (state == "unreadable")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

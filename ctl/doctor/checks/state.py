@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from cni import standing
 from ctl.doctor.model import Facts, Finding, Severity
 
 # Seconds.  An ADD that is not complete after that was killed: no wait of it is as long.
@@ -21,8 +22,10 @@ def state_unsafe(facts: Facts) -> Iterator[Finding]:
 def record_unreadable(facts: Facts) -> Iterator[Finding]:
     """Nobody knows what that attachment changed."""
     for path in facts.kept.unreadable:
-        remedy = "delete the pod: its DEL sets the record aside and finds what it can"
-        yield Finding(Severity.ERROR, f"{path} is no whole record of an attachment", remedy)
+        yield Finding(Severity.ERROR, f"{path} is no whole record of an attachment", standing.REMEDY)
+    for one in facts.kept.attachments:
+        if one.state == standing.UNREADABLE:
+            yield Finding(Severity.ERROR, f"{one.file}: {one.whose}: {one.trouble}", standing.REMEDY)
 
 
 def leases_unreadable(facts: Facts) -> Iterator[Finding]:
@@ -35,14 +38,18 @@ def leases_unreadable(facts: Facts) -> Iterator[Finding]:
 def attachment_dead(facts: Facts) -> Iterator[Finding]:
     """A pod is gone and its interface, device and addresses are still taken."""
     for one in facts.kept.attachments:
-        if not one.alive:
-            yield Finding(Severity.WARNING, f"{one.file}: {one.whose}: its pod is gone", "hpn gc")
+        if one.state == standing.DEAD:
+            # hpn gc leaves alone what nobody could read.
+            remedy = "hpn repair" if one.is_lost else "hpn gc"
+            yield Finding(Severity.WARNING, f"{one.file}: {one.whose}: its pod is gone", remedy)
 
 
 def attachment_incomplete(facts: Facts) -> Iterator[Finding]:
-    """An ADD was killed, and the runtime has not sent the DEL that would undo it."""
+    """An ADD was killed, and the runtime has not sent the DEL that would undo it; or an undo did not end."""
     for one in facts.kept.attachments:
-        if one.alive and not one.complete and one.age > _UNDER_WAY:
+        if one.state == standing.HALF_DETACHED:
+            yield Finding(Severity.WARNING, f"{one.file}: {one.whose}: {one.why}", "hpn repair")
+        if one.state == standing.HALF_ATTACHED and one.age > _UNDER_WAY:
             evidence = f"{one.file}: {one.whose}: begun {one.age / 60:.0f} minutes ago, and not complete"
             yield Finding(Severity.WARNING, evidence, "hpn repair")
 
