@@ -29,17 +29,20 @@ _LONGEST: Final = 1 << 12
 def note(request: Request, reply: Reply) -> None:
     """Keep the error that is the reply's, if the attachment has a record, and somebody waits for the reply.
 
-    If nobody does, another command may have been sent, and answered, since.
+    If nobody does, another command may have been sent, and answered, since.  The command has released the attachment's
+    lock.  If another has it now, nothing is kept: that one may keep its own error, and nobody should wait for this.
     """
-    if request.command not in COMMANDS or request.var(DELEGATED) or request.abandoned():
+    if request.command not in COMMANDS or request.var(DELEGATED):
         return
     with suppress(CniError, OSError, ValueError, TypeError, KeyError):  # the command has ended as it has
         where = location(spec.configuration(request))
         dirs = (where.state_dir, places.state_dir_of(where.network, request.key))
         entries = [Entry(state_dir, where.network, request.key) for state_dir in dirs if state_dir]
         entry = next((entry for entry in entries if entry.version()), None)
-        if entry and not (request.command == "ADD" and _is_complete(entry)):
-            _write(entry, {"command": request.command, **_answer(reply)})
+        if entry:
+            with journal.lock(entry.state_dir, entry.network, entry.key, timeout=0):
+                if _is_its_own(entry, request):
+                    _write(entry, {"command": request.command, **_answer(reply)})
 
 
 def read(record: Path) -> Json | None:
@@ -48,6 +51,13 @@ def read(record: Path) -> Json | None:
         body = durable.read(f"{record}".removesuffix(".json") + ".error")
         return body if body and body.keys() >= {"time", "command", "code", "msg"} else None
     return None
+
+
+def _is_its_own(entry: Entry, request: Request) -> bool:
+    """Whether the attachment is still there, and the request was the last one of it.  Asked with the lock."""
+    if not entry.version() or request.abandoned():
+        return False
+    return request.command != "ADD" or not _is_complete(entry)
 
 
 def _is_complete(entry: Entry) -> bool:
@@ -66,5 +76,3 @@ def _write(entry: Entry, body: Json) -> None:
     """Raises CniError, OSError; InvalidConfig where others than root could have led us elsewhere."""
     trust.refuse_unless_ours(os.path.dirname(entry.error_file))
     durable.write(entry.error_file, body)
-    if not entry.version():  # meanwhile another command has detached it
-        durable.remove(entry.error_file)

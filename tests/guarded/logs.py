@@ -45,9 +45,14 @@ GUARDS = (
         "unit/test_last_error.py",
         ("trusted", "    trust.refuse_unless_ours(os.path.dirname(entry.error_file))\n", ""),
         ("short", "str(document[name])[:_LONGEST]", "str(document[name])"),
-        ("attached", ' and not (request.command == "ADD" and _is_complete(entry)):', ":"),
-        ("no-delegate", " or request.var(DELEGATED) or", " or"),
-        ("abandoned", " or request.abandoned():", ":", "netns/test_abandoned.py"),
+        ("attached", 'request.command != "ADD" or not _is_complete(entry)', "True"),
+        ("no-delegate", " or request.var(DELEGATED):", ":"),
+        ("abandoned", " or request.abandoned():", ":"),
+        (
+            "locked",
+            "            with journal.lock(entry.state_dir, entry.network, entry.key, timeout=0):",
+            "            if True:",
+        ),
         ("members", "body if body and body.keys() >=", "body if body or body.keys() >="),
     ),
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from unit.test_inspect import VF, save, shown
+from unit.test_locks import held, the_lock
 
 from cni.protocol.dispatch import failed
 from cni.protocol.errors import CheckFailed, CniError
@@ -92,6 +93,28 @@ def test_nothing_is_kept(tmp_path: Path, command: str, environ: dict[str, str]) 
     save(tmp_path, VF)
     fails(tmp_path, command, **environ)
     assert kept(tmp_path) == []
+
+
+def test_another_command_is_at_it(tmp_path: Path) -> None:
+    """Nobody waits for it, and both would write the same temporary file."""
+    save(tmp_path, VF)
+    with journal.lock(tmp_path, VF.network, VF.key):
+        pass
+    with held(the_lock(tmp_path)):
+        fails(tmp_path)
+        assert kept(tmp_path) == []
+    fails(tmp_path)
+    assert kept(tmp_path) == ["0123456789abcdef:hpn0.error"]
+
+
+def test_nobody_waits_any_more(tmp_path: Path) -> None:
+    save(tmp_path, VF)
+    variables = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": VF.key.container_id, "CNI_IFNAME": VF.key.ifname}
+    conf = json.dumps({"name": VF.network, "stateDir": str(tmp_path)}).encode()
+    for is_gone in (True, False):
+        request = Request(variables, conf, abandoned=lambda is_gone=is_gone: is_gone)
+        last_error.note(request, failed(NEWEST, CheckFailed("hpn0 is down")))
+        assert bool(kept(tmp_path)) is not is_gone
 
 
 def test_it_is_small_and_for_root(tmp_path: Path) -> None:
