@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from cni.attachments import Found, find
+from cni.attachments import WORDS, Found, find
 from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
 from cni.state import places
@@ -43,6 +43,17 @@ def identified(one: Found) -> Json:
         "containerID": one.key.container_id,
         "ifname": one.key.ifname,
     }
+
+
+def without_words(a: Json) -> Json:
+    """The same for JSON: WORDS are for people."""
+    return {key: value for key, value in a.items() if key != WORDS}
+
+
+def failure(error: Json) -> str:
+    """An attachment's last error, for people: the command, when, and what it answered."""
+    at, details = str(error["time"])[:19].replace("T", " "), f" ({error['details']})" if "details" in error else ""
+    return f"{error['command']} failed, {at}, code {error['code']}: {error['msg']}{details}"
 
 
 def words_of(error: Exception) -> str:

@@ -50,14 +50,8 @@ def _values(a: Json) -> Iterator[tuple[str, str]]:
         yield "GID", f"{gid['device']}/{gid['port']} index {gid['index']}, {gid['type']}: {gid['address']}"
     yield "now", a["now"]["words"] if "now" in a else ""
     yield "trouble", a.get("trouble", "")
-    yield "last error", failure(a["lastError"]) if "lastError" in a else ""
+    yield "last error", chosen.failure(a["lastError"]) if "lastError" in a else ""
 
 
 def _mac(a: Json) -> str:
     return f"MAC {a['mac']}" if a["mac"] else ""
-
-
-def failure(error: Json) -> str:
-    """An attachment's last error, for people: the command, when, and what it answered."""
-    at, details = str(error["time"])[:19].replace("T", " "), f" ({error['details']})" if "details" in error else ""
-    return f"{error['command']} failed, {at}, code {error['code']}: {error['msg']}{details}"

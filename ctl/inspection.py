@@ -36,17 +36,15 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     if options.json:
         document = {
             "stateDirs": [str(state_dir) for state_dir in state_dirs],
-            "attachments": [_without_words(a) for a in attachments],
+            "attachments": [chosen.without_words(a) for a in attachments],
             "unreadable": [str(path) for path in unreadable],
-            "refused": [_without_words(a) for a in refused],
+            "refused": [chosen.without_words(a) for a in refused],
             "unattached": rest,
         }
         return as_document(document), 0
     parts: list[Table | str] = [_table(attachments)] if attachments else []
     parts += [f"{_who(a)} of {a['network']}: {_trouble(a)}" for a in attachments if "trouble" in a]
-    parts += [
-        f"{_who(a)} of {a['network']}: {details.failure(a['lastError'])}" for a in attachments if "lastError" in a
-    ]
+    parts += [f"{_who(a)} of {a['network']}: {chosen.failure(a['lastError'])}" for a in attachments if "lastError" in a]
     parts += [f"{path} cannot be read; {_remedy(path)}" for path in unreadable]
     parts += [
         f"{_who(a)} of {a['network']} is detached, and its IPAM would not release {', '.join(a['addresses']) or 'it'}: "
@@ -82,7 +80,7 @@ def _of_some(options: argparse.Namespace) -> tuple[str, int]:
     status = 0 if found else 1
     if options.json:
         state_dirs = [str(state_dir) for state_dir in chosen.state_dirs(options)]
-        return as_document({"stateDirs": state_dirs, "attachments": [_without_words(a) for a in known]}), status
+        return as_document({"stateDirs": state_dirs, "attachments": [chosen.without_words(a) for a in known]}), status
     if not known:
         return text([chosen.nothing(options, options.what)]), status
     return text(["\n\n".join("\n".join(details.lines(one, a)) for one, a in zip(found, known, strict=True))]), status
@@ -127,7 +125,3 @@ def _addresses(a: Json) -> Iterator[tuple[str, str, str, str]]:
         for device, port in ports:
             index = {gid["type"]: str(gid["index"]) for gid in gids if (gid["device"], gid["port"]) == (device, port)}
             yield address, f"{device}/{port}", index.get("RoCE v2", "-"), index.get("IB/RoCE v1", "-")
-
-
-def _without_words(a: Json) -> Json:
-    return {key: value for key, value in a.items() if key != WORDS}

@@ -66,7 +66,7 @@ OURS = {
     "ctl.command_line": {"cni.protocol.spec"},
     # What a person is shown, and nothing that could change it.
     "ctl.chosen": {"cni.attachments", "cni.protocol", "cni.state.places"},
-    "ctl.listing": {"ctl.chosen", "ctl.screen", "cni.attachments", "cni.protocol"},
+    "ctl.listing": {"ctl.chosen", "ctl.screen", "cni.attachments", "cni.protocol", "cni.standing"},
     # CHECK changes nothing.
     "ctl.checking": {
         *("ctl.chosen", "ctl.screen", "cni.attachments", "cni.checking", "cni.protocol", "cni.standing", "ipam.main"),

@@ -12,7 +12,7 @@ from attack.user import nobody
 from unit.test_inspect import VF, save
 
 from cni.protocol.spec import Key
-from cni.state import journal
+from cni.state import durable, journal
 from cni.state.record import LOST, Record
 from ctl.main import main
 
@@ -128,6 +128,20 @@ def test_what_its_ipam_would_not_release(tmp_path: Path, capsys: pytest.CaptureF
         entry.keep_for_people(replace(VF, refusals=10, trouble="no such pool"))
     (only,) = listed(tmp_path, capsys)
     assert (only["state"], "no such pool" in str(only["why"])) == ("refused", True)
+
+
+def test_below_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Why one does not stand, and what the last command answered; of one that stands only that."""
+    save(tmp_path, VF, HALF)
+    error = {"time": "2026-01-02T03:04:05.678+00:00", "command": "CHECK", "code": 107, "msg": "a route is lost"}
+    durable.write(journal.Entry(tmp_path, "rail0", VF.key).error_file, error)
+    assert main(["hpn", "list", "--state-dir", str(tmp_path)]) == 0
+    *table, first, second = capsys.readouterr().out.splitlines()
+    assert len(table) == 3
+    assert {first, second} == {
+        "hpn0 of container half, network rail0: its ADD did not end, and nothing works on it",
+        "hpn0 of container 0123456789ab, network rail0: CHECK failed, 2026-01-02 03:04:05, code 107: a route is lost",
+    }
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
