@@ -22,6 +22,8 @@ def main() -> NoReturn:
     file = os.environ.pop("HPN_FILE", "")
     if "CNI_COMMAND" not in os.environ:
         gc.enable()
+        if sys.argv[1:] in (["help", "agent"], ["help", "node"]):
+            sys.argv[1:] = [sys.argv[2], "--help"]
         if sys.argv[1:2] == ["agent"]:
             from agent.main import main as agent  # noqa: PLC0415
 

@@ -10,7 +10,7 @@ from cni.protocol.errors import CniError, combine
 from cni.protocol.location import IPAM_DIR
 from cni.protocol.spec import Json, Key
 from ctl import migrate
-from ctl.command_line import as_document
+from ctl.command_line import as_document, parser_for
 from ctl.screen import printable, text
 from ctl.table import aligned
 from ipam import sandboxes, stores
@@ -46,7 +46,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")
-    parser = argparse.ArgumentParser(prog="hpn ipam", description="Look at addresses, free them, move them.")
+    parser = parser_for("ipam", "Look at addresses, free them, move them.", "example: hpn ipam lease default/worker-0")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, about, some in (
         ("show", "the pools of every network: used, dead, free, and by whom", "*"),

@@ -10,7 +10,10 @@ from cni.protocol.spec import Json
 from cni.state import places
 from ctl.command_line import parser_for
 
-_WHAT = "a pod (name or namespace/name), container, interface, PCI address, network, MAC or address"
+_WHAT = (
+    "a pod (name or namespace/name), container, interface, PCI address, master, RDMA device, network, MAC, address, "
+    "or the path of the namespace"
+)
 
 
 def parser(command: str, about: str, example: str, *, what: str) -> argparse.ArgumentParser:

@@ -1,6 +1,5 @@
 """hpn gc: undo what dead pods left, first attachments, then addresses that no attachment has."""
 
-import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from cni.protocol.location import IPAM_DIR, STATE_DIR
 from cni.state import places
 from cni.state.record import Record
 from ctl import addresses
+from ctl.command_line import parser_for
 from ctl.screen import text
 from ipam import main as ipam
 
@@ -16,7 +16,7 @@ from ipam import main as ipam
 def answer(words: Sequence[str]) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
     about = "Undo the attachments of pods that are provably dead, and release their addresses."
-    parser = argparse.ArgumentParser(prog="hpn gc", description=about)
+    parser = parser_for("gc", about, "example: hpn gc --dry-run")
     parser.add_argument("--dry-run", action="store_true", help="only say what would go")
     parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
     parser.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")

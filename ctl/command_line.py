@@ -6,12 +6,17 @@ import json
 from cni.protocol.spec import Json
 
 
-def parser_for(command: str, about: str, example: str) -> argparse.ArgumentParser:
-    """A parser that has no options yet.  The command's help ends with the example, as it is."""
+def parser_for(
+    command: str, about: str, example: str, *, fails: str = "something is wrong or not there"
+) -> argparse.ArgumentParser:
+    """A parser that has no options yet.  The command's help ends with the example, as it is, and the exit statuses.
+
+    ``fails`` says when the status is 1.
+    """
     return argparse.ArgumentParser(
         prog=f"hpn {command}",
         description=about,
-        epilog=example,
+        epilog=f"{example.rstrip()}\n\nExit status: 0; 1 if {fails}; 2 for wrong options.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 

@@ -35,7 +35,7 @@ A container runtime runs this program; a person has little to run by hand.
   hpn install     put this program, its names and units in their places; --root DIR, --no-units, --dry-run, --check
   hpn uninstall   remove all that, and the state, once no pod has an interface of it; --root DIR, --force, --check
   hpn version     print the version; --licenses: of all that is carried
-  hpn help        print this
+  hpn help        print this; with a COMMAND that command's help
 
 Install: hpn install puts it into the runtime's plugin directory (/opt/cni/bin), there also as hpn-ipam, which is
 the IPAM plugin alone.  Then name it in a network configuration:
@@ -82,6 +82,8 @@ def main(argv: Sequence[str], file: str = "", build: str = "") -> int:
         case [] | ["help" | "--help" | "-h"]:
             sys.stdout.write(HELP)
             return 0
+        case ["help", command] if command in COMMANDS:
+            return main([argv[0], command, "--help"], file, build)
         case ["version" | "--version", *words] if words in ([], ["--licenses"]):
             return _licenses() if words else _version()
         case [command, *words] if command in COMMANDS:

@@ -17,7 +17,7 @@ example:
   hpn doctor --json | jq -r '.findings[] | select(.severity == "error") | .id'
 
 NetworkAttachmentDefinitions are the API server's and are not read; configurations in /etc/cni/net.d and those of living
-attachments are.  Exit status: 0; 1 if there is an error or a warning; 2 for wrong options.
+attachments are.
 """
 
 
@@ -25,7 +25,7 @@ def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, 
     """What the command prints, and its exit status; ``file`` is the program that runs now, ``build`` its version.
     Raises SystemExit for wrong options."""
     about = "Say what is wrong with this node, and what mends it.  Nothing is changed."
-    parser = parser_for("doctor", about, _EXAMPLE)
+    parser = parser_for("doctor", about, _EXAMPLE, fails="there is an error or a warning")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--root", type=Path, default=Path("/"), help="where the node's files are; default /")
     options = parser.parse_args(words)

@@ -16,15 +16,17 @@ from ctl.screen import progress
 _EXAMPLE: Final = """\
 example:
   hpn report node7.html         one file; it loads nothing, and holds names, addresses and MACs of the node
-
-Exit status: 0; 1 if the file cannot be written, or is there already; 2 for wrong options.
 """
 
 
 def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
     """Write the page; what is printed, and the exit status.  ``file`` is the program that runs now, ``build`` its
     version.  Raises IoFailure, and SystemExit for wrong options."""
-    parser = parser_for("report", "Write all that is known of this node as one HTML page.", _EXAMPLE)
+    what, fails = (
+        "Write all that is known of this node as one HTML page.",
+        "the file is there already or cannot be written",
+    )
+    parser = parser_for("report", what, _EXAMPLE, fails=fails)
     parser.add_argument("file", type=Path, metavar="FILE.html", help="is made, and must not be there yet")
     target = parser.parse_args(words).file
     told = {part: ask(part, file, build) for part in progress(tuple(PARTS), "Asking")}

@@ -111,6 +111,13 @@ def test_help(words: list[str]) -> None:
     assert b"CNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n" in done.stdout
 
 
+@pytest.mark.parametrize("command", ["agent", "node", "list"])
+def test_help_of_a_command(command: str) -> None:
+    of_it, its_own = run([*CTL, "help", command]), run([*CTL, command, "--help"])
+    assert (of_it.returncode, of_it.stdout, of_it.stderr) == (0, its_own.stdout, its_own.stderr)
+    assert (of_it.stdout + of_it.stderr).startswith(f"usage: hpn {command} ".encode())
+
+
 @pytest.mark.parametrize("word", ["version", "--version"])
 def test_version_for_people(word: str) -> None:
     done = run([*CTL, word])
