@@ -6,7 +6,7 @@ from pathlib import Path
 from time import gmtime, strftime
 from typing import Final
 
-from cni.protocol.errors import CniError, combine
+from cni.protocol.errors import CniError
 from cni.protocol.location import IPAM_DIR
 from cni.protocol.spec import Json, Key
 from ctl import migrate
@@ -116,26 +116,32 @@ def _meant(network: Contents, what: str) -> dict[Key, Listed]:
 
 
 def _gc(options: argparse.Namespace) -> tuple[str, int]:
-    lines = release_dead(options.data_dir, options.network, dry_run=options.dry_run)
-    return text(lines or ["nothing is provably dead"]), 0
+    done, failed = release_dead(options.data_dir, options.network, dry_run=options.dry_run)
+    return text([*done, *failed] or ["nothing is provably dead"]), 1 if failed else 0
 
 
-def release_dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> list[str]:
-    """Release what is provably dead; a line for each.  Tries everything, then raises CniError."""
-    lines, failures = list[str](), list[CniError]()
+def release_dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) -> tuple[list[str], list[str]]:
+    """Release what is provably dead: a line for each, and one for each network that failed.  Raises CniError if nobody
+    knows what there is."""
+    done, failed = list[str](), list[str]()
     for network in networks(data_dir, sandboxes.gone, names):
-        gone = [one for one in network.listed if state(one) in ("dead", "conflict")]
-        lines += [_obituary(network, one, dry_run=dry_run) for one in gone]
-        if not dry_run:
-            try:
-                store = stores.open_in(data_dir, network.name, lines, sandboxes.gone)
-                store.collect(None)
-                store.release_conflicts()
-            except CniError as e:
-                failures.append(e)
-    if failures:
-        raise combine(failures)
-    return lines
+        dead, conflicts = (
+            [_obituary(network, one, dry_run=dry_run) for one in network.listed if state(one) == word]
+            for word in ("dead", "conflict")
+        )
+        if dry_run:
+            done += [*dead, *conflicts]
+            continue
+        try:
+            store = stores.open_in(data_dir, network.name, done, sandboxes.gone)
+            store.collect(None)
+            done += dead
+            store.release_conflicts()
+            done += conflicts
+        except CniError as e:
+            details = f" ({e.details})" if e.details else ""
+            failed.append(f"not all addresses of network {network.name} could be released: {e.msg}{details}")
+    return done, failed
 
 
 def _obituary(network: Contents, one: Listed, *, dry_run: bool) -> str:

@@ -1,9 +1,10 @@
 """hpn gc: undo what dead pods left, first attachments, then addresses that no attachment has."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from cni import collect
+from cni.protocol.errors import CniError
 from cni.protocol.location import IPAM_DIR, STATE_DIR
 from cni.state import places
 from cni.state.record import Record
@@ -27,7 +28,8 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
         for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}, dry_run=options.dry_run):
             gone += [] if problem else [_obituary(record, dry_run=options.dry_run)]
             failures += [f"{record.whose} could not be undone: {problem}"] if problem else []
-    gone += release_leases(options.data_dir, state_dirs, dry_run=options.dry_run)
+    released, not_released = release_leases(options.data_dir, state_dirs, dry_run=options.dry_run)
+    gone, failures = gone + released, failures + not_released
     lines = [*gone, *failures] or ["nothing is provably dead"]
     return text(lines), 1 if failures else 0
 
@@ -36,8 +38,14 @@ def _obituary(record: Record, *, dry_run: bool) -> str:
     return f"{'would undo' if dry_run else 'undid'} {record.whose}, of {record.time[:19].replace('T', ' ')}"
 
 
-def release_leases(data_dir: Path, state_dirs: Sequence[Path], *, dry_run: bool) -> Iterator[str]:
-    """Release the addresses of the dead, there and below each state directory; a line for each.  Raises CniError."""
+def release_leases(data_dir: Path, state_dirs: Sequence[Path], *, dry_run: bool) -> tuple[list[str], list[str]]:
+    """Release the addresses of the dead, there and below each state directory: what is released, and what failed."""
+    done, failed = list[str](), list[str]()
     for folder in dict.fromkeys((data_dir, *(state_dir / "ipam" for state_dir in state_dirs))):
-        if folder.is_dir():
-            yield from addresses.release_dead(folder, dry_run=dry_run)
+        try:
+            if folder.is_dir():
+                released, not_released = addresses.release_dead(folder, dry_run=dry_run)
+                done, failed = done + released, failed + not_released
+        except (CniError, OSError) as e:
+            failed.append(f"the addresses in {folder} could not be released: {e}")
+    return done, failed

@@ -29,12 +29,10 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     if options.what and not found and not tasks:
         return text([chosen.nothing(options, options.what)]), 1
     done = [step for task in progress(tasks, "repairing") if (step := _done(task, dry_run=options.dry_run))]
-    leases, problem = list[str](), ""
+    leases, problems = list[str](), list[str]()
     if not options.what:
-        try:
-            leases.extend(release_leases(options.data_dir, state_dirs, dry_run=options.dry_run))
-        except (CniError, OSError) as e:
-            problem = f"not all addresses of the dead could be released: {chosen.words_of(e)}"
+        leases, problems = release_leases(options.data_dir, state_dirs, dry_run=options.dry_run)
+    problem = "; ".join(problems)
     status = 1 if problem or any(step["problem"] or step["state"] == UNREADABLE for step in done) else 0
     if options.json:
         dirs = [str(state_dir) for state_dir in state_dirs]
@@ -44,7 +42,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     lines = [
         *(line for step in done for line in (step[WORDS], *step["remarks"])),
         *leases,
-        *([problem] if problem else []),
+        *problems,
     ]
     return text(lines or ["nothing is half-done, and nothing is left of the dead"]), status
 

@@ -230,6 +230,22 @@ def test_gc(hpn, net):
     assert hpn("gc") == "nothing is provably dead\n"
 
 
+@pytest.mark.parametrize("command", [["ipam", "gc"], ["gc", "--state-dir"], ["repair", "--state-dir"]])
+def test_gc_says_what_it_did_and_what_it_could_not(net, capsys, tmp_path, command):
+    net.add("dead", args=POD)
+    of_another_boot(net, "dead")
+    bad = net.dir.parent / "bad"
+    bad.mkdir()
+    (bad / "leases").write_text("of another program")
+    bad.chmod(0o755)
+    where = [f"{tmp_path}/no"] if command[-1] == "--state-dir" else []
+    assert main(["hpn", *command, *where, "--data-dir", f"{net.dir.parent}"]) == 1
+    done, failed = capsys.readouterr().out.splitlines()
+    assert done == "released net: 10.0.0.2/24, fd00::2/64 of dead net1 ns/p"
+    assert failed.startswith(f"not all addresses of network bad could be released: directory {bad} has mode 755")
+    assert net.leases() == {}
+
+
 def test_verify(hpn, net):
     net.add("a")
     net.add("b")
