@@ -1,7 +1,8 @@
 """A network namespace that no process is in and no mount of ours holds, and that lives on all the same.
 
 A process may have it open, or a mount in another mount namespace may hold it (man 7 mount_namespaces).  Then the
-interfaces in it do not come home.  A socket can hold a namespace, too, and leads nobody to it.
+interfaces in it do not come home.  A socket can hold a namespace, too, and leads nobody to it.  A mount that is to be
+reached through a file system that another process or machine serves is not followed: who serves it need not answer.
 """
 
 import os
@@ -11,6 +12,12 @@ from pathlib import Path
 from typing import Final
 
 _PROC: Final = Path("/proc")
+# File systems that a process or another machine serves, besides fuse.* and nfs*.
+_SERVED: Final = frozenset(
+    "9p afs autofs beegfs ceph cifs coda fuse fuseblk gpfs lustre smb3 virtiofs".split()  # noqa: SIM905
+)
+# Those that ask the file systems below them, which may be of that kind.  A pod can make one in its user namespace.
+_STACKED: Final = frozenset(("aufs", "overlay", "shiftfs"))
 
 
 @contextmanager
@@ -50,16 +57,18 @@ def _is_namespace(fd: int, inode: int) -> bool:
 
 def _ways(inode: int) -> Iterator[tuple[str, str]]:
     """Paths that may lead to the namespace, through other processes, and whose they are."""
-    seen = {_mount_namespace("self")}
+    seen = {_namespace("self", "mnt")}
     for process in filter(str.isdigit, os.listdir(_PROC)):
         if process == str(os.getpid()):
             continue
         with suppress(OSError):  # it ended while we looked, or is beyond us
             yield from ((path, f"{_words(process)} has it open") for path in _descriptors(process, inode))
-            mounts = _mount_namespace(process)
+            mounts = _namespace(process, "mnt")
             if mounts not in seen:
                 seen.add(mounts)
-                for point in _mount_points(process, inode):
+                ours = _namespace(process, "user") == _namespace("self", "user")
+                text = (_PROC / process / "mountinfo").read_bytes().decode(errors="replace")
+                for point in mount_points(text, inode, ours=ours):
                     yield f"/proc/{process}/root{point}", f"{_words(process)} has it mounted at {point}"
 
 
@@ -73,15 +82,34 @@ def _descriptors(process: str, inode: int) -> Iterator[str]:
                 yield f"/proc/{process}/fd/{fd}"
 
 
-def _mount_points(process: str, inode: int) -> Iterator[str]:
-    for line in (_PROC / process / "mountinfo").read_text(errors="replace").splitlines():
-        root, mount_point = line.split()[3:5]
-        if root == f"net:[{inode}]":
-            yield mount_point
+def mount_points(text: str, inode: int, *, ours: bool) -> list[str]:
+    """Where the namespace with this inode number is mounted, if the kernel alone leads there, by the text of a
+    mountinfo (man 5 proc_pid_mountinfo).  ``ours``: its process is in our user namespace, so its mounts are root's.
+    """
+    # A name may have any other white space, which would be a line's end, or a word's, for split().
+    lines = [line.split(" ") for line in text.split("\n") if line]
+    mounts = [(words[3], words[4], words[words.index("-", 6) + 1]) for words in lines]
+    # What lies over another mount counts as well.
+    avoided = [point for _, point, kind in mounts if _is_served(kind) or (kind in _STACKED and not ours)]
+    if not ours and all(point != "/" for _, point, _ in mounts):
+        avoided.append("/")  # the process has changed its root, and the mount that has it is not told
+    return [
+        point
+        for root, point, _ in mounts
+        if root == f"net:[{inode}]" and not any(_is_within(point, one) for one in avoided)
+    ]
 
 
-def _mount_namespace(process: str) -> str:
-    return os.readlink(f"/proc/{process}/ns/mnt")
+def _is_served(kind: str) -> bool:
+    return kind in _SERVED or kind.startswith(("fuse.", "nfs"))
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def _namespace(process: str, kind: str) -> str:
+    return os.readlink(f"/proc/{process}/ns/{kind}")
 
 
 def _words(process: str) -> str:

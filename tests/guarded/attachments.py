@@ -40,5 +40,19 @@ GUARDS = [
         "cni/kernel/held.py",
         "netns/test_repair.py",
         ("own-mounts", "            if mounts not in seen:", "            if False:"),
+        (
+            "no-device",
+            '    return (found.st_dev, found.st_ino) == (os.stat("/proc/self/ns/net").st_dev, inode)',
+            "    return found.st_ino == inode",
+            "unit/test_held.py",
+        ),
+        (
+            "nobody-waits",
+            "not any(_is_within(point, one) for one in avoided)",
+            "True",
+            "unit/test_held.py",
+        ),
+        ("its-own-overlay", " or (kind in _STACKED and not ours)]", "]", "unit/test_held.py"),
+        ("its-own-root", '        avoided.append("/")  #', "        pass  #", "unit/test_held.py"),
     ),
 ]
