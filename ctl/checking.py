@@ -22,13 +22,14 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     options = chosen.parser("check", about, "hpn check default/worker-0", what="*").parse_args(words)
     found = chosen.chosen(options, options.what)
     checked = [_checked(one) for one in progress(found, "checking")]
-    status = 1 if any(a["wrong"] for a in checked) or (options.what and not checked) else 0
+    unknown = chosen.unknown(options.what, found)
+    status = 1 if unknown or any(a["wrong"] for a in checked) else 0
     if options.json:
         state_dirs = [str(state_dir) for state_dir in chosen.state_dirs(options)]
-        return as_document({"stateDirs": state_dirs, "attachments": checked}), status
-    if not checked:
-        return text([chosen.nothing(options, options.what)]), status
-    return text([Table(_COLUMNS, [_row(a) for a in checked])]), status
+        return as_document({"stateDirs": state_dirs, "attachments": checked, "unknown": unknown}), status
+    parts: list[Table | str] = [Table(_COLUMNS, [_row(a) for a in checked])] if checked else []
+    parts += [chosen.nothing(options, unknown)] if unknown or not checked else []
+    return text(parts), status
 
 
 def _checked(one: Found) -> Json:

@@ -8,7 +8,7 @@ from cni.attachments import WORDS, Found, find
 from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
 from cni.state import places
-from ctl.command_line import parser_for
+from ctl.command_line import parser_for, word
 
 _WHAT = (
     "a pod (name or namespace/name), container, interface, PCI address, master, RDMA device, network, MAC, address, "
@@ -21,7 +21,7 @@ def parser(command: str, about: str, example: str, *, what: str) -> argparse.Arg
     attachments may stand there, as argparse's nargs; empty for never."""
     made = parser_for(command, about, f"example: {example}")
     if what:
-        made.add_argument("what", nargs=what, default=[], metavar="WHAT", help=f"{_WHAT}; default: all")
+        made.add_argument("what", nargs=what, type=word, default=[], metavar="WHAT", help=f"{_WHAT}; default: all")
     made.add_argument("--json", action="store_true", help="one JSON document")
     made.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
     return made
@@ -46,6 +46,11 @@ def identified(one: Found) -> Json:
         "containerID": one.key.container_id,
         "ifname": one.key.ifname,
     }
+
+
+def unknown(words: Sequence[str], found: Sequence[Found]) -> list[str]:
+    """The words that name none of these."""
+    return [what for what in words if not any(one.is_called(what) for one in found)]
 
 
 def without_words(a: Json) -> Json:

@@ -21,6 +21,14 @@ def parser_for(
     )
 
 
+def word(text: str) -> str:
+    """The type of a word that names something, for argparse.  An empty one, as of a shell's variable that is not set,
+    would name what has no name."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty word names nothing; leave it out, or name something")
+    return text
+
+
 def as_document(body: Json) -> str:
     """What ``--json`` prints."""
     return json.dumps(body, indent=1) + "\n"

@@ -77,13 +77,15 @@ def _of_some(options: argparse.Namespace) -> tuple[str, int]:
     found = chosen.chosen(options, options.what)
     known = [details.known(one) for one in found]
     given.match([a for a in known if "device" in a or "master" in a], given.held(options.kubelet_dir))
-    status = 0 if found else 1
+    unknown = chosen.unknown(options.what, found)
+    status = 1 if unknown else 0
     if options.json:
         state_dirs = [str(state_dir) for state_dir in chosen.state_dirs(options)]
-        return as_document({"stateDirs": state_dirs, "attachments": [chosen.without_words(a) for a in known]}), status
-    if not known:
-        return text([chosen.nothing(options, options.what)]), status
-    return text(["\n\n".join("\n".join(details.lines(one, a)) for one, a in zip(found, known, strict=True))]), status
+        attachments = [chosen.without_words(a) for a in known]
+        return as_document({"stateDirs": state_dirs, "attachments": attachments, "unknown": unknown}), status
+    blocks = ["\n".join(details.lines(one, a)) for one, a in zip(found, known, strict=True)]
+    blocks += [chosen.nothing(options, unknown)] if unknown else []
+    return text(["\n\n".join(blocks)]), status
 
 
 def _table(attachments: Sequence[Json]) -> Table:

@@ -26,23 +26,23 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     options = parser.parse_args(words)
     state_dirs, found = chosen.state_dirs(options), chosen.chosen(options, options.what)
     tasks = [*repair.tasks(found), *_leftovers(state_dirs, options.what)]
-    if options.what and not found and not tasks:
-        return text([chosen.nothing(options, options.what)]), 1
+    unknown = chosen.unknown(options.what, [*found, *(task.found for task in tasks)])
     done = [step for task in progress(tasks, "repairing") if (step := _done(task, dry_run=options.dry_run))]
     leases, problems = list[str](), list[str]()
     if not options.what:
         leases, problems = release_leases(options.data_dir, state_dirs, dry_run=options.dry_run)
     problem = "; ".join(problems)
-    status = 1 if problem or any(step["problem"] or step["state"] == UNREADABLE for step in done) else 0
+    status = 1 if problem or unknown or any(step["problem"] or step["state"] == UNREADABLE for step in done) else 0
     if options.json:
         dirs = [str(state_dir) for state_dir in state_dirs]
         steps = [{key: value for key, value in step.items() if key != WORDS} for step in done]
         body = {"stateDirs": dirs, "dryRun": options.dry_run, "steps": steps, "leases": leases, "problem": problem}
-        return as_document(body), status
+        return as_document({**body, "unknown": unknown}), status
     lines = [
         *(line for step in done for line in (step[WORDS], *step["remarks"])),
         *leases,
         *problems,
+        *([chosen.nothing(options, unknown)] if unknown else []),
     ]
     return text(lines or ["nothing is half-done, and nothing is left of the dead"]), status
 

@@ -15,7 +15,7 @@ from cni.protocol.errors import CheckFailed
 from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
 from cni.state import places
-from ctl.command_line import as_document, parser_for
+from ctl.command_line import as_document, parser_for, word
 from ctl.hints import libraries, workload
 from ctl.hints.lines import FORMS, Line, Set, Unset, write
 
@@ -44,7 +44,9 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
 def _parse(words: Sequence[str]) -> argparse.Namespace:
     about = "Print the environment that a program in the pod should have (docs/hints.md)."
     parser = parser_for("hints", about, _EXAMPLES)
-    parser.add_argument("what", metavar="WHAT", help="a pod, namespace/pod, container id or its beginning, or a netns")
+    parser.add_argument(
+        "what", type=word, metavar="WHAT", help="a pod, namespace/pod, container id or its beginning, or a netns"
+    )
     parser.add_argument("--for", dest="library", choices=libraries.LIBRARIES, default="nccl", help="default nccl")
     parser.add_argument("--nccl-version", type=_release, metavar="2.N", help="which NCCL it is; default: any")
     parser.add_argument("--form", choices=FORMS, default="env", help="shell, file of KEY=VALUE, or a container's YAML")
