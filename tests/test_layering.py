@@ -93,6 +93,8 @@ OURS = {
     "ctl.devinfo": {"ctl.hardware", "ctl.screen", "cni.kernel.rdma_netlink", "cni.kernel.sysfs", "cni.protocol"},
     # What the other commands say, which it imports by name.
     "ctl.report": {"ctl.report", "ctl.screen", "cni.protocol"},
+    # The version stands in the second.
+    "ctl.report.command": {"ctl.report", "ctl.main", "ctl.screen", "cni.protocol"},
     # What ports have counted, as the page of metrics has it.
     "ctl.traffic": {
         *("ctl.traffic", "ctl.screen", "cni.kernel.sysfs", "cni.state", "cni.protocol"),

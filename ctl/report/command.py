@@ -9,6 +9,7 @@ from typing import Final
 
 from cni.protocol.errors import IoFailure
 from ctl.command_line import parser_for
+from ctl.main import VERSION
 from ctl.report.page import page
 from ctl.report.told import PARTS, ask
 from ctl.screen import progress
@@ -31,7 +32,11 @@ def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, 
     target = parser.parse_args(words).file
     told = {part: ask(part, file, build) for part in progress(tuple(PARTS), "Asking")}
     name = platform.node()
-    about = (time.strftime("%Y-%m-%d %H:%M:%S %z"), f"Linux {platform.release()} on {platform.machine()}")
+    about = (
+        time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        f"hpn {VERSION} ({build or 'from its sources'})",
+        f"Linux {platform.release()} on {platform.machine()}",
+    )
     _write(target, page(f"hpn: {name}", about, told))
     return f"{target}: {len(told)} parts\n", 0
 

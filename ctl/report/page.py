@@ -38,8 +38,9 @@ def _sections(documents: Mapping[str, Json]) -> Iterator[str]:
         for one in documents["findings"].get("findings", [])
     ]
     yield _section(f"Findings: {len(findings)}", ("severity", "id", "evidence", "remedy"), findings)
-    header = ("pod", "interface", "network", "kind", "device", "addresses", "RDMA", "state")
+    header = ("pod", "interface", "network", "kind", "device", "addresses", "RDMA", "state", "trouble")
     yield _section(f"Attachments: {len(attachments)}", header, [_attachment(a) for a in attachments])
+    yield from _rest(documents)
     networks = documents["pools"].get("networks", [])
     pools = [[network["network"], *_pool(pool)] for network in networks for pool in network["pools"]]
     yield _section("Pools", ("network", "ranges", "held", "kept back", "free", "size"), pools)
@@ -50,7 +51,32 @@ def _sections(documents: Mapping[str, Json]) -> Iterator[str]:
 def _attachment(a: Json) -> list["Cell"]:
     device = str(a.get("device") or a.get("netdev") or a.get("master") or "")
     addresses, rdma = "\n".join(a["addresses"]), "\n".join(a["rdma"]["devices"])
-    return [a["pod"] or a["containerID"][:12], a["ifname"], a["network"], a["kind"], device, addresses, rdma, _state(a)]
+    who = a["pod"] or a["containerID"][:12]
+    return [who, a["ifname"], a["network"], a["kind"], device, addresses, rdma, _state(a), _trouble(a)]
+
+
+def _trouble(a: Json) -> str:
+    """What was wrong with it, and what its last command that failed answered."""
+    lines, error = [a["trouble"]] if "trouble" in a else [], a.get("lastError")
+    if error:
+        lines.append(f"{error['command']} failed, {error['time']}, code {error['code']}: {error['msg']}")
+    return "\n".join(lines)
+
+
+def _rest(documents: Mapping[str, Json]) -> Iterator[str]:
+    """What is no attachment any more, and what could not be found out."""
+    refused = [
+        [a["pod"] or a["containerID"][:12], a["network"], "\n".join(a["addresses"]), a.get("trouble", ""), a["file"]]
+        for a in documents["attachments"].get("refused", [])
+    ]
+    if refused:
+        header = ("pod", "network", "addresses", "trouble", "file")
+        yield _section(f"Detached, and not released by their IPAM: {len(refused)}", header, refused)
+    unread = [f"{path} cannot be read" for path in documents["attachments"].get("unreadable", [])]
+    unread += documents["devices"].get("unread", [])
+    if unread:
+        said = "".join(f'<p class="error">{_text(line)}</p>' for line in unread)
+        yield f"<h2>What is unknown</h2>{said}"
 
 
 def _pool(pool: Json) -> list["Cell"]:

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from ctl.main import main
+from ctl.main import VERSION, main
 from ctl.report.drawing import draw
 from ctl.report.page import page
 from ctl.report.told import PARTS, Told, ask
@@ -146,6 +146,23 @@ def test_a_command_that_breaks_does_not_take_the_others_with_it(monkeypatch: pyt
     assert ask("gids", "", "") == Told("hpn gids --json", {}, "KeyError: 'below'")
 
 
+def test_what_is_wrong_with_an_attachment_is_said() -> None:
+    error = {"command": "DEL", "time": "2026-01-02T03:04:05Z", "code": 11, "msg": "the PF is away"}
+    left = attachment("default/b", trouble="no such pool", file="/run/hpn/refused/rail0/x.json")
+    known = {
+        "attachments": [attachment("default/a", trouble="its VF is lost", lastError=error)],
+        "refused": [left], "unreadable": ["/run/hpn/attachments/rail0/y.json"],
+    }  # fmt: skip
+    parts = told(attachments=known, devices={"devices": [], "unread": ["the GPUs of node 1 cannot be read"]})
+    words = Tags(page("t", [], parts)).words.partition("The documents")[0]
+    for said in (
+        "its VF is lost\nDEL failed, 2026-01-02T03:04:05Z, code 11: the PF is away",
+        "Detached, and not released by their IPAM: 1", "no such pool", "/run/hpn/refused/rail0/x.json",
+        "/run/hpn/attachments/rail0/y.json cannot be read", "the GPUs of node 1 cannot be read",
+    ):  # fmt: skip
+        assert said in words, said
+
+
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], int]:
     """hpn report of a machine where nothing is attached."""
@@ -164,6 +181,7 @@ def test_of_this_machine(elsewhere: Callable[[str], int], tmp_path: Path, capsys
     for command, _, _ in PARTS.values():
         assert command in tags.words
     assert '"checks": [' in tags.words
+    assert f"hpn {VERSION} (from its sources)" in tags.words
 
 
 def test_a_file_that_is_there_stays(
