@@ -1,12 +1,13 @@
 """hpn ipam: who has which address, and what an operator can do about it."""
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import gmtime, strftime
 from typing import Final
 
-from cni.protocol.errors import CniError
+from cni.protocol.errors import CniError, IoFailure
 from cni.protocol.location import IPAM_DIR
 from cni.protocol.spec import Json, Key
 from ctl import migrate
@@ -31,6 +32,8 @@ _COLUMNS: Final = ("ADDRESS", "POD", "IFNAME", "STATE", "SINCE", "CONTAINER")
 def answer(words: Sequence[str]) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
     options = _parser().parse_args(words)
+    if options.command != "import":  # which makes it
+        _refuse_unless_there(options.data_dir)
     command = {
         "show": _show,
         "lease": _lease,
@@ -41,6 +44,17 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
         "export": migrate.export_leases,
     }[options.command]
     return command(options)
+
+
+def _refuse_unless_there(data_dir: Path) -> None:
+    """Raises IoFailure for a directory that somebody named and that is not there.  The default is made by an ADD."""
+    try:
+        os.stat(data_dir)
+    except (FileNotFoundError, NotADirectoryError) as e:
+        if f"{data_dir}" != IPAM_DIR:
+            raise IoFailure(f"--data-dir {data_dir}: {e.strerror}; give dataDir or <stateDir>/ipam") from e
+    except OSError:
+        pass  # who reads it says why
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -36,7 +36,19 @@ def of_another_boot(net, cid):
 
 
 def test_show_nothing(hpn, net):
-    assert hpn("show") == f"no address is held, says {net.state}/ipam\n"
+    folder = net.state / "ipam"
+    folder.mkdir()
+    assert hpn("show") == f"no address is held, says {folder}\n"
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("words", [["show"], ["lease"], ["gc"], ["verify"], ["release", "net", "1:hpn0"]])
+def test_a_directory_that_is_not_there(hpn, net, words):
+    """All is well with nothing at all, but it was misspelt."""
+    said = hpn(*words, status=1)
+    assert said == (
+        f"hpn ipam: --data-dir {net.state}/ipam: No such file or directory; give dataDir or <stateDir>/ipam\n"
+    )
     assert not list(net.state.iterdir())
 
 
