@@ -170,8 +170,7 @@ def inhabited() -> dict[int, str] | None:
     None if we may not look at every process, because then a missing namespace proves nothing.
     """
     found = dict[int, str]()
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        root, mount_point = line.split()[3:5]
+    for root, mount_point in mounts(Path("/proc/self/mountinfo").read_bytes()):
         if root.startswith("net:["):
             found[int(root[5:-1])] = mount_point
     for process in filter(str.isdigit, os.listdir("/proc")):
@@ -184,6 +183,17 @@ def inhabited() -> dict[int, str] | None:
         except OSError:  # it ended while we looked
             continue
     return found
+
+
+def mounts(mountinfo: bytes) -> Iterator[tuple[str, str]]:
+    """Of each line what is mounted of its file system, and where (man 5 proc_pid_mountinfo).
+
+    Only spaces and ends of lines divide it, and of those in a name the kernel makes escapes.  Any user may mount at a
+    path with other bytes, by fusermount.
+    """
+    for line in mountinfo.split(b"\n"):
+        if fields := line.split(b" ")[3:5]:
+            yield os.fsdecode(fields[0]), os.fsdecode(fields[1])
 
 
 def _links_of(process: str) -> Iterator[tuple[str, str]]:
@@ -227,8 +237,7 @@ def holders(number: int) -> Iterator[str]:
     A descriptor, or a mount in another mount namespace, can keep a namespace alive unseen.  Then nobody runs in it.
     """
     name = f"net:[{number}]"
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        root, mount_point = line.split()[3:5]
+    for root, mount_point in mounts(Path("/proc/self/mountinfo").read_bytes()):
         if root == name:
             yield mount_point
     for process in filter(str.isdigit, os.listdir("/proc")):
