@@ -2,6 +2,7 @@
 
 import io
 import os
+import sys
 from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,11 @@ def test_names_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "would undo hpn0 of default/\\udcff," in capsys.readouterr().out
 
 
-def test_names_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_a_terminal_would_obey(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where hpn uninstall finds the units; other tests put other directories first.
+    monkeypatch.setattr(sys, "path", [f"{Path(__file__).parents[2]}", *sys.path])
     evil, shown = "default/\x1b[31m", "default/\\x1b[31m"
     save(tmp_path / "run/hpn", replace(VF, pod=evil), replace(VF, key=Key("d", "hpn0"), boot="an older one", pod=evil))
     for words in (
