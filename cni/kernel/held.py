@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from cni.kernel import netns
+
 _PROC: Final = Path("/proc")
 # File systems that a process or another machine serves, besides fuse.* and nfs*.
 _SERVED: Final = frozenset(
@@ -67,8 +69,7 @@ def _ways(inode: int) -> Iterator[tuple[str, str]]:
             if mounts not in seen:
                 seen.add(mounts)
                 ours = _namespace(process, "user") == _namespace("self", "user")
-                text = (_PROC / process / "mountinfo").read_bytes().decode(errors="replace")
-                for point in mount_points(text, inode, ours=ours):
+                for point in mount_points((_PROC / process / "mountinfo").read_bytes(), inode, ours=ours):
                     yield f"/proc/{process}/root{point}", f"{_words(process)} has it mounted at {point}"
 
 
@@ -82,13 +83,11 @@ def _descriptors(process: str, inode: int) -> Iterator[str]:
                 yield f"/proc/{process}/fd/{fd}"
 
 
-def mount_points(text: str, inode: int, *, ours: bool) -> list[str]:
-    """Where the namespace with this inode number is mounted, if the kernel alone leads there, by the text of a
-    mountinfo (man 5 proc_pid_mountinfo).  ``ours``: its process is in our user namespace, so its mounts are root's.
+def mount_points(mountinfo: bytes, inode: int, *, ours: bool) -> list[str]:
+    """Where the namespace with this inode number is mounted, if the kernel alone leads there, by a process's mountinfo.
+    ``ours``: the process is in our user namespace, so its mounts are root's.
     """
-    # A name may have any other white space, which would be a line's end, or a word's, for split().
-    lines = [line.split(" ") for line in text.split("\n") if line]
-    mounts = [(words[3], words[4], words[words.index("-", 6) + 1]) for words in lines]
+    mounts = list(netns.mounts(mountinfo))
     # What lies over another mount counts as well.
     avoided = [point for _, point, kind in mounts if _is_served(kind) or (kind in _STACKED and not ours)]
     if not ours and all(point != "/" for _, point, _ in mounts):

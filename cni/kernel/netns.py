@@ -170,7 +170,7 @@ def inhabited() -> dict[int, str] | None:
     None if we may not look at every process, because then a missing namespace proves nothing.
     """
     found = dict[int, str]()
-    for root, mount_point in mounts(Path("/proc/self/mountinfo").read_bytes()):
+    for root, mount_point, _ in mounts(Path("/proc/self/mountinfo").read_bytes()):
         if root.startswith("net:["):
             found[int(root[5:-1])] = mount_point
     for process in filter(str.isdigit, os.listdir("/proc")):
@@ -185,15 +185,16 @@ def inhabited() -> dict[int, str] | None:
     return found
 
 
-def mounts(mountinfo: bytes) -> Iterator[tuple[str, str]]:
-    """Of each line what is mounted of its file system, and where (man 5 proc_pid_mountinfo).
+def mounts(mountinfo: bytes) -> Iterator[tuple[str, str, str]]:
+    """Of each line what is mounted of its file system, where, and the file system's type (man 5 proc_pid_mountinfo).
 
     Only spaces and ends of lines divide it, and of those in a name the kernel makes escapes.  Any user may mount at a
     path with other bytes, by fusermount.
     """
     for line in mountinfo.split(b"\n"):
-        if fields := line.split(b" ")[3:5]:
-            yield os.fsdecode(fields[0]), os.fsdecode(fields[1])
+        if line:
+            words = line.split(b" ")
+            yield os.fsdecode(words[3]), os.fsdecode(words[4]), os.fsdecode(words[words.index(b"-", 6) + 1])
 
 
 def _links_of(process: str) -> Iterator[tuple[str, str]]:
@@ -237,7 +238,7 @@ def holders(number: int) -> Iterator[str]:
     A descriptor, or a mount in another mount namespace, can keep a namespace alive unseen.  Then nobody runs in it.
     """
     name = f"net:[{number}]"
-    for root, mount_point in mounts(Path("/proc/self/mountinfo").read_bytes()):
+    for root, mount_point, _ in mounts(Path("/proc/self/mountinfo").read_bytes()):
         if root == name:
             yield mount_point
     for process in filter(str.isdigit, os.listdir("/proc")):

@@ -11,13 +11,13 @@ NUMBER = 4026532999
 ROOT = ("/", "/", "ext4")
 
 
-def mountinfo(*mounts: tuple[str, str, str]) -> str:
+def mountinfo(*mounts: tuple[str, str, str]) -> bytes:
     """Of each mount its root, its mount point and its file system."""
     lines = [
         f"{number} 20 0:{number} {root} {point} rw,nosuid shared:{number} - {kind} source rw"
         for number, (root, point, kind) in enumerate(mounts, 30)
     ]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def at(point: str, number: int = NUMBER) -> tuple[str, str, str]:
