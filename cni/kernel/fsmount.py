@@ -2,7 +2,11 @@
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
+
+from cni.kernel.netns import run_in
 
 # System calls.  Numbers from 424 on are the same on every architecture (include/uapi/asm-generic/unistd.h).
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
@@ -24,6 +28,20 @@ def sysfs(*, writable: bool = False) -> int:
         return _call(_FSMOUNT, context, _CLOEXEC, _HARMLESS if writable else _HARMLESS | _READ_ONLY)
     finally:
         os.close(context)
+
+
+@contextmanager
+def mounted(ns_fd: int | None = None, *, writable: bool = False) -> Iterator[int]:
+    """``sysfs`` of a namespace, ours if none is given, as long as this lasts.  Raises OSError."""
+
+    def mount() -> int:
+        return sysfs(writable=writable)
+
+    root = mount() if ns_fd is None else run_in(ns_fd, mount)
+    try:
+        yield root
+    finally:
+        os.close(root)
 
 
 def _call(number: int, *arguments: bytes | int | None) -> int:

@@ -7,13 +7,10 @@ A table has the entries of all namespaces.  An interface's name in it is a name 
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Final
-
-from cni.kernel.netns import run_in
 
 ROCE_V2: Final = "RoCE v2"
 
@@ -48,16 +45,11 @@ class Table:
         return self.length - len(self.entries)
 
 
-@contextmanager
-def mount_sysfs(ns_fd: int) -> Iterator[int]:
+def mount_sysfs(ns_fd: int) -> AbstractContextManager[int]:
     """The namespace's /sys as a directory's descriptor, which any thread may use.  Raises OSError."""
     from cni.kernel import fsmount  # noqa: PLC0415  # every ADD imports this module, and few have an RDMA device
 
-    root = run_in(ns_fd, fsmount.sysfs)
-    try:
-        yield root
-    finally:
-        os.close(root)
+    return fsmount.mounted(ns_fd)
 
 
 def tables(root: int, device: str) -> list[Table]:

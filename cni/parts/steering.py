@@ -4,7 +4,6 @@ Both belong to the device, and go home with it as the pod leaves them.  So the f
 put back on the host once the device is there.  A link that is made for the pod ends with what was set of it.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,7 +11,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cni.kernel import cpus, fsmount, netns, sysfs
+from cni.kernel import cpus, fsmount, sysfs
 from cni.kernel.links import Link
 from cni.protocol.errors import CheckFailed, InvalidConfig, LinkUnavailable
 from cni.protocol.spec import Json
@@ -124,15 +123,8 @@ def undo(_entry: Entry, record: Record, _pod: Pod) -> Record:
 @contextmanager
 def _sysfs(pod: Pod | None = None) -> Iterator[Path]:
     """/sys as the pod's namespace has it, or ours, mounted nowhere.  Raises OSError."""
-
-    def mount() -> int:
-        return fsmount.sysfs(writable=True)
-
-    fd = netns.run_in(pod.fd, mount) if pod else mount()
-    try:
-        yield Path(f"/proc/self/fd/{fd}")
-    finally:
-        os.close(fd)
+    with fsmount.mounted(pod.fd if pod else None, writable=True) as root:
+        yield Path(f"/proc/self/fd/{root}")
 
 
 def _chosen(key: str, text: str, address: str) -> tuple[int, ...]:
