@@ -97,7 +97,7 @@ OURS = {
     "ctl.report.command": {"ctl.report", "ctl.main", "ctl.screen", "cni.protocol"},
     # What ports have counted, as the page of metrics has it.
     "ctl.traffic": {
-        *("ctl.traffic", "ctl.screen", "cni.kernel.sysfs", "cni.state", "cni.protocol"),
+        *("ctl.traffic", "ctl.screen", "cni.kernel.sysfs", "cni.state", "cni.protocol", "ipam.eui64"),
         *("node.metrics.inside", "node.metrics.ports"),
     },
     # It looks everywhere, and changes nothing.  What it finds is decided without looking.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cni.kernel import sysfs
+from ipam.eui64 import interface_id
 from node.metrics.ports import Port
 
 # Of received and of sent octets: names that drivers use, and the octets in one of what they count.
@@ -88,15 +89,7 @@ def _netdev(port: Port, root: Path) -> str:
     name = sysfs.line(f"{port.path}/gid_attrs/ndevs/0")
     mac = sysfs.line(root / "class/net" / name / "address") if name and "/" not in name else ""
     guid = sysfs.line(f"{port.path}/gids/0").replace(":", "")[16:]
-    return name if mac and guid == _eui64(mac) else ""
-
-
-def _eui64(mac: str) -> str:
-    octets = mac.split(":")
-    if len(octets) != 6:
-        return ""
-    octets[0] = f"{int(octets[0], 16) ^ 2:02x}"
-    return "".join([*octets[:3], "ff", "fe", *octets[3:]])
+    return name if mac and guid == interface_id(mac).hex() else ""
 
 
 def _number(path: Path) -> int:
