@@ -11,7 +11,7 @@ from cni.protocol.errors import CniError, IoFailure
 from cni.protocol.location import IPAM_DIR
 from cni.protocol.spec import Json, Key
 from ctl import migrate
-from ctl.command_line import as_document, parser_for
+from ctl.command_line import add_data_dir, as_document, parser_for
 from ctl.screen import printable, text
 from ctl.table import aligned
 from ipam import sandboxes, stores
@@ -59,7 +59,7 @@ def _refuse_unless_there(data_dir: Path) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")
+    add_data_dir(common)
     parser = parser_for("ipam", "Look at addresses, free them, move them.", "example: hpn ipam lease default/worker-0")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, about, some in (

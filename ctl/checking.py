@@ -6,7 +6,7 @@ from cni import checking, standing
 from cni.attachments import Found
 from cni.protocol.errors import CniError, KernelRefused
 from cni.protocol.spec import Json
-from ctl import chosen
+from ctl import chosen, command_line
 from ctl.command_line import as_document
 from ctl.screen import Table, progress, text
 from ipam import main as ipam
@@ -25,7 +25,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     unknown = chosen.unknown(options.what, found)
     status = 1 if unknown or any(a["wrong"] for a in checked) else 0
     if options.json:
-        state_dirs = [str(state_dir) for state_dir in chosen.state_dirs(options)]
+        state_dirs = [str(state_dir) for state_dir in command_line.state_dirs(options)]
         return as_document({"stateDirs": state_dirs, "attachments": checked, "unknown": unknown}), status
     parts: list[Table | str] = [Table(_COLUMNS, [_row(a) for a in checked])] if checked else []
     parts += [chosen.nothing(options, unknown)] if unknown or not checked else []

@@ -2,13 +2,10 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from cni.attachments import WORDS, Found, find
-from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
-from cni.state import places
-from ctl.command_line import parser_for, word
+from ctl.command_line import add_state_dir, parser_for, state_dirs, word
 
 _WHAT = (
     "a pod (name or namespace/name), container, interface, PCI address, master, RDMA device, network, MAC, address, "
@@ -23,13 +20,8 @@ def parser(command: str, about: str, example: str, *, what: str) -> argparse.Arg
     if what:
         made.add_argument("what", nargs=what, type=word, default=[], metavar="WHAT", help=f"{_WHAT}; default: all")
     made.add_argument("--json", action="store_true", help="one JSON document")
-    made.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
+    add_state_dir(made)
     return made
-
-
-def state_dirs(options: argparse.Namespace) -> list[Path]:
-    """Where to look."""
-    return [options.state_dir] if options.state_dir else places.state_dirs()
 
 
 def chosen(options: argparse.Namespace, what: Sequence[str]) -> list[Found]:

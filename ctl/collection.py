@@ -5,11 +5,9 @@ from pathlib import Path
 
 from cni import collect
 from cni.protocol.errors import CniError
-from cni.protocol.location import IPAM_DIR, STATE_DIR
-from cni.state import places
 from cni.state.record import Record
 from ctl import addresses
-from ctl.command_line import parser_for
+from ctl.command_line import add_data_dir, add_state_dir, parser_for, state_dirs
 from ctl.screen import text
 from ipam import main as ipam
 
@@ -19,16 +17,15 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     about = "Undo the attachments of pods that are provably dead, and release their addresses."
     parser = parser_for("gc", about, "example: hpn gc --dry-run")
     parser.add_argument("--dry-run", action="store_true", help="only say what would go")
-    parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
-    parser.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")
+    add_state_dir(parser)
+    add_data_dir(parser)
     options = parser.parse_args(words)
-    state_dirs = [options.state_dir] if options.state_dir else places.state_dirs()
     gone, failures = list[str](), list[str]()
-    for state_dir in state_dirs:
+    for state_dir in state_dirs(options):
         for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}, dry_run=options.dry_run):
             gone += [] if problem else [_obituary(record, dry_run=options.dry_run)]
             failures += [f"{record.whose} could not be undone: {problem}"] if problem else []
-    released, not_released = release_leases(options.data_dir, state_dirs, dry_run=options.dry_run)
+    released, not_released = release_leases(options.data_dir, state_dirs(options), dry_run=options.dry_run)
     gone, failures = gone + released, failures + not_released
     lines = [*gone, *failures] or ["nothing is provably dead"]
     return text(lines), 1 if failures else 0

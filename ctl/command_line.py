@@ -1,8 +1,10 @@
-"""What all commands have in common: options with an example, and one JSON document."""
+"""What commands have in common: options with an example, where state is, and one JSON document."""
 
 import argparse
 import json
+from pathlib import Path
 
+from cni.protocol.location import IPAM_DIR, STATE_DIR
 from cni.protocol.spec import Json
 
 
@@ -19,6 +21,23 @@ def parser_for(
         epilog=f"{example.rstrip()}\n\nExit status: 0; 1 if {fails}; 2 for wrong options.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def add_state_dir(parser: argparse.ArgumentParser) -> None:
+    """Add --state-dir; ``state_dirs`` says what it comes to."""
+    parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
+
+
+def state_dirs(options: argparse.Namespace) -> list[Path]:
+    """Where to look for attachments."""
+    from cni.state import places  # noqa: PLC0415  # half of the commands look at no attachment
+
+    return [options.state_dir] if options.state_dir else places.state_dirs()
+
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    """Add --data-dir, where leases are."""
+    parser.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")
 
 
 def word(text: str) -> str:

@@ -12,7 +12,7 @@ from cni import standing
 from cni.attachments import WORDS, list_all
 from cni.protocol.spec import Json
 from cni.state.record import LOST
-from ctl import chosen, details, given
+from ctl import chosen, command_line, details, given
 from ctl.command_line import as_document
 from ctl.screen import Table, text
 
@@ -28,7 +28,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     parser = chosen.parser("inspect", about, "hpn inspect default/worker-0", what="*")
     parser.add_argument("--kubelet-dir", type=Path, default=Path(given.KUBELET), help=f"default {given.KUBELET}")
     options = parser.parse_args(words)
-    state_dirs = chosen.state_dirs(options)
+    state_dirs = command_line.state_dirs(options)
     if options.what:
         return _of_some(options)
     attachments, unreadable, refused = list_all(state_dirs)
@@ -80,7 +80,7 @@ def _of_some(options: argparse.Namespace) -> tuple[str, int]:
     unknown = chosen.unknown(options.what, found)
     status = 1 if unknown else 0
     if options.json:
-        state_dirs = [str(state_dir) for state_dir in chosen.state_dirs(options)]
+        state_dirs = [str(state_dir) for state_dir in command_line.state_dirs(options)]
         attachments = [chosen.without_words(a) for a in known]
         return as_document({"stateDirs": state_dirs, "attachments": attachments, "unknown": unknown}), status
     blocks = ["\n".join(details.lines(one, a)) for one, a in zip(found, known, strict=True)]

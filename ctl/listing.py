@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from cni import standing
 from cni.attachments import WORDS, Found, describe
 from cni.protocol.spec import Json
-from ctl import chosen
+from ctl import chosen, command_line
 from ctl.command_line import as_document
 from ctl.screen import Table, text
 
@@ -20,7 +20,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     found = chosen.chosen(options, [])
     listed = [_listed(one) for one in found]
     if options.json:
-        state_dirs = [str(state_dir) for state_dir in chosen.state_dirs(options)]
+        state_dirs = [str(state_dir) for state_dir in command_line.state_dirs(options)]
         return as_document({"stateDirs": state_dirs, "attachments": [chosen.without_words(a) for a in listed]}), 0
     if not listed:
         return text([chosen.nothing(options, [])]), 0

@@ -6,13 +6,12 @@ from pathlib import Path
 from cni import repair
 from cni.attachments import WORDS
 from cni.protocol.errors import CniError
-from cni.protocol.location import IPAM_DIR
 from cni.protocol.spec import Json
 from cni.repair import Task
 from cni.standing import UNREADABLE
-from ctl import chosen
+from ctl import chosen, command_line
 from ctl.collection import release_leases
-from ctl.command_line import as_document
+from ctl.command_line import add_data_dir, as_document
 from ctl.screen import progress, text
 from ipam import main as ipam
 
@@ -22,9 +21,9 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     about = "Undo or finish what is half-done, and what dead pods left; complete attachments of living pods stay."
     parser = chosen.parser("repair", about, "hpn repair --dry-run", what="*")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
-    parser.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")
+    add_data_dir(parser)
     options = parser.parse_args(words)
-    state_dirs, found = chosen.state_dirs(options), chosen.chosen(options, options.what)
+    state_dirs, found = command_line.state_dirs(options), chosen.chosen(options, options.what)
     tasks = [*repair.tasks(found), *_leftovers(state_dirs, options.what)]
     unknown = chosen.unknown(options.what, [*found, *(task.found for task in tasks)])
     done = [step for task in progress(tasks, "repairing") if (step := _done(task, dry_run=options.dry_run))]

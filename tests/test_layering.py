@@ -63,7 +63,7 @@ OURS = {
     # The commands are imported by name (ctl.main.COMMANDS).
     "ctl.main": {"ctl.screen", "cni.protocol"},
     "ctl.screen": {"ctl.table"},
-    "ctl.command_line": {"cni.protocol.spec"},
+    "ctl.command_line": {"cni.protocol", "cni.state.places"},
     # What a person is shown, and nothing that could change it.
     "ctl.chosen": {"cni.attachments", "cni.protocol", "cni.state.places"},
     "ctl.listing": {"ctl.chosen", "ctl.screen", "cni.attachments", "cni.protocol", "cni.standing"},

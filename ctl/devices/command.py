@@ -7,9 +7,8 @@ from pathlib import Path
 
 from cni.kernel import sysfs
 from cni.protocol.errors import IoFailure, LinkUnavailable
-from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
-from ctl.command_line import as_document, parser_for
+from ctl.command_line import add_state_dir, as_document, parser_for
 from ctl.devices import ibdev2netdev, rows, stanza
 from ctl.hardware import functions
 from ctl.hardware.functions import Function, Node
@@ -49,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         "-v", "--verbose", action="count", default=0,
         help="ibdev2netdev's lines, and selectors for hpn node and sriov-network-device-plugin; -vv ibdev2netdev -v's",
     )  # fmt: skip
-    parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
+    add_state_dir(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     return parser
 

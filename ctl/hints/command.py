@@ -12,10 +12,8 @@ from typing import Final
 from cni.attachments import list_all
 from cni.kernel import gids, netns
 from cni.protocol.errors import CheckFailed
-from cni.protocol.location import STATE_DIR
 from cni.protocol.spec import Json
-from cni.state import places
-from ctl.command_line import as_document, parser_for, word
+from ctl.command_line import add_state_dir, as_document, parser_for, state_dirs, word
 from ctl.hints import libraries, workload
 from ctl.hints.lines import FORMS, Line, Set, Unset, write
 
@@ -32,8 +30,8 @@ _EXAMPLES: Final = """examples:
 def answer(words: Sequence[str]) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
     options = _parse(words)
-    state_dirs = [options.state_dir] if options.state_dir else places.state_dirs()
-    attachments = _of(options.what, list_all(state_dirs)[0], state_dirs)
+    looked_in = state_dirs(options)
+    attachments = _of(options.what, list_all(looked_in)[0], looked_in)
     about = workload.of(attachments, _look(attachments))
     lines = libraries.lines(options.library, about, options.nccl_version, template=options.template)
     if options.json:
@@ -52,7 +50,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--form", choices=FORMS, default="env", help="shell, file of KEY=VALUE, or a container's YAML")
     parser.add_argument("--template", action="store_true", help="only what holds for all pods of its template; NCCL's")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--state-dir", type=Path, help=f"default {STATE_DIR}, and those that attachments noted")
+    add_state_dir(parser)
     options = parser.parse_args(words)
     if options.template and options.library != "nccl":
         parser.error(f"--template is for NCCL; a template says nothing of devices to {options.library}")
