@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from cni.kernel import files
+from cni.kernel import cpus, files
 
 # /proc/sys refuses to be read by more than the kernel can allocate in one piece (proc_sys_call_handler).
 _PIECE: Final = 1 << 16
@@ -47,10 +47,9 @@ class Reader:
             return None
 
     def ranges(self, path: str) -> frozenset[int]:
-        """The same as numbers, of a list such as "0-3,8"; empty where it is none."""
+        """The processors of a list such as "0-3,8"; empty where it is none."""
         try:
-            ends = [one.partition("-")[::2] for one in self.line(path).split(",")]
-            return frozenset(n for first, last in ends for n in range(int(first), int(last or first) + 1))
+            return frozenset(cpus.parse(self.line(path)))
         except ValueError:
             return frozenset()
 
