@@ -12,7 +12,7 @@ from cni.protocol.location import IPAM_DIR
 from cni.protocol.spec import Json, Key
 from ctl import migrate
 from ctl.command_line import add_data_dir, as_document, parser_for
-from ctl.screen import printable, text
+from ctl.screen import moment, printable, text
 from ctl.table import aligned
 from ipam import sandboxes, stores
 from ipam.inventory import STATES, networks, pools, state
@@ -243,7 +243,7 @@ def _row(listed: Listed) -> tuple[str, ...]:
         until = "the next boot" if one.boot else until
         whose = one.sticky.rpartition(":")[0] or one.pod or one.mac or "-"
         return addresses, whose, "-", f"{word} until {until}", since, "-"
-    since = one.time[:19].replace("T", " ")
+    since = moment(one.time)
     return addresses, one.owner.pod or "-", one.owner.key.ifname, word, since, one.owner.key.container_id[:_ID_DIGITS]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from cni.attachments import WORDS, Found, find
 from cni.protocol.spec import Json
 from ctl.command_line import add_state_dir, parser_for, state_dirs, word
+from ctl.screen import moment
 
 _WHAT = (
     "a pod (name or namespace/name), container, interface, PCI address, master, RDMA device, network, MAC, address, "
@@ -52,7 +53,7 @@ def without_words(a: Json) -> Json:
 
 def failure(error: Json) -> str:
     """An attachment's last error, for people: the command, when, and what it answered."""
-    at, details = str(error["time"])[:19].replace("T", " "), f" ({error['details']})" if "details" in error else ""
+    at, details = moment(str(error["time"])), f" ({error['details']})" if "details" in error else ""
     return f"{error['command']} failed, {at}, code {error['code']}: {error['msg']}{details}"
 
 

@@ -8,7 +8,7 @@ from cni.protocol.errors import CniError
 from cni.state.record import Record
 from ctl import addresses
 from ctl.command_line import add_data_dir, add_state_dir, parser_for, state_dirs
-from ctl.screen import text
+from ctl.screen import moment, text
 from ipam import main as ipam
 
 
@@ -32,7 +32,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
 
 
 def _obituary(record: Record, *, dry_run: bool) -> str:
-    return f"{'would undo' if dry_run else 'undid'} {record.whose}, of {record.time[:19].replace('T', ' ')}"
+    return f"{'would undo' if dry_run else 'undid'} {record.whose}, of {moment(record.time)}"
 
 
 def release_leases(data_dir: Path, state_dirs: Sequence[Path], *, dry_run: bool) -> tuple[list[str], list[str]]:

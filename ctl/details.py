@@ -6,6 +6,7 @@ from cni import whereabouts
 from cni.attachments import WORDS, Found, describe, with_error
 from cni.protocol.spec import Json
 from ctl import chosen
+from ctl.screen import moment
 
 
 def known(one: Found) -> Json:
@@ -39,7 +40,7 @@ def _values(a: Json) -> Iterator[tuple[str, str]]:
     if "kind" not in a:
         return
     yield "container", a["containerID"]
-    yield "since", a["since"][:19].replace("T", " ")
+    yield "since", moment(a["since"])
     yield "namespace", f"{a['netns']} (net:[{a['namespace']}]), {'alive' if a['alive'] else 'dead'}"
     yield "interface", ", ".join(filter(None, (f"{a['kind']} {a.get(WORDS, '')}".strip(), _mac(a))))
     yield "PF", f"{a['pf']} {a.get('pfName', '')}".strip() if "pf" in a else ""

@@ -14,7 +14,7 @@ from cni.protocol.spec import Json
 from cni.state.record import LOST
 from ctl import chosen, command_line, details, given
 from ctl.command_line import as_document
-from ctl.screen import Table, text
+from ctl.screen import Table, moment, text
 
 _COLUMNS: Final = (
     "POD", "NETWORK", "IFNAME", "KIND", "DEVICE", "RESOURCE", "ADDRESS", "RDMA/PORT", "GID v2", "v1", "STATE", "SINCE",
@@ -104,7 +104,7 @@ def _rows(a: Json) -> Iterator[tuple[str, ...]]:
     state = ("alive" if a["alive"] else "dead") + ("" if a["complete"] else ", incomplete")
     state = standing.UNREADABLE if _is_unreadable(a) else state
     first: tuple[str, ...] = (who, a["network"], a["ifname"], a["kind"], a.get(WORDS, "-"), _resource(a))
-    last: tuple[str, ...] = (state, a["since"][:19].replace("T", " "), a["netns"])
+    last: tuple[str, ...] = (state, moment(a["since"]), a["netns"])
     for row in list(_addresses(a)) or [("-", ", ".join(a["rdma"]["devices"]) or "-", "-", "-")]:
         yield *first, *row, *last
         first, last = ("",) * len(first), ("",) * len(last)

@@ -109,6 +109,11 @@ def printable(line: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in line)
 
 
+def moment(time: str) -> str:
+    """A time of the journal or the leases (ISO 8601, UTC), to the second: "2026-11-22 16:08:57"."""
+    return time[:19].replace("T", " ")
+
+
 def _plain(part: Table | str) -> Iterator[str]:
     if isinstance(part, str):
         yield from map(printable, part.split("\n"))

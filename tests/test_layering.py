@@ -147,7 +147,7 @@ OURS = {
     },
 }
 # What any command may import beside.
-OF_COMMANDS = {"ctl.command_line"}
+OF_COMMANDS = {"ctl.command_line", "ctl.screen"}
 # Of each library: who may import it.
 LIBRARIES = {
     "pyroute2": {"cni.kernel.dump"},
