@@ -67,11 +67,8 @@ def bind(path: Path) -> socket.socket:
     """A socket of our own that root alone may connect to.  Raises Unusable, OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if weak := trust.weak_spot(str(path.parent)):
-        where, why = weak
-        raise Unusable(
-            f"{path}: others than root can change {where} ({why}), and put a socket of their own there; "
-            f"chown root:root {where}; chmod go-w {where}; or choose another path"
-        )
+        words, remedy = weak
+        raise Unusable(f"{path}: {words}, and put a socket of their own there; {remedy}; or choose another path")
     _make_room(path)
     return unix_sockets.listen(path, _BACKLOG)
 
@@ -102,8 +99,8 @@ def _listening(path: Path) -> int | None:
             return None
         if refused:
             return 0
-        size = struct.calcsize("3i")
-        process, *_ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+        size = struct.calcsize("=iII")  # struct ucred: process, user, group
+        process, *_ = struct.unpack("=iII", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
         return int(process)
 
 

@@ -61,7 +61,8 @@ class Found:
 
     def last_error(self) -> Json | None:
         """What the last command that failed answered, since it was attached; None if none did."""
-        return last_error.read(self.path)
+        error = last_error.read(self.path)
+        return {**error, "time": _zulu(str(error["time"]))} if error else None
 
     def is_called(self, what: str) -> bool:
         """Whether a person may mean this attachment by ``what``: pod, container, interface, device, network, MAC,
@@ -178,7 +179,7 @@ def describe(record: Record) -> Json:
         "netns": record.netns,
         "alive": not undo.is_dead(record),
         "complete": record.complete,
-        "since": record.time,
+        "since": _zulu(record.time),
         "kind": record.kind,
         "mac": interfaces[0].get("mac", "") if interfaces else link.get("mac", ""),
         "addresses": [ip["address"] for ip in result.get("ips", [])],
@@ -191,3 +192,8 @@ def describe(record: Record) -> Json:
             words, members = kinds.named(record.kind).describe(link, interfaces)
             described |= {WORDS: words, **members}
     return described
+
+
+def _zulu(time: str) -> str:
+    """A time of the journal with a Z for UTC, as leases have it."""
+    return time.replace("+00:00", "Z")

@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import os
 from pathlib import Path
 
+from cni.protocol.errors import IoFailure
 from cni.protocol.location import IPAM_DIR, STATE_DIR
 from cni.protocol.spec import Json
 
@@ -29,15 +31,34 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def state_dirs(options: argparse.Namespace) -> list[Path]:
-    """Where to look for attachments."""
+    """Where to look for attachments.  Raises IoFailure if somebody named a directory that is not there."""
     from cni.state import places  # noqa: PLC0415  # half of the commands look at no attachment
 
-    return [options.state_dir] if options.state_dir else places.state_dirs()
+    if options.state_dir is None:
+        return places.state_dirs()
+    return [_there("--state-dir", options.state_dir, STATE_DIR, "a configuration's stateDir")]
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
     """Add --data-dir, where leases are."""
     parser.add_argument("--data-dir", type=Path, default=Path(IPAM_DIR), help=f"default {IPAM_DIR}")
+
+
+def data_dir(options: argparse.Namespace) -> Path:
+    """Where leases are.  Raises IoFailure if somebody named a directory that is not there."""
+    return _there("--data-dir", options.data_dir, IPAM_DIR, "dataDir or <stateDir>/ipam")
+
+
+def _there(option: str, directory: Path, default: str, what: str) -> Path:
+    """The directory; all is well in one that is misspelt.  The default is made by the first ADD."""
+    try:
+        os.stat(directory)
+    except (FileNotFoundError, NotADirectoryError) as e:
+        if f"{directory}" != default:
+            raise IoFailure(f"{option} {directory}: {e.strerror}; give {what}") from e
+    except OSError:
+        pass  # who reads it says why
+    return directory
 
 
 def word(text: str) -> str:

@@ -12,11 +12,11 @@ from typing import Final
 
 from cni.kernel import rdma_netlink, sysfs
 from cni.protocol.errors import LinkUnavailable
+from cni.protocol.printable import printable
 from cni.protocol.spec import Json
 from ctl.command_line import as_document, parser_for
 from ctl.hardware import drivers, rdma
 from ctl.hardware.rdma import Gid, Hca, Port
-from ctl.screen import printable
 
 # What a line says, by the name that ibv_devinfo gives it.
 Fields = Iterator[tuple[str, str]]

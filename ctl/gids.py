@@ -6,11 +6,11 @@ from typing import Final
 
 from cni.kernel import sysfs
 from cni.protocol.errors import LinkUnavailable
+from cni.protocol.printable import printable
 from cni.protocol.spec import Json
 from ctl.command_line import as_document, parser_for
 from ctl.hardware import rdma
 from ctl.hardware.rdma import Gid, Hca
-from ctl.screen import printable
 
 # show_gids pads with these very tabs and blanks.
 _HEADER: Final = (

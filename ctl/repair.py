@@ -23,13 +23,14 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
     add_data_dir(parser)
     options = parser.parse_args(words)
-    state_dirs, found = command_line.state_dirs(options), chosen.chosen(options, options.what)
+    state_dirs, data_dir = command_line.state_dirs(options), command_line.data_dir(options)
+    found = chosen.chosen(options, options.what)
     tasks = [*repair.tasks(found), *_leftovers(state_dirs, options.what)]
     unknown = chosen.unknown(options.what, [*found, *(task.found for task in tasks)])
     done = [step for task in progress(tasks, "repairing") if (step := _done(task, dry_run=options.dry_run))]
     leases, problems = list[str](), list[str]()
     if not options.what:
-        leases, problems = release_leases(options.data_dir, state_dirs, dry_run=options.dry_run)
+        leases, problems = release_leases(data_dir, state_dirs, dry_run=options.dry_run)
     problem = "; ".join(problems)
     status = 1 if problem or unknown or any(step["problem"] or step["state"] == UNREADABLE for step in done) else 0
     if options.json:

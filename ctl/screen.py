@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from cni.protocol.printable import printable, printable_lines
 from ctl.table import aligned
 
 if TYPE_CHECKING:
@@ -102,21 +103,17 @@ def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
             bar.advance(task)
 
 
-def printable(line: str) -> str:
-    """The line with escapes for what would not be seen as it is: control characters, and bytes that are no text."""
-    if line.isprintable():
-        return line
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in line)
+def moment(when: str | int) -> str:
+    """A time of the journal or the leases, to the second: "2026-11-22 16:08:57Z".
 
-
-def moment(time: str) -> str:
-    """A time of the journal or the leases (ISO 8601, UTC), to the second: "2026-11-22 16:08:57"."""
-    return time[:19].replace("T", " ")
+    ``when`` is ISO 8601 in UTC, or seconds since 1970.
+    """
+    return f"{when[:19].replace('T', ' ') if isinstance(when, str) else time.strftime('%F %T', time.gmtime(when))}Z"
 
 
 def _plain(part: Table | str) -> Iterator[str]:
     if isinstance(part, str):
-        yield from map(printable, part.split("\n"))
+        yield from printable_lines(part).split("\n")
     else:
         yield from aligned([tuple(map(printable, row)) for row in (part.header, *part.rows)])
 

@@ -103,9 +103,8 @@ class Demo:
         title(4, "Ping from one pod to the other")
         first, second = (self.node.pod(pod) for pod in PODS)
         for address in (str(a["local"]) for a in addresses_of(second)):
-            # Until one answer: two IPv6 addresses as new as these find each other only when the kernel has checked
-            # that they are unique, which takes a second.
-            out = self.step(["ip", "netns", "exec", first, "ping", "-c", "1", "-w", "5", address])
+            # One packet: by the time ADD answers, the kernel knows that the IPv6 addresses are unique.
+            out = self.step(["ip", "netns", "exec", first, "ping", "-c", "1", "-W", "5", address])
             ok(next(line for line in out.splitlines() if " bytes from " in line))
 
     def check(self) -> None:

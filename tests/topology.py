@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from namespaces import new_namespace
 from pictures import network
 
 from cni.main import run as hpn
@@ -64,7 +65,7 @@ class Pod:
     @contextmanager
     def made(cls) -> Iterator["Pod"]:
         pod = cls(f"hpn-test-{os.getpid()}-{next(_numbers)}")
-        ip("netns", "add", pod.name)
+        new_namespace(pod.name)
         try:
             pod.ip("link", "set", "lo", "up")
             yield pod
@@ -110,7 +111,7 @@ class Pod:
     def remade(self) -> None:
         """Another namespace under the same path."""
         ip("netns", "delete", self.name)
-        ip("netns", "add", self.name)
+        new_namespace(self.name)
 
 
 @dataclass

@@ -39,6 +39,12 @@ def pod_name(args: Mapping[str, str]) -> str:
     return f"{namespace}/{name}" if name and namespace else name
 
 
+def is_ordinal(pod: str) -> bool:
+    """Whether the pod's name is one of a StatefulSet's, which ends with a dash and a number."""
+    number = pod.rpartition("-")[2]
+    return number != pod and number.isascii() and number.isdecimal()
+
+
 def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: str) -> Any:
     """What this attachment asks for: ``key`` in runtimeConfig, else in args.cni, else ``arg`` in CNI_ARGS, else None.
 

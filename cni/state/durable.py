@@ -99,12 +99,25 @@ def write(path: Path | str, body: dict[str, Any]) -> None:
 
 def read(path: Path | str) -> dict[str, Any] | None:
     """The file's body; None if there is no file.  Raises RecordUnreadable, IoFailure."""
+    text = contents(path)
+    return None if text is None else parsed(text, path)
+
+
+def contents(path: Path | str) -> bytes | None:
+    """What is in the file, for who may have parsed it before; None if there is none.
+
+    Raises RecordUnreadable, IoFailure.
+    """
     try:
-        text = _read_all(path)
+        return _read_all(path)
     except FileNotFoundError:
         return None
     except OSError as e:
         raise IoFailure(f"reading {path}: {e.strerror}") from e
+
+
+def parsed(text: bytes, path: Path | str) -> dict[str, Any]:
+    """The body of a file that has these contents.  Raises RecordUnreadable, with ``path`` for people."""
     try:
         document = json.loads(text)
         schema, body = document["schema"], document["body"]

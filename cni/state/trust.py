@@ -48,19 +48,19 @@ def refuse_unless_ours(folder: str) -> None:
 def refuse_unless_safe(folder: str) -> None:
     """Raise InvalidConfig if others than root could put another directory in this one's place.  Raises OSError."""
     if weak := weak_spot(folder):
-        path, why = weak
+        words, remedy = weak
         raise InvalidConfig(
-            f"{folder}: others than root can change {path} ({why}), so no state is kept there; "
-            f"chown root:root {path}; chmod go-w {path}; or choose another stateDir or ipam.dataDir"
+            f"{folder}: {words}, so no state is kept there; {remedy}; or choose another stateDir or ipam.dataDir"
         )
 
 
 def weak_spot(folder: str) -> tuple[str, str] | None:
-    """The first directory or link on the way that others than root can change, and why; None if there is none.
-
-    Raises OSError.
-    """
-    return next(((path, why) for path, found in _way(folder) if (why := _why_not(found))), None)
+    """The first directory or link on the way that others than root can change, and what mends that, both in words; None
+    if there is none.  Raises OSError."""
+    for path, found in _way(folder):
+        if why := _why_not(found):
+            return f"others than root can change {path} ({why})", f"chown root:root {path}; chmod go-w {path}"
+    return None
 
 
 def is_trusted(uid: int) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from cni.kernel import sysfs
 from cni.protocol.errors import IoFailure, LinkUnavailable
 from cni.protocol.spec import Json
-from ctl.command_line import add_state_dir, as_document, parser_for
+from ctl.command_line import add_state_dir, as_document, parser_for, state_dirs
 from ctl.devices import ibdev2netdev, rows, stanza
 from ctl.hardware import functions
 from ctl.hardware.functions import Function, Node
@@ -22,8 +22,9 @@ _MODES = {True: "exclusive, each is in one network namespace", False: "shared, e
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
     options = _parser().parse_args(words)
+    looked_in = state_dirs(options) if options.state_dir else None
     try:
-        node = functions.node(root, [options.state_dir] if options.state_dir else None)
+        node = functions.node(root, looked_in)
     except OSError as e:
         raise IoFailure(f"the kernel does not say where the default route is: {e.strerror}") from e
     found = list(_chosen(node.functions, options.device))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from cni.kernel import sysfs
+from cni.protocol.printable import printable
 from ctl.hardware.rdma import Hca, Port
-from ctl.screen import printable
 
 _MELLANOX: Final = "0x15b3"
 # Vital product data (PCI Local Bus 3.0, appendix I): the tags of its name and of what cannot be written.

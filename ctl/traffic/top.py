@@ -14,8 +14,9 @@ from typing import Final
 
 from cni.kernel import sysfs
 from cni.protocol.errors import BadEnvironment
+from cni.protocol.printable import printable
 from ctl.command_line import parser_for
-from ctl.screen import Alarm, Table, live, printable, show, show_over
+from ctl.screen import Alarm, Table, live, show, show_over
 from ctl.traffic import words as say
 from ctl.traffic.rates import Course, Rates, behind, between, sparkline
 from ctl.traffic.sampling import Name, Sample, Seen, sample
@@ -127,9 +128,10 @@ def _line_by_line(steps: Iterator[Step], name: Name) -> str:
         show(f"Monitoring {device}...    (press CTRL-C to stop)\n\n")
         for _, rates, passed in steps:
             now = rates.get(name, Rates())
-            show_over(say.now(datetime.now(), now))  # noqa: DTZ005  # the clock on the wall, as vnstat has it
-            seconds += passed
+            # Counted before it is shown, so that Ctrl-C at the first line has a summary of that line.
             courses = [one.with_one(rate, passed) for one, rate in zip(courses, now.directions, strict=True)]
+            seconds += passed
+            show_over(say.now(datetime.now(), now))  # noqa: DTZ005  # the clock on the wall, as vnstat has it
     except KeyboardInterrupt:
         pass
     lines = say.summary(device, (courses[0], courses[1]), (courses[2], courses[3]), seconds) if seconds else ()

@@ -23,12 +23,8 @@ def bind(path: Path) -> socket.socket:
     kubelet passes over names that begin with a point (pluginwatcher/plugin_watcher.go).  Raises Unusable, OSError.
     """
     if weak := trust.weak_spot(str(path.parent)):
-        where, why = weak
-        raise Unusable(
-            errno.EPERM,
-            f"others than root can change {where} ({why}), and put a socket of their own there; "
-            f"chown root:root {where}; chmod go-w {where}",
-        )
+        words, remedy = weak
+        raise Unusable(errno.EPERM, f"{words}, and put a socket of their own there; {remedy}")
     hidden = path.with_name(f".{path.name}")
     hidden.unlink(missing_ok=True)
     sock = unix_sockets.listen(hidden, _BACKLOG)

@@ -206,7 +206,7 @@ GUARDS = [
             "only of a link that somebody puts there within microseconds",
         ),
         ("new-mode", "os.O_CLOEXEC, 0o600, dir_fd", "os.O_CLOEXEC, 0o666, dir_fd"),
-        ("known-keys", "    if unknown := sorted(document.keys() - {_PATHS}):", "    if unknown := []:"),
+        ("known-keys", "    if unknown := sorted(document.keys() - {_PATHS, _STORES}):", "    if unknown := []:"),
         ("known-paths", "    if unknown := sorted(listed.keys() - DEFAULTS.keys()):", "    if unknown := []:"),
         ("absolute-paths", " or not all(map(_is_path, entries)):", ":"),
     ),

@@ -33,9 +33,9 @@ def test_a_vf_that_the_pod_drives(node: Node, pod: Pod) -> None:
         assert (vf()["trust"], vf()["vlan_list"]) == (False, [{}])
         error = node.refused("ADD", pod, node.conf(mtu=1400))
         assert (error["code"], "mtu 1400" in error["msg"]) == (7, True)
-        for key, value in (("sysctl", {"net.core.somaxconn": "77"}), ("policyRouting", True)):
+        for key, value in (("sysctl", {"net.core.somaxconn": "77"}), ("policyRouting", True), ("multiRail", True)):
             error = node.refused("ADD", pod, node.conf(**{key: value}))
-            assert (error["code"], error["msg"].startswith(f"{key}: vfio-pci leaves")) == (7, True)
+            assert (error["code"], "vfio-pci leaves" in error["msg"] and error["msg"].startswith(key)) == (7, True)
         error = node.refused("ADD", pod, node.conf(rdma={"required": True}))
         assert (error["code"], "rdma.required" in error["msg"]) == (101, True)
 

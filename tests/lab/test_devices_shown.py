@@ -105,7 +105,8 @@ def test_a_vf_that_a_pod_has(node: Node, pod: Pod) -> None:
     assert taken[node.device]["rdma"] == [{"device": RDMA}]
     assert taken[pci(PF)]["sriov"]["free"] == before[pci(PF)]["sriov"]["free"] - 1
     # Without the journal the kernel says that it is not free.
-    untold = described("--state-dir", f"{node.tmp_path}/none")
+    (none := node.tmp_path / "none").mkdir()
+    untold = described("--state-dir", f"{none}")
     assert untold[node.device]["usedBy"] == "a namespace that its interface is in"
     node.ok("DEL", pod, node.conf())
     until(lambda: described() == before)

@@ -60,10 +60,10 @@ def test_gids_on_a_shared_master(node: Node, shared: None, hca: str, pod: Pod, k
 
 
 def test_two_networks_with_the_same_addresses(node: Node, shared: None, hca: str, make_pod: Callable[[], Pod]) -> None:
-    """The kernel's table tells them apart by nothing but when they came."""
+    """The kernel's table tells them apart by nothing but when they came.  Their link is one, so nobody may look."""
     one, two = make_pod(), make_pod()
-    node.ok("ADD", one, macvlan(node, rdma=PATIENT))
-    node.ok("ADD", two, macvlan(node, name="other", rdma=PATIENT))
+    node.ok("ADD", one, macvlan(node, rdma=PATIENT, dad="off"))
+    node.ok("ADD", two, macvlan(node, name="other", rdma=PATIENT, dad="off"))
     assert one.addresses() == two.addresses()
     assert_found(node, one, hca)
     body = durable.read(node.state / "attachments/other" / f"{two.name}:hpn0.json")

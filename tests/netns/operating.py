@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 
 def words(host: Host, command: str, *more: str) -> list[str]:
     """The command line, on this host's state and nothing of the machine's."""
-    data = ("--data-dir", str(host.tmp_path / "no")) if command == "repair" else ()
+    (none := host.tmp_path / "none").mkdir(exist_ok=True)
+    host.state.mkdir(mode=0o700, exist_ok=True)  # before the first ADD has made it
+    data = ("--data-dir", str(none)) if command == "repair" else ()
     kubelet = ("--kubelet-dir", str(host.tmp_path / "no")) if command == "inspect" else ()
     return [command, "--state-dir", str(host.state), *data, *kubelet, *more]
 

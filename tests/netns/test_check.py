@@ -6,6 +6,7 @@ What it compares of the interface, its addresses, and routes and rules has a fil
 from typing import Any
 
 import pytest
+from namespaces import with_both
 from netns.tampering import ROUTES, Change, caught, passes, routed
 from topology import Host, Pod, ip, until
 
@@ -60,7 +61,7 @@ def another_pods_interface(host: Host, pod: Pod, _result: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     "change",
     [
-        nothing,  # right after ADD; the IPv6 address is still tentative
+        nothing,  # right after ADD
         another_address,  # later plugins may add addresses, whether they say so or not
         another_address_in_the_result,
         another_route,
@@ -180,6 +181,7 @@ FAILURES: list[tuple[Change, tuple[str, ...]]] = [
 ]
 
 
+@with_both
 @pytest.mark.parametrize(("change", "says"), FAILURES, ids=[change.__name__ for change, _ in FAILURES])
 def test_fails(host: Host, pod: Pod, change: Change, says: tuple[str, ...]) -> None:
     caught(host, pod, routed(host), change, *says)

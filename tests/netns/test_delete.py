@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from namespaces import with_both
 from topology import Host, Pod, ip, until
 
 DOCUMENT = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
@@ -52,6 +53,7 @@ def test_the_path_does_not_lead_to_the_pod(host: Host, pod: Pod, netns: Any) -> 
     all_gone(host, pod)
 
 
+@with_both
 @pytest.mark.parametrize("netns", ["path", ""])
 def test_the_pod_is_gone(host: Host, pod: Pod, netns: str) -> None:
     host.ok("ADD", pod)

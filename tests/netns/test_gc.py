@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from namespaces import with_both
 from netns.collecting import LISTS, collect, listed
 from topology import Host, Pod, ip
 
@@ -17,6 +18,7 @@ ANOTHER_BOOT = "00000000-0000-0000-0000-000000000000"
 DOCUMENT = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
 
 
+@with_both
 @pytest.mark.parametrize("key", LISTS)
 def test_unlisted_goes_and_listed_stays(host: Host, make_pod: Callable[[], Pod], key: str) -> None:
     """An interface in a living namespace is removed too: the runtime has forgotten it."""

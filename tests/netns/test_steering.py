@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from killing import killed_at
+from namespaces import with_both
 from topology import Host, Pod, ip
 
 LAST = os.cpu_count() or 1  # processors, in a mask of all
@@ -41,6 +42,7 @@ def moving(host: Host, **keys: Any) -> dict[str, Any]:
     return host.conf(**{"kind": "host-device", "master": ..., "device": "eth9", "rps": f"0-{LAST - 1}"} | keys)
 
 
+@with_both
 @pytest.mark.parametrize("cpus", [f"0-{LAST - 1}", "0"])
 def test_of_a_link_for_the_pod(host: Host, pod: Pod, kind: str, cpus: str) -> None:
     conf = host.conf(kind=kind, rps=cpus)
@@ -50,6 +52,7 @@ def test_of_a_link_for_the_pod(host: Host, pod: Pod, kind: str, cpus: str) -> No
     host.ok("DEL", pod, conf)
 
 
+@with_both
 def test_an_interface_goes_home_as_it_was(host: Host, pod: Pod, eth9: None) -> None:
     host.ok("ADD", pod, moving(host))
     assert in_pod(pod) == EVERY

@@ -15,9 +15,15 @@ MOMENTS = 60
 ROUNDS = 10
 
 
+def folders(machine: Machine, command: str) -> list[str]:
+    """The machine's state, also before the first ADD has made that, and a directory without leases."""
+    machine.state.mkdir(mode=0o700, exist_ok=True)
+    (none := machine.scratch / "none").mkdir(exist_ok=True)
+    return ["--state-dir", f"{machine.state}", *(["--data-dir", f"{none}"] if command == "repair" else [])]
+
+
 def hpn(machine: Machine, command: str, *words: str, status: int = 0) -> str:
-    data = ["--data-dir", str(machine.scratch / "no")] if command == "repair" else []
-    argv = [str(machine.tools.hpn), command, "--state-dir", str(machine.state), *data, *words]
+    argv = [str(machine.tools.hpn), command, *folders(machine, command), *words]
     done = machine.node.run(argv, {"CNI_PATH": machine.env["CNI_PATH"]})
     assert (done.returncode, done.stderr) == (status, ""), done
     return done.stdout
@@ -88,14 +94,7 @@ def test_adds_beside_repairs(machine: Machine) -> None:
     """Two that repair again and again never touch what is being attached, stands, or is being detached."""
     machine.network(ours())
     pods = [machine.pod(), machine.pod()]
-    repair = [
-        str(machine.tools.hpn),
-        "repair",
-        "--state-dir",
-        str(machine.state),
-        "--data-dir",
-        str(machine.scratch / "no"),
-    ]
+    repair = [str(machine.tools.hpn), "repair", *folders(machine, "repair")]
     loop = f"while test -e {machine.scratch}/go; do {shlex.join(repair)} || exit 1; done"
     (machine.scratch / "go").touch()
     with ExitStack() as stack:

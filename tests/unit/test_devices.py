@@ -118,6 +118,10 @@ def test_lines_of_ibdev2netdev(tree: Tree) -> None:
     fields = b"PN\x0fMCX653105A-HDATEC\x02A9"
     vpd.write_bytes(b"\x82\x0e\0ConnectX-6 VPI" + b"\x90" + bytes([len(fields), 0]) + fields + b"\x78")
     assert shown(tree, "-vv").split("\n\n")[1].splitlines() == LONG_LINES
+    assert (
+        "\n    {}\n".format(LONG_LINES[0].replace("fffe", "0000"))
+        in (Path(__file__).parents[2] / "docs/devices.md").read_text()
+    )
 
 
 def test_numbers_that_are_none(tree: Tree) -> None:

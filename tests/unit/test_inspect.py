@@ -60,7 +60,7 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "netns": "/run/netns/nobody",
         "alive": True,
         "complete": True,
-        "since": "2026-01-02T03:04:05.678+00:00",
+        "since": "2026-01-02T03:04:05.678Z",
         "kind": "sriov",
         "mac": "02:00:00:00:00:01",
         "addresses": ["10.56.0.2/24", "fd00:56::2/64"],
@@ -79,7 +79,7 @@ def test_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(tmp_path, capsys).splitlines()
     assert [line.split() for line in lines[1:]] == [
         ["0123456789ab", "rail0", "hpn0", "sriov", "0000:3b:10.1", "VF", "1", "of", "rail0", "10.56.0.2/24", "mlx5_4/1",
-         "3", "2", "alive", "2026-01-02", "03:04:05", "/run/netns/nobody"],
+         "3", "2", "alive", "2026-01-02", "03:04:05Z", "/run/netns/nobody"],
         ["10.56.0.2/24", "mlx5_5/1", "7", "-"],
         ["fd00:56::2/64", "mlx5_4,", "mlx5_5", "-", "-"],
     ]  # fmt: skip

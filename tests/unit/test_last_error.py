@@ -47,7 +47,7 @@ def test_it_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], command
     time = said.pop("time")
     assert said == {"command": command, "code": 107, "msg": "hpn0 is down", "details": "and more"}
     assert all(f'"{member}"' in PAGE for member in said)
-    line = f"0123456789ab of rail0: {command} failed, {time[:10]} {time[11:19]}, code 107: hpn0 is down (and more)"
+    line = f"0123456789ab of rail0: {command} failed, {time[:10]} {time[11:19]}Z, code 107: hpn0 is down (and more)"
     assert shown(tmp_path, capsys).splitlines()[-1] == line
     (same,) = json.loads(shown(tmp_path, capsys, "0123456789abcdef", "--json"))["attachments"]
     assert same["lastError"] == {**said, "time": time}

@@ -140,7 +140,7 @@ def test_below_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert len(table) == 3
     assert {first, second} == {
         "hpn0 of container half, network rail0: its ADD did not end, and nothing works on it",
-        "hpn0 of container 0123456789ab, network rail0: CHECK failed, 2026-01-02 03:04:05, code 107: a route is lost",
+        "hpn0 of container 0123456789ab, network rail0: CHECK failed, 2026-01-02 03:04:05Z, code 107: a route is lost",
     }
 
 

@@ -29,8 +29,14 @@ HALF = replace(
 REFUSAL = '{"cniVersion":"1.1.0","code":133,"msg":"no such pool"}'
 
 
+def here(state: Path) -> list[str]:
+    """On this state, and no leases."""
+    (state / "none").mkdir(exist_ok=True)
+    return ["--state-dir", str(state), "--data-dir", str(state / "none")]
+
+
 def repaired(state: Path, capsys: pytest.CaptureFixture[str], status: int, *words: str) -> list[dict[str, Any]]:
-    folders = ("--state-dir", str(state), "--data-dir", str(state / "no"))
+    folders = here(state)
     assert main(["hpn", "repair", "--json", *folders, *words]) == status
     document = json.loads(capsys.readouterr().out)
     assert document["stateDirs"] == [str(state)]
@@ -54,7 +60,7 @@ def script(folder: Path, *, refuses: bool, monkeypatch: pytest.MonkeyPatch) -> R
 
 def test_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert repaired(tmp_path, capsys, 0) == []
-    words = ["--state-dir", str(tmp_path), "--data-dir", str(tmp_path / "no")]
+    words = here(tmp_path)
     assert main(["hpn", "repair", *words]) == 0
     assert capsys.readouterr().out == "nothing is half-done, and nothing is left of the dead\n"
     assert main(["hpn", "repair", *words, "default/worker-0"]) == 1
@@ -81,7 +87,7 @@ def test_an_add_that_did_not_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path, HALF)
-    words = ["--state-dir", str(tmp_path), "--data-dir", str(tmp_path / "no")]
+    words = here(tmp_path)
     why = "hpn0 of container half, network rail0: its ADD did not end, and nothing works on it\n"
     for more, said in ((["--dry-run"], f"would undo {why}"), ([], f"undid {why}")):
         assert main(["hpn", "repair", *words, *more]) == 0
