@@ -1,6 +1,6 @@
 # Everything a target downloads lies in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni); the tree gets dist/ and build/.
 
-.PHONY: help docs protocols demo test plain lab cluster lint binary deb bench bench-lab bench-cluster clean root
+.PHONY: help docs protocols demo test plain lab cluster lint binary deb bench bench-lab bench-cluster bench-blocks bench-traffic clean root
 .DEFAULT_GOAL := help
 
 # A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
@@ -13,6 +13,11 @@ SOURCES := Makefile $(shell find cni ipam agent node ctl -name '*.py') pyproject
 # What dist/hpn carries is unpacked here by these targets, and by an installed one into /var/lib/cni/hpn/program.
 export HPN_PROGRAM_DIR := $(CURDIR)/build/unpacked
 
+# ARCH=arm64 on a machine that is none: dist/arm64/hpn, of files that packaging/foreign gets.
+HERE := $(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m)))
+FOREIGN := $(filter-out $(HERE),$(ARCH))
+$(if $(filter-out arm64,$(FOREIGN)),$(error ARCH=$(ARCH): this machine builds for $(sort $(HERE) arm64)))
+
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
@@ -24,6 +29,8 @@ demo: root binary ## as root: attach two pods with cnitool, ping, draw, detach, 
 # With PYTEST_ARGS one pytest process is told those; JUNIT names a file for the report.
 test: binary ## every test, lint included; as root, or the tiers that need it are skipped (CI=true: fail)
 	@netns-fixtures/setup net
+	@netns-fixtures/setup mpi || true
+	@netns-fixtures/setup traffic || true
 	@peers=$$(netns-fixtures/peers) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv \
 	$(if $(PYTEST_ARGS),pytest,python tests/side_by_side.py $(if $(JOBS),-j $(JOBS))) $(if $(JUNIT),--junitxml=$(JUNIT)) $(PYTEST_ARGS)
@@ -36,10 +43,14 @@ plain: ## as root: build without what makes a start fast (docs/packaging.md), an
 
 # Asked for here: the guest has no network to make a virtual environment from.
 lab: binary ## as root: two kernels in QEMU: VFs with RDMA devices in pods, then RDMA traffic between pods, drawn
+ifneq ($(FOREIGN),)
+	@netns-fixtures/arm64 $(BINARY)
+else
 	@netns-fixtures/setup net
 	@python=$$(packaging/venv python -c 'import sys; print(sys.executable)') && peers=$$(netns-fixtures/peers) && \
 	show() { part=$$1 && shift && netns-fixtures/lab "$$@" "$$python" netns-fixtures/lab_demo.py $$part dist/hpn "$$peers"; } && \
 	show vf && show roce --kernel trixie --rdma shared --vfs 1
+endif
 
 cluster: root binary ## as root: two Kubernetes nodes with a pod each: ping over hpn0, a power cut, and everything back
 	@netns-fixtures/setup net
@@ -49,10 +60,11 @@ lint: ## ruff, mypy, and shellcheck where it is installed
 	packaging/venv ruff check .
 	packaging/venv ruff format --check .
 	packaging/venv mypy
-	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv $(addprefix packaging/deb/,preinst postinst prerm postrm) $(addprefix netns-fixtures/,setup suite golang peers prometheus kernel lab bare cluster/build) netns-fixtures/guest/*
+	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv packaging/foreign $(addprefix packaging/deb/,preinst postinst prerm postrm) $(addprefix netns-fixtures/,setup suite golang peers prometheus kernel lab arm64 bare cluster/build workloads/in_pod) netns-fixtures/guest/*
 
-docs: ## make the tables of keys in docs/ anew, from the models
+docs: ## make the tables of keys in docs/ anew, from the models, and a picture
 	packaging/venv python -m docs.keys
+	packaging/venv python -m docs.blocks
 
 protocols: ## make node/kubelet/*_pb2.py anew, from the .proto files beside them
 	packaging/venv python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. node/kubelet/*.proto
@@ -61,7 +73,7 @@ protocols: ## make node/kubelet/*_pb2.py anew, from the .proto files beside them
 # the ordinary one, in a directory of its name.
 comma := ,
 HPN_WITHOUT := $(if $(PLAIN),all,$(WITHOUT))
-VARIANT := $(if $(PLAIN),plain/,$(if $(WITHOUT),without-$(subst $(comma),-,$(WITHOUT))/))
+VARIANT := $(addsuffix /,$(FOREIGN))$(if $(PLAIN),plain/,$(if $(WITHOUT),without-$(subst $(comma),-,$(WITHOUT))/))
 BINARY := dist/$(VARIANT)hpn
 
 binary: $(BINARY) ## freeze the program into dist/hpn, one file; beside it its licences and an SBOM
@@ -72,20 +84,33 @@ LAUNCHER_FLAGS := -Os -std=gnu11 -Wall -Wextra -Werror -fPIE -fstack-protector-s
 LAUNCHER_LAYOUT := -Wl,-z,relro,-z,now,-z,noexecstack,-z,text,--hash-style=gnu,--build-id=none,--gc-sections
 LAUNCHER_PARTS := $(patsubst packaging/launcher/%.c,build/$(VARIANT)%.o,$(wildcard packaging/launcher/*.c))
 
+# Of another architecture only the launcher is compiled by another compiler.
+ifeq ($(FOREIGN),)
+LAUNCHER_COMPILER := musl-gcc
+LAUNCHER_LINKER := gcc
+MUSL := $$(sed -n 's/.*-specs "\(.*\)\/musl-gcc.specs".*/\1/p' "$$(command -v musl-gcc)")
+else
+ROOT = $$(packaging/foreign $(FOREIGN))
+LAUNCHER_COMPILER = aarch64-linux-gnu-gcc-12 -nostdinc -isystem $(ROOT)/usr/include/aarch64-linux-musl
+LAUNCHER_LINKER := aarch64-linux-gnu-gcc-12
+MUSL = $(ROOT)/usr/lib/aarch64-linux-musl
+endif
+
 # The fixed seed and date make two builds of one commit the same file.
 $(BINARY): $(SOURCES)
-	@netns-fixtures/setup launcher
+	@netns-fixtures/setup launcher $(if $(FOREIGN),cross)
 	@mkdir -p build/$(VARIANT) $(@D)
-	for part in $(LAUNCHER_PARTS:build/$(VARIANT)%.o=%); do musl-gcc $(LAUNCHER_FLAGS) -c -o build/$(VARIANT)$$part.o packaging/launcher/$$part.c || exit; done
-	musl=$$(sed -n 's/.*-specs "\(.*\)\/musl-gcc.specs".*/\1/p' "$$(command -v musl-gcc)") && \
-	gcc -static-pie -s -nostdlib $(LAUNCHER_LAYOUT) -o build/$(VARIANT)launcher $$musl/rcrt1.o $$musl/crti.o $(LAUNCHER_PARTS) \
+	for part in $(LAUNCHER_PARTS:build/$(VARIANT)%.o=%); do $(LAUNCHER_COMPILER) $(LAUNCHER_FLAGS) -c -o build/$(VARIANT)$$part.o packaging/launcher/$$part.c || exit; done
+	musl=$(MUSL) && \
+	$(LAUNCHER_LINKER) -static-pie -s -nostdlib $(LAUNCHER_LAYOUT) -o build/$(VARIANT)launcher $$musl/rcrt1.o $$musl/crti.o $(LAUNCHER_PARTS) \
 	-L$$musl -lc -lgcc $$musl/crtn.o
+	$(if $(FOREIGN),HPN_ROOT=$(ROOT)) \
 	PYTHONHASHSEED=0 SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) PYINSTALLER_CONFIG_DIR=build/$(VARIANT) \
 	HPN_WITHOUT=$(HPN_WITHOUT) packaging/venv pyinstaller --log-level ERROR --noconfirm --clean \
 	--distpath build/$(VARIANT) --workpath build/$(VARIANT) packaging/hpn.spec
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) \
+	$(if $(FOREIGN),HPN_ROOT=$(ROOT)) SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) \
 	packaging/venv python packaging/pack.py build/$(VARIANT)launcher build/$(VARIANT)program $@
-	@CNI_COMMAND=VERSION HPN_AGENT= $@ </dev/null >/dev/null
+	$(if $(FOREIGN),,@CNI_COMMAND=VERSION HPN_AGENT= $@ </dev/null >/dev/null)
 
 deb: binary ## pack dist/hpn for Debian and its like: dist/hpn-cni_VERSION_ARCHITECTURE.deb
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) packaging/venv python packaging/deb/build.py $(BINARY) $(dir $(BINARY))
@@ -105,6 +130,14 @@ bench-lab: binary ## in the lab: VFs with RDMA, against sriov-cni, host-local an
 
 bench-cluster: root binary ## as root: pods with eight rails in the cluster, until they are Ready; WRITE=1 as above
 	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/cluster.py $(if $(WRITE),--write)
+
+bench-blocks: root ## as root: one pool for a cluster, on a real etcd and a real API server; WRITE=1 as above
+	@netns-fixtures/setup net cluster
+	@packaging/venv python bench/blocks.py $(if $(WRITE),--write)
+
+bench-traffic: root binary ## as root: TCP between hosts, through bridge, macvlan, ipvlan and VF, here and in the lab; WRITE=1 updates docs/traffic.md
+	@netns-fixtures/setup net traffic
+	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/traffic.py $(if $(WRITE),--write)
 
 clean: ## remove what was built in the tree
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,7 +7,8 @@ import time
 from contextlib import suppress
 from typing import Final
 
-_ITIMERSPEC: Final = struct.Struct("4l")  # man 2 timerfd_settime; os has it from Python 3.13 on
+# struct itimerspec: four longs, of 64 bits each where we run.  man 2 timerfd_settime; os has it from Python 3.13 on.
+_ITIMERSPEC: Final = struct.Struct("=4q")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

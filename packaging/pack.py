@@ -2,8 +2,8 @@
 
     pack.py LAUNCHER DIRECTORY OUTPUT
 
-The structs are those of carried.h.  The C library that the program was built with goes along with its loader: the
-node's may be older, or absent.
+The structs are those of carried.h, in little-endian order as on x86-64 and arm64.  The C library that the program was
+built with goes along with its loader: the node's may be older, or absent.
 
 The version is a digest of everything that is carried.  So two builds of one commit share an unpacked directory, and a
 launcher recognises the agent of another build.
@@ -14,40 +14,40 @@ import json
 import re
 import shutil
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
 import supply
+import target
 
-FILE = struct.Struct("=QQI108s")
-CARRIED = struct.Struct("=24sQQQQQ")
+FILE = struct.Struct("<QQI108s")
+CARRIED = struct.Struct("<24sQQQQQ")
 PATH_MOST = 107  # and a zero byte
 PLACE = b"packed over this"
 FNV_OFFSET, FNV_PRIME = 14695981039346656037, 1099511628211
 
 
 LOADER = "ld-hpn.so.2"
-_LDD = re.compile(r"^\s*(?:(\S+) => )?(/\S+) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
 
 def add_libraries(directory: Path) -> dict[str, Path]:
-    """Copy the machine's libraries that its programs and libraries need into it; return where each was taken from."""
+    """Copy the libraries that its programs and libraries need into it; return where each was taken from."""
     taken = dict[str, Path]()
-    for path in [p for p in directory.rglob("*") if p.is_file() and p.read_bytes()[:4] == b"\x7fELF"]:
-        printed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout  # noqa: S603, S607
-        for name, found in _LDD.findall(printed):
-            target = directory / (name or LOADER)
-            if not target.exists() and not (directory / Path(found).name).exists():
-                shutil.copy(found, target)
-                taken[target.name] = Path(found)
+    looked_at = [p for p in directory.rglob("*") if p.is_file() and p.read_bytes()[:4] == b"\x7fELF"]
+    for path in looked_at:  # what is added is looked at, too
+        for name, found in target.libraries(path):
+            copy = directory / (name or LOADER)
+            if not copy.exists() and not (directory / found.name).exists():
+                shutil.copy(found, copy)
+                taken[copy.name] = found
+                looked_at.append(copy)
     return taken
 
 
 def fnv(data: bytes) -> int:
     """FNV-1a of 64 bits, by words of eight bytes."""
     total = FNV_OFFSET
-    for (word,) in struct.iter_unpack("=Q", data):
+    for (word,) in struct.iter_unpack("<Q", data):
         total = (total ^ word) * FNV_PRIME & 0xFFFFFFFFFFFFFFFF
     return total
 
@@ -59,6 +59,8 @@ def pack(launcher: bytes, directory: Path) -> bytes:
     paths = sorted(p for p in directory.rglob("*") if p.is_file())
     for path in paths:
         data = path.read_bytes()
+        if data[:4] == b"\x7fELF" and data[18:20] != launcher[18:20]:  # the machine (man 5 elf)
+            sys.exit(f"{path} is for another architecture than the launcher; build both for one: make binary")
         name = str(path.relative_to(directory)).encode()
         if len(name) > PATH_MOST:
             sys.exit(f"{name.decode()}: a carried file's path has {PATH_MOST} bytes at most")

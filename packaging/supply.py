@@ -21,6 +21,8 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
+import target
+
 ROOT = Path(__file__).parents[1]
 LICENSES = "licenses.z"
 _COMMON = re.compile(r"/usr/share/common-licenses/([A-Za-z]+-[0-9.]*[0-9])")
@@ -63,7 +65,7 @@ def owner(source: Path) -> Component:
         return ours()
     if distribution := distributions().get(real):
         return of_python(distribution)
-    if package := next((PACKAGES[path] for path in spellings(source) if path in PACKAGES), None):
+    if package := next((PACKAGES[path] for path in target.spellings(target.inside(source)) if path in PACKAGES), None):
         return debian(package)
     sys.exit(f"{source} is carried, and belongs to no package and no distribution")
 
@@ -79,14 +81,14 @@ def distributions() -> dict[Path, str]:
     """Each file of the virtual environment, with the name of its distribution."""
     return {
         Path(str(one.locate_file(file))).resolve(): one.metadata["Name"]
-        for one in importlib.metadata.distributions()
+        for one in importlib.metadata.distributions(path=target.SITES)
         for file in one.files or ()
     }
 
 
 @cache
 def of_python(name: str) -> Component:
-    one = importlib.metadata.distribution(name)
+    one = next(iter(importlib.metadata.distributions(name=name, path=target.SITES)))
     words = ("licen", "copying", "notice", "authors")
     own = [file for file in one.files or () if ".dist-info/" in str(file)]
     texts = [file.read_text() for file in own if any(word in file.name.lower() for word in words)]
@@ -96,17 +98,11 @@ def of_python(name: str) -> Component:
     return Component(name, one.version, f"pkg:pypi/{name.lower().replace('_', '-')}@{one.version}", text)
 
 
-def spellings(source: Path) -> tuple[str, ...]:
-    """A file's paths, of which Debian lists one: /lib is a link to /usr/lib on most machines."""
-    real = source.resolve()
-    other = Path("/", real.relative_to("/usr")) if real.is_relative_to("/usr") else Path("/usr", real.relative_to("/"))
-    return str(source), str(real), str(other)
-
-
 def look_up(sources: Iterable[Path]) -> None:
     """Fill PACKAGES, by one question for all files."""
-    paths = {path for source in sources if source not in distributions() for path in spellings(source)}
-    found = subprocess.run(["dpkg", "-S", *sorted(paths)], capture_output=True, text=True, check=False).stdout  # noqa: S603, S607
+    asked = [target.inside(source) for source in sources if source not in distributions()]
+    command = ["dpkg", target.DPKG, "-S", *sorted({path for source in asked for path in target.spellings(source)})]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603
     for line in found.splitlines():
         packages, _, path = line.rpartition(": ")
         if not line.startswith("diversion"):
@@ -115,16 +111,18 @@ def look_up(sources: Iterable[Path]) -> None:
 
 @cache
 def debian(package: str) -> Component:
-    query = ["dpkg-query", "-W", "-f", "${Version} ${Architecture}\n", package]
+    query = ["dpkg-query", target.DPKG, "-W", "-f", "${Version} ${Architecture}\n", package]
     version, machine = subprocess.check_output(query, text=True).splitlines()[0].split()  # noqa: S603
     release = platform.freedesktop_os_release()
     purl = f"pkg:deb/{release['ID']}/{package}@{version}?arch={machine}&distro={release['ID']}-{release['VERSION_ID']}"
-    text = Path("/usr/share/doc", package, "copyright").read_text(errors="replace")
+    text = (target.ROOT / "usr/share/doc" / package / "copyright").read_text(errors="replace")
     return Component(package, version, purl, text)
 
 
 def older_than_the_release(found: Iterable[Component]) -> list[str]:
-    """Debian packages older than the release's: a build on another machine may carry the newer ones."""
+    """This machine's packages older than the release's: a build on another one may carry the newer ones."""
+    if target.IS_OTHER:
+        return []
     names = [one.name for one in found if one.purl.startswith("pkg:deb/")]
     policy = subprocess.run(["apt-cache", "policy", *names], capture_output=True, text=True, check=False).stdout  # noqa: S603, S607
     older, name, installed = list[str](), "", ""

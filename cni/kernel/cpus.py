@@ -12,7 +12,7 @@ from typing import Final
 from cni.kernel import sysfs
 
 IRQ: Final = Path("/proc/irq")
-MOST: Final = 8192  # processors that any kernel is built for (NR_CPUS on x86-64)
+MOST: Final = 8192  # processors that any kernel is built for (NR_CPUS on x86-64; arm64 has 4096 at most)
 _ITEM: Final = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 

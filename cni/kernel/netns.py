@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 CLONE_NEWNET: Final = 0x40000000
+# As asm-generic/ioctl.h and asm-generic/socket.h have them: x86-64, arm64 and most others.
 NS_GET_NSTYPE: Final = 0xB703  # man 2 ioctl_ns
 SO_NETNS_COOKIE: Final = 71
 # Up to this age, in seconds, a process that we may not look at may be one that we soon may.

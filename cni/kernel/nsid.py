@@ -39,7 +39,7 @@ _GET_STRICT_CHK: Final = 12
 AF_BRIDGE: Final = 7
 _RTGEN: Final = bytes(4)  # struct rtgenmsg
 _NDMSG: Final = 12  # the size of struct ndmsg
-# <linux/if_tun.h>
+# <linux/if_tun.h>.  Their direction bits are those of asm-generic/ioctl.h: x86-64, arm64 and most others.
 _TUNSETIFF, _TUNGETDEVNETNS = 0x400454CA, 0x54E3
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _TRIES: Final = 3
@@ -220,7 +220,7 @@ def open_numbered(fd: int, inside: Rtnl, nsid: int) -> int:
 def _tun(name: str) -> int:
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
     try:
-        fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
+        fcntl.ioctl(fd, _TUNSETIFF, struct.pack("=16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
     except BaseException:
         os.close(fd)
         raise

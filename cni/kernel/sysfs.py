@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SYS = Path("/sys")
-_PAGE = 4096  # no attribute is longer
+_PAGE = 65536  # no attribute is longer than a page, and arm64 has pages of that size
 
 # With these drivers a process drives the function itself, and the kernel has no netdev of it.
 VFIO = "vfio-pci"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from cni.kernel import files
+from cni.kernel import elf, files
 from ctl.installation import folders, places
 
 _LIMIT: Final = 1 << 16
@@ -22,6 +22,7 @@ class Found:
     - ``text``: the text of a small file, or where a link leads.
     - ``inode``: the numbers of its device and its inode.
     - ``is_hpn``: whether it is hpn, of any version.
+    - ``machine``: of a program, the machine that it is for, as `uname -m` has it.
     - ``is_this``: whether it is the program that runs: it has the same bytes, and everybody may run it.
     """
 
@@ -29,6 +30,7 @@ class Found:
     text: str = ""
     inode: tuple[int, int] = (0, 0)
     is_hpn: bool = False
+    machine: str = ""
     is_this: bool = False
 
 
@@ -56,11 +58,11 @@ def _look(at: int, name: str, program: Path | None) -> Found:
         return Found("something else", "", inode)
     fd = files.open_regular(name, os.O_RDONLY, at)
     try:
-        is_hpn = places.SIGN in os.pread(fd, places.SIGN_WITHIN, 0)
+        is_hpn, machine = places.SIGN in os.pread(fd, places.SIGN_WITHIN, 0), elf.machine(fd)
         if program:
-            return Found("file", "", inode, is_hpn, is_this=_is_whole(found) and _same(fd, program))
+            return Found("file", "", inode, is_hpn, machine, is_this=_is_whole(found) and _same(fd, program))
         text = files.read_all(fd, _LIMIT).decode(errors="replace") if found.st_size <= _LIMIT else ""
-        return Found("file", text, inode, is_hpn)
+        return Found("file", text, inode, is_hpn, machine)
     finally:
         os.close(fd)
 

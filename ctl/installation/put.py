@@ -1,5 +1,6 @@
 """One step done: a file put in another's place at once, or removed."""
 
+import errno
 import io
 import json
 import os
@@ -10,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from cni.kernel import elf
 from cni.protocol.errors import IoFailure
 from cni.protocol.spec import VERSIONS
 from cni.state import locks
@@ -103,11 +105,18 @@ def _run(at: int, name: str) -> None:
     try:
         why = _asked(f"/proc/self/fd/{at}/{name}", at)
     except OSError as e:
-        why = f"{e.strerror}; is its file system mounted noexec, or is it of another architecture"
+        why = _unrunnable(e, at, name)
     except subprocess.TimeoutExpired:
         why = f"no answer for {_TIMEOUT:g} s"
     if why:
         raise IoFailure(f"the new file {name} does not run, so the old one stands: {why}")
+
+
+def _unrunnable(e: OSError, at: int, name: str) -> str:
+    if e.errno == errno.ENOEXEC and (machine := elf.machine(f"/proc/self/fd/{at}/{name}")):
+        here = os.uname().machine
+        return f"{e.strerror}; it is built for {machine}, and this machine is {here}: take the hpn for {here}"
+    return f"{e.strerror}; is its file system mounted noexec"
 
 
 def _asked(path: str, folder: int) -> str:

@@ -15,7 +15,8 @@ CONFLISTS = sorted((ROOT / "conf").glob("*.conflist"))
 DEFINITIONS = sorted((ROOT / "conf").glob("nad-*.yaml"))
 # VFs are in the lab only: tests/lab/test_examples.py.
 # So are InfiniBand's, and those of kind host-device are in tests/netns/test_host_device.py.
-ELSEWHERE = ("sriov", "ipoib", "host-device")
+# A pool that a cluster shares needs the cluster: tests/cluster/test_cluster_addresses.py.
+ELSEWHERE = ("sriov", "ipoib", "host-device", "cluster")
 HERE = [path for path in (*CONFLISTS, *DEFINITIONS) if not any(kind in path.name for kind in ELSEWHERE)]
 
 

@@ -116,9 +116,23 @@ def test_of_another_architecture(root: Path, tmp_path: Path) -> None:
     header = bytearray(Path("/bin/true").read_bytes())
     header[18:20] = (0xF3).to_bytes(2, "little")  # RISC-V (elf.h, e_machine)
     other.write_bytes(header)
-    with pytest.raises(IoFailure, match="Exec format error"):
+    with pytest.raises(IoFailure, match="Exec format error; it is built for riscv64, and this machine is "):
         install(root, other, UNITS, "")
     assert not (root / places.HPN).exists()
+
+
+@pytest.mark.parametrize("path", ["usr/bin/env", "opt/cni/bin/loopback"])
+def test_a_root_of_another_architecture(root: Path, path: str) -> None:
+    """It is an image's; or a node's that emulates the program, of which a DaemonSet's pod has the plugins only."""
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_bytes(Path("/bin/true").read_bytes()[:18] + (0xF3).to_bytes(2, "little"))
+    why = f"and {root / path} for riscv64; nothing was replaced.  Install the hpn that is built for riscv64"
+    with pytest.raises(IoFailure, match=why):
+        install(root, Path("/bin/true"), UNITS, "")
+    assert not (root / places.HPN).exists()
+    (root / path).write_bytes(b"#!/bin/sh\n")
+    with pytest.raises(IoFailure, match="does not run"):  # it is not looked at for longer
+        install(root, Path("/bin/true"), UNITS, "")
 
 
 @pytest.mark.parametrize("path", [places.HPN, places.IPAM, places.COMMAND, f"{places.UNITS}/{places.AGENT}"])
