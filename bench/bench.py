@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
 import chart
 import fills
 from fabric import Node, end_by_unwinding, entered, node, run
-from sides import VERBS, Asking, Chain, Floor, Side
+from sides import VERBS, Asking, Chain, Floor, Reaching, Side
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "performance.md"
@@ -106,6 +106,15 @@ class Bench:
             *(replace(side, conf=side.conf | one) for side in ours),
         ]
 
+    def reaching(self) -> list[Side]:
+        """With IPv6 addresses, until an unknown neighbour has answered."""
+        go, hpn = self.sides(dual=True)
+        optimistic = replace(hpn, name=f"{hpn.name}, dad: optimistic", conf=hpn.conf | {"dad": "optimistic"})
+        return [
+            Reaching(side.name, side.binary, side.conf, side.variables, neighbour=neighbour(side.conf["name"]))
+            for side in (go, hpn, optimistic)
+        ]
+
     def measure(self, sides: Sequence[Side], rounds: int, work: Any) -> int:
         """Fill in the sides' times; the rounds done, fewer than asked for where time ran out."""
         deadline = time.monotonic() + self.seconds
@@ -118,6 +127,11 @@ class Bench:
                     if i >= 0:
                         side.times[verb].append(took)
         return rounds
+
+
+def neighbour(network: str) -> str:
+    """The address in the network's subnet that the fabric has, and that no pod is given."""
+    return f"fd00:{network.removeprefix('bench')}::ffff:0:0:1"
 
 
 def _together(side: Side, verb: str, pods: Sequence[str], at_once: int) -> float:
@@ -179,14 +193,14 @@ def table(title: str, sides: Sequence[Side], *, pods: int = 0) -> list[str]:
     return [*rows, ""]
 
 
-def write(lines: Sequence[str], section: str = "bench") -> None:
+def write(lines: Sequence[str], section: str = "bench", page: Path = PAGE) -> None:
     """Put the lines between the page's markers of that section."""
     first, last = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
-    before, begin, rest = PAGE.read_text().partition(first)
+    before, begin, rest = page.read_text().partition(first)
     _, end, after = rest.partition(last)
     if not begin or not end:
-        sys.exit(f"{PAGE}: no {first} ... {last} to write between")
-    PAGE.write_text("\n".join([f"{before}{first}", *lines, f"{last}{after}"]))
+        sys.exit(f"{page}: no {first} ... {last} to write between")
+    page.write_text("\n".join([f"{before}{first}", *lines, f"{last}{after}"]))
 
 
 def run_all(bench: Bench, agent_pid: int, rounds: int) -> tuple[list[str], str]:
@@ -207,6 +221,9 @@ def run_all(bench: Bench, agent_pid: int, rounds: int) -> tuple[list[str], str]:
     sides = bench.sides(direct=True, floors=True)
     compare("One at a time, IPv4", sides, rounds, single)
     compare("One at a time, IPv4 and IPv6", bench.sides(dual=True), min(rounds, 20), single)
+    reaching = bench.reaching()
+    done = bench.measure(reaching, min(rounds, 20), single)
+    lines += table(f"One at a time, ADD until an unknown neighbour has answered over IPv6 ({done} rounds)", reaching)
     chains = bench.chains()
     done = bench.measure(chains, min(rounds, 20), single)
     lines += table(f"One at a time, IPv4, with MTU, two sysctls and routing by source address ({done} rounds)", chains)
@@ -255,6 +272,8 @@ def main() -> None:
     # The measuring process itself enters the node, so that nothing but the plugin lies between exec and exit.
     names = [f"p{n}" for n in range(PODS)]
     with tempfile.TemporaryDirectory(prefix="hpn-bench-") as temporary, node(PREFIX, names) as it, entered(it.netns):
+        for network in ("bench56", "bench57"):
+            run("ip", "-netns", it.fabric, "address", "add", f"{neighbour(network)}/64", "dev", "port0", "nodad")
         scratch = Path(temporary)
         plugins = scratch / "bin"
         plugins.mkdir()

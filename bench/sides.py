@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from agent.workers import WORKERS
 from cni.kernel import addresses, links, netlink, netns, rtnl, unlink
 
 VERBS = ("ADD", "DEL")
+_ECHO, _ECHO_REPLY = 128, 129  # ICMPv6
 _FORKED = multiprocessing.get_context("fork")
 
 
@@ -121,6 +123,30 @@ class Chain(Side):
             if verb == "DEL":
                 del self.results[pod]
         return (time.perf_counter() - started) * 1000 / len(pods)
+
+
+@dataclass
+class Reaching(Side):
+    """ADD until ``neighbour``, an IPv6 address on the pod's link, has answered the first packet: neither knows the
+    other, and the packet leaves when ADD has returned."""
+
+    neighbour: str = ""
+
+    def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
+        """As a Side's, with the answer."""
+        if verb != "ADD":
+            return super().one_by_one(verb, pods)
+        [pod] = pods
+        with netns.hold_open(netns_path(pod)) as fd:
+            sock = netns.run_in(fd, lambda: socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6))
+        with sock:
+            sock.settimeout(30)
+            started = time.perf_counter()
+            super().one_by_one(verb, pods)
+            sock.sendto(bytes([_ECHO, 0, 0, 0, 0, 1, 0, 1]), (self.neighbour, 0))  # the kernel fills in the checksum
+            while sock.recv(2048)[0] != _ECHO_REPLY:
+                pass
+            return (time.perf_counter() - started) * 1000
 
 
 class Asking(Side):

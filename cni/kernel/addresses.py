@@ -5,9 +5,9 @@ import struct
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Protocol
 
-from cni.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, Change, attr, u32
+from cni.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, Change, attr, attributes, read_u32, u32
 
-RTM_NEWADDR, RTM_NEWROUTE = 20, 24
+RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR, RTM_NEWROUTE = 20, 21, 22, 24
 IFA_ADDRESS, IFA_LOCAL, IFA_BROADCAST, IFA_FLAGS = 1, 2, 4, 8
 IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_DADFAILED, IFA_F_DEPRECATED, IFA_F_TENTATIVE = 0x02, 0x04, 0x08, 0x20, 0x40
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_METRICS, RTA_TABLE = 1, 4, 5, 6, 8, 15
@@ -65,6 +65,15 @@ def new_address(index: int, address: IPv4Interface | IPv6Interface, flags: int =
     if address.version == 4 and length < 31:
         body += attr(IFA_BROADCAST, address.network.broadcast_address.packed)
     return body + attr(IFA_FLAGS, u32(flags)) if flags else body
+
+
+def parse_address(body: bytes) -> tuple[int, IPv6Address, int]:
+    """What a message about an IPv6 address says: the interface's index, the address, and its flags, IFA_F_*."""
+    _, _, few, _, index = _ADDR.unpack_from(body)
+    attrs = attributes(body[_ADDR.size :])
+    # IFA_LOCAL is the interface's own address where IFA_ADDRESS is a point-to-point peer's.
+    address = IPv6Address(attrs.get(IFA_LOCAL) or attrs[IFA_ADDRESS])
+    return index, address, read_u32(attrs[IFA_FLAGS]) if IFA_FLAGS in attrs else few
 
 
 def new_route(index: int, route: Route) -> bytes:

@@ -13,7 +13,7 @@ from cni.kernel.netlink import Change, attr, attributes, pairs, read_text, read_
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWLINKPROP, RTM_DELLINKPROP = 108, 109
 
-IFF_UP, IFF_NOARP, IFF_PROMISC, IFF_ALLMULTI, IFF_LOWER_UP = 0x1, 0x80, 0x100, 0x200, 0x10000
+IFF_UP, IFF_RUNNING, IFF_NOARP, IFF_PROMISC, IFF_ALLMULTI, IFF_LOWER_UP = 0x1, 0x40, 0x80, 0x100, 0x200, 0x10000
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO = 1, 3, 4, 5, 10, 18
 IFLA_TXQLEN, IFLA_IFALIAS, IFLA_VFINFO_LIST, IFLA_PARENT_DEV_NAME = 13, 20, 22, 56
 IFLA_NEW_IFINDEX, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 49, 52, 53
@@ -87,6 +87,11 @@ class Link:
     def carrier(self) -> bool:
         """Whether it is up and has a link to its peer."""
         return bool(self.flags & IFF_LOWER_UP)
+
+    @property
+    def running(self) -> bool:
+        """Whether it can send: it is up and has carrier, and the kernel has taken note of that (RFC 2863)."""
+        return bool(self.flags & IFF_RUNNING)
 
     @property
     def arp(self) -> bool:

@@ -31,6 +31,7 @@ ATTR: Final = struct.Struct("=HH")  # struct nlattr
 _attr_at = ATTR.unpack_from
 _SIOCGSKNS: Final = 0x894C
 _ROOM: Final = 65536
+_FOR_EVER: Final = float("inf")
 
 # One change for the kernel: what it is, in words ("adding route ..."); the message's type, flags and body.
 Change = tuple[str, int, int, bytes]
@@ -73,8 +74,9 @@ def open_beside(sock: socket.socket) -> socket.socket:
         os.close(namespace)
 
 
-def receive(sock: socket.socket, request: bytes = b"") -> Iterator[bytes]:
-    """Send the request, if there is one; then yield what the kernel says, each datagram, until the caller stops.
+def receive(sock: socket.socket, request: bytes = b"", seconds: float = _FOR_EVER) -> Iterator[bytes]:
+    """Send the request, if there is one; then yield what the kernel says, each datagram, until the caller stops, or
+    until ``seconds`` are over.
 
     Raises AnswerLost if a message was lost, or if the budget is spent; another OSError if the request was not sent.
     """
@@ -87,12 +89,15 @@ def receive(sock: socket.socket, request: bytes = b"") -> Iterator[bytes]:
             try:
                 data, (sender, _) = sock.recvfrom(_ROOM, socket.MSG_DONTWAIT)
             except BlockingIOError:
-                _wait(sock, began)
+                if not _wait(sock, began, seconds):
+                    return
                 continue
             except OSError as e:
                 raise AnswerLost(e.errno, f"{e.strerror}: the kernel's answer was lost") from e
             if not sender:
                 yield data
+            if time.monotonic() - began > seconds:
+                return
             if _rest(began) <= 0:
                 raise _late()
     finally:
@@ -168,13 +173,17 @@ def read_text(payload: bytes) -> str:
     return os.fsdecode(payload.rstrip(b"\0"))
 
 
-def _wait(sock: socket.socket, began: float) -> None:
-    """Wait until something has come.  Raises AnswerLost when the budget is spent."""
+def _wait(sock: socket.socket, began: float, seconds: float) -> bool:
+    """Wait until something has come.  Returns false when ``seconds`` since ``began`` are over before that.  Raises
+    AnswerLost when the budget is spent."""
     looking = select.poll()
     looking.register(sock, select.POLLIN)
-    rest = _rest(began)
-    if rest <= 0 or not looking.poll(rest * 1000):
+    rest, own = _rest(began), began + seconds - time.monotonic()
+    if rest <= 0 or not looking.poll(max(min(rest, own), 0) * 1000):
+        if own <= rest:
+            return False
         raise _late()
+    return True
 
 
 def _rest(began: float) -> float:

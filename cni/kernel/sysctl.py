@@ -35,14 +35,31 @@ def write(ns_fd: int, values: Mapping[str, str]) -> None:
 
     def work() -> None:
         for key, value in values.items():
-            path = _ROOT + key
-            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(fd, f"{value}\n".encode())  # the end of the line makes an empty value one, too
-            except OSError as e:
-                raise OSError(e.errno, f"{e.strerror} (writing {value!r})", path) from e
-            finally:
-                os.close(fd)
+            _write(key, value)
+
+    run_in(ns_fd, work)
+
+
+def exchange(ns_fd: int, values: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """``write`` the values: key -> what was there, and how the kernel shows the new one.  Nothing is written if one of
+    the keys cannot be read.  Raises OSError with the file's name."""
+
+    def work() -> dict[str, tuple[str, str]]:
+        before = {key: _read(key) for key in values}
+        for key, value in values.items():
+            _write(key, value)
+        return {key: (before[key], _read(key)) for key in values}
+
+    return run_in(ns_fd, work)
+
+
+def put_back(ns_fd: int, exchanged: Mapping[str, tuple[str, str]]) -> None:
+    """Write what was there before ``exchange``, where the new value still is.  Raises OSError with the file's name."""
+
+    def work() -> None:
+        for key, (before, new) in exchanged.items():
+            if _read(key) == new:
+                _write(key, before)
 
     run_in(ns_fd, work)
 
@@ -60,19 +77,30 @@ def read_all(ns_fd: int, keys: Iterable[str], *, writable: bool = False) -> dict
 
     With ``writable``, it also raises OSError for a file that cannot be written.
     """
-
-    def one(key: str) -> str:
-        fd = os.open(_ROOT + key, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
-        try:
-            return " ".join(os.read(fd, 65536).decode(errors="replace").split())
-        except OSError as e:
-            raise OSError(e.errno, e.strerror, _ROOT + key) from e
-        finally:
-            os.close(fd)
-
-    return run_in(ns_fd, lambda: {key: one(key) for key in keys})
+    return run_in(ns_fd, lambda: {key: _read(key, os.O_RDWR if writable else os.O_RDONLY) for key in keys})
 
 
 def path_of(file: str) -> str:
     """The path (see ``path``) of a file's full name."""
     return file.removeprefix(_ROOT)
+
+
+def _write(key: str, value: str) -> None:
+    path = _ROOT + key
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, f"{value}\n".encode())  # the end of the line makes an empty value one, too
+    except OSError as e:
+        raise OSError(e.errno, f"{e.strerror} (writing {value!r})", path) from e
+    finally:
+        os.close(fd)
+
+
+def _read(key: str, mode: int = os.O_RDONLY) -> str:
+    fd = os.open(_ROOT + key, mode | os.O_CLOEXEC)
+    try:
+        return " ".join(os.read(fd, 65536).decode(errors="replace").split())
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, _ROOT + key) from e
+    finally:
+        os.close(fd)

@@ -1,41 +1,55 @@
 """One IPAM result onto one interface: sysctls, addresses, up, routes, announcements."""
 
 import os
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Final
+from ipaddress import IPv6Address
+from typing import TYPE_CHECKING, Final
 
-from cni.kernel import addresses, announce, dump, links, sysctl
-from cni.kernel.addresses import IFA_F_DADFAILED, IFA_F_NODAD, IFA_F_OPTIMISTIC, IFA_F_TENTATIVE
-from cni.kernel.budget import attempts, wait_for_carrier
+from cni.kernel import addresses, announce, detection, links, sysctl
+from cni.kernel.addresses import IFA_F_NODAD, IFA_F_OPTIMISTIC
+from cni.kernel.budget import wait_for_carrier
+from cni.kernel.detection import Heard
 from cni.kernel.links import Link
 from cni.kernel.netlink import Change
 from cni.protocol.errors import AddressConflict, InvalidConfig, doing
 from cni.protocol.result import Address, Result, Route
 from cni.state.pod import Pod
 
+if TYPE_CHECKING:
+    # Not at run time, because DEL does not need pydantic.
+    from cni.models import Common
+
 # Seconds.  A virtual link has its carrier at once, a VF after its PF's next interrupt; if it takes longer, a cable is
 # missing.
 _CARRIER_TIMEOUT: Final = 0.2
 _DAD_TIMEOUT: Final = 5.0  # twice the kernel's own delay and retransmissions at their defaults, and then some
-_POLL: Final = 0.01
-_DAD_FLAGS: Final = {"optimistic": IFA_F_OPTIMISTIC, "off": IFA_F_NODAD, "wait": 0}
+_QUICK_TIMEOUT: Final = 2.0  # besides the listening: it takes milliseconds, unless the link goes down and up again
+# Milliseconds.  A neighbour on an Ethernet answers in less than one.
+_DAD_TIME: Final = 20
+_DAD_FLAGS: Final = {"optimistic": IFA_F_OPTIMISTIC, "off": IFA_F_NODAD}
 
 
-def apply(pod: Pod, link: Link, result: Result, dad: str, sysctls: dict[str, str]) -> None:
+def apply(pod: Pod, link: Link, result: Result, wanted: "Common", sysctls: dict[str, str], log: list[str]) -> None:
     """Bring the interface up with everything that the result gives it.  ``sysctls`` are written after our own, and
     before the addresses, because some of them (accept_ra, accept_dad) decide what happens when addresses come.  Raises
     OSError, AddressConflict, InvalidConfig."""
-    needs_v6 = any(ip.address.version == 6 for ip in result.ips)
+    v6 = [ip.address.ip for ip in result.ips if ip.address.version == 6]
+    dad = detection_on(link, wanted) if v6 else ""
     with doing(f"configuring {link.name} in {pod.path}"):
-        sysctl.write(pod.fd, settings(link.name, needs_v6=needs_v6, dad=dad) | sysctls)
+        sysctl.write(pod.fd, settings(link.name, needs_v6=bool(v6), dad=dad) | sysctls)
+        if dad in ("quick", "wait"):
+            _detecting(pod, link, result, wanted, log)
+            return
         pod.rtnl.change_all(_changes(link, result, dad))
         # A VF gets its carrier some time after it is up, and no neighbour received what the kernel announced before.
-        if link.device or (dad != "optimistic" and any(ip.address.version == 6 for ip in result.ips)):
+        if link.device or dad == "off":
             now = wait_for_carrier(pod.rtnl, link.index, _CARRIER_TIMEOUT)
-            # An ipvlan in mode l3 or l3s has no ARP once it is up: it routes, and refuses a multicast MAC with ENOBUFS.
-            # For InfiniBand we can send nothing either, because only the driver can write the header.
-            if now and now.arp and not now.infiniband:
-                _announce(pod, now, result, dad)
+            if now:
+                _announce_v4(pod, now, result)
+            # The kernel announces an address that it has tested.  It never announces an optimistic one.
+            if now and dad == "off" and _can_announce(now):
+                announce.send(pod.fd, link.name, [announce.unsolicited_na(now.mac, a) for a in v6])
 
 
 def _changes(link: Link, result: Result, dad: str) -> list[Change]:
@@ -46,21 +60,80 @@ def _changes(link: Link, result: Result, dad: str) -> list[Change]:
         *(addresses.adding_address(link.index, address) for address in v4),
         links.setting_up(link),
         # If the link were down, an optimistic address would be local only after duplicate detection, a second later.
-        *(addresses.adding_address(link.index, address, _DAD_FLAGS[dad]) for address in v6),
+        *(addresses.adding_address(link.index, address, _DAD_FLAGS.get(dad, 0)) for address in v6),
         *(addresses.adding_route(link.index, route) for route in with_gateways(result)),
     ]
 
 
-def _announce(pod: Pod, link: Link, result: Result, dad: str) -> None:
-    """Announce the addresses.  Raises AddressConflict if ADD waits for duplicate detection, and that finds a
-    duplicate."""
-    v4 = [ip.address.ip for ip in result.ips if ip.address.version == 4 and link.device]
-    announce.send(pod.fd, link.name, [announce.gratuitous_arp(link.mac, address) for address in v4])
-    v6 = [ip.address.ip for ip in result.ips if ip.address.version == 6]
-    # Some NICs (igb) return a multicast packet to the VF, or to the macvlan over the NIC, that sent it.  A tentative
-    # address would then look like a duplicate of itself.  The kernel announces no optimistic address later either.
-    if dad == "off" or (dad == "wait" and v6 and _wait_for_dad(pod, link)):
-        announce.send(pod.fd, link.name, [announce.unsolicited_na(link.mac, a) for a in v6])
+def _detecting(pod: Pod, link: Link, result: Result, wanted: "Common", log: list[str]) -> None:
+    """Make the changes, and return when duplicate detection has ended for all IPv6 addresses.  After that the kernel
+    announces them (ndisc_notify).
+
+    A link that gets no carrier, or a pod that keeps detection from its end, is not waited for: then the kernel goes on
+    with its own times, and the log says so.  Raises AddressConflict if another host has an address.
+    """
+    v6 = [ip.address.ip for ip in result.ips if isinstance(ip.address.ip, IPv6Address)]
+    quick, listening = wanted.dad == "quick", wanted.dadTime or _DAD_TIME
+    timeout = _QUICK_TIMEOUT + 5 * listening / 1000 if quick else _DAD_TIMEOUT  # so up to five solicitations
+    short = detection.shortened(pod.fd, link.name, listening) if quick else nullcontext(enter_result=True)
+    with detection.listen(pod.rtnl, link.index, v6) as heard, short as possible:
+        if not possible:
+            sysctl.write(pod.fd, _optimistic(link.name))
+            pod.rtnl.change_all(_changes(link, result, "optimistic"))
+            log.append(f"dad quick: {pod.path} has no sysctls of neighbours, so {_listed(v6)} is optimistic")
+            return
+        try:
+            pod.rtnl.change_all(_changes(link, result, wanted.dad))
+        except OSError:
+            # With accept_dad 2 the kernel disables IPv6 as soon as it has found the link-local address to be another's.
+            heard.until_ended(_CARRIER_TIMEOUT)
+            _refuse_duplicates(heard, link)
+            raise
+        now = heard.link_when_ready(_CARRIER_TIMEOUT)
+        if now is None:
+            log.append(f"{link.name} has no carrier yet; duplicate detection of {_listed(v6)} begins when it has")
+            return
+        _announce_v4(pod, now, result)
+        if not quick:
+            heard.ask()
+        if not heard.until_ended(timeout):
+            log.append(f"duplicate detection of {_listed(heard.tentative)} goes on after {timeout:g} s")
+        _refuse_duplicates(heard, now)
+
+
+def _refuse_duplicates(heard: Heard, link: Link) -> None:
+    failed = heard.failed
+    if not failed:
+        return
+    remedy = "find it, or exclude the address from the range"
+    if all(address.is_link_local for address in failed):
+        remedy = f"it seems to have the MAC {link.mac} too; give one of them another"
+    raise AddressConflict(
+        f"{_listed(failed)} is in use by another host on the link (IPv6 duplicate address detection); {remedy}"
+    )
+
+
+def _listed(found: list[IPv6Address]) -> str:
+    return ", ".join(map(str, found))
+
+
+def _announce_v4(pod: Pod, link: Link, result: Result) -> None:
+    """Announce the IPv4 addresses of a device, which the kernel announced before it had carrier."""
+    if link.device and _can_announce(link):
+        v4 = [ip.address.ip for ip in result.ips if ip.address.version == 4]
+        announce.send(pod.fd, link.name, [announce.gratuitous_arp(link.mac, address) for address in v4])
+
+
+def _can_announce(link: Link) -> bool:
+    """Whether we can send frames.  An ipvlan in mode l3 or l3s has no ARP once it is up: it routes, and refuses a
+    multicast MAC with ENOBUFS.  For InfiniBand only the driver can write the header."""
+    return link.arp and not link.infiniband
+
+
+def detection_on(link: Link, wanted: "Common") -> str:
+    """``wanted.dad``; optimistic where that is quick without a time, and the link InfiniBand: there a solicitation
+    leaves when the subnet manager has let the interface join the address's group, and nobody knows when that is."""
+    return "optimistic" if wanted.dad == "quick" and link.infiniband and not wanted.dadTime else wanted.dad
 
 
 def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:
@@ -83,9 +156,12 @@ def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:
         # If the link goes down and up again, it must keep its addresses, because nobody would add them again.
         values[f"{v6}/keep_addr_on_down"] = "1"
         if dad == "optimistic":
-            values[f"{v6}/optimistic_dad"] = "1"
-            values[f"{v6}/use_optimistic"] = "1"
+            values |= _optimistic(ifname)
     return values
+
+
+def _optimistic(ifname: str) -> dict[str, str]:
+    return {f"ipv6/conf/{ifname}/{name}": "1" for name in ("optimistic_dad", "use_optimistic")}
 
 
 def with_gateways(result: Result) -> list[Route]:
@@ -99,19 +175,3 @@ def with_gateways(result: Result) -> list[Route]:
         replace(route, gw=gateways.get(route.dst.version)) if route.gw is None and not route.scope else route
         for route in result.routes
     ]
-
-
-def _wait_for_dad(pod: Pod, link: Link) -> bool:
-    """Wait for duplicate detection.  Returns whether all addresses passed in time.  Raises AddressConflict with the
-    addresses that failed."""
-    for _ in attempts(_DAD_TIMEOUT, _POLL):
-        flags = {a: of.flags for a, of in dump.addresses(pod.fd, link.index).items()}
-        failed = [str(address) for address, flag in flags.items() if flag & IFA_F_DADFAILED]
-        if failed:
-            raise AddressConflict(
-                f"{', '.join(failed)} is in use by another host on the link (IPv6 duplicate address detection); "
-                "find it, or exclude the address from the range"
-            )
-        if not any(flag & IFA_F_TENTATIVE for flag in flags.values()):
-            return True
-    return False

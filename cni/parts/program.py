@@ -1,6 +1,7 @@
 """Run another program as root, for a limited time.  The program is checked and run by one descriptor, so nobody can
 replace it in between."""
 
+import errno
 import os
 import signal
 import stat
@@ -51,7 +52,7 @@ def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str]) -> tuple[i
             process_group=0,
         )
     except OSError as e:
-        raise DelegateNotRun(f"IPAM plugin {path} cannot be run: {e.strerror}") from e
+        raise DelegateNotRun(f"IPAM plugin {path} cannot be run: {_unrunnable(e, fd)}") from e
     with child:
         try:
             stdout, _ = child.communicate(stdin, TIMEOUT)
@@ -74,6 +75,16 @@ def _why_not(above: str, folder: os.stat_result, path: str, found: os.stat_resul
     if _others_write(found):
         return f"others can write it (mode {stat.S_IMODE(found.st_mode):o}); chmod go-w {path}"
     return "" if found.st_mode & _EXECUTABLE else f"it is not executable; chmod a+x {path}"
+
+
+def _unrunnable(e: OSError, fd: int) -> str:
+    if e.errno == errno.ENOEXEC:
+        from cni.kernel import elf  # noqa: PLC0415  # no command needs it that succeeds
+
+        if machine := elf.machine(fd):
+            here = os.uname().machine
+            return f"it is built for {machine}, and this node is {here}; install the one for {here}"
+    return f"{e.strerror}"
 
 
 def _others_write(found: os.stat_result) -> bool:

@@ -42,6 +42,7 @@ _RANGE_EMPTY: Final = "rangeStart rangeEnd gateway"
 RANGE: Final = _shape(_RANGE_KEYS, _RANGE_EMPTY, "gateway")
 RAIL: Final = _shape(f"{_RANGE_KEYS} pf master pciAddress numaNode", _RANGE_EMPTY, "gateway", ranges=RANGE)
 ROUTE: Final = _shape("dst mtu advmss priority table scope", "gw")
+CLUSTER: Final = _shape("store blockSize sticky")
 IPAM: Final = _shape(
     f"{_RANGE_KEYS} align releaseCooldown sticky probe",
     f"{_RANGE_EMPTY} type dataDir resolvConf",
@@ -49,10 +50,11 @@ IPAM: Final = _shape(
     ranges=RANGE,
     rails=RAIL,
     routes=ROUTE,
+    cluster=CLUSTER,
 )
 NETWORK: Final = _shape(
     "cniVersion name type prevResult capabilities cniVersions disableCheck disableGC loadOnlyInlinedPlugins "
-    "kind mtu dad sysctl stateDir strict linkInContainer bcqueuelen umcast "
+    "kind mtu dad dadTime sysctl multiRail stateDir strict linkInContainer bcqueuelen umcast "
     "device hwaddr kernelpath pf vf guid pfOnly vlan vlanQoS vlanProto min_tx_rate max_tx_rate "
     "ibKubernetesEnabled pkey rdmaIsolation vfioPciMode l2enable",
     "master mode mac deviceID pciBusID spoofchk trust link_state logFile logLevel logFormat rps irqAffinity",

@@ -87,7 +87,7 @@ GUARDS = [
         ),
         (
             "wait-ends",
-            "    if rest <= 0 or not looking.poll(rest * 1000):",
+            "    if rest <= 0 or not looking.poll(max(min(rest, own), 0) * 1000):",
             "    if not looking.poll():",
             "netns/test_netlink.py",
         ),
@@ -97,6 +97,45 @@ GUARDS = [
             "        pass\n",
             "netns/test_netlink.py::test_waits_for_the_kernel_come_out_of_one_budget",
         ),
+    ),
+    *of(
+        "cni/kernel/detection.py",
+        "netns/test_dad.py",
+        (
+            "shortened",
+            '        exchanged = sysctl.exchange(ns_fd, {begin: "0", listening: str(milliseconds)})',
+            "        exchanged = {}",
+            "netns/test_dad.py::test_listens_for_the_time_that_is_asked_for",
+        ),
+        (
+            "put-back",
+            "        sysctl.put_back(ns_fd, exchanged)",
+            "        pass",
+            "netns/test_dad.py::test_as_before_afterwards",
+        ),
+        (
+            "asked-when-lost",
+            "                self.ask()\n",
+            "",
+            "netns/test_dad.py::test_announcements_that_do_not_fit",
+        ),
+        (
+            "our-link",
+            "if (family, index) == (socket.AF_UNSPEC, self._index):",
+            "if family == socket.AF_UNSPEC:",
+            "netns/test_dad.py::test_another_interface_is_not_taken_for_ours",
+        ),
+        (
+            "our-addresses",
+            "                if index == self._index and kind == RTM_NEWADDR:",
+            "                if kind == RTM_NEWADDR:",
+            "netns/test_dad.py::test_another_interface_is_not_taken_for_ours",
+        ),
+    ),
+    *of(
+        "cni/kernel/sysctl.py",
+        "netns/test_dad.py::test_what_somebody_sets_meanwhile_stands",
+        ("changed-meanwhile", "            if _read(key) == new:", "            if True:"),
     ),
     *of(
         "cni/kernel/budget.py",

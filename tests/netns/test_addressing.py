@@ -166,7 +166,7 @@ def test_ipv6_stays_disabled_where_it_is_not_needed(host: Host, pod: Pod) -> Non
 )
 def test_sysctl(host: Host, pod: Pod, key: str, value: str) -> None:
     assert pod.sysctl(key.replace("hpn0", "default")) != value
-    host.ok("ADD", pod)
+    host.ok("ADD", pod, host.conf(dad="optimistic"))
     assert pod.sysctl(key) == value
 
 
@@ -185,19 +185,16 @@ def test_addresses_survive_down_and_up(host: Host, pod: Pod) -> None:
         ("optimistic", {"optimistic", "tentative"}),  # used while it is being tested
         ("off", {"nodad"}),  # never tested
         ("wait", set()),  # tested, and unique
+        ("quick", set()),
+        (..., set()),  # which is quick
     ],
 )
-def test_dad_when_add_returns(host: Host, pod: Pod, dad: str, expected: set[str]) -> None:
+def test_dad_when_add_returns(host: Host, pod: Pod, dad: Any, expected: set[str]) -> None:
     host.ok("ADD", pod, host.conf(dad=dad))
     assert flags(pod, "fd00:56::2") == expected
 
 
-def test_dad_is_optimistic_if_not_given(host: Host, pod: Pod) -> None:
-    host.ok("ADD", pod, host.conf(dad=...))
-    assert "optimistic" in flags(pod, "fd00:56::2")
-
-
-@pytest.mark.parametrize("dad", ["optimistic", "off", "wait"])
+@pytest.mark.parametrize("dad", ["quick", "optimistic", "off", "wait"])
 def test_address_can_be_used_at_once(host: Host, pod: Pod, dad: str) -> None:
     """From the first packet on.  The far end speaks first, and the pod so learns its MAC: the kernel itself asks
     nobody from an address that is still being tested (RFC 4429, section 3.2)."""
@@ -213,31 +210,22 @@ def test_an_optimistic_address_is_local_at_once(host: Host, pod: Pod) -> None:
     """Every time: where the address is there before the link is up, the kernel delivers to it only if its own
     worker happens to look after that (addrconf_dad_begin)."""
     for n in range(20):
-        result = host.ok("ADD", pod, CNI_IFNAME=f"hpn{n}")
+        result = host.ok("ADD", pod, host.conf(dad="optimistic"), CNI_IFNAME=f"hpn{n}")
         until(partial(delivered, pod, result["ips"][1]["address"].partition("/")[0]), 0.5)
-
-
-def test_an_address_in_use_is_found_when_waiting(host: Host, pod: Pod) -> None:
-    ip("addr", "add", "fd00:56::2/64", "dev", "fabric", "nodad")
-    until(lambda: ip("-6", "route", "show", "table", "local", "fd00:56::2"))  # the kernel's own, a moment later
-    before = host.picture(pod)
-    error = host.refused("ADD", pod, host.conf(dad="wait"))
-    assert error["code"] == 104
-    assert "fd00:56::2" in error["msg"]
-    assert host.picture(pod) == before
 
 
 def test_an_address_in_use_is_found_by_check(host: Host, pod: Pod) -> None:
     ip("addr", "add", "fd00:56::2/64", "dev", "fabric", "nodad")
-    result = host.ok("ADD", pod)
+    conf = host.conf(dad="optimistic")
+    result = host.ok("ADD", pod, conf)
     until(lambda: "dadfailed" in flags(pod, "fd00:56::2"))
-    reply = host.checked(pod, host.conf(), result)
+    reply = host.checked(pod, conf, result)
     assert reply.exit_code
     assert '"code":107' in reply.stdout
     assert "fd00:56::2" in reply.stdout
 
 
-@pytest.mark.parametrize("dad", ["optimistic", "wait"])
+@pytest.mark.parametrize("dad", ["quick", "optimistic", "wait"])
 def test_master_without_carrier(host: Host, pod: Pod, dad: str) -> None:
     """No cable is no error and nothing to wait for; the addresses work once there is one."""
     pod.quick_dad()

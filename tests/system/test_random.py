@@ -62,7 +62,9 @@ def wishes(chance: random.Random, network: str) -> dict[str, Any]:
     ranges = chance.choice([[[v4]], [[v6]], [[v4], [v6]]])
     ipam = {"type": "hpn-ipam", "ranges": ranges} | some(sticky=5, releaseCooldown=1, probe=0.03)
     sysctl = {"net.core.somaxconn": chance.choice(["1024", "2048"]), "net.ipv4.conf.IFNAME.rp_filter": "2"}
-    return ours(ipam=ipam) | some(mtu=1400, mode="private", dad="off", policyRouting=True, sysctl=sysctl)
+    return ours(ipam=ipam) | some(
+        mtu=1400, mode="private", dad="off", policyRouting=True, multiRail=True, sysctl=sysctl
+    )
 
 
 class Node:

@@ -19,6 +19,7 @@ CONFIGURATION = [
     Bad("kind unknown", 7, ("kind", "'teleport'", "macvlan"), {"kind": "teleport"}),
     Bad("kind not a string", 7, ("kind", "['macvlan']"), {"kind": ["macvlan"]}),
     Bad("dad unknown", 7, ("dad", '"maybe"', "optimistic"), {"dad": "maybe"}),
+    Bad("dadTime without listening", 7, ("dadTime 50", "dad 'wait'", "remove one"), {"dad": "wait", "dadTime": 50}),
     Bad("dns not an object", 7, ("dns", '"192.0.2.1"', "dictionary"), {"dns": "192.0.2.1"}),
     Bad("bcqueuelen negative", 7, ("bcqueuelen -1",), {"bcqueuelen": -1}),
     Bad("bcqueuelen too long for the kernel", 7, ("bcqueuelen 4294967296", "4294967295"), {"bcqueuelen": 2**32}),
