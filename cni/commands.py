@@ -81,8 +81,8 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
                 parts.rxe.make(entry, record, pod)
             result = ipam.ask()
             if link:
-                if wanted.attach.policyRouting:
-                    record = parts.routing.claim(wanted.attach.policyRouting.table, entry, record, pod, result)
+                if by_source := wanted.attach.source_routing:
+                    record = parts.routing.claim(by_source.table, entry, record, pod, result)
                 record = _configure(wanted, record, pod, link, result, log)
                 if wanted.attach.steered:
                     # After the link is up: some drivers have their interrupts only then.
@@ -140,8 +140,8 @@ def _record(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod
         device_info=device_info.plan(conf, plan),
     )
     places.note(entry.state_dir, entry.network, entry.key)
-    if wanted.attach.sysctl:
-        return parts.tuning.claim(wanted.attach.sysctl, entry, record, pod)
+    if wanted.attach.sysctl or wanted.attach.multiRail:
+        return parts.tuning.claim(wanted.attach, entry, record, pod)
     entry.save(record)
     return record
 
@@ -164,7 +164,7 @@ def _configure(wanted: "NetConf", record: Record, pod: Pod, link: links.Link, re
         placed = parts.routing.placed(result, record.rules)
     with gids.watch(pod, record.rdma_devs) as tables:
         sysctls = {path: setting["value"] for path, setting in record.sysctl.items()}
-        addressing.apply(pod, link, placed, wanted.attach.dad, sysctls)
+        addressing.apply(pod, link, placed, wanted.attach, sysctls, log)
         found = tables.find(link.name, [ip.address.ip for ip in result.ips], wanted.attach.rdma, log)
     if record.sysctl:
         record = replace(record, sysctl=parts.tuning.read_back(pod, record.sysctl))

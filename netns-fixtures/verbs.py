@@ -41,17 +41,18 @@ def ibv_rc_pingpong(server: End, client: End) -> str:
     def command(end: End) -> list[str]:
         return end.inside("ibv_rc_pingpong", "-d", end.device, "-g", str(end.gid_index), "-n", "200")
 
-    return _between(command(server), [*command(client), server.address], listening=server.inside("ss", "-Hltn"))
+    return _between(command(server), [*command(client), server.address], server.inside("ss", "-Hltn"), ":18515 ")
 
 
-def ib_write_bw(server: End, client: End, mtu: int = 1024) -> str:
-    """What the client says of 100 writes of 64 KiB, in packets that carry ``mtu`` bytes."""
+def ib_write_bw(server: End, client: End, mtu: int = 1024, port: int = 18515) -> str:
+    """What the client says of 100 writes of 64 KiB, in packets that carry ``mtu`` bytes.  They agree by TCP, at the
+    server's ``port``."""
 
     def command(end: End) -> list[str]:
         words = ("-d", end.device, "-x", str(end.gid_index), "-s", "65536", "-n", "100", "-m", str(mtu), "-F")
-        return end.inside("ib_write_bw", *words)
+        return end.inside("ib_write_bw", *words, "-p", str(port))
 
-    return _between(command(server), [*command(client), server.address], listening=server.inside("ss", "-Hltn"))
+    return _between(command(server), [*command(client), server.address], server.inside("ss", "-Hltn"), f":{port} ")
 
 
 def bandwidth(report: str) -> float:
@@ -69,17 +70,18 @@ def rping(server: End, client: End) -> str:
     return _between(
         server.inside(*common, "-s"),
         client.inside(*common, "-c"),
-        listening=server.inside("rdma", "resource", "show", "cm_id"),
+        server.inside("rdma", "resource", "show", "cm_id"),
+        f"src-addr {server.address}:",
     )
 
 
-def _between(server: list[str], client: list[str], *, listening: list[str]) -> str:
-    """Run both, the client once the server shows up where it is seen to listen; the client's output.
+def _between(server: list[str], client: list[str], listening: list[str], who: str) -> str:
+    """Run both, the client once a line of what ``listening`` prints says that this one listens; the client's output.
     Raises CalledProcessError, TimeoutExpired."""
     deadline = time.monotonic() + _PATIENCE
     with subprocess.Popen(server, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as serving:
         try:
-            while not any("LISTEN" in line for line in _output(listening)):
+            while not any("LISTEN" in line and who in line for line in _output(listening)):
                 if serving.poll() is not None or time.monotonic() > deadline:
                     raise subprocess.CalledProcessError(serving.poll() or 1, server, "it did not come to listen")
                 time.sleep(0.1)

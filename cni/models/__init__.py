@@ -183,8 +183,12 @@ class Common(BaseModel):
     dns: dict[str, Any] = {}
     """DNS settings for the result.
     Default: the IPAM's"""
-    dad: Literal["optimistic", "wait", "off"] = "optimistic"
-    """IPv6 duplicate address detection: below."""
+    dad: Literal["quick", "wait", "optimistic", "off"] = "quick"
+    """IPv6 duplicate address detection: [below](#dad)."""
+    dadTime: Annotated[int, Field(ge=10, le=1000)] | None = None  # noqa: N815
+    """With `dad` `quick`: milliseconds to listen after each solicitation.
+    Default: 20; InfiniBand is `optimistic` without it
+    Refused: 7: with another `dad`"""
     rdma: Rdma = Rdma()
     """RDMA devices: [below](#rdma)."""
     sysctl: Annotated[dict[str, str], AfterValidator(_sysctls)] = {}
@@ -197,6 +201,11 @@ class Common(BaseModel):
     Value: `true`, `false`, object
     Default: `false`
     Refused: 7: no `ipam`"""
+    multiRail: bool = False  # noqa: N815
+    """The interface is one of the pod's rails, and each goes its own way: it answers ARP for its own addresses only,
+    what comes from them leaves by it, and the pod's default route stays
+    ([rails.md](rails.md#each-rail-its-own-way-multirail)).
+    Refused: 7: no `ipam`, `policyRouting` `false`, a `sysctl` with another value"""
     rps: Annotated[str, AfterValidator(processors)] = ""
     """The processors that work on what the interface receives ([steering.md](steering.md)): `numa`, those near its NIC,
     or a list, `0-3,8`.
@@ -246,17 +255,25 @@ class Common(BaseModel):
     def of_the_interface(self) -> Json:
         """The keys that are set and need an interface in the pod, with their values: none of them can be served where
         the pod drives the device itself."""
-        asked = {"mtu": self.mtu, "rdma.mode": "rxe" if self.soft_roce else "", "sysctl": self.sysctl}
-        return {
-            key: value
-            for key, value in {**asked, "policyRouting": self.policyRouting, "rps": self.rps}.items()
-            if value
+        asked = {
+            "mtu": self.mtu,
+            "rdma.mode": "rxe" if self.soft_roce else "",
+            "sysctl": self.sysctl,
+            "policyRouting": self.policyRouting,
+            "multiRail": self.multiRail,
+            "rps": self.rps,
         }
+        return {key: value for key, value in asked.items() if value}
 
     @property
     def irq_affinity(self) -> str:
         """The processors for the device's interrupts, as a list or "numa"; empty to leave them as they are."""
         return ""
+
+    @property
+    def source_routing(self) -> PolicyRouting | None:
+        """Routing by source address, asked for by itself or with all that a rail needs; None for none."""
+        return self.policyRouting or (PolicyRouting() if self.multiRail else None)
 
     @property
     def steered(self) -> bool:
@@ -269,7 +286,12 @@ class Common(BaseModel):
         return self.rdma.mode == "rxe"
 
     @model_validator(mode="after")
-    def _routes_addresses(self) -> "Common":
-        if self.policyRouting and not self.ipam:
-            raise ValueError("policyRouting routes by the interface's addresses, and there is no ipam; set ipam")
+    def _consistent(self) -> "Common":
+        if self.dadTime and self.dad != "quick":
+            raise ValueError(f"dadTime {self.dadTime} with dad {self.dad!r}: only 'quick' takes a time; remove one")
+        if self.source_routing and not self.ipam:
+            key = "policyRouting" if self.policyRouting else "multiRail"
+            raise ValueError(f"{key} routes by the interface's addresses, and there is no ipam; set ipam")
+        if self.multiRail and not self.policyRouting and "policyRouting" in self.model_fields_set:
+            raise ValueError("multiRail true needs routing by source address, and policyRouting is false; remove one")
         return self

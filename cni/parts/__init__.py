@@ -39,7 +39,7 @@ else:
 # member that asks for it, the module.
 _TABLE: Final = (
     ("rxe", "soft_roce", "rxe"),
-    ("rules", "policyRouting", "routing"),
+    ("rules", "source_routing", "routing"),
     ("sysctl", "sysctl", "tuning"),
     ("gids", "rdma", "gids"),
     ("steering", "steered", "steering"),

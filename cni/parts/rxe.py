@@ -36,8 +36,8 @@ _POLL: Final = 0.05
 
 def name() -> str:
     """A random name for the device, by which we find it again.  It is random because names are unique in the whole
-    system."""
-    return f"hpn-{os.urandom(6).hex()}"
+    system.  UCX cuts a longer one off after 15 characters, and finds no such device (UCT_MD_NAME_MAX in uct.h)."""
+    return f"hpn-{os.urandom(5).hex()}"
 
 
 def status(_attach: "Common") -> None:

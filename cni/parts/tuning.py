@@ -1,10 +1,12 @@
-"""The sysctls that a configuration asks for, with the keys of the reference plugin tuning.
+"""The sysctls that a configuration asks for: by name, with the keys of the reference plugin tuning, or with
+``multiRail``.
 
 The sysctls of the interface itself (``ipv4/conf/<name>/...``) end with it, and with its move to another namespace.  The
 others belong to the namespace.  Their former values are in the record, and are restored when the last attachment that
 set them goes.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -30,10 +32,22 @@ if TYPE_CHECKING:
 _ALLOWED: Final = Path("/etc/cni/tuning/allowlist.conf")
 _IFNAME: Final = "IFNAME"
 
+# Of an interface that is one of the pod's rails (Documentation/networking/ip-sysctl.rst).  Of IPv4's the kernel takes
+# these or conf/all's, whichever is greater: so 2 is the one value of rp_filter that is never strict.  IPv6 answers for
+# the interface's own addresses anyway; but routers on the rail would give the pod another default route, and addresses
+# that no rule is for.
+_OF_A_RAIL: Final = {
+    "ipv4/conf/IFNAME/arp_ignore": "1",
+    "ipv4/conf/IFNAME/arp_announce": "2",
+    "ipv4/conf/IFNAME/rp_filter": "2",
+    "ipv6/conf/IFNAME/accept_ra": "0",
+}
+
 
 def status(attach: "Common") -> None:
     """Part.status: raise InvalidConfig for a sysctl that is not on the node's list, if the node has one, and for a list
-    that not only root could have written; IoFailure."""
+    that not only root could have written; for sysctls that contradict each other; IoFailure."""
+    _wanted(attach, _IFNAME)
     try:
         text = trust.read_trusted(str(_ALLOWED))
         lines = None if text is None else text.decode().splitlines()
@@ -46,14 +60,14 @@ def status(attach: "Common") -> None:
             raise InvalidConfig(f"sysctl {key!r} is not allowed on this node; remove it, or add it to {_ALLOWED}")
 
 
-def claim(wanted: Mapping[str, str], entry: Entry, record: Record, pod: Pod) -> Record:
+def claim(attach: "Common", entry: Entry, record: Record, pod: Pod) -> Record:
     """Write the record with the sysctls to disk: path -> ``value`` and, if the sysctl is the namespace's, its value
     ``before``.
 
-    Raises InvalidConfig for a sysctl that cannot be set, or that another attachment has set to another value;
-    IoFailure.  Nothing is changed then.
+    Raises InvalidConfig for a sysctl that cannot be set, or that another attachment has set to another value, and for
+    sysctls that contradict each other; IoFailure.  Nothing is changed then.
     """
-    values = _paths(wanted, record.key.ifname)
+    values = _wanted(attach, record.key.ifname)
     with journal.lock_namespace(entry.state_dir, record.identity):
         others = journal.beside(entry.state_dir, record)
         now = _now(values, pod, record.key.ifname)
@@ -105,24 +119,49 @@ def check(record: Record, pod: Pod, _link: Link, _promised: "Promised") -> None:
             raise CheckFailed(f"sysctl {sysctl.name(path)} is {now[path]!r}, ADD left {setting['value']!r}")
 
 
+def _wanted(attach: "Common", ifname: str) -> dict[str, str]:
+    """Path -> value, of all that the configuration asks for.  Raises InvalidConfig if it asks for two values of one."""
+    named = _paths(attach.sysctl, ifname)
+    if not attach.multiRail:
+        return named
+    of_a_rail = {_of(ifname, path): value for path, value in _OF_A_RAIL.items() if _has_family(path)}
+    for path in named.keys() & of_a_rail.keys():
+        if named[path].strip() != of_a_rail[path]:
+            raise InvalidConfig(
+                f"sysctl {sysctl.name(path)!r} is to be {named[path]!r}, and multiRail sets it to {of_a_rail[path]!r}; "
+                "remove the sysctl, or remove multiRail and set what docs/rails.md lists"
+            )
+    return of_a_rail | named
+
+
 def _paths(wanted: Mapping[str, str], ifname: str) -> dict[str, str]:
     """Path -> value.  Raises InvalidConfig if two names mean the same sysctl."""
     found, names = dict[str, str](), dict[str, str]()
     for key, value in wanted.items():
-        path = "/".join(ifname if part == _IFNAME else part for part in sysctl.path(key).split("/"))
+        path = _of(ifname, sysctl.path(key))
         if path in found:
             raise InvalidConfig(f"sysctl {key!r} and {names[path]!r} are the same one; remove one of them")
         found[path], names[path] = value, key
     return found
 
 
+def _of(ifname: str, path: str) -> str:
+    return "/".join(ifname if part == _IFNAME else part for part in path.split("/"))
+
+
+def _has_family(path: str) -> bool:
+    """Whether the kernel has the path's protocol: it may have no IPv6."""
+    return os.path.exists(f"/proc/sys/net/{path.partition('/')[0]}")
+
+
 def _twin(path: str, ifname: str) -> str:
-    """The path in which a sysctl of our interface exists before the interface does, ``default``'s; empty if the sysctl
-    is not our interface's."""
+    """The path in which a sysctl of our interface exists before the interface does: ``default``'s, and of neighbours
+    ``lo``'s, because only the host has their defaults.  Empty if the sysctl is not our interface's."""
     family, _, rest = path.partition("/")
     table, _, rest = rest.partition("/")
     name, _, entry = rest.partition("/")
-    return f"{family}/{table}/default/{entry}" if table in ("conf", "neigh") and name == ifname else ""
+    twin = {"conf": "default", "neigh": "lo"}.get(table, "")
+    return f"{family}/{table}/{twin}/{entry}" if twin and name == ifname else ""
 
 
 def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | None]:

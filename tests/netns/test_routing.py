@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from namespaces import with_both
 from topology import Host, Pod, ip
 
 FAR = "192.0.2.1"  # where only a default route leads
@@ -29,6 +30,7 @@ def routed(host: Host, *sets: dict[str, Any], routing: Any = True, routes: Any =
     return host.conf(policyRouting=routing, ipam=ipam, **keys)
 
 
+@with_both
 def test_two_rails_to_the_same_place(host: Host, pod: Pod, make_pod: Callable[[], Pod]) -> None:
     """Behind each rail is a gateway with the same far address, and each gateway knows a way back by its own rail
     only."""
@@ -76,6 +78,7 @@ def test_two_rails_to_the_same_place(host: Host, pod: Pod, make_pod: Callable[[]
     assert (rules(pod), table(pod), table(pod, 101)) == (set(), set(), set())
 
 
+@with_both
 def test_kinds(host: Host, pod: Pod, kind: str) -> None:
     conf = routed(host, kind=kind)
     host.ok("ADD", pod, conf)
@@ -108,6 +111,7 @@ def test_routes_go_to_the_table(host: Host, pod: Pod) -> None:
     host.ok("DEL", pod, conf)
 
 
+@with_both
 def test_a_default_route_of_its_own(host: Host, pod: Pod) -> None:
     conf = routed(host, V4, routes=[{"dst": "0.0.0.0/0", "gw": "10.56.0.9"}])
     host.ok("ADD", pod, conf)
@@ -199,6 +203,7 @@ def test_del_when_the_link_is_gone(host: Host, pod: Pod) -> None:
     host.ok("DEL", pod, conf)
 
 
+@with_both
 def test_del_when_the_rules_are_gone(host: Host, pod: Pod) -> None:
     conf = routed(host)
     host.ok("ADD", pod, conf)
@@ -207,6 +212,7 @@ def test_del_when_the_rules_are_gone(host: Host, pod: Pod) -> None:
     assert (rules(pod), host.state_files()) == (set(), set())
 
 
+@with_both
 def test_gc(host: Host, pod: Pod) -> None:
     conf = routed(host)
     host.ok("ADD", pod, conf)

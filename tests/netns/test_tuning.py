@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 from disks import mounted
+from namespaces import with_both
 from topology import Host, Pod
 
 SOMAXCONN = "core/somaxconn"
 RP_FILTER = "ipv4/conf/hpn0/rp_filter"
+
+pytestmark = with_both
 
 
 def tuned(host: Host, **sysctls: Any) -> dict[str, Any]:
@@ -50,6 +53,15 @@ def test_set_and_put_back(host: Host, pod: Pod, kind: str, names: tuple[str, ...
     assert host.checked(pod, conf, result).exit_code == 0
     host.ok("DEL", pod, conf)
     assert pod.sysctl(SOMAXCONN) == before
+
+
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+def test_of_its_neighbours(host: Host, pod: Pod, family: str) -> None:
+    """A pod's namespace has no defaults of these."""
+    conf = host.conf(sysctl={f"net.{family}.neigh.IFNAME.mcast_solicit": "5"})
+    result = host.ok("ADD", pod, conf)
+    assert pod.sysctl(f"{family}/neigh/hpn0/mcast_solicit") == "5"
+    assert host.checked(pod, conf, result).exit_code == 0
 
 
 def test_an_interface_with_a_dot(host: Host, pod: Pod) -> None:

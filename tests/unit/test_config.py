@@ -26,7 +26,8 @@ def test_defaults() -> None:
         mtu=0,
         ipam=None,
         dns={},
-        dad="optimistic",
+        dad="quick",
+        dadTime=None,
         stateDir="/run/hpn",
         strict=True,
     )
@@ -40,7 +41,8 @@ def test_defaults() -> None:
         ("mtu", [0, 68, 1500, 65535]),
         ("ipam", [{}, {"type": "hpn-ipam"}, {"type": "host-local", "anything": [1]}]),  # the delegate's to judge
         ("dns", [{}, {"nameservers": ["10.0.0.53"]}]),
-        ("dad", ["optimistic", "wait", "off"]),
+        ("dad", ["quick", "wait", "optimistic", "off"]),
+        ("dadTime", [10, 20, 1000]),
         ("stateDir", ["/", "/run/x y/z"]),
         ("strict", [True, False]),
         ("master", ["", "eth0", "a" * 15, "eth0.100"]),
@@ -83,8 +85,11 @@ COMMON_REFUSALS: list[Any] = [
     ("ipam", [], "[]", "valid dictionary"),
     ("ipam", "hpn-ipam", '"hpn-ipam"', "valid dictionary"),
     ("dns", [], "[]", "valid dictionary"),
-    ("dad", "on", '"on"', "'optimistic', 'wait' or 'off'"),
-    ("dad", True, "true", "'optimistic', 'wait' or 'off'"),
+    ("dad", "on", '"on"', "'quick', 'wait', 'optimistic' or 'off'"),
+    ("dad", True, "true", "'quick', 'wait', 'optimistic' or 'off'"),
+    ("dadTime", 9, "9", "greater than or equal to 10"),
+    ("dadTime", 1001, "1001", "less than or equal to 1000"),
+    ("dadTime", 20.5, "20.5", "valid integer"),
     ("stateDir", "run/hpn", '"run/hpn"', "must be an absolute path"),
     ("stateDir", "", '""', "must be an absolute path"),
     ("stateDir", 5, "5", "valid string"),
@@ -100,6 +105,7 @@ COMMON_REFUSALS: list[Any] = [
     ("sysctl", {"kernel.shmmax": "1"}, '{"kernel.shmmax": "1"}', "'kernel.shmmax' is no sysctl of the network; write"),
     ("sysctl", {"net.core.x": "1\n2"}, '{"net.core.x": "1\\n2"}', "the value '1\\n2' of 'net.core.x' is not one line"),
     ("policyRouting", 100, "100", 'must be true, false or an object, {"table": 100}'),
+    ("multiRail", 4, "4", "valid boolean"),
 ]
 
 
@@ -226,6 +232,11 @@ def test_sysctl_and_policy_routing_on_any_kind(keys: dict[str, Any]) -> None:
         attach = config.load(conf(**keys, ipam=ipam, policyRouting=value), "").attach
         assert attach.policyRouting == models.PolicyRouting(table=table)
     assert config.load(conf(**keys, policyRouting=False), "").attach.policyRouting is None
+    attach = config.load(conf(**keys, ipam=ipam, multiRail=True), "").attach
+    assert (attach.policyRouting, attach.source_routing) == (None, models.PolicyRouting())
+    attach = config.load(conf(**keys, ipam=ipam, multiRail=True, policyRouting={"table": 9}), "").attach
+    assert attach.source_routing == models.PolicyRouting(table=9)
+    assert config.load(conf(**keys, multiRail=False), "").attach.source_routing is None
     wanted = {"net/core/b": "", "net.core.a": "4096\t87380 6291456"}
     assert list(config.load(conf(**keys, sysctl=wanted), "").attach.sysctl.items()) == list(wanted.items())
 
@@ -235,6 +246,11 @@ def test_sysctl_and_policy_routing_on_any_kind(keys: dict[str, Any]) -> None:
     [
         ({"sysctl": {"net.core.somaxconn": 1024}}, "sysctl.net.core.somaxconn 1024: input should be a valid string"),
         ({"policyRouting": True, "ipam": None}, "policyRouting routes by the interface's addresses"),
+        ({"multiRail": True, "ipam": None}, "multiRail routes by the interface's addresses"),
+        (
+            {"multiRail": True, "policyRouting": False},
+            "multiRail true needs routing by source address, and policyRouting is false; remove one",
+        ),
         ({"policyRouting": {"table": 0}}, "policyRouting.table 0: "),
         ({"policyRouting": {"table": 2**32}}, "policyRouting.table 4294967296: "),
         ({"policyRouting": {"table": "100"}}, 'policyRouting.table "100": '),

@@ -39,3 +39,9 @@ def test_imported_when_it_is_used(name: str) -> None:
 def test_no_such_part() -> None:
     with pytest.raises(AttributeError, match="tunning"):
         parts.tunning  # noqa: B018
+
+
+def test_a_soft_roce_device_has_a_name_that_ucx_takes() -> None:
+    """UCX cuts a longer one off, and then finds no such device."""
+    names = {parts.rxe.name() for _ in range(100)}
+    assert (len(names), {len(name) <= 15 for name in names}) == (100, {True})
