@@ -16,6 +16,8 @@ LIBRARIES: Final = ("nccl", "ucx", "mpi", "nvshmem")
 _CHOOSES: Final = 21
 _CHOOSES_IN_A_CONTAINER: Final = 26
 _GID_INDEX: Final = "NCCL_IB_GID_INDEX"
+# UCX cuts off the rest of a device's name, and finds no such device (UCT_MD_NAME_MAX in src/uct/api/uct.h).
+_LONGEST_OF_UCX: Final = 15
 
 
 def lines(library: str, workload: Workload, release: int | None = None, *, template: bool = False) -> list[Line]:
@@ -84,6 +86,8 @@ def _ucx(workload: Workload) -> Iterator[Line]:
     elif workload.has_gids:
         yield Unset("UCX_IB_GID_INDEX", f"it is {_differ(workload)}; UCX chooses the GID itself")
     yield from _class(workload, "UCX_IB_TRAFFIC_CLASS")
+    if long := [port.device for port in workload.ports if len(port.device) > _LONGEST_OF_UCX]:
+        yield Note(f"UCX finds no device whose name has more than {_LONGEST_OF_UCX} characters: {', '.join(long)}")
     yield from _without_gid(workload)
 
 

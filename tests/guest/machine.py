@@ -10,9 +10,10 @@ from topology import Host, until
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 
 import hardware
+import jobs
 import verbs
 
-__all__ = ["Guest", "bring_up", "hardware", "insert", "plug", "rdma", "set_mode", "unplug", "verbs"]
+__all__ = ["Guest", "bring_up", "hardware", "insert", "jobs", "plug", "rdma", "set_mode", "unplug", "verbs"]
 
 
 class Guest(Host):

@@ -89,6 +89,20 @@ def test_for_a_template(hints: Hints, records: tuple[Record, ...], words: str, t
         ((ONE, TWO), "ucx", shell("UCX_NET_DEVICES=mlx5_4:1,mlx5_5:1", "UCX_IB_GID_INDEX=3")),
         ((SOCKETS, rail("hpn1")), "ucx", shell("UCX_NET_DEVICES=hpn0,hpn1")),
         (
+            (rail("hpn0", gid("rocep26s0f0np0v1", 3)),),
+            "ucx",
+            shell(
+                "UCX_NET_DEVICES=rocep26s0f0np0v1:1",
+                "UCX_IB_GID_INDEX=3",
+                "# UCX finds no device whose name has more than 15 characters: rocep26s0f0np0v1",
+            ),
+        ),
+        (
+            (rail("hpn0", gid("rocep26s0f0np0v", 3)),),
+            "ucx",
+            shell("UCX_NET_DEVICES=rocep26s0f0np0v:1", "UCX_IB_GID_INDEX=3"),
+        ),
+        (
             (ONE, OTHER),
             "ucx",
             shell(

@@ -1,0 +1,40 @@
+"""Jobs of Open MPI over pods that are network namespaces here: what is theirs besides is made for each program anew, as
+a runtime makes it for a container."""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+WORKLOADS = Path(__file__).parent / "workloads"
+IN_POD = WORKLOADS / "in_pod"
+_PATIENCE = 240.0
+
+
+def describe(folder: Path, environments: Mapping[str, str], addresses: Mapping[str, str]) -> None:
+    """Write what ``in_pod`` reads: for each pod the lines of a shell that ``hpn hints`` printed, and its address."""
+    for pod, lines in environments.items():
+        (folder / f"{pod}.env").write_text(lines)
+    names = "".join(f"{address} {pod}\n" for pod, address in addresses.items())
+    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+
+
+def mpirun(folder: Path, pods: Sequence[str], program: str, *options: str) -> str:
+    """Run a program of workloads/ with a rank in each pod, started from the first one; all that it says.  Raises
+    CalledProcessError, TimeoutExpired."""
+    hosts = ("--host", ",".join(pods), "-np", str(len(pods)), "--mca", "plm_rsh_agent", str(IN_POD))
+    command = ("mpirun", "--allow-run-as-root", *hosts, *options, "/usr/bin/python3", str(WORKLOADS / program))
+    try:
+        return subprocess.run(
+            [IN_POD, pods[0], *command],
+            env={**os.environ, "HPN_PODS": str(folder), "TMPDIR": str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=True,
+            timeout=_PATIENCE,
+        ).stdout
+    except subprocess.CalledProcessError as e:
+        e.add_note(e.output.strip())
+        raise
