@@ -91,6 +91,9 @@ class Shell:
         journal = ["--state-dir", str(self.host.state)]
         of_journal = dict.fromkeys(("list", "inspect", "check", "hints", "devices"), journal)
         both = dict.fromkeys(("gc", "repair"), journal + leases)
+        # Some commands come before the first ADD, which makes these.
+        for folder in (self.host.state, self.host.state / "ipam"):
+            folder.mkdir(mode=0o700, exist_ok=True)
         self.capsys.readouterr()
         ctl.main(["hpn", *words, *{**of_journal, **both}.get(words[0], leases)])
         return "".join(self.capsys.readouterr())

@@ -51,6 +51,16 @@ def keeps_software_apart() -> bool:
     return (int(major), int(minor)) >= (5, 13)
 
 
+def refuse_unnamed(link: Link, address: str) -> None:
+    """Raise LinkUnavailable where the kernel does not say which device a link is of (IFLA_PARENT_DEV_NAME, Linux 5.14,
+    and kernels that have it from there): in a pod nobody could tell it from others, and it would not come home."""
+    if not link.device:
+        raise LinkUnavailable(
+            f"{link.name!r} of {address}: Linux {os.uname().release} does not say in a pod which device an interface "
+            "is of; use a kernel from 5.14 on, or kind macvlan over it"
+        )
+
+
 def refuse_what_needs_an_interface(attach: "Common", driver: str, address: str) -> None:
     """Raise InvalidConfig for a key that nobody could serve where the pod drives the device itself."""
     for key, value in attach.of_the_interface.items():

@@ -5,6 +5,7 @@ import io
 import json
 import shlex
 import shutil
+import string
 import subprocess
 import tarfile
 from collections.abc import Mapping
@@ -25,9 +26,9 @@ def write(archive: Path) -> None:
 def build(recipe: Path, context: Path, name: str, archive: Path) -> None:
     """Do what `docker build --file RECIPE --tag NAME CONTEXT` and `docker save` do.
 
-    Raises ValueError for a recipe that has more than FROM scratch, COPY of a file and ENTRYPOINT.
+    Raises ValueError for a recipe that has more than FROM scratch, ARG with a default, COPY of a file and ENTRYPOINT.
     """
-    layer, config = io.BytesIO(), dict[str, Any]()
+    layer, config, arguments = io.BytesIO(), dict[str, Any](), dict[str, str]()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         for line in recipe.read_text().splitlines():
             match line.split(maxsplit=1):
@@ -35,8 +36,10 @@ def build(recipe: Path, context: Path, name: str, archive: Path) -> None:
                     pass
                 case [word, *_] if word.startswith("#"):
                     pass
+                case ["ARG", words]:
+                    arguments |= [words.split("=", 1)]
                 case ["COPY", words]:
-                    source, target = shlex.split(words)
+                    source, target = shlex.split(string.Template(words).substitute(arguments))
                     _add(tar, target.lstrip("/"), (context / source).read_bytes())
                 case ["ENTRYPOINT", words]:
                     config["Entrypoint"] = json.loads(words)

@@ -55,8 +55,11 @@ def see(name: str, disk: Path) -> None:
     mount("-t", "sysfs", "sysfs", "/sys")
     own_cgroups()
     mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", RUN)
-    for directory in ("lock", "netns", "services", "tmp", "home"):
+    for directory in ("lock", "netns", "services", "tmp", "home", "proc"):
         (RUN / directory).mkdir()
+    # With nothing over it, for a user namespace may mount /proc only where all of one is in sight already (Linux,
+    # mount_too_revealing).
+    mount("-t", "proc", "proc", RUN / "proc")
     for top in ("etc", "opt", "var"):
         upper, work = RUN / "written" / top, RUN / "written" / f".{top}"
         upper.mkdir(parents=True)

@@ -28,7 +28,9 @@
  * does, and that it was recovered.  Meanwhile the function has a switch, with
  * a mode and nothing else.
  */
+#if IS_ENABLED(CONFIG_AUXILIARY_BUS)
 #include <linux/auxiliary_bus.h>
+#endif
 #include <linux/etherdevice.h>
 #include <linux/list.h>
 #include <linux/module.h>
@@ -36,13 +38,14 @@
 #include <linux/netdevice.h>
 #include <linux/pci.h>
 #include <linux/string.h>
-#include <linux/version.h>
 #include <net/addrconf.h>
 #include <net/devlink.h>
 #include <rdma/ib_addr.h>
 #include <rdma/ib_mad.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_netlink.h>
+
+#include "older.h"
 
 #define HCA_PORT	1
 #define HCA_GIDS	64
@@ -88,10 +91,28 @@ static bool hca_carrier(struct net_device *netdev)
 	return netif_running(netdev) && netif_carrier_ok(netdev);
 }
 
-static int hca_query_port(struct ib_device *ib, u32 port,
+/* With a reference, or NULL. */
+static struct net_device *hca_netdev(struct ib_device *ib, hca_port_t port)
+{
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 12, 0)
+	struct net_device *netdev;
+
+	/* It is forgotten before the kernel waits for such readers. */
+	rcu_read_lock();
+	netdev = READ_ONCE(to_hca(ib)->netdev);
+	if (netdev)
+		dev_hold(netdev);
+	rcu_read_unlock();
+	return netdev;
+#else
+	return ib_device_get_netdev(ib, port);
+#endif
+}
+
+static int hca_query_port(struct ib_device *ib, hca_port_t port,
 			  struct ib_port_attr *attr)
 {
-	struct net_device *netdev = ib_device_get_netdev(ib, port);
+	struct net_device *netdev = hca_netdev(ib, port);
 	bool active = netdev && hca_carrier(netdev);
 
 	attr->state = active ? IB_PORT_ACTIVE : IB_PORT_DOWN;
@@ -103,11 +124,12 @@ static int hca_query_port(struct ib_device *ib, u32 port,
 	attr->active_width = IB_WIDTH_4X;
 	attr->gid_tbl_len = HCA_GIDS;
 	attr->pkey_tbl_len = 1;
-	dev_put(netdev);
+	if (netdev)
+		dev_put(netdev);
 	return 0;
 }
 
-static int hca_query_pkey(struct ib_device *ib, u32 port, u16 index, u16 *pkey)
+static int hca_query_pkey(struct ib_device *ib, hca_port_t port, u16 index, u16 *pkey)
 {
 	if (index)
 		return -EINVAL;
@@ -115,12 +137,12 @@ static int hca_query_pkey(struct ib_device *ib, u32 port, u16 index, u16 *pkey)
 	return 0;
 }
 
-static enum rdma_link_layer hca_get_link_layer(struct ib_device *ib, u32 port)
+static enum rdma_link_layer hca_get_link_layer(struct ib_device *ib, hca_port_t port)
 {
 	return IB_LINK_LAYER_ETHERNET;
 }
 
-static int hca_get_port_immutable(struct ib_device *ib, u32 port,
+static int hca_get_port_immutable(struct ib_device *ib, hca_port_t port,
 				  struct ib_port_immutable *immutable)
 {
 	immutable->core_cap_flags = RDMA_CORE_CAP_PROT_ROCE |
@@ -297,6 +319,30 @@ static struct notifier_block hca_netdev_notifier = {
 	.priority = 1,
 };
 
+/*
+ * What a parameter names is unmade, and made of another function if one is
+ * named.
+ */
+static int set_function(const char *value, void (*unmake)(void),
+			int (*make)(struct pci_dev *function))
+{
+	unsigned int domain, bus, slot, number;
+	struct pci_dev *function;
+	int err;
+
+	unmake();
+	if (sscanf(value, "%x:%x:%x.%x", &domain, &bus, &slot, &number) != 4)
+		return 0;
+	function = pci_get_domain_bus_and_slot(domain, bus,
+					       PCI_DEVFN(slot, number));
+	if (!function)
+		return -ENODEV;
+	err = make(function);
+	pci_dev_put(function);
+	return err;
+}
+
+#if IS_ENABLED(CONFIG_AUXILIARY_BUS)
 static netdev_tx_t sf_xmit(struct sk_buff *skb, struct net_device *netdev)
 {
 	dev_kfree_skb(skb);
@@ -392,29 +438,6 @@ static void sf_unmake(void)
 	}
 }
 
-/*
- * What a parameter names is unmade, and made of another function if one is
- * named.
- */
-static int set_function(const char *value, void (*unmake)(void),
-			int (*make)(struct pci_dev *function))
-{
-	unsigned int domain, bus, slot, number;
-	struct pci_dev *function;
-	int err;
-
-	unmake();
-	if (sscanf(value, "%x:%x:%x.%x", &domain, &bus, &slot, &number) != 4)
-		return 0;
-	function = pci_get_domain_bus_and_slot(domain, bus,
-					       PCI_DEVFN(slot, number));
-	if (!function)
-		return -ENODEV;
-	err = make(function);
-	pci_dev_put(function);
-	return err;
-}
-
 static int sf_set(const char *value, const struct kernel_param *kp)
 {
 	return set_function(value, sf_unmake, sf_make);
@@ -423,6 +446,27 @@ static int sf_set(const char *value, const struct kernel_param *kp)
 static const struct kernel_param_ops sf_param_ops = { .set = sf_set };
 
 module_param_cb(sf, &sf_param_ops, NULL, 0200);
+
+static int sf_init(void)
+{
+	return auxiliary_driver_register(&sf_driver);
+}
+
+static void sf_exit(void)
+{
+	sf_unmake();
+	auxiliary_driver_unregister(&sf_driver);
+}
+#else
+static int sf_init(void)
+{
+	return 0;
+}
+
+static void sf_exit(void)
+{
+}
+#endif
 
 static u16 switch_mode;
 
@@ -470,20 +514,14 @@ static int fatal_make(struct pci_dev *function)
 				    &function->dev);
 	if (!the_devlink)
 		return -ENOMEM;
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
 	the_reporter = devlink_health_reporter_create(the_devlink,
 						      &fatal_reporter_ops, NULL);
-#else
-	the_reporter = devlink_health_reporter_create(the_devlink,
-						      &fatal_reporter_ops, 0,
-						      NULL);
-#endif
 	if (IS_ERR(the_reporter)) {
 		devlink_free(the_devlink);
 		the_devlink = NULL;
 		return PTR_ERR(the_reporter);
 	}
-	devlink_register(the_devlink);
+	DEVLINK_REGISTER(the_devlink, &function->dev);
 	devlink_health_report(the_reporter, "on request", NULL);
 	return 0;
 }
@@ -503,7 +541,7 @@ static int __init hca_init(void)
 
 	if (err)
 		return err;
-	err = auxiliary_driver_register(&sf_driver);
+	err = sf_init();
 	if (err) {
 		unregister_netdevice_notifier(&hca_netdev_notifier);
 		return err;
@@ -515,8 +553,7 @@ static int __init hca_init(void)
 static void __exit hca_exit(void)
 {
 	fatal_unmake();
-	sf_unmake();
-	auxiliary_driver_unregister(&sf_driver);
+	sf_exit();
 	rdma_link_unregister(&hca_link_ops);
 	unregister_netdevice_notifier(&hca_netdev_notifier);
 	ib_unregister_driver(RDMA_DRIVER_SIW);

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/random.h>
+#include <sys/statvfs.h>
 
 #define FNV_OFFSET 14695981039346656037ULL
 #define FNV_PRIME 1099511628211ULL
@@ -232,6 +233,7 @@ static int lock_base(int base)
 static int open_base(void)
 {
     static char path[PATH_MAX];
+    struct statvfs st;
     const char *home = me ? getenv("HOME") : NULL, *chosen = getenv("HPN_PROGRAM_DIR");
     int is_chosen = chosen && *chosen;
     if (is_chosen && *chosen != '/')
@@ -241,7 +243,10 @@ static int open_base(void)
         (home && !is_chosen && strlcat(path, "/.cache/hpn", sizeof path) >= sizeof path))
         FAIL("5", ENAMETOOLONG, is_chosen ? "HPN_PROGRAM_DIR" : "HOME");
     place = path;
-    return open_place(path);
+    int base = open_place(path);
+    if (!fstatvfs(base, &st) && st.f_flag & ST_NOEXEC)
+        FAIL("5", 0, place, " is on a file system that is mounted noexec, and the program cannot run there; mount it exec, or have HPN_PROGRAM_DIR in the environment of whoever calls me name a directory that is on another one, such as /opt/cni/hpn");
+    return base;
 }
 
 int carried_directory(void)

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 import pytest
 from attack.user import SLOW
 from conftest import require
-from netns.conftest import host, ipvlan, kind, make_pod, pod
+from netns.conftest import host, ipvlan, kind, make_pod, pod, pods
 
-__all__ = ["host", "ipvlan", "kind", "make_pod", "pod"]
+__all__ = ["host", "ipvlan", "kind", "make_pod", "pod", "pods"]
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ NEWROUTE, DELROUTE, NEWRULE, DELRULE, NEWLINKPROP = 24, 25, 32, 33, 108
 CREATE = 0x1 | 0x400
 IFNAME, ADDRESS, LINKINFO, ALIAS = 3, 1, 18, 20
 SOL_NETLINK, GROUP_LINK = 270, 1
+SOL_PACKET, PACKET_ADD_MEMBERSHIP, ALLMULTI = 263, 1, 2
+SOLICITATION, ADVERTISEMENT = 135, 136
 
 
 def message(kind: int, body: bytes, flags: int = 0x1, sequence: int = 0) -> bytes:
@@ -231,6 +233,28 @@ def spoofs() -> None:
             arp = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 2) + mac + asked + frame[22:28] + bytes(4)
             with suppress(OSError):
                 sock.sendto(b"\xff" * 6 + mac + b"\x08\x06" + arp, (interface, 0))
+
+
+def claims() -> None:
+    """Say of every IPv6 address that somebody solicits: it is ours."""
+    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    for index in indexes():
+        everything = struct.pack("=iHH8x", index, ALLMULTI, 0)
+        sock.setsockopt(SOL_PACKET, PACKET_ADD_MEMBERSHIP, everything)
+    ready()
+    while True:
+        frame, (interface, *_) = sock.recvfrom(2048)
+        if frame[12:14] == b"\x86\xdd" and frame[20] == socket.IPPROTO_ICMPV6 and frame[54] == SOLICITATION:
+            mac, asked, all_nodes = b"\2\xee\0\0\0\1", frame[62:78], b"\xff\2" + bytes(13) + b"\1"
+            head, body = struct.pack("!BB", ADVERTISEMENT, 0), struct.pack("!I", 0x20000000) + asked + b"\2\1" + mac
+            pseudo = asked + all_nodes + struct.pack("!II", 32, socket.IPPROTO_ICMPV6)
+            total = sum(struct.unpack("!36H", pseudo + head + b"\0\0" + body))
+            while total >> 16:
+                total = (total & 0xFFFF) + (total >> 16)
+            ip = struct.pack("!IHBB", 6 << 28, 32, socket.IPPROTO_ICMPV6, 255) + asked + all_nodes
+            message = head + struct.pack("!H", ~total & 0xFFFF) + body
+            with suppress(OSError):
+                sock.sendto(b"\x33\x33\0\0\0\1" + mac + b"\x86\xdd" + ip + message, (interface, 0))
 
 
 if __name__ == "__main__":

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from namespaces import are_in_user_namespaces, with_both
 from topology import Host, Pod, until
 
 from agent import protocol
 from cni.kernel import netns
 
 HOSTILE = Path(__file__).with_name("hostile.py")
+ITS_ROOT = Path(__file__).with_name("as_its_root.py")
 ROOT = Path(__file__).parents[2]
 BOUND = 10.0  # seconds; docs/security.md
 ROUNDS = 5
@@ -62,7 +64,9 @@ def awake() -> Iterator[None]:
 @contextmanager
 def attacking(pod: Pod, attack: str) -> Iterator[None]:
     """While the pod does that."""
-    argv = ["ip", "netns", "exec", pod.name, sys.executable, str(HOSTILE), *attack.format(pid=os.getpid()).split()]
+    as_root = [sys.executable, str(ITS_ROOT), pod.path]
+    inside = as_root if are_in_user_namespaces() else ["ip", "netns", "exec", pod.name, sys.executable]
+    argv = [*inside, str(HOSTILE), *attack.format(pid=os.getpid()).split()]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             assert process.stdout
@@ -84,6 +88,7 @@ def timed(host: Host, command: str, pod: Pod, conf: dict[str, Any]) -> int:
     return reply.exit_code
 
 
+@with_both
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_call_is_long_and_nothing_is_left(host: Host, make_pod: Callable[[], Pod], attack: str) -> None:
     pod, other = make_pod(), make_pod()
@@ -114,6 +119,24 @@ def test_answers_to_every_probe(host: Host, make_pod: Callable[[], Pod]) -> None
     assert timed(host, "ADD", other, probing) == 0
     assert timed(host, "DEL", other, probing) == 0
     assert timed(host, "DEL", pod, host.conf()) == 0
+
+
+@with_both
+def test_answers_to_every_solicitation(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """An ADD that looks for duplicates finds one, says so, and leaves nothing; who does not look is not concerned."""
+    pod, other = make_pod(), make_pod()
+    off = host.conf(dad="off")
+    assert timed(host, "ADD", pod, off) == 0
+    with attacking(pod, "claims"):
+        before = host.picture(other)
+        error = host.refused("ADD", other, host.conf())
+        assert (error["code"], "fd00:56::3" in error["msg"]) == (104, True)
+        assert host.picture(other) == before
+        assert timed(host, "ADD", other, off) == 0
+        assert timed(host, "DEL", other, off) == 0
+    assert timed(host, "ADD", other, host.conf()) == 0
+    assert timed(host, "DEL", other, host.conf()) == 0
+    assert timed(host, "DEL", pod, off) == 0
 
 
 class Agent:
@@ -173,6 +196,7 @@ workers.serve(socket.socket(fileno=int(sys.argv[1])), {VERSION!r}, main.answer)
         return self.process.wait(BOUND)
 
 
+@with_both
 @pytest.mark.parametrize("attack", ["unicast 0", "multicast", "announcements"])
 def test_the_agent_is_there_for_others_and_ends(
     host: Host, make_pod: Callable[[], Pod], tmp_path: Path, attack: str

@@ -44,6 +44,15 @@ def shown() -> Iterator[dict[str, Any]]:
             yield plugin | ({"master": "rail0"} if "master" in plugin else {})
 
 
+@pytest.fixture
+def nowhere(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory that we work in: an own one, for others make files in the checkout at the same time."""
+    folder = host.tmp_path / "nowhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+
+@pytest.mark.usefixtures("nowhere")
 def test_mutilated_configurations(host: Host, pod: Pod, log: Path) -> None:
     """No trace of Python, no wait, nothing made outside, and everything undone."""
     bases = [*shown(), host.conf(logFile=str(log), logLevel="debug"), host.conf(policyRouting=True), host.conf()]

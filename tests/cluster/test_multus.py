@@ -28,8 +28,8 @@ def rail(number: int) -> dict[str, Any]:
 def test_two_pods_on_two_nodes(cluster: Cluster) -> None:
     """With conf/'s definition as it is, and an address each, for both nodes have the same range."""
     cluster.apply(CONF / "nad-macvlan.yaml")
-    for name, node, address in (("a", "node1", "10.56.0.11"), ("b", "node2", "10.56.0.12")):
-        asked = [{"name": "rail0", "interface": "hpn0", "ips": [f"{address}/24"]}]
+    for name, node, number in (("a", "node1", 11), ("b", "node2", 12)):
+        asked = [{"name": "rail0", "interface": "hpn0", "ips": [f"10.56.0.{number}/24", f"fd00:56::{number}/64"]}]
         cluster.apply(manifests.pod(name, node=node, networks=json.dumps(asked)))
     cluster.wait("Ready", "pod/a", "pod/b")
     assert " 0% packet loss" in cluster.execute("a", "ping", "-I", "hpn0", "-c", "1", "-w", "10", "10.56.0.12")
@@ -72,6 +72,31 @@ def test_eight_rails(cluster: Cluster) -> None:
     cluster.delete("pod", "a")
     assert cluster.nodes["node1"].attachments() == []
     assert cluster.nodes["node1"].leases() == []
+
+
+def test_in_a_user_namespace(cluster: Cluster) -> None:
+    """Root of the pod is nobody on the node, and its namespace's settings and devices are set up as any pod's."""
+    asked = rail(0) | {"policyRouting": True, "sysctl": {"net.ipv4.conf.IFNAME.rp_filter": "2"}}
+    pods = [manifests.pod(name, node=f"node{n}", networks="rail0@hpn0") for n, name in ((1, "a"), (2, "b"))]
+    for pod in pods:
+        pod["spec"]["hostUsers"] = False
+    asked["ipam"]["ranges"] = [[{"subnet": "10.60.0.0/24"}], [{"subnet": "fd00:60::/64"}]]
+    cluster.apply(manifests.network("rail0", asked), pods[0])
+    cluster.wait("Ready", "pod/a")
+    pods[1]["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] = json.dumps(
+        [{"name": "rail0", "interface": "hpn0", "ips": ["10.60.0.9/24", "fd00:60::9/64"]}]
+    )
+    cluster.apply(pods[1])
+    cluster.wait("Ready", "pod/b")
+    assert cluster.execute("a", "cat", "/proc/self/uid_map").split()[1] != "0"
+    assert cluster.execute("a", "cat", "/proc/sys/net/ipv4/conf/hpn0/rp_filter").strip() == "2"
+    for address in ("10.60.0.9", "fd00:60::9"):
+        assert " 0% packet loss" in cluster.execute("a", "ping", "-I", "hpn0", "-c", "1", "-w", "10", address)
+    node = cluster.nodes["node1"]
+    checked = node.run("/opt/cni/bin/hpn", "check")
+    assert checked.returncode == 0, checked.stdout
+    cluster.delete("pod", "a", "b")
+    assert (node.attachments(), node.leases()) == ([], [])
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ def collect(host: Host, conf: dict[str, Any] | None = None, **keys: Any) -> None
 
 def hpn_gc(host: Host, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """On this host's state, with nothing in the environment but these variables."""
-    folders = ("--state-dir", str(host.state), "--data-dir", str(host.tmp_path / "no"))
+    (none := host.tmp_path / "none").mkdir(exist_ok=True)
+    folders = ("--state-dir", str(host.state), "--data-dir", str(none))
     command = [sys.executable, "-m", "ctl", "gc", *folders, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=30, env=environ)

@@ -33,6 +33,13 @@ def host(tmp_path: Path, nothing_left: None) -> Iterator[Host]:
         os.close(own)
 
 
+@pytest.fixture(autouse=True)
+def pods(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which kind pods are: HPN_PODS, which "userns" gives a user namespace of their own, says it of all tests."""
+    if kind := getattr(request, "param", ""):
+        monkeypatch.setenv("HPN_PODS", kind)
+
+
 @pytest.fixture
 def make_pod(host: Host) -> Iterator[Callable[[], Pod]]:
     """Make as many pods as the test needs; they are gone after it."""

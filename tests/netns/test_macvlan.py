@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from namespaces import with_both
 from topology import Host, Pod, ip, until
 
 from cni.state import durable
@@ -27,6 +28,7 @@ def attached(host: Host, pod: Pod, conf: dict[str, Any] | None = None, **environ
     return link
 
 
+@with_both
 def test_attaches_and_detaches(host: Host, pod: Pod) -> None:
     result = host.ok("ADD", pod)
     link = pod.link()
@@ -51,6 +53,7 @@ def test_attaches_and_detaches(host: Host, pod: Pod) -> None:
     assert {i["ifname"] for i in ip("link")} == {"lo", "rail0", "fabric"}
 
 
+@with_both
 @pytest.mark.parametrize("mode", ["bridge", "private", "vepa", "passthru"])
 def test_mode(host: Host, pod: Pod, mode: str) -> None:
     result = host.ok("ADD", pod, host.conf(mode=mode))
@@ -155,6 +158,7 @@ def test_the_host_has_an_interface_of_that_name(host: Host, pod: Pod) -> None:
     assert ip("-d", "link", "show", "hpn0") == before
 
 
+@with_both
 @pytest.mark.parametrize("mode", ["bridge", "private"])
 def test_two_pods_on_one_master(host: Host, make_pod: Callable[[], Pod], mode: str) -> None:
     """In mode bridge they reach each other; in mode private the kernel keeps them apart, so that the ping that

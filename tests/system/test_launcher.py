@@ -11,6 +11,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from disks import mounted
 from system.machine import Tools
 
 NOBODY = 65534
@@ -132,6 +133,26 @@ def test_a_directory_that_others_prepared(tools: Tools, tmp_path: Path, prepared
     assert done.returncode == 1
     error = json.loads(done.stdout)
     assert (error["code"], str(base) in error["msg"]) == (5, True)
+
+
+def test_a_file_system_from_which_nothing_runs(tools: Tools, tmp_path: Path) -> None:
+    """It is said before anything is unpacked, and also when all was there before somebody mounted it so."""
+    with mounted(tmp_path / "var", "100m") as var:
+        base = var / "base"
+        for before in (False, True):
+            if before:
+                subprocess.run(["mount", "-o", "remount,exec", var], check=True)
+                version(hpn(tools.hpn, "--version", HPN_PROGRAM_DIR=str(base)))
+            subprocess.run(["mount", "-o", "remount,noexec", var], check=True)
+            done = hpn(tools.hpn, HPN_PROGRAM_DIR=str(base), CNI_COMMAND="VERSION")
+            assert done.returncode == 1
+            error = json.loads(done.stdout)
+            assert (error["code"], error["msg"].startswith(f"{base} is on a file system that is mounted noexec")) == (
+                5,
+                True,
+            )
+            assert bool(unpacked(base)) == before
+    version(hpn(tools.hpn, "--version", HPN_PROGRAM_DIR=str(tmp_path / "elsewhere")))
 
 
 def test_a_user_has_a_place_of_his_own(tools: Tools, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cni.parts import delegate
-from cni.protocol.errors import DelegateError, DelegateFailed, InvalidConfig, PoolExhausted
+from cni.protocol.errors import AddressConflict, DelegateError, DelegateFailed, InvalidConfig
 from cni.protocol.result import Ip, Result
 from cni.protocol.spec import Request
 
@@ -130,6 +130,12 @@ def test_cannot_be_run(install: Install, request_in: Request) -> None:
     assert failure(request_in).msg == f"IPAM plugin {program} cannot be run: No such file or directory"
     program.write_bytes(b"\x7fELF")
     assert failure(request_in).msg == f"IPAM plugin {program} cannot be run: Exec format error"
+    program.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(11) + b"\xf3\0" + bytes(44))
+    here = os.uname().machine
+    assert failure(request_in).msg == (
+        f"IPAM plugin {program} cannot be run: it is built for riscv64, and this node is {here}; "
+        f"install the one for {here}"
+    )
 
 
 @pytest.mark.parametrize("name", ["../a/plug", "/bin/true", "a/plug", ".", ".."])
@@ -218,8 +224,8 @@ def test_given_programs_come_first(install: Install, request_in: Request) -> Non
 
 def test_a_given_one_s_error_is_passed_on_as_a_programs(request_in: Request) -> None:
     def ours(_request: Request, _log: list[str]) -> Result | None:
-        raise PoolExhausted("all held", "widen it")
+        raise AddressConflict("in use", "widen it")
 
     with pytest.raises(DelegateError) as e:
         delegate.call("plug", request_in, {"plug": ours})
-    assert (e.value.code, e.value.msg, e.value.details) == (103, "plug: all held", "widen it")
+    assert (e.value.code, e.value.msg, e.value.details) == (104, "plug: in use", "widen it")

@@ -50,6 +50,8 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     wanted = cast("HostDevice", conf.attach)
     function, link = choose.find(wanted, conf.where, host)
     if link:
+        if function.address:
+            device.refuse_unnamed(link, function.address)
         device.refuse_taken_altname(link, function.address or link.name, pod)
     else:
         device.refuse_what_needs_an_interface(wanted, function.driver, function.address)

@@ -62,6 +62,8 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
         raise InvalidConfig(f"guid {conf.guid!r}: {function.address} is Ethernet, which has none; remove guid")
     number, before = _on_pf(conf, function, pf) if pf else (-1, Vf())
     guids, before = infiniband.guids(conf.guid, before, function.address)
+    if link:
+        device.refuse_unnamed(link, function.address)
     return Plan(
         device=function.address,
         incarnation=sysfs.incarnation(function.address),
