@@ -34,6 +34,7 @@ BOOTS = {
         (),
         (
             "tests/lab/test_rdma.py",
+            "tests/lab/test_multi_rail.py",
             "tests/lab/test_gids.py",
             "tests/lab/test_device_information.py",
             "tests/lab/test_rxe_refused.py",
@@ -59,7 +60,10 @@ BOOTS = {
             "tests/netns/test_node_uplinks.py::test_vrf",
         ),
     ),
-    "hpn node": ((), tuple(f"tests/lab/test_{name}.py" for name in ("node", "provision", "doctor"))),
+    "hpn node": (
+        (),
+        tuple(f"tests/lab/test_{name}.py" for name in ("node", "provision", "provision_beside", "doctor")),
+    ),
     "InfiniBand": (
         (),
         tuple(
@@ -70,14 +74,18 @@ BOOTS = {
     "IPoIB": ((), ("tests/lab/infiniband/test_ipoib.py", "tests/lab/infiniband/test_ipoib_gone.py")),
     "failures": (
         (),
-        tuple(
-            f"tests/lab/test_{name}.py"
-            for name in ("failures", "elsewhere", "contention", "transaction", "hostile_pod", "repair")
-        ),
+        tuple(f"tests/lab/test_{name}.py" for name in ("failures", "elsewhere", "contention", "hostile_pod", "repair")),
     ),
+    "kills": ((), ("tests/lab/test_transaction.py", "tests/lab/test_agent_killed.py")),
     "soft-RoCE": (
         ("--kernel", "trixie", "--rdma", "shared", "--vfs", "1"),
-        tuple(f"tests/lab/shared/test_{name}.py" for name in ("rxe", "node_devices", "devices_shown", "top")),
+        tuple(
+            f"tests/lab/shared/test_{name}.py" for name in ("rxe", "node_devices", "devices_shown", "top", "workloads")
+        ),
+    ),
+    "rails": (
+        ("--kernel", "trixie", "--rdma", "shared", "--pfs", "8", "--vfs", "1"),
+        ("tests/lab/shared/test_multi_rail.py",),
     ),
     "soft-RoCE without namespaces": (
         ("--rdma", "shared", "--pfs", "1", "--vfs", "1"),

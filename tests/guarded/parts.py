@@ -73,6 +73,12 @@ GUARDS = [
             '            if value.split() != str(other.sysctl[path]["value"]).split():',
             "            if False:",
         ),
+        (
+            "contradicts-a-rail",
+            "        if named[path].strip() != of_a_rail[path]:",
+            "        if False:",
+            "netns/test_multi_rail.py::test_a_sysctl_that_contradicts",
+        ),
         ("before-another", '            return str(other.sysctl[path]["before"])', "            return now"),
         ("not-the-last", " - {path for other in others for path in other.sysctl}:", ":"),
         ("changed-since", 'if not record.complete or sysctl.read(pod.fd, path) == ours[path]["value"]:', "if True:"),
@@ -165,6 +171,30 @@ GUARDS = [
         ("deprecated", "        if has.flags & IFA_F_DEPRECATED:", "        if False:"),
         ("lifetime", "        if min(has.preferred, has.valid) != dump.FOREVER:", "        if False:"),
         ("enslaved", '    if over is None or over.kind != "vrf":', "    if False:", "netns/test_check_link.py"),
+    ),
+    *of(
+        "cni/parts/addressing.py",
+        "netns/test_dad.py::test_an_address_in_use",
+        ("duplicates", "        _refuse_duplicates(heard, now)\n", ""),
+        (
+            "waited-for",
+            "        if not heard.until_ended(timeout):",
+            "        if not heard.until_ended(0):",
+            "netns/test_dad.py::test_an_unknown_neighbour_is_reached_at_once",
+        ),
+        (
+            "link-local-too",
+            "        if not quick:\n            heard.ask()\n",
+            "",
+            "netns/test_dad.py::test_the_link_local_address_is_there_too",
+            "mostly: its detection begins before the others'",
+        ),
+        (
+            "infiniband",
+            " and link.infiniband and not wanted.dadTime else wanted.dad",
+            " and False else wanted.dad",
+            "unit/test_addressing.py",
+        ),
     ),
     *of(
         "cni/parts/program.py",

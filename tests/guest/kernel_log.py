@@ -18,8 +18,9 @@ HARMLESS = re.compile(
     r"|\S+: (enabling connected mode|mtu > \d+) will cause multicast packet drops"
     r"|\S+: ignoring multicast groups joined directly by userspace"
     r"|debugfs: File '\S+' in directory 'ipoib' already present!"
-    # igb hands multicast back to who sent it, an announcement of the link-local address too.
-    r"|ICMPv6: NA: \S+ advertised our address fe80:\S+ on \S+!"
+    # igb hands multicast back to who sent it, the kernel's announcement of an address that it has tested too.  Where
+    # many attachments are made, that is more than the kernel says in five seconds.
+    r"|ICMPv6: NA: \S+ advertised our address f[de]\S+ on \S+!|net_ratelimit: \d+ callbacks suppressed"
     # A soft-RoCE device whose interface has just gone with its namespace.
     r"|infiniband hpn-\S+: ib_query_port failed \(-19\)|hpn-\S+: rxe_query_port: returned err = -19"
     r"|igb 0000:\S+ VF \d+ attempted to (override administratively set|set invalid) "

@@ -1,5 +1,6 @@
 """The guest as a node that attaches VFs; what ip and rdma say of them."""
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,10 @@ def _attributes(link: dict[str, Any]) -> dict[str, Any]:
 
 
 def rdma_devs(netns: str = "") -> set[str]:
-    where = ["ip", "netns", "exec", netns] if netns else []
+    """Those that namespace has; without a name the guest's own, by /sys, which starts no program."""
+    if not netns:
+        return set(os.listdir("/sys/class/infiniband"))
+    where = ["ip", "netns", "exec", netns]
     done = subprocess.run([*where, "rdma", "dev"], capture_output=True, text=True, check=True)
     return {line.split(":")[1].strip() for line in done.stdout.splitlines()}
 
@@ -82,7 +86,7 @@ def macvlan(node: Node, **keys: Any) -> dict[str, Any]:
 def picture() -> tuple[Any, ...]:
     """All of the VF that a test must leave as it was: on the host, on its PF, its RDMA device; and the links there
     are."""
-    # Of one dump: each ip that is started takes the guest 40 ms.
+    # Of one dump: each program that is started takes the guest 40 ms.
     links = {link["ifname"]: link for link in ip("-d", "link")}
     first = next(v for v in links[PF]["vfinfo_list"] if v["vf"] == 0)
     return _attributes(links[NAME]), first, rdma_devs(), set(links)

@@ -1,17 +1,18 @@
-"""A plugin that is killed between its steps, and what undoes what it left.
+"""A plugin that is killed at the boundaries between its steps, and what undoes what it left.
 
-Every fifth step, for a step takes seconds where the machine is emulated; the netns tier takes every one.
+A VF's ADD, DEL and GC are killed at every boundary, others where the machine is emulated at each fifth.  A boundary is
+followed by one of RECOVERIES.  The first boundary and the first recovery depend on the commit, so that over commits
+each recovery follows on each boundary.
 """
 
 import itertools
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 from guest.machine import Guest
 from killing import killed_at
 from topology import Pod
-
-STRIDE = 5
 
 
 def by_del(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:
@@ -27,21 +28,56 @@ def by_gc(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:
     node.ok("GC", None, conf | {"cni.dev/valid-attachments": []})
 
 
-RECOVERIES = (by_del, by_del_after_the_namespace, by_gc)
+def by_a_new_add(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:
+    """ADD of the same key, which refuses to make a second attachment where the first one still stands."""
+    reply = node.call("ADD", pod, conf)
+    if reply.exit_code:
+        assert '"code":100' in reply.stdout, reply.stdout
+        node.ok("DEL", pod, conf)
+        node.ok("ADD", pod, conf)
+    node.ok("DEL", pod, conf)
 
 
-def recovered(node: Guest, pod: Pod, command: str, conf: dict[str, Any]) -> Iterator[str]:
-    """Kill an ADD or DEL at one step after the other, until it ends before.  Yields where it was killed, in words, each
-    time that one of RECOVERIES has left nothing in the pod and no file."""
-    for n in itertools.count():
-        step = n * STRIDE
-        if command == "DEL":
+def by_an_add_elsewhere(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:
+    """The path leads to another namespace now; the device comes home from the first one in the kernel's own time."""
+    pod.remade()
+    node.ok("ADD", pod, conf)
+    node.ok("DEL", pod, conf)
+
+
+RECOVERIES = (by_del, by_del_after_the_namespace, by_gc, by_a_new_add, by_an_add_elsewhere)
+
+
+def recovered(node: Guest, pod: Pod, command: str, conf: dict[str, Any], every: int = 5) -> Iterator[str]:
+    """Kill an ADD, DEL or GC at one boundary after the other, until it ends before.  Yields where it was killed, in
+    words, each time that one of RECOVERIES has left nothing in the pod and no file."""
+    with_list = {"cni.dev/valid-attachments": []} if command == "GC" else {}
+    for turn, boundary in boundaries(every):
+        if command != "ADD":
             node.ok("ADD", pod, conf)
-        killed = killed_at(step, node.request(command, pod, conf))
-        RECOVERIES[n % len(RECOVERIES)](node, pod, conf)
-        assert pod.links() == set(), f"in the pod after step {step}"
-        assert node.state_files() == set(), f"files left after step {step}"
-        yield f"after step {step}"
+        killed = killed_at(boundary, node.request(command, pod, conf | with_list))
+        recover = RECOVERIES[turn % len(RECOVERIES)]
+        where = f"at boundary {boundary} of {command}, {recover.__name__}"
+        try:
+            recover(node, pod, conf)
+        except AssertionError as e:
+            e.add_note(where)
+            raise
+        assert (pod.links(), _rules(pod)) == (set(), []), f"in the pod {where}"
+        assert node.state_files() == set(), f"files left {where}"
+        yield where
         if not killed:
-            assert n >= len(RECOVERIES), f"it has ended before step {step}"
+            assert boundary > 10, f"it has ended before boundary {boundary}"
             return
+
+
+def _rules(pod: Pod) -> list[dict[str, Any]]:
+    """Rules of policy routing that are not there from the start."""
+    return [rule for family in ("-4", "-6") for rule in pod.ip(family, "rule") if rule["src"] != "all"]
+
+
+def boundaries(every: int = 5) -> Iterator[tuple[int, int]]:
+    """How often there was one before, over commits, and the boundary.  The first is 0 where nobody knows the commit."""
+    done = subprocess.run(["sh", "-c", "git rev-parse HEAD"], capture_output=True, text=True, check=False)
+    turn, first = divmod(int(done.stdout[:8] or "0", 16), every)
+    return enumerate(itertools.count(first, every), turn)

@@ -1,20 +1,20 @@
-"""Kill the plugin between steps of attaching and detaching a VF with all there is to it."""
+"""Kill the plugin at every boundary of attaching, detaching and collecting a VF with all there is to it."""
 
 import pytest
 from guest.node import MAC, Node, picture
 from guest.recovery import recovered
 from topology import Pod
 
-CHANGES = {"vlan": 7, "spoofchk": "off", "trust": "on", "max_tx_rate": 50, "mac": MAC, "mtu": 1400}
-RDMA = {"name": "mlx5_0"}
+CHANGES = {"vlan": 7, "spoofchk": "off", "trust": "on", "max_tx_rate": 50, "mac": MAC, "mtu": 1400, "multiRail": True}
+RDMA = {"mode": "exclusive", "required": True, "name": "mlx5_0"}
 
 
 @pytest.mark.usefixtures("node_file")
-@pytest.mark.parametrize("command", ["ADD", "DEL"])
-def test_killed_between_steps(node: Node, pod: Pod, command: str) -> None:
+@pytest.mark.parametrize("command", ["ADD", "DEL", "GC"])
+def test_killed_at_every_boundary(node: Node, pod: Pod, command: str) -> None:
     info = node.tmp_path / "info"
     conf = node.conf(**CHANGES, rdma=RDMA, runtimeConfig={"CNIDeviceInfoFile": str(info)})
     before = picture()
-    for where in recovered(node, pod, command, conf):
+    for where in recovered(node, pod, command, conf, every=1):
         assert list(node.tmp_path.glob("info*")) == [], f"device information left {where}"
         assert picture() == before, f"not as it was {where}"
