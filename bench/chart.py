@@ -44,3 +44,37 @@ def bars(rows: Sequence[Bar], theirs: str, ours: str) -> str:
             parts.append(f'<rect x="{_LEFT}" y="{top + offset}" width="{x(ms):.1f}" height="14" fill="{colour}"/>')
             parts.append(f'<text x="{_LEFT + x(ms) + 5:.1f}" y="{top + offset + 11}">{ms:.2f}</text>')
     return "\n".join([*parts, "</svg>", ""])
+
+
+@dataclass(frozen=True)
+class Panel:
+    """How much of something each has, as a ratio to the first."""
+
+    title: str
+    of: dict[str, float]
+
+
+def panels(grid: Sequence[Sequence[Panel]], says: str) -> str:
+    """Panels in rows, each with its own scale and a bar for each ratio; ``says`` is what 1.0 is."""
+    width, left, row = 330, 100, 24
+    heights = [row * max(len(panel.of) for panel in line) + 50 for line in grid]
+    size = f'width="{width * max(map(len, grid))}" height="{sum(heights) + 34}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="10" y="20">{says}</text>',
+    ]
+    for n, line in enumerate(grid):
+        for m, panel in enumerate(line):
+            parts.append(f'<g transform="translate({width * m} {34 + sum(heights[:n])})">')
+            parts.append(f'<text x="10" y="18" font-size="14">{panel.title}</text>')
+            bottom, unit = 30 + row * len(panel.of), min(100, 170 / max(panel.of.values()))
+            parts.append(f'<path d="M{left + unit:.1f} 26V{bottom}" stroke="#555" stroke-dasharray="3"/>')
+            for i, (name, ratio) in enumerate(panel.of.items()):
+                top = 30 + row * i
+                parts.append(f'<text x="{left - 8}" y="{top + 13}" text-anchor="end">{name}</text>')
+                parts.append(f'<rect x="{left}" y="{top}" width="{unit * ratio:.1f}" height="17" fill="{OURS}"/>')
+                end = left + unit * max(ratio, 1)  # beside the line at 1.0, not across it
+                parts.append(f'<text x="{end + 5:.1f}" y="{top + 13}">{ratio:.2f}</text>')
+            parts.append("</g>")
+    return "\n".join([*parts, "</svg>", ""])
