@@ -104,9 +104,13 @@ class AddressHeld(AddressUnavailable):
 
 
 class PoolExhausted(CniError):
-    """All addresses of a range set are held."""
+    """All addresses of a range set are held.  ``sets`` are the keys of the sets of which one number is needed."""
 
     code = 103
+
+    def __init__(self, msg: str, *sets: str) -> None:
+        super().__init__(msg)
+        self.sets = sets
 
 
 class AddressConflict(CniError):
@@ -165,6 +169,16 @@ class GidTableFull(CniError):
     """An RDMA port has no room for the GIDs of another interface."""
 
     code = 110
+
+
+class StoreRefused(CniError):
+    """The store that the nodes of a cluster share refuses what is asked of it, and would refuse it again."""
+
+    code = 111
+
+
+class Unreachable(TryAgain):
+    """The store that the nodes of a cluster share did not answer.  What was asked of it may have been done or not."""
 
 
 class DelegateError(CniError):

@@ -1,9 +1,13 @@
-"""One datagram that tells hpn node how a command ended, where hpn node counts commands (hpn node --metrics).
+"""Datagrams by which commands tell hpn node something.  Where it counts commands (hpn node --metrics), how one ended:
 
     1 ADD macvlan 0 3512\\n      the format's version, the verb, the kind or "-", the code (0: success), microseconds
 
-It is sent at the command's end and never waited for.  Where nobody listens there is no socket, and looking for it costs
-two microseconds.  A datagram that finds the queue full is lost.
+And at another socket, that this node has little room in a network whose addresses the nodes of a cluster share:
+
+    1 LOW\\n
+
+Each is sent at the command's end and never waited for.  Where nobody listens there is no socket, and looking for it
+costs two microseconds.  A datagram that finds the queue full is lost.
 """
 
 import os
@@ -16,6 +20,8 @@ from typing import Final
 from cni.protocol.spec import VERBS, Reply
 
 SOCKET: Final = "/run/hpn/node/commands.sock"
+ROOM: Final = "/run/hpn/node/room.sock"
+LOW: Final = b"1 LOW\n"
 # A runtime asks for VERSION at any time, and it does nothing.
 _COUNTED: Final = VERBS.keys() - {"VERSION"}
 
@@ -27,8 +33,21 @@ def send(command: str, reply: Reply, began: float, kind: Callable[[], str] = str
     with suppress(OSError):  # the pod has its interface, whoever hears of it
         os.stat(SOCKET)
         took = time.monotonic() - began
-        sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK)
-        try:
-            sock.sendto(f"1 {command} {kind() or '-'} {reply.code} {took * 1e6:.0f}\n".encode(), SOCKET)
-        finally:
-            sock.close()
+        _tell(f"1 {command} {kind() or '-'} {reply.code} {took * 1e6:.0f}\n".encode(), SOCKET)
+
+
+def send_low(is_low: Callable[[], bool]) -> None:
+    """Tell it if this node has little room in a network; ``is_low`` is asked only if somebody listens."""
+    with suppress(OSError):
+        os.stat(ROOM)
+        if is_low():
+            _tell(LOW, ROOM)
+
+
+def _tell(line: bytes, where: str) -> None:
+    """Raises OSError."""
+    sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK)
+    try:
+        sock.sendto(line, where)
+    finally:
+        sock.close()

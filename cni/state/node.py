@@ -1,18 +1,20 @@
-"""The paths that the node's administrator allows configurations to name: /etc/cni/hpn.json.
+"""What the node's administrator decides, and no configuration: /etc/cni/hpn.json.
 
     {"allowedPaths": {"logFile": ["/var/log/hpn"],
                       "resolvConf": ["/etc/resolv.conf", "/run/systemd/resolve"],
-                      "CNIDeviceInfoFile": ["/run/k8s.cni.cncf.io/devinfo"]}}
+                      "CNIDeviceInfoFile": ["/run/k8s.cni.cncf.io/devinfo"]},
+     "stores": {"etcd": {"endpoints": ["https://10.0.0.1:2379"]}, "nodeName": "node1"}}
 
-Whoever writes a NetworkAttachmentDefinition chooses these keys of a configuration, and we open what they name as root.
-An entry allows itself and all below it.  Paths are compared as text, so nothing outside is even looked at.  The file is
-read only if a configuration has one of the keys.
+Whoever writes a NetworkAttachmentDefinition chooses the keys of a configuration, and we open what they name as root.
+An entry of ``allowedPaths`` allows itself and all below it.  Paths are compared as text, so nothing outside is even
+looked at.  ``stores`` says where the stores are that a cluster's nodes share, with which credentials.  The file is read
+only if a configuration has a key that needs it.
 """
 
 import errno
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,8 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "CNIDeviceInfoFile": ("/var/run/k8s.cni.cncf.io/devinfo", "/run/k8s.cni.cncf.io/devinfo"),
 }
 _PATHS: Final = "allowedPaths"
+_STORES: Final = "stores"
+_NODE_NAME: Final = "nodeName"
 
 
 @dataclass(frozen=True)
@@ -84,13 +88,29 @@ def allowed_paths(key: str) -> tuple[str, ...]:
     broken."""
     listed = _document().get(_PATHS, {})
     if not isinstance(listed, dict):
-        raise _broken(f"{_PATHS} {listed!r} is not an object of lists of paths")
+        raise broken(f"{_PATHS} {listed!r} is not an object of lists of paths")
     if unknown := sorted(listed.keys() - DEFAULTS.keys()):
-        raise _broken(f"{_PATHS}.{unknown[0]} is not one of {', '.join(DEFAULTS)}")
+        raise broken(f"{_PATHS}.{unknown[0]} is not one of {', '.join(DEFAULTS)}")
     entries = listed.get(key, DEFAULTS[key])
     if not isinstance(entries, list | tuple) or not all(map(_is_path, entries)):
-        raise _broken(f"{_PATHS}.{key} {entries!r} is not a list of absolute paths without '..'")
+        raise broken(f"{_PATHS}.{key} {entries!r} is not a list of absolute paths without '..'")
     return tuple(entries)
+
+
+def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
+    """What the file says of a shared store of one of these kinds, and the node's name in it; empty where it says
+    nothing.  Raises InvalidConfig if the node's file is broken."""
+    stores = _document().get(_STORES, {})
+    if not isinstance(stores, dict):
+        raise broken(f"{_STORES} {stores!r} is not an object of stores")
+    if unknown := sorted(stores.keys() - {*kinds, _NODE_NAME}):
+        raise broken(f"{_STORES}.{unknown[0]} is not one of {', '.join(kinds)}, {_NODE_NAME}")
+    about, name = stores.get(kind, {}), stores.get(_NODE_NAME, "")
+    if not isinstance(about, dict):
+        raise broken(f"{_STORES}.{kind} {about!r} is not an object")
+    if not isinstance(name, str) or (_NODE_NAME in stores and not name):
+        raise broken(f"{_STORES}.{_NODE_NAME} {name!r} is no node's name")
+    return about, name
 
 
 def _document() -> dict[str, Any]:
@@ -98,17 +118,18 @@ def _document() -> dict[str, Any]:
         text = trust.read_trusted(FILE)
         document = {} if text is None else json.loads(text)
     except OSError as e:
-        raise _broken(f"it cannot be read ({e.strerror})") from e
+        raise broken(f"it cannot be read ({e.strerror})") from e
     except (ValueError, RecursionError) as e:
-        raise _broken(f"it is not JSON ({e})") from e
+        raise broken(f"it is not JSON ({e})") from e
     if not isinstance(document, dict):
-        raise _broken("it is not a JSON object")
-    if unknown := sorted(document.keys() - {_PATHS}):
-        raise _broken(f"{unknown[0]} is not a key we know; there is {_PATHS}")
+        raise broken("it is not a JSON object")
+    if unknown := sorted(document.keys() - {_PATHS, _STORES}):
+        raise broken(f"{unknown[0]} is not a key we know; there are {_PATHS} and {_STORES}")
     return document
 
 
-def _broken(why: str) -> InvalidConfig:
+def broken(why: str) -> InvalidConfig:
+    """The error of a node's file that cannot be used."""
     return InvalidConfig(f"the node's file {FILE}: {why}; correct it, or remove it for the defaults")
 
 

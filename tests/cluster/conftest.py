@@ -12,9 +12,17 @@ from conftest import require
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 
+import api_server
+from api_server import ADMIN, NODE1, NODE2, Opener, inside, write_kubeconfig
 from cluster import two_nodes
-from cluster.space import Failed
+from cluster.space import Failed, until
 from cluster.two_nodes import Cluster
+from documents_contract import block, create
+
+from cni.kernel import budget
+from cni.protocol.errors import StoreRefused
+from ipam.cluster import BLOCK, Document, http, kubernetes
+from ipam.cluster.kubernetes import Kubernetes
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +58,60 @@ def cluster(whole: Cluster, nothing_left: None) -> Iterator[Cluster]:
     whole.delete("pods", "--all", "--namespace=default")
     whole.delete("network-attachment-definitions", "--all", "--namespace=default")
     assert picture() == before
+
+
+@pytest.fixture(scope="module")
+def pool(whole: Cluster) -> Iterator[Cluster]:
+    """The cluster, whose API server keeps blocks of addresses."""
+    api_server.apply(whole)
+    api_server.await_leases(whole)
+    yield whole
+    api_server.remove(whole)
+
+
+@pytest.fixture
+def opened(pool: Cluster, nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
+    """Opens the store as whoever has the token; the test is in the API server's network."""
+    stores = list[Kubernetes]()
+
+    def of(token: str) -> Kubernetes:
+        file = write_kubeconfig(tmp_path / f"{len(stores)}.kubeconfig", pool, token)
+        store, _ = kubernetes.opened({"kubeconfig": str(file)}, "")
+        assert isinstance(store, Kubernetes)
+        stores.append(store)
+        return store
+
+    # A loaded machine is no server that does not answer.
+    monkeypatch.setattr(http, "_PATIENCE", 60.0)
+    monkeypatch.setattr(budget, "REQUEST", 120.0)
+    assert pool.control.space
+    with inside(pool.control.space.pid):
+        budget.begin()
+        yield of
+        for store in stores:
+            store.close()
+
+
+@pytest.fixture
+def held(pool: Cluster, opened: Opener) -> Iterator[Document]:
+    """A block that node1 has; the policy is seen."""
+    network = f"policy-{os.urandom(4).hex()}"
+    another = block(network, 9, "node1")
+
+    def sees() -> bool:
+        """Whether node2 may not make a block for node1; until then it may."""
+        store = opened(NODE2)
+        try:
+            made = store.create(BLOCK, another.name, network, another.as_json())
+        except StoreRefused:
+            return True
+        return bool(made and store.remove(made)) and False
+
+    until(sees, "the API server to see the policy", 120, 0.2)
+    yield create(opened(NODE1), block(network, 0, "node1", "mine"))
+    admin = opened(ADMIN)
+    for one in admin.listed(BLOCK, network):
+        admin.remove(one)
 
 
 @pytest.hookimpl(wrapper=True)

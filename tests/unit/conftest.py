@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from etcd_server import Member, Opened, opening, serving
 from hypothesis import settings
+from unit.cluster_nodes import Cluster
 from unit.hinted import Hints, asking
 from unit.installed import tree
 from unit.ipam_calls import Net
+
+from cni.kernel import budget
 
 # No deadline: a loaded machine is no bug.  No database: a run leaves nothing behind and repeats itself anywhere.
 settings.register_profile("unit", deadline=None, database=None, derandomize=True)
@@ -49,3 +53,24 @@ def root(tmp_path: Path) -> Iterator[Path]:
 def hints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Hints:
     """Asks hpn hints."""
     return asking(tmp_path, capsys)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Nodes that share a store."""
+    return Cluster(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def member() -> Iterator[Member]:
+    """An etcd's only member."""
+    with serving(Member()) as it:
+        yield it
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Opens the etcd that members serve; from now on there is a request's whole time."""
+    budget.begin()
+    with opening() as open_it:
+        yield open_it

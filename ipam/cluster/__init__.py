@@ -1,0 +1,82 @@
+"""One pool of addresses for all nodes of a cluster: each node claims blocks of host numbers, and gives from its own.
+
+A host number is an address minus its subnet's first address.  A block is a span of host numbers, and counts in every
+range, family and rail of its network.  What all nodes must agree on is kept as documents in a store that they share:
+the API server of a Kubernetes cluster, or an etcd.  Documents is what is asked of that store; blocks.py says what the
+documents hold.
+
+An ADD that finds room in this node's blocks asks nobody, and imports nothing of this package that speaks to a server.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cni.protocol.spec import Json
+
+# The kinds of documents: a network's grid, and a block of it.
+GRID: Final = "grid"
+BLOCK: Final = "block"
+
+
+@dataclass(frozen=True)
+class Document:
+    """What the store keeps under a kind and a name.  ``uid`` is this document's, and of no other that has its name
+    before or after it; ``version`` changes whenever the body does."""
+
+    kind: str
+    name: str
+    body: Json
+    uid: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the store knows of a node.  ``uid`` is empty where the store knows no nodes (of itself a node knows it:
+    opening.Shared.machine), and of a node that is unknown.  ``heard`` is when the node was last heard of, in seconds of
+    the store's clock, and None if never.
+
+    Of a node that has blocks and never ``told`` that it lives, heard is now: it is taken for living.
+    """
+
+    name: str
+    uid: str = ""
+    heard: float | None = None
+    told: bool = True
+
+
+class Documents(Protocol):
+    """A store that all nodes share.  Every change is a compare-and-swap, and is seen by all at once.
+
+    Every method raises Unreachable if the store did not answer: a change may have been made or not.  Every one raises
+    StoreRefused if the store forbids it, or if this is not to be mended by asking again; the message names verb, thing
+    and remedy.
+    """
+
+    def create(self, kind: str, name: str, network: str, body: Json) -> Document | None:
+        """Make the document; None if there is one of that kind and name."""
+
+    def read(self, kind: str, name: str) -> Document | None:
+        """The document; None if there is none."""
+
+    def listed(self, kind: str, network: str | None = None, node: str | None = None) -> Sequence[Document]:
+        """The documents of that kind: those of a network, or those whose body has this ``node``, or all."""
+
+    def replace(self, document: Document, body: Json) -> Document | None:
+        """Give the document that body; None if it has changed since it was read, or is gone."""
+
+    def remove(self, document: Document) -> bool:
+        """Remove the document; False if it has changed since it was read, or is gone."""
+
+    def machine(self, name: str) -> Machine:
+        """What the store knows of the node of that name."""
+
+    def keep_alive(self, name: str, seconds: int) -> None:
+        """Tell that the node lives, for so long.  Nothing to do where somebody else tells (kubelet)."""
+
+    def identity(self) -> str:
+        """Which cluster this is: a text that no other cluster's store has, and that outlives restarts and copies."""
+
+    def now(self) -> float:
+        """The store's clock as of its last answer, in seconds since 1970; no node's own clock is asked."""

@@ -1,0 +1,115 @@
+"""The API server's objects as documents, and its Leases.  Pure: what comes may be anybody's.
+
+Every function that reads an answer raises ValueError for one that no API server gives; it says what is strange.
+"""
+
+import hashlib
+import re
+from calendar import timegm
+from collections.abc import Mapping
+from time import gmtime, strftime, strptime
+from typing import Final
+
+from cni.protocol.spec import Json
+from ipam.cluster import BLOCK, GRID, Document
+from ipam.cluster.answers import Answer
+from ipam.cluster.strange import shown, text
+
+GROUP: Final = "hpn-cni.io"
+VERSION: Final = f"{GROUP}/v1"
+# Of each kind: its name in an object, and in a path.
+KINDS: Final = {GRID: ("HpnGrid", "hpngrids"), BLOCK: ("HpnBlock", "hpnblocks")}
+_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def made(kind: str, metadata: Json, names: Mapping[str, str], body: Json) -> Json:
+    """The object of a document, labelled with these names."""
+    metadata = {**metadata, "labels": labels(names)}
+    return {"apiVersion": VERSION, "kind": KINDS[kind][0], "metadata": metadata, "spec": body}
+
+
+def labels(names: Mapping[str, str]) -> dict[str, str]:
+    """The labels by which documents are selected."""
+    return {f"{GROUP}/{key}": _label(name) for key, name in names.items()}
+
+
+def _label(name: str) -> str:
+    """The name as a label's value; a digest of one that cannot be (kubernetes.io, "Labels and Selectors")."""
+    return name if _LABEL.fullmatch(name) else f"x{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def document(kind: str, found: Json) -> Document:
+    """The document that the object is."""
+    texts = [_named(_metadata(found), key) for key in ("name", "uid", "resourceVersion")]
+    body = found.get("spec")
+    if not isinstance(body, dict):
+        raise ValueError(f"{texts[0]} has spec {shown(body)}, which is no object")
+    return Document(kind, texts[0], body, texts[1], texts[2])
+
+
+def page(kind: str, found: Json, before: str) -> tuple[list[Document], str]:
+    """The documents of a page, and how to ask for the next; empty after the last.  ``before`` is how this one was asked
+    for."""
+    items = found.get("items") or []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise ValueError(f"items is {shown(items)}, which is no list of objects")
+    after = (found.get("metadata") and _metadata(found).get("continue")) or ""
+    if not isinstance(after, str) or (after and after == before):  # it would be asked without end
+        raise ValueError(f"continue is {shown(after)}")
+    return [document(kind, item) for item in items], after
+
+
+def uid(found: Json) -> str:
+    """Which object it is, and no other of its name."""
+    return _named(_metadata(found), "uid")
+
+
+def _metadata(found: Json) -> Json:
+    metadata = found.get("metadata")
+    if not isinstance(metadata, dict):
+        raise ValueError(f"metadata is {shown(metadata)}, which is no object")
+    return metadata
+
+
+def _named(metadata: Json, key: str) -> str:
+    if not text(metadata, key):
+        raise ValueError(f"{key} is empty")
+    return text(metadata, key)
+
+
+def is_absent(answer: Answer) -> bool:
+    """Whether there is no such object; without its CustomResourceDefinition the answer is 404 too, and no Status."""
+    found = answer.json() if answer.status == 404 else {}
+    details = found.get("details")
+    return found.get("reason") == "NotFound" and isinstance(details, dict) and bool(details.get("name"))
+
+
+def heard(lease: Json) -> float | None:
+    """When the node was heard of, by the API server's clock: when it has last written the Lease.
+
+    What the Lease itself says (renewTime) is the node's clock, which may be wrong by years.
+    """
+    managers = _metadata(lease).get("managedFields") or ()
+    if not isinstance(managers, list | tuple):
+        raise ValueError(f"managedFields is {shown(managers)}, which is no list")
+    times = [_seconds(time) for one in managers if isinstance(one, dict) and (time := one.get("time"))]
+    spec = lease.get("spec")
+    if not times and isinstance(spec, dict) and spec.get("renewTime"):
+        times = [_seconds(spec["renewTime"])]
+    return max(times, default=None)
+
+
+def alive(name: str, seconds: int, now: float) -> Json:
+    told = strftime("%Y-%m-%dT%H:%M:%S.000000Z", gmtime(now))
+    return {"holderIdentity": name, "leaseDurationSeconds": seconds, "renewTime": told}
+
+
+def _seconds(time: object) -> float:
+    """A time of the API server's (RFC 3339, always UTC) in seconds since 1970."""
+    if not isinstance(time, str) or not _TIME.match(time):
+        raise ValueError(f"time is {shown(time)}, which is no time of RFC 3339")
+    try:
+        return float(timegm(strptime(time[:19], "%Y-%m-%dT%H:%M:%S")))
+    except ValueError as e:
+        raise ValueError(f"time is {shown(time)}, which is no time of RFC 3339") from e

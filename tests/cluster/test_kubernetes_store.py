@@ -1,0 +1,120 @@
+"""Documents on a real API server: the contract, what a person sees, and what is said when something is missing."""
+
+import re
+
+import pytest
+from api_server import ADMIN, NODE1, NODE2, Opener, allowed, apply, refused, remove
+from cluster.space import until
+from cluster.two_nodes import Cluster
+from documents_contract import Contract
+
+from cni.kernel import budget
+from cni.protocol.errors import StoreRefused, Unreachable
+from ipam.cluster import BLOCK, Document, Machine
+from ipam.cluster.blocks import Grid
+from ipam.cluster.kubernetes import Kubernetes
+
+
+class TestContract(Contract):
+    @pytest.fixture
+    def store(self, opened: Opener) -> Kubernetes:
+        return opened(ADMIN)
+
+
+def test_what_a_person_sees(pool: Cluster, held: Document, opened: Opener) -> None:
+    network = held.body["network"]
+    grid = Grid(network, 16, ("10.0.0.0/16", "fd00::/64")).as_json()
+    made = opened(NODE1).create("grid", network, network, grid)
+    assert made is not None
+    lines = pool.kubectl("get", "hpnblocks", f"--field-selector=spec.network={network}").splitlines()
+    assert re.split(r"\s{2,}", lines[0]) == ["NAME", "NETWORK", "NODE", "FIRST", "SIZE", "AGE"]
+    assert lines[1].split()[:5] == [held.name, network, "node1", "0", "16"]
+    shown = pool.kubectl("get", "hpngrids", network).splitlines()
+    assert re.split(r"\s{2,}", shown[0]) == ["NAME", "NETWORK", "BLOCK SIZE", "SUBNETS", "AGE"]
+    assert '["10.0.0.0/16","fd00::/64"]' in shown[1]
+    store = opened(ADMIN)
+    for wrong in ({"blockSize": 8}, {"subnets": ["fd00::/64"]}, {"network": "x"}):
+        assert (
+            "never change" in (why := refused(lambda wrong=wrong: store.replace(made, grid | wrong))) or "stays" in why
+        )
+    grown = store.replace(made, grid | {"subnets": ["10.0.0.0/15", "fd00::/64", "10.9.0.0/24"]})
+    assert grown is not None
+    assert store.remove(grown)
+
+
+def test_from_nothing(pool: Cluster, opened: Opener) -> None:
+    """What an administrator is told who has not applied the manifests, and what is so when they are applied."""
+    remove(pool)
+    try:
+        admin, node1 = opened(ADMIN), opened(NODE1)
+        why = until(lambda: absent(admin), "the API server to forget the CustomResourceDefinition", 120, 0.2)
+        assert "no such CustomResourceDefinition; make it: kubectl apply -k packaging/kubernetes/cluster" in why
+        budget.begin()
+        why = refused(lambda: node1.listed(BLOCK))
+        assert 'User "system:node:node1" cannot list resource "hpnblocks"' in why
+        assert "allow it to all nodes: kubectl apply -k packaging/kubernetes/cluster" in why
+    finally:
+        apply(pool)
+    until(lambda: allowed(node1), "the node to have its role", 120, 0.2)
+    assert node1.identity() == pool.get("namespace", "kube-system")["metadata"]["uid"]
+    machine = node1.machine("node2")
+    assert machine.uid == pool.get("node", "node2")["metadata"]["uid"]
+    assert machine.heard is not None
+
+
+def absent(store: Kubernetes) -> str:
+    budget.begin()
+    try:
+        store.listed(BLOCK)
+    except StoreRefused as e:
+        return e.msg
+    return ""
+
+
+def test_a_token_that_nobody_knows(opened: Opener) -> None:
+    assert "does not know this node's credential" in refused(lambda: opened("wrong").identity())
+
+
+def test_the_api_server_is_down(pool: Cluster, held: Document, opened: Opener) -> None:
+    store = opened(NODE1)
+    pool.control.service("kube-apiserver").kill()
+    try:
+        with pytest.raises(Unreachable, match="Connection refused"):
+            store.read(BLOCK, held.name)
+    finally:
+        pool.control.service("kube-apiserver").start()
+
+    def is_back() -> bool:
+        budget.begin()
+        try:
+            return store.read(BLOCK, held.name) == held
+        except (Unreachable, StoreRefused):
+            return False
+
+    until(is_back, "the API server", 120, 0.2)
+    pool.restore()
+
+
+def test_a_node_whose_object_is_deleted_is_heard_of(pool: Cluster, opened: Opener) -> None:
+    """Its Lease goes with it, and kubelet makes none without a Node object."""
+    node2 = opened(NODE2)
+    pool.delete("node", "node2")
+    try:
+        until(lambda: node2.machine("node2") == Machine("node2"), "the Lease to go", 120, 0.2)
+        budget.begin()
+        node2.keep_alive("node2", 40)
+        first = node2.machine("node2")
+        assert first.uid == ""
+        assert first.heard is not None
+        assert abs(first.heard - node2.now()) < 60
+        until(lambda: heard(node2) > first.heard, "it to be heard of again", 120, 0.5)
+    finally:
+        pool.nodes["node2"].service("kubelet").stop()  # it makes its Node object when it starts
+        pool.restore()
+    assert opened(ADMIN).machine("node2").uid
+
+
+def heard(store: Kubernetes) -> float:
+    budget.begin()
+    store.keep_alive("node2", 40)
+    return store.machine("node2").heard or 0.0

@@ -1,0 +1,113 @@
+"""A server's name is looked up for as long as a request may wait, whatever the name servers do."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import require
+
+from cni.kernel import budget
+from cni.protocol.errors import Unreachable
+from ipam.cluster import addresses, http
+from ipam.cluster.http import Http
+from ipam.cluster.tls import Tls
+
+ROOT = Path(__file__).parents[2]
+# A name server that never answers, which alone is asked.
+SILENT = """
+ip link set lo up
+mount --bind "$1/resolv.conf" /etc/resolv.conf
+mount --bind "$1/nsswitch.conf" /etc/nsswitch.conf
+exec "$0" -c '
+import socket, sys
+sys.path.insert(0, ".")
+silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+silent.bind(("127.0.0.1", 53))
+from cni.protocol.errors import Unreachable
+from ipam.cluster.http import Http
+from ipam.cluster.tls import Tls
+try:
+    Http(["https://store.example:2379"], lambda: Tls()).ask("GET", "/", is_safe=True)
+except Unreachable as e:
+    print(e.msg)
+'"""
+
+
+def is_alone() -> bool:
+    """Whether this process has no child."""
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def test_an_address_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "fork")
+    assert addresses.of("10.0.0.1", time.monotonic() + 60) == ["10.0.0.1"]
+    assert addresses.of("fd00::1", time.monotonic() + 60) == ["fd00::1"]
+
+
+def test_a_name() -> None:
+    asked = [one[4][0] for one in socket.getaddrinfo("localhost", None, type=socket.SOCK_STREAM)]
+    assert addresses.of("localhost", time.monotonic() + 60) == list(dict.fromkeys(asked))
+    assert is_alone()
+
+
+@pytest.mark.parametrize("host", ["no such name", "nobody.invalid", "a" * 70])
+def test_no_name(host: str) -> None:
+    with pytest.raises(addresses.NotFound, match=rf"the name {host} could not be looked up: \w"):
+        addresses.of(host, time.monotonic() + 60)
+    assert is_alone()
+
+
+def test_it_takes_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(10_000))
+    with pytest.raises(addresses.NotFound, match="the name store could not be looked up in time"):
+        addresses.of("store", time.monotonic() + 0.2)
+    assert is_alone()
+
+
+def test_one_address_does_not_take_the_time_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first takes no connections, because its queue is full."""
+    monkeypatch.setattr(http, "_PATIENCE", 20.0)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent, socket.socket() as other:
+        port = silent.getsockname()[1]
+        other.bind(("127.0.0.2", port))
+        other.listen()
+        fill = [socket.socket() for _ in range(4)]
+        for one in fill:
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", port))
+        with http._connected_to(["127.0.0.1", "127.0.0.2"], port, time.monotonic() + 4) as found:
+            assert found.getpeername() == ("127.0.0.2", port)
+        for one in fill:
+            one.close()
+
+
+def test_no_name_server_answers(tmp_path: Path) -> None:
+    """glibc would ask for ten seconds, and say something else."""
+    if os.geteuid():
+        require("unit", "root, for a namespace with another resolv.conf")
+    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.1\n")
+    (tmp_path / "nsswitch.conf").write_text("hosts: dns\n")
+    done = subprocess.run(
+        ["unshare", "-mn", "sh", "-ec", SILENT, sys.executable, f"{tmp_path}"],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "the name store.example could not be looked up in time" in done.stdout, done.stderr
+
+
+def test_through_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(10_000))
+    monkeypatch.setattr(budget, "REQUEST", 0.5)
+    budget.begin()
+    with pytest.raises(
+        Unreachable, match=r"https://store:1 gives no answer to GET /: the name store could not be looked"
+    ):
+        Http(["https://store:1"], Tls).ask("GET", "/", is_safe=True)
+    assert is_alone()
