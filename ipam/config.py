@@ -16,7 +16,7 @@ from cni.protocol.result import Address
 from cni.protocol.spec import Config, Json
 from ipam import resolv_conf
 from ipam.models import Conf, address_of, listed
-from ipam.pool import Pool, Rail, Range, RangeSet, rails_of, range_sets
+from ipam.pool import Cluster, Pool, Rail, Range, RangeSet, rails_of, range_sets
 
 
 def load(conf: Config, args: Mapping[str, str]) -> Pool:
@@ -29,7 +29,7 @@ def load(conf: Config, args: Mapping[str, str]) -> Pool:
         runtime = {"ipRanges": runtime.get("ipRanges")}
     # All attachments of a node share this part, so it is parsed once.
     shared: Json = {"runtimeConfig": runtime, **{key: conf[key] for key in ("ipam", "strict") if key in conf}}
-    parsed, rails, sets = _parsed(json.dumps(shared))
+    parsed, rails, sets, cluster, aside = _parsed(json.dumps(shared))
     return Pool(
         sets,
         _requested(conf, args),
@@ -41,14 +41,27 @@ def load(conf: Config, args: Mapping[str, str]) -> Pool:
         rails,
         bool(parsed.ipam.align),
         parsed.ipam.probe or 0.0,
+        cluster,
+        aside,
     )
 
 
 @lru_cache(64)
-def _parsed(text: str) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...]]:
+def _parsed(text: str) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...], Cluster | None, Pool | None]:
     conf = _parse(json.loads(text))
     rails = _rails(conf)
-    return conf, rails, tuple(s for rail in rails for s in rail.sets) or range_sets(list(_written(conf)))
+    sets = tuple(s for rail in rails for s in rail.sets) or range_sets(list(_written(conf)))
+    if not (cluster := _cluster(conf)):
+        return conf, rails, sets, None, None
+    from ipam.cluster import limits  # noqa: PLC0415  # only where nodes share the pool
+
+    pool, aside = Pool(sets, rails=rails, align=bool(conf.ipam.align)), None
+    if cluster.sticky:
+        if not conf.ipam.sticky:
+            raise InvalidConfig("ipam.cluster.sticky: of no effect without ipam.sticky, which says for how long")
+        pool, aside = limits.divided(pool, cluster.sticky)
+    limits.refuse(pool.sets, cluster.size)
+    return conf, pool.rails, pool.sets, cluster, aside
 
 
 def _parse(conf: Json) -> Conf:
@@ -98,6 +111,11 @@ def _rails(conf: Conf) -> tuple[Rail, ...]:
     keys = {f"ipam.rails[{i}]": rail for i, rail in enumerate(ipam.rails)}
     written = [(key, rail.device(), list(rail.written(key))) for key, rail in keys.items()]
     return rails_of(written, align=bool(ipam.align))
+
+
+def _cluster(conf: Conf) -> Cluster | None:
+    keys = conf.ipam.cluster
+    return Cluster(keys.store, keys.block_size, keys.sticky or "") if keys else None
 
 
 def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:

@@ -64,6 +64,7 @@ def _next(range_set: RangeSet, book: Book) -> Address:
         subnets = ", ".join(str(r.subnet) for r in range_set.ranges)
         raise PoolExhausted(
             f"{range_set.key} ({subnets}): all {count(range_set.spans)} addresses are held; "
-            "widen the range, or release what no container uses any more (GC), or wait for what is kept back"
+            "widen the range, or release what no container uses any more (GC), or wait for what is kept back",
+            range_set.key,
         )
     return address

@@ -5,6 +5,7 @@ Imported only if a configuration asks for one of these.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -17,7 +18,7 @@ from cni.protocol.spec import Request, configuration
 from cni.state import pod as pods
 from cni.state.pod import Pod
 from ipam import conflicts, eui64
-from ipam.pool import Pool, RangeSet
+from ipam.pool import Pool
 from ipam.stores import Store
 
 # Seconds.  A VF has its carrier after its PF's next interrupt; the switch's port was up before.
@@ -28,8 +29,18 @@ CARRIER_TIMEOUT: Final = 2.0
 Reserve = Callable[[Sequence[Address]], tuple[Ip, ...]]
 
 
+@dataclass(frozen=True)
+class Proving:
+    """That addresses are probed for although the configuration does not say so, where the link can be asked: ``proven``
+    is told which addresses nobody else has.  It is fine if there is no interface, unless the caller asks ``again`` when
+    there is one."""
+
+    proven: Callable[[Sequence[Address]], None]
+    again: bool
+
+
 def reserve_on_link(
-    request: Request, pool: Pool, sets: Sequence[RangeSet], store: Store, reserve: Reserve, log: list[str]
+    request: Request, pool: Pool, store: Store, reserve: Reserve, log: list[str], proving: Proving | None = None
 ) -> tuple[Ip, ...]:
     """What ``reserve`` gives.  The addresses made of the interface's MAC are requested too, and all are probed for.
 
@@ -41,21 +52,32 @@ def reserve_on_link(
         pod = stack.enter_context(pods.open_netns(request))
         link = pod.rtnl.link(ifname)
         if link is None:
+            if proving and not proving.again:
+                log.append(f"{ifname} is not there yet, so nobody was asked whether others have its addresses")
+                return reserve(pool.requested)
             raise LinkUnavailable(
                 f"CNI_IFNAME={ifname}: {request.netns} has no such interface yet, which ipam.probe and eui64 need; "
                 "remove these, or attach with a plugin that makes it before it asks for addresses"
             )
-        own = eui64.addresses(sets, link.mac)
+        own = eui64.addresses(pool.sets, link.mac)
         if own:
             stack.enter_context(doing(f"giving {ifname} the address of its MAC {link.mac} (eui64)"))
         requested = (*pool.requested, *own)
         if not pool.probe:
             return reserve(requested)
+        if proving:
+            stack.enter_context(doing("probing for addresses of a block whose leases nobody knows (ipam.cluster)"))
+        if proving and (why := _not_probeable(link)):
+            log.append(f"{link.name} {why}, so nobody was asked whether others have its addresses")
+            return reserve(requested)
         refuse_unless_probeable(link)
         with _up(pod, link):
             ask = partial(probe.find_owners, pod.fd, link, seconds=pool.probe)
-            asked = conflicts.Link(ask, _name(request, link), [s.all_spans for s in sets])
-            return conflicts.resolve(store, request.key, requested, partial(reserve, requested), asked, log)
+            asked = conflicts.Link(ask, _name(request, link), [s.all_spans for s in pool.sets])
+            ips = conflicts.resolve(store, request.key, requested, partial(reserve, requested), asked, log)
+        if proving:
+            proving.proven([ip.address.ip for ip in ips])
+        return ips
 
 
 def _name(request: Request, link: Link) -> str:
@@ -66,16 +88,19 @@ def _name(request: Request, link: Link) -> str:
 
 def refuse_unless_probeable(link: Link) -> None:
     """Raises InvalidConfig if nobody could answer a probe, or we could not hear the answer."""
-    why = ""
-    if link.infiniband:
-        why = "is InfiniBand, whose frames its driver alone can make"
-    elif link.kind == "ipvlan":
-        # An answer to a probe goes to 0.0.0.0, which no ipvlan has (ipvlan_addr_lookup).
-        why = "is an ipvlan, and answers to who has no address yet go to its master"
-    elif not link.arp or len(link.mac) != 17:
-        why = "has neither ARP nor neighbour discovery"
-    if why:
+    if why := _not_probeable(link):
         raise InvalidConfig(f"ipam.probe: {link.name} {why}; remove ipam.probe")
+
+
+def _not_probeable(link: Link) -> str:
+    if link.infiniband:
+        return "is InfiniBand, whose frames its driver alone can make"
+    if link.kind == "ipvlan":
+        # An answer to a probe goes to 0.0.0.0, which no ipvlan has (ipvlan_addr_lookup).
+        return "is an ipvlan, and answers to who has no address yet go to its master"
+    if not link.arp or len(link.mac) != 17:
+        return "has neither ARP nor neighbour discovery"
+    return ""
 
 
 @contextmanager

@@ -1,10 +1,13 @@
 """The IPAM plugin's commands.  ADD answers without interfaces (SPEC 1.1.0, section 4, "Plugin Delegation")."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cni.kernel import budget
 from cni.protocol import arguments, report, spec
@@ -13,6 +16,7 @@ from cni.protocol.errors import (
     AddressHeld,
     BadEnvironment,
     CheckFailed,
+    CniError,
     InvalidConfig,
     IoFailure,
     NotAvailable,
@@ -21,8 +25,11 @@ from cni.protocol.errors import (
 from cni.protocol.result import Address, Ip, Result
 from cni.protocol.spec import Config, Key, Reply, Request
 from ipam import leases
-from ipam.pool import Pool, RangeSet
-from ipam.stores import Book, Choose, Owner, Sandbox, Store, Terms, open_store
+from ipam.pool import Pool
+from ipam.stores import Book, Choose, Owner, Sandbox, Store, Terms, directory, open_store
+
+if TYPE_CHECKING:
+    from ipam.cluster.giving import Network, Proven, Reserve
 
 T = TypeVar("T")
 
@@ -41,33 +48,63 @@ def run(request: Request) -> Reply:
 
 def ask(request: Request, log: list[str]) -> Result | None:
     """The same for a caller in this process that has checked the environment; raises errors and returns no JSON."""
-    return COMMANDS[request.command](request, spec.configuration(request), log)
+    conf = spec.configuration(request)
+    return (
+        add(request, conf, log, again=True)
+        if request.command == "ADD"
+        else COMMANDS[request.command](request, conf, log)
+    )
 
 
-def add(request: Request, conf: Config, log: list[str]) -> Result:
+def add(request: Request, conf: Config, log: list[str], *, again: bool = False) -> Result:
     """Hold one address of each range set for this attachment, all or none; a repeated ADD answers the same.
 
+    ``again``: a caller that is told that there is no interface yet asks again when there is one.
+
     Raises InvalidConfig, UnsupportedField, BadEnvironment, AddressUnavailable, PoolExhausted, RecordUnreadable,
-    IoFailure, TryAgain; AddressConflict, and LinkUnavailable where the interface is needed and not there (yet).
+    IoFailure, TryAgain; AddressConflict, and LinkUnavailable where the interface is needed and not there (yet);
+    StoreRefused where the nodes of a cluster share the addresses.
     """
     args = arguments.cni_args(request.var("CNI_ARGS"))
     pool = _pool(conf, args)
-    pod = arguments.pod_name(args)
+    pod, shared = arguments.pod_name(args), _shared(conf, pool)
     at = _rail(pool, conf)
-    sets, place = (pool.sets, request.key.ifname) if at is None else (pool.rails[at].sets, str(pool.rails[at]))
-    owner = Owner(request.key, pod, request.netns, _sandbox(request), _terms(pool, pod, place))
+    has_number = pool.aside and not pool.requested and (pool.sticky_name or arguments.is_ordinal(pod))
+    # All that a container has on rails that are aligned is one number's.
+    place = "" if has_number and pool.align else request.key.ifname if at is None else str(pool.rails[at])
+    terms = _terms(pool, pod, place)
     store, ranges = _store(conf, log), tuple(s.all_spans for s in pool.sets)
+    if shared and has_number:
+        shared, terms = _named(shared, terms)
+        pool = shared.pool
+    sets = pool.sets if at is None else pool.rails[at].sets
+    owner = Owner(request.key, pod, request.netns, _sandbox(request), terms)
 
-    def reserve(requested: Sequence[Address]) -> tuple[Ip, ...]:
-        choice = _choice(pool, at, requested)
-
-        def choose(book: Book) -> tuple[Ip, ...]:
+    def hold(choose: Choose) -> tuple[Ip, ...]:
+        def unless_abandoned(book: Book) -> tuple[Ip, ...]:
             request.refuse_if_abandoned()
-            return choice(book)
+            return choose(book)
 
-        return _with_the_deads(store, log, pool, lambda: store.reserve(owner, choose, ranges))
+        return _with_the_deads(store, log, pool, lambda: store.reserve(owner, unless_abandoned, ranges))
 
-    ips = _on_link(request, pool, sets, store, reserve, log) if pool.needs_link else reserve(pool.requested)
+    def give(reserve: "Reserve") -> tuple[Ip, ...]:
+        if not pool.needs_link:
+            return reserve(pool.requested)
+        return _on_link(request, replace(pool, sets=sets), store, reserve, log)
+
+    def prove(reserve: "Reserve", proven: "Proven") -> tuple[Ip, ...]:
+        from ipam import link, models  # noqa: PLC0415
+
+        here, proving = replace(pool, sets=sets, probe=models.PROBE), link.Proving(proven, again)
+        return link.reserve_on_link(request, here, store, reserve, log, proving)
+
+    def choice(pool: Pool, requested: Sequence[Address]) -> Choose:
+        return _choice(pool, at, requested)
+
+    if shared:
+        ips = shared.give(choice, hold, give, prove, log)
+    else:
+        ips = give(lambda requested: hold(choice(pool, requested)))
     return Result(ips=ips, routes=pool.routes, dns=pool.dns)
 
 
@@ -77,6 +114,8 @@ def delete(request: Request, conf: Config, log: list[str]) -> None:
     Raises IoFailure, TryAgain and, once, RecordUnreadable.
     """
     _store(conf, log).release(request.key, in_use=request.in_use)
+    # What goes to names goes to the next node when hpn node has heard of this.
+    report.send_low(lambda: _may_free_number(request, conf))
 
 
 def check(request: Request, conf: Config, log: list[str]) -> None:
@@ -100,8 +139,16 @@ def status(_request: Request, conf: Config, log: list[str]) -> None:
         return
     pool = _pool(conf, {})
     store = _store(conf, log)
+    network = _shared(conf, pool)
+
+    def rehearse() -> None:
+        store.rehearse(network.choice(_rehearsal) if network else _rehearsal(pool))
+
     try:
-        _with_the_deads(store, log, pool, lambda: store.rehearse(_rehearsal(pool)))
+        if network:
+            network.see_that(lambda: _with_the_deads(store, log, pool, rehearse))
+        else:
+            _with_the_deads(store, log, pool, rehearse)
     except (PoolExhausted, IoFailure) as e:
         raise NotAvailable(e.msg, e.details) from e
 
@@ -138,6 +185,24 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
+def _may_free_number(request: Request, conf: Config) -> bool:
+    """Whether this node has numbers that go to names, and the attachment may have had one."""
+    with suppress(CniError):
+        args = arguments.cni_args(request.var("CNI_ARGS"))
+        name = arguments.requested(conf, args, "sticky", "STICKY")
+        if name or arguments.is_ordinal(arguments.pod_name(args)):
+            return os.path.exists(f"{directory(conf)}/sticky/blocks")  # ipam/cluster/named.py
+    return False
+
+
+def _named(network: "Network", terms: Terms) -> "tuple[Network, Terms]":
+    """The network as an attachment sees it whose name has one number on all nodes.  The cluster's store keeps that for
+    the name, so this node need not keep the address."""
+    from ipam.cluster.named import Named  # noqa: PLC0415  # where numbers are set aside only
+
+    return Named.of(network, terms.sticky, max(terms.ttl, terms.cooldown)), Terms()
+
+
 def _terms(pool: Pool, pod: str, place: str) -> Terms:
     """What happens to the addresses after their release.  Raises BadEnvironment if nothing names a sticky owner."""
     if not pool.sticky:
@@ -147,7 +212,7 @@ def _terms(pool: Pool, pod: str, place: str) -> Terms:
         raise BadEnvironment(
             "ipam.sticky: CNI_ARGS has no K8S_POD_NAME and no STICKY, and args.cni no sticky; name whose address it is"
         )
-    name = f"{name}:{place}"
+    name = f"{name}:{place}" if place else name
     if len(json.dumps(name)) > STICKY_MAX:
         raise BadEnvironment(f"ipam.sticky: {name!r} is longer than {STICKY_MAX} characters; give a shorter STICKY")
     return Terms(pool.cooldown, name, pool.sticky)
@@ -202,17 +267,19 @@ def _choice(pool: Pool, at: int | None, requested: Sequence[Address]) -> Choose:
     return rails.choice(pool, at, requested)
 
 
-def _on_link(
-    request: Request,
-    pool: Pool,
-    sets: Sequence[RangeSet],
-    store: Store,
-    reserve: Callable[[Sequence[Address]], tuple[Ip, ...]],
-    log: list[str],
-) -> tuple[Ip, ...]:
+def _on_link(request: Request, pool: Pool, store: Store, reserve: "Reserve", log: list[str]) -> tuple[Ip, ...]:
     from ipam import link  # noqa: PLC0415
 
-    return link.reserve_on_link(request, pool, sets, store, reserve, log)
+    return link.reserve_on_link(request, pool, store, reserve, log)
+
+
+def _shared(conf: Config, pool: Pool) -> "Network | None":
+    """The network as the nodes of a cluster share it; None if this node has it to itself."""
+    if not pool.cluster:
+        return None
+    from ipam.cluster.giving import Network  # noqa: PLC0415
+
+    return Network(spec.network_of(conf), directory(conf), pool.cluster, pool)
 
 
 def _rehearsal(pool: Pool) -> Choose:

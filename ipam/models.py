@@ -1,15 +1,15 @@
 """The keys of a configuration's ipam section: a pydantic model for each object, its keys in camelCase as in JSON.
 
 The keys and the order of the sets (runtimeConfig's, subnet's, ranges') are host-local's; ``exclude``, ``reserved``,
-``eui64``, ``"gateway": null``, ``rails``, ``align``, ``releaseCooldown``, ``sticky`` and ``probe`` are ours.  ipam.type
-and ipam.dataDir are for others to read.
+``eui64``, ``"gateway": null``, ``rails``, ``align``, ``releaseCooldown``, ``sticky``, ``probe`` and ``cluster`` are
+ours.  ipam.type and ipam.dataDir are for others to read.
 """
 
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo, model_validator
 from pydantic.alias_generators import to_camel
@@ -216,13 +216,28 @@ class RouteKeys(Section):
     Default: the kernel's"""
     table: _U32 | None = None
     """The routing table.
-    Default: the main one; with `policyRouting` the interface's"""
+    Default: the main one; with `policyRouting` or `multiRail` the interface's"""
     scope: _U32 | None = None
     """The scope, as a number.
     Default: the kernel's"""
 
     def route(self) -> Route:
         return Route(self.dst, self.gw, self.mtu, self.advmss, self.priority, self.table, self.scope)
+
+
+class ClusterKeys(Section):
+    store: Literal["kubernetes", "etcd"]
+    """Where the nodes agree on who has which block: the cluster's API server, or an etcd.  The
+    [node's file](node.md#the-nodes-file) says where that is, and with which credentials.
+    Refused: 7: this node has blocks of another store"""
+    block_size: Annotated[int, Field(strict=True, ge=1, le=4096)] = 16
+    """How many host numbers a block has.  The first node to give an address decides, and it never changes.
+    Refused: 7: another than the network's, more than a range set has"""
+    sticky: str | None = None
+    """Host numbers that are set aside, as in `"256-511"`: a StatefulSet's pod has one of them on whichever node it runs
+    ([sticky.md](sticky.md#on-all-nodes)).  The first node to give an address decides, and it never changes.
+    Default: none
+    Refused: 7: another than the network's, malformed, no number that all range sets have, without `ipam.sticky`"""
 
 
 class IpamKeys(Sets):
@@ -263,6 +278,10 @@ class IpamKeys(Sets):
     Value: `true`, `false`, 0.03 to 10
     Default: `false`
     Refused: 7: InfiniBand, ipvlan, or what has no ARP; 101: no such interface, no carrier"""
+    cluster: ClusterKeys | None = None
+    """One pool for all nodes of a cluster ([below](#cluster)): each gives from blocks that it has claimed.
+    Default: none: the node has all addresses to itself
+    Refused: 7: subnets that overlap and begin apart"""
 
 
 class RuntimeKeys(BaseModel):

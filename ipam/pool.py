@@ -84,6 +84,16 @@ Written = tuple[str, Device, Sequence[tuple[str, Sequence[Range]]]]
 
 
 @dataclass(frozen=True)
+class Cluster:
+    """A pool that all nodes of a cluster share: the kind of the store, how many host numbers a block has, and which are
+    in no block, because they go to names ("256-511"; empty if none do)."""
+
+    store: str
+    size: int
+    sticky: str = ""
+
+
+@dataclass(frozen=True)
 class Pool:
     """What an ADD may give, which addresses it requests, and what it passes on in the result.
 
@@ -102,6 +112,10 @@ class Pool:
     align: bool = False
     # Seconds to listen for others on the link that have an address.
     probe: float = 0.0
+    # None where the node has all of it to itself.
+    cluster: Cluster | None = None
+    # The sets, with rails or without, as names have them that get one number on all nodes; ``sets`` lack these numbers.
+    aside: "Pool | None" = None
 
     @property
     def needs_link(self) -> bool:

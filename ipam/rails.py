@@ -137,6 +137,7 @@ def _next(own: RangeSet, column: Sequence[RangeSet], book: Book) -> Address:
         subnets = ", ".join(str(s.ranges[0].subnet) for s in column)
         raise PoolExhausted(
             f"{own.key}: no host number is free on all of {subnets} (ipam.align); widen the ranges of all rails, "
-            "or release what no container uses any more (GC), or wait for what is kept back"
+            "or release what no container uses any more (GC), or wait for what is kept back",
+            *(s.key for s in column),
         )
     return address

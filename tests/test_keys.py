@@ -36,6 +36,7 @@ def test_no_object_is_missing() -> None:
     shown = {f"{module}.{name}" for page in PAGES for _, module, name, *_ in keys.TABLE.findall(page.read_text())}
     ours: list[type[BaseModel]] = [models.Common, models.Rdma, models.PolicyRouting]
     ours += [ipam_models.IpamKeys, ipam_models.RangeKeys, ipam_models.RailKeys, ipam_models.RouteKeys]
+    ours += [ipam_models.ClusterKeys]
     ours += [own.File, own.Entry, own.Selectors, own.Health, old.File, shared.File, shared.Entry, shared.Selectors]
     ours += [sriov.File, sriov.Entry, sriov.NetDevice, sriov.AuxNetDevice, sriov.Accelerator]
     assert {f"{model.__module__}.{model.__name__}" for model in ours} <= shown

@@ -48,3 +48,8 @@ def test_shellcheck() -> None:
     scripts = list(shell_scripts())
     assert {"run", "venv", "setup"} <= {p.name for p in scripts}
     run("shellcheck", *scripts)
+
+
+def test_packaging_is_no_package() -> None:
+    """An __init__.py in it would hide PyPI's packaging, which pytest imports."""
+    assert not (ROOT / "packaging" / "__init__.py").exists()

@@ -11,7 +11,7 @@ docs/design/leases.md; what it has to do is in tests/unit/test_store_contract.py
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from cni.protocol import spec
 from cni.protocol.errors import InvalidConfig
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     # VERSION needs no lease.
     from ipam.stores.contents import Contents
     from ipam.stores.holdings import Lease
+
+T = TypeVar("T")
 
 # Seconds to wait for a store that others use.  A change takes a fraction of a millisecond, nearly all of it the disk's.
 LOCK_TIMEOUT: Final = 10.0
@@ -85,6 +87,9 @@ class Book(Protocol):
 
     def first_free(self, span: Span) -> Address | None:
         """The span's lowest address that nobody holds."""
+
+    def count(self, span: Span) -> int:
+        """How many addresses of the span are not free: held, or kept back."""
 
 
 # The addresses that each range set has to give.
@@ -152,6 +157,12 @@ class Store(Protocol):
     def rehearse(self, choose: Choose) -> None:
         """See that ``reserve`` would serve a newcomer: the store can be written and ``choose`` does not raise."""
 
+    def look(self, look: Callable[[Book], T]) -> T:
+        """What ``look`` returns, which sees what is held and may act by that: nothing changes before it returns.
+
+        What it raises passes through.
+        """
+
     def adopt(self, leases: "Sequence[Lease]", *, dry_run: bool = False) -> list[str]:
         """Hold what another IPAM gave, all or nothing; a lease that is here already is fine.
 
@@ -175,17 +186,25 @@ def none_gone(_boxes: Collection[Sandbox]) -> Collection[Sandbox]:
 def open_store(conf: Config, log: list[str], gone: Gone) -> Store:
     """The store of a configuration's network; ``log`` gets what an operator should look at, ``gone`` says who is dead.
 
-    It is in ipam.dataDir, else in stateDir/ipam, else in /var/lib/cni/hpn/ipam.  Raises InvalidConfig.
+    Raises InvalidConfig.
     """
+    return open_in(_data_dir(conf), spec.network_of(conf), log, gone)
+
+
+def directory(conf: Config) -> str:
+    """Where all is kept that this node has of a configuration's network.  Raises InvalidConfig."""
+    return f"{_data_dir(conf)}/{spec.network_of(conf)}"
+
+
+def _data_dir(conf: Config) -> str:
+    """ipam.dataDir, else stateDir/ipam, else /var/lib/cni/hpn/ipam.  Raises InvalidConfig."""
     ipam: Any = conf.get("ipam")
-    data_dir = ipam.get("dataDir") if isinstance(ipam, dict) else None
-    if data_dir:
-        folder = _absolute("ipam.dataDir", data_dir)
-    elif state_dir := conf.get("stateDir"):
-        folder = f"{_absolute('stateDir', state_dir)}/ipam"
-    else:
-        folder = IPAM_DIR
-    return open_in(folder, spec.network_of(conf), log, gone)
+    folder = ipam.get("dataDir") if isinstance(ipam, dict) else None
+    if folder:
+        return _absolute("ipam.dataDir", folder)
+    if state_dir := conf.get("stateDir"):
+        return f"{_absolute('stateDir', state_dir)}/ipam"
+    return IPAM_DIR
 
 
 def open_in(data_dir: Path | str, network: str, log: list[str], gone: Gone = none_gone) -> Store:

@@ -163,13 +163,13 @@ GUARDS = [
         "netns/test_probe.py::test_without_an_interface",
         (
             "the-link-is-there",
-            "        if link is None:\n            raise LinkUnavailable",
-            "        if False:\n            raise LinkUnavailable",
+            "        if link is None:\n            if proving",
+            "        if False:\n            if proving",
         ),
         (
             "somebody-answers",
-            "    if why:\n",
-            "    if False:\n",
+            "    if why := _not_probeable(link):\n        raise",
+            '    if why := "":\n        raise',
             "unit/test_ipam_link.py netns/test_probe.py::test_ipvlan_is_refused",
         ),
         (

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,8 +19,17 @@ from system.machine import Tools
 from system.prometheus import Prometheus, example, rules
 from topology import until
 
+from cni.protocol.location import IPAM_DIR
+from cni.protocol.result import Ip
+from cni.protocol.spec import Key
+from ipam.cluster import held
+from ipam.cluster.held import LOST, Held, HeldBlock
+from ipam.ranges import Span
+from ipam.stores import Owner, open_in
+
 # Five addresses to give: its second to its sixth.
 OURS = {"type": "hpn-ipam", "subnet": "10.56.0.0/29"}
+SHARED = "shared"
 # An IPAM plugin that takes its time, and dies.
 SLOW = "#!/bin/sh\nsleep 3\nexit 1\n"
 RESOURCE = {"name": "example.com/rail0", "kind": "master", "selectors": {"ifNames": ["rail0"], "kinds": ["netdev"]}}
@@ -61,6 +71,15 @@ class Attaching:
         """Attach these, all at once; their exit statuses."""
         attached = [self._add(ifname, ipam) for ifname in ifnames]
         return [one.wait(30) for one in attached]
+
+    def lose_a_block(self) -> None:
+        """Have a network of a cluster: one of its blocks is lost, the other full, and nobody has seen them for long."""
+        ours = Held(SHARED, "etcd", "cluster", "node1", "", 1, ("10.57.0.0/24",), looked=int(time.time()) - 7200)
+        held.write(self.folder / SHARED, ours.having(HeldBlock(5, "a", "node1"), HeldBlock(6, "b", "node1", LOST)))
+        span = Span.of(ip_address("10.57.0.1"), ip_address("10.57.0.254"))
+        ips = (Ip(ip_interface("10.57.0.5/24"), None),)
+        open_in(self.folder, SHARED, []).reserve(Owner(Key("pod2", "hpn0")), lambda _: ips, ((span,),))
+        self.run("cp", "-r", f"{self.folder / SHARED}", f"{IPAM_DIR}/{SHARED}")
 
     def _add(self, ifname: str, ipam: dict[str, str]) -> "subprocess.Popen[bytes]":
         env = {
@@ -170,6 +189,7 @@ def _with_rdma(tools: Tools, folder: Path, stack: ExitStack) -> Path:
 def _damage(attaching: Attaching, port: Path) -> None:
     write(port, state="1: DOWN")
     assert attaching.add("hpn2", "hpn3", "hpn4", ipam=OURS) == [0, 0, 0]
+    attaching.lose_a_block()
     attaching.run("ip", "link", "set", "fabric", "down")
     registry = f"{attaching.process.registry}"
     attaching.run("mount", "--bind", registry, registry)

@@ -120,7 +120,7 @@ def test_shown(network, clock, capsys):
     text = capsys.readouterr().out
     assert f"[{'~' * 10}{'=' * 10}{'.' * 10}] 0 held, 1 cooling, 1 sticky, 1 free" in text
     assert "ns/db-0" in text
-    assert "sticky until 2027-01-15 09:00:00" in text
+    assert "sticky until 2027-01-15 09:00:00Z" in text
     clock[0] += 3600
     main(command)
     assert "0 held, 3 free" in capsys.readouterr().out

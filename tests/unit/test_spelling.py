@@ -34,6 +34,7 @@ def fields(*some: type[BaseModel]) -> set[str]:
         (spelling.RANGE, fields(ipam_models.RangeKeys)),
         (spelling.RAIL, fields(ipam_models.RailKeys)),
         (spelling.ROUTE, fields(ipam_models.RouteKeys)),
+        (spelling.CLUSTER, fields(ipam_models.ClusterKeys)),
     ],
 )
 def test_all_keys_of_ours_are_in_it(shape: Shape, keys: set[str]) -> None:

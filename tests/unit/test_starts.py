@@ -7,7 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_layering import LIBRARIES, ROOT
+from test_layering import LIBRARIES, ROOT, within
+from unit.cluster_nodes import Cluster
+
+# Of what nodes share, all that a command needs that finds room in the node's own blocks.
+QUIET = ("ipam.cluster.giving", "ipam.cluster.held", "ipam.cluster.limits")
 
 
 # Libraries that each cost more to import than an answer takes, and the starts that need none of them.
@@ -51,6 +55,27 @@ def test_no_cni_command_pays_for_hpn_node(tmp_path: Path, program: str, command:
     others = {"node", "h2", "hpack", "hyperframe", "google", "yaml", "h11", "prometheus_client", "rich"}
     assert packages & others == set()
     assert "cni.state.log_file" not in imported, "a network without a log"
+
+
+@pytest.mark.parametrize("command", ["ADD", "CHECK", "STATUS", "GC", "DEL"])
+def test_with_room_nothing_is_imported_that_speaks_to_a_store(cluster: Cluster, command: str) -> None:
+    """TLS alone takes as long as an answer, and OpenSSL four megabytes."""
+    node = cluster.node("node1")
+    node.add("a")  # the node has a block from now on, with room
+    kept = {"cni.dev/valid-attachments": [{"containerID": "a", "ifname": "net1"}]} if command == "GC" else {}
+    request = node.request(command, "b" if command == "ADD" else "a", prevResult=node.call("ADD", "a"), **kept)
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "ctl"],
+        input=request.stdin, capture_output=True, check=False, cwd=ROOT,
+        env={**request.environ, "HPN_ARGV0": "hpn-ipam", "PATH": os.environ["PATH"]},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    imported = _timed(done.stderr)
+    assert "ipam.stores" in imported
+    assert command != "ADD" or "ipam.cluster.held" in imported
+    speak = {"ssl", "_ssl", "http.client", "yaml"}
+    assert imported & speak == set()
+    assert {name for name in imported if within(name, "ipam.cluster")} <= {"ipam.cluster", *QUIET}
 
 
 def _timed(stderr: bytes) -> set[str]:

@@ -3,10 +3,11 @@
 A new store gets a row in STORES and passes all of this.  Nothing here may know of files, lines or locks.
 """
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from cni.protocol.errors import AddressUnavailable, CheckFailed, PoolExhausted
 from cni.protocol.result import Address, Ip
 from cni.protocol.spec import Key
 from cni.state import durable
-from ipam.ranges import Span
+from ipam.ranges import Span, whole
 from ipam.stores import Book, Choose, Gone, Owner, Sandbox, Store, Terms, open_in
 from ipam.stores.holdings import Kept, Lease
 
@@ -246,9 +247,29 @@ def test_collect_of_the_dead(network: Network) -> None:
 
 def test_rehearse(network: Network) -> None:
     network.store.rehearse(lowest)
-    assert network.held() == {}
     with pytest.raises(PoolExhausted):
         network.store.rehearse(none_of)
+    assert network.held() == {}
+
+
+def test_a_look_counts_what_is_not_free(network: Network) -> None:
+    network.reserve(A, these("10.0.0.1/24", "10.0.15.255/16", "10.0.16.0/16", "fd00::5/64"))
+    network.reserve(B, these("10.0.0.9/24"), cooldown=1000)
+    network.store.release(B)
+    counted = {"10.0.0.0/16": 4, "10.0.0.8/29": 1, "10.0.0.2/31": 0, "10.0.15.254/31": 1, "fd00::/64": 1}
+    spans = [whole(ip_network(text)) for text in counted]
+    assert network.store.look(lambda book: [book.count(span) for span in spans]) == list(counted.values())
+
+
+def test_nothing_is_given_during_a_look(network: Network) -> None:
+    def look(book: Book) -> int:
+        asked.append(others.submit(network.reserve, A, lowest).result)
+        time.sleep(0.05)
+        return book.count(TEN)
+
+    asked = list[Callable[[int], str]]()
+    with ThreadPoolExecutor(1) as others:
+        assert (network.store.look(look), asked[0](60)) == (0, "10.0.0.1")
 
 
 def adopted(key: Key, *addresses: str) -> Lease:

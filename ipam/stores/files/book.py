@@ -48,6 +48,9 @@ class TableBook:
     def first_free(self, span: Span) -> Address | None:
         return self.table.index.pages.first_free(span)
 
+    def count(self, span: Span) -> int:
+        return self.table.index.pages.count_held(span)
+
 
 def _named(pod: str) -> str:
     return f" ({pod})" if pod else ""

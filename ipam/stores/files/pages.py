@@ -101,6 +101,27 @@ class Pages:
             number += last - first
         return None
 
+    def count_held(self, span: Span) -> int:
+        """How many of the span's addresses somebody holds."""
+        total = 0
+        for n, prefix in self._pages_of(span):
+            first, last = max(span.first - prefix * BLOCK, 0), min(span.last - prefix * BLOCK, BLOCK - 1)
+            for at in range(first // _SOME, last // _SOME + 1):
+                lines = array("I", self._part(n, at))
+                total += sum(map(bool, lines[max(first - at * _SOME, 0) : last + 1 - at * _SOME]))
+        return total
+
+    def _pages_of(self, span: Span) -> Iterator[tuple[int, int]]:
+        """The pages that have addresses of the span, with the blocks that they are of."""
+        first, last = span.first // BLOCK, span.last // BLOCK
+        if last - first < self.count:
+            yield from ((n, prefix) for prefix in range(first, last + 1) if (n := self._page(span.version, prefix)))
+            return
+        for n in range(1, self.count + 1):
+            version, block, _ = _ABOUT.unpack_from(self._about(n))
+            if version == span.version and first <= (prefix := int.from_bytes(block)) <= last:
+                yield n, prefix
+
     def held(self) -> Iterator[tuple[int, int, int]]:
         """Every held address, as version, number and line; without those in damaged parts."""
         for n in range(1, self.count + 1):

@@ -24,7 +24,7 @@ from cni.protocol.spec import Key
 from cni.state import durable
 from cni.state.locks import Lock
 from ipam.ranges import elsewhere
-from ipam.stores import LOCK_TIMEOUT, Choose, Gone, KeepBack, Owner, Ranges, none_gone
+from ipam.stores import LOCK_TIMEOUT, Book, Choose, Gone, KeepBack, Owner, Ranges, none_gone
 from ipam.stores.files import ranges as ranges_file
 from ipam.stores.files import sticky
 from ipam.stores.files.blocks import IndexCorrupt
@@ -157,6 +157,9 @@ class FileStore:
                 self._log.append(f"{table.quarantine} has {kept} files of leases that could not be read; look at them")
 
         self._with_table(work, make=True)
+
+    def look(self, look: Callable[[Book], T]) -> T:
+        return self._with_table(lambda table: look(TableBook(table, ())), make=True)
 
     def contents(self) -> "Contents":
         from ipam.stores.files import listing  # noqa: PLC0415  # for people only

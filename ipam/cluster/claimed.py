@@ -1,0 +1,160 @@
+"""The number of a name, from the store: the one that it had on another node, else a new one.
+
+Every change is a compare-and-swap of the number's document, with a text in it that is on this node's disk before, as
+with blocks (claiming.py).  Nothing is taken from a node that lives: its round gives the number up when no pod has it
+any more (handing.py).  Until then the ADD is told to try again.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from cni.protocol.errors import PoolExhausted, TryAgain, doing
+from ipam.cluster import BLOCK, Document, Machine, before, held, limits, reclaiming
+from ipam.cluster.blocks import Block
+from ipam.cluster.giving import AskFirst
+from ipam.cluster.held import Claim, Held, HeldBlock
+from ipam.cluster.looking import Found, found
+from ipam.cluster.named import Named
+from ipam.cluster.opening import Shared, opened
+from ipam.cluster.settling import known, settled
+from ipam.ranges import Span
+from ipam.stores import LOCK_TIMEOUT
+
+T = TypeVar("T")
+
+# How often others may be faster.
+_TRIES: Final = 8
+
+
+def have_number(network: Named, ask: Callable[[], T], log: list[str]) -> T:
+    """What ``ask`` answers when this node has the name's number.
+
+    Raises what ``ask`` does; TryAgain if another node has it; PoolExhausted if no number is free; and as
+    claiming.give_more.
+    """
+    with held.lock(network.network.directory, LOCK_TIMEOUT), held.lock(network.directory, LOCK_TIMEOUT):
+        try:
+            return ask()
+        except AskFirst as e:
+            need = e
+        with doing(f"asking for the address of {network.whose} in network {network.network.name}: {need.msg}"):
+            shared = opened(network.cluster.store)
+            # All nodes have to agree on which numbers are set aside before one of them is given.
+            whole = settled(network.network, shared, known(network.network), log)
+            mine = settled(network, shared, known(network), log)
+            if not whole.blocks:
+                before.refuse_uncovered(network.network, whole)
+            try:
+                return ask()
+            except AskFirst:
+                _Numbers(network, shared, mine, log).find()
+        return ask()
+
+
+@dataclass
+class _Numbers:
+    """This node's dealings with the store about the numbers set aside; whoever has it has ``blocks.lock``."""
+
+    network: Named
+    shared: Shared
+    mine: Held
+    log: list[str]
+
+    def find(self) -> None:
+        """Have the number of the name."""
+        for _ in range(_TRIES):
+            documents = self.shared.documents.listed(BLOCK, self.network.name)
+            all_of_them = [one for one in map(found, documents) if one]
+            named = [one for one in all_of_them if one[1].whose == self.network.whose]
+            if self._has_old(named) if named else self._has_new(all_of_them):
+                return
+        raise TryAgain(
+            f"other nodes change the numbers of network {self.network.network.name} faster than this one; try again"
+        )
+
+    def _has_old(self, named: Sequence[Found]) -> bool:
+        """Have the number that the name had; False if another was faster."""
+        us = Machine(self.mine.node, self.mine.machine)
+        for document, block in sorted(named, key=lambda one: not self._is_ours(one[1])):
+            if self._is_ours(block) or not block.node:
+                return self._take(document, block)
+        for document, block in reclaiming.search(self.shared.documents, us, [one[0] for one in named], self.log):
+            return self._take(document, replace(block, taken=True))
+        document, block = named[0]
+        raise TryAgain(
+            f"{self.network.whose} has host number {block.index} of network {self.network.network.name}, and node "
+            f"{block.node} has not given that up: its pod is there still, or neither hpn node nor an agent runs there "
+            f"to see that it is gone; if that node is dead for good: hpn ipam release-node {block.node}"
+        )
+
+    def _has_new(self, listed: Sequence[Found]) -> bool:
+        """Have a number that no name has; False if another was faster.  Raises PoolExhausted."""
+        wanted = limits.candidates(self.network.pool.sets, 1)
+        taken = {*(block.index for _, block in listed), *(block.index for block in self.mine.blocks)}
+        if free := limits.without(wanted, taken):
+            begin = int.from_bytes(hashlib.sha256(self.network.whose.encode()).digest()[:8])
+            return self._make(limits.nth(free, begin))
+        now, theirs = self.shared.documents.now(), [one for one in listed if _is_in(wanted, one[1])]
+        for document, block in sorted(theirs, key=lambda one: one[1].free):
+            if block.is_over(now):
+                return self._take(document, block)
+        us = Machine(self.mine.node, self.mine.machine)
+        for document, block in reclaiming.search(self.shared.documents, us, [one[0] for one in theirs], self.log):
+            return self._take(document, replace(block, taken=True))
+        raise PoolExhausted(
+            f"{self.network.whose}: all {len(theirs)} host numbers that network {self.network.network.name} has set "
+            f"aside ({self.network.network.cluster.sticky}, ipam.cluster.sticky) are others', or kept for them "
+            "(hpn ipam show --cluster); delete pods, or wait for what is kept (ipam.sticky seconds)"
+        )
+
+    def _is_ours(self, block: Block) -> bool:
+        """Whether this node has the number, and this directory of it."""
+        is_us = (block.node, block.machine) == (self.mine.node, self.mine.machine)
+        return is_us and self.mine.is_of_this_place(block.claim)
+
+    def _take(self, document: Document, block: Block) -> bool:
+        """Have that number; False if its document has changed.
+
+        Also where it is ours: an answer of ours may be under way by which it would be given up, and this outruns that.
+        """
+        asked = self.mine.claim and self.mine.claim.nonce == block.claim
+        # Ours, and not known here: this node has forgotten who has its address.
+        forgotten = self._is_ours(block) and not asked and not self.mine.block(block.index)
+        claim = self._noted(block.index)
+        new = self._claimed(replace(block, taken=block.taken or forgotten), claim)
+        return self._had(self.shared.documents.replace(document, new.as_json()))
+
+    def _make(self, index: int) -> bool:
+        """Have that number, which has no document; False if another was faster."""
+        claim = self._noted(index)
+        new = self._claimed(Block(self.network.name, index, 1, "", "", ""), claim)
+        return self._had(self.shared.documents.create(BLOCK, new.name, new.network, new.as_json()))
+
+    def _noted(self, index: int) -> Claim:
+        claim = Claim(index, self.mine.nonce())
+        self._note(replace(self.mine, claim=claim))
+        return claim
+
+    def _claimed(self, block: Block, claim: Claim) -> Block:
+        of_name = replace(block, whose=self.network.whose, keep=self.network.keep, free=0)
+        return replace(of_name, node=self.mine.node, machine=self.mine.machine, claim=claim.nonce, suspect=0)
+
+    def _had(self, made: Document | None) -> bool:
+        """Note that this node has the number, if it has."""
+        if made is None:  # or it has, and an answer was lost: then the claim says so when all are looked through again
+            return False
+        block = Block.of(made)
+        one = HeldBlock(block.index, made.uid, block.node, taken=block.taken, whose=block.whose)
+        self._note(replace(self.mine.having(one), claim=None))
+        self.log.append(f"host number {block.index} of network {self.network.network.name} is {block.whose}'s, here")
+        return True
+
+    def _note(self, mine: Held) -> None:
+        held.write(self.network.directory, mine)
+        self.mine = mine
+
+
+def _is_in(wanted: Sequence[Span], block: Block) -> bool:
+    return limits.without(wanted, [block.index]) != tuple(wanted)

@@ -1,0 +1,265 @@
+"""Addresses from this node's own blocks, and the store asked for more where these have no room.
+
+With room nothing of this package is needed but this module, held.py and limits.py, and nobody is asked.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, Final, TypeVar
+
+from cni.protocol import report
+from cni.protocol.errors import InvalidConfig, PoolExhausted, RecordUnreadable, TryAgain
+from cni.protocol.result import Address, Ip
+from cni.state import durable
+from ipam.cluster import held, limits
+from ipam.cluster.held import GRACE, LOOK, Held
+from ipam.pool import Cluster, Pool, Rail, RangeSet
+from ipam.stores import LOCK_TIMEOUT, Book, Choose
+
+T = TypeVar("T")
+
+# A clock that was before this (2023) was never set: one that begins in 1970 at every boot does not say how long a host
+# was off.
+_SET: Final = 1_700_000_000
+
+# Holds addresses for the attachment; it is given the requested ones.
+Reserve = Callable[[Sequence[Address]], tuple[Ip, ...]]
+# Is told which addresses nobody else on the link has.
+Proven = Callable[[Sequence[Address]], None]
+
+
+class AskFirst(TryAgain):
+    """The store must be asked before an address can be chosen, for the reason that the message gives.
+
+    ``block`` is the index of the one block that has the requested ``address``; None where none was requested.
+    """
+
+    def __init__(self, why: str, block: int | None = None, address: Address | None = None) -> None:
+        super().__init__(why)
+        self.block, self.address = block, address
+
+
+class Unproven(Exception):
+    """The address would be of a block whose leases nobody knows, so it has to be probed for first."""
+
+
+@dataclass
+class Network:
+    """A network that the cluster shares, on this node: its name, its directory, what its configuration says of the
+    store, and all that it has to give in the cluster.
+
+    ``mine`` is what this node had when an address was chosen last; ``is_due``: it is time to look at that again.
+    """
+
+    name: str
+    directory: str
+    cluster: Cluster
+    pool: Pool
+    mine: Held | None = None
+    is_due: bool = False
+
+    @property
+    def subnets(self) -> tuple[str, ...]:
+        return limits.subnets(self.pool.sets)
+
+    def give(
+        self,
+        choice: Callable[[Pool, Sequence[Address]], Choose],
+        hold: Callable[[Choose], tuple[Ip, ...]],
+        plainly: Callable[[Reserve], tuple[Ip, ...]],
+        probing: Callable[[Reserve, Proven], tuple[Ip, ...]],
+        log: list[str],
+    ) -> tuple[Ip, ...]:
+        """Addresses of this node's blocks: ``hold`` holds what a ``choice`` picks.
+
+        They are given ``plainly``, as the configuration has it; of a block whose leases nobody knows, ``probing``.
+
+        Raises what these do, and claiming.give_more.
+        """
+
+        def reserve(requested: Sequence[Address], *, probed: bool) -> tuple[Ip, ...]:
+            def choose(book: Book) -> tuple[Ip, ...]:
+                ips = choice(self.own(requested), requested)(book)
+                if not probed and self.mine and self.unproven(self.mine, [ip.address.ip for ip in ips]):
+                    raise Unproven
+                report.send_low(lambda: self._is_low(book))
+                return ips
+
+            return self._with_room(lambda: hold(choose), log)
+
+        try:
+            return plainly(partial(reserve, probed=bool(self.pool.probe)))
+        except Unproven:
+            return probing(partial(reserve, probed=True), self.note_proven)
+
+    def choice(self, of: Callable[[Pool], Choose]) -> Choose:
+        """That choice, of what this node has."""
+
+        def choose(book: Book) -> tuple[Ip, ...]:
+            return of(self.own(()))(book)
+
+        return choose
+
+    def see_that(self, ask: Callable[[], None]) -> None:
+        """See that ``ask`` does not raise, or would not any more with another block, which could be claimed.
+
+        Raises what ``ask`` does, and NotAvailable.
+        """
+        try:
+            ask()
+        except (PoolExhausted, AskFirst) as e:
+            from ipam.cluster import claiming  # noqa: PLC0415  # asks the store
+
+            claiming.refuse_if_none(self, e)
+
+    def _with_room(self, ask: Callable[[], T], log: list[str]) -> T:
+        """What ``ask`` answers; where this node's blocks have no room, after the store gave it another."""
+        try:
+            given = ask()
+        except (PoolExhausted, AskFirst) as e:
+            return self._more(ask, e, log)
+        if self.is_due:
+            self._look(log)
+        return given
+
+    def _look(self, log: list[str]) -> None:
+        """Look at this node's blocks in the store, if that is there."""
+        from ipam.cluster import settling  # noqa: PLC0415
+
+        settling.look_again(self, log)
+
+    def _more(self, ask: Callable[[], T], _need: PoolExhausted | AskFirst, log: list[str]) -> T:
+        """What ``ask`` answers when the store has given this node what it lacks."""
+        from ipam.cluster import claiming  # noqa: PLC0415  # asks the store
+
+        return claiming.give_more(self, ask, log)
+
+    def own(self, requested: Sequence[Address]) -> Pool:
+        """The pool as this node has it.  To be called under the lock of the network's leases.
+
+        Raises AskFirst where that cannot be known without the store; InvalidConfig where the blocks are another
+        store's, or of another size; IoFailure.
+        """
+        mine = self._known()
+        rails, sets, new = _cut(_Same(self.pool.rails), _Same(self.pool.sets), _Same(mine))
+        if new:
+            raise AskFirst(f"{', '.join(new)} is new on this node")
+        self.mine, self.is_due = mine, may_look(mine)
+        blocks = {*mine.giving, *mine.draining}
+        for address in requested:
+            index = limits.block_of(self.pool.sets, mine.size, address)
+            if index is not None and index not in blocks:
+                raise AskFirst(f"requested address {address} is not in this node's blocks", index, address)
+        return replace(self.pool, rails=rails, sets=sets)
+
+    def _known(self) -> Held:
+        """What this node has.  Raises as ``own``."""
+        try:
+            mine = held.read(self.directory)
+        except RecordUnreadable as e:
+            raise AskFirst(e.msg) from e
+        if mine is None or mine.network != self.name:
+            raise AskFirst("this node has no block yet")
+        self.refuse_another(mine)
+        if must_look(mine):
+            raise AskFirst("others may have its blocks by now: this host was off for long, or its disk is a copy")
+        return mine
+
+    def _is_low(self, book: Book) -> bool:
+        """Whether this node has little room; hpn node claims a block then."""
+        from ipam.cluster import counting  # noqa: PLC0415  # where hpn node listens
+
+        return bool(self.mine and counting.short(self.mine, counting.needing_blocks(self.pool), book.count))
+
+    def refuse_another(self, mine: Held) -> None:
+        """Raises InvalidConfig if this node's blocks are another store's, or of another size than is configured."""
+        file, blocks = f"{self.directory}/{held.FILE}", ", ".join(str(b.index) for b in mine.blocks) or "none"
+        if mine.store != self.cluster.store:
+            raise InvalidConfig(
+                f"ipam.cluster.store {self.cluster.store!r}: this node has blocks of the network from {mine.store!r} "
+                f"({blocks}, {file}); set that, or delete the network's pods on this node and then the file"
+            )
+        refuse_another(self.name, self.cluster, mine.size, mine.sticky, file)
+
+    def unproven(self, mine: Held, addresses: Sequence[Address]) -> list[Address]:
+        """Those of the addresses that are in a block which had another owner, and were never probed for."""
+        if not any(block.taken for block in mine.blocks):
+            return []
+        return [one for one in addresses if _is_unproven(mine, limits.block_of(self.pool.sets, mine.size, one), one)]
+
+    def note_proven(self, addresses: Sequence[Address]) -> None:
+        """Note that nobody else on the link has the addresses, so they need not be probed for again."""
+        with held.lock(self.directory, LOCK_TIMEOUT):
+            mine = held.read(self.directory)
+            for one in self.unproven(mine, addresses) if mine else ():
+                index = limits.block_of(self.pool.sets, self.cluster.size, one)
+                block = mine and index is not None and mine.block(index)
+                if mine and block:
+                    mine = mine.having(replace(block, tried=block.tried | {str(one)}))
+            if mine:
+                held.write(self.directory, mine)
+
+
+class _Same:
+    """A key that is equal for the same object only: what a warm process parsed once it has again and again, and to
+    compare all that is in it would take as long as to cut it anew."""
+
+    __slots__ = ("it",)
+
+    def __init__(self, it: Any) -> None:
+        self.it = it
+
+    def __hash__(self) -> int:
+        return id(self.it)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.it is other.it
+
+
+@lru_cache(64)
+def _cut(rails: _Same, sets: _Same, mine: _Same) -> tuple[tuple[Rail, ...], tuple[RangeSet, ...], list[str]]:
+    """The rails and sets as the node has them, and the subnets that it has not checked."""
+    blocks: Held = mine.it
+    own = limits.limited(Pool(sets.it, rails=rails.it), blocks.size, blocks.giving, blocks.draining)
+    return own.rails, own.sets, sorted(set(limits.subnets(sets.it)) - set(blocks.subnets))
+
+
+def _is_unproven(mine: Held, index: int | None, address: Address) -> bool:
+    block = None if index is None else mine.block(index)
+    return bool(block and block.taken and str(address) not in block.tried)
+
+
+def refuse_another(network: str, cluster: Cluster, size: int, sticky: str, where: str) -> None:
+    """Raises InvalidConfig if the network's blocks have another size than is configured, or other numbers are in none;
+    ``where`` that is written."""
+    if cluster.size != size:
+        raise InvalidConfig(
+            f"ipam.cluster.blockSize {cluster.size}: the blocks of network {network} have {size} host numbers "
+            f"({where}), and that never changes; set blockSize {size}, or give the network another name"
+        )
+    if cluster.sticky != sticky:
+        remedy = f"set sticky {sticky}" if sticky else "remove sticky"
+        raise InvalidConfig(
+            f"ipam.cluster.sticky {cluster.sticky or 'is not there'}: network {network} has set "
+            f"{sticky or 'no numbers'} aside ({where}), and that never changes; {remedy}, or give the network another "
+            "name"
+        )
+
+
+def must_look(mine: Held) -> bool:
+    """Whether the store must say first which blocks this node has: the file is a copy of another host's, or the node
+    was off for so long that others may have its blocks."""
+    was_off = mine.boot != durable.boot_id() and (_is_past(mine.looked, GRACE) or mine.looked < _SET)
+    return not mine.is_ours or was_off
+
+
+def may_look(mine: Held) -> bool:
+    """Whether it is time for another look: none was tried for as long as a look counts."""
+    return _is_past(mine.looked, LOOK) and _is_past(mine.asked, LOOK)
+
+
+def _is_past(when: int, seconds: int) -> bool:
+    # A clock that was set back says nothing.
+    return not 0 <= time.time() - when < seconds

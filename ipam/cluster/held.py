@@ -1,0 +1,227 @@
+"""What this node has of a network that the cluster shares: its blocks, as a file beside the leases.
+
+    <network>/
+      blocks          JSON with a checksum (cni/state/durable.py), on disk before a number of a new block is given
+      blocks.lock     flock: whoever asks the store, and whoever writes the file, has it
+
+An address is chosen under the store's lock (ipam/stores), and the file is read then.  So whoever takes a block out of
+use writes that under the store's lock too, and nobody chooses from it afterwards.  A new block may be added without.
+The lock ``blocks.lock`` is taken before the store's, never after it.
+"""
+
+import hashlib
+import os
+import secrets
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from cni.protocol.errors import RecordUnreadable
+from cni.protocol.spec import Json
+from cni.state import durable
+from cni.state.locks import Lock
+
+FILE: Final = "blocks"
+LOCK: Final = "blocks.lock"
+
+# Seconds for which nobody takes a block of a node that has seen it in the store, and between two looks of a node.
+GRACE: Final = 3600
+LOOK: Final = GRACE // 6
+
+# What a block is to this node.  It gives from what it holds.  What is being returned has no lease, and the store may
+# have forgotten it already.  What is lost is another node's, or nobody's, by the store's word; leases may still stand.
+HELD: Final = "held"
+RETURNING: Final = "returning"
+LOST: Final = "lost"
+_STATES: Final = frozenset({HELD, RETURNING, LOST})
+
+
+@dataclass(frozen=True)
+class HeldBlock:
+    """A block of this node.  ``uid`` is its document's, and ``node`` the name that it was claimed under.
+
+    ``taken``: it had another owner, or this node has forgotten its leases, so an address is probed for before its first
+    use; ``tried`` are the addresses, as text, that were.  ``idle`` is when it was first seen without a lease (seconds
+    since 1970, this node's clock), 0 if it has some.  ``whose``: the name that a number which is set aside is for.
+    """
+
+    index: int
+    uid: str
+    node: str
+    state: str = HELD
+    taken: bool = False
+    tried: frozenset[str] = frozenset()
+    idle: int = 0
+    whose: str = ""
+
+    def as_json(self) -> Json:
+        body: Json = {"index": self.index, "uid": self.uid, "node": self.node, "state": self.state}
+        if self.taken:
+            body |= {"taken": True, "tried": sorted(self.tried)}
+        return body | {key: value for key in ("idle", "whose") if (value := getattr(self, key))}
+
+    @classmethod
+    def of(cls, body: Json) -> "HeldBlock":
+        """Raises KeyError, TypeError, ValueError."""
+        if body["state"] not in _STATES:
+            raise ValueError(f"state {body['state']!r}")
+        tried = frozenset(map(str, body.get("tried", ())))
+        about = str(body["state"]), bool(body.get("taken", False)), tried, int(body.get("idle", 0))
+        return cls(int(body["index"]), str(body["uid"]), str(body["node"]), *about, str(body.get("whose", "")))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A block that was asked for, and the text by which its document shows that the answer was yes."""
+
+    index: int
+    nonce: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """All that this node knows of a network's blocks.
+
+    - ``store``: its kind, as in the configuration; ``identity``: which cluster's it is.
+    - ``node``, ``machine``: this node as the store knows it (ipam.cluster.Machine).
+    - ``host``, ``boot``: which host wrote this, and in which boot of it; another host looks before it
+      gives, and so does another boot if the last look is an hour old.
+    - ``sticky``: the numbers that are in no block (blocks.Grid).
+    - ``size``: how many host numbers a block has; ``subnets``: those that were found to agree with the network's grid.
+    - ``claim``: of which no answer has been noted yet.
+    - ``place``: which directory it is in (``place_of``): another network of this name may be in another.
+    - ``looked``: when the node last saw its blocks in the store, and ``asked``: when it last tried to (seconds since
+      1970, by this node's clock).
+    """
+
+    network: str
+    store: str
+    identity: str
+    node: str
+    machine: str
+    size: int
+    subnets: tuple[str, ...] = ()
+    blocks: tuple[HeldBlock, ...] = ()
+    claim: Claim | None = None
+    looked: int = 0
+    asked: int = 0
+    place: str = ""
+    host: str = field(default_factory=lambda: os.uname().nodename)
+    boot: str = field(default_factory=durable.boot_id)
+    sticky: str = ""
+
+    @property
+    def giving(self) -> tuple[int, ...]:
+        """The indexes of the blocks that new addresses are from."""
+        return tuple(b.index for b in self.blocks if b.state == HELD and b.node == self.node)
+
+    @property
+    def draining(self) -> tuple[int, ...]:
+        """The indexes of blocks that this node has under a name that it had before: what has an address there keeps it,
+        and nobody gets a new one."""
+        return tuple(b.index for b in self.blocks if b.state == HELD and b.node != self.node)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this host wrote it: a copy of its disk must not give from the same blocks."""
+        return self.host == os.uname().nodename
+
+    def nonce(self) -> str:
+        """A text for a claim, which nobody else makes up; it begins with the place."""
+        return f"{self.place}-{secrets.token_hex(16)}"
+
+    def is_of_this_place(self, claim: str) -> bool:
+        """Whether the claim was made from here, and not from another directory of a node that is this one's name."""
+        return claim.startswith(f"{self.place}-")
+
+    def block(self, index: int) -> HeldBlock | None:
+        """The block with that index; None if it is not this node's."""
+        return next((b for b in self.blocks if b.index == index), None)
+
+    def having(self, *blocks: HeldBlock) -> "Held":
+        """The same with these blocks, in place of those with their indexes."""
+        new = {b.index: b for b in (*self.blocks, *blocks)}
+        return replace(self, blocks=tuple(new[index] for index in sorted(new)))
+
+    def without(self, *indexes: int) -> "Held":
+        """The same without the blocks with these indexes."""
+        return replace(self, blocks=tuple(b for b in self.blocks if b.index not in indexes))
+
+    def as_json(self) -> Json:
+        return {
+            "network": self.network,
+            "store": self.store,
+            "identity": self.identity,
+            "node": self.node,
+            "machine": self.machine,
+            "blockSize": self.size,
+            "subnets": list(self.subnets),
+            "blocks": [b.as_json() for b in self.blocks],
+            "claim": vars(self.claim) if self.claim else None,
+            "looked": self.looked,
+            "asked": self.asked,
+            "place": self.place,
+            "host": self.host,
+            "boot": self.boot,
+            **({"sticky": self.sticky} if self.sticky else {}),
+        }
+
+    @classmethod
+    def of(cls, body: Json) -> "Held":
+        """Raises KeyError, TypeError, ValueError."""
+        claim = body["claim"]
+        return cls(
+            network=str(body["network"]),
+            store=str(body["store"]),
+            identity=str(body["identity"]),
+            node=str(body["node"]),
+            machine=str(body["machine"]),
+            size=int(body["blockSize"]),
+            subnets=tuple(map(str, body["subnets"])),
+            blocks=tuple(map(HeldBlock.of, body["blocks"])),
+            claim=Claim(int(claim["index"]), str(claim["nonce"])) if claim else None,
+            looked=int(body["looked"]),
+            asked=int(body["asked"]),
+            place=str(body["place"]),
+            host=str(body["host"]),
+            boot=str(body["boot"]),
+            sticky=str(body.get("sticky", "")),
+        )
+
+
+def place_of(directory: Path | str) -> str:
+    """A short text for the directory, by its path: the same again after the node was wiped."""
+    return hashlib.sha256(os.path.normpath(directory).encode()).hexdigest()[:8]
+
+
+def read(directory: Path | str) -> Held | None:
+    """What the node has of the network that is kept there; None if it never had a block.
+
+    Raises RecordUnreadable, IoFailure.
+    """
+    text = durable.contents(f"{directory}/{FILE}")
+    return None if text is None else _parsed(text, f"{directory}/{FILE}")
+
+
+# A process that is warm reads the same again and again.
+@lru_cache(64)
+def _parsed(text: bytes, file: str) -> Held:
+    try:
+        return Held.of(durable.parsed(text, file))
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise RecordUnreadable(f"{file} is not what this version writes ({e}); a newer version wrote it") from e
+
+
+def write(directory: Path | str, held: Held) -> None:
+    """Put it on disk; the caller has ``blocks.lock``.  Raises IoFailure; then what was there stands."""
+    durable.write(f"{directory}/{FILE}", held.as_json())
+
+
+def lock(directory: Path | str, timeout: float) -> Lock:
+    """Be alone in asking the store about this network, and in writing the file.
+
+    Raises TryAgain, InvalidConfig, IoFailure.
+    """
+    path = f"{directory}/{LOCK}"
+    return durable.with_directory(path, lambda: Lock(path, timeout))

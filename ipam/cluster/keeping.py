@@ -1,0 +1,113 @@
+"""What a node does about its blocks while nobody waits: one round for one network.
+
+It tells the store that the node lives, answers for its blocks and sees what became of them (looking.py), gives back
+what stays empty, and claims a block before there is no room.
+
+A block is given back in two steps.  Under the lock of the leases it is noted that nothing is given from it any more.
+Then its document is removed, and after that it is forgotten.  Whatever stops this in between, the next round goes on.
+"""
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from cni.protocol.errors import InvalidConfig, PoolExhausted
+from ipam.cluster import BLOCK, held, rules
+from ipam.cluster.blocks import name_of_block
+from ipam.cluster.claiming import Claiming
+from ipam.cluster.counting import counted, pool, short
+from ipam.cluster.giving import Network, may_look
+from ipam.cluster.held import GRACE, RETURNING, Held
+from ipam.cluster.looking import Look, found, is_anothers
+from ipam.cluster.opening import Shared
+from ipam.pool import Cluster, Pool
+from ipam.stores import LOCK_TIMEOUT, Book, Store
+
+
+class Round:
+    """A round for the network of a directory, whose leases the store has.  ``said`` gets what an operator should know,
+    ``suspected`` is how many of its blocks somebody took for a dead node's."""
+
+    def __init__(self, directory: Path, store: Store, shared: Shared) -> None:
+        self._directory, self._store, self._shared = directory, store, shared
+        self.said, self.suspected = list[str](), 0
+
+    def keep(self) -> None:
+        """Do it.  Raises InvalidConfig if the node's blocks are another cluster's; Unreachable, StoreRefused, TryAgain,
+        RecordUnreadable, IoFailure."""
+        self._store.collect(None)  # what is free by now makes blocks empty
+        with held.lock(self._directory, LOCK_TIMEOUT):
+            mine = held.read(self._directory)
+            if mine is None:
+                return
+            seen = self._seen(mine)
+            known = pool(seen, self._store.contents().sets)
+            settled = self._store.look(lambda book: self._settled(seen, known, book))
+            self._claim_ahead(self._given_back(settled), known)
+
+    def _seen(self, mine: Held) -> Held:
+        """What the store says that the node has."""
+        documents = self._shared.documents
+        identity = documents.identity()
+        if mine.identity != identity:
+            raise InvalidConfig(
+                f"{self._directory}/{held.FILE}: these blocks are of cluster {mine.identity}, and the store "
+                f"{mine.store!r} is of cluster {identity}; correct stores.{mine.store} in the node's file, or, if the "
+                "node was moved, delete the network's pods on it and then the file"
+            )
+        documents.keep_alive(self._shared.node, GRACE)
+        look = Look(documents, self._shared.machine(), self.said)
+        mine = replace(look.at(mine), asked=int(time.time()))
+        self.suspected = look.suspected
+        return mine
+
+    def _settled(self, mine: Held, known: Pool, book: Book) -> Held:
+        """With what is to be given back marked, and what is another's forgotten once no pod has an address of it.
+
+        It is on disk before anybody else can choose an address.
+        """
+        now, have = int(time.time()), counted(mine, known, book.count)
+        for block in mine.blocks:
+            if block.index in mine.giving:
+                mine = mine.having(rules.seen_idle(block, have.used[block.index], now))
+            elif block.state != RETURNING and not have.used[block.index]:
+                mine = mine.without(block.index)
+        giving = [block for block in mine.blocks if block.index in mine.giving]
+        back = rules.to_return(giving, have.free, mine.size, now)
+        mine = mine.having(*(replace(block, state=RETURNING) for block in giving if block.index in back))
+        held.write(self._directory, mine)
+        return mine
+
+    def _given_back(self, mine: Held) -> Held:
+        """Without the blocks that were marked, once the store has no document that says they are ours."""
+        for block in [block for block in mine.blocks if block.state == RETURNING]:
+            document = self._shared.documents.read(BLOCK, name_of_block(mine.network, block.index))
+            known = found(document) if document else None
+            if document and known and document.uid == block.uid and not is_anothers(block, known[1]):
+                if not self._shared.documents.remove(document):
+                    continue  # it has changed just now: the next round is soon enough
+                self.said.append(f"block {block.index} of network {mine.network} was empty, and is given back")
+            mine = mine.without(block.index)
+            held.write(self._directory, mine)
+        return mine
+
+    def _claim_ahead(self, mine: Held, known: Pool) -> None:
+        """Claim one block if there is little room; it is fine if none is free.
+
+        A node that has no block has given numbers that names have, and nothing else."""
+        sets = self._store.look(lambda book: short(mine, known, book.count)) if mine.blocks else ()
+        if not sets:
+            return
+        # Of the sets that have little: the others need no block.
+        some = Network(mine.network, str(self._directory), Cluster(mine.store, mine.size), Pool(sets))
+        with suppress(PoolExhausted):
+            Claiming(some, self._shared, mine, self.said).claim_any(
+                PoolExhausted("there is little room", *(s.key for s in sets))
+            )
+
+
+def is_due(mine: Held, store: Store) -> bool:
+    """Whether a round has something to do: the last look is long ago, or there is little room."""
+    known = pool(mine, store.contents().sets)
+    return may_look(mine) or bool(mine.blocks and store.look(lambda book: short(mine, known, book.count)))

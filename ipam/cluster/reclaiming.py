@@ -1,0 +1,72 @@
+"""The blocks of nodes that seem dead: suspected, and found for whoever needs one when the grace is over (rules.py)."""
+
+import secrets
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Final
+
+from cni.protocol.errors import StoreRefused
+from ipam.cluster import Document, Documents, Machine, rules
+from ipam.cluster.blocks import SAID, Block
+from ipam.cluster.held import GRACE
+from ipam.cluster.looking import Found, found
+
+# Nodes that one search asks the store about, where somebody waits for it.
+FEW: Final = 8
+
+
+def search(documents: Documents, us: Machine, listed: Iterable[Document], said: list[str]) -> Iterator[Found]:
+    """The blocks among these documents that may be taken now; on the way, those of nodes that seem dead are suspected.
+
+    The store is asked about FEW nodes.  ``said`` gets what was suspected, and why the store forbids this to us, which
+    is no error: then it is left to others.  Raises Unreachable.
+    """
+    blocks, nodes = sorted(filter(None, map(found, listed)), key=_order), set[str]()
+
+    @cache
+    def asked(node: str) -> tuple[Machine, float]:
+        # With the time of this answer, because later ones do not make it younger.
+        owner = documents.machine(node)
+        return rules.of_our_name(owner) if node == us.name else owner, documents.now()
+
+    try:
+        for document, block in blocks:
+            if not block.node or (block.node == us.name and block.machine == us.uid):
+                continue
+            nodes.add(block.node)
+            if len(nodes) > FEW:
+                return
+            owner, now = asked(block.node)
+            if rules.may_take(block, owner, now):
+                yield document, block
+            else:
+                _suspect(documents, (document, block), owner, said)
+    except StoreRefused as e:
+        said.append(f"blocks of dead nodes cannot be looked for: {e.msg}")
+
+
+def seconds_left(block: Block, now: float) -> float:
+    """How long until the block of a node that is taken for dead may be taken; 0 if the node is not."""
+    return max(1.0, (block.suspect if block.suspect > SAID else now) + GRACE - now) if block.suspect else 0.0
+
+
+def _order(one: Found) -> tuple[bool, int, int]:
+    """First who has been suspected for longest; the others at random, so that all are looked at some time."""
+    suspect = one[1].suspect
+    return not suspect, suspect if suspect > SAID else 0, secrets.randbelow(1 << 30)
+
+
+def _suspect(documents: Documents, one: Found, owner: Machine, said: list[str]) -> None:
+    document, block = one
+    began = block.suspect
+    while body := rules.suspect(block, owner, documents.now()):
+        after = documents.replace(document, body.as_json())
+        if after is None:  # it lives, or another was faster
+            return
+        document, block = after, body
+    if block.suspect and not began:
+        heard = "never" if owner.heard is None else f"{(documents.now() - owner.heard) / 60:.0f} minutes ago"
+        said.append(
+            f"block {block.index} of {block.network} is {block.node}'s, which seems dead (last heard of: {heard}, and "
+            f"its machine is {'another' if owner.uid else 'gone'}); others may have it in {GRACE // 60} minutes"
+        )

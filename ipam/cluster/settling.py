@@ -1,0 +1,121 @@
+"""What this node has of a network: read from its disk, and seen in the store where that has to be known first.
+
+Whoever calls this has ``blocks.lock`` (held.py), or takes it where that is said.
+"""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from cni.protocol.errors import CniError, InvalidConfig, RecordUnreadable, TryAgain
+from cni.state import durable, node
+from ipam.cluster import grids, held
+from ipam.cluster.giving import Network, may_look, must_look
+from ipam.cluster.held import Held
+from ipam.cluster.looking import Look
+from ipam.cluster.opening import Shared, opened
+
+
+def settled(network: Network, shared: Shared, mine: Held | None, log: list[str]) -> Held:
+    """What this node has; the store has said so where the node cannot know, and the configuration agrees with it.
+
+    Raises InvalidConfig if the cluster's blocks are not of this configuration; RecordUnreadable, Unreachable,
+    StoreRefused, TryAgain, IoFailure.
+    """
+    if mine is None or mine.node != shared.node or must_look(mine):
+        return _seen(network, shared, mine, log)
+    return mine if set(network.subnets) <= set(mine.subnets) else _agreed(network, shared, mine)
+
+
+def known(network: Network) -> Held | None:
+    """What this node has; None if it has never had a block.
+
+    A file that is damaged, or of another network, is moved away, so that the next call asks the store which blocks this
+    node has.  Raises RecordUnreadable then; InvalidConfig, IoFailure.
+    """
+    try:
+        mine = held.read(network.directory)
+    except RecordUnreadable as e:
+        raise _set_aside(network, e.msg) from e
+    if mine and mine.network != network.name:
+        raise _set_aside(network, f"{network.directory}/{held.FILE} is of network {mine.network}, not {network.name}")
+    if mine:
+        network.refuse_another(mine)
+    return mine
+
+
+def _set_aside(network: Network, why: str) -> RecordUnreadable:
+    aside = durable.set_aside(Path(network.directory) / held.FILE, Path(network.directory) / "quarantine")
+    return RecordUnreadable(
+        f"{why}; it was moved to {aside}: try again, and the cluster's store says which blocks this node has"
+    )
+
+
+def look_again(network: Network, log: list[str]) -> None:
+    """Look at this node's blocks in the store, as it is time to: whoever takes the node for dead sees that it lives.
+
+    It is fine if that does not work: others may be at it, and the store need not be there.  Raises InvalidConfig if it
+    is another cluster's, or has another grid; then the store is asked before anything is given.
+    """
+    try:
+        lock = held.lock(network.directory, 0)
+    except TryAgain:
+        return
+    try:
+        with lock:
+            wrong = _looked(network, log)
+    except CniError as e:
+        log.append(f"network {network.name}: this node's blocks could not be looked at in the cluster's store: {e.msg}")
+        return
+    if wrong:
+        raise wrong
+
+
+def _looked(network: Network, log: list[str]) -> InvalidConfig | None:
+    """Look if it is time to; why the store cannot be the one that the blocks are from, if so.  Raises CniError."""
+    mine = known(network)
+    if mine is None or must_look(mine) or not may_look(mine):
+        return None
+    # Of this boot from now on: the host was not off for so long that others may have its blocks.
+    mine = replace(mine, asked=int(time.time()), boot=durable.boot_id())
+    held.write(network.directory, mine)
+    shared = opened(network.cluster.store)
+    try:
+        _seen(network, shared, mine, log)
+    except InvalidConfig as e:
+        held.write(network.directory, replace(mine, looked=0, boot=""))
+        return e
+    return None
+
+
+def _seen(network: Network, shared: Shared, mine: Held | None, log: list[str]) -> Held:
+    """What the store says that this node has.  Raises InvalidConfig if the store is another cluster's."""
+    documents = shared.documents
+    machine, identity = shared.machine(), documents.identity()
+    if mine is None:
+        size, place = network.cluster.size, held.place_of(network.directory)
+        about = network.cluster.store, identity, shared.node, machine.uid, size
+        mine = Held(network.name, *about, place=place, sticky=network.cluster.sticky)
+    elif mine.identity != identity:
+        file = f"{network.directory}/{held.FILE}"
+        raise InvalidConfig(
+            f"ipam.cluster.store {network.cluster.store!r}: it is of cluster {identity}, and this node's blocks "
+            f"({file}) are of cluster {mine.identity}; correct stores.{network.cluster.store} in the node's file "
+            f"{node.FILE}, or, if the node was moved, delete the network's pods on it and then {file}"
+        )
+    grids.agree(documents, network.name, network.cluster, network.subnets)
+    mine = replace(Look(documents, machine, log).at(mine), subnets=_union(mine, network), asked=int(time.time()))
+    held.write(network.directory, mine)
+    return mine
+
+
+def _agreed(network: Network, shared: Shared, mine: Held) -> Held:
+    """The same, when the configuration's subnets were found to agree with the cluster's."""
+    grids.agree(shared.documents, network.name, network.cluster, network.subnets)
+    mine = replace(mine, subnets=_union(mine, network))
+    held.write(network.directory, mine)
+    return mine
+
+
+def _union(mine: Held, network: Network) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*mine.subnets, *network.subnets)))

@@ -1,0 +1,129 @@
+"""What the store has of each network, counted and named for people.  Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_network
+
+from cni.protocol.errors import RecordUnreadable
+from cni.protocol.spec import Json
+from ipam.cluster import Document
+from ipam.cluster.blocks import Block, Grid, name_of_grid
+from ipam.ranges import Span, whole
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A network as the store has it.  ``grid`` is None where blocks are left without one, and ``wrong`` says in words
+    which of its documents cannot be read."""
+
+    network: str
+    grid: Grid | None
+    blocks: tuple[Block, ...]
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int | None:
+        """How many blocks its subnets have; None where they are not known."""
+        if self.grid is None:
+            return None
+        return max((blocks_in(subnet, self.grid.size) for subnet in self.grid.subnets), default=0)
+
+    @property
+    def nodes(self) -> dict[str, list[Block]]:
+        """The blocks by the nodes that have them, both in order."""
+        found = dict[str, list[Block]]()
+        for block in sorted(self.blocks, key=lambda one: (one.node, one.index)):
+            found.setdefault(block.node, []).append(block)
+        return found
+
+    @property
+    def suspects(self) -> list[Block]:
+        """The blocks whose node is taken for dead."""
+        return [block for block in self.blocks if block.suspect]
+
+    def as_json(self) -> Json:
+        return {
+            "network": self.network,
+            "blockSize": self.grid and self.grid.size,
+            "subnets": list(self.grid.subnets) if self.grid else [],
+            "count": self.count,
+            "held": len(self.blocks),
+            "suspect": len(self.suspects),
+            "nodes": [{"node": node, "blocks": len(blocks)} for node, blocks in self.nodes.items()],
+            "blocks": [self.described(block) for block in self.blocks],
+            **({"wrong": list(self.wrong)} if self.wrong else {}),
+        }
+
+    def described(self, block: Block) -> Json:
+        """A block as ``--json`` has it: its document, and its addresses."""
+        return {**block.as_json(), "addresses": list(map(str, self.spans([block])))}
+
+    def spans(self, blocks: Iterable[Block]) -> list[Span]:
+        """The addresses of the blocks in every subnet; neighbours are one span."""
+        blocks = list(blocks)
+        return [span for subnet in self._subnets for span in spans_in(subnet, blocks)]
+
+    def shown(self, blocks: Iterable[Block]) -> list[Span]:
+        """The addresses of the blocks in the first subnet that has some: those of the others follow from them."""
+        blocks = list(blocks)
+        each = (list(spans_in(subnet, blocks)) for subnet in self._subnets)
+        return next(filter(None, each), [])
+
+    @property
+    def _subnets(self) -> tuple[str, ...]:
+        return self.grid.subnets if self.grid else ()
+
+
+def surveys(grids: Sequence[Document], blocks: Sequence[Document]) -> list[Survey]:
+    """The networks that these documents are of, by name."""
+    wrong, found, held = dict[str, list[str]](), dict[str, Grid](), dict[str, list[Block]]()
+    for document in grids:
+        try:
+            found[document.name] = Grid.of(document)
+        except RecordUnreadable as e:
+            wrong.setdefault(document.name, []).append(e.msg)
+    for document in blocks:
+        name = document.name.rpartition(".")[0]
+        try:
+            held.setdefault(name, []).append(Block.of(document))
+        except RecordUnreadable as e:
+            wrong.setdefault(name, []).append(e.msg)
+    return sorted(
+        (_survey(name, found.get(name), held.get(name, []), wrong.get(name, [])) for name in {*found, *held, *wrong}),
+        key=lambda one: one.network,
+    )
+
+
+def _survey(name: str, grid: Grid | None, blocks: Sequence[Block], wrong: Sequence[str]) -> Survey:
+    network = grid.network if grid else blocks[0].network if blocks else name
+    return Survey(network, grid, tuple(sorted(blocks, key=lambda one: one.index)), tuple(wrong))
+
+
+def named(surveys: Sequence[Survey], network: str) -> Survey | None:
+    """The one of that network; None if there is none."""
+    return next((one for one in surveys if network in (one.network, name_of_grid(one.network))), None)
+
+
+def blocks_in(subnet: str, size: int) -> int:
+    """How many blocks of that size begin in the subnet."""
+    return -(-ip_network(subnet).num_addresses // size)
+
+
+def spans_in(subnet: str, blocks: Iterable[Block]) -> Iterator[Span]:
+    """The subnet's addresses with the blocks' numbers, in order; neighbours are one span, and what is beyond the
+    subnet's end is left out."""
+    all_of_it = whole(ip_network(subnet))
+    open_one: Span | None = None
+    for block in sorted(blocks, key=lambda one: one.index):
+        first = all_of_it.first + block.first
+        if first > all_of_it.last:
+            break
+        span = Span(all_of_it.version, first, min(all_of_it.first + block.last, all_of_it.last))
+        if open_one and open_one.last + 1 == span.first:
+            open_one = Span(span.version, open_one.first, span.last)
+            continue
+        if open_one:
+            yield open_one
+        open_one = span
+    if open_one:
+        yield open_one

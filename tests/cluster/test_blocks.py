@@ -1,0 +1,184 @@
+"""Rounds of two nodes on real servers: what a node claims, gives back, has forgotten, and keeps from others."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from api_server import NODE1, NODE2, Opener
+from cluster.space import until
+from cluster.two_nodes import Cluster
+from shared_stores import etcds
+
+from cni.kernel import budget
+from cni.protocol.result import Ip
+from cni.protocol.spec import Key
+from ipam.cluster import BLOCK, Documents, Machine, held, reclaiming, rules
+from ipam.cluster.blocks import Block
+from ipam.cluster.etcd import Etcd
+from ipam.cluster.gateway import Gateway, Settings
+from ipam.cluster.held import HELD, Held, HeldBlock
+from ipam.cluster.keeping import Round
+from ipam.cluster.opening import Shared
+from ipam.ranges import Span
+from ipam.stores import Owner, open_in
+
+FIRST = int(ip_address("10.0.0.0"))
+# Four blocks of four numbers.
+RANGES = ((Span(4, FIRST, FIRST + 15),),)
+Opens = Callable[[str], Documents]
+_ever = count()
+T = TypeVar("T")
+
+
+class Node:
+    """A node of the cluster, and its part of a network."""
+
+    def __init__(self, folder: Path, name: str, network: str, documents: Documents) -> None:
+        self.folder, self.name, self.network, self.documents = folder / name / network, name, network, documents
+        self.machine = self.asked(lambda: documents.machine(name))
+        identity = self.asked(documents.identity)
+        place = held.place_of(self.folder)
+        mine = Held(network, "any", identity, name, self.machine.uid, 4, ("10.0.0.0/24",), place=place)
+        held.write(self.folder, mine)
+
+    def asked(self, ask: Callable[[], T]) -> T:
+        budget.begin()
+        return ask()
+
+    @property
+    def mine(self) -> Held:
+        mine = held.read(self.folder)
+        assert mine
+        return mine
+
+    def make(self, index: int) -> str:
+        """A block of this node in the store; its document's uid."""
+        block = Block(self.network, index, 4, self.name, self.machine.uid, self.mine.nonce())
+        made = self.asked(lambda: self.documents.create(BLOCK, block.name, self.network, block.as_json()))
+        assert made
+        return made.uid
+
+    def hold(self, index: int, *numbers: int, idle: float = 0) -> None:
+        """A block that it knows, with leases of these host numbers."""
+        block = HeldBlock(index, self.make(index), self.name, idle=int(idle))
+        held.write(self.folder, self.mine.having(block))
+        for number in numbers:
+            ips = (Ip(ip_interface((FIRST + number, 24)), None),)
+            store = open_in(self.folder.parent, self.network, [])
+            store.reserve(Owner(Key(f"c{number}", "net1")), lambda _, ips=ips: ips, RANGES)
+
+    def round(self) -> Round:
+        one = Round(self.folder, open_in(self.folder.parent, self.network, []), Shared(self.documents, self.name))
+        self.asked(one.keep)
+        return one
+
+    def blocks(self) -> dict[int, Block]:
+        """Those of the network in the store, of all nodes."""
+        listed = self.asked(lambda: self.documents.listed(BLOCK, self.network))
+        return {block.index: block for block in map(Block.of, listed)}
+
+    def search(self) -> list[int]:
+        """The blocks that it may take from dead nodes."""
+        listed = self.asked(lambda: self.documents.listed(BLOCK, self.network))
+        return [block.index for _, block in reclaiming.search(self.documents, self.machine, listed, [])]
+
+
+class Rounds:
+    @pytest.fixture
+    def node1(self, opens: Opens, tmp_path: Path) -> Node:
+        return Node(tmp_path, "node1", f"rounds-{next(_ever)}-{time.time_ns()}", opens("node1"))
+
+    def test_a_block_is_claimed_before_there_is_no_room(self, node1: Node) -> None:
+        node1.hold(0, 0, 1, 2, 3)
+        node1.round()
+        assert len(node1.mine.giving) == 2
+        assert set(node1.blocks()) == set(node1.mine.giving)
+
+    def test_an_empty_block_is_given_back(self, node1: Node) -> None:
+        node1.hold(0, 1)
+        node1.hold(1, idle=time.time() - rules.IDLE - 1)
+        assert "given back" in " ".join(node1.round().said)
+        assert (set(node1.blocks()), node1.mine.giving) == ({0}, (0,))
+
+    def test_a_wiped_node_has_its_block_again(self, node1: Node) -> None:
+        node1.make(2)
+        node1.round()
+        (block,) = node1.mine.blocks
+        assert (block.index, block.state, block.taken) == (2, HELD, True)
+
+    def test_a_block_that_somebody_removed_from_the_store(self, node1: Node) -> None:
+        node1.hold(0, 1)
+        (document,) = node1.asked(lambda: node1.documents.listed(BLOCK, node1.network))
+        assert node1.asked(lambda: node1.documents.remove(document))
+        node1.round()
+        assert node1.blocks()[0].node == "node1"
+
+    def test_a_renamed_node(self, node1: Node) -> None:
+        """It keeps what its pods have, and gives nothing from there."""
+        node1.hold(0, 1)
+        (block,) = node1.mine.blocks
+        held.write(node1.folder, replace(node1.mine.having(replace(block, node="old")), node="old"))
+        node1.round()
+        assert 0 not in node1.mine.giving
+
+
+class TestOnTheApiServer(Rounds):
+    @pytest.fixture
+    def opens(self, opened: Opener) -> Opens:
+        return lambda name: opened({"node1": NODE1, "node2": NODE2}[name])
+
+    def test_a_node_object_deleted_while_pods_run(
+        self, pool: Cluster, node1: Node, opens: Opens, tmp_path: Path
+    ) -> None:
+        """Others take it for dead, and it answers; and then its blocks are of its new Node object."""
+        node2 = Node(tmp_path, "node2", node1.network, opens("node2"))
+        node2.hold(1, 5)
+        pool.delete("node", "node2")
+        try:
+            gone = Machine("node2")
+            until(lambda: node1.asked(lambda: node1.documents.machine("node2")) == gone, "it to be gone", 120, 0.2)
+            assert node1.search() == []
+            assert node1.blocks()[1].suspect > 1
+            assert node2.round().suspected == 1
+            assert node1.blocks()[1].suspect == 0
+            assert node1.search() == []
+            assert node1.blocks()[1].suspect == 0  # it was heard of
+        finally:
+            pool.nodes["node2"].service("kubelet").stop()  # it makes its Node object when it starts
+            pool.restore()
+        node2.round()
+        assert node1.blocks()[1].machine == node1.asked(lambda: node1.documents.machine("node2")).uid
+        assert node2.mine.giving == (1,)
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    with etcds(tmp_path_factory.mktemp("etcd")) as it:
+        yield it.urls
+
+
+class TestOnEtcd(Rounds):
+    @pytest.fixture
+    def opens(self, urls: list[str]) -> Iterator[Opens]:
+        budget.begin()
+        with closing(Gateway(Settings(tuple(urls)))) as gateway:
+            yield lambda _name: Etcd(gateway, "/hpn")
+
+    def test_a_node_that_never_told_is_not_taken_for_dead(self, node1: Node, opens: Opens, tmp_path: Path) -> None:
+        """Nobody tells for a node without hpn node and agent; one that does a round tells from then on."""
+        node2 = Node(tmp_path, "node2", node1.network, opens("node2"))
+        node2.hold(1, 5)
+        assert node1.search() == []
+        assert node1.blocks()[1].suspect == 0
+        node2.round()
+        heard = node1.asked(lambda: node1.documents.machine("node2")).heard
+        assert heard is not None
+        assert abs(heard - node1.documents.now()) < 60
+        assert node1.search() == []
+        assert node1.blocks()[1].suspect == 0

@@ -1,0 +1,213 @@
+"""docs/cluster-addresses.md: its first steps, typed as they stand there, a node that is released, and one that died."""
+
+import json
+import shlex
+import shutil
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_server import apply, await_leases
+from cluster import image, manifests
+from cluster.services import PKI
+from cluster.space import Failed, until
+from cluster.two_nodes import CONTROL, Cluster
+from pages import ROOT, sections
+from shipped import documents
+
+HPN = "/opt/cni/bin/hpn"
+SPEC = {"network": "net", "index": 0, "start": 0, "size": 16, "node": "nobody", "machine": "gone", "claim": "c",
+        "suspect": 0, "taken": False}  # fmt: skip
+JOB = "localhost/hpn:1"
+NODES, ADMIN, ACCOUNT = "/etc/cni/net.d/hpn.kubeconfig", "/run/admin.kubeconfig", "/run/account.kubeconfig"
+
+
+def steps() -> dict[str, str]:
+    """The blocks of the page's first steps, by their kind."""
+    page = ROOT / "docs" / "cluster-addresses.md"
+    (section,) = (one for one in sections(page) if one.title == "First steps")
+    return {block.kind: block.text for block in section.blocks}
+
+
+def ipam(cluster: Cluster, node: str, *words: str, check: bool = True) -> Any:
+    """What hpn ipam says on that node, decoded."""
+    return json.loads(cluster.nodes[node].run(HPN, "ipam", *words, "--json", check=check).stdout)
+
+
+def address(cluster: Cluster, pod: str) -> str:
+    """The pod's IPv4 address on hpn0."""
+    said = cluster.execute(pod, "ip", "-oneline", "-family", "inet", "address", "show", "hpn0")
+    return said.split()[3].partition("/")[0]
+
+
+def put(cluster: Cluster, node: str, file: str, token: str) -> None:
+    """Write a kubeconfig there.  The one that the cluster's kubelets have does not look whom it speaks to."""
+    authority = cluster.control.path(f"{PKI}/apiserver.crt").read_bytes()
+    server = {"server": f"https://{CONTROL}:6443", "certificate-authority-data": b64encode(authority).decode()}
+    document = {
+        "current-context": "it", "contexts": [{"name": "it", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": server}], "users": [{"name": "u", "user": {"token": token}}],
+    }  # fmt: skip
+    write = ["sh", "-c", f"umask 077; cat >{file}"]
+    cluster.nodes[node].run(*write, stdin=json.dumps(document))
+
+
+@pytest.fixture
+def pool(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster, whose nodes have credentials; afterwards it has nothing of a shared pool."""
+    for node in cluster.nodes:
+        put(cluster, node, NODES, f"token-system:node:{node}")
+        put(cluster, node, ADMIN, "token-admin")
+    yield cluster
+    cluster.delete("pods", "a", "b", "c", "--grace-period=1")
+    for name in ("cluster-gc", "cluster"):
+        folder = ROOT / "packaging" / "kubernetes" / name
+        cluster.kubectl("delete", f"--kustomize={folder}", "--ignore-not-found", "--timeout=120s", check=False)
+    for node in cluster.nodes.values():
+        node.run("sh", "-c", f"rm -rf {NODES} {ADMIN} {ACCOUNT} /run/rail0.conflist /var/lib/cni/hpn/ipam/rail0")
+
+
+def forged(cluster: Cluster) -> str:
+    """What the API server says to node1 about a block of node2's; nothing is made."""
+    document = {"apiVersion": "hpn-cni.io/v1", "kind": "HpnBlock", "metadata": {"name": "forged.0"},
+                "spec": SPEC | {"network": "forged", "node": "node2"}}  # fmt: skip
+    words = ("create", "--dry-run=server", "--as=system:node:node1", "--as-group=system:nodes", "--filename=-")
+    try:
+        return cluster.kubectl(*words, stdin=json.dumps(document))
+    except Failed as e:
+        return f"{e}"
+
+
+def typed(cluster: Cluster, folder: Path, line: str) -> str:
+    program, *words = shlex.split(line)
+    assert program == "kubectl"
+    places = {"pods.yaml": folder, "conf/nad-cluster.yaml": ROOT, "packaging/kubernetes/cluster": ROOT}
+    return cluster.kubectl(*(str(places[word] / word) if word in places else word for word in words))
+
+
+def test_first_steps_and_the_end_of_a_node(pool: Cluster, tmp_path: Path) -> None:
+    page = steps()
+    own = f"image: {image.NAME}, imagePullPolicy: Never, "
+    (tmp_path / "pods.yaml").write_text(page["yaml pods.yaml"].replace("image: busybox, ", own))
+    said = [typed(pool, tmp_path, line) for line in page["sh kubectl"].splitlines()]
+    assert "10.57." in said[-2]
+    assert {line.split()[2] for line in said[-1].splitlines()[1:]} == {"node1", "node2"}
+    for line in page["sh node"].splitlines():
+        program, *words = shlex.split(line)
+        assert program == "hpn"
+        assert "rail0" in pool.nodes["node1"].run(HPN, *words).stdout
+    assert address(pool, "a") != address(pool, "b")
+    assert " 0% packet loss" in pool.execute("a", "ping", "-c", "1", "-I", "hpn0", address(pool, "b"))
+
+    # Who has which block, by the API server and by each node.
+    blocks = {one["spec"]["node"]: one["spec"]["index"] for one in pool.get("hpnblocks")["items"]}
+    for node in ("node1", "node2"):
+        (block,) = ipam(pool, node, "blocks")["blocks"]
+        assert (block["index"], block["held"], block["free"] > 0) == (blocks[node], 2, True)
+    (network,) = ipam(pool, "node2", "show", "--cluster")["networks"]
+    assert (network["held"], network["suspect"], network["lost"]) == (2, 0, [])
+
+    until(lambda: "denied request" in forged(pool), "the API server to see the policy", 120, 0.2)
+    await_leases(pool)
+    # A node may not remove another's; an administrator not that of a node that lives, unless that is meant.
+    refused = ipam(pool, "node1", "release-node", "node2", "--force", check=False)
+    assert (refused["blocks"][0]["what"], "node2" in refused["blocks"][0]["why"]) == ("failed", True)
+    words = ("release-node", "node2", "--kubeconfig", ADMIN)
+    assert "was heard of at" in ipam(pool, "node1", *words, check=False)["refused"]
+    assert ipam(pool, "node1", "gc", "--cluster", "--kubeconfig", ADMIN)["blocks"] == []
+    pool.delete("pod", "b", "--grace-period=1")
+    gone = ipam(pool, "node1", *words, "--force")["blocks"]
+    assert [one["what"] for one in gone] == ["removed"]
+    (left,) = pool.get("hpnblocks")["items"]
+    assert left["spec"]["node"] == "node1"
+    (network,) = ipam(pool, "node2", "show", "--cluster", check=False)["networks"]
+    assert network["lost"] == [blocks["node2"]]
+    pool.delete("pod", "a", "--grace-period=1")
+
+
+@pytest.fixture
+def job(pool: Cluster, tmp_path: Path) -> Iterator[Path]:
+    """The CronJob's folder; its image is on the nodes."""
+    folder, archive = tmp_path / "cluster-gc", tmp_path / "image.tar"
+    shutil.copytree(ROOT / "packaging" / "kubernetes" / "cluster-gc", folder)
+    (tmp_path / "dist").mkdir()
+    shutil.copy(pool.nodes["node1"].path(HPN), tmp_path / "dist" / "hpn")
+    image.build(ROOT / "packaging" / "image" / "Dockerfile", tmp_path, JOB, archive)
+    # There are no Services here and no registry, and the pods' network does not lead to the API server.
+    for file, written, ours in (
+        ("gc.yaml", "restartPolicy: Never", "restartPolicy: Never\n          hostNetwork: true"),
+        ("kubeconfig", "https://kubernetes.default.svc", f"https://{CONTROL}:6443"),
+        (
+            "kustomization.yaml",
+            "newName: registry.example.com/hpn\n  newTag: 0.1.0",
+            f"newName: {JOB[:-2]}\n  newTag: '1'",
+        ),
+    ):
+        text = (folder / file).read_text()
+        assert written in text
+        (folder / file).write_text(text.replace(written, ours))
+    for node in pool.nodes.values():
+        pool.load(node, archive)
+    yield folder
+    pool.delete("--namespace=kube-system", "jobs", "--all")
+    for node in pool.nodes.values():
+        pool.unload(node, JOB)
+
+
+def ended(cluster: Cluster) -> bool:
+    """Whether a pod of the Job has ended, as it should or not."""
+    pods = cluster.get("pods", "--namespace=kube-system", "--selector=job-name=now")["items"]
+    return any(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in pods)
+
+
+def test_the_job_that_gives_back_what_dead_nodes_have(pool: Cluster, job: Path) -> None:
+    """It suspects a node that nobody knows, by an account that may do that."""
+    apply(pool)
+    pool.apply({"apiVersion": "hpn-cni.io/v1", "kind": "HpnBlock", "metadata": {"name": "net.0"}, "spec": SPEC})
+    pool.kubectl("apply", f"--kustomize={job}")
+    may = ("auth", "can-i", "list", "hpnblocks", "--as=system:serviceaccount:kube-system:hpn-ipam-gc")
+    until(lambda: pool.kubectl(*may, check=False).strip() == "yes", "the API server to see the role", 120, 0.2)
+    account = pool.kubectl("-n", "kube-system", "create", "token", "hpn-ipam-gc").strip()
+    put(pool, "node1", ACCOUNT, account)
+    pool.kubectl("-n", "kube-system", "create", "job", "now", "--from=cronjob/hpn-ipam-gc")
+    until(lambda: ended(pool), "the Job's pod to end", 120, 0.5)
+    said = pool.kubectl("-n", "kube-system", "logs", "job/now")
+    assert "block net.0 of node nobody: its node is taken for dead from now on" in said
+    (block,) = pool.get("hpnblocks")["items"]
+    assert block["spec"]["suspect"] > 1
+    assert ipam(pool, "node1", "gc", "--cluster", "--kubeconfig", ACCOUNT)["blocks"][0]["what"] == "waiting"
+
+
+def test_pools_of_the_nodes_become_one_while_pods_run(pool: Cluster) -> None:
+    """docs/migration.md: everywhere first, then the configuration; and back."""
+    (config,) = documents(ROOT / "conf" / "nad-cluster.yaml")
+    (plugin,) = config["plugins"]
+    own = {key: value for key, value in plugin["ipam"].items() if key != "cluster"}
+    pool.apply(manifests.network("rail0", plugin | {"ipam": own}))
+    # fd00:57::20 is number 32, and fd00:57::70 number 112.
+    before = {"a": ("node1", "10.57.0.20"), "b": ("node2", "10.57.0.70")}
+    for name, (node, ip) in before.items():
+        asked = [{"name": "rail0", "interface": "hpn0", "ips": [f"{ip}/16", f"fd00:57::{ip[-2:]}/64"]}]
+        pool.apply(manifests.pod(name, node=node, networks=json.dumps(asked)))
+    pool.wait("Ready", "pod/a", "pod/b")
+    apply(pool)
+    for node in pool.nodes.values():
+        node.run("sh", "-c", "cat >/run/rail0.conflist", stdin=json.dumps(config))
+        node.run(HPN, "ipam", "import", "--from", "node", "/run/rail0.conflist")
+    held = {one["spec"]["index"]: one["spec"]["node"] for one in pool.get("hpnblocks")["items"]}
+    assert held == {1: "node1", 2: "node1", 4: "node2", 7: "node2"}
+    pool.apply(manifests.network("rail0", plugin))
+    pool.apply(manifests.pod("c", node="node2", networks="rail0@hpn0"))
+    pool.wait("Ready", "pod/c")
+    for name, (_, ip) in before.items():
+        assert address(pool, name) == ip
+        assert " 0% packet loss" in pool.execute("c", "ping", "-c", "1", "-I", "hpn0", ip)
+    number = int(address(pool, "c").rpartition(".")[2])
+    assert held[number // 16] == "node2"
+    pool.delete("pod", "a", "b", "c", "--grace-period=1")
+    assert all(node.leases() == [] for node in pool.nodes.values())
+    first, *_ = pool.nodes["node1"].run(HPN, "ipam", "export", "--to", "node", "rail0").stdout.splitlines()
+    assert json.loads(first)["subnet"] == "10.57.0.0/16"
+    assert ipam(pool, "node1", "blocks")["blocks"] == []

@@ -1,0 +1,119 @@
+"""Guards of ADD where the nodes of a cluster share the addresses: ipam/cluster, but for who runs rounds."""
+
+from guarded.form import of
+
+GUARDS = [
+    *of(
+        "ipam/cluster/giving.py",
+        "unit/test_cluster_refused.py",
+        ("another-network", "        if mine is None or mine.network != self.name:", "        if mine is None:"),
+        ("another-store", "        if mine.store != self.cluster.store:", "        if False:"),
+        ("another-size", "    if cluster.size != size:", "    if False:"),
+        ("other-numbers", "    if cluster.sticky != sticky:", "    if False:", "unit/test_cluster_sticky.py"),
+        (
+            "off-for-long",
+            "        if must_look(mine):",
+            "        if False:",
+            "unit/test_cluster_seen.py::test_off_for_long",
+        ),
+        ("a-copy", "    return not mine.is_ours or was_off", "    return was_off", "unit/test_cluster_seen.py"),
+        ("never-set", " or mine.looked < _SET)", ")", "unit/test_cluster_seen.py"),
+        ("new-subnets", "        if new:\n            raise AskFirst", "        if False:\n            raise AskFirst"),
+        (
+            "requested-elsewhere",
+            "            if index is not None and index not in blocks:",
+            "            if False:",
+            "unit/test_cluster_add.py::test_requested_address",
+        ),
+        (
+            "unproven",
+            "                if not probed and self.mine and",
+            "                if False and self.mine and",
+            "netns/test_cluster.py::test_another_pod_has_the_address_still",
+        ),
+        (
+            "clock-set-back",
+            "    return not 0 <= time.time() - when < seconds",
+            "    return time.time() - when >= seconds",
+            "unit/test_cluster_seen.py::test_a_clock_that_was_set_back",
+        ),
+    ),
+    *of(
+        "ipam/cluster/claiming.py",
+        "unit/test_cluster_killed.py",
+        (
+            "nonce-first",
+            "        self._note(replace(self.mine, claim=claim))\n        block = Block(",
+            "        block = Block(",
+        ),
+        (
+            "its-own-nonce",
+            " if made and Block.of(made).claim == claim.nonce else None",
+            " if made else None",
+            "unit/test_cluster_killed.py::test_another_takes_the_block_meanwhile",
+        ),
+        ("the-answer-was-lost", "        if not (made or (made := self._found(claim))):", "        if not made:"),
+        (
+            "what-a-lost-answer-made",
+            "                    if claiming.found_some:\n                        continue\n",
+            "",
+            "unit/test_cluster_add.py::test_a_lost_answer_is_found_again",
+        ),
+        (
+            "alone",
+            "    with held.lock(network.directory, LOCK_TIMEOUT):\n        claiming = None",
+            "    if True:\n        claiming = None",
+            "unit/test_cluster_add.py::test_two_without_room_make_one_claim",
+        ),
+        (
+            "only-what-is-needed",
+            "if limits.has(wanted, block.index) and self._take(document, block):",
+            "if self._take(document, block):",
+            "unit/test_cluster_dead.py::test_only_a_block_that_has_what_is_needed",
+        ),
+    ),
+    *of(
+        "ipam/cluster/settling.py",
+        "unit/test_cluster_refused.py",
+        ("another-cluster", "    elif mine.identity != identity:", "    elif False:"),
+        (
+            "before-the-next",
+            '        held.write(network.directory, replace(mine, looked=0, boot=""))\n',
+            "",
+            "unit/test_cluster_refused.py::test_another_clusters_store",
+        ),
+        (
+            "renamed",
+            "    if mine is None or mine.node != shared.node or",
+            "    if mine is None or",
+            "unit/test_cluster_seen.py",
+        ),
+    ),
+    *of(
+        "ipam/cluster/grids.py",
+        "unit/test_cluster_refused.py",
+        (
+            "another-size",
+            "    refuse_another(grid.network, cluster, grid.size",
+            "    (grid.network, cluster, grid.size",
+        ),
+        ("begins-elsewhere", "k.overlaps(subnet) and k.network", "False and k.network"),
+        ("wider", "        elif subnet.prefixlen < same.prefixlen:", "        elif False:"),
+    ),
+    *of(
+        "ipam/cluster/limits.py",
+        "unit/test_cluster_limits.py",
+        ("less-than-a-block", " and (has := count(s.spans)) < size:", " and (has := count(s.spans)) < 0:"),
+        ("two-numbers", "        if low.subnet.overlaps(high.subnet) and", "        if False and"),
+    ),
+    *of(
+        "ipam/cluster/held.py",
+        "unit/test_cluster_held.py",
+        ("states", '        if body["state"] not in _STATES:', "        if False:"),
+        (
+            "gives-what-it-holds",
+            "        return tuple(b.index for b in self.blocks if b.state == HELD and b.node == self.node)",
+            "        return tuple(b.index for b in self.blocks)",
+        ),
+    ),
+]

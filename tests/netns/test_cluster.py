@@ -1,0 +1,131 @@
+"""Addresses of a block whose leases nobody knows: the link is asked before one is given for the first time.
+
+The other host is the far end of the master, as in test_probe.py: a pod of a node that was taken for dead, and lives.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from killing import killed_at
+from netns.test_probe import given, heard_on_the_wire, other_has
+from topology import Host, Pod
+from unit.cluster_nodes import Cluster
+
+from cni.protocol.spec import Request
+from ipam.cluster import BLOCK, held
+from ipam.cluster.blocks import Block
+from ipam.cluster.held import Held
+from ipam.main import run as hpn_ipam
+
+BOTH = [[{"subnet": "10.56.0.0/24"}], [{"subnet": "fd00:56::/64"}]]
+_ARP = b"\x08\x06"
+
+
+def earlier_claim(host: Host) -> str:
+    """What a claim from that directory begins with, and its end."""
+    return f"{held.place_of(host.state / 'ipam' / 'net')}-earlier"
+
+
+@pytest.fixture
+def forgotten(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A store that says that this node has block 2, of which the node knows nothing."""
+    cluster = Cluster(tmp_path, monkeypatch)
+    cluster.node("node1").enter()
+    block = Block("net", 2, 16, "node1", "uid of node1", earlier_claim(host))
+    cluster.store.create(BLOCK, block.name, "net", block.as_json())
+    return cluster
+
+
+def conf(host: Host, **ipam: Any) -> dict[str, Any]:
+    return host.conf(name="net", ipam={"type": "hpn-ipam", "ranges": BOTH, "cluster": {"store": "etcd"}} | ipam)
+
+
+def mine(host: Host) -> Held:
+    found = held.read(host.state / "ipam" / "net")
+    assert found
+    return found
+
+
+def asked_for(frames: list[bytes], address: str) -> bool:
+    wanted = bytes(map(int, address.split(".")))
+    return any(frame[12:14] == _ARP and frame[38:42] == wanted for frame in frames)
+
+
+def test_another_pod_has_the_address_still(host: Host, pod: Pod, forgotten: Cluster) -> None:
+    mac = other_has("10.56.0.32/24")
+    reply = host.call("ADD", pod, conf(host))
+    assert reply.exit_code == 0, reply.stdout
+    assert given(json.loads(reply.stdout)) == ["10.56.0.33/24", "fd00:56::20/64"]
+    assert any(mac in line for line in reply.log)
+    (block,) = mine(host).blocks
+    assert (block.taken, block.tried) == (True, {"10.56.0.33", "fd00:56::20"})
+    assert forgotten.owners() == {2: "node1"}
+
+
+def test_only_the_first_use_is_probed_for(host: Host, pod: Pod, forgotten: Cluster) -> None:
+    one = conf(host, ranges=[[{"subnet": "10.56.0.0/24"}]], cluster={"store": "etcd", "blockSize": 1})
+    block = Block("net", 50, 1, "node1", "uid of node1", earlier_claim(host))
+    forgotten.store.create(BLOCK, block.name, "net", block.as_json())
+    for document in list(forgotten.store.listed(BLOCK, "net")):
+        if document.name == "net.2":
+            assert forgotten.store.remove(document)
+    with heard_on_the_wire() as frames:
+        assert given(host.ok("ADD", pod, one)) == ["10.56.0.50/24"]
+    assert asked_for(frames, "10.56.0.50")
+    host.ok("DEL", pod, one)
+    with heard_on_the_wire() as frames:
+        assert given(host.ok("ADD", pod, one)) == ["10.56.0.50/24"]
+    assert not asked_for([frame for frame in frames if frame[28:32] == bytes(4)], "10.56.0.50"), "no probe"
+    assert forgotten.owners() == {50: "node1"}
+
+
+def test_where_nobody_can_be_asked_it_is_given(host: Host, pod: Pod, forgotten: Cluster) -> None:
+    """Another main plugin, that asks before there is an interface."""
+    environ = {
+        "CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c", "CNI_IFNAME": "net1", "CNI_NETNS": pod.path, "CNI_PATH": "/none",
+    }  # fmt: skip
+    reply = hpn_ipam(Request(environ, json.dumps(conf(host)).encode()))
+    assert reply.exit_code == 0, reply.stdout
+    assert given(json.loads(reply.stdout)) == ["10.56.0.32/24", "fd00:56::20/64"]
+    assert any("net1 is not there yet, so nobody was asked" in line for line in reply.log)
+    (block,) = mine(host).blocks
+    assert block.tried == set()
+
+
+def test_where_the_link_cannot_be_asked_it_is_given(host: Host, pod: Pod, forgotten: Cluster, ipvlan: str) -> None:
+    reply = host.call("ADD", pod, conf(host) | {"kind": ipvlan})
+    assert reply.exit_code == 0, reply.stdout
+    assert any("is an ipvlan" in line and "nobody was asked" in line for line in reply.log)
+
+
+def test_killed_while_it_claims(host: Host, pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ADD of a network, killed at every third step: it asks the store for the grid and for a block."""
+    cluster = Cluster(tmp_path, monkeypatch)
+    cluster.store.file = tmp_path / "store"
+    cluster.node("node1").enter()
+    for step in range(0, 600, 3):
+        name = f"net{step}"
+        shared = conf(host) | {"name": name}
+        was_killed = killed_at(step, host.request("ADD", pod, shared))
+        host.ok("DEL", pod, shared)
+        assert pod.links() == set()
+        assert len(given(host.ok("ADD", pod, shared))) == 2
+        host.ok("DEL", pod, shared)
+        found = held.read(host.state / "ipam" / name)
+        assert found
+        owned = [body["index"] for body in cluster.store.bodies(BLOCK).values() if body["network"] == name]
+        assert [block.index for block in found.blocks if not block.taken] == owned
+        assert len(owned) == 1
+        if not was_killed:
+            assert step > 60
+            return
+    pytest.fail("the ADD has more steps than were tried")
+
+
+def test_without_room_there_an_own_block_is_claimed(host: Host, pod: Pod, forgotten: Cluster) -> None:
+    """A host that answers for all of the block does not keep pods away: it costs a few tries, and another block."""
+    host.ok("ADD", pod, conf(host, ranges=[[{"subnet": "10.56.0.0/24", "exclude": ["10.56.0.32/28"]}]]))
+    assert set(forgotten.owners()) > {2}
+    assert {block.taken for block in mine(host).blocks} == {True, False}
