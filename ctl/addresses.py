@@ -1,18 +1,18 @@
 """hpn ipam: who has which address, and what an operator can do about it."""
 
 import argparse
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from time import gmtime, strftime
 from typing import Final
 
-from cni.protocol.errors import CniError, IoFailure
-from cni.protocol.location import IPAM_DIR
+from cni.protocol.errors import CniError
+from cni.protocol.printable import printable
 from cni.protocol.spec import Json, Key
 from ctl import migrate
-from ctl.command_line import add_data_dir, as_document, parser_for
-from ctl.screen import moment, printable, text
+from ctl.cluster import command as cluster
+from ctl.cluster.own import own_blocks
+from ctl.command_line import add_data_dir, as_document, data_dir, parser_for
+from ctl.screen import moment, text
 from ctl.table import aligned
 from ipam import sandboxes, stores
 from ipam.inventory import STATES, networks, pools, state
@@ -31,9 +31,11 @@ _COLUMNS: Final = ("ADDRESS", "POD", "IFNAME", "STATE", "SINCE", "CONTAINER")
 
 def answer(words: Sequence[str]) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     if options.command != "import":  # which makes it
-        _refuse_unless_there(options.data_dir)
+        data_dir(options)
+    if options.command in ("blocks", "release-node") or getattr(options, "cluster", False):
+        return cluster.answer(options)
     command = {
         "show": _show,
         "lease": _lease,
@@ -46,22 +48,12 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     return command(options)
 
 
-def _refuse_unless_there(data_dir: Path) -> None:
-    """Raises IoFailure for a directory that somebody named and that is not there.  The default is made by an ADD."""
-    try:
-        os.stat(data_dir)
-    except (FileNotFoundError, NotADirectoryError) as e:
-        if f"{data_dir}" != IPAM_DIR:
-            raise IoFailure(f"--data-dir {data_dir}: {e.strerror}; give dataDir or <stateDir>/ipam") from e
-    except OSError:
-        pass  # who reads it says why
-
-
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The options of all commands."""
     common = argparse.ArgumentParser(add_help=False)
     add_data_dir(common)
-    parser = parser_for("ipam", "Look at addresses, free them, move them.", "example: hpn ipam lease default/worker-0")
-    commands = parser.add_subparsers(dest="command", required=True)
+    whole = parser_for("ipam", "Look at addresses, free them, move them.", "example: hpn ipam lease default/worker-0")
+    commands = whole.add_subparsers(dest="command", required=True)
     for name, about, some in (
         ("show", "the pools of every network: used, dead, free, and by whom", "*"),
         ("lease", "all that is known of an attachment, an address, or a pod's", "?"),
@@ -73,16 +65,20 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("what", nargs=some, default="", help=f"{_WHOSE}, or an address")
         else:
             command.add_argument("network", nargs=some, help="default: all")
-        if name in ("show", "lease"):
+        if name in ("show", "lease", "gc"):
             command.add_argument("--json", action="store_true", help="one JSON document")
+        if name == "show":
+            cluster.add_cluster(command, "the pools that the cluster shares, as its store has them")
         if name == "gc":
             command.add_argument("--dry-run", action="store_true", help="only say what would go")
+            cluster.add_cluster(command, "suspect nodes that are dead, and in the end remove their blocks")
+    cluster.add_to(commands, common)
     migrate.add_to(commands, common)
     release = commands.add_parser("release", help="release one attachment's addresses", parents=[common])
     release.add_argument("network")
     release.add_argument("key", metavar="WHAT", help=f"{_WHOSE}, or an address; it must fit one lease only")
     release.add_argument("--force", action="store_true", help="also if it is not provably dead")
-    return parser
+    return whole
 
 
 def _show(options: argparse.Namespace) -> tuple[str, int]:
@@ -131,6 +127,9 @@ def _meant(network: Contents, what: str) -> dict[Key, Listed]:
 
 def _gc(options: argparse.Namespace) -> tuple[str, int]:
     done, failed = release_dead(options.data_dir, options.network, dry_run=options.dry_run)
+    if options.json:
+        body = {"dataDir": str(options.data_dir), "dryRun": options.dry_run, "released": done, "failed": failed}
+        return as_document(body), 1 if failed else 0
     return text([*done, *failed] or ["nothing is provably dead"]), 1 if failed else 0
 
 
@@ -183,6 +182,7 @@ def _described(network: Contents) -> Json:
         "unreadableLines": network.unreadable,
         **({"problem": network.problem} if network.problem else {}),
         "quarantine": network.quarantined,
+        **({"blocks": blocks} if (blocks := own_blocks(Path(network.place))) != [] else {}),
     }
 
 
@@ -207,6 +207,10 @@ def _is_called(lease: Json, what: str) -> bool:
 def _pictured(network: Contents) -> Iterator[str]:
     """A bar for each pool, and a line for each holder."""
     yield f"{network.name}  ({network.place})"
+    blocks = own_blocks(Path(network.place))
+    if blocks != []:
+        which = "which nobody can read" if blocks is None else ", ".join(map(str, blocks))
+        yield f"  nodes share this pool, and this one gives from its own blocks ({which}); see: hpn ipam blocks"
     for pool in pools(network):
         yield f"  {', '.join(pool['ranges']) or 'outside its ranges'}"
         yield f"    {_bar(pool)}"
@@ -239,7 +243,7 @@ def _row(listed: Listed) -> tuple[str, ...]:
     if isinstance(one, Lost):
         return addresses, "-", "-", word, "-", one.kept
     if isinstance(one, Kept):
-        since, until = (strftime("%F %T", gmtime(when)) for when in (one.released, one.until))
+        since, until = map(moment, (one.released, one.until))
         until = "the next boot" if one.boot else until
         whose = one.sticky.rpartition(":")[0] or one.pod or one.mac or "-"
         return addresses, whose, "-", f"{word} until {until}", since, "-"
@@ -253,4 +257,4 @@ def _words(value: object) -> str:
 
 def _dated(name: str, value: object) -> object:
     """The value, as a date if it is a time."""
-    return strftime("%F %T", gmtime(value)) if name in _MOMENTS and isinstance(value, int) and value else value
+    return moment(value) if name in _MOMENTS and isinstance(value, int) and value else value

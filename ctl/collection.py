@@ -7,7 +7,7 @@ from cni import collect
 from cni.protocol.errors import CniError
 from cni.state.record import Record
 from ctl import addresses
-from ctl.command_line import add_data_dir, add_state_dir, parser_for, state_dirs
+from ctl.command_line import add_data_dir, add_state_dir, data_dir, parser_for, state_dirs
 from ctl.screen import moment, text
 from ipam import main as ipam
 
@@ -20,12 +20,12 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     add_state_dir(parser)
     add_data_dir(parser)
     options = parser.parse_args(words)
-    gone, failures = list[str](), list[str]()
-    for state_dir in state_dirs(options):
+    where, leases, gone, failures = state_dirs(options), data_dir(options), list[str](), list[str]()
+    for state_dir in where:
         for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}, dry_run=options.dry_run):
             gone += [] if problem else [_obituary(record, dry_run=options.dry_run)]
             failures += [f"{record.whose} could not be undone: {problem}"] if problem else []
-    released, not_released = release_leases(options.data_dir, state_dirs(options), dry_run=options.dry_run)
+    released, not_released = release_leases(leases, where, dry_run=options.dry_run)
     gone, failures = gone + released, failures + not_released
     lines = [*gone, *failures] or ["nothing is provably dead"]
     return text(lines), 1 if failures else 0

@@ -2,57 +2,141 @@
 
 import argparse
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cni.protocol.errors import InvalidConfig, IoFailure
 from cni.protocol.spec import network_of
 from ctl.screen import text
 from ipam import migrate, sandboxes, stores
 from ipam.inventory import networks
+from ipam.stores import Store
 from ipam.stores.holdings import Kept, Lease, Lost
+
+if TYPE_CHECKING:
+    from ipam.cluster.giving import Network
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
     """Add the two commands with their options."""
-    about = "take over what host-local (a network's directory) or whereabouts (IPPools as JSON or YAML) has given"
+    about = (
+        "take over what host-local (a network's directory), whereabouts (IPPools as JSON or YAML) or nv-ipam (its node "
+        "daemon's store) has given; from node: what this node has given itself, into the pool of a cluster by its "
+        "configuration"
+    )
     command = commands.add_parser("import", help=about, description=about, parents=[common])
-    command.add_argument("--from", dest="source", choices=("host-local", "whereabouts"), required=True)
-    command.add_argument("path", type=Path)
+    sources = ("host-local", "node", "nv-ipam", "whereabouts")
+    command.add_argument("--from", dest="source", choices=sources, required=True)
+    command.add_argument("path", type=Path, nargs="?", help="of whereabouts also: what --kubeconfig says")
+    whom = "whereabouts: ask the API server for the IPPools, as this says"
+    command.add_argument("--kubeconfig", type=Path, metavar="FILE", help=whom)
+    into = "the network's configuration with ipam.cluster: claim the blocks that the addresses are in too"
+    command.add_argument("--cluster", type=Path, dest="into", metavar="CONFIGURATION", help=into)
     command.add_argument("--network", help="default: of host-local the directory's name")
     command.add_argument("--pods", type=Path, help="whereabouts: a file of this node's pods, namespace/name a line")
+    pool = "nv-ipam, whereabouts: a pool of the network; default: all"
+    command.add_argument("--pool", action="append", default=[], help=pool)
     command.add_argument("--ifname", default="", help="of entries that do not name their interface")
     command.add_argument("--dry-run", action="store_true", help="only say what would be taken over")
-    about = "write a network's leases as host-local's files"
+    about = "write a network's leases as host-local's files; to node: leave the pool that a cluster shares"
     command = commands.add_parser("export", help=about, description=about, parents=[common])
-    command.add_argument("--to", choices=("host-local",), required=True)
+    command.add_argument("--to", choices=("host-local", "node"), required=True)
     command.add_argument("network")
-    command.add_argument("path", type=Path, help="the network's directory, as /var/lib/cni/networks/NETWORK")
+    what = "of host-local: the network's directory, as /var/lib/cni/networks/NETWORK"
+    command.add_argument("path", type=Path, nargs="?", help=what)
     command.add_argument("--dry-run", action="store_true", help="only say what would be written")
 
 
 def import_leases(options: argparse.Namespace) -> tuple[str, int]:
-    """hpn ipam import.  Raises IoFailure, InvalidConfig, TryAgain, RecordUnreadable."""
+    """hpn ipam import.  Raises IoFailure, InvalidConfig, TryAgain, RecordUnreadable, StoreRefused, Unreachable."""
+    _refuse_unless_one(options)
+    conf = options.path if options.source == "node" else options.into
+    into = _into(conf, options.data_dir) if conf else None
     default = options.path.resolve().name if options.source == "host-local" else ""
-    name = network_of({"name": options.network or default})
+    name = network_of({"name": options.network or (into.name if into else default)})
     store = stores.open_in(options.data_dir, name, log := list[str](), sandboxes.gone)
-    if options.source == "host-local":
-        with migrate.lock_host_local(options.path):
-            leases = migrate.from_host_local(options.path, options.ifname)
-            collisions = store.adopt(leases, dry_run=options.dry_run)
-    else:
-        document = _decoded(options.path)
-        leases = migrate.from_whereabouts(document, options.path, _pods(options.pods), options.ifname)
+    with _source(options) as (leases, others):
+        if into:
+            return _enter(into, store, leases, others, log, dry_run=options.dry_run)
         collisions = store.adopt(leases, dry_run=options.dry_run)
     if collisions:
         return text([*collisions, f"{name}: nothing was imported"]), 1
-    verb = "would import" if options.dry_run else "imported"
+    return text([*log, *_said(name, leases, dry_run=options.dry_run)]), 0
+
+
+def _enter(
+    into: "Network", store: Store, leases: Sequence[Lease], others: Sequence[Lease], log: list[str], *, dry_run: bool
+) -> tuple[str, int]:
+    from ctl.cluster import moving  # noqa: PLC0415
+
+    moved = moving.enter(into, store, leases, others, log, dry_run=dry_run)
+    if moved.conflicts:
+        return text([*moved.conflicts, f"{into.name}: nothing was imported"]), 1
+    blocks = moving.blocks_in_words(into, moved, dry_run=dry_run)
+    return text([*log, *blocks, *_said(into.name, leases, dry_run=dry_run)]), 0
+
+
+def _said(name: str, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
+    verb = "would import" if dry_run else "imported"
     lines = [f"{verb} {', '.join(map(str, one.ips))} of {one.owner.key} {one.owner.pod}".rstrip() for one in leases]
-    return text([*log, *lines, f"{name}: {verb} {len(leases)} leases"]), 0
+    return [*lines, f"{name}: {verb} {len(leases)} leases"]
+
+
+def _into(file: Path, data_dir: Path) -> "Network":
+    from ctl.cluster import moving  # noqa: PLC0415
+
+    return moving.network(_decoded(file, "give a network's configuration with ipam.cluster"), file, data_dir)
+
+
+@contextmanager
+def _source(options: argparse.Namespace) -> Iterator[tuple[list[Lease], list[Lease]]]:
+    """What is to be imported, and what other nodes have of the same pool."""
+    match options.source:
+        case "host-local":
+            with migrate.lock_host_local(options.path):
+                yield migrate.from_host_local(options.path, options.ifname), []
+        case "node":
+            yield [], []
+        case "nv-ipam":
+            document = _decoded(options.path, f"give {migrate.NV_IPAM}")
+            yield migrate.from_nv_ipam(document, options.path, options.pool), []
+        case _:
+            yield _of_whereabouts(options)
+
+
+def _refuse_unless_one(options: argparse.Namespace) -> None:
+    """Raise InvalidConfig if it is not said from where, or twice."""
+    if options.kubeconfig and options.source != "whereabouts":
+        raise InvalidConfig(f"--kubeconfig is of no use for --from {options.source}; leave it out, and give a path")
+    if bool(options.path) == bool(options.kubeconfig):
+        what = "a path or --kubeconfig, one of them" if options.source == "whereabouts" else "a path"
+        raise InvalidConfig(f"import --from {options.source}: give {what}")
+
+
+def _of_whereabouts(options: argparse.Namespace) -> tuple[list[Lease], list[Lease]]:
+    file, pods = options.kubeconfig or options.path, _pods(options.pods)
+    if options.kubeconfig:
+        document = migrate.whereabouts_pools(file)
+    else:
+        document = _decoded(file, f"make it with: {migrate.DUMP}")
+    own = migrate.from_whereabouts(document, file, pods, options.ifname, options.pool)
+    if not options.into:
+        return own, []
+    mine = {one.owner.key for one in own}
+    everybodys = migrate.from_whereabouts(document, file, None, options.ifname, options.pool)
+    return own, [one for one in everybodys if one.owner.key not in mine]
 
 
 def export_leases(options: argparse.Namespace) -> tuple[str, int]:
-    """hpn ipam export.  Raises IoFailure."""
+    """hpn ipam export.  Raises IoFailure; InvalidConfig without a path, and RecordUnreadable, TryAgain to node."""
+    if options.to == "node":
+        from ctl.cluster import moving  # noqa: PLC0415
+
+        return text(moving.leave(options.data_dir, options.network, dry_run=options.dry_run)), 0
+    if options.path is None:
+        raise InvalidConfig("export --to host-local: a path is missing; give the network's directory of host-local's")
     (network,) = networks(options.data_dir, sandboxes.gone, [options.network])
     holdings = [one.holding for one in network.listed]
     if lost := [one for one in holdings if isinstance(one, Lost)]:
@@ -69,8 +153,8 @@ def export_leases(options: argparse.Namespace) -> tuple[str, int]:
     return text([f"{network.name}: {verb} {len(leases)} leases{note}"]), 0
 
 
-def _decoded(file: Path) -> Any:
-    """A dump of kubectl's, as JSON or YAML.  Raises IoFailure, InvalidConfig."""
+def _decoded(file: Path, remedy: str) -> Any:
+    """A document in JSON or YAML.  Raises IoFailure, InvalidConfig."""
     try:
         data = file.read_bytes()
     except OSError as e:
@@ -79,13 +163,13 @@ def _decoded(file: Path) -> Any:
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as e:
-            raise InvalidConfig(f"{file} is not JSON ({e}); make it with: {migrate.DUMP}") from e
+            raise InvalidConfig(f"{file} is not JSON ({e}); {remedy}") from e
     from node.config.document import parse  # noqa: PLC0415  # with a library that nothing else here needs
 
     try:
         return parse(data, is_yaml=True).value
     except InvalidConfig as e:
-        raise InvalidConfig(f"{file} is neither JSON nor YAML ({e.msg}); make it with: {migrate.DUMP}") from e
+        raise InvalidConfig(f"{file} is neither JSON nor YAML ({e.msg}); {remedy}") from e
 
 
 def _pods(file: Path | None) -> frozenset[str] | None:

@@ -1,17 +1,18 @@
 """Other IPAMs' state as leases, and leases as host-local's state.  Decides nothing; writes host-local's files only."""
 
+import json
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
 from pathlib import Path
 from typing import Any
 
 from cni.protocol import spec
 from cni.protocol.errors import BadEnvironment, InvalidConfig, IoFailure
 from cni.protocol.result import Address
-from cni.protocol.spec import Key
+from cni.protocol.spec import Json, Key
 from cni.state import durable
 from cni.state.locks import take
 from ipam.stores import LOCK_TIMEOUT, Owner
@@ -20,6 +21,8 @@ from ipam.stores.holdings import Lease
 # host-local: plugins/ipam/host-local/backend/disk/backend.go
 _LAST = "last_reserved_ip."
 _LINE = "\r\n"
+NV_IPAM = "/var/lib/cni/nv-ipam/store"
+_IPPOOLS = "/apis/whereabouts.cni.cncf.io/v1alpha1/ippools"
 DUMP = "kubectl get ippools.whereabouts.cni.cncf.io -A -o json"
 
 Given = dict[Key, tuple[str, list[IPv4Interface | IPv6Interface]]]
@@ -57,8 +60,26 @@ def from_host_local(directory: Path, ifname: str = "") -> list[Lease]:
     return _leases(given, wrong)
 
 
-def from_whereabouts(document: Any, file: Path, pods: frozenset[str] | None, ifname: str = "") -> list[Lease]:
-    """IPPools as ``kubectl get ippools -A -o json`` shows them; of these pods, where they are given.
+def whereabouts_pools(kubeconfig: Path) -> Json:
+    """The IPPools of all namespaces in the cluster that the kubeconfig names, as kubectl's dump of them has them.
+
+    Raises InvalidConfig, StoreRefused, Unreachable.
+    """
+    from ipam.cluster import credentials, http, lists  # noqa: PLC0415  # they load TLS, and few ask
+
+    whom = credentials.read(f"{kubeconfig.absolute()}")
+    server = http.Http([whom.server], whom.tls, whom.headers, is_patient=True)
+    try:
+        return {"items": list(lists.objects(server, _IPPOOLS, "the cluster has no IPPools of whereabouts'"))}
+    finally:
+        server.close()
+
+
+def from_whereabouts(
+    document: Any, file: Path, pods: frozenset[str] | None, ifname: str = "", wanted: Sequence[str] = ()
+) -> list[Lease]:
+    """IPPools as ``kubectl get ippools -A -o json`` shows them: the pools of these names, or all; of these pods, where
+    they are given.
 
     A key of ``allocations`` counts from the address that ``range`` names (whereabouts: ippool_types.go, and
     toIPReservationList in pkg/storage/kubernetes/ipam.go).  Its versions of before June 2024 do not record the
@@ -68,6 +89,10 @@ def from_whereabouts(document: Any, file: Path, pods: frozenset[str] | None, ifn
     """
     try:
         pools = document.get("items", [document])
+        if wanted:
+            named = [(pool["metadata"]["name"], pool) for pool in pools]
+            _refuse_missing(file, wanted, [name for name, _ in named])
+            pools = [pool for name, pool in named if name in wanted]
         entries = [(ip_interface(pool["spec"]["range"]), pool["spec"].get("allocations") or {}) for pool in pools]
         given, wrong = Given(), list[str]()
         for subnet, allocations in entries:
@@ -81,6 +106,33 @@ def from_whereabouts(document: Any, file: Path, pods: frozenset[str] | None, ifn
                 given.setdefault(key, (pod, []))[1].append(address)
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         raise InvalidConfig(f"{file} is no dump of IPPools ({type(e).__name__}: {e}); make it with: {DUMP}") from e
+    return _leases(given, wrong)
+
+
+def from_nv_ipam(document: Any, file: Path, wanted: Sequence[str]) -> list[Lease]:
+    """The store of nv-ipam's node daemon, by default /var/lib/cni/nv-ipam/store: the entries of these pools, or of all.
+
+    An entry has the address; its subnet is in the pool's configuration, which was kept with the entry as JSON in a
+    string (nvidia-k8s-ipam: pkg/ipam-node/types/types.go, pkg/pool/manager.go).
+
+    Raises InvalidConfig, which names the ``file`` that the document is from.
+    """
+    try:
+        pools = document["pools"]
+        _refuse_missing(file, wanted, list(pools))
+        given, wrong = Given(), list[str]()
+        for entry in (one for name in wanted or pools for one in (pools[name].get("entries") or {}).values()):
+            about = entry["metadata"]
+            subnet = ip_network(json.loads(about["pool_config_snapshot"])["subnet"])
+            address = ip_interface(f"{entry['ip_address']}/{subnet.prefixlen}")
+            pod = "/".join(filter(None, (about.get("pod_namespace"), about.get("pod_name"))))
+            key = Key(str(entry["container_id"]), str(entry["interface_name"]))
+            if why := _bad(key):
+                wrong.append(f"{address.ip} of {pod}: {why}")
+            given.setdefault(key, (pod, []))[1].append(address)
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
+        why = f"{type(e).__name__}: {e}"
+        raise InvalidConfig(f"{file} is no store of nv-ipam's node daemon ({why}); give {NV_IPAM}") from e
     return _leases(given, wrong)
 
 
@@ -110,6 +162,11 @@ def to_host_local(directory: Path, leases: Sequence[Lease], last: Sequence[Addre
                     path.unlink()
             raise IoFailure(f"writing {e.filename or directory}: {e.strerror}; nothing was exported") from e
     return []
+
+
+def _refuse_missing(file: Path, wanted: Sequence[str], there: Sequence[str]) -> None:
+    if missing := sorted(set(wanted) - set(there)):
+        raise InvalidConfig(f"{file} has no pool {', '.join(missing)}; there is {', '.join(there) or 'none'}")
 
 
 def _addresses(directory: Path) -> Iterator[Path]:

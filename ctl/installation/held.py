@@ -4,9 +4,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from cni import attachments
+from cni.protocol.errors import RecordUnreadable
 from cni.protocol.spec import Key
 from ctl.installation import state
 from ipam import sandboxes
+from ipam.cluster import held as blocks
 from ipam.inventory import networks
 from ipam.inventory import state as state_of
 from ipam.stores.contents import Contents, Listed
@@ -28,6 +30,26 @@ def holders(root: Path) -> list[str]:
             lines += [_of_lease(network.name, one) for one in network.listed if _is_held(one, living)]
             lines += _unread(network)
     return lines
+
+
+def claimed(root: Path) -> list[str]:
+    """A line for each network of which the cluster's store says that this node has blocks.  Raises IoFailure."""
+    return [line for data_dir in state.data_dirs(root) for line in _claimed(data_dir)]
+
+
+def _claimed(data_dir: Path) -> Iterator[str]:
+    for file in sorted(data_dir.glob(f"*/{blocks.FILE}")):
+        try:
+            mine = blocks.read(file.parent)
+        except RecordUnreadable:
+            yield f"{file} cannot be read; see on another node what this one has: hpn ipam show --cluster"
+            continue
+        if mine and mine.blocks:
+            yield (
+                f"the cluster's store says still that node {mine.node} has {len(mine.blocks)} blocks of "
+                f"{mine.network}; to have them free at once, on another node: "
+                f"hpn ipam release-node {mine.node} {mine.network} --force"
+            )
 
 
 def _unread(network: Contents) -> Iterator[str]:

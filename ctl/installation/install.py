@@ -1,14 +1,19 @@
 """hpn install: this program's file, its names and its units, put where they belong."""
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
+from cni.kernel import elf
 from cni.protocol.errors import IoFailure
+from ctl.command_line import parser_for
 from ctl.installation import found, places, plan, put, state, systemd
 from ctl.installation.places import Content
 from ctl.installation.plan import Put, Remove, Step, Tell
+from ctl.screen import text
 from node.config import DEFAULTS, Refused, read
+
+NO_FILES: Final[Mapping[str, Content]] = {}
 
 
 def answer(words: Sequence[str], program: str, version: str) -> tuple[str, int]:
@@ -16,33 +21,62 @@ def answer(words: Sequence[str], program: str, version: str) -> tuple[str, int]:
 
     Raises CniError, and SystemExit for wrong options.
     """
-    parser = argparse.ArgumentParser(prog="hpn install", description="Install this program, or another version of it.")
+    about = "Install this program, or another version of it."
+    parser = parser_for("install", about, "example: hpn install --dry-run", fails="it is refused, or fails")
     parser.add_argument("--root", type=Path, default=Path("/"), help="install below this directory; default /")
     parser.add_argument("--no-units", action="store_true", help="without the systemd units")
+    parser.add_argument(
+        "--api-server",
+        metavar="HOST:PORT",
+        help=f"write /{places.KUBECONFIG}, by which blocks of addresses are claimed",
+    )
+    parser.add_argument(
+        "--credential", metavar="DIRECTORY", help="where that has its token and its ca.crt, on the node"
+    )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
-    parser.add_argument("--check", action="store_true", help="only say whether it understands the state on this node")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="only say whether it understands the state on this node, and could claim addresses; 1 if not",
+    )
     options = parser.parse_args(words)
     if options.check:
-        refuse_unknown(options.root)
-        return "this version understands the state on this node\n", 0
+        return checked(options.root, is_this_node=options.root.samefile("/"))
     if not program:
         raise IoFailure("this hpn runs from its sources; build it and install that: make binary; dist/hpn install")
+    if bool(options.api_server) != bool(options.credential):
+        parser.error("--api-server and --credential go together")
+    files: dict[str, Content] = {}
+    if options.api_server:
+        files[places.KUBECONFIG] = places.kubeconfig(options.api_server, options.credential)
     units = {} if options.no_units else places.units(places.carried_units())
-    lines = install(options.root, Path(program), units, version, dry_run=options.dry_run)
+    lines = install(options.root, Path(program), units, version, files=files, dry_run=options.dry_run)
     return "".join(f"{line}\n" for line in lines), 0
 
 
-def install(root: Path, program: Path, units: Mapping[str, str], version: str, *, dry_run: bool = False) -> list[str]:
-    """Install the program and the units below the root; what was done, a line for each step.  Raises CniError."""
+def install(
+    root: Path,
+    program: Path,
+    units: Mapping[str, str],
+    version: str,
+    *,
+    files: Mapping[str, Content] = NO_FILES,
+    dry_run: bool = False,
+) -> list[str]:
+    """Install the program, the units and further files below the root; what was done, a line for each step.
+
+    Raises CniError.
+    """
     try:
         refuse_package(root, "install")
+        refuse_foreign(root, program)
         refuse_unreadable(root)
-        steps = _steps(root, program, units)
+        steps = _steps(root, program, units, files)
         if units and (_is_enabled(root, places.NODE) or _is_put(steps, places.wish(places.NODE))):
             refuse_configuration(root)
         if not dry_run and (steps or found.look(f"{root}", places.LOCK).kind != "nothing"):
             with put.alone(f"{root}"):
-                steps = _steps(root, program, units)
+                steps = _steps(root, program, units, files)
                 for step in steps:
                     do(root, step, program)
         told = _tellings(root, steps, units, version)
@@ -54,6 +88,19 @@ def install(root: Path, program: Path, units: Mapping[str, str], version: str, *
     would = "would " if dry_run else ""
     lines = [f"{would}{step}" for step in (*steps, *told)] or ["it is already installed"]
     return [*lines, *_hints(root, units)]
+
+
+def checked(root: Path, *, is_this_node: bool) -> tuple[str, int]:
+    """In words, whether this version would do on the node, and the exit status.  A store that nodes share is asked only
+    by the node itself.  Raises IoFailure as ``refuse_unknown``."""
+    refuse_unknown(root)
+    lines = ["this version understands the state on this node"]
+    if not is_this_node:
+        return text(lines), 0
+    from ctl.installation import shared  # noqa: PLC0415  # what it imports no install needs
+
+    refusals = shared.refusals(root)
+    return text([*lines, *refusals]), 1 if refusals else 0
 
 
 def refuse_unknown(root: Path) -> None:
@@ -74,6 +121,17 @@ def refuse_package(root: Path, command: str) -> None:
             f"the Debian package hpn-cni has put /{places.HPN} there; use apt to {command} a version, or remove the "
             "package first: apt remove hpn-cni"
         )
+
+
+def refuse_foreign(root: Path, program: Path) -> None:
+    """Raise IoFailure if the root is that of another machine, such as an image's.  Raises OSError."""
+    ours = elf.machine(f"{program}")
+    for path in places.PROGRAMS:
+        if ours and (theirs := found.look(f"{root}", path).machine) not in ("", ours):
+            raise IoFailure(
+                f"this hpn is built for {ours}, and {root / path} for {theirs}; nothing was replaced.  Install the hpn "
+                f"that is built for {theirs}: of its Debian package or image, or of make binary (docs/packaging.md)"
+            )
 
 
 def refuse_unreadable(root: Path) -> None:
@@ -113,9 +171,10 @@ def failure(command: str, e: OSError) -> IoFailure:
     return IoFailure(f"{where}{e.strerror}; see that it is writable and has room, and run hpn {command} as root again")
 
 
-def _steps(root: Path, program: Path, units: Mapping[str, str]) -> list[Step]:
+def _steps(root: Path, program: Path, units: Mapping[str, str], files: Mapping[str, Content]) -> list[Step]:
     units_there = {f"{places.UNITS}/{name}": found.look(f"{root}", f"{places.UNITS}/{name}") for name in units}
     wanted = plan.wanted(units, units_there, has_node_file=_node_file(root) is not None)
+    wanted |= files
     return plan.install(units_there | _found(root, program, wanted), wanted)
 
 

@@ -1,11 +1,12 @@
 """What hpn install puts where.  All paths are below the root, without a slash in front."""
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cni.protocol.errors import IoFailure
+from cni.protocol.errors import InvalidConfig, IoFailure
 
 # Most runtimes look for plugins here.
 PLUGINS: Final = "opt/cni/bin"
@@ -22,6 +23,10 @@ NODE: Final = "hpn-node.service"
 # A text that the launcher of every version has in its data (packaging/launcher/place.c).
 SIGN: Final = b"HPN_PROGRAM_DIR="
 SIGN_WITHIN: Final = 1 << 18
+# Programs that show which machine a root is for: of the node, or of what a DaemonSet's pod has of it.
+PROGRAMS: Final = ("usr/bin/env", "bin/busybox", "usr/bin/bash", f"{PLUGINS}/loopback")
+# How the program asks the API server for blocks of addresses, where kubelet's own way does not do.
+KUBECONFIG: Final = "etc/cni/net.d/hpn.kubeconfig"
 # What the program writes while it runs: state, hpn node's lock beside kubelet's sockets, and its option of ib_core.
 STATE: Final = (
     *("run/hpn", "var/lib/cni/hpn", "var/log/hpn", "var/lib/kubelet/plugins_registry/.hpn-node.lock"),
@@ -38,6 +43,8 @@ WANTED_BY: Final = {AGENT_SOCKET: "sockets.target", NODE: "multi-user.target"}
 
 # systemd passes over this line; it tells a unit of ours from one that somebody wrote.
 _MARK: Final = "# hpn install wrote this file and replaces it.  To change it: systemctl edit {name}\n"
+# kubectl passes over this one.
+_KUBECONFIG_MARK: Final = "# hpn install wrote this file and replaces it.\n"
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,29 @@ def units(folder: Path) -> dict[str, str]:
         raise IoFailure(f"reading the units in {folder}: {e.strerror}; install hpn again") from e
 
 
+def kubeconfig(server: str, folder: str) -> Text:
+    """A kubeconfig for the API server at HOST:PORT, with the ``token`` and the ``ca.crt`` in a folder of the node.
+
+    Both are read when they are needed.  Raises InvalidConfig.
+    """
+    host, colon, port = server.rpartition(":")
+    host = host.strip("[]")
+    if not (host and colon and port.isdigit()):
+        raise InvalidConfig(f"--api-server {server!r} is not HOST:PORT; write both")
+    if not folder.startswith("/"):
+        raise InvalidConfig(f"--credential {folder!r} is not an absolute path; write it as the node has it")
+    url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "hpn",
+        "contexts": [{"name": "hpn", "context": {"cluster": "hpn", "user": "hpn"}}],
+        "clusters": [{"name": "hpn", "cluster": {"server": url, "certificate-authority": f"{folder}/ca.crt"}}],
+        "users": [{"name": "hpn", "user": {"tokenFile": f"{folder}/token"}}],
+    }
+    return Text(_KUBECONFIG_MARK + json.dumps(document, indent=2) + "\n")
+
+
 def carried_units() -> Path:
     """Where the frozen program has its units; the source tree's, where it runs from its sources."""
     carried = Path(sys.path[0], "systemd")
@@ -84,8 +114,9 @@ def carried_units() -> Path:
 
 
 def is_marked(name: str, text: str) -> bool:
-    """Whether hpn install wrote this unit, of whatever version."""
-    return text.startswith(_MARK.format(name=name))
+    """Whether hpn install wrote this unit or kubeconfig, of whatever version."""
+    is_kubeconfig = KUBECONFIG.endswith(f"/{name}")
+    return text.startswith(_KUBECONFIG_MARK if is_kubeconfig else _MARK.format(name=name))
 
 
 def unmarked(text: str) -> str:

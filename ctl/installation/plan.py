@@ -154,9 +154,13 @@ def _instead(path: str, content: Content, found: Found) -> str:
             name = path.rpartition("/")[2]
             if places.is_marked(name, found.text) or found.text == places.unmarked(content.text):
                 return "instead of another version's"
+            remedy = (
+                "move it away, or leave out --api-server and --credential"
+                if path == places.KUBECONFIG
+                else f"move it away, and put what is different in it into a drop-in: systemctl edit {name}"
+            )
             raise InvalidConfig(
-                f"/{path} was not written by hpn install, and is not this version's unit; move it away, and put "
-                f"what is different in it into a drop-in: systemctl edit {name}"
+                f"/{path} was not written by hpn install, and is not what this version writes; {remedy}"
             )
         case kind:
             what = f"a {kind}" if kind != "something else" else "no file"
@@ -167,7 +171,8 @@ def uninstall(there: Mapping[str, Found], units: Mapping[str, str]) -> tuple[lis
     """What hpn install has put there, of whatever version, and the paths of its names that have something else."""
     ours, others = list[Remove](), list[str]()
     wishes = map(places.wish, places.WANTED_BY)
-    paths = [*(f"{places.UNITS}/{unit}" for unit in units), *wishes, places.COMMAND, places.IPAM, places.HPN]
+    units_there = (f"{places.UNITS}/{unit}" for unit in units)
+    paths = [*units_there, *wishes, places.KUBECONFIG, places.COMMAND, places.IPAM, places.HPN]
     for path in paths:
         found = there.get(path, NOTHING)
         if _is_ours(path, found, units):
@@ -184,6 +189,8 @@ def _is_ours(path: str, found: Found, units: Mapping[str, str]) -> bool:
         return found.is_hpn or _leads_to_hpn(path, found)
     if path == places.COMMAND:
         return _leads_to_hpn(path, found)
+    if path == places.KUBECONFIG:
+        return places.is_marked(name, found.text)
     if folder == places.UNITS:
         return places.is_marked(name, found.text) or found.text == places.unmarked(units[name])
     return found.kind == "link"

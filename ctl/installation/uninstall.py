@@ -1,11 +1,11 @@
 """hpn uninstall: remove what hpn install has put on the node, and hpn's state, once no pod needs them."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from cni.protocol.errors import NotAvailable
+from ctl.command_line import parser_for
 from ctl.installation import found, held, places, plan, put, state, systemd
 from ctl.installation.install import do, failure, refuse_package
 from ctl.installation.plan import Remove, Step, Tell
@@ -19,7 +19,8 @@ NOBODY: Final = "no pod has an interface or an address of hpn"
 def answer(words: Sequence[str]) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
     about = "Remove what hpn install has put, and hpn's state.  Configurations stay."
-    parser = argparse.ArgumentParser(prog="hpn uninstall", description=about)
+    fails = "pods have interfaces or addresses of hpn, or it fails"
+    parser = parser_for("uninstall", about, "example: hpn uninstall --check", fails=fails)
     parser.add_argument("--root", type=Path, default=Path("/"), help="uninstall below this directory; default /")
     parser.add_argument("--force", action="store_true", help="also while pods have interfaces; the state then stays")
     parser.add_argument("--check", action="store_true", help="only say who has interfaces or addresses; 1 if anybody")
@@ -55,7 +56,7 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
             for step in steps:
                 do(root, step, Path())
             # A pod that was attached in the meantime keeps the state: hpn detaches it when it is installed again.
-            kept = held.holders(root)
+            kept, claimed = held.holders(root), held.claimed(root)
             gone = [] if kept else [Remove(path) for path in places.STATE if _is_there(root, path)]
             for step in gone:
                 do(root, step, Path())
@@ -65,7 +66,7 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
     left = [*others, *(path for path in (*places.STATE, *places.CONFIGURATION) if _is_there(root, path))]
     lines += [f"left: /{path}" for path in left]
     lines += [f"left: {path}, which a configuration names as its stateDir" for path in noted]
-    return [*lines, *(f"still attached: {one}" for one in kept[:_NAMED])]
+    return [*lines, *claimed, *(f"still attached: {one}" for one in kept[:_NAMED])]
 
 
 def _refuse_while_held(root: Path, *, force: bool) -> None:
@@ -79,7 +80,8 @@ def _refuse_while_held(root: Path, *, force: bool) -> None:
 
 def _steps(root: Path, units: dict[str, str]) -> tuple[list[Step], list[str]]:
     names = [f"{places.UNITS}/{unit}" for unit in units]
-    paths = [*names, *map(places.wish, places.WANTED_BY), places.COMMAND, places.IPAM, places.HPN]
+    wishes = map(places.wish, places.WANTED_BY)
+    paths = [*names, *wishes, places.KUBECONFIG, places.COMMAND, places.IPAM, places.HPN]
     there = {path: found.look(f"{root}", path) for path in (*paths, *map(places.temporary, paths))}
     removed, others = plan.uninstall(there, units)
     steps: list[Step] = [*removed]

@@ -72,6 +72,24 @@ def test_new_address(address: str, flags: int, fields: dict[str, Any], attrs: li
     assert body == encoded(ifaddrmsg, fields, attrs)
 
 
+@pytest.mark.parametrize(
+    ("fields", "attrs", "expected"),
+    [
+        ({"flags": 0x80}, [("IFA_ADDRESS", "fd00:56::2"), ("IFA_FLAGS", 0x80)], ("fd00:56::2", 0x80)),
+        (
+            {"flags": 0xC0},
+            [("IFA_ADDRESS", "fe80::1"), ("IFA_FLAGS", 0x8C0)],
+            ("fe80::1", 0x8C0),
+        ),  # and those above 8 bits
+        ({"flags": 0x48}, [("IFA_ADDRESS", "fe80::1")], ("fe80::1", 0x48)),
+        ({}, [("IFA_LOCAL", "fd00::1"), ("IFA_ADDRESS", "fd00::2")], ("fd00::1", 0)),  # the other is the peer's
+    ],
+)
+def test_parse_address(fields: dict[str, Any], attrs: list[Any], expected: tuple[str, int]) -> None:
+    body = encoded(ifaddrmsg, {"family": 10, "prefixlen": 64, "flags": 0, "scope": 0, "index": 7, **fields}, attrs)
+    assert addresses.parse_address(body) == (7, ip_address(expected[0]), expected[1])
+
+
 ROUTE = {
     "family": 2, "dst_len": 0, "src_len": 0, "tos": 0, "table": 254, "proto": 4, "scope": 0, "type": 1, "flags": 0,
 }  # fmt: skip

@@ -46,8 +46,11 @@ def terminal(*argv: str | Path, cwd: Path) -> Iterator[int]:
     [
         ("insp", {"inspect"}),
         ("", {"agent", "gc", "help", "inspect", "ipam", "node", "version"}),
+        ("help ", {"agent", "doctor", "ipam", "node", "top"}),
+        ("help do", {"doctor"}),
         ("ipam ", {"show", "lease", "release", "gc", "verify", "import", "export"}),
-        ("ipam rel", {"release"}),
+        ("ipam rel", {"release", "release-node"}),
+        ("ipam release-node --", {"--help", "--force", "--json"}),
         ("ipam release --", {"--help", "--data-dir", "--force"}),
         ("uninstall --", {"--check", "--force", "--root"}),
         ("node --conf", {"--config", "--config-file"}),

@@ -155,8 +155,8 @@ def test_times_are_dates(hpn, net, monkeypatch):
     net.add("a", args=POD)
     net.call("DEL", "a")
     said = hpn("lease", "ns/p")
-    assert "released     2027-01-15 08:00:00\n" in said
-    assert "until        2027-01-15 08:01:00\n" in said
+    assert "released     2027-01-15 08:00:00Z\n" in said
+    assert "until        2027-01-15 08:01:00Z\n" in said
     assert json.loads(hpn("lease", "ns/p", "--json"))["leases"][0]["until"] == 1_800_000_060
 
 
@@ -250,7 +250,7 @@ def test_gc_says_what_it_did_and_what_it_could_not(net, capsys, tmp_path, comman
     bad.mkdir()
     (bad / "leases").write_text("of another program")
     bad.chmod(0o755)
-    where = [f"{tmp_path}/no"] if command[-1] == "--state-dir" else []
+    where = [f"{tmp_path}"] if command[-1] == "--state-dir" else []
     assert main(["hpn", *command, *where, "--data-dir", f"{net.dir.parent}"]) == 1
     done, failed = capsys.readouterr().out.splitlines()
     assert done == "released net: 10.0.0.2/24, fd00::2/64 of dead net1 ns/p"

@@ -16,6 +16,7 @@ from cni.state import durable
 from ctl.installation import places
 from ctl.installation.install import install
 from ctl.installation.uninstall import NOBODY, answer, uninstall
+from ipam.cluster.held import Held, HeldBlock, write
 from node.provision.model import OPTION_FILE
 
 
@@ -167,6 +168,19 @@ def test_a_lease_that_was_set_aside(installed: Path, *, is_over: bool) -> None:
     leases(installed, '{"schema": 1}', f'{{"unreadable":"f","key":"00","boot":"{boot}","addresses":["10.56.0.2"]}}')
     who = ["10.56.0.2 of network rail0, whose lease could not be read"]
     assert answer(["--check", "--root", f"{installed}"]) == (f"{NOBODY if is_over else who[0]}\n", 1 - is_over)
+
+
+def test_blocks_of_a_shared_pool(installed: Path) -> None:
+    """Uninstalling gives none back, and says how."""
+    folder = installed / "var/lib/cni/hpn/ipam/net"
+    folder.mkdir(parents=True, mode=0o700)
+    write(folder, Held("net", "etcd", "c", "node1", "m", 16, blocks=(HeldBlock(3, "u", "node1"),)))
+    (folder.parent / "other").mkdir()
+    (folder.parent / "other" / "blocks").write_text("{")
+    said = uninstall(installed)
+    assert not (folder / "blocks").exists()
+    assert any("node node1 has 1 blocks of net; to have them free at once, on another node" in line for line in said)
+    assert any(line.startswith(f"{folder.parent}/other/blocks cannot be read") for line in said)
 
 
 def test_notes_that_cannot_be_read(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,94 @@
+"""What this node has of the networks that the cluster shares: its blocks, and how full each is."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cni.protocol.errors import IoFailure, RecordUnreadable
+from cni.protocol.result import Address
+from cni.protocol.spec import Json
+from ipam import sandboxes, stores
+from ipam.cluster import held
+from ipam.cluster.blocks import Block
+from ipam.cluster.held import Held, HeldBlock
+from ipam.cluster.named import directory_in
+from ipam.cluster.survey import spans_in
+from ipam.inventory import state
+from ipam.ranges import Span, common, count
+from ipam.stores.contents import Contents
+
+
+@dataclass(frozen=True)
+class Own:
+    """A block of this node.  ``held`` counts its addresses that are not free, and ``free`` for how many attachments
+    more it has addresses; None where the network has had no ADD yet."""
+
+    network: str
+    block: HeldBlock
+    spans: tuple[Span, ...]
+    held: int
+    free: int | None
+
+    def as_json(self) -> Json:
+        return {
+            "network": self.network,
+            "index": self.block.index,
+            "state": self.block.state,
+            "node": self.block.node,
+            "taken": self.block.taken,
+            "addresses": list(map(str, self.spans)),
+            "held": self.held,
+            "free": self.free,
+        }
+
+
+def networks(data_dir: Path, names: Sequence[str] = ()) -> dict[str, Held]:
+    """By name, what this node has of each network that is shared.  Raises IoFailure, RecordUnreadable."""
+    try:
+        found = [path.parent for some in ("*", directory_in("*")) for path in data_dir.glob(f"{some}/{held.FILE}")]
+        there = {str(path.relative_to(data_dir)): one for path in sorted(found) if (one := held.read(path))}
+    except OSError as e:
+        raise IoFailure(f"reading {e.filename or data_dir}: {e.strerror}; it is for root") from e
+    if missing := sorted(set(names) - set(there)):
+        raise IoFailure(f"no blocks of network {', '.join(missing)} in {data_dir}; see: hpn ipam blocks")
+    return {name: one for name, one in there.items() if not names or name in names}
+
+
+def own_blocks(directory: Path) -> list[int] | None:
+    """The indexes of the blocks that new addresses of a network are from; none of one that nodes do not share, and None
+    where the file cannot be read.  Raises IoFailure."""
+    try:
+        has = held.read(directory)
+    except RecordUnreadable:
+        return None
+    return list(has.giving) if has else []
+
+
+def owned(data_dir: Path, network: str, has: Held) -> Iterator[Own]:
+    """The node's blocks of the network, in order."""
+    # What it has of the numbers set aside for names is in a directory of its own, and all leases are in one.
+    contents = stores.open_in(data_dir, network.partition("/")[0], [], sandboxes.gone).contents()
+    if contents.problem:
+        raise RecordUnreadable(f"{network}: {contents.problem}")
+    used = _used(contents)
+    for block in has.blocks:
+        spans = tuple(span for subnet in has.subnets for span in spans_in(subnet, [_numbered(has, block)]))
+        yield Own(network, block, spans, sum(_is_in(spans, one) for one in used), _free(contents, spans, used))
+
+
+def _numbered(has: Held, block: HeldBlock) -> Block:
+    return Block(has.network, block.index, has.size, block.node, has.machine, "")
+
+
+def _used(contents: Contents) -> set[Address]:
+    return {ip for one in contents.listed if state(one) != "free" for ip in one.holding.ips}
+
+
+def _free(contents: Contents, spans: Sequence[Span], used: set[Address]) -> int | None:
+    """For how many attachments more there are addresses: each gets one of every set."""
+    each = [common(usable, spans) for usable in contents.sets]
+    return min((count(here) - sum(_is_in(here, one) for one in used) for here in each), default=None)
+
+
+def _is_in(spans: Sequence[Span], address: Address) -> bool:
+    return any(address in span for span in spans)

@@ -1,0 +1,140 @@
+"""What gives back the blocks of nodes that are dead: hpn ipam gc --cluster and release-node."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from cni.kernel import budget
+from cni.protocol.errors import CniError
+from cni.protocol.spec import Json
+from ctl.screen import moment, progress
+from ipam.cluster import BLOCK, Document, Documents, Machine, rules
+from ipam.cluster.blocks import Block, name_of_grid
+
+# What became of a block, in a word.
+REMOVED, FREED, SUSPECT, WAITING = "removed", "freed", "suspect", "waiting"
+CHANGED, FAILED = "changed", "failed"
+_WORDS = {
+    REMOVED: "removed",
+    FREED: "free for its name on any node",
+    SUSPECT: "its node is taken for dead from now on",
+    WAITING: "its node is taken for dead, and is still waited for",
+    CHANGED: "left, because it has changed meanwhile: its node lives, or somebody else was faster",
+    FAILED: "left",
+}
+_DRY = {
+    **_WORDS,
+    REMOVED: "would be removed",
+    FREED: "would be free for its name",
+    SUSPECT: "its node would be taken for dead from now on",
+}
+
+# What the store knows of a node, and its clock when it said so.
+Asked = Callable[[str], tuple[Machine, float]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a block of a node that is dead, or what would; ``why`` if it failed."""
+
+    block: str
+    node: str
+    what: str
+    why: str = ""
+
+    def words(self, *, dry_run: bool) -> str:
+        said = (_DRY if dry_run else _WORDS)[self.what]
+        return f"block {self.block} of node {self.node}: {said}" + (f": {self.why}" if self.why else "")
+
+    def as_json(self) -> Json:
+        return {key: value for key, value in vars(self).items() if value}
+
+
+def collect(documents: Documents, network: str = "", *, dry_run: bool) -> list[Outcome]:
+    """Take nodes for dead that nothing is known of, and remove the blocks of those that have been for the grace.
+
+    Raises Unreachable, StoreRefused where nobody can say what there is.
+    """
+
+    @cache
+    def asked(node: str) -> tuple[Machine, float]:
+        # With the time of this answer: later answers do not make it younger.
+        return documents.machine(node), documents.now()
+
+    found = progress(documents.listed(BLOCK, network or None), "looking at blocks")
+    judged = [_judged(documents, document, asked, dry_run=dry_run) for document in found]
+    return [one for one in judged if one.what]
+
+
+def _judged(documents: Documents, document: Document, asked: Asked, *, dry_run: bool) -> Outcome:
+    node = str(document.body.get("node", ""))
+    budget.begin()  # nobody waits for all of them
+    try:
+        owner = Block.of(document).node
+        return Outcome(document.name, node, _done(documents, document, *asked(owner), dry_run=dry_run))
+    except CniError as e:
+        return Outcome(document.name, node, FAILED, e.msg)
+
+
+def _done(documents: Documents, document: Document, owner: Machine, now: float, *, dry_run: bool) -> str:
+    """What is done with a block, whose owner was that at a time of the store's clock; empty if its node lives."""
+    block = Block.of(document)
+    if not block.node or not rules.is_dead(block, owner, now):
+        return ""
+    if rules.may_take(block, owner, now):
+        return _given_back(documents, document, dry_run=dry_run)
+    was: Document | None = document
+    # Twice: that it is suspected, and since when that is known.
+    while was and (body := rules.suspect(Block.of(was), owner, documents.now())):
+        if dry_run:
+            return SUSPECT
+        was = documents.replace(was, body.as_json())
+    return CHANGED if was is None else WAITING if was is document else SUSPECT
+
+
+def _given_back(documents: Documents, document: Document, *, dry_run: bool) -> str:
+    """What becomes of what nobody has from now on: a number stays its name's."""
+    if not document.body.get("whose"):
+        return REMOVED if dry_run or documents.remove(document) else CHANGED
+    # Its next owner probes for the address.
+    free = replace(Block.of(document).freed(int(documents.now())), taken=True)
+    return FREED if dry_run or documents.replace(document, free.as_json()) else CHANGED
+
+
+def why_not(machine: Machine, now: float) -> str:
+    """In words, why the node's blocks should not be given back; empty if nothing says that it lives."""
+    if machine.heard is None or now - machine.heard > rules.GRACE:
+        return ""
+    if not machine.told:
+        return (
+            f"node {machine.name} has never told that it lives, because neither hpn node nor the agent has run there: "
+            "nobody knows whether its pods use these addresses"
+        )
+    heard = moment(int(machine.heard))
+    return f"node {machine.name} was heard of at {heard}: it may live, and then its pods use these addresses"
+
+
+def release(documents: Documents, blocks: Sequence[Document]) -> list[Outcome]:
+    """Remove these blocks."""
+    return [_removed(documents, block) for block in progress(blocks, "removing blocks")]
+
+
+def blocks_of(documents: Documents, node: str, networks: Sequence[str]) -> list[Document]:
+    """The blocks that the node has of these networks, or of all.  Raises Unreachable, StoreRefused."""
+    names = {name_of_grid(network) for network in networks}
+    found = [one for one in documents.listed(BLOCK, node=node) if not names or one.name.rpartition(".")[0] in names]
+    return sorted(found, key=lambda one: one.name)
+
+
+def _removed(documents: Documents, block: Document) -> Outcome:
+    node = str(block.body.get("node", ""))
+    budget.begin()
+    try:
+        done = _given_back(documents, block, dry_run=False)
+    except CniError as e:
+        return Outcome(block.name, node, FAILED, e.msg)
+    return (
+        Outcome(block.name, node, FAILED, "it has changed meanwhile")
+        if done == CHANGED
+        else Outcome(block.name, node, done)
+    )
