@@ -1,10 +1,11 @@
-"""What the agent does while nobody asks: it undoes what dead pods left, of all networks."""
+"""What the agent does while nobody asks, of all networks: it undoes what dead pods left, and looks after the blocks
+that this node has of those whose addresses a cluster's nodes share."""
 
 import mmap
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -26,10 +27,20 @@ def reclaim() -> None:
     """Undo what dead pods left, once in EVERY seconds at most; say on stderr what was done, and what could not be."""
     now = time.monotonic()
     (last,) = _TIME.unpack(_last[:])
+    state_dirs = places.state_dirs()
+    data_dirs = [Path(IPAM_DIR), *(state_dir / "ipam" for state_dir in state_dirs)]
     if last and now - last < EVERY:
+        # Another node may be waiting for what a pod had here.
+        if any(path for folder in data_dirs for path in folder.glob("*/sticky/blocks")):
+            _say(keep_blocks(data_dirs))
         return
     _last[:] = _TIME.pack(now)
-    for line in undo_dead(places.state_dirs(), Path(IPAM_DIR)):
+    _say(undo_dead(state_dirs, Path(IPAM_DIR)))
+    _say(keep_blocks(data_dirs))
+
+
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
         sys.stderr.write(f"hpn agent: {line}\n")
 
 
@@ -60,3 +71,15 @@ def _release_dead(data_dir: Path, network: str) -> Iterator[str]:
     except CniError as e:
         log.append(f"leases of {network} could not be released: {e}")
     yield from log
+
+
+def keep_blocks(data_dirs: list[Path]) -> Iterator[str]:
+    """Look after the blocks of the networks there, where that is due; a line for what an operator should know."""
+    if not any(path for folder in data_dirs for path in folder.glob("*/blocks")):
+        return
+    from ipam.cluster import rounds  # noqa: PLC0415  # for this process, which ends
+
+    for one in rounds.rounds(rounds.directories(data_dirs), sandboxes.gone, due_only=True):
+        yield from one.said
+        if one.problem:
+            yield f"network {one.network}: its blocks could not be looked after: {one.problem}"

@@ -14,7 +14,7 @@ from node.metrics.address import Address
 from node.metrics.address import parse as parse_address
 
 HELP: Final = f"""\
-usage: hpn node [--config FILE] [--kubelet-dir DIR]
+usage: hpn node [--config FILE] [--kubelet-dir DIR] [--kubeconfig FILE]
        hpn node --check FILE [--json]
        hpn node --dry-run [--config FILE]
 
@@ -25,6 +25,8 @@ Offers the node's network devices to kubelet, until SIGTERM.  SIGHUP has it read
   --check FILE         say what a configuration would offer here, and end
   --dry-run            say what of this node would be changed to be as the configuration asks (pfs), and end
   --kubelet-dir DIR    where kubelet keeps its state, by default {KUBELET}
+  --kubeconfig FILE    as whom the API server is asked for blocks of addresses that nodes share, or a directory with
+                       token and ca.crt of this pod's service account; by default as the node's file says
   --resource-prefix P  the prefix of resources that have none in sriov-network-device-plugin's file
   --use-cdi            give devices by CDI names
   --metrics ADDRESS    serve metrics for Prometheus at unix:/run/hpn/metrics.sock or 127.0.0.1:9617 (docs/metrics.md)
@@ -66,6 +68,7 @@ class Flags:
     json: bool = False
     dry_run: bool = False
     kubelet: Path = KUBELET
+    kubeconfig: str = ""
     prefix: str = ""
     cdi: bool = False
     metrics: Address | None = None
@@ -109,6 +112,12 @@ def _text(_: str, value: str) -> str:
     return value
 
 
+def _absolute(name: str, value: str) -> str:
+    if not value.startswith("/"):
+        raise Wrong(f"--{name} {value!r} is not an absolute path; write one")
+    return value
+
+
 def _path(_: str, value: str) -> Path:
     return Path(value)
 
@@ -146,6 +155,7 @@ _FLAGS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "json": ("json", _truth),
     "dry-run": ("dry_run", _truth),
     "kubelet-dir": ("kubelet", _directory),
+    "kubeconfig": ("kubeconfig", _absolute),
     "resource-prefix": ("prefix", _text),
     "use-cdi": ("cdi", _truth),
     "metrics": ("metrics", _address),

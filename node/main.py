@@ -11,12 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from cni.protocol.printable import printable_lines
 from node import flags, reading
+from node.blocks import Blocks, rounds
 from node.daemon import Daemon
 from node.directory import Taken
 from node.flags import Flags
 from node.loop import Loop
-from node.saying import plain, say
+from node.saying import say
 
 # sysexits.h, EX_CONFIG: systemd's unit does not start it again until somebody has mended the file.
 REFUSED: Final = 78
@@ -49,7 +51,7 @@ def _check(asked: Flags, file: Path) -> int:
     from node import check  # noqa: PLC0415  # the daemon needs none of it
 
     text, status = check.answer(file, prefix=asked.prefix, cdi=asked.cdi, as_json=asked.json)
-    sys.stdout.write(plain(text))
+    sys.stdout.write(printable_lines(text))
     return status
 
 
@@ -61,7 +63,7 @@ def _dry_run(asked: Flags) -> int:
     except (reading.Refused, OSError) as e:
         say(f"{e}")
         return dry_run.UNREADABLE
-    sys.stdout.write(plain(text))
+    sys.stdout.write(printable_lines(text))
     return status
 
 
@@ -72,12 +74,12 @@ def _serve(asked: Flags, version: str) -> None:
     loop = Loop()
     with _signals() as signals:
         daemon = Daemon(loop, asked.kubelet / "plugins_registry", partial(reading.read, asked))
-        metrics = None
+        metrics, blocks = None, Blocks(loop, partial(rounds, asked.kubeconfig))
         try:
             if asked.metrics:
                 from node.metrics.service import Metrics  # noqa: PLC0415  # most nodes go without
 
-                metrics = Metrics(loop, daemon, asked.metrics, version)
+                metrics = Metrics(loop, daemon, blocks, asked.metrics, version)
             loop.watch(signals.fileno(), partial(_obey, signals, loop, daemon))
             # Nothing that exists now is garbage, and a look through it would be the longest work there is.
             gc.collect()
@@ -87,6 +89,7 @@ def _serve(asked: Flags, version: str) -> None:
             notify("STOPPING=1")
         finally:
             daemon.close()  # first: it must not wait until the process that makes a page has ended
+            blocks.close()
             if metrics:
                 metrics.close()
             loop.close()

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Collection
 from contextlib import suppress
 
+from cni.protocol.printable import printable_lines
+
 
 class Topics:
     """What was said last of each topic, and which topics are problems: things that cannot be done now."""
@@ -44,7 +46,7 @@ class Topics:
 def say(sentence: str) -> None:
     """Write a line for systemd's journal."""
     with suppress(OSError):  # nobody may read stderr any more, and a message is no reason to stop
-        sys.stderr.write(plain(f"hpn node: {sentence}\n"))
+        sys.stderr.write(printable_lines(f"hpn node: {sentence}\n"))
         sys.stderr.flush()
 
 
@@ -52,9 +54,3 @@ def cause(error: OSError) -> str:
     """Why the system refused, for people, and of which file where it says so."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"
-
-
-def plain(text: str) -> str:
-    """The text with escapes for what moves a terminal's cursor, and for what is no text: a VF that comes home has the
-    name that its pod has given it."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

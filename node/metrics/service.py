@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from cni.protocol.errors import CniError
+from node.blocks import TOPIC, Blocks
 from node.daemon import Daemon
 from node.kubelet import sockets
 from node.loop import Alarm, Loop
@@ -23,8 +24,8 @@ _AGAIN: Final = 5.0  # seconds until what could not be opened is tried again
 class Metrics:
     """Serves at the address until ``close``.  What cannot be opened is said, and tried again."""
 
-    def __init__(self, loop: Loop, daemon: Daemon, address: Address, version: str) -> None:
-        self._loop, self._daemon, self._address, self._version = loop, daemon, address, version
+    def __init__(self, loop: Loop, daemon: Daemon, blocks: Blocks, address: Address, version: str) -> None:
+        self._loop, self._daemon, self._blocks, self._address, self._version = loop, daemon, blocks, address, version
         self._topics = Topics()
         self._tally = Tally()
         self._commands: Commands | None = None
@@ -77,10 +78,11 @@ class Metrics:
 
     def _make(self) -> tuple[bytes, tuple[str, ...]]:
         """The page, made in a process of its own."""
-        from node.metrics import page, rdma, state  # noqa: PLC0415  # prometheus_client is for that process
+        from node import stored  # noqa: PLC0415  # as what follows: for that process
+        from node.metrics import cluster, page, rdma, state  # noqa: PLC0415  # these with prometheus_client
 
         page.be_brief()
-        records, remarks = cache(state.records), set[str]()
+        records, remarks = cache(stored.records), set[str]()
 
         def remark(said: str) -> None:
             remarks.add(f"metrics: {said}: docs/metrics.md says what that takes")
@@ -88,14 +90,15 @@ class Metrics:
         known = (page.build(self._version), page.commands(self._tally), page.devices(self._daemon.judged))
         readers: dict[str, page.Reader] = {
             "attachments": lambda: state.attachments(records()),
-            "pools": lambda: state.pools(state.data_dirs(records())),
+            "pools": lambda: state.pools(stored.data_dirs(records())),
+            "blocks": lambda: cluster.blocks(stored.data_dirs(records()), self._blocks.suspected),
             "rdma": lambda: rdma.ports([record for _, record in records() if record], remark),
         }
         text, sentences = page.make(chain.from_iterable(known), readers, self._problems())
         return text, (*sentences, *remarks)
 
     def _problems(self) -> Mapping[str, bool]:
-        return {**self._daemon.problems, "commands": not self._commands}
+        return {**self._daemon.problems, "commands": not self._commands, TOPIC: self._blocks.is_problem}
 
 
 def _why(error: OSError | CniError) -> str:

@@ -10,9 +10,6 @@ from pathlib import Path
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from cni.protocol.location import IPAM_DIR
-from cni.protocol.spec import Config
-from cni.state import journal, places
 from cni.state.record import Record
 from ipam import inventory, stores
 
@@ -37,25 +34,6 @@ def pools(data_dirs: Iterable[Path]) -> Iterator[Metric]:
                 size[labels] += pool["size"]
     yield _gauge("hpn_pool_addresses", "Addresses that a range has, free or not.", "range", size)
     yield _gauge("hpn_pool_leases", "Addresses of a range that are not free: held, or kept back.", "range", held)
-
-
-def records() -> list[tuple[Path, Record | None]]:
-    """Every record of the node, by its path."""
-    return [found for folder in places.state_dirs() for found in journal.files(folder)]
-
-
-def data_dirs(records: Iterable[tuple[Path, Record | None]]) -> list[Path]:
-    """Where leases are: the default, that of each state directory, and those that attachments name."""
-    found = {Path(IPAM_DIR), *(folder / "ipam" for folder in places.state_dirs())}
-    found.update(Path(named) for _, record in records if record and (named := _named(record.config)))
-    return sorted(found)
-
-
-def _named(conf: Config) -> str:
-    """The directory that a configuration names for its leases; empty if it names none."""
-    ipam = conf.get("ipam")
-    named = ipam.get("dataDir") if isinstance(ipam, dict) else None
-    return named if isinstance(named, str) and named.startswith("/") else ""
 
 
 def _gauge(name: str, text: str, label: str, counts: Mapping[tuple[str, str], int]) -> Metric:

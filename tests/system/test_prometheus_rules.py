@@ -19,6 +19,7 @@ UP = 'up{job="hpn", instance="node1"}'
 DEVICES = 'hpn_devices{job="hpn", instance="node1", resource="example.com/vf", state="%s"}'
 PORT = 'hpn_rdma_port_active{job="hpn", instance="node1", rdma_dev="mlx5_0", port="1"}'
 POOL = 'hpn_pool_%s{job="hpn", instance="node1", network="rail0", range="10.56.0.2-10.56.0.254"}'
+BLOCKS = 'hpn_cluster_%s{job="hpn", instance="node1", network="rail0"%s}'
 PROBLEM = 'hpn_problems{job="hpn", instance="node1", topic="files"}'
 
 
@@ -75,6 +76,12 @@ CASES = [
     Case("for ten minutes", "HpnProblem", {PROBLEM: "0 1x40"}, 10, True),
     Case("for two minutes", "HpnProblem", {PROBLEM: "0x5 1x1 0x40"}, 12, False),
     Case("none", "HpnProblem", {PROBLEM: "0x40"}, 20, False),
+    Case("one block", "HpnBlockLost", {BLOCKS % ("blocks", ', state="lost"'): "0x4 1x40"}, 8, True),
+    Case("none", "HpnBlockLost", {BLOCKS % ("blocks", ', state="held"'): "4x40"}, 8, False),
+    Case("the clock goes on", "HpnBlocksUnseen", {BLOCKS % ("looked_timestamp_seconds", ""): "0x60"}, 40, True),
+    Case("every ten minutes", "HpnBlocksUnseen", {BLOCKS % ("looked_timestamp_seconds", ""): "0+60x60"}, 60, False),
+    Case("for twenty minutes", "HpnBlocksFull", {BLOCKS % ("room", ""): "0x40"}, 20, True),
+    Case("for ten minutes", "HpnBlocksFull", {BLOCKS % ("room", ""): "1x9 0x10 3x20"}, 25, False),
 ]
 
 

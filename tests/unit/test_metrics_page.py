@@ -17,6 +17,7 @@ from cni.state import journal
 from cni.state.pod import Identity
 from cni.state.record import Record
 from ipam import main as ipam
+from node import stored
 from node.metrics import page, state
 from node.metrics.commands import Tally
 
@@ -128,5 +129,5 @@ def test_leases_are_looked_for_where_attachments_have_theirs(tmp_path: Path) -> 
     attach(tmp_path, 1, ipam={"type": "hpn-ipam", "dataDir": "/somewhere"})
     attach(tmp_path, 2, ipam={"type": "hpn-ipam", "dataDir": 7})
     attach(tmp_path, 3, ipam="x")
-    dirs = state.data_dirs(list(journal.files(tmp_path)))
+    dirs = stored.data_dirs(list(journal.files(tmp_path)))
     assert {Path("/somewhere"), Path("/var/lib/cni/hpn/ipam"), Path("/run/hpn/ipam")} <= set(dirs)

@@ -20,6 +20,7 @@ FILE = Path("/etc/x.json")
         ("--config-file /etc/x.json --use-cdi", Flags(config=FILE, cdi=True)),
         ("-config-file=/etc/x.json -resource-prefix mellanox.com", Flags(config=FILE, prefix="mellanox.com")),
         ("--log-dir=sriovdp --log-level=10", Flags()),
+        ("--kubeconfig=/credential", Flags(kubeconfig="/credential")),
         ("--logtostderr -use-cdi=true -v", Flags(cdi=True, version=True)),
         ("--use-cdi=false", Flags()),
         ("--version", Flags(version=True)),
@@ -45,6 +46,7 @@ def test_a_line(line: str, meant: Flags) -> None:
             f"--kubelet-dir /{'k' * 60}",
             f"--kubelet-dir '/{'k' * 60}': a socket's path has 107 bytes, so this may have 60",
         ),
+        ("--kubeconfig k", "--kubeconfig 'k' is not an absolute path; write one"),
         ("--kubelet-dir k", "--kubelet-dir 'k' is not an absolute path"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.saying import Topics, plain
+from node.saying import Topics, say
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -48,5 +48,6 @@ def test_what_is_forgotten_is_said_again(capsys: pytest.CaptureFixture[str]) -> 
     assert said(capsys) == ["hpn node: refused"] * 2
 
 
-def test_what_moves_a_cursor_is_written_out() -> None:
-    assert plain("a\x1b[2Jb\u2028\n") == "a\\x1b[2Jb\\u2028\n"
+def test_what_moves_a_cursor_is_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    say("a\x1b[2Jb\u2028\udcff\nc")
+    assert said(capsys) == ["hpn node: a\\x1b[2Jb\\u2028\\udcff", "c"]

@@ -1,0 +1,178 @@
+"""This node's blocks of the networks whose addresses a cluster's nodes share: looked after in time (ipam/cluster).
+
+The work is done by a process that ends: it asks a store elsewhere, and that may take long.  A node without such a
+network is not woken up by this.  It hears of the first one by a datagram.
+"""
+
+import errno
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cni.kernel import unix_sockets
+from cni.protocol import report
+from cni.protocol.errors import CniError
+from cni.protocol.location import IPAM_DIR
+from cni.state import durable, places, trust
+from node.apart import Child
+from node.kubelet import sockets
+from node.loop import Alarm, Loop
+from node.saying import Topics
+
+# Seconds between two rounds: a sixth of the time after which others may take a block of a node that seems dead.
+EVERY: Final = 600.0
+# Seconds until a round that could not be done is tried again, and until one that a command asks for.
+AGAIN: Final = 60.0
+REST: Final = 5.0
+# Seconds that the rounds of all networks may take: a round holds a lock that commands wait for.
+MOST: Final = 300
+# What can be wrong, as metrics name it.
+TOPIC: Final = "cluster"
+_ROOM: Final = 64  # bytes; a line has fewer
+_AT_ONCE: Final = 64  # datagrams that are read before others have their turn
+
+
+class Found(NamedTuple):
+    """What the round of a network has found (ipam.cluster.rounds.Report, which is for the other process to import)."""
+
+    network: str
+    suspected: int = 0
+    said: tuple[str, ...] = ()
+    problem: str = ""
+
+
+# Does the rounds; None if this node has no such network.
+Rounds = Callable[[], tuple[Found, ...] | None]
+
+
+def rounds(kubeconfig: str = "") -> tuple[Found, ...] | None:
+    """For a process of its own: do a round for each network of which this node has blocks.
+
+    ``kubeconfig`` says as whom the API server is asked, if not as the node's file does.
+    """
+    from node import stored  # noqa: PLC0415  # what is imported here is for that process
+
+    signal.alarm(MOST)
+    networks = list(networks_with_blocks(stored.data_dirs(stored.records())))
+    if not networks:
+        return None
+    from ipam import sandboxes  # noqa: PLC0415
+    from ipam.cluster import rounds as of_networks  # noqa: PLC0415
+
+    reports = of_networks.rounds(networks, sandboxes.gone, kubeconfig=kubeconfig)
+    return tuple(Found(one.network, one.suspected, one.said, one.problem) for one in reports)
+
+
+def networks_with_blocks(data_dirs: Iterable[Path]) -> Iterator[Path]:
+    """The directories of the networks of which this node has blocks (ipam/cluster/held.py)."""
+    return (path.parent for folder in data_dirs for path in sorted(folder.glob("*/blocks")))
+
+
+class Blocks:
+    """Has the rounds done: at once, in time, and when a command tells that there is little room."""
+
+    def __init__(self, loop: Loop, rounds: Rounds = rounds, path: Path = Path(report.ROOM)) -> None:
+        self._loop, self._rounds, self._path = loop, rounds, path
+        self._topics = Topics()
+        self._reports: tuple[Found, ...] = ()
+        self._child: Child | None = None
+        self._next: Alarm | None = None
+        self._sock: socket.socket | None = None
+        self._made = 0  # the socket's inode
+        self._listen()
+        # Networks elsewhere (ipam.dataDir) are found by the first datagram.
+        if any(networks_with_blocks([Path(IPAM_DIR), *(folder / "ipam" for folder in places.state_dirs())])):
+            self._start()
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether a round could not be done."""
+        return TOPIC in self._topics.problems
+
+    @property
+    def suspected(self) -> Mapping[str, int]:
+        """Of each network how many of this node's blocks others took for a dead node's before the last round."""
+        return {one.network: one.suspected for one in self._reports}
+
+    def close(self) -> None:
+        """Do no more."""
+        if self._next:
+            self._next.cancel()
+        if self._child:
+            self._loop.unwatch(self._child.fd)
+            self._child.leave()
+            self._child = None
+        if self._sock:
+            self._loop.unwatch(self._sock.fileno())
+            self._sock.close()
+            sockets.remove(self._path, self._made)
+
+    def _listen(self) -> None:
+        try:
+            durable.directory(self._path.parent)
+            trust.refuse_unless_ours(str(self._path.parent))
+            self._path.unlink(missing_ok=True)
+            self._sock = unix_sockets.bind(self._path, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            self._made = sockets.inode(self._path)
+        except (OSError, CniError) as e:
+            why = e.msg if isinstance(e, CniError) else e.strerror
+            self._topics.say_new("room", f"commands cannot tell that a network has little room: {self._path}: {why}")
+        else:
+            self._loop.watch(self._sock.fileno(), self._hear)
+
+    def _hear(self) -> None:
+        asked = False
+        try:
+            for _ in range(_AT_ONCE if self._sock else 0):
+                asked |= bool(self._sock and self._sock.recv(_ROOM) == report.LOW)
+        except OSError as e:
+            if e.errno not in (errno.EAGAIN, errno.ENOBUFS):
+                raise
+        if asked:
+            self._after(REST)
+
+    def _after(self, seconds: float) -> None:
+        """Do the rounds so many seconds from now, unless they are done before that."""
+        due = time.monotonic() + seconds
+        if self._next and not self._next.cancelled and self._next.due <= due:
+            return
+        if self._next:
+            self._next.cancel()
+        self._next = self._loop.after(seconds, self._start)
+
+    def _start(self) -> None:
+        self._next = None
+        if self._child:  # it has just begun, and may not have seen what is new
+            self._after(REST)
+            return
+        try:
+            self._child = Child(self._rounds)
+        except OSError as e:
+            self._failed(f"no process can be started: {e.strerror}")
+        else:
+            self._loop.watch(self._child.fd, self._take)
+
+    def _take(self) -> None:
+        child, self._child = self._child, None
+        if not child:
+            return
+        self._loop.unwatch(child.fd)
+        try:
+            reports = child.answer()
+        except (OSError, EOFError) as e:
+            self._failed(f"the process that looks after them {e}")
+            return
+        self._reports = reports or ()
+        said = [sentence for one in self._reports for sentence in one.said]
+        problems = [f"network {one.network}: {one.problem}" for one in self._reports if one.problem]
+        self._topics.say_new("blocks", *said)
+        self._topics.say_new(TOPIC, *problems, is_problem=bool(problems))
+        if reports:
+            self._after(AGAIN if problems else EVERY)
+
+    def _failed(self, why: str) -> None:
+        self._topics.problem(TOPIC, f"this node's blocks of shared networks cannot be looked after: {why}")
+        self._after(AGAIN)

@@ -1,0 +1,151 @@
+"""Rounds of all networks: who does them and when, and that an ADD tells of little room."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from documents import Fault, every
+from unit.cluster_nodes import Cluster, Node
+
+from agent import idle
+from cni.protocol import report
+from ipam.cluster import rounds
+from ipam.cluster.held import GRACE, LOOK
+from ipam.cluster.rounds import Report
+from ipam.stores import none_gone
+
+
+@pytest.fixture
+def hears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A socket where commands look for hpn node's."""
+    monkeypatch.setattr(report, "ROOM", f"{tmp_path}/room.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(report.ROOM)
+        sock.setblocking(False)
+        yield sock
+
+
+def kept(node: Node, *, due_only: bool = False) -> list[Report]:
+    """A round of all networks of that node."""
+    node.enter()
+    return list(rounds.rounds(rounds.directories([node.dir.parent]), none_gone, due_only=due_only))
+
+
+def test_an_add_tells_when_there_is_little_room(cluster: Cluster, hears: socket.socket) -> None:
+    node = cluster.node("a")
+    node.add("pod0")
+    assert hears.recv(100) == report.LOW  # of the first block hpn node knows by that alone
+    for number in range(1, 13):
+        node.add(f"pod{number}")
+    with pytest.raises(BlockingIOError):
+        hears.recv(100)
+    node.add("pod13")
+    assert hears.recv(100) == report.LOW
+
+
+def test_a_round_claims_what_the_next_add_needs(cluster: Cluster) -> None:
+    node = cluster.node("a")
+    for number in range(13):
+        node.add(f"pod{number}")
+    assert kept(node)[0].problem == ""
+    assert list(cluster.owners().values()) == ["a", "a"]
+    cluster.calls()
+    for number in range(13, 20):
+        node.add(f"pod{number}")
+    assert cluster.calls() == []
+
+
+def test_a_round_that_is_not_due(cluster: Cluster, clock: list[float]) -> None:
+    node = cluster.node("a")
+    node.add("pod")
+    cluster.calls()
+    assert kept(node, due_only=True) == []
+    assert cluster.calls() == []
+    clock[0] += LOOK
+    assert [one.network for one in kept(node, due_only=True)] == ["net"]
+
+
+def test_little_room_is_a_reason(cluster: Cluster) -> None:
+    node = cluster.node("a")
+    for number in range(13):
+        node.add(f"pod{number}")
+    assert len(kept(node, due_only=True)) == 1
+    assert len(node.mine.giving) == 2
+
+
+def test_a_store_that_is_silent_is_asked_once(cluster: Cluster) -> None:
+    node = cluster.node("a")
+    node.add("pod")
+    for name in ("other", "third"):
+        copy = node.dir.parent / name
+        copy.mkdir()
+        (copy / "blocks").write_bytes((node.dir / "blocks").read_bytes())
+    cluster.calls()
+    cluster.store.faults = every("", Fault.UNREACHABLE)
+    found = kept(node)
+    assert [one.network for one in found] == ["net", "other", "third"]
+    assert all("does not answer" in one.problem for one in found)
+    assert len(cluster.calls()) == 1
+
+
+def test_a_file_that_nobody_can_read(cluster: Cluster) -> None:
+    node = cluster.node("a")
+    node.add("pod")
+    (node.dir.parent / "damaged").mkdir()
+    (node.dir.parent / "damaged" / "blocks").write_text("{")
+    damaged, good = kept(node)
+    assert "damaged/blocks is not a state file of ours" in damaged.problem
+    assert good.problem == ""
+
+
+def test_a_node_object_deleted_while_pods_run(cluster: Cluster, clock: list[float]) -> None:
+    """Another node needs a block and finds none; the owner, whose rounds come in time, keeps its own."""
+    owner, other = cluster.node("a"), cluster.node("b")
+    owner.add("pod")
+    del cluster.store.machines["a"]
+    for number in range(240):
+        other.call("ADD", f"pod{number}")
+    suspected = 0
+    for _ in range(2 * GRACE // LOOK):
+        assert other.refused("ADD", "more")[0] == 103
+        clock[0] += LOOK
+        cluster.store.clock += LOOK
+        suspected += sum(one.suspected for one in kept(owner))
+        del cluster.store.machines["a"]  # where nobody but kubelet tells, and it does not
+    assert suspected > 1
+    assert [name for name in cluster.owners().values() if name == "a"] == ["a"]
+
+
+def test_a_node_that_is_cut_off_for_longer_than_the_grace(cluster: Cluster, clock: list[float]) -> None:
+    """Its block is another's then; it says so, and gives nothing from it when it is back."""
+    owner, other = cluster.node("a"), cluster.node("b")
+    owner.add("pod")
+    (block,) = owner.mine.giving
+    del cluster.store.machines["a"]
+    for number in range(239):
+        other.call("ADD", f"pod{number}")
+    assert other.refused("ADD", "more")[0] == 103
+    cluster.store.clock += GRACE + 2
+    clock[0] += GRACE + 2
+    other.call("ADD", "more")  # which cannot probe here
+    assert cluster.owners()[block] == "b"
+    (found,) = kept(owner)
+    assert "is b's now" in " ".join(found.said)
+    assert owner.mine.giving == ()
+
+
+def test_the_agent_does_it_when_it_is_due(cluster: Cluster, clock: list[float]) -> None:
+    node = cluster.node("a")
+    node.add("pod")
+    cluster.calls()
+    assert list(idle.keep_blocks([node.dir.parent])) == []
+    assert cluster.calls() == []
+    clock[0] += LOOK
+    assert list(idle.keep_blocks([node.dir.parent])) == []
+    assert "listed net" in cluster.calls()
+    clock[0] += LOOK
+    cluster.store.faults = every("", Fault.UNREACHABLE)
+    (said,) = idle.keep_blocks([node.dir.parent])
+    assert "could not be looked after" in said
+    assert list(idle.keep_blocks([node.dir.parent / "none"])) == []
