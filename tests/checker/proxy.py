@@ -1,0 +1,126 @@
+"""A process between nodes and a store's servers, which loses, delays and refuses as it is told, and sets their clock.
+
+    proxy.py {"servers": [URL...], "clock": {...}, "seed": 7, "cert": path, "key": path}
+
+It prints its own URLs, one for each server.  Each line of its input is an object of rates, as {"lost": 0.1}: of
+RATES, how many of the requests that goes wrong with; and of "jump", seconds that the servers' clock is set forth.
+"""
+
+import asyncio
+import io
+import json
+import random
+import ssl
+import sys
+from email.utils import formatdate
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from checker.clock import Clock
+
+# Before the server is asked, and after it has done it.
+BUSY, BROKEN, DROPPED = "busy", "broken", "dropped"
+LOST, FAILED, SILENT = "lost", "failed", "silent"
+RATES = (BUSY, BROKEN, DROPPED, LOST, FAILED, SILENT)
+# Longer than a node waits for an answer.
+SILENCE = 3.5
+
+
+class Proxy:
+    def __init__(self, clock: Clock, seed: int) -> None:
+        self._clock, self._random = clock, random.Random(seed)
+        self.rates: dict[str, float] = {}
+        self._tasks = set[asyncio.Task[None]]()
+
+    def begin(self, server: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection; nobody else keeps the task."""
+        task = asyncio.get_running_loop().create_task(self.serve(server, reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def serve(self, server: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while request := await _request(reader):
+                fault = next((f for f in RATES if self._random.random() < self.rates.get(f, 0)), "")
+                if fault == DROPPED:
+                    return
+                if fault in (BUSY, BROKEN):
+                    answer = (429, b'{"message": "too many"}') if fault == BUSY else (500, b'{"message": "broken"}')
+                else:
+                    answer = await _answer(server, request)
+                if fault == SILENT:
+                    await asyncio.sleep(SILENCE)
+                if fault in (LOST, SILENT):
+                    return
+                writer.write(self._head(*((500, b"{}") if fault == FAILED else answer)))
+                await writer.drain()
+        except (OSError, HTTPException, asyncio.IncompleteReadError):  # the server is killed, or the node
+            pass
+        finally:
+            writer.close()
+
+    def _head(self, status: int, body: bytes) -> bytes:
+        date = formatdate(self._clock.now() + self.rates.get("jump", 0), usegmt=True)
+        return f"HTTP/1.1 {status} It\r\nDate: {date}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def _request(reader: asyncio.StreamReader) -> bytes:
+    """One request, to be sent on as it is; nothing at the end."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return b""
+    length = next((int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
+    body = await reader.readexactly(length) if length else b""
+    return head[:-2] + b"Connection: close\r\n\r\n" + body
+
+
+async def _answer(server: str, request: bytes) -> tuple[int, bytes]:
+    """Raises OSError, HTTPException."""
+    url = urlsplit(server)
+    trusting = ssl._create_unverified_context() if url.scheme == "https" else None
+    reader, writer = await asyncio.open_connection(url.hostname, url.port, ssl=trusting)
+    try:
+        writer.write(request)
+        raw = await reader.read(-1)
+    finally:
+        writer.close()
+    answer = HTTPResponse(_Read(raw))  # type: ignore[arg-type]
+    answer.begin()
+    return answer.status, answer.read()
+
+
+class _Read:
+    """What was read, as HTTPResponse wants a socket."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    def makefile(self, _mode: str) -> io.BytesIO:
+        return io.BytesIO(self._raw)
+
+
+async def main(settings: dict[str, Any]) -> None:
+    proxy = Proxy(Clock(**settings["clock"]), settings["seed"])
+    urls, secured = [], None
+    if "cert" in settings:
+        secured = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        secured.load_cert_chain(settings["cert"], settings["key"])
+    for server in settings["servers"]:
+        one = await asyncio.start_server(
+            lambda r, w, server=server: proxy.begin(server, r, w), "127.0.0.1", 0, ssl=secured, backlog=2048
+        )
+        urls.append(f"http{'s' if secured else ''}://127.0.0.1:{one.sockets[0].getsockname()[1]}")
+    print(json.dumps(urls), flush=True)
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        proxy.rates = json.loads(line)
+        print("{}", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1])))

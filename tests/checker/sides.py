@@ -1,0 +1,151 @@
+"""The two stores as the checker has them: what of each is killed, and how a node dies there."""
+
+import json
+import random
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shared_stores import Api, Etcds
+
+from ipam.cluster import BLOCK, kv
+from ipam.cluster.blocks import Block
+from ipam.cluster.etcd import Etcd
+from ipam.cluster.gateway import Gateway, Settings
+
+NODES = "/api/v1/nodes"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+BLOCKS = "/apis/hpn-cni.io/v1/hpnblocks"
+_CONFLICT, _ABSENT = 409, 404
+
+
+@dataclass
+class ThreeMembers:
+    """An etcd; of its members one may be killed at a time."""
+
+    etcd: Etcds
+    down: int | None = None
+    urls: Sequence[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.urls = self.etcd.urls
+
+    def settings(self, proxies: Sequence[str], _folder: Path) -> Mapping[str, Any]:
+        return {"etcd": {"endpoints": list(proxies)}}
+
+    def born(self, node: str) -> None:
+        """It tells so itself."""
+
+    def dead(self, node: str) -> None:
+        """Its lease is over."""
+        heard = json.dumps({"node": node, "heard": 1}).encode()
+        self._change([kv.delete(f"/hpn/alive/{node}"), kv.put(f"/hpn/nodes/{node}", heard)])
+
+    def replaced(self, node: str) -> None:
+        """etcd has no such object."""
+
+    def harm(self, draw: random.Random) -> None:
+        if self.down is None:
+            self.down = self.etcd.leader() if draw.random() < 0.7 else draw.randrange(len(self.urls))
+            self.etcd.members[self.down].kill()
+        else:
+            self.etcd.members[self.down].start(wait=False)
+            self.down = None
+
+    def heal(self) -> None:
+        if self.down is not None:
+            self.etcd.members[self.down].start()
+            self.down = None
+        self.etcd.leader()
+
+    def blocks(self) -> dict[int, str]:
+        gateway = Gateway(Settings(tuple(self.urls)), is_patient=True)
+        try:
+            found = [Block.of(one) for one in Etcd(gateway, "/hpn").listed(BLOCK)]
+        finally:
+            gateway.close()
+        return {block.index: block.node for block in found if block.network == "net"}
+
+    def _change(self, requests: list[dict[str, Any]]) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for number in range(len(self.urls)):
+                if self.etcd.call(number, "/v3/kv/txn", {"success": requests}).get("succeeded"):
+                    return
+        pytest.fail("etcd takes no change")
+
+
+@dataclass
+class ApiServer:
+    """An API server, which is killed and started again; ``authority`` has signed the proxy's certificate."""
+
+    api: Api
+    authority: bytes
+    killed: float = field(default_factory=time.monotonic)
+    urls: Sequence[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.urls = [self.api.url]
+
+    def settings(self, proxies: Sequence[str], folder: Path) -> Mapping[str, Any]:
+        file = folder / "kubeconfig"
+        file.write_text(json.dumps(self.api.kubeconfig("root", proxies[0], self.authority)))
+        file.chmod(0o600)
+        return {"kubernetes": {"kubeconfig": str(file)}}
+
+    def born(self, node: str) -> None:
+        """It has a Node object, and a Lease that never ends: the clock goes too fast for one that is renewed."""
+        self._change("POST", NODES, {"metadata": {"name": node}})
+        lease = {"holderIdentity": node, "renewTime": "2099-01-01T00:00:00.000000Z", "leaseDurationSeconds": 40}
+        self._change("POST", LEASES, {"metadata": {"name": node}, "spec": lease})
+
+    def dead(self, node: str) -> None:
+        self._change("DELETE", f"{NODES}/{node}")
+        self._change("DELETE", f"{LEASES}/{node}")
+
+    def replaced(self, node: str) -> None:
+        """Somebody deletes the Node object, and kubelet makes another."""
+        self._change("DELETE", f"{NODES}/{node}")
+        self._change("POST", NODES, {"metadata": {"name": node}})
+
+    def harm(self, draw: random.Random) -> None:
+        """It is killed, and takes some seconds to start."""
+        if time.monotonic() - self.killed > draw.uniform(5, 30):
+            self.killed = time.monotonic()
+            self.api.server.kill()
+            self.api.server.start(wait=False)
+
+    def heal(self) -> None:
+        self._change("GET", BLOCKS)
+
+    def blocks(self) -> dict[int, str]:
+        found = self._change("GET", BLOCKS)
+        specs = [one["spec"] for one in found["items"]]
+        return {spec["index"]: spec["node"] for spec in specs if spec["network"] == "net"}
+
+    def _change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The answer, as soon as there is one."""
+        deadline = time.monotonic() + 60
+        trusting = ssl._create_unverified_context()
+        headers = {"Authorization": "Bearer root", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        while time.monotonic() < deadline:
+            asked = urllib.request.Request(self.api.url + path, data, headers, method=method)
+            try:
+                with urllib.request.urlopen(asked, context=trusting, timeout=10) as answer:
+                    found: dict[str, Any] = json.load(answer)
+                    return found
+            except urllib.error.HTTPError as e:
+                with e:
+                    if e.code in (_CONFLICT, _ABSENT):  # an earlier one was done
+                        return {}
+            except OSError:
+                pass
+            time.sleep(0.1)
+        pytest.fail(f"the API server does not answer {method} {path}")

@@ -1,0 +1,287 @@
+"""Nodes, a store and what goes wrong between them, drawn by a seed; and afterwards, what must be so.
+
+Nodes run in processes of their own (node.py), and reach the store by a proxy (proxy.py).  Of a few, the commands are
+processes that may be killed; of many more, they are one process.  All have a clock that goes so fast that an hour takes
+seconds.
+"""
+
+import json
+import os
+import random
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from checker.clock import Clock
+from checker.history import History, lost_blocks
+from checker.processes import LINK, Worker, started
+from checker.proxy import SILENCE
+from checker.servers import Servers
+
+HERE = Path(__file__).parent
+SPEED = float(os.environ.get("HPN_CHECKER_SPEED", "1200"))
+GRACE = 3600 / SPEED  # seconds that a dead node is waited for, as the machine's clock has them
+# What of the proxy's faults costs no time.
+QUICK = ("busy", "broken", "dropped", "lost", "failed")
+# What may be answered: all well, no room on disk, ask again, no address left.
+FINE = {0, 5, 11, 103}
+# Steps of a command, and a few more, before which it may be killed.
+STEPS = 70
+PODS = 12
+# A StatefulSet's pods: each may be on any node, and on two.
+NAMES = [f"web-{n}" for n in range(5)]
+
+
+@dataclass
+class World:
+    folder: Path
+    servers: Servers
+    draw: random.Random
+    workers: list[Worker]
+    proxy: "subprocess.Popen[str]"
+    stores: Mapping[str, Any]
+    history: History = field(default_factory=History)
+    codes: Counter[int] = field(default_factory=Counter)
+    killed: int = 0
+    died: int = 0
+    # Of each node its attachments: True if all is known of it, False if its last command had no good answer.
+    pods: dict[str, dict[str, bool]] = field(default_factory=dict)
+    dead: set[str] = field(default_factory=set)
+    # Nodes that something is about to happen to, when their last command has ended.
+    doomed: set[str] = field(default_factory=set)
+    # Nodes that came back with an empty disk.
+    wiped: set[str] = field(default_factory=set)
+    number: int = 0
+
+    def live(self, nodes: Sequence[str]) -> None:
+        """These nodes are there, with an empty disk."""
+        for node in nodes:
+            shutil.rmtree(self.folder / node, ignore_errors=True)
+            (self.folder / node).mkdir()
+            stores = {**self.stores, "nodeName": node}
+            (self.folder / node / "hpn.json").write_text(json.dumps({"stores": stores}))
+            self.servers.born(node)
+            self.pods[node] = {}
+        self.dead -= set(nodes)
+
+    def run(self, seconds: float) -> None:
+        """Pods come and go, and things go wrong."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for worker in self.workers:
+                if worker.command is None and (command := self._command(worker)):
+                    worker.tell(command)
+            self._hear()
+            self._harm()
+
+    def settle(self) -> None:
+        """All faults end, and every node does what it does while nobody asks, for longer than a node is waited for."""
+        self._wait_for_all()
+        self._rates({})
+        self.servers.heal()
+        end = time.monotonic() + 2 * GRACE
+        while time.monotonic() < end:
+            for worker in self.workers:
+                for node in [node for node in worker.nodes if node not in self.dead]:
+                    for cid in [cid for cid, known in self.pods[node].items() if not known or "." in cid]:
+                        self._ask(worker, self._told(node, "DEL", cid))
+                    self._ask(worker, {"node": node, "verb": "KEEP", "cid": ""})
+
+    def unknown(self) -> list[str]:
+        """What store and nodes do not agree on.
+
+        The blocks of a machine that is dead are nobody's until they are taken, and a node that came back with an empty
+        disk may not have asked for its own yet.
+        """
+        alive = [node for node in self.pods if node not in self.dead]
+        held = {node: _held(self.folder / node) for node in alive}
+        known = {index for indexes in held.values() for index in indexes}
+        documents = {
+            index: node
+            for index, node in self.servers.blocks().items()
+            if index in known or (node in alive and node not in self.wiped)
+        }
+        return lost_blocks(documents, held)
+
+    def name_all(self) -> None:
+        """Each name has its address once, and no pod: from then on that never changes."""
+        worker = self.workers[0]
+        for name in NAMES:
+            command = self._new(worker.nodes[0], name)
+            assert self._ask(worker, command) == 0
+            self._ask(worker, self._told(command["node"], "DEL", command["cid"]))
+        self._ask(worker, {"node": worker.nodes[0], "verb": "KEEP", "cid": ""})
+
+    def have_all_names(self) -> list[str]:
+        """Give a node all names' addresses, those too that dead nodes have; the names that it does not get."""
+        until, missing = time.monotonic() + 4 * GRACE, list(NAMES)
+        worker, node = next((w, n) for w in self.workers for n in w.nodes if n not in self.dead)
+        while missing and time.monotonic() < until:
+            missing = [name for name in missing if self._ask(worker, self._new(node, name)) != 0]
+        return missing
+
+    def exhaust(self, all_there_are: int) -> int:
+        """Give all that there is, also what dead nodes had; how many addresses are held then."""
+        until = time.monotonic() + 4 * GRACE
+        while len(self.history.held()) < all_there_are and time.monotonic() < until:
+            for worker in self.workers:
+                for node in [node for node in worker.nodes if node not in self.dead]:
+                    while self._ask(worker, self._new(node)) == 0:
+                        until = time.monotonic() + 4 * GRACE
+        return len(self.history.held())
+
+    def _command(self, worker: Worker) -> dict[str, Any] | None:
+        alive = [node for node in worker.nodes if node not in self.dead | self.doomed]
+        if not alive:
+            return None
+        node = self.draw.choice(alive)
+        pods = {cid: known for cid, known in self.pods[node].items() if not self._is_busy(node, cid)}
+        what = self.draw.random()
+        if what < 0.12:
+            command = {"node": node, "verb": "KEEP", "cid": ""}
+        elif pods and (what < 0.45 or len(pods) >= PODS):
+            cid = self.draw.choice(sorted(pods))
+            command = self._told(node, "ADD" if not pods[cid] and what < 0.25 else "DEL", cid)
+        else:
+            command = self._new(node, self.draw.choice(NAMES) if self.draw.random() < 0.4 else "")
+        if not worker.together and self.draw.random() < 0.4:
+            command["step"] = self.draw.randrange(STEPS)
+        elif not worker.together and self.draw.random() < 0.1:
+            command["full"] = True
+        return command
+
+    def _is_busy(self, node: str, cid: str) -> bool:
+        return any(one.command and (one.command["node"], one.command["cid"]) == (node, cid) for one in self.workers)
+
+    def _new(self, node: str, name: str = "") -> dict[str, Any]:
+        self.number += 1
+        cid = f"{name}.c{self.number}" if name else f"c{self.number}"
+        self.pods[node][cid] = False
+        return {"node": node, "verb": "ADD", "cid": cid}
+
+    def _told(self, node: str, verb: str, cid: str) -> dict[str, Any]:
+        if verb == "DEL":
+            self.history.takes_back(f"{node} {cid}")
+            self.pods[node][cid] = False
+        return {"node": node, "verb": verb, "cid": cid}
+
+    def _ask(self, worker: Worker, command: dict[str, Any]) -> int:
+        """The answer's code.  Nothing kills this command."""
+        worker.tell({**command, "together": True})
+        return self._heard(worker)
+
+    def _hear(self) -> None:
+        busy = {worker.process.stdout: worker for worker in self.workers if worker.command}
+        for stream in select.select(list(busy), [], [], 0.2)[0]:
+            self._heard(busy[stream])
+
+    def _heard(self, worker: Worker) -> int:
+        command = worker.command
+        assert command
+        node, cid, verb = command["node"], command["cid"], command["verb"]
+        answer = worker.answer()
+        code = int(answer["code"])
+        self.killed += bool(answer.get("killed"))
+        self.codes[code] += 1
+        if not answer.get("killed") and code not in FINE:
+            self.history.wrong.append(f"{command}: {answer}")
+        if verb == "ADD" and code == 0:
+            self.history.gave(f"{node} {cid}", answer["ips"])
+            self.pods[node][cid] = True
+        elif (verb == "DEL" and code == 0) or (verb == "ADD" and code == 103):
+            del self.pods[node][cid]
+        return code
+
+    def _harm(self) -> None:
+        what = self.draw.random()
+        if what < 0.08:
+            rates = {kind: self.draw.choice((0, 0, 0, 0.02, 0.1)) for kind in QUICK}
+            rates["silent"] = self.draw.choice((0, 0, 0, 0.003))
+            # A node that waits for longer than it is waited for is cut off, and then nothing is promised.
+            if GRACE < 2 * SILENCE:
+                rates["silent"] = 0
+            self._rates({**rates, "jump": self.draw.choice((0, 0, 7200, -7200, 60))})
+        elif what < 0.12:
+            self.servers.harm(self.draw)
+        elif what < 0.16:
+            self.doomed.add(
+                self.draw.choice([n for worker in self.workers if not worker.together for n in worker.nodes])
+            )
+        for node in self.doomed - {worker.command["node"] for worker in self.workers if worker.command}:
+            self.doomed.remove(node)
+            self._fate(node)
+
+    def _fate(self, node: str) -> None:
+        """The node dies with its pods, or comes back with an empty disk, or its object is made anew."""
+        if node in self.dead:
+            self.live([node])
+            self.wiped.add(node)
+        elif self.draw.random() < 0.5:
+            self.servers.replaced(node)
+        else:
+            self.died += 1
+            self.history.died(node)
+            self.dead.add(node)
+            self.servers.dead(node)
+
+    def _rates(self, rates: Mapping[str, float]) -> None:
+        assert self.proxy.stdin
+        assert self.proxy.stdout
+        self.proxy.stdin.write(json.dumps(rates) + "\n")
+        self.proxy.stdin.flush()
+        self.proxy.stdout.readline()
+
+    def _wait_for_all(self) -> None:
+        while any(worker.command for worker in self.workers):
+            self._hear()
+
+
+def _held(folder: Path) -> list[int]:
+    """The blocks that a node has on its disk."""
+    files = list(folder.glob("data/*/blocks"))
+    return [block["index"] for file in files for block in json.loads(file.read_text())["body"]["blocks"]]
+
+
+@contextmanager
+def world(
+    folder: Path,
+    servers: Servers,
+    seed: int,
+    nodes: tuple[int, int],
+    ipam: Mapping[str, Any],
+    secured: Mapping[str, str],
+) -> Iterator[World]:
+    """A few nodes with two processes each, and many that share one: ``nodes`` says how many of either.  ``secured`` is
+    a certificate for the proxy."""
+    few, many = nodes
+    clock = vars(Clock(time.monotonic(), time.time(), SPEED))
+    with ExitStack() as stack:
+        sandbox = stack.enter_context(started(["unshare", "--net", "sh", "-ec", LINK]))
+        assert sandbox.stdout
+        sandbox.stdout.readline()
+        told = {"servers": servers.urls, "clock": clock, "seed": seed, **secured}
+        proxy = stack.enter_context(started([sys.executable, str(HERE / "proxy.py"), json.dumps(told)]))
+        assert proxy.stdout
+        proxies = json.loads(proxy.stdout.readline())
+        conf = {"cniVersion": "1.1.0", "name": "net", "type": "hpn", "ipam": ipam}
+        about = {"clock": clock, "folder": str(folder), "conf": conf, "netns": f"/proc/{sandbox.pid}/ns/net"}
+        words = [sys.executable, str(HERE / "node.py"), json.dumps(about)]
+        names = [f"node{n}" for n in range(few)]
+        fakes = [f"fake{n}" for n in range(many)]
+        workers = [Worker(stack.enter_context(started(words)), [name], False) for name in names for _ in range(2)]
+        workers.append(Worker(stack.enter_context(started(words)), fakes, True))
+        stores = servers.settings(proxies, folder)
+        it = World(folder, servers, random.Random(seed), workers, proxy, stores)
+        for worker in workers:
+            assert worker.process.stdout
+            worker.process.stdout.readline()  # it has imported all
+        it.live([*names, *fakes])
+        yield it
