@@ -22,11 +22,11 @@ A container runtime runs this program; a person has little to run by hand.
   hpn check       compare attachments with what ADD left; --json
   hpn repair      undo or finish what is half-done, and what dead pods left; --dry-run, --json
   hpn hints       print the environment for a pod's NCCL, UCX, MPI or NVSHMEM; --for, --form, --json
-  hpn ipam        show whose which address is, release what is dead, verify the files (hpn ipam --help)
+  hpn ipam        show whose which address is, also in a cluster, release what is dead, verify files (hpn ipam --help)
   hpn devices     show the NICs: VFs and who has them, RDMA devices, GPUs near by; [DEVICE], -v, --json
   hpn gids        show the GIDs of RDMA devices, as show_gids does; --json
   hpn devinfo     show RDMA devices and their ports, as ibv_devinfo does; -v, -d DEVICE, --json
-  hpn doctor      say what is wrong with this node, and what mends it; --json, --root DIR
+  hpn doctor      say what is wrong with this node, and what mends it; --json, --root DIR, --kubeconfig FILE
   hpn report      write all of that as one HTML page, for a ticket; FILE.html
   hpn gc          undo what dead pods left: attachments and addresses; --dry-run
   hpn top         show RDMA traffic as it goes: per device, per pod; -l, --count N, --json
@@ -79,7 +79,7 @@ def main(argv: Sequence[str], file: str = "", build: str = "") -> int:
     ``file`` is the launcher's, and ``build`` its version (docs/protocol.md); both are empty without one.
     """
     match argv[1:]:
-        case [] | ["help" | "--help" | "-h"]:
+        case [] | ["help" | "--help" | "-h"] | ["help", "help" | "version"]:
             sys.stdout.write(HELP)
             return 0
         case ["help", command] if command in COMMANDS:
@@ -129,10 +129,9 @@ def _print(command: str, work: Callable[[], tuple[str, int]]) -> int:
 
 def _complain(command: str, error: str) -> int:
     """Say on stderr what is wrong; the exit status.  A name in it may be a pod's, and a terminal would obey it."""
-    from ctl.screen import printable  # noqa: PLC0415
+    from cni.protocol.printable import printable_lines  # noqa: PLC0415
 
-    lines = map(printable, f"hpn {command}: {error}".split("\n"))
-    sys.stderr.write("\n".join([*lines, ""]))
+    sys.stderr.write(printable_lines(f"hpn {command}: {error}\n"))
     return 1
 
 

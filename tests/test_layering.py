@@ -29,6 +29,14 @@ OURS = {
     "cni.protocol": {"cni.protocol"},
     "ipam": {"ipam", "cni.protocol", "cni.state.durable", "cni.state.locks"},
     "ipam.stores": {"ipam.stores", "ipam.ranges", "cni.protocol", "cni.state.durable", "cni.state.locks"},
+    "ipam.cluster": {
+        *("ipam.cluster", "ipam.pool", "ipam.ranges", "ipam.stores"),
+        *("cni.protocol", "cni.state.durable", "cni.state.locks", "cni.state.node", "cni.state.trust"),
+    },
+    # Its waits are of the request's budget.
+    "ipam.cluster.http": {"ipam.cluster", "cni.protocol", "cni.kernel.budget"},
+    # It gives each network the time that a request has.
+    "ipam.cluster.rounds": {"ipam.cluster", "ipam.stores", "cni.kernel.budget", "cni.protocol"},
     # Paths that the node allows.
     "ipam.resolv_conf": {"cni.protocol", "cni.state.node"},
     # It begins the budget of all waits, which link spends.
@@ -45,16 +53,25 @@ OURS = {
     # What it imports before the first request, for that to find.
     "agent.main": {"agent", "cni", "ipam"},
     "agent.listening": {"cni.kernel.unix_sockets", "cni.state.trust"},
-    "agent.idle": {"cni.collect", "cni.protocol", "cni.state.places", "ipam.main", "ipam.sandboxes", "ipam.stores"},
+    "agent.idle": {
+        *("cni.collect", "cni.protocol", "cni.state.places", "ipam.cluster.rounds"),
+        *("ipam.main", "ipam.sandboxes", "ipam.stores"),
+    },
     # It offers devices to kubelet, and attaches nothing.
     "node": {"node", "cni.kernel", "cni.protocol", "cni.state.durable", "cni.state.locks", "cni.state.trust"},
     # What it does is kept from those who have a device, and that is in the journal.
     "node.provision": {"node", "cni.kernel", "cni.kinds.needed", "cni.protocol", "cni.state"},
     # It is for people, who see columns as ctl has them.
     "node.check": {"node", "ctl.table", "cni.kernel.sysfs"},
+    # What is stored where; it changes nothing.
+    "node.stored": {"cni.protocol", "cni.state.journal", "cni.state.places", "cni.state.record"},
     # It counts what the journal and the leases have, and changes nothing.
-    "node.metrics.state": {
-        *("cni.protocol", "cni.state.journal", "cni.state.places", "cni.state.record", "ipam.inventory", "ipam.stores"),
+    "node.metrics.state": {"cni.protocol", "cni.state.record", "ipam.inventory", "ipam.stores"},
+    "node.metrics.cluster": {"node.blocks", "ipam.cluster.counting", "ipam.cluster.held", "ipam.stores"},
+    # Its process asks the store that a cluster's nodes share.
+    "node.blocks": {
+        *("node", "cni.kernel", "cni.protocol", "cni.state.durable", "cni.state.places", "cni.state.trust"),
+        *("ipam.cluster.rounds", "ipam.sandboxes"),
     },
     "node.metrics.rdma": {"node", "cni.kernel", "cni.state.record"},
     "node.metrics.ports": {"node.metrics.inside", "cni.kernel", "cni.state.record"},
@@ -62,7 +79,7 @@ OURS = {
     "ctl": {"ctl", "cni.main", "cni.protocol", "agent.main", "node.main", "ipam.main"},
     # The commands are imported by name (ctl.main.COMMANDS).
     "ctl.main": {"ctl.screen", "cni.protocol"},
-    "ctl.screen": {"ctl.table"},
+    "ctl.screen": {"ctl.table", "cni.protocol.printable"},
     "ctl.command_line": {"cni.protocol", "cni.state.places"},
     # What a person is shown, and nothing that could change it.
     "ctl.chosen": {"cni.attachments", "cni.protocol", "cni.state.places"},
@@ -93,6 +110,8 @@ OURS = {
     "ctl.devinfo": {"ctl.hardware", "ctl.screen", "cni.kernel.rdma_netlink", "cni.kernel.sysfs", "cni.protocol"},
     # What the other commands say, which it imports by name.
     "ctl.report": {"ctl.report", "ctl.screen", "cni.protocol"},
+    # The word for an attachment whose record is damaged.
+    "ctl.report.page": {"ctl.report", "ctl.screen", "cni.protocol", "cni.state.record"},
     # The version stands in the second.
     "ctl.report.command": {"ctl.report", "ctl.main", "ctl.screen", "cni.protocol"},
     # What ports have counted, as the page of metrics has it.
@@ -107,43 +126,55 @@ OURS = {
         *("cni.state.journal", "cni.state.places", "cni.state.record", "cni.state.trust"),
         *("ipam.inventory", "ipam.sandboxes", "ipam.stores"),
     },
+    # It asks the store that a cluster's nodes share whether it is there.
+    "ctl.doctor.blocks": {
+        *("ctl.doctor", "cni.kernel.budget", "cni.protocol"),
+        *("ipam.cluster.counting", "ipam.cluster.held", "ipam.cluster.opening", "ipam.stores"),
+    },
+    "ctl.doctor.definitions": {"ctl.doctor", "cni.kernel.budget", "cni.protocol", "ipam.cluster"},
     "ctl.doctor.networks": {"ctl.doctor", "cni.config", "cni.protocol", "node.config"},
     "ctl.doctor.programs": {"ctl.doctor", "ctl.installation.places", "node.kubelet.registered"},
     "ctl.doctor.report": {"ctl.doctor", "ctl.screen"},
     # How an attachment stands, in the words of hpn list.
-    "ctl.doctor.model": {"ctl.doctor", "ctl.hardware", "cni.protocol", "cni.standing", "node.model"},
+    "ctl.doctor.model": {"ctl.doctor", "ctl.hardware", "cni.kernel.dcb", "cni.protocol", "cni.standing", "node.model"},
     "ctl.doctor.checks": {"ctl.doctor", "ctl.hardware.rdma", "cni.standing", "node.model", "node.offers"},
     # What puts files on the node, and looks whether the state there can be read; it changes none of that.
     "ctl.installation": {
-        *("ctl.installation", "ctl.screen", "cni.kernel.files", "cni.protocol", "cni.state.durable", "cni.state.locks"),
+        *("ctl.installation", "ctl.screen", "cni.kernel.elf", "cni.kernel.files", "cni.protocol"),
+        *("cni.state.durable", "cni.state.locks"),
     },
-    "ctl.installation.install": {"ctl.installation", "cni.protocol", "node.config"},
+    "ctl.installation.install": {"ctl.installation", "cni.kernel.elf", "cni.protocol", "node.config"},
     # What it says of attachments, as hpn inspect and hpn ipam do.
     "ctl.installation.held": {
         *("ctl.installation", "cni.attachments", "cni.protocol", "ipam.inventory", "ipam.sandboxes", "ipam.stores"),
+        "ipam.cluster.held",
+    },
+    # It asks what STATUS asks, of the networks that hpn doctor finds.
+    "ctl.installation.shared": {
+        *("ctl.installation.state", "ctl.doctor.blocks", "ctl.doctor.networks", "ctl.doctor.reading"),
+        *("cni.kernel.budget", "cni.protocol", "cni.state.journal", "ipam.config", "ipam.cluster", "ipam.stores"),
     },
     "ctl.installation.state": {"cni.kinds", "cni.protocol", "cni.state.durable", "cni.state.record", "ipam.stores"},
     # What mends, and undoes what the dead left.
     "ctl.repair": {"ctl", "cni.attachments", "cni.protocol", "cni.repair", "cni.standing", "ipam.main"},
     "ctl.collection": {
-        *(
-            "ctl.addresses",
-            "ctl.screen",
-            "cni.collect",
-            "cni.protocol",
-            "cni.state.record",
-            "cni.state.places",
-            "ipam.main",
-        ),
+        *("ctl.addresses", "ctl.screen"),
+        *("cni.collect", "cni.protocol", "cni.state.record", "cni.state.places", "ipam.main"),
     },
     # And what frees the addresses of the dead.
     # The third reads YAML.
     "ctl.migrate": {
-        *("ctl.screen", "cni.protocol", "node.config.document"),
-        *("ipam.migrate", "ipam.inventory", "ipam.sandboxes", "ipam.stores"),
+        *("ctl.screen", "ctl.cluster.moving", "cni.protocol", "node.config.document"),
+        *("ipam.migrate", "ipam.inventory", "ipam.sandboxes", "ipam.stores", "ipam.cluster.giving"),
     },
     "ctl.addresses": {
-        *("ctl.screen", "ctl.table", "ctl.migrate", "cni.protocol", "ipam.inventory", "ipam.sandboxes", "ipam.stores"),
+        *("ctl.screen", "ctl.table", "ctl.migrate", "ctl.cluster", "cni.protocol"),
+        *("ipam.inventory", "ipam.sandboxes", "ipam.stores"),
+    },
+    # What the cluster's store has.
+    "ctl.cluster": {
+        *("ctl.cluster", "ctl.screen", "cni.kernel.budget", "cni.protocol", "ipam.config"),
+        *("ipam.cluster", "ipam.inventory", "ipam.ranges", "ipam.sandboxes", "ipam.stores"),
     },
 }
 # What any command may import beside.
@@ -158,9 +189,9 @@ LIBRARIES = {
     # None of these is on the way of a CNI command.
     "h2": {"node.grpc"},
     "google": {"node.kubelet"},
-    "yaml": {"node.config"},
+    "yaml": {"node.config", "ipam.cluster.credentials"},
     "h11": {"node.metrics.http"},
-    "prometheus_client": {"node.metrics.page", "node.metrics.rdma", "node.metrics.state"},
+    "prometheus_client": {f"node.metrics.{module}" for module in ("cluster", "page", "rdma", "state")},
     "rich": {"ctl.screen"},
 }
 
@@ -267,8 +298,3 @@ def test_length_of_functions() -> None:
     ]
     assert [name for name, lines in lengths if lines > 50] == []
     assert median(lines for _, lines in lengths) <= 6
-
-
-def test_packaging_is_no_package() -> None:
-    """An __init__.py in it would hide PyPI's packaging, which pytest imports."""
-    assert not (ROOT / "packaging" / "__init__.py").exists()

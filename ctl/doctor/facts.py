@@ -3,14 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ctl.doctor import hardware, kept, machine, networks, programs
+from ctl.doctor import definitions, hardware, kept, machine, networks, programs
 from ctl.doctor.model import Facts
 from ctl.doctor.reading import Reader
 
 
-def facts(root: Path, file: str, build: str) -> Facts:
+def facts(root: Path, file: str, build: str, kubeconfig: Path | None = None) -> Facts:
     """The facts of the node whose files are below the root; ``file`` is the program that runs now, ``build`` its
-    version."""
+    version.  With a ``kubeconfig`` the API server is asked too."""
     read = Reader(root)
     state = kept.kept(read)
     found = Facts(
@@ -20,5 +20,6 @@ def facts(root: Path, file: str, build: str) -> Facts:
         networks.node_file(read),
         state,
         programs.programs(read, file, build),
+        definitions.cluster(read, kubeconfig) if kubeconfig else None,
     )
     return replace(found, unread=tuple(sorted(read.unread.items())))

@@ -1,12 +1,14 @@
 """Network controllers and RDMA, from /sys and /dev."""
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cni.kernel import gids
+from cni.kernel import dcb, gids, rtnl
+from cni.kernel.dcb import Dcb
 from ctl.doctor import pci_config
 from ctl.doctor.model import GidTable, Hardware, Link, Nic
 from ctl.doctor.reading import Reader
@@ -49,7 +51,8 @@ def hardware(read: Reader) -> Hardware:
 def _nic(read: Reader, device: Device, hcas: tuple[Hca, ...]) -> Nic:
     path = _path(read, device.id)
     net = f"{path}/net/{next(iter(device.netdevs), '')}" if device.netdevs else ""
-    control = pci_config.device_control(_space(read, device.id)) if device.kind is Kind.PF else None
+    space = _space(read, device.id) if device.kind is Kind.PF else b""
+    control = pci_config.device_control(space)
     interrupts = tuple(sorted(int(name) for name in read.names(f"{path}/msi_irqs") if name.isdecimal()))
     ours = tuple(hca for hca in hcas if hca.device == device.id)
     now = _link(read, path, "current")
@@ -63,9 +66,11 @@ def _nic(read: Reader, device: Device, hcas: tuple[Hca, ...]) -> Nic:
         most=Link(min(m.speed for m in mosts), min(m.width for m in mosts)) if now and mosts else None,
         relaxed=control[0] if control else None,
         read_request=control[1] if control else 0,
+        ats=pci_config.translates(space),
         interrupts=interrupts,
         affinity=dict(_affinity(read, interrupts)) if device.kind is Kind.PF else {},
         traffic_classes=dict(_traffic_classes(read, ours)),
+        dcb=_dcb(read, net) if device.kind is Kind.PF and net else None,
         place=gpus.place(device.id, Path(read.at("/sys"))),
         hcas=ours,
         # sysfs hides what is in another namespace, and keeps the directory that it is in (kobject_rename).
@@ -85,6 +90,16 @@ def _traffic_classes(read: Reader, hcas: tuple[Hca, ...]) -> Iterator[tuple[str,
     for path in (f"{hca.path}/tc/{port.number}/traffic_class" for hca in hcas for port in hca.ports):
         if value := read.line(path):
             yield path, value.splitlines()[0]
+
+
+def _dcb(read: Reader, net: str) -> Dcb | None:
+    """Of an interface that this namespace has too; the files may be another machine's."""
+    name = os.path.basename(net)
+    with suppress(OSError):  # most drivers do not know it
+        if read.is_this_kernel and socket.if_nametoindex(name) == read.number(f"{net}/ifindex"):
+            with rtnl.open_in() as asking:
+                return dcb.get(asking, name)
+    return None
 
 
 def _path(read: Reader, address: str) -> str:

@@ -14,6 +14,7 @@ from cni.protocol.location import IPAM_DIR, STATE_DIR
 from cni.protocol.spec import Json
 from cni.state import journal, places, trust
 from cni.state.record import LOST, Record
+from ctl.doctor import blocks
 from ctl.doctor.model import Attachment, Kept, Pool
 from ctl.doctor.reading import Reader
 from ipam import inventory, sandboxes
@@ -46,6 +47,7 @@ def kept(read: Reader) -> Kept:
         tuple(pools),
         tuple(leases),
         tuple(_unsafe(folders)),
+        tuple(blocks.blocks(read, data_dirs)),
     )
 
 

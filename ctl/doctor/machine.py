@@ -1,11 +1,12 @@
 """The kernel, its processes and disks."""
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from cni.kernel import sysfs
+from cni.kernel import clock, sysfs
 from ctl.doctor.model import Disk, Machine, Process
 from ctl.doctor.reading import Reader
 
@@ -33,6 +34,8 @@ def machine(read: Reader, folders: Iterable[str]) -> Machine:
         numa=dict(_numa(read)),
         packages=dict(_packages(read)),
         packages_path=read.at(_STATUS),
+        now=time.time() if read.is_this_kernel else 0.0,
+        synchronized=not read.is_this_kernel or clock.is_synchronized(),
         disks=tuple(_disks(folders)),
     )
 

@@ -9,7 +9,9 @@ from enum import StrEnum
 from typing import Final
 
 from cni import standing
+from cni.kernel.dcb import Dcb
 from cni.protocol.spec import Config
+from ctl.doctor.cluster import Blocks, Cluster
 from ctl.hardware.gpus import Place
 from ctl.hardware.rdma import Hca
 from node.model import Device, Settings
@@ -68,6 +70,8 @@ class Machine:
     - ``rp_filter``: the values of ``all`` and ``default``, by path.
     - ``numa``: the processors of each NUMA node.
     - ``packages``: the versions of Debian's packages of containerd, by name; ``packages_path``: where they stand.
+    - ``now``: the clock, in seconds since 1970; 0 where the files are not this kernel's.  ``synchronized``: whether
+      something keeps it right.
     """
 
     kernel: str = ""
@@ -77,6 +81,8 @@ class Machine:
     numa: Mapping[int, frozenset[int]] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
     packages_path: str = ""
+    now: float = 0.0
+    synchronized: bool = True
     disks: tuple[Disk, ...] = ()
 
 
@@ -98,9 +104,11 @@ class Nic:
     - ``path``: its directory in /sys.  ``mtu``, ``speed`` (Mbit/s): of its interface, 0 where that is not known.
     - ``link``: its PCIe link now; ``most``: the best that it and the port above it can; None where /sys does not say.
     - ``relaxed``: whether it may order its writes freely; None where its configuration space cannot be read.
-    - ``read_request``: the bytes that it asks for at a time; 0 likewise.
+    - ``read_request``: the bytes that it asks for at a time; 0 likewise.  ``ats``: whether it asks the IOMMU for
+      addresses beforehand; None likewise.
     - ``interrupts``: its IRQs.  ``affinity``: of a PF the processors that each goes to, by path.
     - ``traffic_classes``: of its RDMA devices, where the driver says, by path.
+    - ``dcb``: what the interface of a PF does with priorities, where the driver says.
     - ``place``: what is above it.
     - ``hcas``: its RDMA devices, where the host sees them.
     - ``is_elsewhere``: whether its interface is in another namespace than the host's.
@@ -114,9 +122,11 @@ class Nic:
     most: Link | None = None
     relaxed: bool | None = None
     read_request: int = 0
+    ats: bool | None = None
     interrupts: tuple[int, ...] = ()
     affinity: Mapping[str, frozenset[int]] = field(default_factory=dict)
     traffic_classes: Mapping[str, str] = field(default_factory=dict)
+    dcb: Dcb | None = None
     place: Place = NOWHERE
     hcas: tuple[Hca, ...] = ()
     is_elsewhere: bool = False
@@ -222,7 +232,7 @@ class Kept:
     - ``folders``: the directories that it is in.
     - ``unreadable``: records that cannot be read.  ``stranded``: records whose IPAM plugin would not release.
     - ``leases``: what is wrong with files of leases, in words, by their directory.
-    - ``unsafe``: a state directory, and what of the way to it others than root can change, in words.
+    - ``unsafe``: a state directory, and what of the way others than root can change, and what mends that; in words.
     """
 
     folders: tuple[str, ...] = ()
@@ -232,12 +242,12 @@ class Kept:
     pools: tuple[Pool, ...] = ()
     leases: tuple[tuple[str, str], ...] = ()
     unsafe: tuple[tuple[str, str, str], ...] = ()
+    blocks: tuple[Blocks, ...] = ()
 
 
 @dataclass(frozen=True)
 class Socket:
-    """A socket of a plugin's or of the agent's, whether anybody listens, and the resource that a device plugin offers
-    there; empty for others, and where it does not say."""
+    """A plugin's socket or the agent's, whether anybody listens, and which resource a device plugin offers there."""
 
     path: str
     listens: bool
@@ -265,7 +275,7 @@ class Programs:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that was read.  ``unread``: what could not be, and why."""
+    """All that was read.  ``cluster``: None if nobody said as whom to ask.  ``unread``: what could not be, and why."""
 
     machine: Machine = Machine()
     hardware: Hardware = Hardware()
@@ -273,6 +283,7 @@ class Facts:
     node_file: NodeFile | None = None
     kept: Kept = Kept()
     programs: Programs = Programs()
+    cluster: Cluster | None = None
     unread: tuple[tuple[str, str], ...] = ()
 
 

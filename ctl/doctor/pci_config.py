@@ -14,6 +14,9 @@ _RELAXED: Final = 1 << 4
 _EXTENDED: Final = 0x100
 _ACS: Final = 0x0D  # extended capability: Access Control Services
 _ACS_CONTROL: Final = 6
+_ATS: Final = 0x0F  # extended capability: Address Translation Services
+_ATS_CONTROL: Final = 6
+_ATS_ENABLED: Final = 1 << 15
 # P2P Request Redirect, P2P Completion Redirect, Upstream Forwarding does nothing by itself.
 _REDIRECTS: Final = 1 << 2 | 1 << 3
 
@@ -29,10 +32,18 @@ def device_control(space: bytes) -> tuple[bool, int] | None:
 
 def redirects(space: bytes) -> bool:
     """Whether ACS sends requests between devices below this bridge by way of the root complex."""
-    for at, kind in _extended(space):
-        if kind == _ACS:
-            return bool((_word(space, at + _ACS_CONTROL) or 0) & _REDIRECTS)
-    return False
+    return bool(_control(space, _ACS, _ACS_CONTROL) & _REDIRECTS)
+
+
+def translates(space: bytes) -> bool | None:
+    """Whether the function asks the IOMMU for addresses beforehand (ATS is enabled).  None where the space ends before
+    that is said."""
+    return bool(_control(space, _ATS, _ATS_CONTROL) & _ATS_ENABLED) if len(space) > _EXTENDED else None
+
+
+def _control(space: bytes, kind: int, offset: int) -> int:
+    """That register of an extended capability; 0 without the capability."""
+    return next((_word(space, at + offset) or 0 for at, one in _extended(space) if one == kind), 0)
 
 
 def _capabilities(space: bytes) -> Iterator[tuple[int, int]]:

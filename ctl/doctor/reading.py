@@ -10,6 +10,7 @@ from cni.kernel import cpus, files
 # /proc/sys refuses to be read by more than the kernel can allocate in one piece (proc_sys_call_handler).
 _PIECE: Final = 1 << 16
 _PIECES: Final = 256
+_BOOT: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class Reader:
@@ -22,6 +23,12 @@ class Reader:
     def at(self, path: str) -> str:
         """Where the node's path is below the root."""
         return str(self.root / path.lstrip("/"))
+
+    @property
+    def is_this_kernel(self) -> bool:
+        """Whether the files are those of the kernel that runs, and can be asked for more than they say."""
+        boot = self.line(self.at(_BOOT))
+        return boot != "" and boot == self.line(_BOOT)
 
     def data(self, path: str) -> bytes | None:
         """What is in a file; None where it cannot be read or is no regular file."""

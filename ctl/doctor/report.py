@@ -15,9 +15,7 @@ _EXAMPLE: Final = """\
 example:
   hpn doctor                                          # as root; docs/operations.md explains each finding
   hpn doctor --json | jq -r '.findings[] | select(.severity == "error") | .id'
-
-NetworkAttachmentDefinitions are the API server's and are not read; configurations in /etc/cni/net.d and those of living
-attachments are.
+  hpn doctor --kubeconfig /etc/kubernetes/admin.conf  # NetworkAttachmentDefinitions too, which the API server has
 """
 
 
@@ -28,8 +26,10 @@ def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, 
     parser = parser_for("doctor", about, _EXAMPLE, fails="there is an error or a warning")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--root", type=Path, default=Path("/"), help="where the node's files are; default /")
+    as_whom = "ask the API server for NetworkAttachmentDefinitions and nodes, as whom this names"
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help=as_whom)
     options = parser.parse_args(words)
-    found = findings(facts(options.root, file, build))
+    found = findings(facts(options.root, file, build, options.kubeconfig))
     status = int(any(finding.severity is not Severity.NOTE for _, finding in found))
     if options.json:
         document = {"checks": list(CHECKS), "findings": [{"id": name, **vars(finding)} for name, finding in found]}

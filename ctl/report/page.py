@@ -5,11 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Final
 
+from cni.protocol.printable import printable_lines
 from cni.protocol.spec import Json
+from cni.state.record import LOST
 from ctl.report.drawing import draw
 from ctl.report.style import STYLE
 from ctl.report.told import Told
-from ctl.screen import printable
+from ctl.screen import moment
 
 # No source of anything but the page's own style: what a name says is text, whatever it says.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -59,7 +61,7 @@ def _trouble(a: Json) -> str:
     """What was wrong with it, and what its last command that failed answered."""
     lines, error = [a["trouble"]] if "trouble" in a else [], a.get("lastError")
     if error:
-        lines.append(f"{error['command']} failed, {error['time']}, code {error['code']}: {error['msg']}")
+        lines.append(f"{error['command']} failed, {moment(error['time'])}, code {error['code']}: {error['msg']}")
     return "\n".join(lines)
 
 
@@ -86,6 +88,8 @@ def _pool(pool: Json) -> list["Cell"]:
 
 def _state(a: Json) -> tuple[str, str]:
     word = "alive" if a["alive"] else "dead"
+    if a["kind"] == LOST and a["alive"]:  # its record is damaged, and nobody can say that it is well
+        return LOST, LOST
     return word if a["complete"] else f"{word}, incomplete", word
 
 
@@ -130,4 +134,4 @@ def _raw(told: Mapping[str, Told]) -> Iterator[str]:
 
 
 def _text(words: str) -> str:
-    return escape("\n".join(map(printable, words.split("\n"))))
+    return escape(printable_lines(words))

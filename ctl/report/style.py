@@ -14,7 +14,7 @@ h1 { font-size: 1.4rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5re
 th, td { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid var(--line); }
 td { font-family: ui-monospace, monospace; font-size: 12px; white-space: pre-wrap; }
 pre { background: var(--box); padding: .75rem; overflow-x: auto; font-size: 12px; }
-.error, .dead { color: var(--bad); } .warning { color: var(--warn); } .alive { color: var(--good); }
+.error, .dead, .lost { color: var(--bad); } .warning { color: var(--warn); } .alive { color: var(--good); }
 svg { width: 100%; height: auto; font-family: ui-monospace, monospace; }
 svg text { fill: var(--ink); font-size: 11px; } svg .name { font-size: 13px; font-weight: 600; }
 svg .dim { fill: var(--dim); } svg rect { stroke: var(--line); fill: var(--box); }

@@ -6,6 +6,11 @@ A guard's old text occurs once in its file; where the code has moved on, tests/u
 from guarded import (
     agent,
     attachments,
+    cluster,
+    cluster_add,
+    cluster_commands,
+    cluster_sticky,
+    cluster_stores,
     commands,
     doctor,
     index,
@@ -36,6 +41,7 @@ GUARDS = [
         commands,
         undo,
         attachments,
+        cluster,
         kinds,
         parts,
         state,
@@ -44,6 +50,7 @@ GUARDS = [
         protocol,
         agent,
         ipam,
+        cluster_add,
         store,
         index,
         node,
@@ -53,6 +60,9 @@ GUARDS = [
         provision,
         shown,
         doctor,
+        cluster_commands,
+        cluster_sticky,
+        cluster_stores,
         launcher,
     )
     for guard in floor.GUARDS

@@ -18,6 +18,12 @@ GUARDS = [
             "        if False:",
             "unit/test_doctor.py::test_found_and_gone[not-readable]",
         ),
+        (
+            "another-kernel",
+            'return boot != "" and boot == self.line(_BOOT)',
+            "return True",
+            "unit/test_doctor_priorities.py::test_whose_clock_it_is",
+        ),
     ),
     *of(
         "cni/attachments.py",

@@ -1,8 +1,11 @@
 """hpn doctor with real devices, kernel and processes: each finding is brought about, and gone after its remedy."""
 
+import ctypes
 import json
 import shutil
+import struct
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +20,7 @@ from ctl.doctor import report
 from ctl.doctor.facts import facts
 from ctl.doctor.model import Finding, Severity
 
+ADJ_MAXERROR, ADJ_STATUS = 0x4, 0x10
 NODE = "resources: [{{name: example.com/rail0, kind: vf, selectors: {{pfNames: [rail0]}}}}]\npfs: [{rule}]\n"
 
 
@@ -55,6 +59,24 @@ def process(path: Path, *words: str, memlock: int = -1) -> Iterator[None]:
             yield
         finally:
             running.kill()
+
+
+@contextmanager
+def knowing_dcb(*names: str) -> Iterator[None]:
+    """Interfaces whose driver knows DCB, as far as the kernel's own dcbnl can tell (netns-fixtures/testdcb)."""
+    subprocess.run(["insmod", "/run/lab/modules/testdcb.ko", f"names={','.join(names)}"], check=True)
+    try:
+        yield
+    finally:
+        for name in names:
+            dcb("app", "flush", "dev", name)
+        subprocess.run(["rmmod", "testdcb"], check=True)
+
+
+def dcb(*words: str) -> Any:
+    """iproute2's, which prints JSON where it shows something."""
+    said = subprocess.run(["dcb", "-j", *words], check=True, capture_output=True, text=True).stdout
+    return json.loads(said) if said.strip() else None
 
 
 def test_nothing_is_wrong(root: Path) -> None:
@@ -132,3 +154,56 @@ def test_a_namespace_has_the_hosts_filter(root: Path) -> None:
             assert inside == f"{value}\n"
     finally:
         subprocess.run(["sysctl", "-q", "-w", f"{sysctl}={before}"], check=True)
+
+
+def test_priorities(root: Path) -> None:
+    """What iproute2's dcb has set, and shows, doctor reads; what the remedy names mends it."""
+    rails = (PF, "rail1")
+    with knowing_dcb(*rails):
+        assert found(root) == {}
+        for name in rails:
+            one = found(root).get("pfc-differs")
+            assert (one is None) == (name == PF)
+            dcb("pfc", "set", "dev", name, "prio-pfc", "3:on")
+            dcb("app", "replace", "dev", name, "dscp-prio", "24:3", "25:3", "26:3", "48:6")
+            assert dcb("pfc", "show", "dev", name, "prio-pfc")["prio_pfc"] == [False] * 3 + [True] + [False] * 4
+        assert one
+        assert "net/rail0: PFC on 3; DSCP 24-26 to 3, 48 to 6. " in one.evidence
+        assert one.evidence.endswith("net/rail1: no PFC")
+        assert found(root) == {}
+        dcb("app", "replace", "dev", "rail1", "dscp-prio", "26:4")
+        assert "DSCP 24-25 to 3, 26 to 4, 48 to 6" in found(root)["pfc-differs"].evidence
+        shown = {nic.device.netdevs[0]: nic.dcb for nic in facts(root, "", "").hardware.nics if nic.dcb}
+        for name in rails:
+            known = shown[name]
+            assert known
+            showing = dcb("app", "show", "dev", name, "dscp-prio")["dscp_prio"]
+            assert [list(pair) for pair in known.dscp] == sorted(showing)
+    assert found(root) == {}
+
+
+def test_the_clock(root: Path) -> None:
+    """Nothing keeps the guest's clock right."""
+
+    def clock() -> list[tuple[str, Severity]]:
+        return [(name, one.severity) for name, one in all_of(root) if name.startswith("clock")]
+
+    unsynchronized = [("clock-unsynchronized", Severity.NOTE)]
+    right = time.time() - time.monotonic()
+    try:
+        assert clock() == unsynchronized
+        tell_the_kernel(ADJ_MAXERROR | ADJ_STATUS, status=0)  # as an NTP client does
+        assert clock() == []
+        time.clock_settime(time.CLOCK_REALTIME, 365 * 86400)
+        assert clock() == [("clock-wrong", Severity.ERROR)]
+        assert "the clock says 1971-01-01 00:00" in found(root)["clock-wrong"].evidence
+    finally:
+        time.clock_settime(time.CLOCK_REALTIME, right + time.monotonic())
+    assert clock() == unsynchronized  # for whoever sets it says no more than the time
+
+
+def tell_the_kernel(modes: int, status: int) -> None:
+    """man 2 adjtimex: struct timex has its modes first, and its status behind four longs."""
+    timex = bytearray(256)
+    struct.pack_into("@Illlli", timex, 0, modes, 0, 0, 0, 0, status)
+    assert ctypes.CDLL(None).adjtimex((ctypes.c_char * 256).from_buffer(timex)) >= 0

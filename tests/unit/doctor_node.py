@@ -43,8 +43,8 @@ ALIVE = Record(
 )  # fmt: skip
 
 
-def space(*, relaxed: bool = True, read_request: int = 4096, acs: int | None = None) -> bytes:
-    """The configuration space of a PCIe function, with ACS if it has a value."""
+def space(*, relaxed: bool = True, read_request: int = 4096, acs: int | None = None, ats: int | None = None) -> bytes:
+    """The configuration space of a PCIe function, with ACS and ATS if their registers have a value."""
     data = bytearray(4096)
     struct.pack_into("<H", data, 0x06, 0x10)
     data[0x34] = 0x40
@@ -55,6 +55,8 @@ def space(*, relaxed: bool = True, read_request: int = 4096, acs: int | None = N
     if acs is not None:
         struct.pack_into("<I", data, 0x148, 0x000D | 1 << 16)
         struct.pack_into("<H", data, 0x148 + 6, acs)
+    if ats is not None:
+        struct.pack_into("<IHH", data, 0x148, 0x000F | 1 << 16, 0x0020, ats)  # include/uapi/linux/pci_regs.h
     return bytes(data)
 
 

@@ -100,6 +100,14 @@ def pcie_relaxed_ordering(node: Node) -> Iterator[Severity]:
 
 
 @case
+def pcie_ats(node: Node) -> Iterator[Severity]:
+    for number, value in enumerate((0x8000, 0x0001)):  # enabled; not, and smallest pages of 8 KiB
+        (node.pci(PFS[number]) / "config").write_bytes(space(ats=value))
+    yield WARNING
+    (node.pci(PFS[0]) / "config").write_bytes(space())  # as the firmware has it that does not offer it
+
+
+@case
 def pcie_acs(node: Node) -> Iterator[Severity]:
     for port in (PORTS[PFS[1]], GPU_PORT):  # of the first no GPU is near
         (node.pci(port) / "config").write_bytes(space(acs=0x1D))

@@ -44,3 +44,31 @@ def test_an_empty_word(tmp_path: Path, capsys: pytest.CaptureFixture[str], comma
         main(["hpn", command, "--state-dir", str(tmp_path), ""])
     assert ended.value.code == 2
     assert "an empty word names nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["list"], ["inspect"], ["check"], ["repair"], ["gc"], ["hints", "x"], ["devices"]])
+def test_a_directory_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """It was misspelt.  Only the default is not there before the first ADD."""
+    no_leases = ["--data-dir", f"{tmp_path}"] if words[0] in ("gc", "repair") else []
+    argv = ["hpn", *words, "--state-dir", f"{tmp_path}/misspelt", *no_leases]
+    assert main(argv) == 1
+    said = capsys.readouterr()
+    why = "No such file or directory; give a configuration's stateDir"
+    assert (said.out, said.err) == ("", f"hpn {words[0]}: --state-dir {tmp_path}/misspelt: {why}\n")
+    monkeypatch.setattr("ctl.command_line.STATE_DIR", f"{tmp_path}/misspelt")
+    assert main(argv) == (1 if words[0] == "hints" else 0)
+    assert why not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["gc"], ["repair"], ["repair", "--dry-run"]])
+def test_leases_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    """Nothing is undone then."""
+    save(tmp_path, HALF)
+    argv = ["hpn", *words, "--state-dir", f"{tmp_path}", "--data-dir", f"{tmp_path}/misspelt"]
+    assert main(argv) == 1
+    said = capsys.readouterr()
+    why = "No such file or directory; give dataDir or <stateDir>/ipam"
+    assert (said.out, said.err) == ("", f"hpn {words[0]}: --data-dir {tmp_path}/misspelt: {why}\n")
+    assert (tmp_path / "attachments/rail0/half:hpn0.json").exists()

@@ -31,7 +31,7 @@ def test_states_of_attachments() -> None:
     assert first_column("inspect.md", "hpn list") == words - {standing.LOST}
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"install", "uninstall"}))
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_help_ends_with_the_exit_statuses(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as e:
         main(["hpn", command, "--help"])

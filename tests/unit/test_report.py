@@ -147,7 +147,7 @@ def test_a_command_that_breaks_does_not_take_the_others_with_it(monkeypatch: pyt
 
 
 def test_what_is_wrong_with_an_attachment_is_said() -> None:
-    error = {"command": "DEL", "time": "2026-01-02T03:04:05Z", "code": 11, "msg": "the PF is away"}
+    error = {"command": "DEL", "time": "2026-01-02T03:04:05.678Z", "code": 11, "msg": "the PF is away"}
     left = attachment("default/b", trouble="no such pool", file="/run/hpn/refused/rail0/x.json")
     known = {
         "attachments": [attachment("default/a", trouble="its VF is lost", lastError=error)],
@@ -156,11 +156,26 @@ def test_what_is_wrong_with_an_attachment_is_said() -> None:
     parts = told(attachments=known, devices={"devices": [], "unread": ["the GPUs of node 1 cannot be read"]})
     words = Tags(page("t", [], parts)).words.partition("The documents")[0]
     for said in (
-        "its VF is lost\nDEL failed, 2026-01-02T03:04:05Z, code 11: the PF is away",
+        "its VF is lost\nDEL failed, 2026-01-02 03:04:05Z, code 11: the PF is away",
         "Detached, and not released by their IPAM: 1", "no such pool", "/run/hpn/refused/rail0/x.json",
         "/run/hpn/attachments/rail0/y.json cannot be read", "the GPUs of node 1 cannot be read",
     ):  # fmt: skip
         assert said in words, said
+
+
+@pytest.mark.parametrize(
+    ("is_", "state"),
+    [
+        ({}, "alive"), ({"alive": False}, "dead"), ({"complete": False}, "alive, incomplete"),
+        ({"kind": "lost", "complete": False}, "lost"),
+        ({"kind": "lost", "alive": False, "complete": False}, "dead, incomplete"),
+    ],
+)  # fmt: skip
+def test_how_an_attachment_is(is_: dict[str, Any], state: str) -> None:
+    """Of a damaged record nobody knows whether its pod is well."""
+    whole = page("t", [], told(attachments={"attachments": [attachment("default/a", **is_)]}))
+    kind = state.partition(",")[0]
+    assert f'<td class="{kind}">{state}</td>' in whole
 
 
 @pytest.fixture

@@ -291,6 +291,18 @@ def test_ctrl_c(tmp_path: Path, growing: Path, words: list[str], first: str, las
     assert "Traceback" not in said.decode()
 
 
+def test_ctrl_c_as_the_first_line_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was shown is in the summary."""
+
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(top, "show_over", interrupted)
+    name = ("mlx5_0", "1")
+    said = top._line_by_line(iter([(Sample(0.0, {name: seen()}), {name: Rates()}, 1.0)]), name)
+    assert "1 seconds" in said
+
+
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 4096)

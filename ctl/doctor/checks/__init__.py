@@ -6,7 +6,7 @@ docs/operations.md explains each by its id.
 from collections.abc import Mapping
 from typing import Final
 
-from ctl.doctor.checks import devices, interrupts, node, pci, programs, rdma, state
+from ctl.doctor.checks import blocks, definitions, devices, ethernet, interrupts, node, pci, programs, rdma, state
 from ctl.doctor.model import Check
 
 # In the order of use: what keeps pods from starting is first.
@@ -16,6 +16,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "daemon-differs": programs.daemon_differs,
     "socket-dead": programs.socket_dead,
     "resource-twice": programs.resource_twice,
+    "resource-nobody-has": definitions.resource_nobody_has,
     "configuration-refused": node.configuration_refused,
     "runtime-too-old": node.runtime_too_old,
     "node-file-refused": node.node_file_refused,
@@ -34,19 +35,27 @@ CHECKS: Final[Mapping[str, Check]] = {
     "attachment-incomplete": state.attachment_incomplete,
     "attachment-stranded": state.attachment_stranded,
     "pool-nearly-full": state.pool_nearly_full,
+    "blocks-unseen": blocks.blocks_unseen,
+    "block-lost": blocks.block_lost,
+    "blocks-full": blocks.blocks_full,
     "disk-nearly-full": state.disk_nearly_full,
     "kernel-too-old": devices.kernel_too_old,
+    "clock-wrong": devices.clock_wrong,
+    "clock-unsynchronized": devices.clock_unsynchronized,
     "rp-filter": devices.rp_filter,
     "mtu-differs": devices.mtu_differs,
     "speed-differs": devices.speed_differs,
     "port-down": devices.port_down,
     "traffic-class-differs": devices.traffic_class_differs,
+    "traffic-class-lossy": ethernet.traffic_class_lossy,
+    "pfc-differs": ethernet.pfc_differs,
     "vf-elsewhere": devices.vf_elsewhere,
     "irqbalance": interrupts.irqbalance,
     "irq-elsewhere": interrupts.irq_elsewhere,
     "pcie-link": pci.pcie_link,
     "pcie-read-request": pci.pcie_read_request,
     "pcie-relaxed-ordering": pci.pcie_relaxed_ordering,
+    "pcie-ats": pci.pcie_ats,
     "pcie-acs": pci.pcie_acs,
     "not-readable": programs.not_readable,
 }

@@ -1,6 +1,7 @@
 """The machine, and rails beside each other."""
 
 import re
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
@@ -10,6 +11,8 @@ from ctl.hardware.rdma import ACTIVE
 from node.model import Kind
 
 _OLDEST = (5, 14)
+_WRITTEN = 1767225600  # 2026-01-01T00:00:00Z
+_NTP = "run an NTP client, such as systemd-timesyncd or chrony"
 _STRICT = 1  # Documentation/networking/ip-sysctl.rst, rp_filter
 
 
@@ -36,6 +39,20 @@ def kernel_too_old(facts: Facts) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, evidence, f"Linux {_OLDEST[0]}.{_OLDEST[1]} or later")
 
 
+def clock_wrong(facts: Facts) -> Iterator[Finding]:
+    """A clock that says a time before hpn was written, as one without a battery does after each boot."""
+    if 0 < facts.machine.now < _WRITTEN:
+        said = time.strftime("%F %TZ", time.gmtime(facts.machine.now))
+        yield Finding(Severity.ERROR, f"the clock says {said}", f"{_NTP}; then hwclock --systohc")
+
+
+def clock_unsynchronized(facts: Facts) -> Iterator[Finding]:
+    """Nothing has told the kernel that its clock is right."""
+    if not facts.machine.synchronized and facts.machine.now >= _WRITTEN:
+        said = "adjtimex(2) says STA_UNSYNC: nothing keeps the clock right"
+        yield Finding(Severity.NOTE, said, f"{_NTP}; with chrony its directive rtcsync")
+
+
 def rp_filter(facts: Facts) -> Iterator[Finding]:
     """A pod with two interfaces in one subnet drops what comes in by the one that it would not answer by.  A new
     namespace has the host's values."""
@@ -51,7 +68,7 @@ def rp_filter(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING,
                 f"{', '.join(strict)}; pod {pod} has several interfaces in {', '.join(shared)}",
-                'in the configurations "policyRouting": true, or "sysctl": {"net.ipv4.conf.IFNAME.rp_filter": "2"}',
+                'in the configurations "multiRail": true, or "sysctl": {"net.ipv4.conf.IFNAME.rp_filter": "2"}',
             )
 
 

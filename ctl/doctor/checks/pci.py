@@ -47,6 +47,20 @@ def pcie_relaxed_ordering(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def pcie_ats(facts: Facts) -> Iterator[Finding]:
+    """Rails of one model of which only some ask the IOMMU for addresses beforehand: one is slower than the others."""
+    for model, nics in sorted(alike(facts).items()):
+        known = [nic for nic in nics if nic.ats is not None]
+        if len({nic.ats for nic in known}) > 1:
+            values = ", ".join(f"{nic.path}/config, ATS Enable: {nic.ats:d}" for nic in known)
+            yield Finding(
+                Severity.WARNING,
+                f"NICs {model}: {values}",
+                "the same for all, then a reboot: mlxconfig -d PCI-ADDRESS set ATS_ENABLED=true, or =false; pci=noats "
+                "on the kernel's command line switches it off everywhere",
+            )
+
+
 def pcie_acs(facts: Facts) -> Iterator[Finding]:
     """What a NIC and a GPU below one bridge write to each other goes up to the root complex and back."""
     for nic in rails(facts):

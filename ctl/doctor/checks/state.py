@@ -14,9 +14,8 @@ _LITTLE, _SHARE, _FEW = 64 << 20, 20, 1000
 
 def state_unsafe(facts: Facts) -> Iterator[Finding]:
     """hpn does not believe state that others could have written, so each command fails."""
-    for folder, path, why in facts.kept.unsafe:
-        evidence = f"{folder}: others than root can change {path} ({why})"
-        yield Finding(Severity.ERROR, evidence, f"see what is in it, then: chown root:root {path}; chmod go-w {path}")
+    for folder, words, remedy in facts.kept.unsafe:
+        yield Finding(Severity.ERROR, f"{folder}: {words}", f"see what is in it, then: {remedy}")
 
 
 def record_unreadable(facts: Facts) -> Iterator[Finding]:

@@ -1,0 +1,46 @@
+"""What hpn doctor asks of the store that a cluster's nodes share; what it finds in files is in doctor_blocks.py."""
+
+from pathlib import Path
+
+from documents import Fault, every
+from unit.cluster_nodes import Cluster
+
+from ctl.doctor import blocks
+from ctl.doctor.checks.blocks import blocks_unseen
+from ctl.doctor.cluster import Blocks
+from ctl.doctor.model import Facts, Kept, Severity
+from ctl.doctor.reading import Reader
+
+
+def test_a_store_is_asked_whether_it_is_there(cluster: Cluster) -> None:
+    node = cluster.node("a")
+    node.add("pod")
+    cluster.calls()
+    assert blocks.silence("etcd") == ""
+    assert cluster.calls() == ["identity"]
+    cluster.store.faults = every("", Fault.FORBIDDEN)
+    assert "forbids it" in blocks.silence("etcd")
+
+
+def test_the_files_of_another_root_say_nothing_of_this_nodes_store(cluster: Cluster, tmp_path: Path) -> None:
+    node = cluster.node("a")
+    node.add("pod")
+    cluster.calls()
+    (found,) = blocks.blocks(Reader(tmp_path), [node.dir.parent])
+    assert (found.states, found.silent, cluster.calls()) == ({"held": 1}, "", [])
+    assert 0 < found.room < 16
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "blocks").write_text("{")
+    read = Reader(tmp_path)
+    assert list(blocks.blocks(read, [tmp_path])) == []
+    assert f"{tmp_path}/net/blocks" in read.unread
+
+
+def test_a_store_that_refuses_is_an_error() -> None:
+    facts = Facts(kept=Kept(blocks=(Blocks("/x/blocks", {"held": 1}, 5, 10.0, "forbidden: get namespaces"),)))
+    (found,) = blocks_unseen(facts)
+    assert found.severity == Severity.ERROR
+    assert "forbidden: get namespaces" in found.evidence
