@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from cni.protocol.errors import CniError
-from ipam.cluster import BLOCK, held
-from ipam.cluster.blocks import name_of_block
+from ipam.cluster import Document, held
+from ipam.cluster.blocks import Block
 from ipam.cluster.counting import spans
 from ipam.cluster.giving import may_look
 from ipam.cluster.held import HELD, LOST, RETURNING, Held, HeldBlock
 from ipam.cluster.keeping import Round
-from ipam.cluster.looking import found, is_anothers
 from ipam.cluster.named import Named
 from ipam.cluster.opening import opened
 from ipam.pool import Pool
@@ -39,18 +38,11 @@ class Handing(Round):
         held.write(self._directory, mine)
         return mine
 
-    def _given_back(self, mine: Held) -> Held:
-        for block in [block for block in mine.blocks if block.state == RETURNING]:
-            document = self._shared.documents.read(BLOCK, name_of_block(mine.network, block.index))
-            known = found(document) if document else None
-            if document and known and document.uid == block.uid and not is_anothers(block, known[1]):
-                # An address that was never proven to be nobody's is probed for by the next node.
-                new = replace(known[1].freed(int(self._shared.documents.now())), taken=_is_doubtful(mine, block))
-                if not self._shared.documents.replace(document, new.as_json()):
-                    continue  # it has changed just now: the next round is soon enough
-            mine = mine.without(block.index)
-            held.write(self._directory, mine)
-        return mine
+    def _let_go(self, mine: Held, block: HeldBlock, document: Document, known: Block) -> bool:
+        """Write into the number's document that no node has it; false if that has changed meanwhile."""
+        # An address that was never proven to be nobody's is probed for by the next node.
+        new = replace(known.freed(int(self._shared.documents.now())), taken=_is_doubtful(mine, block))
+        return bool(self._shared.documents.replace(document, new.as_json()))
 
     def _claim_ahead(self, _mine: Held, _known: Pool) -> None:
         """Nobody knows which name is next."""

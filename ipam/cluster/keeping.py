@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from cni.protocol.errors import InvalidConfig, PoolExhausted
-from ipam.cluster import BLOCK, held, rules
-from ipam.cluster.blocks import name_of_block
+from ipam.cluster import BLOCK, Document, held, rules
+from ipam.cluster.blocks import Block, name_of_block
 from ipam.cluster.claiming import Claiming
 from ipam.cluster.counting import counted, pool, short
 from ipam.cluster.giving import Network, may_look
-from ipam.cluster.held import GRACE, RETURNING, Held
+from ipam.cluster.held import GRACE, RETURNING, Held, HeldBlock
 from ipam.cluster.looking import Look, found, is_anothers
 from ipam.cluster.opening import Shared
 from ipam.pool import Cluster, Pool
@@ -80,17 +80,25 @@ class Round:
         return mine
 
     def _given_back(self, mine: Held) -> Held:
-        """Without the blocks that were marked, once the store has no document that says they are ours."""
+        """Without what was marked, once the store has no document that says it is ours."""
         for block in [block for block in mine.blocks if block.state == RETURNING]:
             document = self._shared.documents.read(BLOCK, name_of_block(mine.network, block.index))
             known = found(document) if document else None
-            if document and known and document.uid == block.uid and not is_anothers(block, known[1]):
-                if not self._shared.documents.remove(document):
-                    continue  # it has changed just now: the next round is soon enough
-                self.said.append(f"block {block.index} of network {mine.network} was empty, and is given back")
+            if (
+                (document and known and document.uid == block.uid and not is_anothers(block, known[1]))
+                and not self._let_go(mine, block, document, known[1])
+            ):  # fmt: skip
+                continue  # it has changed just now: the next round is soon enough
             mine = mine.without(block.index)
             held.write(self._directory, mine)
         return mine
+
+    def _let_go(self, mine: Held, block: HeldBlock, document: Document, _known: Block) -> bool:
+        """Take the block's document out of the store; false if it has changed meanwhile."""
+        if not self._shared.documents.remove(document):
+            return False
+        self.said.append(f"block {block.index} of network {mine.network} was empty, and is given back")
+        return True
 
     def _claim_ahead(self, mine: Held, known: Pool) -> None:
         """Claim one block if there is little room; it is fine if none is free.

@@ -38,10 +38,16 @@ GUARDS = [
     *of(
         "ipam/cluster/keeping.py",
         "unit/test_cluster_keeping.py",
+        (
+            "given-up-twice",
+            " and not is_anothers(block, known[1])",
+            "",
+            "unit/test_cluster_sticky_killed.py::test_it_is_given_up",
+        ),
         ("another-cluster", "if mine.identity != identity:", "if False:"),
         ("in-use", "rules.seen_idle(block, have.used[block.index], now)", "rules.seen_idle(block, 0, now)"),
         ("lost-in-use", "block.state != RETURNING and not have.used[block.index]", "block.state != RETURNING"),
-        ("anothers-document", "if document and known and document.uid == block.uid and not is_anothers(block, known[1]):", "if document:"),
+        ("anothers-document", "(document and known and document.uid == block.uid and not is_anothers(block, known[1]))", "document and known"),
         ("changed-document", "continue  # it has changed just now: the next round is soon enough", "pass"),
     ),
     *of(

@@ -32,12 +32,6 @@ GUARDS = [
         "unit/test_cluster_sticky.py",
         ("in-use", "            if _is_used(mine, block, book):\n                continue\n", ""),
         ("unproven", "taken=_is_doubtful(mine, block)", "taken=False", "unit/test_cluster_sticky_nodes.py"),
-        (
-            "anothers",
-            " and not is_anothers(block, known[1]):",
-            ":",
-            "unit/test_cluster_sticky_killed.py::test_it_is_given_up",
-        ),
     ),
     *of(
         "ipam/cluster/before.py",
