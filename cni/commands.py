@@ -28,7 +28,7 @@ from cni.protocol.errors import (
 from cni.protocol.location import Location, is_stripped, location
 from cni.protocol.result import Interface, Ip, Result
 from cni.protocol.spec import Config, Json, Request
-from cni.state import durable, journal, places
+from cni.state import durable, journal, owned, places
 from cni.state import pod as pods
 from cni.state.journal import Entry
 from cni.state.pod import Pod
@@ -109,7 +109,7 @@ def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname
 
 
 def _refuse_owned(device: str, where: Location) -> None:
-    if owner := journal.owner(where.state_dir, device):
+    if owner := owned.owner(where.state_dir, device):
         raise DeviceInUse(
             f"deviceID {device!r} belongs to {owner.whose}, since {owner.time}; delete that first",
             owner.device,

@@ -19,7 +19,7 @@ from cni.protocol import spec
 from cni.protocol.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, combine
 from cni.protocol.location import Location, location
 from cni.protocol.spec import Request
-from cni.state import journal
+from cni.state import journal, owned
 from cni.state import pod as pods
 from cni.state.journal import Entry
 from cni.state.pod import Pod
@@ -192,7 +192,7 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
 
     Raises CniError, OSError if there are dead owners and none could be undone.
     """
-    owners, failures = journal.devices(where.state_dir), list[Exception]()
+    owners, failures = owned.devices(where.state_dir, devices), list[Exception]()
     for device in devices:
         if device not in owners:
             return True
@@ -212,7 +212,7 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
 
 def can_free_one(devices: tuple[str, ...], where: Location) -> bool:
     """Whether ``free_one`` would find a free device or a dead owner."""
-    owners = journal.devices(where.state_dir)
+    owners = owned.devices(where.state_dir, devices)
     return any(device not in owners or is_dead(owners[device]) for device in devices)
 
 

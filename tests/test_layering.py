@@ -102,7 +102,7 @@ OURS = {
     "ctl.hardware": {"ctl.hardware", "cni.kernel", "cni.protocol"},
     # Who has a device is in the journal; what it is hpn node knows.
     "ctl.hardware.functions": {
-        *("ctl.hardware", "cni.kernel", "cni.state.journal", "cni.state.record"),
+        *("ctl.hardware", "cni.kernel", "cni.state.owned", "cni.state.record"),
         *("node.inventory", "node.model", "node.provision.users"),
     },
     "ctl.devices": {"ctl.devices", "ctl.hardware", "ctl.screen", "cni.kernel.sysfs", "cni.protocol", "node.model"},

@@ -120,7 +120,7 @@ def _others(parent: int, kind: str, pod: Pod, state_dir: Path) -> tuple[int, ...
         return ()
     ours = (
         r.link.get("index") or r.link.get("born_as", 0)
-        for r in journal.records(state_dir)
+        for r in journal.naming(state_dir, pod.identity.inode, member="inode")
         if r.of_this_boot and r.identity == pod.identity
     )
     return tuple(sorted(found.difference(ours)))

@@ -7,7 +7,7 @@ from cni.kernel.links import Link
 from cni.kernel.rtnl import Rtnl
 from cni.kinds.escaped import PAIRS
 from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable
-from cni.state import journal
+from cni.state import journal, owned
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
@@ -28,11 +28,11 @@ def refuse(link: Link, address: str, where: "Location", host: Rtnl, *, said: str
         if over and over.kind == "openvswitch":  # which the kernel does not take it out of
             raise LinkUnavailable(f"{said}{name!r} is a port of Open vSwitch; run: ovs-vsctl del-port {name}")
         raise LinkUnavailable(f"{said}{name!r} is in a bridge, bond or VRF; run: ip link set {name} nomaster")
-    for record in journal.records(where.state_dir):
+    for record in journal.naming(where.state_dir, link.index, member="parent"):
         if record.of_this_boot and record.link.get("parent") == link.index and not record.link.get("in_container"):
             raise LinkUnavailable(f"{said}{name!r} is the master of {record.whose}; delete that first")
     vfs = sysfs.vfs(address) if address else ()
-    owners = journal.devices(where.state_dir) if vfs else {}
+    owners = owned.devices(where.state_dir, vfs) if vfs else {}
     for vf in vfs:
         if owner := owners.get(vf):
             raise DeviceInUse(f"{said}VF {vf} of {name!r} belongs to {owner.whose}; delete that first", vf)

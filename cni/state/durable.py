@@ -78,8 +78,8 @@ def write(path: Path | str, body: dict[str, Any]) -> None:
     """
     # Text and not Path's operators, here and below: making a Path takes as long as opening it.
     file, temporary = f"{path}", f"{path}.tmp"
-    canonical = _canonical(body)
-    document = f'{{"schema":{SCHEMA},"sha256":"{_digest(canonical)}","body":{canonical}}}\n'
+    text = canonical(body)
+    document = f'{{"schema":{SCHEMA},"sha256":"{_digest(text)}","body":{text}}}\n'
     try:
         fd = with_directory(temporary, lambda: os.open(temporary, _NEW, 0o600))
         try:
@@ -121,7 +121,7 @@ def parsed(text: bytes, path: Path | str) -> dict[str, Any]:
     try:
         document = json.loads(text)
         schema, body = document["schema"], document["body"]
-        whole = document["sha256"] == _digest(_canonical(body))
+        whole = document["sha256"] == _digest(canonical(body))
     except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise RecordUnreadable(f"{path} is not a state file of ours ({len(text)} bytes: {type(e).__name__})") from e
     if schema != SCHEMA:
@@ -188,12 +188,13 @@ def _free(path: Path, to: Path) -> Path:
     return next(target for target in names if not os.path.lexists(target))
 
 
-# Made once, because making an encoder takes as long as encoding a record.
-_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+# How anything is written in a body: in one way, which is the checksum's, and can be looked for in a file.  Made once,
+# because making an encoder takes as long as encoding a record.
+canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-def _digest(canonical: str) -> str:
-    return hashlib.sha256(canonical.encode()).hexdigest()
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _read_all(path: Path | str) -> bytes:

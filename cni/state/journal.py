@@ -216,7 +216,7 @@ def begun(state_dir: Path) -> Iterator[Entry]:
 
 def peek(state_dir: Path, network: str, key: Key) -> Record | None:
     """An attachment's record, read without a lock; None where there is none, or it cannot be read."""
-    return next((record for _, record in _read(Path(f"{_folder(state_dir, network)}/{key}.json"))), None)
+    return next((record for _, record in _read(f"{_folder(state_dir, network)}/{key}.json")), None)
 
 
 def files(state_dir: Path, container_id: str = "*") -> Iterator[tuple[Path, Record | None]]:
@@ -233,26 +233,28 @@ def refused(state_dir: Path) -> Iterator[tuple[Path, Record | None]]:
     folder = f"{state_dir}/refused"
     for network in _names(folder):
         for name in _names(f"{folder}/{network}"):
-            yield from _read(Path(f"{folder}/{network}/{name}"))
+            yield from _read(f"{folder}/{network}/{name}")
 
 
-def _read(path: Path) -> Iterator[tuple[Path, Record | None]]:
+def _read(file: str, text: bytes = b"") -> Iterator[tuple[Path, Record | None]]:
+    """The file's path and record; nothing if there is no file, or no ``text`` in it."""
     try:
-        body = durable.read(path)
-        if body is not None:  # else it was removed meanwhile
-            record = Record.from_json(body)
-            is_its_own = path.name.startswith(f"{record.key}.json") and path.parent.name == record.network
-            yield path, record if is_its_own else None
+        contents = durable.contents(file)
+        if contents is None or text not in contents:
+            return
+        path, record = Path(file), Record.from_json(durable.parsed(contents, file))
+        is_its_own = path.name.startswith(f"{record.key}.json") and path.parent.name == record.network
+        yield path, record if is_its_own else None
     except (IoFailure, RecordUnreadable, TypeError, KeyError, ValueError):
-        yield path, None
+        yield Path(file), None
 
 
-def _paths(folder: str, container_id: str) -> Iterator[Path]:
+def _paths(folder: str, container_id: str = "*") -> Iterator[str]:
     # Not by glob: it takes longer than everything else that is done for a pod's other attachments.
     for network in _names(folder):
         for name in _names(f"{folder}/{network}"):
             if name.endswith(".json") and container_id in ("*", name.partition(":")[0]) and ":" in name:
-                yield Path(f"{folder}/{network}/{name}")
+                yield f"{folder}/{network}/{name}"
 
 
 def _names(folder: str) -> list[str]:
@@ -281,18 +283,15 @@ def beside(state_dir: Path, ours: Record) -> list[Record]:
     ]
 
 
-def devices(state_dir: Path) -> dict[str, Record]:
-    """The devices that attachments have: bus address -> record.
+def naming(state_dir: Path, *values: str | int, member: str = "") -> Iterator[Record]:
+    """The records that hold one of the values, in a member of that name if one is given, and perhaps some others.
 
-    Only the journal says whose a device is, so nothing can contradict it.
+    Whoever asks looks at the record itself.  Most files are not decoded, which takes ten times as long as reading them.
     """
-    return {device: r for r in records(state_dir) if (device := r.device)}
-
-
-def owner(state_dir: Path, device: str) -> Record | None:
-    """The attachment that has a device, by its bus address or the host's name for its interface; None if none has."""
-    owned = devices(state_dir).values() if device else ()
-    return next((r for r in owned if device in (r.link["device"], r.link.get("netdev"))), None)
+    written = [(f'"{member}":' if member else "") + durable.canonical(value) for value in values]
+    text = os.path.commonprefix(written).encode()  # noqa: RUF071  # by characters, as is meant
+    for file in _paths(f"{state_dir}/attachments"):
+        yield from (record for _, record in _read(file, text) if record)
 
 
 def _folder(state_dir: Path, network: str) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from cni.kernel import devlink, rdma_netlink, sysfs
 from cni.kernel.devlink import Family
-from cni.state import journal
+from cni.state import owned
 from cni.state.record import Record
 from ctl.hardware import gpus, rdma
 from ctl.hardware.gpus import Near
@@ -122,7 +122,7 @@ class _Look:
 
     def _of_journal(self, state_dir: Path) -> Mapping[str, Record]:
         try:
-            return journal.devices(state_dir)
+            return owned.devices(state_dir)
         except OSError as e:
             why = (
                 f"{state_dir}: {e.strerror}; who has a device is for root to read, so what is called free may be taken"

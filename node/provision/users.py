@@ -14,7 +14,7 @@ from cni.kernel import sysfs
 from cni.kernel.rtnl import Rtnl
 from cni.protocol.errors import CniError
 from cni.protocol.location import STATE_DIR, Location
-from cni.state import journal, places
+from cni.state import owned, places
 from cni.state.record import Record
 
 JOURNAL: Final = Path(STATE_DIR)
@@ -23,7 +23,7 @@ _VFIO: Final = Path("/dev/vfio")
 
 def owners() -> Mapping[str, Record]:
     """The attachments that have a device, by its bus address."""
-    return {device: r for state_dir in state_dirs() for device, r in journal.devices(state_dir).items()}
+    return {device: r for state_dir in state_dirs() for device, r in owned.devices(state_dir).items()}
 
 
 def state_dirs() -> list[Path]:

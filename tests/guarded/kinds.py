@@ -84,7 +84,7 @@ GUARDS = [
             '    if owner := None:\n        raise DeviceInUse(f"vf',
         ),
         ("vf-there", "    if wanted.vf >= len(addresses):", "    if False:"),
-        ("any-owned", "if address in owned or function", "if function"),
+        ("any-owned", "        if address in attached:\n", "        if False:\n"),
         ("any-up", "        if link and not link.up:", "        if link:"),
         ("whole-a-vf", "    if function.pf:\n        raise", "    if False:\n        raise"),
     ),

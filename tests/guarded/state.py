@@ -14,7 +14,6 @@ GUARDS = [
             "        if (record.network, record.key) != (ours.network, ours.key)\n        and",
             "        if",
         ),
-        ("owner-by-name", ' in (r.link["device"], r.link.get("netdev"))', ' == r.link["device"]'),
         (
             "lock",
             '    with _lock(state_dir, "attachment", f"{network}/{key}", timeout):',
@@ -31,8 +30,8 @@ GUARDS = [
         ("interrupted-first-write", '{name.removesuffix(".tmp") for name in', "{name for name in"),
         (
             "unreadable-is-passed-over",
-            "    except (IoFailure, RecordUnreadable, TypeError, KeyError, ValueError):\n        yield path, None",
-            "    except ZeroDivisionError:\n        yield path, None",
+            "    except (IoFailure, RecordUnreadable, TypeError, KeyError, ValueError):\n        yield Path(file), None",
+            "    except ZeroDivisionError:\n        yield Path(file), None",
             "netns/test_inspect.py",
         ),
         (
@@ -46,6 +45,12 @@ GUARDS = [
             'durable.replace_unreadable(self.path, self.state_dir / "quarantine" / self.network, self._stand_in)',
             'durable.set_aside(self.path, self.state_dir / "quarantine" / self.network)',
         ),
+    ),
+    *of(
+        "cni/state/owned.py",
+        "unit/test_owned.py",
+        ("owner-by-name", ' in (r.link["device"], r.link.get("netdev"))', ' == r.link["device"]'),
+        ("owner-of-a-device", " if r.device and device in", " if device in"),
     ),
     *of(
         "cni/state/record.py",

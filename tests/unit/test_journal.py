@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pci
 import pytest
 
-from cni.kernel import sysfs
 from cni.protocol.errors import IoFailure, RecordUnreadable
 from cni.protocol.spec import Key
 from cni.state import durable, journal
@@ -256,18 +254,6 @@ def test_beside_is_every_other_one(tmp_path: Path, other: tuple[str, Key]) -> No
         with journal.lock(tmp_path, record.network, record.key) as entry:
             entry.save(record)
     assert journal.beside(tmp_path, RECORD) == [beside]
-
-
-def test_whose_a_device_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its bus address, or the name that the host had for it."""
-    pci.function(tmp_path / "sys", pci.VF)
-    pci.is_sys(tmp_path / "sys", monkeypatch)
-    link = {"device": pci.VF, "incarnation": sysfs.incarnation(pci.VF), "netdev": "rail0v1"}
-    record = replace(RECORD, kind="sriov", link=link)
-    with journal.lock(tmp_path, "rail0", KEY) as entry:
-        entry.save(record)
-    assert journal.owner(tmp_path, pci.VF) == journal.owner(tmp_path, "rail0v1") == record
-    assert journal.owner(tmp_path, pci.PF) is journal.owner(tmp_path, "") is None
 
 
 @pytest.mark.parametrize("other", [("rail0", Key("c2", "hpn0")), ("rail1", KEY)], ids=str)

@@ -9,7 +9,7 @@ from cni.kernel.rtnl import Rtnl
 from cni.kernel.sysfs import Function
 from cni.kinds import device, needed
 from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, TryAgain
-from cni.state import journal
+from cni.state import journal, owned
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
@@ -79,7 +79,7 @@ def _on_bus(address: str) -> Function:
 def _missing(wanted: "HostDevice", where: "Location") -> DeviceInUse | LinkUnavailable:
     """Why the interface is not on the host: an attachment has it, as far as the journal knows, or there is none."""
     key, value = ("device", wanted.device) if wanted.device else ("hwaddr", wanted.hwaddr)
-    for record in journal.records(where.state_dir):
+    for record in journal.naming(where.state_dir, value):
         home = record.link.get("home") or {}
         if record.of_this_boot and value in (home.get("name"), home.get("mac")):
             devices = [record.device] if record.device else []
@@ -90,7 +90,7 @@ def _missing(wanted: "HostDevice", where: "Location") -> DeviceInUse | LinkUnava
 
 
 def _refuse_owned(where: "Location", address: str) -> None:
-    if owner := journal.owner(where.state_dir, address):
+    if owner := owned.owner(where.state_dir, address):
         raise DeviceInUse(
             f"device {address!r} belongs to {owner.whose}, since {owner.time}; delete that first", owner.device
         )

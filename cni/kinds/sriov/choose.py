@@ -9,7 +9,7 @@ from cni.kernel.links import Link
 from cni.kernel.rtnl import Rtnl
 from cni.kinds import device, needed
 from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
-from cni.state import journal
+from cni.state import owned
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
@@ -32,7 +32,8 @@ def find(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
         return find_vf(wanted.deviceID)
     if wanted.pfOnly:
         return find_pf(wanted.pf, where, host)
-    owners, addresses = journal.devices(where.state_dir), vfs_of(wanted.pf)
+    addresses = vfs_of(wanted.pf)
+    owners = owned.devices(where.state_dir, addresses)
     if wanted.vf is None:
         return find_free_vf(wanted.pf, addresses, owners.keys(), host)
     if wanted.vf >= len(addresses):
@@ -72,18 +73,20 @@ def vfs_of(pf: str) -> tuple[str, ...]:
     return addresses
 
 
-def find_free_vf(pf: str, addresses: tuple[str, ...], owned: Container[str], host: Rtnl) -> sysfs.Function:
+def find_free_vf(pf: str, addresses: tuple[str, ...], attached: Container[str], host: Rtnl) -> sysfs.Function:
     """The first VF that no attachment has and that is down on the host.  Raises NoneFree."""
     for address in addresses:
+        if address in attached:
+            continue
         function = sysfs.function(address)
-        if address in owned or function is None or not function.netdevs:
+        if function is None or not function.netdevs:
             continue
         link = host.link(function.netdevs[0])
         if link and not link.up:
             return function
     raise NoneFree(
         f"pf {pf!r} has no free VF: all {len(addresses)} are attached, up on the host, or elsewhere",
-        *(address for address in addresses if address in owned),
+        *(address for address in addresses if address in attached),
     )
 
 

@@ -1,0 +1,98 @@
+"""Whose a device is, also where a node has many attachments."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pci
+import pytest
+
+from cni.kernel import sysfs
+from cni.protocol.spec import Key
+from cni.state import journal, owned
+from cni.state.pod import Identity
+from cni.state.record import Record
+
+VFS = tuple(f"0000:3b:{n // 8:02x}.{n % 8}" for n in range(8, 108))
+
+
+@pytest.fixture(autouse=True)
+def vfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in VFS:
+        pci.function(tmp_path / "sys", address)
+    pci.is_sys(tmp_path / "sys", monkeypatch)
+
+
+def attached(state: Path, number: int, netdev: str = "", **members: Any) -> Record:
+    """That VF's attachment, on disk."""
+    link = {"device": VFS[number], "incarnation": sysfs.incarnation(VFS[number]), "netdev": netdev or f"rail0v{number}"}
+    key = Key(f"c{number}", "hpn0")
+    record = Record("rail0", key, "/run/netns/p", Identity(1, 2), kind="sriov", link=link, config={})
+    record = replace(record, **members)
+    with journal.lock(state, record.network, record.key) as entry:
+        entry.save(record)
+    return record
+
+
+def decoded(work: Callable[[], object]) -> int:
+    """How many JSON documents are decoded meanwhile, as the interpreter counts the calls."""
+    calls = 0
+
+    def count(frame: Any, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code is json.loads.__code__
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_whose_it_is(tmp_path: Path) -> None:
+    """By its bus address, or the name that the host had for it."""
+    record = attached(tmp_path, 1)
+    attached(tmp_path, 2)
+    assert owned.owner(tmp_path, VFS[1]) == owned.owner(tmp_path, "rail0v1") == record
+    assert owned.owner(tmp_path, VFS[3]) is owned.owner(tmp_path, "") is None
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "ra\udcc3\udca4il", "\u20ac"])
+def test_a_name_of_any_bytes(tmp_path: Path, name: str) -> None:
+    """The kernel refuses few names of interfaces, and a record has some of their bytes as escapes."""
+    assert owned.owner(tmp_path, name) is None
+    assert attached(tmp_path, 1, name) == owned.owner(tmp_path, name)
+
+
+def test_named_by_what_has_another_device(tmp_path: Path) -> None:
+    attached(tmp_path, 1, config={"master": VFS[2], "device": VFS[2]})
+    assert owned.owner(tmp_path, VFS[2]) is None
+
+
+def test_a_device_of_an_older_boot(tmp_path: Path) -> None:
+    attached(tmp_path, 1, boot="00000000-0000-0000-0000-000000000000")
+    assert owned.owner(tmp_path, VFS[1]) is None
+    assert owned.devices(tmp_path, VFS) == {}
+
+
+def test_among_some(tmp_path: Path) -> None:
+    """Others may be told as well."""
+    records = {VFS[n]: attached(tmp_path, n) for n in range(100)}
+    assert owned.devices(tmp_path) == records
+    some = (VFS[7], VFS[50])
+    found = owned.devices(tmp_path, some)
+    assert found.items() <= records.items()
+    assert found.keys() >= set(some)
+
+
+def test_others_are_not_decoded(tmp_path: Path) -> None:
+    """An ADD asks whose its device is, and a node has a thousand attachments."""
+    for n in range(100):
+        attached(tmp_path, n)
+    assert decoded(lambda: owned.devices(tmp_path)) == 100
+    assert decoded(lambda: owned.owner(tmp_path, VFS[3])) == 1
+    assert decoded(lambda: owned.devices(tmp_path, VFS[:8])) == 8  # those of 0000:3b:01
