@@ -3,7 +3,7 @@
 import errno
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -52,12 +52,16 @@ class Found:
 
     def standing(self) -> Standing:
         """How the attachment stands."""
+        return standings([self])[0]
+
+    def stands(self, *, is_dead: bool) -> Standing:
+        """The same, where it is known whether its pod is provably dead."""
         if self.is_refused:
             trouble = self.record.trouble if self.record else f"{self.path} cannot be read"
             return Standing(standing.REFUSED, f"it is detached, and its IPAM would not release: {trouble}")
         if self.record is None:
             return Standing(standing.UNREADABLE, f"{self.path} cannot be read; {standing.REMEDY}")
-        return standing.of(self.state_dir, self.record)
+        return standing.of(self.state_dir, self.record, is_dead=is_dead)
 
     def last_error(self) -> Json | None:
         """What the last command that failed answered, since it was attached; None if none did."""
@@ -150,14 +154,27 @@ def _unreadable(path: str, e: OSError) -> IoFailure:
     return IoFailure(f"reading {path}: {e.strerror}{remedy}")
 
 
+def standings(found: Sequence[Found]) -> list[Standing]:
+    """How each of them stands."""
+    return [one.stands(is_dead=is_dead) for one, is_dead in zip(found, are_dead(found), strict=True)]
+
+
+def are_dead(found: Sequence[Found]) -> list[bool]:
+    """Of each whether its pod is provably dead; of what cannot be read nobody knows that."""
+    known = iter(undo.are_dead([one.record for one in found if one.record]))
+    return [one.record is not None and next(known) for one in found]
+
+
 def list_all(state_dirs: Iterable[Path]) -> tuple[list[Json], list[Path], list[Json]]:
     """Every attachment of every network, the records that cannot be read, and those whose IPAM would not release.
     Raises IoFailure."""
     found = find(state_dirs)
+    dead = {one.path for one, is_dead in zip(found, are_dead(found), strict=True) if is_dead}
+    described = [(one, describe(one.record, alive=one.path not in dead)) for one in found if one.record]
     return (
-        [with_error(describe(one.record), one) for one in found if one.record and not one.is_refused],
+        [with_error(body, one) for one, body in described if not one.is_refused],
         [one.path for one in found if not one.record],
-        [{"file": str(one.path), **describe(one.record)} for one in found if one.record and one.is_refused],
+        [{"file": str(one.path), **body} for one, body in described if one.is_refused],
     )
 
 
@@ -167,8 +184,8 @@ def with_error(described: Json, one: Found) -> Json:
     return {**described, "lastError": error} if error else described
 
 
-def describe(record: Record) -> Json:
-    """The attachment as the journal has it; with WORDS."""
+def describe(record: Record, *, alive: bool) -> Json:
+    """The attachment as the journal has it, whose pod may be ``alive``; with WORDS."""
     link, result = record.link, record.result
     interfaces = result.get("interfaces", [])
     described: dict[str, Any] = {
@@ -177,7 +194,7 @@ def describe(record: Record) -> Json:
         "containerID": record.key.container_id,
         "ifname": record.key.ifname,
         "netns": record.netns,
-        "alive": not undo.is_dead(record),
+        "alive": alive,
         "complete": record.complete,
         "since": _zulu(record.time),
         "kind": record.kind,

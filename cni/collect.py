@@ -88,14 +88,17 @@ def a_few(where: Location, request: Request, log: list[str], programs: Programs)
     if os.urandom(1)[0] % EVERY:
         return
     with suppress(CniError, OSError):
-        keys = journal.keys(where.state_dir, where.network)
-        first = int.from_bytes(os.urandom(4)) % max(len(keys), 1)
-        for key in (keys[first:] + keys[:first])[:LOOKS]:
+        for key in journal.keys(where.state_dir, where.network, _some):
             record = journal.peek(where.state_dir, where.network, key)
             if record and _is_cheap(record, programs) and undo.is_dead(record):
                 if _reclaim(where.state_dir, record, request, programs, log, timeout=0):
                     log.append(f"removed {record.whose}, whose pod is gone")
                 return
+
+
+def _some(names: list[str]) -> list[str]:
+    first = int.from_bytes(os.urandom(4)) % max(len(names), 1)
+    return (names[first:] + names[:first])[:LOOKS]
 
 
 def sweep(
@@ -108,8 +111,9 @@ def sweep(
     """
     environ = {"CNI_PATH": os.environ.get("CNI_PATH", PLUGINS), "PATH": os.environ.get("PATH", "")}
     request = Request(environ, b"{}")
-    for record in journal.records(state_dir):
-        if record.kind != LOST and undo.may_be_dead(record) and undo.is_dead(record):
+    records = [r for r in journal.records(state_dir) if r.kind != LOST and undo.may_be_dead(r)]
+    for record, is_dead in zip(records, undo.are_dead(records), strict=True):
+        if is_dead:
             try:
                 if dry_run or _reclaim(state_dir, record, request, programs, [], timeout=1):
                     yield record, None

@@ -30,9 +30,9 @@ class Standing(NamedTuple):
     why: str
 
 
-def of(state_dir: Path, record: Record) -> Standing:
-    """How the attachment of this record stands."""
-    if undo.is_dead(record):
+def of(state_dir: Path, record: Record, *, is_dead: bool) -> Standing:
+    """How the attachment of this record stands, whose pod is provably dead or is not."""
+    if is_dead:
         boot = "" if record.of_this_boot else "it is of an older boot"
         return Standing(DEAD, boot or "no process is in the pod's namespace, and no mount holds it")
     if record.kind == LOST:
@@ -52,7 +52,7 @@ def _of_unfinished(state_dir: Path, record: Record) -> Standing:
     if now is None:
         return Standing(DETACHED, "its record was removed just now")
     if now != record:
-        return of(state_dir, now)
+        return of(state_dir, now, is_dead=undo.is_dead(now))
     if begun:
         refusal = f"; its IPAM would not release: {record.trouble}" if record.trouble else ""
         return Standing(HALF_DETACHED, f"to undo it was begun and did not end{refusal}")

@@ -5,7 +5,7 @@ It reads only the journal, so everything it needs was on disk before the change 
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -166,9 +166,15 @@ def may_be_dead(record: Record) -> bool:
 
 def is_dead(record: Record) -> bool:
     """Whether the pod is provably dead."""
-    if record.kind == LOST:
-        return not record.of_this_boot  # nothing else in such a record is certain
-    return not record.of_this_boot or pods.is_gone(record.identity, record.netns)
+    return are_dead([record])[0]
+
+
+def are_dead(records: Sequence[Record]) -> list[bool]:
+    """Of each whether its pod is provably dead.  For a thousand this takes as many looks at /proc as for one."""
+    # Of a record that could not be read, nothing but the boot is certain.
+    sought = [(r.identity, r.netns) if r.of_this_boot and r.kind != LOST else None for r in records]
+    gone = iter(pods.gone([one for one in sought if one]))
+    return [next(gone) if one else not r.of_this_boot for one, r in zip(sought, records, strict=True)]
 
 
 def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: Programs) -> None:

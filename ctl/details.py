@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cni import whereabouts
-from cni.attachments import WORDS, Found, describe, with_error
+from cni.attachments import WORDS, Found, are_dead, describe, with_error
 from cni.protocol.spec import Json
 from ctl import chosen
 from ctl.screen import moment
@@ -15,7 +15,8 @@ def known(one: Found) -> Json:
     body: Json = {**chosen.identified(one), "state": word, "why": why, "record": str(one.path)}
     if one.record is None:
         return body
-    body |= with_error(describe(one.record), one)
+    [is_dead] = are_dead([one])
+    body |= with_error(describe(one.record, alive=not is_dead), one)
     body["namespace"] = one.record.identity.inode
     if not one.is_refused:
         try:

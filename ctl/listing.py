@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from cni import standing
-from cni.attachments import WORDS, Found, describe
+from cni.attachments import WORDS, Found, describe, standings
 from cni.protocol.spec import Json
 from ctl import chosen, command_line
 from ctl.command_line import as_document
@@ -18,7 +18,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     about = "List the attachments, and how each stands: attached, dead, half-attached ... (docs/inspect.md)."
     options = chosen.parser("list", about, "hpn list --json", what="").parse_args(words)
     found = chosen.chosen(options, [])
-    listed = [_listed(one) for one in found]
+    listed = [_listed(one, *stands) for one, stands in zip(found, standings(found), strict=True)]
     if options.json:
         state_dirs = [str(state_dir) for state_dir in command_line.state_dirs(options)]
         return as_document({"stateDirs": state_dirs, "attachments": [chosen.without_words(a) for a in listed]}), 0
@@ -28,9 +28,9 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
     return text([Table(_COLUMNS, [_row(a) for a in listed]), *troubles]), 0
 
 
-def _listed(one: Found) -> Json:
-    word, why = one.standing()
-    described: Json = describe(one.record) if one.record else {"addresses": [], "rdma": {"devices": []}}
+def _listed(one: Found, word: str, why: str) -> Json:
+    nothing: Json = {"addresses": [], "rdma": {"devices": []}}
+    described = describe(one.record, alive=word != standing.DEAD) if one.record else nothing
     listed = chosen.identified(one)
     listed |= {key: described[key] for key in _MEMBERS if key in described}
     return listed | {"rdma": described["rdma"]["devices"], "state": word, "why": why}

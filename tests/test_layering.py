@@ -122,7 +122,7 @@ OURS = {
     # It looks everywhere, and changes nothing.  What it finds is decided without looking.
     "ctl.doctor": {"ctl.doctor", "ctl.hardware", "cni.kernel", "cni.protocol", "node.inventory", "node.model"},
     "ctl.doctor.kept": {
-        *("ctl.doctor", "cni.attachments", "cni.undo", "cni.protocol"),
+        *("ctl.doctor", "cni.attachments", "cni.protocol"),
         *("cni.state.journal", "cni.state.places", "cni.state.record", "cni.state.trust"),
         *("ipam.inventory", "ipam.sandboxes", "ipam.stores"),
     },

@@ -13,7 +13,7 @@ that it names is confirmed to be undone, and not before.  Out of scope: how to u
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,10 +183,10 @@ def _lock(state_dir: Path, what: str, name: str, timeout: float | None = None) -
         raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
 
 
-def keys(state_dir: Path, network: str) -> list[Key]:
+def keys(state_dir: Path, network: str, among: Callable[[list[str]], list[str]] = sorted) -> list[Key]:
     """The network's attachments that have a record, readable or not, or an interrupted first write of one.
 
-    Raises IoFailure.
+    ``among`` orders their names, or chooses of them.  Raises IoFailure.
     """
     try:
         names = {name.removesuffix(".tmp") for name in os.listdir(_folder(state_dir, network))}
@@ -194,7 +194,8 @@ def keys(state_dir: Path, network: str) -> list[Key]:
         return []
     except OSError as e:
         raise IoFailure(f"listing {_folder(state_dir, network)}: {e.strerror}") from e
-    return [Key(*n.removesuffix(".json").split(":", 1)) for n in sorted(names) if n.endswith(".json") and ":" in n]
+    chosen = among([name for name in names if name.endswith(".json") and ":" in name])
+    return [Key(*name.removesuffix(".json").split(":", 1)) for name in chosen]
 
 
 def entries(state_dir: Path, network: str) -> list[tuple[Entry, Version]]:
@@ -251,9 +252,10 @@ def _read(file: str, text: bytes = b"") -> Iterator[tuple[Path, Record | None]]:
 
 def _paths(folder: str, container_id: str = "*") -> Iterator[str]:
     # Not by glob: it takes longer than everything else that is done for a pod's other attachments.
+    beginning = "" if container_id == "*" else f"{container_id}:"
     for network in _names(folder):
         for name in _names(f"{folder}/{network}"):
-            if name.endswith(".json") and container_id in ("*", name.partition(":")[0]) and ":" in name:
+            if name.startswith(beginning) and name.endswith(".json") and ":" in name:
                 yield f"{folder}/{network}/{name}"
 
 

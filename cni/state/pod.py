@@ -1,7 +1,7 @@
 """The pod's network namespace: opened once per request, and recognised again by later requests."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -76,7 +76,7 @@ def open_netns(request: Request) -> Iterator[Pod]:
 def find(identity: Identity, path: str, request: Request | None = None) -> Iterator[Pod | None]:
     """The namespace of that identity: as CNI_NETNS, at the path, or wherever a mount or a process has it.
 
-    None if no visible mount or process has it any more; ``is_gone`` says whether that proves anything.
+    None if no visible mount or process has it any more; ``gone`` says whether that proves anything.
     """
     ways: list[Callable[[], Pod | None]] = [partial(_open_held, identity)]
     if path and not (request and path == request.netns):
@@ -93,10 +93,25 @@ def find(identity: Identity, path: str, request: Request | None = None) -> Itera
     yield None
 
 
-def is_gone(identity: Identity, path: str) -> bool:
-    """Whether the namespace is provably gone: then all that was in it is gone, or will be soon."""
-    with find(identity, path) as pod:
-        return pod is None and bool(netns.gone([identity]))
+def gone(seen: Sequence[tuple[Identity, str]]) -> list[bool]:
+    """Of each namespace, which was at that path, whether it is provably gone: then all that was in it is gone, or will
+    be soon.  The processes are looked through once, however many namespaces these are."""
+    sought = [identity for identity, path in seen if not _is_at(identity, path)]
+    absent = {_seen_from(one) for one in netns.gone(sought)}
+    return [_seen_from(identity) in absent for identity, _ in seen]
+
+
+def _seen_from(identity: Identity) -> tuple[int, ...]:
+    """An identity with what is not compared: what is gone for one who looks from here may be there for others."""
+    return tuple(vars(identity).values())
+
+
+def _is_at(identity: Identity, path: str) -> bool:
+    pod = _try(partial(_open_at, path))
+    if pod is None:
+        return False
+    with pod:
+        return pod.identity == identity
 
 
 def _open_requested(request: Request) -> Pod:

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Interface, ip_interface
 from pathlib import Path
 
-from cni import undo
-from cni.attachments import Found, of_our_shape
+from cni.attachments import Found, are_dead, of_our_shape
 from cni.protocol.errors import CniError
 from cni.protocol.location import IPAM_DIR, STATE_DIR
 from cni.protocol.spec import Json
@@ -73,14 +72,17 @@ def _records(read: Reader, state_dir: Path, listed: Callable[[Path], Listing]) -
     try:
         is_refused = listed is journal.refused
         found = [Found(state_dir, path, of_our_shape(record), is_refused) for path, record in listed(state_dir)]
-        return [(f"{one.path}", _described(one, one.record) if one.record else None) for one in found]
+        dead = are_dead(found)
+        return [(f"{one.path}", _described(one, is_dead=is_dead)) for one, is_dead in zip(found, dead, strict=True)]
     except OSError as e:
         read.unread[f"{e.filename or state_dir}"] = e.strerror or f"{e}"
         return []
 
 
-def _described(one: Found, record: Record) -> Attachment:
-    state, why = one.standing()
+def _described(one: Found, *, is_dead: bool) -> Attachment | None:
+    if one.record is None:
+        return None
+    record, stands = one.record, one.stands(is_dead=is_dead)
     subnets = {
         str(found.network)
         for ip in record.result.get("ips", [])
@@ -90,9 +92,9 @@ def _described(one: Found, record: Record) -> Attachment:
         f"{one.path}",
         record.whose,
         netns=record.netns,
-        alive=not undo.is_dead(record),
-        state=state,
-        why=why,
+        alive=not is_dead,
+        state=stands.word,
+        why=stands.why,
         is_lost=record.kind == LOST,
         age=_age(record.time),
         device=str(record.link.get("device", "")),

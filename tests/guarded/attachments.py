@@ -6,10 +6,10 @@ GUARDS = [
     *of(
         "cni/standing.py",
         "unit/test_list.py",
-        ("dead", "    if undo.is_dead(record):", "    if False:"),
+        ("dead", "    if is_dead:", "    if False:"),
         ("half-undone", "if record.complete and not is_half_undone(state_dir, record):", "if record.complete:"),
         ("at-work", "    if holder := journal.at_work(state_dir, record.network, record.key):", "    if holder := '':"),
-        ("looked-again", "    if now != record:\n        return of(state_dir, now)\n", ""),
+        ("looked-again", "    if now != record:\n        return of(state_dir, now, is_dead=undo.is_dead(now))\n", ""),
     ),
     *of(
         "cni/checking.py",

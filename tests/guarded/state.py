@@ -193,8 +193,17 @@ GUARDS = [
             "                if True:",
             "netns/test_delete.py::test_another_namespace_under_the_same_path",
         ),
-        ("gone-is-proved", "        return pod is None and bool(netns.gone([identity]))", "        return pod is None"),
-        ("held-open-by-others", "        return pod is None and bool(", "        return bool("),
+        ("gone-is-proved", " in netns.gone(sought)}", " in sought}"),
+        (
+            "held-open-by-others",
+            " for identity, path in seen if not _is_at(identity, path)]",
+            " for identity, path in seen]",
+        ),
+        (
+            "seen-from-elsewhere",
+            "    return tuple(vars(identity).values())",
+            "    return identity.inode, identity.cookie",
+        ),
     ),
     *of(
         "cni/state/node.py",

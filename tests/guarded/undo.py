@@ -73,14 +73,14 @@ GUARDS = [
         ("refusal-other-ipam", " or location(conf).ipam != ipam:", ":"),
         (
             "dead-only",
-            "    return not record.of_this_boot or pods.is_gone(record.identity, record.netns)",
-            "    return True",
+            "    return [next(gone) if one else",
+            "    return [True if one else",
             "netns/test_gc.py netns/test_gc_views.py",
         ),
         (
             "dead-by-boot",
-            "    return not record.of_this_boot or pods",
-            "    return pods",
+            "next(gone) if one else not r.of_this_boot for",
+            "next(gone) if one else False for",
             "netns/test_gc.py netns/test_gc_views.py",
         ),
         (
@@ -141,8 +141,8 @@ GUARDS = [
         ),
         (
             "lost-is-not-dead",
-            "    if record.kind == LOST:\n        return not record.of_this_boot",
-            "    if False:\n        return not record.of_this_boot",
+            "if r.of_this_boot and r.kind != LOST else None",
+            "if r.of_this_boot else None",
             "netns/test_gc_views.py::test_what_a_damaged_record_says_proves_no_death",
         ),
         ("budget", "    budget.extend_for_undo()\n", "", "netns/test_gc.py::test_each_has_its_own_time_to_wait"),
@@ -199,7 +199,7 @@ GUARDS = [
             "netns/test_dead.py::test_an_add_waits_for_nobody",
         ),
         ("few-never-fail", "    with suppress(CniError, OSError):", "    if True:", "netns/test_dead.py"),
-        ("sweep-dead", " and undo.may_be_dead(record) and undo.is_dead(record):", ":", "netns/test_dead.py"),
+        ("sweep-dead", "        if is_dead:\n", "        if True:\n", "netns/test_dead.py"),
         ("sweep-dry", "if dry_run or _reclaim", "if _reclaim", "netns/test_dead.py"),
         (
             "as-it-was-seen",

@@ -94,6 +94,7 @@ def test_a_pod_whose_path_is_gone_lives(host: Host, make_pod: MakePod) -> None:
         for _ in range(3):
             host.ok("ADD", newcomer)
             host.ok("DEL", newcomer)
+        hpn_gc(host)
         living.kill()
     assert host.record(pod).exists()
 

@@ -5,11 +5,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from netns.collecting import LISTS, collect
 from topology import Host, Pod, until
+
+from cni import undo
+from cni.attachments import list_all
+from cni.kernel import netns
+from cni.protocol.spec import Key
+from cni.state import journal
+from cni.state.record import LOST
+from ctl import listing
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,3 +101,59 @@ def test_what_a_damaged_record_says_proves_no_death(host: Host, pod: Pod) -> Non
     assert record.exists()
     host.ok("GC", None, host.conf(**{"cni.dev/valid-attachments": []}), CNI_IFNAME="")
     assert not record.exists()
+
+
+def test_a_path_that_is_no_mount(host: Host, pod: Pod) -> None:
+    """The runtime's own path leads to the namespace, which no mount holds and nobody is in."""
+    fd = os.open(pod.path, os.O_RDONLY)
+    try:
+        host.ok("ADD", pod, CNI_NETNS=f"/proc/{os.getpid()}/fd/{fd}")
+        pod.gone()
+        collect(host)
+        assert host.record(pod).exists()
+    finally:
+        os.close(fd)
+    collect(host)
+    assert host.state_files() == set()
+
+
+def looks(work: Callable[[], object]) -> int:
+    """How often all processes are looked through meanwhile, as the interpreter counts the calls."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code in (netns.inhabited.__code__, netns.holders.__code__)
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_one_look_for_all(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """A node that was at work for a while without the agent may have a thousand attachments of dead pods."""
+    pods = [make_pod() for _ in range(4)]
+    for pod in pods:
+        host.ok("ADD", pod)
+    dead, elsewhere, older, living = [journal.peek(host.state, "rail0", Key(pod.name, "hpn0")) for pod in pods]
+    assert dead
+    assert elsewhere
+    assert older
+    assert living
+    for pod in pods[:2]:
+        pod.gone()
+    records = [
+        replace(dead, identity=replace(dead.identity, mounts=1)),
+        dead,
+        replace(elsewhere, identity=replace(elsewhere.identity, processes=1)),
+        replace(older, boot="older"),
+        replace(dead, kind=LOST),
+        living,
+    ]
+    assert undo.are_dead(records) == [False, True, False, True, False, False]
+    assert looks(lambda: undo.are_dead([*records, *[dead] * 100])) == 1
+    assert looks(lambda: list_all([host.state])) == 1
+    assert looks(lambda: listing.answer(["--state-dir", f"{host.state}"])) == 1
