@@ -223,21 +223,6 @@ def test_line_by_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert summary == f"\n{LAST}"
 
 
-def test_a_name_that_a_terminal_would_obey(capsys: pytest.CaptureFixture[str]) -> None:
-    """A pod that has an RDMA device for itself may name it."""
-    name = ("mlx5\x1b[31m", "1")
-    said = top._line_by_line(iter([(Sample(0.0, {name: seen()}), {name: Rates()}, 1.0)]), name)
-    said += capsys.readouterr().out
-    assert said.count("mlx5\\x1b[31m") == 2
-    assert "\x1b" not in said
-
-
-@pytest.mark.parametrize("words", [["nowhere"], []])
-def test_nothing_to_show(tmp_path: Path, words: list[str]) -> None:
-    with pytest.raises(BadEnvironment, match="no RDMA device"):
-        top.answer(words, tmp_path)
-
-
 def test_one_of_many_is_to_be_named(tmp_path: Path, port: Path) -> None:
     (port.parent / "2").mkdir()
     with pytest.raises(BadEnvironment, match=r"there are mlx5_0/1, mlx5_0/2: name one"):

@@ -1,7 +1,10 @@
 """What hpn top shows of all that it reads, and what it compares that with."""
 
+from pathlib import Path
+
 import pytest
 
+from cni.protocol.errors import BadEnvironment
 from ctl.screen import Table
 from ctl.traffic import top
 from ctl.traffic.counted import Totals
@@ -63,3 +66,18 @@ def test_lines_and_documents_at_once_are_refused(capsys: pytest.CaptureFixture[s
         top.answer(["-l", "--json"])
     assert e.value.code == 2
     assert "not allowed with argument" in capsys.readouterr().err
+
+
+def test_a_name_that_a_terminal_would_obey(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pod that has an RDMA device for itself may name it."""
+    name = ("mlx5\x1b[31m", "1")
+    said = top._line_by_line(iter([(Sample(0.0, {name: seen(0)}), {name: Rates()}, 1.0)]), name)
+    said += capsys.readouterr().out
+    assert said.count("mlx5\\x1b[31m") == 2
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("words", [["nowhere"], []])
+def test_nothing_to_show(tmp_path: Path, words: list[str]) -> None:
+    with pytest.raises(BadEnvironment, match="no RDMA device"):
+        top.answer(words, tmp_path)
