@@ -3,13 +3,14 @@
 GC is in cni/collect.py.  Only cni/undo.py undoes what a command changed.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cni import collect, kinds, parts, undo
-from cni.kernel import links, netns, rtnl
+from cni.kernel import links, netns, nsid, rtnl
 from cni.parts import addressing, delegate, device_info, gids
 from cni.parts.delegate import Programs
 from cni.protocol import spec
@@ -22,6 +23,7 @@ from cni.protocol.errors import (
     InterfaceExists,
     InvalidConfig,
     InvalidNetns,
+    KernelRefused,
     NotAvailable,
     RecordUnreadable,
 )
@@ -101,11 +103,20 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
 
 def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname: str) -> Json:
     """Decide what the kind is going to make.  Changes nothing.  Raises CniError where ADD cannot be served."""
+    _refuse_old_kernel(host)
     _refuse_owned(wanted.attach.own_device, wanted.where)
     plan = kind.plan(wanted, host, pod)
     parts.status(wanted.attach)
     _refuse_taken_name(pod, ifname)
     return plan
+
+
+def _refuse_old_kernel(host: rtnl.Rtnl) -> None:
+    if not nsid.can_be_asked(host):
+        raise KernelRefused(
+            f"Linux {os.uname().release} cannot be asked for what a pod hides, so that DEL would leave it; "
+            "use a kernel from 5.10 on"
+        )
 
 
 def _refuse_owned(device: str, where: Location) -> None:
@@ -249,6 +260,7 @@ def status(request: Request, conf: Config, _log: list[str], programs: Programs) 
     try:
         durable.probe(wanted.where.state_dir / "locks")
         with rtnl.open_in() as host:
+            _refuse_old_kernel(host)
             if not is_stripped(conf):
                 _status_of_kind(wanted, host)
             parts.status(wanted.attach)

@@ -6,7 +6,6 @@ pod sends for the kernel's answer, and wait for ever.  Functions raise OSError.
 
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from errno import EAFNOSUPPORT, ENOENT, EOPNOTSUPP
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface, ip_network
@@ -24,13 +23,12 @@ from cni.kernel.addresses import (
     scope_of,
 )
 from cni.kernel.links import RTM_GETLINK, Link, get_link, parse_link
-from cni.kernel.netlink import HEADER, SOL_NETLINK, attr, u32
+from cni.kernel.netlink import HEADER, answers_strictly, attr, u32
 from cni.kernel.rtnl import Rtnl, open_in
 from cni.kernel.rules import RTM_GETROUTE, RTM_GETRULE
 
 T = TypeVar("T")
 RTM_GETADDR: Final = 22
-NETLINK_GET_STRICT_CHK: Final = 12
 _FAMILIES: Final = (AF_INET, AF_INET6)
 FOREVER: Final = 2**32 - 1  # INFINITY_LIFE_TIME
 FR_ACT_TO_TBL: Final = 1
@@ -178,13 +176,12 @@ def link_of_device(ns_fd: int, address: str) -> int:
 
 
 class _Asked:
-    """A namespace's socket for questions.  The kernel answers with only those routes and addresses that a request names
-    (Linux 4.20)."""
+    """A namespace's socket for questions.  The kernel answers with only those routes and addresses that a request
+    names, an older one with all."""
 
     def __init__(self, inside: Rtnl) -> None:
         self._inside = inside
-        with suppress(OSError):  # an older kernel answers with all
-            inside.sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
+        answers_strictly(inside.sock)
 
     def addresses(self, index: int) -> list[Any]:
         """An interface's addresses, as pyroute2 decodes them."""

@@ -23,7 +23,7 @@ from cni.kernel.netns import run_in
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_ACK_TLVS = 0x1, 0x4, 0x300, 0x10, 0x200
 NLM_F_EXCL, NLM_F_CREATE = 0x200, 0x400
 NLMSG_ERROR, NLMSG_DONE = 2, 3
-SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
+SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK = 270, 10, 11, 12
 NLMSGERR_ATTR_MSG: Final = 1
 NLA_TYPE_MASK: Final = 0x3FFF
 HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
@@ -63,6 +63,18 @@ def open_socket(protocol: int, fd: int | None = None) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def answers_strictly(sock: socket.socket, *, wanted: bool = True) -> bool:
+    """Have dumps by this socket answer with what the request names and nothing else, or not any more.  Returns whether
+    the kernel can do so (Linux 4.20); older ones pass over what a dump's request names.  Raises OSError."""
+    try:
+        sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, wanted)
+    except OSError as e:
+        if e.errno == errno.ENOPROTOOPT:
+            return False
+        raise
+    return True
 
 
 def open_beside(sock: socket.socket) -> socket.socket:

@@ -26,7 +26,7 @@ from cni.kernel.links import (
     Link,
     parse_link,
 )
-from cni.kernel.netlink import SOL_NETLINK, attr, attributes, text, u32
+from cni.kernel.netlink import NETLINK_GET_STRICT_CHK, SOL_NETLINK, answers_strictly, attr, attributes, text, u32
 from cni.kernel.netns import inode, run_in
 from cni.kernel.rtnl import Rtnl
 
@@ -35,7 +35,6 @@ IFLA_GROUP, IFLA_TARGET_NETNSID = 27, 46
 NDA_LLADDR: Final = 2
 NETNSA_NSID, NETNSA_FD, NETNSA_TARGET_NSID, NETNSA_CURRENT_NSID = 1, 3, 4, 5
 _UNASSIGNED: Final = -1
-_GET_STRICT_CHK: Final = 12
 AF_BRIDGE: Final = 7
 _RTGEN: Final = bytes(4)  # struct rtgenmsg
 _NDMSG: Final = 12  # the size of struct ndmsg
@@ -50,6 +49,11 @@ _BATCH: Final = 200
 Place = tuple[int, Rtnl]
 # Finds links, in the socket's namespace or in the one that further attributes name (IFLA_TARGET_NETNSID).
 Look = Callable[..., list[Link]]
+
+
+def can_be_asked(inside: Rtnl) -> bool:
+    """Whether the kernel does not pass over NETNSA_TARGET_NSID, by which a hidden link is found.  Raises OSError."""
+    return answers_strictly(inside.sock, wanted=False)
 
 
 def numbers(inside: Rtnl) -> set[int]:
@@ -181,7 +185,7 @@ def _visit(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], pla
         if inode(fd) not in seen:
             seen.add(inode(fd))
             inside = rtnl.open_in(fd)
-            inside.sock.setsockopt(SOL_NETLINK, _GET_STRICT_CHK, 1)  # else a dump ignores NETNSA_TARGET_NSID
+            inside.sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)  # else a dump ignores NETNSA_TARGET_NSID
             if not is_strange(fd, inside):
                 places.append((fd, inside))
                 return True

@@ -13,11 +13,10 @@ from typing import Final
 from cni.kernel import rtnl
 from cni.kernel.addresses import RT_TABLE_MAIN, RTA_OIF, RTA_TABLE, RTN_UNICAST
 from cni.kernel.links import IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, LINK, RTM_GETLINK, get_link
-from cni.kernel.netlink import SOL_NETLINK, attr, attributes, read_text, read_u32, text
+from cni.kernel.netlink import answers_strictly, attr, attributes, read_text, read_u32, text
 from cni.kernel.rtnl import Rtnl
 from cni.kernel.rules import RTM_GETROUTE, table_of, tables_of_all
 
-_NETLINK_GET_STRICT_CHK: Final = 12
 _RTA_MULTIPATH: Final = 9
 _IFLA_VRF_TABLE: Final = 1
 _OUTSIDE: Final = 0  # of VRFs: no table has this number
@@ -34,8 +33,7 @@ def of_default_routes() -> set[str]:
     hears a router's advertisements, and has a default route that nobody needs.  Raises OSError.
     """
     with rtnl.open_in() as host:
-        with suppress(OSError):  # an older kernel answers with all routes
-            host.sock.setsockopt(SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
+        answers_strictly(host.sock)  # an older kernel answers with all routes
         first, second = _of_family(host, AF_INET), _of_family(host, AF_INET6)
     places = first.keys() | second.keys()
     return {name for place in places for index in first.get(place) or second[place] for name in _name(index)}

@@ -1,12 +1,15 @@
 """macvlan (drivers/net/macvlan.c): a link with a MAC of its own over the master."""
 
+import os
 import secrets
 from typing import TYPE_CHECKING, Final, cast
 
-from cni.kernel.netlink import attr, u32
+from cni.kernel.links import Link
+from cni.kernel.netlink import attr, attributes, read_u32, u32
 from cni.kernel.rtnl import Rtnl
 from cni.kinds import child
-from cni.kinds.child import attach, check, claiming, describe, detach, interfaces, stands, status
+from cni.kinds.child import check, claiming, describe, detach, interfaces, stands, status
+from cni.protocol.errors import KernelRefused
 from cni.protocol.spec import Json
 from cni.state.pod import Pod
 
@@ -30,6 +33,18 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     if wanted.bcqueuelen:
         data += attr(IFLA_MACVLAN_BC_QUEUE_LEN, u32(wanted.bcqueuelen))
     return child.plan(conf, kind="macvlan", mac=mac, data=data, host=host, pod=pod)
+
+
+def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
+    """Kind.attach.  Raises KernelRefused for a length that the kernel passes over, as before Linux 5.11."""
+    link = child.attach(plan, host, pod, ifname)
+    asked = attributes(bytes.fromhex(plan["data"])).get(IFLA_MACVLAN_BC_QUEUE_LEN, b"")
+    if asked and asked != attributes(link.data).get(IFLA_MACVLAN_BC_QUEUE_LEN):
+        raise KernelRefused(
+            f"bcqueuelen {read_u32(asked)}: Linux {os.uname().release} passes over it; use a kernel from 5.11 on, or "
+            "remove bcqueuelen"
+        )
+    return link
 
 
 def random_mac() -> str:

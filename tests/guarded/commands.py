@@ -20,6 +20,18 @@ GUARDS = [
             "        if True:",
             "netns/test_pci.py::test_one_at_a_time_decides_over_a_pf",
         ),
+        (
+            "old-kernel",
+            "    _refuse_old_kernel(host)\n    _refuse_owned",
+            "    _refuse_owned",
+            "netns/test_older_kernel.py::test_below_the_minimum",
+        ),
+        (
+            "old-kernel-status",
+            "            _refuse_old_kernel(host)\n            if",
+            "            if",
+            "netns/test_older_kernel.py::test_below_the_minimum",
+        ),
         ("refuse_owned", "    _refuse_owned(wanted.attach.own_device, wanted.where)\n", "", "netns/test_pci.py"),
         (
             "name-is-free",

@@ -1,0 +1,33 @@
+"""What an older kernel does not do, refused with the kernel and a remedy.
+
+Of a number that no kernel knows, the one that runs here says what an older one says of a number that it does not know.
+"""
+
+import os
+
+import pytest
+from topology import Host, Pod
+
+from cni.kernel import netlink
+from cni.kinds import macvlan
+
+
+def test_below_the_minimum(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What DEL could not take away is not made."""
+    monkeypatch.setattr(netlink, "NETLINK_GET_STRICT_CHK", 0x7FFF)
+    error = host.refused("ADD", pod)
+    assert error["code"] == 105
+    assert f"Linux {os.uname().release}" in error["msg"]
+    assert "use a kernel from 5.10 on" in error["msg"]
+    assert host.refused("STATUS", None)["code"] == 50
+    assert (pod.links(), host.state_files(), host.leases()) == (set(), set(), set())
+
+
+def test_a_queue_length_that_the_kernel_passes_over(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(macvlan, "IFLA_MACVLAN_BC_QUEUE_LEN", 0x3F)
+    error = host.refused("ADD", pod, host.conf(bcqueuelen=2345))
+    assert (error["code"], error["msg"].partition(";")[2]) == (
+        105, " use a kernel from 5.11 on, or remove bcqueuelen"
+    )  # fmt: skip
+    assert error["msg"].startswith(f"bcqueuelen 2345: Linux {os.uname().release} ")
+    assert (pod.links(), host.state_files(), host.leases()) == (set(), set(), set())
