@@ -168,13 +168,17 @@ def _view() -> tuple[int, int]:
 def inhabited() -> dict[int, str] | None:
     """The namespaces that a visible mount or process has: inode number -> a path that leads to it.
 
-    None if we may not look at every process, because then a missing namespace proves nothing.
+    None if we may not look at every process, because then a missing namespace proves nothing.  A /proc that shows no
+    first process hides others, too (hidepid, systemd's ProtectProc).
     """
     found = dict[int, str]()
     for root, mount_point, _ in mounts(Path("/proc/self/mountinfo").read_bytes()):
         if root.startswith("net:["):
             found[int(root[5:-1])] = mount_point
-    for process in filter(str.isdigit, os.listdir("/proc")):
+    processes = list(filter(str.isdigit, os.listdir("/proc")))
+    if "1" not in processes:
+        return None
+    for process in processes:
         try:
             for path, link in _links_of(process):
                 found.setdefault(int(link[5:-1]), path)

@@ -22,6 +22,7 @@ GUARDS = [
             '            if process != "1":  # init may be beyond us, and is in no pod\n                return None',
             "            continue",
         ),
+        ("hidden-processes", '    if "1" not in processes:', "    if False:"),
         (
             "a-process-is-enough",
             "                found.setdefault(int(link[5:-1]), path)",

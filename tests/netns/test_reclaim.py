@@ -177,6 +177,15 @@ def test_who_may_not_see_processes_does_not_judge(host: Host) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_who_is_shown_no_others_processes_does_not_judge() -> None:
+    """As systemd's ProtectProc=ptraceable has it, without CAP_SYS_PTRACE: a process of root's, and no other's there."""
+    look = "from cni.kernel import netns; print(netns.inhabited())"
+    hide = 'mount -t proc -o hidepid=ptraceable proc /proc && exec "$@"'
+    bounded = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", sys.executable, "-c", look]
+    words = ["unshare", "--mount", "--propagation=private", "sh", "-c", hide, "sh", *bounded]
+    assert subprocess.check_output(words, text=True, cwd=ROOT) == "None\n"
+
+
 # One process that another user may not look at, of an age, and for a time, in a PID namespace of their own; what the
 # other one finds, and in how many seconds.
 BEYOND = """
