@@ -49,7 +49,8 @@ _EXAMPLE: Final = "example: hpn devinfo -v -d mlx5_0"
 
 
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises LinkUnavailable, and SystemExit for wrong options."""
+    """What the command prints, and its exit status.  Raises LinkUnavailable, OSError where /sys shows no devices, and
+    SystemExit for wrong options."""
     about = "Show RDMA devices and their ports, as ibv_devinfo does."
     parser = parser_for("devinfo", about, _EXAMPLE)
     parser.add_argument("-d", "--ib-dev", default="", metavar="DEVICE", help="this one; default: all")

@@ -22,7 +22,8 @@ _EXAMPLE: Final = "example: hpn gids mlx5_0 1"
 
 
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises LinkUnavailable, and SystemExit for wrong options."""
+    """What the command prints, and its exit status.  Raises LinkUnavailable, OSError where /sys shows no devices, and
+    SystemExit for wrong options."""
     about = "Show the GIDs of RDMA devices, as show_gids does."
     parser = parser_for("gids", about, _EXAMPLE)
     parser.add_argument("device", nargs="?", default="", help="an RDMA device, as mlx5_0; default: all")

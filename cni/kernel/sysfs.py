@@ -3,8 +3,12 @@ buses that have interfaces, such as scalable functions (Documentation/driver-api
 
 A device's net/ and infiniband/ list only what is in the namespace in which /sys was mounted, the host's: what was moved
 into a pod is not there.  ``address`` is a bus address ("0000:3b:00.2", "mlx5_core.sf.4").  Tests give another ``root``.
+
+What says that a device is not there raises OSError where /sys is not mounted, or where something hides it: then nobody
+knows.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -36,14 +40,24 @@ class Function:
     rdma_devs: tuple[str, ...]
 
 
+def refuse_hidden(root: Path = SYS) -> None:
+    """Raise OSError where /sys is not mounted, or where something hides it."""
+    if not os.path.exists(f"{root}/bus"):
+        why = f"{root} shows no devices: no sysfs is mounted there, or something hides it"
+        raise OSError(errno.ENOENT, f"{why}; run: mount -t sysfs sysfs {root}")
+
+
 def function(address: str, root: Path = SYS) -> Function | None:
-    """The function at a PCI address; None if there is none."""
+    """The function at a PCI address; None if there is none.  Raises OSError."""
     path = f"{root}/bus/pci/devices/{address}"
-    return _function(address, path) if "/" not in address and os.path.exists(f"{path}/vendor") else None
+    if "/" not in address and os.path.exists(f"{path}/vendor"):
+        return _function(address, path)
+    refuse_hidden(root)
+    return None
 
 
 def device(address: str, root: Path = SYS) -> Function | None:
-    """The device at an address of any bus; None if there is none."""
+    """The device at an address of any bus; None if there is none.  Raises OSError."""
     if found := function(address, root):
         return found
     paths = _other_paths(address, root) if address and "/" not in address else ()
@@ -57,7 +71,7 @@ def _function(address: str, path: str) -> Function:
 
 
 def incarnation(address: str, root: Path = SYS) -> int:
-    """A number that no other device has at this address in this boot; 0 if there is no device.
+    """A number that no other device has at this address in this boot; 0 if there is no device.  Raises OSError.
 
     After a new sriov_numvfs or a hot-plug another function is there.  The number is the inode of its directory, which
     sysfs never uses again (kernfs, Linux 5.5).
@@ -65,6 +79,7 @@ def incarnation(address: str, root: Path = SYS) -> int:
     for path in _paths(address, root):
         with suppress(OSError):
             return os.stat(path).st_ino
+    refuse_hidden(root)
     return 0
 
 
@@ -90,8 +105,11 @@ def address_of(netdev: str, root: Path = SYS) -> str:
 
 
 def device_of(netdev: str, root: Path = SYS) -> str:
-    """The bus address of the device an interface is of; empty for one that is made of software."""
-    return link(f"{root}/class/net/{netdev}/device")
+    """The bus address of the device an interface is of; empty for one that is made of software.  Raises OSError."""
+    found = link(f"{root}/class/net/{netdev}/device")
+    if not found:
+        refuse_hidden(root)
+    return found
 
 
 def pci_of(address: str, root: Path = SYS) -> str:

@@ -55,10 +55,13 @@ def of_function(wanted: "Rdma", function: sysfs.Function) -> tuple[Devices, list
 
 def of_master(wanted: "Rdma", master: str, functions: list[sysfs.Function]) -> list[str]:
     """The names of the RDMA devices that an interface made over the master shares with it: those of the functions below
-    the master.  None in exclusive mode, in which only the host has them.  Raises LinkUnavailable with the remedy."""
+    the master.  None in exclusive mode, in which only the host has them.  Raises LinkUnavailable with the remedy;
+    OSError."""
     names = [name for function in functions for name in function.rdma_devs]
     if wanted.mode in ("off", "rxe") or not (names or wanted.required or wanted.mode == "shared"):
         return []
+    if wanted.required and not names:
+        sysfs.refuse_hidden()
     exclusive = is_exclusive(wanted)
     if wanted.required and not names:
         raise LinkUnavailable(

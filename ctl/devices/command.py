@@ -20,8 +20,10 @@ _MODES = {True: "exclusive, each is in one network namespace", False: "shared, e
 
 
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
-    """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
+    """What the command prints, and its exit status.  Raises CniError, OSError where /sys shows no devices, and
+    SystemExit for wrong options."""
     options = _parser().parse_args(words)
+    sysfs.refuse_hidden(root)
     looked_in = state_dirs(options) if options.state_dir else None
     try:
         node = functions.node(root, looked_in)

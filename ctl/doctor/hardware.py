@@ -32,7 +32,11 @@ def hardware(read: Reader) -> Hardware:
     except OSError as e:
         read.unread["the default route"] = e.strerror or f"{e}"
         found = ()
-    hcas = rdma.hcas(Path(read.at("/sys")))
+    hcas: tuple[Hca, ...] = ()
+    try:
+        hcas = rdma.hcas(Path(read.at("/sys")))
+    except OSError as e:
+        read.unread |= dict.fromkeys((read.at("/sys"), mode), e.strerror or f"{e}")
     nics = tuple(_nic(read, one, hcas) for one in found if one.kind in (Kind.PF, Kind.VF))
     accelerators = gpus.gpus(Path(read.at("/sys")))
     above = {bridge for place in (*accelerators, *(nic.place for nic in nics)) for bridge in place.above[1:]}

@@ -96,7 +96,8 @@ class Gid:
 
 
 def hcas(root: Path = sysfs.SYS) -> tuple[Hca, ...]:
-    """All RDMA devices of this namespace; mlx5_10 comes after mlx5_2."""
+    """All RDMA devices of this namespace; mlx5_10 comes after mlx5_2.  Raises OSError where /sys shows no devices."""
+    sysfs.refuse_hidden(root)
     folder = f"{root}/class/infiniband"
     return tuple(_hca(root, name) for name in sorted(sysfs.names(folder), key=_natural))
 

@@ -39,9 +39,10 @@ Step = tuple[Sample, dict[Name, Rates], float]
 def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     """Show the traffic until Ctrl-C, or ``--count`` samples of it; what is left to print, and the exit status.
 
-    Raises BadEnvironment if no RDMA device is as asked for.
+    Raises BadEnvironment if no RDMA device is as asked for, and OSError where /sys shows no devices.
     """
     options = _parser().parse_args(words)
+    sysfs.refuse_hidden(root)
     remarks = dict[str, None]()
 
     def read() -> Sample:

@@ -154,6 +154,32 @@ def test_a_device_that_is_another_now(
     assert record.exists()
 
 
+def test_a_sys_that_is_hidden(host: Host, make_pod: Callable[[], Pod], sys_tree: Path) -> None:
+    """It does not say that a device is gone: nothing is forgotten, and DEL is repeated when /sys is back."""
+    one, two = make_pod(), make_pod()
+    record, key = owned_by(one, host), {"CNI_IFNAME": "net1"}
+    aside = sys_tree.rename(host.tmp_path / "aside")
+    sys_tree.mkdir()
+    before = (record.read_text(), one.links(), two.links())
+    ours = host.conf(name="fabric")
+    required = host.conf(rdma={"required": True})
+    moved = host.conf(kind="host-device", master=..., device="rail0")
+    for pod, command, conf, environ in (
+        (one, "DEL", ours, key),
+        *((two, "ADD", conf, {}) for conf in (by_device(host), by_pf(host), by_pf(host, pfOnly=True), moved, required)),
+        *((two, "STATUS", conf, {}) for conf in (by_pf(host), moved)),
+    ):
+        error = host.refused(command, pod, conf, **environ)
+        code = 50 if command == "STATUS" else 105
+        assert (error["code"], "shows no devices" in error["msg"]) == (code, True), (command, conf, error)
+    host.call("GC", None, ours | {"cni.dev/valid-attachments": []})
+    assert (record.read_text(), one.links(), two.links()) == before
+    sys_tree.rmdir()
+    aside.rename(sys_tree)
+    host.ok("DEL", one, ours, **key)
+    assert not record.exists()
+
+
 def test_one_at_a_time_decides_over_a_pf(host: Host, pod: Pod, sys_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose a VF is, is decided under its PF's lock, and the record is there when that is let go."""
     monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.1)

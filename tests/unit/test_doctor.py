@@ -134,6 +134,13 @@ def test_of_a_pod_nothing_is_said(node: Node) -> None:
     assert [name for name, _ in node.findings()] == ["memlock", "memlock"]
 
 
+def test_a_sys_that_is_hidden(node: Node) -> None:
+    """Nothing is said of what the machine has, only that."""
+    (node.root / "sys").rename(node.root / "aside")
+    (finding,) = [one for name, one in node.findings() if name in ("not-readable", "rdma-absent")]
+    assert f"{node.root}/sys shows no devices" in finding.evidence
+
+
 def test_json(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     steps = CASES["rdma-cm-missing"](node)
     next(steps)

@@ -1,11 +1,16 @@
 """PCI facts, from a tree like the one under /sys."""
 
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from cni.kernel import sysfs
 from cni.kernel.sysfs import Function
+from ctl import devinfo, gids
+from ctl.devices import command
+from ctl.traffic import top
 
 PF, VF0, VF10 = "0000:3b:00.0", "0000:3b:10.0", "0000:3b:11.2"
 
@@ -52,6 +57,19 @@ def test_pf_is_no_vf(root: Path) -> None:
 def test_no_function(root: Path, address: str) -> None:
     found = sysfs.function(address, root)
     assert found is None
+
+
+@pytest.mark.parametrize("ask", [sysfs.function, sysfs.device, sysfs.incarnation, sysfs.device_of])
+def test_a_sys_that_is_not_mounted(tmp_path: Path, ask: Callable[[str, Path], object]) -> None:
+    """It proves nothing of any device."""
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path} shows no devices: .*mount -t sysfs"):
+        ask(VF0, tmp_path)
+
+
+@pytest.mark.parametrize("asked", [command, gids, devinfo, top])
+def test_a_command_that_shows_devices_says_so(tmp_path: Path, asked: ModuleType) -> None:
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path} shows no devices"):
+        asked.answer([], tmp_path)
 
 
 def test_incarnation(root: Path) -> None:

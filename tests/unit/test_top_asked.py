@@ -79,5 +79,6 @@ def test_a_name_that_a_terminal_would_obey(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("words", [["nowhere"], []])
 def test_nothing_to_show(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "bus").mkdir()
     with pytest.raises(BadEnvironment, match="no RDMA device"):
         top.answer(words, tmp_path)

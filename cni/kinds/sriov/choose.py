@@ -63,9 +63,11 @@ def find_vf(address: str) -> sysfs.Function:
 
 
 def vfs_of(pf: str) -> tuple[str, ...]:
-    """The addresses of the PF's VFs, in the order of their numbers.  Raises LinkUnavailable if there are none."""
+    """The addresses of the PF's VFs, in the order of their numbers.  Raises LinkUnavailable if there are none,
+    OSError."""
     address = sysfs.address_of(pf)
     if not address:
+        sysfs.refuse_hidden()
         raise LinkUnavailable(f"pf {pf!r} is no PCI network interface of this host; correct it, see: ip link")
     addresses = sysfs.vfs(address)
     if not addresses:
