@@ -26,6 +26,7 @@ from cni.protocol.errors import (
     KernelRefused,
     NotAvailable,
     RecordUnreadable,
+    told,
 )
 from cni.protocol.location import Location, is_stripped, location
 from cni.protocol.result import Interface, Ip, Result
@@ -265,7 +266,7 @@ def status(request: Request, conf: Config, _log: list[str], programs: Programs) 
                 _status_of_kind(wanted, host)
             parts.status(wanted.attach)
     except (CniError, OSError) as e:
-        raise NotAvailable(f"no ADD can be served: {e}") from e
+        raise NotAvailable(f"no ADD can be served: {told(e).msg}") from e
     delegate.ask_if_it_can(wanted.where.ipam, request, programs)
 
 

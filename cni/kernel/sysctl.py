@@ -1,11 +1,22 @@
 """Files under /proc/sys/net, which show the namespace of the thread that opens them."""
 
+import errno
 import os
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from cni.kernel.netns import run_in
 
 _ROOT = "/proc/sys/net/"
+# What every network namespace has, and every interface.
+_ANY: Final = f"{_ROOT}ipv4/conf/lo/arp_notify"
+_HIDDEN: Final = {
+    errno.ENOENT: "/proc/sys/net shows nothing: no procfs is mounted on /proc, or something hides it; run: "
+    "mount -t proc proc /proc",
+    errno.EROFS: "/proc/sys is mounted read-only, and the sysctls of a pod's interface are written there; run: "
+    "mount -o remount,bind,rw /proc/sys; or let hpn's container, or unit, write it (privileged, "
+    "ProtectKernelTunables=no)",
+}
 _SWAPPED = str.maketrans("./", "/.")
 
 
@@ -25,6 +36,15 @@ def path(key: str) -> str:
 def name(path: str) -> str:
     """``path``'s inverse, with dots as separators."""
     return "net." + path.translate(_SWAPPED)
+
+
+def refuse_hidden() -> None:
+    """Raise OSError where files of /proc/sys/net are not there, or cannot be written whoever asks."""
+    try:
+        os.close(os.open(_ANY, os.O_WRONLY | os.O_CLOEXEC))
+    except OSError as e:
+        if e.errno in _HIDDEN:
+            raise OSError(e.errno, _HIDDEN[e.errno]) from e
 
 
 def write(ns_fd: int, values: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from cni.kernel import links, netdevice, nsid, sysfs, unlink
+from cni.kernel import links, netdevice, nsid, sysctl, sysfs, unlink
 from cni.kernel.links import RTM_NEWLINK, Link
 from cni.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, attributes
 from cni.kernel.rtnl import Rtnl
@@ -86,7 +86,8 @@ def plan(conf: "NetConf", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: 
 
 
 def plan_over(link: Link, conf: "NetConf", *, kind: str, mac: str, data: bytes, pod: Pod) -> Json:
-    """What is to be made over this master.  Raises LinkUnavailable, GidTableFull."""
+    """What is to be made over this master.  Raises LinkUnavailable, GidTableFull, OSError."""
+    sysctl.refuse_hidden()
     attach = cast("Child", conf.attach)
     inside = attach.linkInContainer
     functions = [] if inside else sysfs.functions_under(link.name)
@@ -132,6 +133,7 @@ def _family(kind: str) -> tuple[str, ...]:
 
 def status(conf: "NetConf", host: Rtnl) -> None:
     """Kind.status.  A master inside the container is not looked at: there is no container yet."""
+    sysctl.refuse_hidden()
     wanted = cast("Child", conf.attach)
     if not wanted.linkInContainer:
         link = master.find(wanted, host, None)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
-from cni.kernel import budget, nsid, rtnl, sysfs
+from cni.kernel import budget, nsid, rtnl, sysctl, sysfs
 from cni.kernel.links import IFLA_MTU, Link
 from cni.kernel.netlink import attr, attributes, u32
 from cni.kernel.rtnl import Rtnl
@@ -54,6 +54,7 @@ def info_data(pkey: int, *, umcast: bool) -> bytes:
 
 def status(conf: "NetConf", host: Rtnl) -> None:
     """Kind.status."""
+    sysctl.refuse_hidden()
     wanted = cast("Ipoib", conf.attach)
     parent = _parent(wanted, host)
     master.shared_rdma(wanted, parent, sysfs.functions_under(parent.name))

@@ -37,6 +37,7 @@ def apply(pod: Pod, link: Link, result: Result, wanted: "Common", sysctls: dict[
     v6 = [ip.address.ip for ip in result.ips if ip.address.version == 6]
     dad = detection_on(link, wanted) if v6 else ""
     with doing(f"configuring {link.name} in {pod.path}"):
+        sysctl.refuse_hidden()
         sysctl.write(pod.fd, settings(link.name, needs_v6=bool(v6), dad=dad) | sysctls)
         if dad in ("quick", "wait"):
             _detecting(pod, link, result, wanted, log)
@@ -146,7 +147,10 @@ def settings(ifname: str, *, needs_v6: bool, dad: str) -> dict[str, str]:
     values = {f"ipv4/conf/{ifname}/arp_notify": "1"}
     if not os.path.exists("/proc/sys/net/ipv6"):
         if needs_v6:
-            raise InvalidConfig("the addresses include IPv6, which this kernel does not have; remove that range")
+            raise InvalidConfig(
+                "the addresses include IPv6, which this kernel does not have (/proc/sys/net/ipv6 is not there); boot "
+                "it without ipv6.disable=1, or remove that range from ipam"
+            )
         return values
     v6 = f"ipv6/conf/{ifname}"
     values[f"{v6}/ndisc_notify"] = "1"

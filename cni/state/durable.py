@@ -22,6 +22,7 @@ from cni.protocol.errors import IoFailure, RecordUnreadable
 from cni.state import trust
 
 SCHEMA = 1
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _READ = 1 << 16
 _MOST = 1 << 26
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -31,8 +32,17 @@ T = TypeVar("T")
 
 @cache
 def boot_id() -> str:
-    """This boot's id (man 4 random).  A record of an older boot says nothing about the devices of this one."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    """This boot's id (man 4 random).  A record of an older boot says nothing about the devices of this one.
+
+    Raises IoFailure.
+    """
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError as e:
+        raise IoFailure(
+            f"{_BOOT_ID} cannot be read: {e.strerror}; no whole procfs is mounted on /proc, or something hides it; "
+            "run: mount -t proc proc /proc"
+        ) from e
 
 
 def directory(path: Path) -> Path:

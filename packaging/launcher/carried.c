@@ -34,7 +34,7 @@ static void map_carried(void)
     struct stat st;
     int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st))
-        FAIL("5", errno, "cannot read myself; is /proc mounted");
+        FAIL("5", errno, "mount a procfs of this PID namespace on /proc (mount -t proc proc /proc): /proc/self/exe cannot be opened");
     if ((uint64_t)st.st_size != carried.size)
         FAIL("5", 0, "this file is cut short; install it again");
     self = mmap(NULL, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -120,8 +120,8 @@ GUARDS = [
         ),
         (
             "status-of-ipam",
-            '        raise NotAvailable(f"no ADD can be served: {e}") from e\n    delegate.ask_if_it_can(wanted.where.ipam, request, programs)\n',
-            '        raise NotAvailable(f"no ADD can be served: {e}") from e\n',
+            '        raise NotAvailable(f"no ADD can be served: {told(e).msg}") from e\n    delegate.ask_if_it_can(wanted.where.ipam, request, programs)\n',
+            '        raise NotAvailable(f"no ADD can be served: {told(e).msg}") from e\n',
             "netns/test_status.py",
         ),
         (
