@@ -30,7 +30,7 @@ OURS = {
     "ipam": {"ipam", "cni.protocol", "cni.state.durable", "cni.state.locks"},
     "ipam.stores": {"ipam.stores", "ipam.ranges", "cni.protocol", "cni.state.durable", "cni.state.locks"},
     "ipam.cluster": {
-        *("ipam.cluster", "ipam.pool", "ipam.ranges", "ipam.stores"),
+        *("ipam.cluster", "ipam.pool", "ipam.ranges", "ipam.stores", "cni.kernel.clock"),
         *("cni.protocol", "cni.state.durable", "cni.state.locks", "cni.state.node", "cni.state.trust"),
     },
     # Its waits are of the request's budget.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from cni.protocol import report
 from cni.protocol.errors import InvalidConfig, PoolExhausted, RecordUnreadable, TryAgain
@@ -20,9 +20,6 @@ from ipam.stores import LOCK_TIMEOUT, Book, Choose
 
 T = TypeVar("T")
 
-# A clock that was before this (2023) was never set: one that begins in 1970 at every boot does not say how long a host
-# was off.
-_SET: Final = 1_700_000_000
 
 # Holds addresses for the attachment; it is given the requested ones.
 Reserve = Callable[[Sequence[Address]], tuple[Ip, ...]]
@@ -164,7 +161,7 @@ class Network:
             raise AskFirst("this node has no block yet")
         self.refuse_another(mine)
         if must_look(mine):
-            raise AskFirst("others may have its blocks by now: this host was off for long, or its disk is a copy")
+            raise AskFirst("others may have its blocks by now: this host was off, or its disk is a copy")
         return mine
 
     def _is_low(self, book: Book) -> bool:
@@ -250,9 +247,16 @@ def refuse_another(network: str, cluster: Cluster, size: int, sticky: str, where
 
 def must_look(mine: Held) -> bool:
     """Whether the store must say first which blocks this node has: the file is a copy of another host's, or the node
-    was off for so long that others may have its blocks."""
-    was_off = mine.boot != durable.boot_id() and (_is_past(mine.looked, GRACE) or mine.looked < _SET)
-    return not mine.is_ours or was_off
+    was off, and others may have its blocks by now."""
+    return not mine.is_ours or (mine.boot != durable.boot_id() and _may_be_too_late(mine))
+
+
+def _may_be_too_late(mine: Held) -> bool:
+    """Whether the last look is too long ago, or nobody knows how long: a clock that nothing keeps right may begin each
+    boot in 1970, or at the time at which the host went off (systemd-timesyncd keeps that in a file)."""
+    from cni.kernel import clock  # noqa: PLC0415  # once in a boot
+
+    return not clock.is_synchronized() or _is_past(mine.looked, GRACE)
 
 
 def may_look(mine: Held) -> bool:

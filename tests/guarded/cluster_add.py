@@ -16,8 +16,8 @@ GUARDS = [
             "        if False:",
             "unit/test_cluster_seen.py::test_off_for_long",
         ),
-        ("a-copy", "    return not mine.is_ours or was_off", "    return was_off", "unit/test_cluster_seen.py"),
-        ("never-set", " or mine.looked < _SET)", ")", "unit/test_cluster_seen.py"),
+        ("a-copy", "    return not mine.is_ours or (", "    return (", "unit/test_cluster_seen.py"),
+        ("kept-right", "not clock.is_synchronized() or ", "", "unit/test_cluster_seen.py"),
         ("new-subnets", "        if new:\n            raise AskFirst", "        if False:\n            raise AskFirst"),
         (
             "requested-elsewhere",
