@@ -173,7 +173,12 @@ class Clock(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 19, 100, 10**8]))
     def the_clock_is_set_back(self, seconds):
-        self.now -= seconds
+        self.now = max(self.now - seconds, 0)
+
+    @rule(when=st.sampled_from([0, 30, 1_800_000_000, 4_000_000_000]))
+    def the_clock_is_another(self, when):
+        """As of a machine whose hardware clock has no battery, before an NTP client has set it, and after that."""
+        self.now = when
 
     @rule()
     def reboot(self):
