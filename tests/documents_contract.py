@@ -5,6 +5,7 @@ NODES are known.  A store that is never quite empty may have what the test befor
 its own.
 """
 
+import time
 from dataclasses import replace
 from itertools import count
 
@@ -31,6 +32,14 @@ def create(store: Documents, one: Block) -> Document:
 
 def names(documents: object) -> list[str]:
     return sorted(document.name for document in documents)  # type: ignore[attr-defined]
+
+
+def own(store: Documents, node: str, most: int, network: str) -> list[str]:
+    """The names of the node's blocks, as soon as there are so many: one of a moment ago may be missing."""
+    deadline = time.monotonic() + 60
+    while len(found := names(store.listed(BLOCK, network, node))) < most and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
 
 
 class Contract:
@@ -70,7 +79,8 @@ class Contract:
         for one in (block(network, 0), block(network, 1, "node2"), block(other, 0, "node2"), block(other, 1)):
             create(store, one)
         assert names(store.listed(BLOCK, network)) == [f"{network}.0", f"{network}.1"]
-        assert names(store.listed(BLOCK, network, "node2")) == [f"{network}.1"]
+        assert own(store, "node2", 1, network) == [f"{network}.1"]
+        assert own(store, "node2", 1, other) == [f"{other}.0"]
         assert {f"{network}.1", f"{other}.0"} <= set(names(store.listed(BLOCK, node="node2")))
         assert {f"{network}.0", f"{other}.0"} <= set(names(store.listed(BLOCK)))
         assert list(store.listed(BLOCK, network, UNKNOWN)) == []
@@ -99,7 +109,17 @@ class Contract:
         made = create(store, block(network, 1))
         store.replace(made, block(network, 1).given_to("node2", "", "other").as_json())
         assert list(store.listed(BLOCK, network, "node1")) == []
-        assert names(store.listed(BLOCK, network, "node2")) == [made.name]
+        assert own(store, "node2", 1, network) == [made.name]
+        assert list(store.listed(BLOCK, network, "node1")) == []
+
+    def test_a_nodes_own_are_as_they_are_now(self, store: Documents, network: str) -> None:
+        made = create(store, block(network, 1))
+        assert own(store, "node1", 1, network) == [made.name]
+        new = store.replace(made, made.body | {"suspect": 1})
+        assert list(store.listed(BLOCK, network, "node1")) == [new]
+        assert new is not None
+        assert store.remove(new)
+        assert list(store.listed(BLOCK, network, "node1")) == []
 
     def test_what_no_node_has_is_there_for_all(self, store: Documents, network: str) -> None:
         """A number that is kept for a name: one node gives it up, and another has it."""
@@ -113,7 +133,7 @@ class Contract:
         had = store.replace(free, replace(Block.of(free), node="node2", claim="theirs", free=0).as_json())
         assert had is not None
         assert had.uid == made.uid
-        assert names(store.listed(BLOCK, network, "node2")) == [made.name]
+        assert own(store, "node2", 1, network) == [made.name]
 
     def test_nobody_replaces_what_has_changed(self, store: Documents, network: str) -> None:
         made = create(store, block(network, 1))

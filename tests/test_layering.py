@@ -33,9 +33,9 @@ OURS = {
         *("ipam.cluster", "ipam.pool", "ipam.ranges", "ipam.stores", "cni.kernel.clock"),
         *("cni.protocol", "cni.state.durable", "cni.state.locks", "cni.state.node", "cni.state.trust"),
     },
-    # Its waits are of the request's budget.
+    # Waits are of the request's budget; rounds gives it to each network, and claiming leaves some of it for a list.
     "ipam.cluster.http": {"ipam.cluster", "cni.protocol", "cni.kernel.budget"},
-    # It gives each network the time that a request has.
+    "ipam.cluster.claiming": {"ipam.cluster", "ipam.ranges", "ipam.stores", "cni.protocol", "cni.kernel.budget"},
     "ipam.cluster.rounds": {"ipam.cluster", "ipam.stores", "cni.kernel.budget", "cni.protocol"},
     # Paths that the node allows.
     "ipam.resolv_conf": {"cni.protocol", "cni.state.node"},

@@ -13,7 +13,7 @@ from ctl.doctor.networks import networks
 from ctl.doctor.reading import Reader
 from ctl.installation import state
 from ipam import config, stores
-from ipam.cluster import claiming
+from ipam.cluster import BLOCK, grids
 from ipam.cluster.giving import Network
 from ipam.cluster.opening import opened
 
@@ -44,7 +44,8 @@ def _refusal(network: Network) -> str:
     try:
         shared = opened(network.cluster.store)
         shared.machine()
-        claiming.taken(network, shared.documents)
+        grids.refuse_disagreeing(shared.documents, network.name, network.cluster, network.subnets)
+        shared.documents.listed(BLOCK, network.name, shared.node)
     except CniError as e:
         return e.msg
     return ""

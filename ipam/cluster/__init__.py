@@ -61,7 +61,10 @@ class Documents(Protocol):
         """The document; None if there is none."""
 
     def listed(self, kind: str, network: str | None = None, node: str | None = None) -> Sequence[Document]:
-        """The documents of that kind: those of a network, or those whose body has this ``node``, or all."""
+        """The documents of that kind: those of a network, or those whose body has this ``node``, or all.
+
+        With ``node`` each is as it is now, and one that became the node's a moment ago may be missing.
+        """
 
     def replace(self, document: Document, body: Json) -> Document | None:
         """Give the document that body; None if it has changed since it was read, or is gone."""

@@ -2,16 +2,18 @@
 
 A claim is the creation of a block's document, with a text in it (nonce) that is on this node's disk before.  So the
 first creator has the block, and a node that has lost an answer, or was killed before it could note it, finds its own
-text there.  Others' claims are avoided by where a node begins: at a block that its name decides, and after a few blocks
-that others have, at one that the nonce decides, among those that are free.
+text there.  Others' claims are avoided by where a node begins: at a block that its name decides.  After a few blocks
+that others have it tries some at random, and only then those of a list that are free: who reads all blocks of a large
+network reads for longer than an ADD may take.
 """
 
 import hashlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn, TypeVar
 
+from cni.kernel import budget
 from cni.protocol import report
 from cni.protocol.errors import (
     AddressHeld,
@@ -22,8 +24,8 @@ from cni.protocol.errors import (
     TryAgain,
     doing,
 )
-from ipam.cluster import BLOCK, GRID, Document, Documents, Machine, before, grids, held, limits, reclaiming
-from ipam.cluster.blocks import Block, Grid, name_of_block, name_of_grid
+from ipam.cluster import BLOCK, Document, Machine, before, grids, held, limits, reclaiming
+from ipam.cluster.blocks import Block, name_of_block
 from ipam.cluster.giving import AskFirst, Network
 from ipam.cluster.held import HELD, RETURNING, Claim, Held, HeldBlock
 from ipam.cluster.looking import found, is_anothers
@@ -37,6 +39,10 @@ T = TypeVar("T")
 # Blocks of others that are met one by one before all are listed, and how often they are listed.
 _CONFLICTS: Final = 4
 _LISTS: Final = 3
+# Of so many blocks one more is tried at random before that, and so many at most: where nine of ten are taken, all of
+# them are once in 800 times.
+_PER_GUESS: Final = 64
+_GUESSES: Final = 64
 
 
 def give_more(network: Network, ask: Callable[[], T], log: list[str]) -> T:
@@ -75,27 +81,31 @@ def refuse_if_none(network: Network, need: PoolExhausted | AskFirst) -> None:
 
     Raises NotAvailable, InvalidConfig.
     """
+    size = network.cluster.size
+    short = [s for s in network.pool.sets if isinstance(need, AskFirst) or s.key in need.sets]
+    wanted = limits.candidates(short, size)
     try:
-        others, size = taken(network, opened(network.cluster.store).documents), network.cluster.size
+        documents = opened(network.cluster.store).documents
+        grids.refuse_disagreeing(documents, network.name, network.cluster, network.subnets)
+        if any(documents.read(BLOCK, name_of_block(network.name, index)) is None for index in guesses(wanted)):
+            return
+        others = {one[1].index for one in map(found, documents.listed(BLOCK, network.name)) if one}
     except (TryAgain, StoreRefused, RecordUnreadable) as e:
         raise NotAvailable(f"{need.msg}; and no block can be claimed: {e.msg}", e.details) from e
     others -= {one.index for one in network.mine.blocks if one.state == RETURNING} if network.mine else set()
-    short = [s for s in network.pool.sets if isinstance(need, AskFirst) or s.key in need.sets]
-    if not limits.without(limits.candidates(short, size), others):
+    if not limits.without(wanted, others):
         raise NotAvailable(
             f"{need.msg}; and all blocks of network {network.name} are taken ({len(others)} of {size} host numbers)"
         )
 
 
-def taken(network: Network, documents: Documents) -> set[int]:
-    """The indexes of the blocks that nodes have, this one too, by the store.
-
-    Raises InvalidConfig if the network's grid there is not of this configuration; TryAgain, StoreRefused,
-    RecordUnreadable.
-    """
-    if grid := documents.read(GRID, name_of_grid(network.name)):
-        grids.joined(Grid.of(grid), network.cluster, network.subnets)
-    return {one[1].index for one in map(found, documents.listed(BLOCK, network.name)) if one}
+def guesses(wanted: Sequence[Span]) -> Iterator[int]:
+    """Some of these blocks at random, the more the more there are, for as long as there is time left for a list."""
+    number = count(wanted)
+    for _ in range(min(_GUESSES, number // _PER_GUESS)):
+        if budget.left() < budget.REQUEST / 2:
+            return
+        yield limits.nth(wanted, secrets.randbelow(number))
 
 
 @dataclass
@@ -163,6 +173,9 @@ class Claiming:
         near = dict.fromkeys(limits.nth(wanted, begin + n) for n in range(len(self.mine.blocks) + _CONFLICTS))
         for index in [index for index in near if not self.mine.block(index)][:_CONFLICTS]:
             if self._ask_for(self._new(index)):
+                return True
+        for index in guesses(wanted):
+            if not self.mine.block(index) and self._ask_for(self._new(index)):
                 return True
         for _ in range(_LISTS):
             listed = self.shared.documents.listed(BLOCK, self.network.name)

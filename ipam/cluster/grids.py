@@ -36,6 +36,15 @@ def agree(documents: Documents, network: str, cluster: Cluster, subnets: Sequenc
     raise TryAgain(f"grid {name} of the cluster's store is being changed by others; try again")
 
 
+def refuse_disagreeing(documents: Documents, network: str, cluster: Cluster, subnets: Sequence[str]) -> None:
+    """See that the network's grid, if it has one, agrees with this; nothing is changed.
+
+    Raises InvalidConfig as ``agree`` does; RecordUnreadable, Unreachable, StoreRefused.
+    """
+    if found := documents.read(GRID, name_of_grid(network)):
+        joined(Grid.of(found), cluster, subnets)
+
+
 def joined(grid: Grid, cluster: Cluster, subnets: Sequence[str]) -> Grid:
     """The grid with these subnets too.  Pure; raises InvalidConfig as ``agree`` does.
 

@@ -64,7 +64,7 @@ class Kubernetes:
         asked = {key: value for key, value in (("network", network), ("node", node)) if value is not None}
         selector = ",".join(f"{key}={value}" for key, value in objects.labels(asked).items())
         for _ in range(_RESTARTS):
-            found = self._pages(kind, selector)
+            found = self._pages(kind, selector) if node is None else self._now(kind, selector)
             if found is not None:
                 # A label is a digest where the name is too long for one.
                 return [one for one in found if all(one.body.get(key) == value for key, value in asked.items())]
@@ -136,9 +136,24 @@ class Kubernetes:
         """End the connection."""
         self._http.close()
 
-    def _pages(self, kind: str, selector: str) -> list[Document] | None:
-        """All that match; None if the API server does not keep that state for as long as it takes to read it."""
-        found, query = list[Document](), {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
+    def _now(self, kind: str, selector: str) -> list[Document] | None:
+        """Those that match, each as it is now; None as ``_pages``.
+
+        Which they are the API server says from its memory (resourceVersion 0).  Otherwise it may read every object out
+        of etcd to find a few, and every node asks for its own every ten minutes.  Its memory may be of a while ago, so
+        each of them is read again.
+        """
+        found = self._pages(kind, selector, resourceVersion="0")
+        if found is None:
+            return None
+        there = [self._http.page(_path(kind, one.name)) for one in found]
+        return [self._document(answer, "get", kind) for answer in there if not objects.is_absent(answer)]
+
+    def _pages(self, kind: str, selector: str, **more: str) -> list[Document] | None:
+        """All that match; None if the API server does not keep that state for as long as it takes to read it.  ``more``
+        is what the first page is asked with."""
+        query = {"limit": str(_PAGE), **({"labelSelector": selector} if selector else {}), **more}
+        found = list[Document]()
         while True:
             path = f"{_path(kind)}?{urlencode(query)}"
             answer = self._http.page(path) if found else self._ask("GET", path)
@@ -149,7 +164,7 @@ class Kubernetes:
             found += some
             if not after:
                 return found
-            query["continue"] = after
+            query = {key: value for key, value in query.items() if key not in more} | {"continue": after}
 
     def _ask(self, method: str, path: str, body: Json | None = None) -> Answer:
         """The answer of the API server; it does no harm to ask twice, as every change compares first."""

@@ -66,6 +66,18 @@ GUARDS = [
             "unit/test_cluster_add.py::test_two_without_room_make_one_claim",
         ),
         (
+            "tried-before-a-list",
+            "            if not self.mine.block(index) and self._ask_for(self._new(index)):",
+            "            if False:",
+            "unit/test_cluster_add.py::test_in_a_large_network_some_are_tried_before_all_are_listed",
+        ),
+        (
+            "time-for-a-list",
+            "        if budget.left() < budget.REQUEST / 2:\n            return\n",
+            "",
+            "unit/test_cluster_add.py::test_time_is_left_for_a_list",
+        ),
+        (
             "only-what-is-needed",
             "if limits.has(wanted, block.index) and self._take(document, block):",
             "if self._take(document, block):",

@@ -8,8 +8,10 @@ from documents import Fault, at, every
 from unit.cluster_nodes import SHARED, SMALL, Cluster
 from unit.ipam_calls import of
 
-from ipam.cluster import BLOCK, GRID
+from cni.kernel import budget
+from ipam.cluster import BLOCK, GRID, claiming, limits
 from ipam.cluster.blocks import Block
+from ipam.ranges import Span
 
 
 def index(address: str) -> int:
@@ -162,6 +164,46 @@ def test_after_four_conflicts_all_are_listed(cluster: Cluster) -> None:
     one.fill()
     assert [call.partition(" ")[0] for call in cluster.calls()] == ["create", "read"] * 4 + ["listed", "create"]
     assert set(one.mine.giving) == {index(given), free}
+
+
+LARGE = {"subnet": "10.0.0.0/16", "cluster": SHARED}  # 4,096 blocks of 16
+
+
+def test_in_a_large_network_some_are_tried_before_all_are_listed(cluster: Cluster) -> None:
+    given_to_another(cluster, [n for n in range(4096) if n // 8 % 2])
+    tried = list[int]()
+    for n in range(12):
+        one = cluster.node(f"node{n}", **LARGE)
+        cluster.calls()
+        one.add("a")
+        calls = cluster.calls()
+        assert calls.count("listed net") == 1  # of its own
+        tried.append(sum(call.startswith("create net.") for call in calls))
+    assert max(tried) > 4  # some had to go on at random
+    assert len(cluster.owners()) == 2048 + 12
+
+
+def test_of_a_large_network_all_is_taken(cluster: Cluster) -> None:
+    """It is tried for a while, and then all are listed, because that finds the blocks of the dead."""
+    given_to_another(cluster, range(4096))
+    one = cluster.node("node1", **LARGE)
+    cluster.calls()
+    code, said = one.refused("ADD", "a")
+    assert (code, "are taken: 4096 of 16 host numbers, by 1 nodes" in said) == (103, True), said
+    asked = [call.partition(" ")[0] for call in cluster.calls()]
+    assert asked.count("listed") == 2
+    assert asked.count("create") == 1 + 4 + 64  # the grid, where the node begins, and at random
+
+
+def test_time_is_left_for_a_list() -> None:
+    budget.begin()
+    blocks = [Span(limits.NUMBERS, 0, 4095)]
+    tried = claiming.guesses(blocks)
+    assert 0 <= next(tried) < 4096
+    budget.spend(budget.REQUEST * 0.6)
+    assert list(tried) == []
+    budget.begin()
+    assert list(claiming.guesses([Span(limits.NUMBERS, 5, 67)])) == []  # they are listed by one request
 
 
 @pytest.mark.parametrize(

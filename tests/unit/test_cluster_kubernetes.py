@@ -9,7 +9,7 @@ import pytest
 from unit.tls_server import Authority, Server, Told, authority, serving
 
 from cni.kernel import budget
-from cni.protocol.errors import InvalidConfig, StoreRefused, Unreachable
+from cni.protocol.errors import InvalidConfig, StoreRefused
 from ipam.cluster import BLOCK, GRID, Document, Machine, http, kubernetes
 from ipam.cluster.blocks import Block
 from ipam.cluster.kubernetes import Kubernetes
@@ -134,27 +134,6 @@ def test_remove(server: Server, store: Kubernetes) -> None:
     assert not store.remove(KNOWN)
     assert not store.remove(KNOWN)
     assert store.remove(KNOWN)  # it was, and the answer was lost
-
-
-def test_a_list_has_pages(server: Server, store: Kubernetes) -> None:
-    other = found(body={**BODY, "network": "another with that label"}, name="x.3")
-    server.tell(
-        Told(200, {"metadata": {"continue": "a b"}, "items": [found(), other]}),
-        Told(200, {"metadata": {}, "items": [found(name="net.4")]}),
-    )
-    assert [one.name for one in store.listed(BLOCK, "net", "node1")] == ["net.3", "net.4"]
-    selector = "labelSelector=hpn-cni.io%2Fnetwork%3Dnet%2Chpn-cni.io%2Fnode%3Dnode1"
-    first = f"{BLOCKS}?limit=500&{selector}"
-    assert [asked.path for asked in server.asked] == [first, f"{first}&continue=a+b"]
-
-
-def test_a_list_that_was_not_kept_is_read_again(server: Server, store: Kubernetes) -> None:
-    first = Told(200, {"metadata": {"continue": "a"}, "items": [found()]})
-    server.tell(first, status(410, "Expired"), Told(200, {"metadata": {}, "items": [found(name="net.4")]}))
-    assert [one.name for one in store.listed(BLOCK)] == ["net.4"]
-    server.tell(*[first, status(410, "Expired")] * 3)
-    with pytest.raises(Unreachable, match="does not keep the blocks for as long"):
-        store.listed(BLOCK)
 
 
 def test_a_machine(server: Server, store: Kubernetes) -> None:

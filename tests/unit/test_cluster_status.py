@@ -55,6 +55,16 @@ def test_all_blocks_are_taken(cluster: Cluster) -> None:
     assert cluster.calls() == []
 
 
+def test_in_a_large_network_some_are_looked_at_before_all_are_listed(cluster: Cluster) -> None:
+    node = cluster.node("node1", **SMALL | {"subnet": "10.0.0.0/16"})
+    for n in range(0, 4096, 2):
+        block = Block("net", n, 16, "other", "", f"claim of {n}")
+        cluster.store.create(BLOCK, block.name, "net", block.as_json())
+    cluster.calls()
+    assert node.call("STATUS") == {}
+    assert {call.partition(" ")[0] for call in cluster.calls()} == {"read"}
+
+
 def test_another_grid(cluster: Cluster) -> None:
     cluster.node("node1").add("a")
     other = cluster.node("node2", **SMALL | {"cluster": {"store": "etcd", "blockSize": 8}})

@@ -1,0 +1,71 @@
+"""Lists of documents on an API server: in pages, and a node's own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from unit.test_cluster_kubernetes import ABSENT, BLOCKS, BODY, KNOWN, found, status
+from unit.tls_server import Server, Told, api_server
+
+from cni.kernel import budget
+from cni.protocol.errors import Unreachable
+from ipam.cluster import BLOCK, http, kubernetes
+from ipam.cluster.kubernetes import Kubernetes
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
+    with api_server(tmp_path) as server_and_kubeconfig:
+        yield server_and_kubeconfig
+
+
+@pytest.fixture
+def server(asked: tuple[Server, Path]) -> Server:
+    return asked[0]
+
+
+@pytest.fixture
+def store(asked: tuple[Server, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernetes]:
+    monkeypatch.setattr(http, "_PATIENCE", 60.0)  # a loaded machine is no server that does not answer
+    monkeypatch.setattr(budget, "REQUEST", 120.0)
+    budget.begin()
+    one, _ = kubernetes.opened({"kubeconfig": str(asked[1])}, "node1")
+    assert isinstance(one, Kubernetes)
+    yield one
+    one.close()
+
+
+def test_a_list_has_pages(server: Server, store: Kubernetes) -> None:
+    other = found(body={**BODY, "network": "another with that label"}, name="x.3")
+    server.tell(
+        Told(200, {"metadata": {"continue": "a b"}, "items": [found(), other]}),
+        Told(200, {"metadata": {}, "items": [found(name="net.4")]}),
+    )
+    assert [one.name for one in store.listed(BLOCK, "net")] == ["net.3", "net.4"]
+    first = f"{BLOCKS}?limit=500&labelSelector=hpn-cni.io%2Fnetwork%3Dnet"
+    assert [asked.path for asked in server.asked] == [first, f"{first}&continue=a+b"]
+
+
+def test_a_nodes_own_are_read_again(server: Server, store: Kubernetes) -> None:
+    """Which they are comes from the API server's memory, where others may stand that are gone, or another's by now."""
+    server.tell(
+        Told(200, {"metadata": {"continue": "a b"}, "items": [found("5"), found("5", name="net.4")]}),
+        Told(200, {"metadata": {}, "items": [found("5", name="net.5")]}),
+        Told(200, found("7")),
+        ABSENT,
+        Told(200, found("7", {**BODY, "node": "node2"}, name="net.5")),
+    )
+    assert store.listed(BLOCK, "net", "node1") == [KNOWN]
+    first = f"{BLOCKS}?limit=500&labelSelector=hpn-cni.io%2Fnetwork%3Dnet%2Chpn-cni.io%2Fnode%3Dnode1"
+    # An API server refuses a page that is asked for with a resourceVersion.
+    lists = [f"{first}&resourceVersion=0", f"{first}&continue=a+b"]
+    assert [asked.path for asked in server.asked] == [*lists, *(f"{BLOCKS}/net.{index}" for index in (3, 4, 5))]
+
+
+def test_a_list_that_was_not_kept_is_read_again(server: Server, store: Kubernetes) -> None:
+    first = Told(200, {"metadata": {"continue": "a"}, "items": [found()]})
+    server.tell(first, status(410, "Expired"), Told(200, {"metadata": {}, "items": [found(name="net.4")]}))
+    assert [one.name for one in store.listed(BLOCK)] == ["net.4"]
+    server.tell(*[first, status(410, "Expired")] * 3)
+    with pytest.raises(Unreachable, match="does not keep the blocks for as long"):
+        store.listed(BLOCK)
