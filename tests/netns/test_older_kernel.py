@@ -8,7 +8,7 @@ import os
 import pytest
 from topology import Host, Pod
 
-from cni.kernel import netlink
+from cni.kernel import netlink, netns
 from cni.kinds import macvlan
 
 
@@ -21,6 +21,17 @@ def test_below_the_minimum(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch
     assert "use a kernel from 5.10 on" in error["msg"]
     assert host.refused("STATUS", None)["code"] == 50
     assert (pod.links(), host.state_files(), host.leases()) == (set(), set(), set())
+
+
+def test_the_dead_without_cookies(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are undone as long as their namespace's number is nobody's."""
+    monkeypatch.setattr(netns, "SO_NETNS_COOKIE", 0x7FFF)
+    host.replace(pod)
+    host.ok("GC", None)
+    assert host.record(pod).exists()
+    pod.gone()
+    host.ok("GC", None)
+    assert (host.state_files(), host.leases()) == (set(), set())
 
 
 def test_a_queue_length_that_the_kernel_passes_over(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:

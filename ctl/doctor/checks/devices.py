@@ -31,7 +31,7 @@ def alike(facts: Facts) -> Mapping[str, Sequence[Nic]]:
 
 
 def kernel_too_old(facts: Facts) -> Iterator[Finding]:
-    """Namespaces have no cookies there, so no pod is provably dead before a reboot."""
+    """Namespaces have no cookies there, so a pod that is dead may not be provably so before a reboot."""
     machine = facts.machine
     found = re.match(r"(\d+)\.(\d+)", machine.kernel)
     if found and tuple(map(int, found.groups())) < _OLDEST:
