@@ -1,6 +1,7 @@
 """The network namespaces of pods: of the host's user namespace, or of one of their own."""
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -8,6 +9,21 @@ import pytest
 
 # Of a test: once with pods as usual, and once with pods that have a user namespace of their own (fixture pods).
 with_both = pytest.mark.parametrize("pods", [pytest.param("", id=pytest.HIDDEN_PARAM), "userns"], indirect=True)
+_SO_NETNS_COOKIE = 71  # asm-generic/socket.h
+
+
+def _has_cookies() -> bool:
+    with socket.socket() as one:
+        try:
+            return bool(one.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))
+        except OSError:
+            return False
+
+
+# Of a test of what hpn does with a namespace's cookie.  Without it: test_a_kernel_without_cookies.
+needs_cookies = pytest.mark.skipif(
+    not _has_cookies(), reason="this kernel has no SO_NETNS_COOKIE, so another namespace may pass for one that is gone"
+)
 
 
 def are_in_user_namespaces() -> bool:

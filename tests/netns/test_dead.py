@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from namespaces import needs_cookies
 from netns.collecting import hpn_gc
 from topology import PROGRAMS, Host, Pod, with_another_lock
 
@@ -125,6 +126,7 @@ def test_an_add_asks_no_other_program(host: Host, make_pod: MakePod) -> None:
     assert not host.record(dead).exists()
 
 
+@needs_cookies
 def test_hpn_gc(host: Host, make_pod: MakePod) -> None:
     dead, living = dead_and_living(host, make_pod)
     before = host.picture(*living)
@@ -165,6 +167,7 @@ def test_the_agents_idle_time(host: Host, make_pod: MakePod) -> None:
     assert len(host.leases()) == 4
 
 
+@needs_cookies
 def test_leases_under_other_main_plugins(host: Host, make_pod: MakePod) -> None:
     """Such leases have no attachment of ours."""
     dead, living = dead_and_living(host, make_pod)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from namespaces import with_both
+from namespaces import needs_cookies, with_both
 from topology import Host, Pod, ip, until
 
 DOCUMENT = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
@@ -62,6 +62,7 @@ def test_the_pod_is_gone(host: Host, pod: Pod, netns: str) -> None:
     assert host.state_files() == set()
 
 
+@needs_cookies
 @pytest.mark.parametrize("netns", ["path", ""])
 def test_another_namespace_under_the_same_path(host: Host, pod: Pod, netns: str) -> None:
     """A stranger's hpn0 stays, even the double of ours; the addresses are free again."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from namespaces import with_both
+from namespaces import needs_cookies, with_both
 from netns.collecting import LISTS, collect, listed
 from topology import Host, Pod, ip
 
@@ -224,6 +224,7 @@ def test_leases_without_an_attachment_follow(host: Host, make_pod: Callable[[], 
     assert host.leases() == {"10.56.0.3", "fd00:56::3"}
 
 
+@needs_cookies
 @pytest.mark.parametrize("valid", [{}, {LISTS[0]: []}], ids=["without a list", "not listed"])
 def test_a_stranger_in_the_next_namespace_stays(host: Host, pod: Pod, valid: dict[str, Any]) -> None:
     """Even the double of our link stays."""

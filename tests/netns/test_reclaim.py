@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from namespaces import needs_cookies
 from topology import Host, Pod, ip, until
 from unit.ipam_calls import Net
 
@@ -37,6 +38,7 @@ def add(net: Net, pod: Pod, path: str = "", **environ: str) -> str:
     return str(answer["ips"][0]["address"].partition("/")[0])
 
 
+@needs_cookies
 def test_the_dead_give_way_when_nothing_is_free(net: Net, make_pod: MakePod) -> None:
     live, dead, new, late = (make_pod() for _ in range(4))
     kept, freed = add(net, live), add(net, dead)
@@ -65,6 +67,7 @@ def test_an_older_boots_give_way(net: Net, make_pod: MakePod) -> None:
     assert {add(net, pod) for pod in pods[2:]} == {"10.0.0.2", "10.0.0.3"}
 
 
+@needs_cookies
 def test_a_requested_address_of_the_dead(net: Net, make_pod: MakePod) -> None:
     live, dead, new = make_pod(), make_pod(), make_pod()
     kept, freed = add(net, live), add(net, dead)
@@ -73,6 +76,7 @@ def test_a_requested_address_of_the_dead(net: Net, make_pod: MakePod) -> None:
     assert add(net, new, CNI_ARGS=f"IP={freed}") == freed
 
 
+@needs_cookies
 def test_status_counts_with_them(net: Net, make_pod: MakePod) -> None:
     live, dead = make_pod(), make_pod()
     add(net, live)
@@ -82,6 +86,7 @@ def test_status_counts_with_them(net: Net, make_pod: MakePod) -> None:
     assert net.call("STATUS") == {}
 
 
+@needs_cookies
 def test_the_same_key_and_path_come_back(net: Net, make_pod: MakePod) -> None:
     """As cnitool has it: another namespace, which is alive, under the name of one that is gone."""
     back, other, late = make_pod(), make_pod(), make_pod()
@@ -94,6 +99,7 @@ def test_the_same_key_and_path_come_back(net: Net, make_pod: MakePod) -> None:
     assert add(net, late) == first
 
 
+@needs_cookies
 def test_the_same_path_and_inode_of_another_key(net: Net, make_pod: MakePod) -> None:
     """What is there now has the number of what was; only the cookie tells them apart."""
     dead, other, new = make_pod(), make_pod(), make_pod()
@@ -105,6 +111,7 @@ def test_the_same_path_and_inode_of_another_key(net: Net, make_pod: MakePod) -> 
     assert add(net, new) == freed
 
 
+@needs_cookies
 def test_a_process_in_it_is_enough(net: Net, make_pod: MakePod) -> None:
     """The runtime's path is gone, the pod is not."""
     lives, other, new = make_pod(), make_pod(), make_pod()
@@ -121,6 +128,7 @@ def test_a_process_in_it_is_enough(net: Net, make_pod: MakePod) -> None:
     assert add(net, new) == freed
 
 
+@needs_cookies
 def test_a_process_whose_first_thread_has_ended(net: Net, make_pod: MakePod) -> None:
     """Its own link leads nowhere; the thread that waits for its input's end is in the namespace."""
     lives, other, new = make_pod(), make_pod(), make_pod()
@@ -139,6 +147,7 @@ def test_a_process_whose_first_thread_has_ended(net: Net, make_pod: MakePod) -> 
     assert add(net, new) == freed
 
 
+@needs_cookies
 def test_by_the_path_of_a_process(net: Net, make_pod: MakePod) -> None:
     """As container runtimes without named namespaces call it."""
     pod, other, new = make_pod(), make_pod(), make_pod()
@@ -155,6 +164,7 @@ def test_by_the_path_of_a_process(net: Net, make_pod: MakePod) -> None:
     assert add(net, new) == freed
 
 
+@needs_cookies
 @pytest.mark.parametrize("what", ["mounts", "processes"])
 def test_who_sees_another_part_of_the_machine_does_not_judge(net: Net, make_pod: MakePod, what: str) -> None:
     dead, other, new = make_pod(), make_pod(), make_pod()
@@ -218,6 +228,7 @@ def test_who_may_not_see_a_process_yet_looks_again(age: float, hidden: float, se
     assert (found, seconds < most) == (seen, True)
 
 
+@needs_cookies
 def test_inside_the_plugin_the_same_is_recorded(host: Host, net: Net, make_pod: MakePod) -> None:
     """From what the main plugin has open already."""
     pod, elsewhere = make_pod(), make_pod()
@@ -231,6 +242,7 @@ def test_inside_the_plugin_the_same_is_recorded(host: Host, net: Net, make_pod: 
     assert net.body(elsewhere.name)["sandbox"]["cookie"] != alone["cookie"]
 
 
+@needs_cookies
 def test_what_a_launcher_opened_where_we_do_not_see_it(net: Net, make_pod: MakePod) -> None:
     """The agent in a container: it is given the namespace, and would never see it again."""
     pod, other = make_pod(), make_pod()
@@ -244,6 +256,7 @@ def test_what_a_launcher_opened_where_we_do_not_see_it(net: Net, make_pod: MakeP
                 assert ("sandbox" in net.body(pod.name)) is known
 
 
+@needs_cookies
 @pytest.mark.parametrize("key", ["cni.dev/valid-attachments", "cni.dev/attachments"])
 def test_gc(net: Net, make_pod: MakePod, key: str) -> None:
     """A list decides alone; without one the dead go."""
