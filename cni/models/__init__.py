@@ -189,7 +189,7 @@ class Common(BaseModel):
     """With `dad` `quick`: milliseconds to listen after each solicitation.
     Default: 20; InfiniBand is `optimistic` without it
     Refused: 7: with another `dad`"""
-    rdma: Rdma = Rdma()
+    rdma: Rdma = Rdma.model_construct()  # else its validator is built with every start, and no other is needed then
     """RDMA devices: [below](#rdma)."""
     sysctl: Annotated[dict[str, str], AfterValidator(_sysctls)] = {}
     """Sysctls to set in the pod's namespace, as `{"net.ipv4.conf.IFNAME.rp_filter": "2"}`: [sysctl.md](sysctl.md).

@@ -57,6 +57,20 @@ def test_no_cni_command_pays_for_hpn_node(tmp_path: Path, program: str, command:
     assert "cni.state.log_file" not in imported, "a network without a log"
 
 
+def test_no_validator_is_built_that_nobody_needs() -> None:
+    """Each takes two milliseconds, and a model that is a part of another needs none of its own."""
+    script = """
+from cni import config
+from cni.models import Common, Rdma
+from cni.models.macvlan import Macvlan
+print(Rdma.__pydantic_complete__, Common.__pydantic_complete__, Macvlan.__pydantic_complete__)
+conf = {"name": "n", "type": "hpn", "master": "eth0", "rdma": {"required": True}}
+print(config.load(conf, "").attach.rdma.required, Rdma.__pydantic_complete__, Macvlan.__pydantic_complete__)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True, cwd=ROOT).stdout
+    assert said.split() == ["False", "False", "False", "True", "False", "True"]
+
+
 @pytest.mark.parametrize("command", ["ADD", "CHECK", "STATUS", "GC", "DEL"])
 def test_with_room_nothing_is_imported_that_speaks_to_a_store(cluster: Cluster, command: str) -> None:
     """TLS alone takes as long as an answer, and OpenSSL four megabytes."""
