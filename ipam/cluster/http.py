@@ -145,7 +145,7 @@ class Http:
             answer = answers.read(connection, deadline)
         except (OSError, HTTPException) as e:
             self.close()
-            raise tls.refusal(e, self.server) or _NotAnswered(_words(e)) from e
+            raise tls.refusal(e, self.server, self._trust) or _NotAnswered(_words(e)) from e
         self._used = time.monotonic()
         return answer
 
@@ -173,7 +173,7 @@ class Http:
                 connection.sock = secured.wrap_socket(connection.sock, server_hostname=name)
         except (OSError, ValueError) as e:  # the latter of a name that can be no host's (encodings.idna, ssl)
             connection.close()
-            raise tls.refusal(e, self.server) or _NotSent(_words(e)) from e
+            raise tls.refusal(e, self.server, self._trust) or _NotSent(_words(e)) from e
         return connection
 
 

@@ -2,7 +2,8 @@
 
 import os
 import ssl
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -31,8 +32,11 @@ class Tls:
     source: str = ""
 
 
-def refusal(error: Exception, server: str) -> StoreRefused | None:
-    """The error of a connection, if it says that one side does not believe the other; None if it is another."""
+def refusal(error: Exception, server: str, trust: Callable[[], Tls]) -> StoreRefused | None:
+    """The error of a connection, if it says that one side does not believe the other; None if it is another.
+
+    ``trust`` is asked who we are, for the message.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         remedy = (
             "renew it there, or correct this machine's clock"
@@ -43,8 +47,21 @@ def refusal(error: Exception, server: str) -> StoreRefused | None:
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     if "ALERT" in reason and any(word in reason for word in _ABOUT_OURS):
         alert = reason.partition("ALERT_")[2].lower().replace("_", " ")
-        return StoreRefused(f"{server} refuses this node's certificate: {alert}; renew the certificate")
+        return StoreRefused(f"{server} refuses this node's certificate: {alert}; {_remedy(trust())}")
     return None
+
+
+def _remedy(ours: Tls) -> str:
+    """In words, what may be wrong with our certificate.  A server in Go calls one that has ended just "bad"."""
+    from ipam.cluster import certificate  # noqa: PLC0415  # where there is one
+
+    if not ours.cert:
+        return f"{ours.source} names none; name one, and its key"
+    found = certificate.first(ours.cert)
+    if found and found.until < time.time():
+        ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found.until))
+        return f"that of {ours.source} ended at {ended}; renew it"
+    return f"that of {ours.source} is not believed there; name one that an authority of the server has signed"
 
 
 def context(trusted: Tls) -> ssl.SSLContext:

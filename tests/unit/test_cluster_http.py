@@ -195,8 +195,10 @@ def test_a_client_certificate_that_has_expired(signer: Authority, tmp_path: Path
     cert, key = signer.sign("/CN=system:node:node1", until="20200102000000Z")
     with (
         serving(*signer.sign("/CN=server", names=ADDRESS), ca=signer.ca, folder=tmp_path) as server,
-        client(server.url, ca=signer.ca, cert=cert, key=key) as http,
-        pytest.raises(StoreRefused, match="refuses this node's certificate: certificate expired; renew"),
+        client(server.url, ca=signer.ca, cert=cert, key=key, source="f") as http,
+        pytest.raises(
+            StoreRefused, match="certificate: certificate expired; that of f ended at 2020-01-02T00:00:00Z; renew it"
+        ),
     ):
         http.ask("GET", "/", is_safe=True)
 
