@@ -164,8 +164,9 @@ class Api:
 
 
 @contextmanager
-def api_server(folder: Path, programs: Path, users: Mapping[str, str]) -> Iterator[Api]:
-    """An API server.  ``users`` are names and their groups; each one's token is its name."""
+def api_server(folder: Path, programs: Path, users: Mapping[str, str], authority: Path | None = None) -> Iterator[Api]:
+    """An API server.  ``users`` are names and their groups; each one's token is its name.  It knows the certificates
+    that ``authority`` has signed."""
     (port,) = free_ports(1)
     for words in (["genrsa", "-out", "sa.key", "2048"], ["rsa", "-in", "sa.key", "-pubout", "-out", "sa.pub"]):
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
@@ -182,7 +183,11 @@ def api_server(folder: Path, programs: Path, users: Mapping[str, str]) -> Iterat
             "service-account-issuer": "https://kubernetes.default.svc", "advertise-address": "127.0.0.1",
             "service-account-key-file": folder / "sa.pub", "service-account-signing-key-file": folder / "sa.key",
             "endpoint-reconciler-type": "none",
+            # Its etcd remembers all that ever was, which a test may ask for.
+            "etcd-compaction-interval": "0",
         }  # fmt: skip
+        if authority:
+            options["client-ca-file"] = authority
         words = [str(programs / "kube-apiserver"), *(f"--{name}={value}" for name, value in options.items())]
         server = Server(words, folder / "apiserver.log", lambda: _is_ready(kubectl))
         try:

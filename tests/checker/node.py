@@ -2,10 +2,11 @@
 
     node.py {"clock": {...}, "folder": ..., "conf": {...}, "netns": ...}
 
-A line of its input is a command: {"node", "verb", "cid", "step", "full", "together"}, where a verb is one of CNI's, or
-KEEP for what the agent does while nobody asks.  The command is killed before its step of that number, counted from 0,
-or never; with ``full`` its disk is full; with ``together`` it is not forked, for nodes of which there are many.  The
-answer is {"code", "ips", "msg"}, with "killed" if it was.
+A line of its input is a command: {"node", "verb", "cid", "step", "full", "ahead", "together"}, where a verb is one of
+CNI's, or KEEP for what the agent does while nobody asks.  The command is killed before its step of that number, counted
+from 0, or never; the node's disk is full from its step ``full`` on; its clock is ``ahead`` by so many seconds.  With
+``together`` it is not forked, for nodes of which there are many.  The answer is {"code", "ips", "msg"}, with "killed"
+if it was.
 """
 
 import json
@@ -14,6 +15,7 @@ import resource
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,13 @@ killing._CALLS.add("sendall")
 
 class Nodes:
     def __init__(self, settings: dict[str, Any]) -> None:
+        self._clock = Clock(**settings["clock"])
         self._folder = Path(settings["folder"])
         self._conf, self._netns = settings["conf"], settings["netns"]
 
     def act(self, command: Command) -> Command:
         name = command["node"]
+        time.time = replace(self._clock, base=self._clock.base + command.get("ahead", 0)).now
         node.FILE = str(self._folder / name / "hpn.json")
         if command["verb"] == "KEEP":
             return self._keep(name)
@@ -68,9 +72,10 @@ class Nodes:
         if not child:
             try:
                 os.close(reading)
-                if command.get("full"):
+                if command.get("full") is not None:
                     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-                    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+                    full = (0, resource.RLIM_INFINITY)
+                    killing.at_step(command["full"], lambda: resource.setrlimit(resource.RLIMIT_FSIZE, full))
                 if command.get("step") is not None:
                     killing.at_step(command["step"], lambda: os.kill(os.getpid(), signal.SIGKILL))
                 answer = self.act(command)
@@ -89,8 +94,6 @@ class Nodes:
 
 
 def main(settings: dict[str, Any]) -> None:
-    clock = Clock(**settings["clock"])
-    time.time = clock.now
     nodes = Nodes(settings)
     print("{}", flush=True)
     for line in sys.stdin:

@@ -3,7 +3,8 @@
     proxy.py {"servers": [URL...], "clock": {...}, "seed": 7, "cert": path, "key": path}
 
 It prints its own URLs, one for each server.  Each line of its input is an object of rates, as {"lost": 0.1}: of
-RATES, how many of the requests that goes wrong with; and of "jump", seconds that the servers' clock is set forth.
+RATES, how many of the requests that goes wrong with; and of "jump", seconds that the servers' clock is set forth.  The
+answer says how often each of RATES has been.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import json
 import random
 import ssl
 import sys
+from collections import Counter
 from email.utils import formatdate
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -25,7 +27,12 @@ from checker.clock import Clock
 # Before the server is asked, and after it has done it.
 BUSY, BROKEN, DROPPED = "busy", "broken", "dropped"
 LOST, FAILED, SILENT = "lost", "failed", "silent"
-RATES = (BUSY, BROKEN, DROPPED, LOST, FAILED, SILENT)
+# The answer is that a change does not fit what is there: though it would, or because something on the way has sent it
+# twice, and by now it is made.
+DENIED, TWICE = "denied", "twice"
+RATES = (BUSY, BROKEN, DROPPED, DENIED, LOST, FAILED, SILENT, TWICE)
+# What no key of an etcd is like.
+_NEVER = {"target": "VERSION", "result": "LESS", "version": "0"}
 # Longer than a node waits for an answer.
 SILENCE = 3.5
 
@@ -34,6 +41,7 @@ class Proxy:
     def __init__(self, clock: Clock, seed: int) -> None:
         self._clock, self._random = clock, random.Random(seed)
         self.rates: dict[str, float] = {}
+        self.counts = Counter[str]()
         self._tasks = set[asyncio.Task[None]]()
 
     def begin(self, server: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -46,11 +54,18 @@ class Proxy:
         try:
             while request := await _request(reader):
                 fault = next((f for f in RATES if self._random.random() < self.rates.get(f, 0)), "")
+                if fault in (DENIED, TWICE) and not _compares(request, fault):
+                    fault = ""
+                self.counts[fault or "well"] += 1
                 if fault == DROPPED:
                     return
                 if fault in (BUSY, BROKEN):
                     answer = (429, b'{"message": "too many"}') if fault == BUSY else (500, b'{"message": "broken"}')
+                elif fault == DENIED:
+                    answer = await _denied(server, request)
                 else:
+                    answer = await _answer(server, request)
+                if fault == TWICE:
                     answer = await _answer(server, request)
                 if fault == SILENT:
                     await asyncio.sleep(SILENCE)
@@ -77,6 +92,32 @@ async def _request(reader: asyncio.StreamReader) -> bytes:
     length = next((int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
     body = await reader.readexactly(length) if length else b""
     return head[:-2] + b"Connection: close\r\n\r\n" + body
+
+
+def _compares(request: bytes, fault: str) -> bool:
+    """Whether the request may be answered so: it makes a change if something is as it was.
+
+    What makes an etcd's key is never denied.  An etcd that denies this shows a key that is there.
+    """
+    if _is_for_etcd(request):
+        return (b'"target":"MOD"' if fault == DENIED else b'"compare":[{') in request
+    return request.startswith((b"POST ", b"PUT ", b"DELETE "))
+
+
+def _is_for_etcd(request: bytes) -> bool:
+    return request.startswith(b"POST /v3/")
+
+
+async def _denied(server: str, request: bytes) -> tuple[int, bytes]:
+    """What is said of a change if another was faster.  Raises OSError, HTTPException."""
+    if not _is_for_etcd(request):
+        return 409, b'{"message": "the object has been modified"}'
+    head, _, text = request.partition(b"\r\n\r\n")
+    asked = json.loads(text)
+    asked["compare"].append({**_NEVER, "key": asked["compare"][0]["key"]})
+    body = json.dumps(asked).encode()
+    fields = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"content-length:")]
+    return await _answer(server, b"\r\n".join([*fields, b"Content-Length: %d" % len(body), b"", body]))
 
 
 async def _answer(server: str, request: bytes) -> tuple[int, bytes]:
@@ -119,7 +160,7 @@ async def main(settings: dict[str, Any]) -> None:
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         proxy.rates = json.loads(line)
-        print("{}", flush=True)
+        print(json.dumps(proxy.counts), flush=True)
 
 
 if __name__ == "__main__":

@@ -20,14 +20,17 @@ class Servers(Protocol):
     def dead(self, node: str) -> None:
         """The node is gone, and not heard of any more."""
 
-    def replaced(self, node: str) -> None:
-        """The node's object is deleted and made again while its pods run."""
+    def replaced(self, node: str) -> bool:
+        """The node's object is deleted and made again while its pods run; False if nodes have none."""
 
-    def harm(self, draw: random.Random) -> None:
-        """Kill what the store consists of, or start it again."""
+    def harm(self, draw: random.Random) -> bool:
+        """Kill what the store consists of, or start it again, or let it be; whether it was killed."""
 
     def heal(self) -> None:
         """All of it runs."""
 
     def blocks(self) -> dict[int, str]:
         """Of each block its document's node, as the servers themselves say."""
+
+    def moves(self) -> dict[str, int]:
+        """How often blocks were claimed, given back and taken over, as an etcd has it."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checker.moves import moves
 from shared_stores import Api, Etcds
 
 from ipam.cluster import BLOCK, kv
@@ -47,16 +48,17 @@ class ThreeMembers:
         heard = json.dumps({"node": node, "heard": 1}).encode()
         self._change([kv.delete(f"/hpn/alive/{node}"), kv.put(f"/hpn/nodes/{node}", heard)])
 
-    def replaced(self, node: str) -> None:
-        """etcd has no such object."""
+    def replaced(self, _node: str) -> bool:
+        return False
 
-    def harm(self, draw: random.Random) -> None:
+    def harm(self, draw: random.Random) -> bool:
         if self.down is None:
             self.down = self.etcd.leader() if draw.random() < 0.7 else draw.randrange(len(self.urls))
             self.etcd.members[self.down].kill()
-        else:
-            self.etcd.members[self.down].start(wait=False)
-            self.down = None
+            return True
+        self.etcd.members[self.down].start(wait=False)
+        self.down = None
+        return False
 
     def heal(self) -> None:
         if self.down is not None:
@@ -71,6 +73,9 @@ class ThreeMembers:
         finally:
             gateway.close()
         return {block.index: block.node for block in found if block.network == "net"}
+
+    def moves(self) -> dict[str, int]:
+        return moves(self.urls[self.etcd.leader()], "/hpn/block/net.", lambda body: str(body["node"]))
 
     def _change(self, requests: list[dict[str, Any]]) -> None:
         deadline = time.monotonic() + 60
@@ -109,17 +114,20 @@ class ApiServer:
         self._change("DELETE", f"{NODES}/{node}")
         self._change("DELETE", f"{LEASES}/{node}")
 
-    def replaced(self, node: str) -> None:
+    def replaced(self, node: str) -> bool:
         """Somebody deletes the Node object, and kubelet makes another."""
         self._change("DELETE", f"{NODES}/{node}")
         self._change("POST", NODES, {"metadata": {"name": node}})
+        return True
 
-    def harm(self, draw: random.Random) -> None:
+    def harm(self, draw: random.Random) -> bool:
         """It is killed, and takes some seconds to start."""
-        if time.monotonic() - self.killed > draw.uniform(5, 30):
-            self.killed = time.monotonic()
-            self.api.server.kill()
-            self.api.server.start(wait=False)
+        if time.monotonic() - self.killed < draw.uniform(5, 30):
+            return False
+        self.killed = time.monotonic()
+        self.api.server.kill()
+        self.api.server.start(wait=False)
+        return True
 
     def heal(self) -> None:
         self._change("GET", BLOCKS)
@@ -128,6 +136,10 @@ class ApiServer:
         found = self._change("GET", BLOCKS)
         specs = [one["spec"] for one in found["items"]]
         return {spec["index"]: spec["node"] for spec in specs if spec["network"] == "net"}
+
+    def moves(self) -> dict[str, int]:
+        keys = "/registry/hpn-cni.io/hpnblocks/net."
+        return moves(self.api.etcd.urls[0], keys, lambda body: str(body["spec"]["node"]))
 
     def _change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The answer, as soon as there is one."""

@@ -6,11 +6,9 @@ seconds.
 """
 
 import json
-import os
 import random
 import select
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -21,20 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from checker.clock import Clock
+from checker.faults import GRACE, SPEED, Faults
 from checker.history import History, lost_blocks
 from checker.processes import LINK, Worker, started
-from checker.proxy import SILENCE
 from checker.servers import Servers
 
 HERE = Path(__file__).parent
-SPEED = float(os.environ.get("HPN_CHECKER_SPEED", "1200"))
-GRACE = 3600 / SPEED  # seconds that a dead node is waited for, as the machine's clock has them
-# What of the proxy's faults costs no time.
-QUICK = ("busy", "broken", "dropped", "lost", "failed")
 # What may be answered: all well, no room on disk, ask again, no address left.
 FINE = {0, 5, 11, 103}
-# Steps of a command, and a few more, before which it may be killed.
-STEPS = 70
 PODS = 12
 # A StatefulSet's pods: each may be on any node, and on two.
 NAMES = [f"web-{n}" for n in range(5)]
@@ -45,13 +37,11 @@ class World:
     folder: Path
     servers: Servers
     draw: random.Random
+    faults: Faults
     workers: list[Worker]
-    proxy: "subprocess.Popen[str]"
     stores: Mapping[str, Any]
     history: History = field(default_factory=History)
     codes: Counter[int] = field(default_factory=Counter)
-    killed: int = 0
-    died: int = 0
     # Of each node its attachments: True if all is known of it, False if its last command had no good answer.
     pods: dict[str, dict[str, bool]] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
@@ -85,8 +75,7 @@ class World:
     def settle(self) -> None:
         """All faults end, and every node does what it does while nobody asks, for longer than a node is waited for."""
         self._wait_for_all()
-        self._rates({})
-        self.servers.heal()
+        self.faults.end()
         end = time.monotonic() + 2 * GRACE
         while time.monotonic() < end:
             for worker in self.workers:
@@ -129,14 +118,32 @@ class World:
         return missing
 
     def exhaust(self, all_there_are: int) -> int:
-        """Give all that there is, also what dead nodes had; how many addresses are held then."""
+        """Give all that there is, also what dead nodes had; how many addresses are held then.
+
+        Every node gives what it has, and claims one block more.  What is left one node of each worker claims, for a
+        node that is refused has looked at all blocks.
+        """
+        is_left = True
+        gave = Counter(owner.partition(" ")[0] for owner in self.history.held().values() if "." not in owner)
+        for worker in self.workers:
+            for node in [node for node in worker.nodes if node not in self.dead]:
+                for _ in range(4 * (len(_held(self.folder / node)) + is_left) - gave[node]):
+                    if code := self._ask(worker, self._new(node)):
+                        is_left = is_left and code != 103
+                        break
         until = time.monotonic() + 4 * GRACE
         while len(self.history.held()) < all_there_are and time.monotonic() < until:
             for worker in self.workers:
-                for node in [node for node in worker.nodes if node not in self.dead]:
+                for node in [node for node in worker.nodes if node not in self.dead][:1]:
                     while self._ask(worker, self._new(node)) == 0:
                         until = time.monotonic() + 4 * GRACE
         return len(self.history.held())
+
+    def told(self) -> str:
+        """What happened."""
+        about = {"blocks": self.servers.moves(), "faults": self.faults.all(), "answers": self.codes}
+        words = (f"{kind}: {', '.join(f'{what} {n}' for what, n in counts.items())}" for kind, counts in about.items())
+        return f"{self.history.given} addresses given; {'; '.join(words)}"
 
     def _command(self, worker: Worker) -> dict[str, Any] | None:
         alive = [node for node in worker.nodes if node not in self.dead | self.doomed]
@@ -152,11 +159,7 @@ class World:
             command = self._told(node, "ADD" if not pods[cid] and what < 0.25 else "DEL", cid)
         else:
             command = self._new(node, self.draw.choice(NAMES) if self.draw.random() < 0.4 else "")
-        if not worker.together and self.draw.random() < 0.4:
-            command["step"] = self.draw.randrange(STEPS)
-        elif not worker.together and self.draw.random() < 0.1:
-            command["full"] = True
-        return command
+        return {**command, **self.faults.of_command(node, may_be_killed=not worker.together)}
 
     def _is_busy(self, node: str, cid: str) -> bool:
         return any(one.command and (one.command["node"], one.command["cid"]) == (node, cid) for one in self.workers)
@@ -189,7 +192,7 @@ class World:
         node, cid, verb = command["node"], command["cid"], command["verb"]
         answer = worker.answer()
         code = int(answer["code"])
-        self.killed += bool(answer.get("killed"))
+        self.faults.count["command killed"] += bool(answer.get("killed"))
         self.codes[code] += 1
         if not answer.get("killed") and code not in FINE:
             self.history.wrong.append(f"{command}: {answer}")
@@ -201,20 +204,10 @@ class World:
         return code
 
     def _harm(self) -> None:
-        what = self.draw.random()
-        if what < 0.08:
-            rates = {kind: self.draw.choice((0, 0, 0, 0.02, 0.1)) for kind in QUICK}
-            rates["silent"] = self.draw.choice((0, 0, 0, 0.003))
-            # A node that waits for longer than it is waited for is cut off, and then nothing is promised.
-            if GRACE < 2 * SILENCE:
-                rates["silent"] = 0
-            self._rates({**rates, "jump": self.draw.choice((0, 0, 7200, -7200, 60))})
-        elif what < 0.12:
-            self.servers.harm(self.draw)
-        elif what < 0.16:
-            self.doomed.add(
-                self.draw.choice([n for worker in self.workers if not worker.together for n in worker.nodes])
-            )
+        self.faults.strike(sorted(self.pods))
+        if self.draw.random() < 0.04:
+            few = [node for worker in self.workers if not worker.together for node in worker.nodes]
+            self.doomed.add(self.draw.choice(few))
         for node in self.doomed - {worker.command["node"] for worker in self.workers if worker.command}:
             self.doomed.remove(node)
             self._fate(node)
@@ -222,22 +215,16 @@ class World:
     def _fate(self, node: str) -> None:
         """The node dies with its pods, or comes back with an empty disk, or its object is made anew."""
         if node in self.dead:
+            self.faults.count["node wiped"] += 1
             self.live([node])
             self.wiped.add(node)
         elif self.draw.random() < 0.5:
-            self.servers.replaced(node)
+            self.faults.count["node object made anew"] += self.servers.replaced(node)
         else:
-            self.died += 1
+            self.faults.count["node died"] += 1
             self.history.died(node)
             self.dead.add(node)
             self.servers.dead(node)
-
-    def _rates(self, rates: Mapping[str, float]) -> None:
-        assert self.proxy.stdin
-        assert self.proxy.stdout
-        self.proxy.stdin.write(json.dumps(rates) + "\n")
-        self.proxy.stdin.flush()
-        self.proxy.stdout.readline()
 
     def _wait_for_all(self) -> None:
         while any(worker.command for worker in self.workers):
@@ -279,7 +266,8 @@ def world(
         workers = [Worker(stack.enter_context(started(words)), [name], False) for name in names for _ in range(2)]
         workers.append(Worker(stack.enter_context(started(words)), fakes, True))
         stores = servers.settings(proxies, folder)
-        it = World(folder, servers, random.Random(seed), workers, proxy, stores)
+        draw = random.Random(seed)
+        it = World(folder, servers, draw, Faults(draw, servers, proxy), workers, stores)
         for worker in workers:
             assert worker.process.stdout
             worker.process.stdout.readline()  # it has imported all

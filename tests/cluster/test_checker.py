@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+from checker.faults import SPEED
 from checker.servers import Servers
 from checker.sides import ApiServer, ThreeMembers
 from checker.world import NAMES, world
@@ -35,12 +37,12 @@ ASIDE = "8-15"
 ADDRESSES = (1 << BITS) - 3 - 8  # without the network's own, the gateway's and the broadcast address
 
 
-def test_etcd(tmp_path: Path) -> None:
+def test_etcd(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with etcds(tmp_path, 3) as three:
-        check(tmp_path, ThreeMembers(three), "etcd", {})
+        check(tmp_path, ThreeMembers(three), "etcd", {}, capsys)
 
 
-def test_kubernetes(tmp_path: Path) -> None:
+def test_kubernetes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     it = authority(tmp_path)
     cert, key = it.sign("/CN=api", names="IP:127.0.0.1")
     files = {"cert": tmp_path / "proxy.cert", "key": tmp_path / "proxy.private"}
@@ -54,17 +56,20 @@ def test_kubernetes(tmp_path: Path) -> None:
         api.apply(*(MANIFESTS / name for name in ("blocks.yaml", "grids.yaml")))
         api.run("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
         secured = {name: str(path) for name, path in files.items()}
-        check(tmp_path, ApiServer(api, it.ca), "kubernetes", secured)
+        check(tmp_path, ApiServer(api, it.ca), "kubernetes", secured, capsys)
 
 
-def check(folder: Path, servers: Servers, store: str, secured: Mapping[str, str]) -> None:
+def check(
+    folder: Path, servers: Servers, store: str, secured: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     ipam = {**IPAM, "cluster": {"store": store, "blockSize": 4, "sticky": ASIDE}}
     (folder / "nodes").mkdir()
     with world(folder / "nodes", servers, SEED, (FEW, MANY), ipam, secured) as it:
         it.name_all()
         it.run(SECONDS)
         it.settle()
-        print(f"seed {SEED}: {it.history.given} given, {it.killed} killed, {it.died} nodes died, {dict(it.codes)}")
+        with capsys.disabled():
+            print(f"\n{store}, seed {SEED}, {SECONDS:.0f} s, {FEW + MANY} nodes, speed {SPEED:.0f}: {it.told()}")
         assert it.history.wrong == []
         assert it.unknown() == []
         assert it.have_all_names() == []

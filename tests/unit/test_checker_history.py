@@ -1,6 +1,7 @@
-"""The checker of histories finds what must not happen (tests/checker/history.py)."""
+"""The checker of histories finds what must not happen (tests/checker/history.py), and counts what does (moves.py)."""
 
 from checker.history import History, lost_blocks
+from checker.moves import counted
 
 
 def test_all_well() -> None:
@@ -45,3 +46,8 @@ def test_lost_blocks() -> None:
     assert lost_blocks({1: "node1"}, {"node1": []}) == ["block 1 is node1's, which does not know it"]
     assert lost_blocks({}, {"node1": [1]}) == ["block 1 is not in the store, and node1 has it"]
     assert lost_blocks({1: "node1"}, {"node2": [1]}) == ["block 1 is node1's, and node2 has it"]
+
+
+def test_how_blocks_changed_hands() -> None:
+    changes = [("1", "node1"), ("1", "node1"), ("2", "node1"), ("1", "node2"), ("2", ""), ("2", "node3")]
+    assert counted(changes) == {"claimed": 3, "given back": 1, "taken over": 1}
