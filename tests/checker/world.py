@@ -26,7 +26,10 @@ from checker.servers import Servers
 
 HERE = Path(__file__).parent
 # What may be answered: all well, no room on disk, ask again, no address left.
-FINE = {0, 5, 11, 103}
+EXHAUSTED = 103
+FINE = {0, 5, 11, EXHAUSTED}
+# Numbers of a block.
+SIZE = 4
 PODS = 12
 # A StatefulSet's pods: each may be on any node, and on two.
 NAMES = [f"web-{n}" for n in range(5)]
@@ -120,23 +123,23 @@ class World:
     def exhaust(self, all_there_are: int) -> int:
         """Give all that there is, also what dead nodes had; how many addresses are held then.
 
-        Every node gives what it has, and claims one block more.  What is left one node of each worker claims, for a
-        node that is refused has looked at all blocks.
+        Every node gives what its blocks have, and at first those of one block more.  What is left then one node of each
+        worker claims: a node that is refused has looked at all blocks.
         """
-        is_left = True
-        gave = Counter(owner.partition(" ")[0] for owner in self.history.held().values() if "." not in owner)
-        for worker in self.workers:
-            for node in [node for node in worker.nodes if node not in self.dead]:
-                for _ in range(4 * (len(_held(self.folder / node)) + is_left) - gave[node]):
-                    if code := self._ask(worker, self._new(node)):
-                        is_left = is_left and code != 103
-                        break
-        until = time.monotonic() + 4 * GRACE
+        until, more = time.monotonic() + 4 * GRACE, SIZE
         while len(self.history.held()) < all_there_are and time.monotonic() < until:
+            gave = Counter(owner.partition(" ")[0] for owner in self.history.held().values() if "." not in owner)
+            is_first = bool(more)
             for worker in self.workers:
-                for node in [node for node in worker.nodes if node not in self.dead][:1]:
-                    while self._ask(worker, self._new(node)) == 0:
-                        until = time.monotonic() + 4 * GRACE
+                for place, node in enumerate(node for node in worker.nodes if node not in self.dead):
+                    room = SIZE * len(_held(self.folder / node)) + more - gave[node]
+                    while room > 0 or (place == 0 and not is_first):
+                        if code := self._ask(worker, self._new(node)):
+                            more = 0 if code == EXHAUSTED else more
+                            break
+                        room, until = room - 1, time.monotonic() + 4 * GRACE
+                        gave[node] += 1
+            more = 0
         return len(self.history.held())
 
     def told(self) -> str:
@@ -199,7 +202,7 @@ class World:
         if verb == "ADD" and code == 0:
             self.history.gave(f"{node} {cid}", answer["ips"])
             self.pods[node][cid] = True
-        elif (verb == "DEL" and code == 0) or (verb == "ADD" and code == 103):
+        elif (verb == "DEL" and code == 0) or (verb == "ADD" and code == EXHAUSTED):
             del self.pods[node][cid]
         return code
 

@@ -14,7 +14,7 @@ import pytest
 from checker.faults import SPEED
 from checker.servers import Servers
 from checker.sides import ApiServer, ThreeMembers
-from checker.world import NAMES, world
+from checker.world import NAMES, SIZE, world
 from conftest import require
 from shared_stores import api_server, etcds
 from unit.tls_server import authority
@@ -62,7 +62,7 @@ def test_kubernetes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def check(
     folder: Path, servers: Servers, store: str, secured: Mapping[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ipam = {**IPAM, "cluster": {"store": store, "blockSize": 4, "sticky": ASIDE}}
+    ipam = {**IPAM, "cluster": {"store": store, "blockSize": SIZE, "sticky": ASIDE}}
     (folder / "nodes").mkdir()
     with world(folder / "nodes", servers, SEED, (FEW, MANY), ipam, secured) as it:
         it.name_all()
