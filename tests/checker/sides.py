@@ -24,6 +24,8 @@ NODES = "/api/v1/nodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 BLOCKS = "/apis/hpn-cni.io/v1/hpnblocks"
 _CONFLICT, _ABSENT = 409, 404
+# Seconds that servers may take to start, on a machine that is busy.
+_PATIENCE = 300
 
 
 @dataclass
@@ -78,7 +80,7 @@ class ThreeMembers:
         return moves(self.urls[self.etcd.leader()], "/hpn/block/net.", lambda body: str(body["node"]))
 
     def _change(self, requests: list[dict[str, Any]]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             for number in range(len(self.urls)):
                 if self.etcd.call(number, "/v3/kv/txn", {"success": requests}).get("succeeded"):
@@ -88,11 +90,14 @@ class ThreeMembers:
 
 @dataclass
 class ApiServer:
-    """An API server, which is killed and started again; ``authority`` has signed the proxy's certificate."""
+    """An API server, which is killed and started again.
+
+    ``authority`` has signed the proxy's certificate.  ``up`` is when the server was first seen to serve since then.
+    """
 
     api: Api
     authority: bytes
-    killed: float = field(default_factory=time.monotonic)
+    up: float | None = None
     urls: Sequence[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,10 +126,12 @@ class ApiServer:
         return True
 
     def harm(self, draw: random.Random) -> bool:
-        """It is killed, and takes some seconds to start."""
-        if time.monotonic() - self.killed < draw.uniform(5, 30):
+        """When it has been up for some seconds it is killed, and takes some seconds to start."""
+        if self.up is None and self._answers():
+            self.up = time.monotonic()
+        if self.up is None or time.monotonic() - self.up < draw.uniform(5, 30):
             return False
-        self.killed = time.monotonic()
+        self.up = None
         self.api.server.kill()
         self.api.server.start(wait=False)
         return True
@@ -141,18 +148,31 @@ class ApiServer:
         keys = "/registry/hpn-cni.io/hpnblocks/net."
         return moves(self.api.etcd.urls[0], keys, lambda body: str(body["spec"]["node"]))
 
+    def _answers(self) -> bool:
+        try:
+            return bool(self._asked("GET", BLOCKS, None, 1))
+        except urllib.error.HTTPError as e:
+            e.close()
+        except OSError:
+            pass
+        return False
+
+    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None, patience: float) -> dict[str, Any]:
+        """Raises OSError, urllib.error.HTTPError."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": "Bearer root", "Content-Type": "application/json"}
+        asked = urllib.request.Request(self.api.url + path, data, headers, method=method)
+        trusting = ssl._create_unverified_context()
+        with urllib.request.urlopen(asked, context=trusting, timeout=patience) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
     def _change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The answer, as soon as there is one."""
-        deadline = time.monotonic() + 60
-        trusting = ssl._create_unverified_context()
-        headers = {"Authorization": "Bearer root", "Content-Type": "application/json"}
-        data = None if body is None else json.dumps(body).encode()
+        deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
-            asked = urllib.request.Request(self.api.url + path, data, headers, method=method)
             try:
-                with urllib.request.urlopen(asked, context=trusting, timeout=10) as answer:
-                    found: dict[str, Any] = json.load(answer)
-                    return found
+                return self._asked(method, path, body, 10)
             except urllib.error.HTTPError as e:
                 with e:
                     if e.code in (_CONFLICT, _ABSENT):  # an earlier one was done
