@@ -30,6 +30,8 @@ EXHAUSTED = 103
 FINE = {0, 5, 11, EXHAUSTED}
 # Numbers of a block.
 SIZE = 4
+# How often nodes ask in vain before there is nothing: each time what dead nodes have may come a step nearer.
+PASSES = 8
 PODS = 12
 # A StatefulSet's pods: each may be on any node, and on two.
 NAMES = [f"web-{n}" for n in range(5)]
@@ -126,8 +128,8 @@ class World:
         Every node gives what its blocks have, and at first those of one block more.  What is left then one node of each
         worker claims: a node that is refused has looked at all blocks.
         """
-        until, more = time.monotonic() + 4 * GRACE, SIZE
-        while len(self.history.held()) < all_there_are and time.monotonic() < until:
+        until, passes, more = time.monotonic() + 4 * GRACE, 0, SIZE
+        while len(self.history.held()) < all_there_are and (time.monotonic() < until or passes < PASSES):
             gave = Counter(owner.partition(" ")[0] for owner in self.history.held().values() if "." not in owner)
             is_first = bool(more)
             for worker in self.workers:
@@ -137,9 +139,9 @@ class World:
                         if code := self._ask(worker, self._new(node)):
                             more = 0 if code == EXHAUSTED else more
                             break
-                        room, until = room - 1, time.monotonic() + 4 * GRACE
+                        room, until, passes = room - 1, time.monotonic() + 4 * GRACE, 0
                         gave[node] += 1
-            more = 0
+            passes, more = passes + 1, 0
         return len(self.history.held())
 
     def told(self) -> str:

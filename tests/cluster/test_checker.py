@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -32,12 +33,13 @@ SECONDS = float(os.environ.get("HPN_CHECKER_SECONDS", "60"))
 STORES = os.environ.get("HPN_CHECKER_STORES", "etcd,kubernetes").split(",")
 MANY = int(os.environ.get("HPN_CHECKER_NODES", "20"))
 FEW = 3
-# A subnet with about twice as many blocks of four as nodes.
-BITS = (8 * (FEW + MANY) - 1).bit_length()
+# Blocks: for few nodes about twice as many, for many not so many that all are given in minutes.
+BLOCKS = FEW + MANY + max(40, MANY // 8)
+LAST = SIZE * BLOCKS - 1
 # Two blocks' numbers go to names.  What an address is kept back for is over before anybody asks again.
-IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": f"10.0.0.0/{32 - BITS}"}]], "sticky": 1}
+IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.0.0.0/16", "rangeEnd": f"{IPv4Address('10.0.0.0') + LAST}"}]]}
 ASIDE = "8-15"
-ADDRESSES = (1 << BITS) - 3 - 8  # without the network's own, the gateway's and the broadcast address
+ADDRESSES = LAST - 1 - 8  # without the network's own and the gateway's
 
 
 def test_histories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +80,7 @@ def of_kubernetes(folder: Path) -> tuple[str, list[str]]:
 
 def checked(folder: Path, servers: Servers, store: str, secured: Mapping[str, str]) -> tuple[str, list[str]]:
     """What happened, and what of it must not have."""
-    ipam = {**IPAM, "cluster": {"store": store, "blockSize": SIZE, "sticky": ASIDE}}
+    ipam = {**IPAM, "sticky": 1, "cluster": {"store": store, "blockSize": SIZE, "sticky": ASIDE}}
     with world(folder / "nodes", servers, SEED, (FEW, MANY), ipam, secured) as it:
         it.name_all()
         it.run(SECONDS)
