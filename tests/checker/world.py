@@ -220,6 +220,9 @@ class World:
     def _fate(self, node: str) -> None:
         """The node dies with its pods, or comes back with an empty disk, or its object is made anew."""
         if node in self.dead:
+            # Mostly it stays dead for long enough to lose what it has.
+            if self.draw.random() < 0.7:
+                return
             self.faults.count["node wiped"] += 1
             self.live([node])
             self.wiped.add(node)

@@ -33,8 +33,8 @@ SECONDS = float(os.environ.get("HPN_CHECKER_SECONDS", "60"))
 STORES = os.environ.get("HPN_CHECKER_STORES", "etcd,kubernetes").split(",")
 MANY = int(os.environ.get("HPN_CHECKER_NODES", "20"))
 FEW = 3
-# Blocks: for few nodes about twice as many, for many not so many that all are given in minutes.
-BLOCKS = FEW + MANY + max(40, MANY // 8)
+# So few blocks that nodes run out of them, and take those of dead nodes.
+BLOCKS = FEW + MANY + max(8, MANY // 8)
 LAST = SIZE * BLOCKS - 1
 # Two blocks' numbers go to names.  What an address is kept back for is over before anybody asks again.
 IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.0.0.0/16", "rangeEnd": f"{IPv4Address('10.0.0.0') + LAST}"}]]}
