@@ -56,7 +56,7 @@ class Faults:
             # A node that waits for longer than it is waited for is cut off, and then nothing is promised.
             if GRACE < 2 * SILENCE:
                 rates["silent"] = 0
-            jump = self.draw.choice((0, 0, 7200, -7200, 60))
+            jump = self.draw.choice((0, 0, *self.servers.jumps))
             self.count["store's clock"] += jump != self._rates.get("jump", 0)
             self._set({**rates, "jump": jump})
         elif what < 0.12:

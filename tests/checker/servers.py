@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 
 class Servers(Protocol):
-    """A store's real servers, and what a test does to them."""
+    """A store's real servers, and what a test does to them.  ``jumps``: by how many seconds their clock may be off."""
 
     urls: Sequence[str]
+    jumps: Sequence[int]
 
     def settings(self, proxies: Sequence[str], folder: Path) -> Mapping[str, Any]:
         """What a node's file says of the store."""

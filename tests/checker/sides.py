@@ -35,6 +35,9 @@ class ThreeMembers:
     etcd: Etcds
     down: int | None = None
     urls: Sequence[str] = field(init=False)
+    # A node that comes back gives addresses before it has told that it lives.  Until then only the hour protects what
+    # it has: a clock that jumps by more is the end of that, and nothing is promised.
+    jumps: Sequence[int] = (60, -60)
 
     def __post_init__(self) -> None:
         self.urls = self.etcd.urls
@@ -99,6 +102,8 @@ class ApiServer:
     authority: bytes
     up: float | None = None
     urls: Sequence[str] = field(init=False)
+    # All that live have a Node object and a Lease.
+    jumps: Sequence[int] = (60, 7200, -7200)
 
     def __post_init__(self) -> None:
         self.urls = [self.api.url]
