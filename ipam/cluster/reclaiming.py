@@ -21,7 +21,9 @@ def search(documents: Documents, us: Machine, listed: Iterable[Document], said: 
     The store is asked about FEW nodes.  ``said`` gets what was suspected, and why the store forbids this to us, which
     is no error: then it is left to others.  Raises Unreachable.
     """
-    blocks, nodes = sorted(filter(None, map(found, listed)), key=_order), set[str]()
+    readable, nodes = [one for one in map(found, listed) if one], set[str]()
+    suspected = {block.node for _, block in readable if block.suspect}
+    blocks = sorted(readable, key=lambda one: _order(one[1], is_of_suspected=one[1].node in suspected))
 
     @cache
     def asked(node: str) -> tuple[Machine, float]:
@@ -50,10 +52,11 @@ def seconds_left(block: Block, now: float) -> float:
     return max(1.0, (block.suspect if block.suspect > SAID else now) + GRACE - now) if block.suspect else 0.0
 
 
-def _order(one: Found) -> tuple[bool, int, int]:
-    """First who has been suspected for longest; the others at random, so that all are looked at some time."""
-    suspect = one[1].suspect
-    return not suspect, suspect if suspect > SAID else 0, secrets.randbelow(1 << 30)
+def _order(block: Block, *, is_of_suspected: bool) -> tuple[bool, int, bool, int]:
+    """First what is suspected for longest, then what else such a node has.  The others at random, so that all are
+    looked at some time: of a thousand nodes few are found so."""
+    since = block.suspect if block.suspect > SAID else 0
+    return not block.suspect, since, not is_of_suspected, secrets.randbelow(1 << 30)
 
 
 def _suspect(documents: Documents, one: Found, owner: Machine, said: list[str]) -> None:

@@ -33,6 +33,7 @@ GUARDS = [
         "ipam/cluster/reclaiming.py",
         "unit/test_cluster_looking.py",
         ("few", "if len(nodes) > FEW:", "if False:"),
+        ("together", "not is_of_suspected, secrets", "secrets"),
         ("our-name", "rules.of_our_name(owner) if node == us.name else owner", "owner"),
     ),
     *of(

@@ -245,6 +245,17 @@ def test_a_search_asks_about_few_nodes(cluster: Cluster) -> None:
     assert cluster.store.counted()["machine"] == reclaiming.FEW
 
 
+def test_all_that_a_suspected_node_has_is_found_together(cluster: Cluster) -> None:
+    """Else each of its blocks would wait until chance finds it, among those of a thousand nodes."""
+    for i in range(300):
+        cluster.make(i, f"node{i}", f"uid-{i}")
+        cluster.store.machines[f"node{i}"] = Machine(f"node{i}", f"uid-{i}", cluster.store.clock)
+    for i in (300, 301, 302):
+        cluster.make(i, "gone", "uid", suspect=NOW if i == 301 else 0)
+    cluster.search()
+    assert all(cluster.block(i).suspect for i in (300, 301, 302))
+
+
 def test_who_may_not_see_other_nodes_says_so(cluster: Cluster) -> None:
     cluster.make(5, "gone", "uid-5")
     cluster.store.faults = every("machine", Fault.FORBIDDEN)
