@@ -30,7 +30,8 @@ EXHAUSTED = 103
 FINE = {0, 5, 11, EXHAUSTED}
 # Numbers of a block.
 SIZE = 4
-# How often nodes ask in vain before there is nothing: each time what dead nodes have may come a step nearer.
+# How often nodes ask in vain before there is nothing: each time what dead nodes have may come a step nearer.  A search
+# asks about eight nodes at random, so of many nodes it takes as many as that to find a dead one.
 PASSES = 8
 PODS = 12
 # A StatefulSet's pods: each may be on any node, and on two.
@@ -129,7 +130,8 @@ class World:
         worker claims: a node that is refused has looked at all blocks.
         """
         until, passes, more = time.monotonic() + 4 * GRACE, 0, SIZE
-        while len(self.history.held()) < all_there_are and (time.monotonic() < until or passes < PASSES):
+        in_vain = PASSES + len(self.pods) // PASSES
+        while len(self.history.held()) < all_there_are and (time.monotonic() < until or passes < in_vain):
             gave = Counter(owner.partition(" ")[0] for owner in self.history.held().values() if "." not in owner)
             is_first = bool(more)
             for worker in self.workers:
