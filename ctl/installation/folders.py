@@ -46,7 +46,10 @@ def _walk(way: list[int], root: str, path: str, *, make: bool) -> None:
             _back(way, 1 if len(way) > 1 else 0)
         if name in ("", ".", ".."):
             continue
-        below = _step(way[-1], name, make=make)
+        try:
+            below = _step(way[-1], name, make=make)
+        except OSError as e:  # which names only the last step
+            raise OSError(e.errno, e.strerror, f"{root.rstrip('/')}/{path.lstrip('/')}") from e
         found = os.fstat(below)
         if not stat.S_ISLNK(found.st_mode):
             way.append(below)
