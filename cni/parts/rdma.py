@@ -81,7 +81,10 @@ def is_exclusive(wanted: "Rdma") -> bool:
     exclusive = rdma_netlink.is_exclusive()
     if exclusive is None and (wanted.required or wanted.mode == "exclusive"):
         key = "required" if wanted.required else "mode exclusive"
-        raise LinkUnavailable(f"rdma.{key}: the kernel has no RDMA; load the NIC's RDMA driver, as mlx5_ib")
+        raise LinkUnavailable(
+            f"rdma.{key}: the kernel has no RDMA; load the NIC's RDMA driver, as by: modprobe mlx5_ib; or boot a "
+            "kernel that is built with it (CONFIG_INFINIBAND)"
+        )
     if wanted.mode == "exclusive" and not exclusive:
         raise LinkUnavailable(
             f"rdma.mode exclusive: the kernel is in shared mode; {_TO_EXCLUSIVE}, or set rdma.mode auto"

@@ -45,7 +45,10 @@ def status(_attach: "Common") -> None:
     such a device cannot be moved."""
     exclusive = rdma_netlink.is_exclusive()
     if exclusive is None:
-        raise LinkUnavailable("rdma.mode rxe: the kernel has no RDMA; run: modprobe rdma_rxe")
+        raise LinkUnavailable(
+            "rdma.mode rxe: the kernel has no RDMA; run: modprobe rdma_rxe; or boot a kernel that is built with it "
+            "(CONFIG_RDMA_RXE)"
+        )
     if exclusive:
         raise LinkUnavailable(
             "rdma.mode rxe: the kernel is in exclusive mode, where a soft-RoCE device stays with the host; run 'rdma "

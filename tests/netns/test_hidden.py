@@ -1,6 +1,7 @@
-"""Where /proc or /sys is not mounted, hidden or read-only: a sentence that says so, and nothing changed or forgotten.
+"""Where /proc or /sys is not mounted, hidden or read-only, or the kernel has no RDMA: a sentence that says so, and
+nothing changed or forgotten.
 
-The plugin runs as a process in a mount namespace of its own, in which that was done.
+The plugin runs as a process in a mount namespace of its own, in which something was hidden.
 """
 
 import json
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 from topology import Host, Pod
+
+from cni.kernel import rdma_netlink
 
 ROOT = Path(__file__).parents[2]
 HIDDEN = {
@@ -66,3 +69,29 @@ def test_what_is_hidden_is_said(host: Host, make_pod: Callable[[], Pod], what: s
         host.ok("DEL", pod)
         assert pod.links() == set()
     assert os.listdir(host.state / "attachments/rail0") == []
+
+
+ASKING: list[dict[str, Any]] = [
+    {"rdma": {"required": True}},
+    {"rdma": {"mode": "rxe"}},
+    {"rdma": {"mode": "exclusive"}, "kind": "host-device", "master": ..., "device": "fabric"},
+]
+
+
+@pytest.mark.parametrize("keys", ASKING, ids=lambda keys: str(keys["rdma"]))
+def test_a_kernel_without_rdma(host: Host, pod: Pod, keys: dict[str, Any]) -> None:
+    """What asks for RDMA is refused before anything is made, and all else works."""
+    if rdma_netlink.is_exclusive() is not None:
+        pytest.skip("this kernel has RDMA")
+    before = host.picture(pod)
+    for command, code in (("STATUS", 50), ("ADD", 101)):
+        error = host.refused(command, pod, host.conf(**keys))
+        assert (error["code"], "the kernel has no RDMA; " in error["msg"], "CONFIG_" in error["msg"]) == (
+            code,
+            True,
+            True,
+        )
+    assert host.picture(pod) == before
+    host.ok("ADD", pod)
+    host.ok("DEL", pod, host.conf(**keys))
+    assert pod.links() == set()
