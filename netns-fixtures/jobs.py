@@ -1,6 +1,7 @@
 """Jobs of Open MPI over pods that are network namespaces here: what is theirs besides is made for each program anew, as
 a runtime makes it for a container."""
 
+import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,8 @@ from pathlib import Path
 
 WORKLOADS = Path(__file__).parent / "workloads"
 IN_POD = WORKLOADS / "in_pod"
+# UCX takes soft-RoCE's datagrams for somebody else's, and drops them.
+OF_SOFT_ROCE = "export UCX_UD_ETH_DGID_CHECK=n\n"
 _PATIENCE = 240.0
 
 
@@ -38,3 +41,10 @@ def mpirun(folder: Path, pods: Sequence[str], program: str, *options: str) -> st
     except subprocess.CalledProcessError as e:
         e.add_note(e.output.strip())
         raise
+
+
+def tcp_segments(pod: str) -> int:
+    """Those that were sent in the pod, says the kernel."""
+    command = ("ip", "netns", "exec", pod, "nstat", "--json", "--zeros", "--ignore", "--noupdate", "TcpOutSegs")
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return int(json.loads(said)["kernel"]["TcpOutSegs"])

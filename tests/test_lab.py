@@ -85,7 +85,7 @@ BOOTS = {
     ),
     "rails": (
         ("--kernel", "trixie", "--rdma", "shared", "--pfs", "8", "--vfs", "1"),
-        ("tests/lab/shared/test_multi_rail.py",),
+        ("tests/lab/shared/test_multi_rail.py", "tests/lab/shared/test_workloads_on_rails.py"),
     ),
     "soft-RoCE without namespaces": (
         ("--rdma", "shared", "--pfs", "1", "--vfs", "1"),
