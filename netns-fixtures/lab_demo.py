@@ -1,7 +1,7 @@
 """What `make lab` shows, in the guest: two pods on two NICs, attached by cnitool, with an RDMA device each.
 
 lab_demo.py vf BINARY PEERS      a VF each, and the VF's own RDMA device, which moves with it (exclusive mode)
-lab_demo.py roce BINARY PEERS    a macvlan each, and a soft-RoCE device on it (shared mode): real RDMA traffic
+lab_demo.py roce BINARY PEERS    a macvlan each, and a soft-RoCE device on it (shared mode): RDMA traffic, and a job
 """
 
 import json
@@ -10,24 +10,27 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import hardware
+import jobs
 import verbs
 from demo import DIM, IFNAME, PLAIN, RED, Failed, box, ok, title
 from fabric import ip
 
 PODS = ("pod-a", "pod-b")
 WIDTH = 44
+PAYLOAD = 2 * 10 * 262144  # of collectives.py, in octets: ten times the largest message, of each of two kinds
 
 
 class Lab:
     """Two pods, each with its own network on its own NIC; every step raises Failed where the kernel shows otherwise."""
 
     def __init__(self, scratch: Path, binary: Path, peers: Path, plugin: Callable[[str], dict[str, Any]]) -> None:
+        self.scratch = scratch
         self.state = scratch / "state"
         self.env = {"CNI_PATH": str(scratch / "bin"), "NETCONFPATH": str(scratch / "net.d"), "CNI_IFNAME": IFNAME}
         self.cnitool = str(peers / "cnitool")
@@ -53,6 +56,11 @@ class Lab:
         if done.returncode:
             raise Failed(f"{shown or shlex.join(command)}: exit {done.returncode}: {done.stderr}{done.stdout}")
         return done.stdout
+
+    def hints(self, pod: str) -> str:
+        words = ("hints", f"/run/netns/{pod}", "--for", "mpi")
+        shown = shlex.join(("hpn", *words))
+        return self.step(str(self.scratch / "bin" / "hpn"), *words, "--state-dir", str(self.state), shown=shown)
 
     def attach(self) -> None:
         for pod in PODS:
@@ -113,11 +121,46 @@ def roce(binary: Path, peers: Path) -> None:
             ok(line)
         if len(answers) != 3:
             raise Failed(f"{len(answers)} of 3 pings came back")
-        title(9, "DEL: the devices are gone with their interfaces")
+        title(9, "A job: Open MPI's ranks all-reduce and all-to-all by RDMA, told by hpn hints what to use")
+        job(lab)
+        title(10, "DEL: the devices are gone with their interfaces")
         lab.detach()
     if rdma_links() != before:
         raise Failed(f"an RDMA device is left: {rdma_links()}")
     ok("the host's RDMA devices are what they were")
+
+
+def job(lab: Lab) -> None:
+    """A rank in each pod; its results right, and carried by the RDMA devices, by the kernel's own counters."""
+    told = {pod: lab.hints(pod) for pod in reversed(PODS)}
+    print("".join(f"   {line}\n" for line in told[PODS[0]].splitlines()), end="")
+    print(f"   {jobs.OF_SOFT_ROCE.strip()}   {DIM}# soft-RoCE only{PLAIN}")
+    environments = {pod: lines + jobs.OF_SOFT_ROCE for pod, lines in told.items()}
+    jobs.describe(lab.scratch, environments, {pod: address(pod) for pod in PODS})
+    before = {pod: counted(pod) for pod in PODS}
+    print(f"   {DIM}${PLAIN} mpirun --host {','.join(PODS)} -np 2 python3 collectives.py")
+    said = jobs.mpirun(lab.scratch, PODS, "collectives.py")
+    # UCX says besides which of its ways soft-RoCE does not have.
+    results = [line for line in said.splitlines() if " octets " in line]
+    for line in results:
+        ok(line)
+    if [line.endswith(" right") for line in results] != 8 * [True]:
+        raise Failed(f"that is not what arithmetic says: {said}")
+    carried = {pod: {what: now - before[pod][what] for what, now in counted(pod).items()} for pod in PODS}
+    beside(
+        [
+            f"{pod}   rank {rank}",
+            f"RDMA   {rdma_device(pod)}",
+            f"       {carried[pod]['sent']:>6,} packets sent",
+            f"       {carried[pod]['received']:>6,} received",
+            f"TCP    {carried[pod]['segments']:>6,} segments sent",
+        ]
+        for rank, pod in enumerate(PODS)
+    )
+    for pod, by in carried.items():
+        if min(by["sent"], by["received"]) < PAYLOAD // 1024 or by["segments"] > by["sent"] // 2:
+            raise Failed(f"{pod}: it was not carried by RDMA: {by}")
+    ok("the kernel's counters of the RDMA devices, and of TCP in the pods: RDMA carried it")
 
 
 @contextmanager
@@ -138,6 +181,11 @@ def draw(what: Callable[[dict[str, Any]], str], where: str) -> None:
         device = rdma_device(pod)
         lines = [f"{pod}   (a pod)", f"{IFNAME}   {link['address']}  mtu {link['mtu']}", f"       {what(link)}"]
         pods.append([*lines, f"       {address(pod)}", f"RDMA   {device}", f"       {where}"])
+    beside(pods)
+
+
+def beside(pods: Iterable[list[str]]) -> None:
+    """Draw both pods' lines in boxes on one wire."""
     for left, right in zip(*(box(lines, WIDTH, tail=True) for lines in pods), strict=True):
         print(f" {left}  {right}")
     half = WIDTH // 2
@@ -162,6 +210,13 @@ def rdma_device(pod: str) -> str:
 def address(pod: str) -> str:
     [link] = ip("addr", "show", "dev", IFNAME, netns=pod)
     return str(next(a["local"] for a in link["addr_info"] if a["family"] == "inet"))
+
+
+def counted(pod: str) -> dict[str, int]:
+    """RDMA packets that the pod's device has sent and received, and TCP segments sent in the pod."""
+    counters = Path(f"/sys/class/infiniband/{rdma_device(pod)}/ports/1/hw_counters")
+    sent, received = (int((counters / name).read_text()) for name in ("sent_pkts", "rcvd_pkts"))
+    return {"sent": sent, "received": received, "segments": jobs.tcp_segments(pod)}
 
 
 def parent(device: str) -> str:
