@@ -136,6 +136,7 @@ bench-cluster: root binary ## as root: pods with eight rails in the cluster, unt
 bench-blocks: root ## as root: one pool for a cluster, on a real etcd and a real API server; WRITE=1 as above
 	@netns-fixtures/setup net cluster
 	@packaging/venv python bench/blocks.py $(if $(WRITE),--write)
+	@packaging/venv python bench/filled.py $(if $(WRITE),--write)
 
 bench-traffic: root binary ## as root: TCP between hosts, through bridge, macvlan, ipvlan and VF, here and in the lab; WRITE=1 updates docs/traffic.md
 	@netns-fixtures/setup net traffic

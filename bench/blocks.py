@@ -4,7 +4,6 @@
 - ADD that has to claim a block, beside what whereabouts asks of the same API server for one address: a Lease to lock,
   the pool to read and to write, and the Lease again.
 - A thousand nodes that claim, fifty of them at once, each a process of its own.
-- Ten thousand nodes that hold four blocks each.
 
 Every ADD is made inside a process that has done one before, as in the agent.
 """
@@ -29,13 +28,11 @@ from places import Place, added, must, places, timed
 from shared_stores import Api
 
 from bench import write
-from cni.kernel import budget
-from ipam.cluster import BLOCK, Documents, claiming, etcd, kubernetes, kv, objects, opening  # noqa: F401  # before forks
-from ipam.cluster.blocks import Block
+from ipam.cluster import claiming, etcd, kubernetes, opening  # noqa: F401  # before forks
 from ipam.cluster.http import Http
 from ipam.cluster.tls import Tls
 
-CROWD, AT_ONCE, NODES, EACH = 1000, 50, 10_000, 4
+CROWD, AT_ONCE = 1000, 50
 BLOCKS = 4096  # of 16 in a /16
 PODS_OF_POOL = 500
 PATIENCE = 60.0
@@ -150,76 +147,6 @@ def _counting(create: Callable[..., Any], counted: "Counter[str]") -> Callable[.
     return call
 
 
-def fill(place: Place, documents: Documents) -> int:
-    """Ten thousand nodes hold four blocks each, all there are; the bytes of one such document in etcd.
-
-    One is made as nodes make it.  The others are written into etcd as that one stands there.
-    """
-    made = documents.create(BLOCK, "many.0", "many", _block(0).as_json())
-    assert made
-    found = place.below.call(0, "/v3/kv/range", kv.all_below(PREFIXES[place.kind] + "many.0", 2))["kvs"][0]
-    template = kv.Pair.of(found).value
-    for first in range(1, NODES * EACH, 50):
-        puts = [put for index in range(first, min(first + 50, NODES * EACH)) for put in _puts(place, template, index)]
-        assert place.below.call(0, "/v3/kv/txn", {"success": puts}).get("succeeded")
-    return len(template)
-
-
-PREFIXES = {"etcd": "/hpn/block/", "kubernetes": "/registry/hpn-cni.io/hpnblocks/"}
-
-
-def _block(index: int) -> Block:
-    return Block("many", index, 16, f"node{index // EACH}", "", f"{index:032x}")
-
-
-def _puts(place: Place, template: bytes, index: int) -> Iterator[dict[str, Any]]:
-    body, name = json.loads(template), f"many.{index}"
-    if place.kind == "etcd":
-        body = _block(index).as_json()
-        yield kv.put(f"/hpn/of/{body['node']}/block/{name}", b"{}")
-    else:
-        body["metadata"] |= {"name": name, "uid": f"{index:08x}-0000-4000-8000-000000000000"}
-        body["metadata"]["labels"] |= objects.labels({"node": f"node{index // EACH}"})
-        body["spec"] = _block(index).as_json()
-    yield kv.put(PREFIXES[place.kind] + name, json.dumps(body, separators=(",", ":")).encode())
-
-
-def held(place: Place, rounds: int) -> dict[str, float]:
-    """Milliseconds of what nodes ask, with so many blocks held."""
-    documents = place.documents()
-    size = fill(place, documents)
-    times: dict[str, float] = {"bytes of a block": size}
-
-    def median(name: str, act: Callable[[], Any], rounds: int = rounds) -> None:
-        budget.begin()
-        spent = list[float]()
-        for _ in range(rounds):
-            budget.begin()
-            spent.append(timed(act))
-        times[name] = statistics.median(spent)
-
-    def all_blocks() -> None:
-        assert len(documents.listed(BLOCK, "many")) == NODES * EACH
-
-    def own_blocks() -> None:
-        assert len(documents.listed(BLOCK, "many", "node77")) == EACH
-
-    median("a list of all blocks", all_blocks, 5)
-    median("a node's look at its own", own_blocks)
-    free = iter(range(NODES * EACH, NODES * EACH + 1000))
-    median("a claim", lambda: documents.create(BLOCK, f"many.{(n := next(free))}", "many", _block(n).as_json()))
-    indexes = iter(range(0, NODES * EACH, 40))
-
-    def take() -> None:
-        found = documents.read(BLOCK, f"many.{next(indexes)}")
-        assert found
-        given = Block.of(found).given_to("bench", "", "taken").as_json()
-        assert documents.replace(found, given)
-
-    median("a block read and taken over", take)
-    return times
-
-
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ruled = "|".join(["---", *["--:"] * (len(header) - 1)])
     return ["", f"| {' | '.join(header)} |", f"|{ruled}|", *(f"| {' | '.join(cells)} |" for cells in rows)]
@@ -231,7 +158,8 @@ def ms(times: Sequence[float]) -> list[str]:
 
 def measured(rounds: int, nodes: int) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="hpn-bench-") as temporary, places(Path(temporary)) as (one, two, api):
-        yield f"{len(os.sched_getaffinity(0))} CPUs for servers and nodes together; {rounds} rounds."
+        cpus, etcd_is = len(os.sched_getaffinity(0)), one.below.call(0, "/v3/maintenance/status", {})["version"]
+        yield f"{cpus} CPUs for servers and nodes together; etcd {etcd_is}; {rounds} rounds."
         rooms = [row for place in (one, two) for row in with_room(place, rounds).items()]
         yield from table(["ADD, room in", "median ms", "min", "p99"], [[name, *ms(times)] for name, times in rooms])
         told(f"room: {rooms[0][1][:3]}")
@@ -260,10 +188,6 @@ def measured(rounds: int, nodes: int) -> Iterator[str]:
             "asked again",
         ]
         yield from table(header, rows)
-        all_held = {place.kind: held(place, rounds) for place in (one, two)}
-        header = [f"{NODES:,} nodes hold {NODES * EACH:,} blocks", *all_held]
-        names = list(all_held["etcd"])
-        yield from table(header, [[name, *(f"{times[name]:.1f}" for times in all_held.values())] for name in names])
 
 
 def told(text: str) -> None:
