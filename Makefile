@@ -1,6 +1,6 @@
 # Everything a target downloads lies in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni); the tree gets dist/ and build/.
 
-.PHONY: help docs protocols demo test plain lab cluster lint binary deb bench bench-lab bench-cluster bench-blocks bench-traffic clean root
+.PHONY: help docs protocols demo test plain lab cluster lint binary deb bench bench-lab bench-cluster bench-blocks bench-traffic bench-rails bench-size clean root
 .DEFAULT_GOAL := help
 
 # A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
@@ -141,6 +141,15 @@ bench-blocks: root ## as root: one pool for a cluster, on a real etcd and a real
 bench-traffic: root binary ## as root: TCP between hosts, through bridge, macvlan, ipvlan and VF, here and in the lab; WRITE=1 updates docs/traffic.md
 	@netns-fixtures/setup net traffic
 	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/traffic.py $(if $(WRITE),--write)
+
+bench-rails: root binary ## as root: a pod with eight rails, in a row and at once, against the Go peers; WRITE=1 updates docs/performance.md
+	@netns-fixtures/setup net
+	@peers=$$(netns-fixtures/peers) && \
+	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python bench/rails.py $(if $(WRITE),--write)
+
+bench-size: root binary ## as root: the same commands on an empty node and a large one, of 1,000 attachments; WRITE=1 as above
+	@netns-fixtures/setup net
+	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/size.py $(if $(WRITE),--write)
 
 clean: ## remove what was built in the tree
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,129 @@
+"""What `make bench-rails` runs: a pod with eight rails, attached in a row as runtimes do it, and all at once.
+
+Each rail is a network of its own, of ours or of the Go peers, and each command a process, as in bench.py.  The time is
+the whole pod's: from the first command's exec to the last one's exit.
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
+
+from fabric import Node, end_by_unwinding, entered, node, run
+from sides import Side
+
+from bench import PAGE, ROOT, Bench, agent, table, write
+
+PREFIX = "hpn-rails"
+RAILS = tuple(f"rail{n}" for n in range(8))
+
+
+@dataclass
+class Rails(Side):
+    """A pod's rails: this one, and the others."""
+
+    others: tuple[Side, ...] = ()
+
+    def one_by_one(self, verb: str, pods: Sequence[str]) -> float:
+        """As a Side's, of all rails in a row; the last that was attached goes first, as with Multus."""
+        rails: tuple[Side, ...] = (replace(self, others=()), *self.others)
+        started = time.perf_counter()
+        for pod in pods:
+            for rail in rails if verb == "ADD" else reversed(rails):
+                Side.one_by_one(rail, verb, [pod])
+        return (time.perf_counter() - started) * 1000 / len(pods)
+
+    def together(self, verb: str, pods: Sequence[str], at_once: int = len(RAILS)) -> float:
+        """As a Side's: all rails of a pod at once, and one pod after the other."""
+        assert at_once == 1 + len(self.others)
+        started = time.perf_counter()
+        for pod in pods:
+            running = [(rail, *Side.start(rail, verb, pod)) for rail in (self, *self.others)]
+            for rail, pid, stdout in running:
+                rail.end(verb, os.waitpid(pid, 0)[1], stdout)
+        return (time.perf_counter() - started) * 1000 / len(pods)
+
+
+def on_rails(side: Side, *, dual: bool) -> Rails:
+    """What attaches a pod to all rails, where ``side`` attaches one to the first."""
+    first, *others = [replace(side, **_of_rail(side, n, dual=dual)) for n in range(len(RAILS))]
+    members = {name: getattr(first, name) for name in ("name", "binary", "conf", "variables")}
+    return Rails(**members, others=tuple(others))
+
+
+def _of_rail(side: Side, n: int, *, dual: bool) -> dict[str, Any]:
+    number = side.conf["name"].removeprefix("bench")
+    ranges = [[{"subnet": f"10.{number}.{n}.0/24"}], *([[{"subnet": f"fd00:{number}:{n}::/64"}]] if dual else [])]
+    conf = {**side.conf, "name": f"{side.conf['name']}-{n}{'d' * dual}", "master": RAILS[n]}
+    conf["ipam"] = {**side.conf["ipam"], "ranges": ranges}
+    return {"conf": conf, "variables": {**side.variables, "CNI_IFNAME": f"hpn{n}"}}
+
+
+def run_all(bench: Bench, rounds: int) -> Iterator[str]:
+    """All tables."""
+    one = bench.pods[:1]
+    ways = (("in a row", lambda side, verb: side.one_by_one(verb, one)),
+            ("at once", lambda side, verb: side.together(verb, one, len(RAILS))))  # fmt: skip
+    for dual, words, most in ((False, "IPv4", rounds), (True, "IPv4 and IPv6", min(rounds, 5))):
+        for way, work in ways:
+            sides = [on_rails(side, dual=dual) for side in bench.sides(direct=True)]
+            done = bench.measure(sides, most, work)
+            yield from table(f"Eight rails {way}, {words} ({done} rounds)", sides)
+
+
+@contextmanager
+def on_a_node(prefix: str, pods: Sequence[str], seconds: float, peers: Path) -> Iterator[Bench]:
+    """What measures on a node with eight rails, in which this process is."""
+    binary = Path(os.environ.get("HPN_BINARY", ROOT / "dist" / "hpn"))
+    if not binary.is_file():
+        sys.exit(f"{binary} is not there; run this by make, which builds it, or set HPN_BINARY")
+    end_by_unwinding()
+    for name in Node(prefix).stale():
+        run("ip", "netns", "delete", name)  # a run that was killed left it
+    with tempfile.TemporaryDirectory(prefix=f"{prefix}-") as temporary, node(prefix, pods, RAILS) as it:
+        scratch = Path(temporary)
+        (scratch / "bin").mkdir()
+        shutil.copy(binary, scratch / "bin" / "hpn")
+        # As by default: the journal in memory, the leases on a disk.
+        with tempfile.TemporaryDirectory(prefix=f"{prefix}-", dir="/dev/shm") as state, entered(it.netns):
+            (scratch / "state").symlink_to(state)
+            yield Bench(scratch / "bin", peers, scratch, [it.pod(name) for name in pods], seconds)
+
+
+def said() -> str:
+    """The first sentence of a section: where it was measured."""
+    linux = ".".join(platform.release().split(".")[:2])
+    binary = os.environ.get("HPN_BINARY", f"{ROOT / 'dist' / 'hpn'}")
+    return f"Whole processes; {os.cpu_count()} CPUs, Linux {linux}, {run(binary, 'version').strip()}."
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description="A pod with eight rails, ours against the Go peers.")
+    options.add_argument("--rounds", type=int, default=20)
+    options.add_argument("--seconds", type=float, default=120, help="stop each measurement after this long")
+    options.add_argument("--write", action="store_true", help=f"update {PAGE.relative_to(ROOT)}")
+    chosen = options.parse_args()
+    peers = Path(os.environ.get("HPN_PEERS", ""))
+    if os.geteuid() != 0 or not (peers / "macvlan").is_file():
+        sys.exit("run it as root and as `make bench-rails`, which builds both sides, or set HPN_BINARY and HPN_PEERS")
+    node_of_its_own = on_a_node(PREFIX, ["p0"], chosen.seconds, peers)
+    with node_of_its_own as bench, agent(bench.plugins / "hpn", bench.scratch / "agent.sock"):
+        lines = list(run_all(bench, chosen.rounds))
+    lines = [f"{said()} Wall time. A ratio is to the first row of its command.", "", *lines]
+    print("\n".join(lines))
+    if chosen.write:
+        write(lines, "rails")
+
+
+if __name__ == "__main__":
+    main()
