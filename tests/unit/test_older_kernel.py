@@ -1,11 +1,13 @@
 """What older kernels do not say, refused before a device is touched."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from cni.kernel.links import Link
 from cni.kinds.device import refuse_unnamed
+from cni.kinds.host_device import choose
 from cni.protocol.errors import LinkUnavailable
 
 ADDRESS = "0000:01:10.0"
@@ -20,3 +22,12 @@ def test_no_device_is_moved_that_could_not_be_found_again() -> None:
         "use a kernel from 5.14 on, or kind macvlan over it"
     )
     refuse_unnamed(Link(5, "rail0v0", 0, "02:00:00:00:00:01", 1500, device=ADDRESS), ADDRESS)
+
+
+def test_hardware_is_not_taken_for_software(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a kernel names no device of any link."""
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release="5.10.0-32-amd64"))
+    link = Link(5, "rail0v0", 0, "02:00:00:00:00:01", 1500)
+    choose._refuse_unmovable(link, ADDRESS)
+    with pytest.raises(LinkUnavailable, match="'rail0v0' is made of software"):
+        choose._refuse_unmovable(link, "")

@@ -53,7 +53,7 @@ def find(wanted: "HostDevice", where: "Location", host: Rtnl) -> tuple[Function,
         raise _missing(wanted, where)
     if link.name != name:
         raise LinkUnavailable(f"device {name!r} is an altname of {link.name}; write that")
-    _refuse_unmovable(link)
+    _refuse_unmovable(link, function.address)
     needed.refuse(link, function.address, where, host, other="name another interface")
     return function, link
 
@@ -96,12 +96,12 @@ def _refuse_owned(where: "Location", address: str) -> None:
         )
 
 
-def _refuse_unmovable(link: Link) -> None:
-    """Raise for what no kernel moves, or what would not come back as it was."""
+def _refuse_unmovable(link: Link, address: str) -> None:
+    """Raise for what no kernel moves, or what would not come back as it was.  ``address`` is empty for software."""
     name = link.name
     if name == "lo":
         raise InvalidConfig("device 'lo' is every namespace's own; name another interface")
     if link.infiniband:
         raise LinkUnavailable(f"{name!r} is InfiniBand, whose interface does not move with its device; use kind sriov")
-    if not link.device and not device.keeps_software_apart():
+    if not address and not device.keeps_software_apart():
         raise LinkUnavailable(f"{name!r} is made of software, which needs Linux 5.13 to be moved safely")
