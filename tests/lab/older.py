@@ -1,0 +1,34 @@
+"""By hand, on a kernel that is old itself: what it would pass over, or not give back, is refused with a remedy:
+
+netns-fixtures/lab --kernel 5.10 --pfs 1 packaging/venv pytest -p no:cacheprovider tests/lab/older.py
+"""
+
+from typing import Any
+
+import pytest
+from guest.node import PF, Node
+from topology import Pod, ip
+
+from cni.kernel import netns, rtnl
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "said"),
+    [
+        ({}, 101, "use a kernel from 5.14 on, or kind macvlan over it"),
+        ({"kind": "host-device"}, 101, "use a kernel from 5.14 on, or kind macvlan over it"),
+        ({"kind": "host-device", "deviceID": ..., "device": "eth9"}, 101, "needs Linux 5.13 to be moved safely"),
+        ({"kind": "macvlan", "deviceID": ..., "master": PF, "bcqueuelen": 5}, 105, "use a kernel from 5.11 on"),
+    ],
+)
+def test_refused(node: Node, pod: Pod, keys: dict[str, Any], code: int, said: str) -> None:
+    with rtnl.open_in() as host:
+        if netns.cookie(host.sock):
+            pytest.skip("this kernel is not so old: netns-fixtures/lab --kernel 5.10 has one")
+    ip("link", "add", "eth9", "type", "dummy")
+    try:
+        error = node.refused("ADD", pod, node.conf(**keys))
+    finally:
+        ip("link", "delete", "eth9")
+    assert (error["code"], said in error["msg"]) == (code, True), error["msg"]
+    assert (pod.links(), node.state_files(), node.leases()) == (set(), set(), set())
