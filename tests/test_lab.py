@@ -76,6 +76,10 @@ BOOTS = {
         (),
         tuple(f"tests/lab/test_{name}.py" for name in ("failures", "elsewhere", "contention", "hostile_pod", "repair")),
     ),
+    "without IPv6, in 1970": (
+        ("--without-ipv6", "--date", "1970-01-01", "--pfs", "1", "--vfs", "1"),
+        ("tests/lab/test_poor.py",),
+    ),
     "kills": ((), ("tests/lab/test_transaction.py", "tests/lab/test_agent_killed.py")),
     "soft-RoCE": (
         ("--kernel", "trixie", "--rdma", "shared", "--vfs", "1"),
