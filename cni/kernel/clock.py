@@ -22,7 +22,9 @@ class _Timex(ctypes.Structure):
 
 
 def is_synchronized() -> bool:
-    """Whether a program has told the kernel, in the last hours, that the clock is right: an NTP client does so."""
+    """Whether a program has told the kernel, in the last hours, that the clock is right: an NTP client does so.
+
+    False where the kernel may not be asked: a unit's SystemCallFilter can forbid it.
+    """
     found = _Timex()
-    _libc.adjtimex(ctypes.byref(found))
-    return not found.status & _STA_UNSYNC
+    return _libc.adjtimex(ctypes.byref(found)) >= 0 and not found.status & _STA_UNSYNC
