@@ -40,33 +40,36 @@ def node_file(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypa
 
 
 @pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    """After every test: no file descriptor, thread, child process or namespace more than before."""
-    before = _belongings()
+def nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """After every test: no file descriptor, thread, child process, namespace or note of a state directory more than
+    before."""
+    folder = str(tmp_path_factory.getbasetemp())
+    before = _belongings(folder)
     yield
     # What only garbage holds goes first, and says so in a ResourceWarning.  Where nothing is left there is none: to
     # look for it after every test took a quarter of the unit tier's time.
-    if _more(before):
+    if _more(before, folder):
         gc.collect()
     # The kernel takes its time to do away with a link after we have answered (cni/kernel/unlink.py).
     deadline = time.monotonic() + 5
-    while (left := _more(before)) and time.monotonic() < deadline:
+    while (left := _more(before, folder)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not left, f"left behind: {left}"
 
 
-def _more(before: dict[str, set[str]]) -> dict[str, set[str]]:
-    return {what: new for what, now in _belongings().items() if (new := now - before[what])}
+def _more(before: dict[str, set[str]], folder: str) -> dict[str, set[str]]:
+    return {what: new for what, now in _belongings(folder).items() if (new := now - before[what])}
 
 
-def _belongings() -> dict[str, set[str]]:
-    # Another run of tests on this machine has another number in its names.
+def _belongings(folder: str) -> dict[str, set[str]]:
+    # Another run of tests on this machine has another number in its names, and another folder.
     namespaces = Path("/run/netns")
     return {
         "file descriptors": {f"{fd} -> {target}" for fd, target in _descriptors()},
         "threads": set(os.listdir("/proc/self/task")),
         "children": set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
         "namespaces": {p.name for p in namespaces.glob(f"hpn-test-{os.getpid()}*")},
+        "notes": {at for at in map(os.path.realpath, Path("/run/hpn/elsewhere").glob("*")) if at.startswith(folder)},
     }
 
 

@@ -16,6 +16,7 @@ import pytest
 from topology import Host, Pod
 
 from cni.kernel import rdma_netlink
+from cni.state import places
 
 ROOT = Path(__file__).parents[2]
 HIDDEN = {
@@ -38,11 +39,21 @@ ANSWERS = {
 }
 
 
+# python -m ctl, which notes state directories where the test's own process does.
+PROGRAM = """
+import runpy, sys
+from cni.state import places
+places.ELSEWHERE = sys.argv.pop()
+runpy.run_module("ctl", run_name="__main__", alter_sys=True)
+"""
+
+
 def call(what: str, host: Host, command: str, pod: Pod, **keys: Any) -> dict[str, Any]:
     """What the program answers; empty for nothing."""
     request = host.request(command, pod, host.conf(**keys))
     script = f'{HIDDEN[what]} && exec "$@"'
-    alone = ["unshare", "--mount", "--propagation=private", "sh", "-euc", script, "sh", sys.executable, "-m", "ctl"]
+    program = [sys.executable, "-c", PROGRAM, places.ELSEWHERE]
+    alone = ["unshare", "--mount", "--propagation=private", "sh", "-euc", script, "sh", *program]
     environ = {**request.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(alone, env=environ, input=request.stdin, capture_output=True, check=False)
     assert done.stderr == b""
