@@ -24,6 +24,7 @@ def root(tools: Tools) -> Iterator[Path]:
     """A node on which hpn is installed, and nothing else; a path that a socket can have, and that everybody may go."""
     with TemporaryDirectory(prefix="hpn-test-") as folder:
         Path(folder).chmod(0o755)
+        Path(folder, "sys/bus").mkdir(parents=True)  # a /sys that shows no device
         install(tools.hpn, Path(folder))
         yield Path(folder)
 
