@@ -145,15 +145,17 @@ def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
 def rdma_names(address: str, root: Path = SYS) -> tuple[str, ...]:
     """The names of a device's RDMA devices in all namespaces: infiniband_verbs/ is not filtered as infiniband/ is."""
     for path in _paths(address, root):
-        if found := list(Path(path, "infiniband_verbs").glob("uverbs*")):
-            return tuple(sorted(line(p / "ibdev") for p in found))
+        verbs = f"{path}/infiniband_verbs"
+        if found := [line(f"{verbs}/{name}/ibdev") for name in names(verbs) if name.startswith("uverbs")]:
+            return tuple(sorted(filter(None, found)))  # one may have gone since it was listed
     return ()
 
 
 def guids(address: str, root: Path = SYS) -> tuple[str, str] | None:
     """The node GUID and port GUID of a function's RDMA device ("00:11:22:33:44:55:66:77"); None if it has none here."""
-    for device in (root / "bus/pci/devices" / address / "infiniband").glob("*"):
-        node, gid = line(device / "node_guid"), line(device / "ports/1/gids/0")
+    folder = f"{root}/bus/pci/devices/{address}/infiniband"
+    for name in names(folder):
+        node, gid = line(f"{folder}/{name}/node_guid"), line(f"{folder}/{name}/ports/1/gids/0")
         if node and gid:
             return _bytes(node), _bytes(gid[-len(node) :])
     return None
@@ -177,8 +179,10 @@ def pkeys(netdev: str, root: Path = SYS) -> tuple[int, ...]:
     """The keys of the partitions that the port of an IPoIB interface is in; none where its RDMA device is not to be
     seen."""
     port = int(line(root / "class/net" / netdev / "dev_port") or 0) + 1
-    tables = (root / "class/net" / netdev / "device/infiniband").glob(f"*/ports/{port}/pkeys/*")
-    return tuple(sorted({key for path in tables if (key := int(line(path) or "0", 16)) & 0x7FFF}))
+    folder = f"{root}/class/net/{netdev}/device/infiniband"
+    tables = [f"{folder}/{device}/ports/{port}/pkeys" for device in names(folder)]
+    found = (int(line(f"{table}/{name}") or "0", 16) for table in tables for name in names(table))
+    return tuple(sorted({key for key in found if key & 0x7FFF}))
 
 
 def is_loaded(module: str, root: Path = SYS) -> bool:

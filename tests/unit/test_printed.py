@@ -88,6 +88,7 @@ def test_a_state_directory_that_is_none(tmp_path: Path, capsys: pytest.CaptureFi
 def test_top_says_itself_why_pods_are_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page of metrics, which reads the same, has words of its own."""
     save(tmp_path, replace(VF, netns="/proc/self/ns/net"))  # which nobody may not enter
+    (tmp_path / "sys/bus").mkdir(parents=True)
     for path in (tmp_path, *tmp_path.rglob("*")):
         path.chmod(0o755)
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,7 @@
 """PCI facts, from a tree like the one under /sys."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,12 @@ from ctl import devinfo, gids
 from ctl.devices import command
 from ctl.traffic import top
 
+COME_AND_GO = """
+import os, sys
+while True:
+    os.makedirs(sys.argv[1])
+    os.removedirs(sys.argv[1])
+"""
 PF, VF0, VF10 = "0000:3b:00.0", "0000:3b:10.0", "0000:3b:11.2"
 
 
@@ -117,6 +125,18 @@ def test_rdma_names_in_whatever_namespace(root: Path) -> None:
         (root / "bus/pci/devices" / VF10 / f"infiniband_verbs/uverbs{number}/ibdev").write_text(f"{name}\n")
     assert sysfs.rdma_names(VF10, root) == ("mlx5_12", "mlx5_4")
     assert sysfs.rdma_names(VF0, root) == ()
+
+
+def test_an_rdma_device_that_comes_and_goes(root: Path) -> None:
+    """As it does when the namespace dies that it is in."""
+    verbs = root / "bus/pci/devices" / VF0 / "infiniband_verbs"
+    (verbs.parent / "kept").mkdir()
+    with subprocess.Popen([sys.executable, "-c", COME_AND_GO, verbs / "uverbs0"]) as other:
+        try:
+            for _ in range(5000):
+                assert sysfs.rdma_names(VF0, root) == ()
+        finally:
+            other.kill()
 
 
 def test_address_of(root: Path) -> None:
