@@ -25,7 +25,8 @@ HARMLESS = re.compile(
     r"|infiniband hpn-\S+: ib_query_port failed \(-19\)|hpn-\S+: rxe_query_port: returned err = -19"
     r"|igb 0000:\S+ VF \d+ attempted to (override administratively set|set invalid) "
     r"|igb 0000:\S+ VF \d+ requested MAC filter but is administratively denied"
-    r"|clocksource: Long readout interval|hrtimer: interrupt took|workqueue: \S+ hogged CPU|perf: interrupt took"
+    r"|clocksource: |TSC found unstable after boot|sched_clock: Marking unstable"
+    r"|hrtimer: interrupt took|workqueue: \S+ hogged CPU|perf: interrupt took"
     r"|igbvf 0000:\S+ (\S+: )?(Vlan id \d+|Failed to remove vlan id|failed to kill vid|Failed to add vlan id)"
 )
 # A WARN is one complaint from its first line to its last, and one of these is harmless.  igbvf_close warns that the
