@@ -94,7 +94,8 @@ def test_each_rail_carries_its_own(node: Node, make_pod: Callable[[], Pod], kind
                 wire.ask(end.address, asking.address)
         until(lambda: a.reached(b) == list(RAILS))
         sent, packets = a.sent(), a.packets()
-        reports = at_once(lambda number: verbs.ib_write_bw(b.ends[number], a.ends[number], port=18600 + number))
+        # Not at once: a busy guest loses packets of so many, and soft-RoCE may answer what is sent again with an error.
+        reports = [verbs.ib_write_bw(b.ends[number], a.ends[number], port=18600 + number) for number in RAILS]
         assert all(verbs.bandwidth(report) > 0 for report in reports)
         for number, wire in enumerate(wires):
             own = (a.macs[number], a.ends[number].address)
