@@ -11,6 +11,7 @@ from unit.cluster_nodes import Cluster
 from unit.hinted import Hints, asking
 from unit.installed import tree
 from unit.ipam_calls import Net
+from unit.tls_server import Server, api_server
 
 from cni.kernel import budget
 
@@ -74,3 +75,16 @@ def opened() -> Iterator[Opened]:
     budget.begin()
     with opening() as open_it:
         yield open_it
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
+    """A server as an API server is one, and a kubeconfig for it."""
+    with api_server(tmp_path) as server_and_kubeconfig:
+        yield server_and_kubeconfig
+
+
+@pytest.fixture
+def server(asked: tuple[Server, Path]) -> Server:
+    """The server alone."""
+    return asked[0]

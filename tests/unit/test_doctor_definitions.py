@@ -1,11 +1,10 @@
 """hpn doctor --kubeconfig: NetworkAttachmentDefinitions and nodes, as an API server lists them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.tls_server import Server, Told, api_server
+from unit.tls_server import Server, Told
 
 from ctl.doctor import definitions
 from ctl.doctor.checks.definitions import resource_nobody_has
@@ -14,17 +13,6 @@ from ctl.doctor.model import Facts, Severity
 from ctl.doctor.reading import Reader
 
 NAMES = "k8s.v1.cni.cncf.io/resourceName"
-
-
-@pytest.fixture
-def asked(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
-    with api_server(tmp_path) as server_and_kubeconfig:
-        yield server_and_kubeconfig
-
-
-@pytest.fixture
-def server(asked: tuple[Server, Path]) -> Server:
-    return asked[0]
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """hpn ipam import --from whereabouts --kubeconfig: IPPools as an API server lists them."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from unit.ipam_calls import Net
-from unit.tls_server import Server, Told, api_server
+from unit.tls_server import Server, Told
 
 from ctl.main import main
 
@@ -46,17 +46,6 @@ LAST = page(pool("fd00---64", "fd00::/64", n5=given("c1", "a")), pool("10.9.0.0-
 @pytest.fixture
 def net(tmp_path: Path) -> Net:
     return Net(tmp_path / "state", {"ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]})
-
-
-@pytest.fixture
-def asked(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
-    with api_server(tmp_path) as server_and_kubeconfig:
-        yield server_and_kubeconfig
-
-
-@pytest.fixture
-def server(asked: tuple[Server, Path]) -> Server:
-    return asked[0]
 
 
 @pytest.fixture

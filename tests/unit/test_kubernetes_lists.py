@@ -5,23 +5,12 @@ from pathlib import Path
 
 import pytest
 from unit.test_cluster_kubernetes import ABSENT, BLOCKS, BODY, KNOWN, found, status
-from unit.tls_server import Server, Told, api_server
+from unit.tls_server import Server, Told
 
 from cni.kernel import budget
 from cni.protocol.errors import Unreachable
 from ipam.cluster import BLOCK, http, kubernetes
 from ipam.cluster.kubernetes import Kubernetes
-
-
-@pytest.fixture
-def asked(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
-    with api_server(tmp_path) as server_and_kubeconfig:
-        yield server_and_kubeconfig
-
-
-@pytest.fixture
-def server(asked: tuple[Server, Path]) -> Server:
-    return asked[0]
 
 
 @pytest.fixture
