@@ -14,6 +14,8 @@ from checker.servers import Servers
 
 SPEED = float(os.environ.get("HPN_CHECKER_SPEED", "1200"))
 GRACE = 3600 / SPEED  # seconds that a dead node is waited for, as the machine's clock has them
+# By so many seconds the store's clock may jump at any time.
+SMALL = 120
 # What of the proxy's faults costs no time.
 QUICK = ("busy", "broken", "dropped", "denied", "lost", "failed", "twice")
 # Steps of a command, and a few more, before which it may be killed.
@@ -47,8 +49,9 @@ class Faults:
             return {**ahead, "full": self.draw.choice((0, self.draw.randrange(STEPS)))}
         return ahead
 
-    def strike(self, nodes: Sequence[str]) -> None:
-        """Something else goes wrong, or ends, or nothing does."""
+    def strike(self, nodes: Sequence[str], *, is_hour_promised: bool) -> None:
+        """Something else goes wrong, or ends, or nothing does.  The store's clock jumps by no hour while one is
+        promised to a node."""
         what = self.draw.random()
         if what < 0.08:
             rates = {kind: self.draw.choice((0, 0, 0, 0.02, 0.1)) for kind in QUICK}
@@ -56,8 +59,11 @@ class Faults:
             # A node that waits for longer than it is waited for is cut off, and then nothing is promised.
             if GRACE < 2 * SILENCE:
                 rates["silent"] = 0
+            was = int(self._rates.get("jump", 0))
             jump = self.draw.choice((0, 0, *self.servers.jumps))
-            self.count["store's clock"] += jump != self._rates.get("jump", 0)
+            if is_hour_promised and abs(jump - was) > SMALL:
+                jump = was
+            self.count["store's clock"] += jump != was
             self._set({**rates, "jump": jump})
         elif what < 0.12:
             self.count["server killed"] += self.servers.harm(self.draw)

@@ -1,6 +1,6 @@
 """The nodes of a cluster: their IPAM's commands, each in a process that may be killed before any of its steps.
 
-    node.py {"clock": {...}, "folder": ..., "conf": {...}, "netns": ...}
+    node.py {"clock": path, "folder": ..., "conf": {...}, "netns": ...}
 
 A line of its input is a command: {"node", "verb", "cid", "step", "full", "ahead", "together"}, where a verb is one of
 CNI's, or KEEP for what the agent does while nobody asks.  The command is killed before its step of that number, counted
@@ -15,7 +15,6 @@ import resource
 import signal
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +39,14 @@ killing._CALLS.add("sendall")
 
 class Nodes:
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._clock = Clock(**settings["clock"])
+        self._clock = Clock(settings["clock"])
         self._folder = Path(settings["folder"])
         self._conf, self._netns = settings["conf"], settings["netns"]
 
     def act(self, command: Command) -> Command:
         name = command["node"]
-        time.time = replace(self._clock, base=self._clock.base + command.get("ahead", 0)).now
+        ahead = command.get("ahead", 0)
+        time.time = lambda: self._clock.now() + ahead
         node.FILE = str(self._folder / name / "hpn.json")
         if command["verb"] == "KEEP":
             return self._keep(name)

@@ -1,6 +1,6 @@
 """A process between nodes and a store's servers, which loses, delays and refuses as it is told, and sets their clock.
 
-    proxy.py {"servers": [URL...], "clock": {...}, "seed": 7, "cert": path, "key": path}
+    proxy.py {"servers": [URL...], "clock": path, "seed": 7, "cert": path, "key": path}
 
 It prints its own URLs, one for each server.  Each line of its input is an object of rates, as {"lost": 0.1}: of
 RATES, how many of the requests that goes wrong with; and of "jump", seconds that the servers' clock is set forth.  The
@@ -146,7 +146,7 @@ class _Read:
 
 
 async def main(settings: dict[str, Any]) -> None:
-    proxy = Proxy(Clock(**settings["clock"]), settings["seed"])
+    proxy = Proxy(Clock(settings["clock"]), settings["seed"])
     urls, secured = [], None
     if "cert" in settings:
         secured = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

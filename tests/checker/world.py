@@ -6,25 +6,23 @@ seconds.
 """
 
 import json
+import math
 import random
 import select
 import shutil
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from checker.clock import Clock
-from checker.faults import GRACE, SPEED, Faults
-from checker.history import History, lost_blocks
-from checker.processes import LINK, Worker, started
+from checker.faults import SMALL, Faults
+from checker.history import History, lost_blocks, name_in
+from checker.processes import Worker
 from checker.servers import Servers
 
-HERE = Path(__file__).parent
 # What may be answered: all well, no room on disk, ask again, no address left.
 EXHAUSTED = 103
 FINE = {0, 5, 11, EXHAUSTED}
@@ -34,6 +32,10 @@ SIZE = 4
 # asks about eight nodes at random, so of many nodes it takes as many as that to find a dead one.
 PASSES = 8
 PODS = 12
+# Seconds for which a node is waited for.  One whose object is made anew is sure to look at its blocks before that is
+# over: others take it for dead until it has, and a node that does not get to look for an hour is promised nothing.
+HOUR = 3600
+SOON = HOUR - 2 * SMALL - 60
 # A StatefulSet's pods: each may be on any node, and on two.
 NAMES = [f"web-{n}" for n in range(5)]
 
@@ -45,6 +47,7 @@ class World:
     draw: random.Random
     faults: Faults
     workers: list[Worker]
+    clock: Clock
     stores: Mapping[str, Any]
     history: History = field(default_factory=History)
     codes: Counter[int] = field(default_factory=Counter)
@@ -55,6 +58,10 @@ class World:
     doomed: set[str] = field(default_factory=set)
     # Nodes that came back with an empty disk.
     wiped: set[str] = field(default_factory=set)
+    # Of nodes whose object was made anew and that have not looked since then, when they have to have looked.
+    awaited: dict[str, float] = field(default_factory=dict)
+    # Of these, until when nothing happens on them.
+    asleep: dict[str, float] = field(default_factory=dict)
     number: int = 0
 
     def live(self, nodes: Sequence[str]) -> None:
@@ -81,9 +88,12 @@ class World:
     def settle(self) -> None:
         """All faults end, and every node does what it does while nobody asks, for longer than a node is waited for."""
         self._wait_for_all()
+        for worker, node in [(w, n) for w in self.workers for n in w.nodes if n in self.awaited]:
+            while node in self.awaited:
+                self._ask(worker, {"node": node, "verb": "KEEP", "cid": ""})
         self.faults.end()
-        end = time.monotonic() + 2 * GRACE
-        while time.monotonic() < end:
+        end = self.clock.now() + 2 * HOUR
+        while self.clock.now() < end:
             for worker in self.workers:
                 for node in [node for node in worker.nodes if node not in self.dead]:
                     for cid in [cid for cid, known in self.pods[node].items() if not known or "." in cid]:
@@ -117,9 +127,9 @@ class World:
 
     def have_all_names(self) -> list[str]:
         """Give a node all names' addresses, those too that dead nodes have; the names that it does not get."""
-        until, missing = time.monotonic() + 4 * GRACE, list(NAMES)
+        until, missing = self.clock.now() + 4 * HOUR, list(NAMES)
         worker, node = next((w, n) for w in self.workers for n in w.nodes if n not in self.dead)
-        while missing and time.monotonic() < until:
+        while missing and self.clock.now() < until:
             missing = [name for name in missing if self._ask(worker, self._new(node, name)) != 0]
         return missing
 
@@ -129,9 +139,9 @@ class World:
         Every node gives what its blocks have, and at first those of one block more.  What is left then one node of each
         worker claims: a node that is refused has looked at all blocks.
         """
-        until, passes, more = time.monotonic() + 4 * GRACE, 0, SIZE
+        until, passes, more = self.clock.now() + 4 * HOUR, 0, SIZE
         in_vain = PASSES + len(self.pods) // PASSES
-        while len(self.history.held()) < all_there_are and (time.monotonic() < until or passes < in_vain):
+        while len(self.history.held()) < all_there_are and (self.clock.now() < until or passes < in_vain):
             gave = Counter(owner.partition(" ")[0] for owner in self.history.held().values() if "." not in owner)
             is_first = bool(more)
             for worker in self.workers:
@@ -141,7 +151,7 @@ class World:
                         if code := self._ask(worker, self._new(node)):
                             more = 0 if code == EXHAUSTED else more
                             break
-                        room, until, passes = room - 1, time.monotonic() + 4 * GRACE, 0
+                        room, until, passes = room - 1, self.clock.now() + 4 * HOUR, 0
                         gave[node] += 1
             passes, more = passes + 1, 0
         return len(self.history.held())
@@ -153,20 +163,29 @@ class World:
         return f"{self.history.given} addresses given; {'; '.join(words)}"
 
     def _command(self, worker: Worker) -> dict[str, Any] | None:
-        alive = [node for node in worker.nodes if node not in self.dead | self.doomed]
+        now, kept = self.clock.now(), self.dead | self.doomed
+        alive = [node for node in worker.nodes if node not in kept and self.asleep.get(node, 0) <= now]
         if not alive:
             return None
         node = self.draw.choice(alive)
         pods = {cid: known for cid, known in self.pods[node].items() if not self._is_busy(node, cid)}
         what = self.draw.random()
-        if what < 0.12:
+        if what < 0.12 or self.awaited.get(node, math.inf) <= now:
             command = {"node": node, "verb": "KEEP", "cid": ""}
         elif pods and (what < 0.45 or len(pods) >= PODS):
             cid = self.draw.choice(sorted(pods))
             command = self._told(node, "ADD" if not pods[cid] and what < 0.25 else "DEL", cid)
         else:
-            command = self._new(node, self.draw.choice(NAMES) if self.draw.random() < 0.4 else "")
+            command = self._new(node, self.draw.choice(self._wanted()) if self.draw.random() < 0.4 else "")
         return {**command, **self.faults.of_command(node, may_be_killed=not worker.together)}
+
+    def _wanted(self) -> Sequence[str]:
+        """The names that pods on sleeping nodes have, if there are any: those whose addresses others might get."""
+        now = self.clock.now()
+        pods = [
+            cid for node, until in self.asleep.items() if until > now for cid, known in self.pods[node].items() if known
+        ]
+        return [name_in(cid) for cid in pods if "." in cid] or NAMES
 
     def _is_busy(self, node: str, cid: str) -> bool:
         return any(one.command and (one.command["node"], one.command["cid"]) == (node, cid) for one in self.workers)
@@ -203,7 +222,9 @@ class World:
         self.codes[code] += 1
         if not answer.get("killed") and code not in FINE:
             self.history.wrong.append(f"{command}: {answer}")
-        if verb == "ADD" and code == 0:
+        if verb == "KEEP" and code == 0:
+            self._wait_no_more(node)
+        elif verb == "ADD" and code == 0:
             self.history.gave(f"{node} {cid}", answer["ips"])
             self.pods[node][cid] = True
         elif (verb == "DEL" and code == 0) or (verb == "ADD" and code == EXHAUSTED):
@@ -211,7 +232,7 @@ class World:
         return code
 
     def _harm(self) -> None:
-        self.faults.strike(sorted(self.pods))
+        self.faults.strike(sorted(self.pods), is_hour_promised=bool(self.awaited))
         if self.draw.random() < 0.04:
             few = [node for worker in self.workers if not worker.together for node in worker.nodes]
             self.doomed.add(self.draw.choice(few))
@@ -229,12 +250,22 @@ class World:
             self.live([node])
             self.wiped.add(node)
         elif self.draw.random() < 0.5:
-            self.faults.count["node object made anew"] += self.servers.replaced(node)
+            if self.servers.replaced(node):
+                self.faults.count["node object made anew"] += 1
+                now = self.clock.now()
+                self.awaited[node], self.asleep[node] = now + SOON, now + SOON * self.draw.random()
+                self.clock.until = min(self.awaited.values())
         else:
             self.faults.count["node died"] += 1
             self.history.died(node)
             self.dead.add(node)
+            self._wait_no_more(node)
             self.servers.dead(node)
+
+    def _wait_no_more(self, node: str) -> None:
+        """The clock may go on without it."""
+        self.awaited.pop(node, None)
+        self.clock.until = min(self.awaited.values(), default=math.inf)
 
     def _wait_for_all(self) -> None:
         while any(worker.command for worker in self.workers):
@@ -245,41 +276,3 @@ def _held(folder: Path) -> list[int]:
     """The blocks that a node has on its disk."""
     files = list(folder.glob("data/*/blocks"))
     return [block["index"] for file in files for block in json.loads(file.read_text())["body"]["blocks"]]
-
-
-@contextmanager
-def world(
-    folder: Path,
-    servers: Servers,
-    seed: int,
-    nodes: tuple[int, int],
-    ipam: Mapping[str, Any],
-    secured: Mapping[str, str],
-) -> Iterator[World]:
-    """A few nodes with two processes each, and many that share one: ``nodes`` says how many of either.  ``secured`` is
-    a certificate for the proxy."""
-    few, many = nodes
-    clock = vars(Clock(time.monotonic(), time.time(), SPEED))
-    with ExitStack() as stack:
-        sandbox = stack.enter_context(started(["unshare", "--net", "sh", "-ec", LINK]))
-        assert sandbox.stdout
-        sandbox.stdout.readline()
-        told = {"servers": servers.urls, "clock": clock, "seed": seed, **secured}
-        proxy = stack.enter_context(started([sys.executable, str(HERE / "proxy.py"), json.dumps(told)]))
-        assert proxy.stdout
-        proxies = json.loads(proxy.stdout.readline())
-        conf = {"cniVersion": "1.1.0", "name": "net", "type": "hpn", "ipam": ipam}
-        about = {"clock": clock, "folder": str(folder), "conf": conf, "netns": f"/proc/{sandbox.pid}/ns/net"}
-        words = [sys.executable, str(HERE / "node.py"), json.dumps(about)]
-        names = [f"node{n}" for n in range(few)]
-        fakes = [f"fake{n}" for n in range(many)]
-        workers = [Worker(stack.enter_context(started(words)), [name], False) for name in names for _ in range(2)]
-        workers.append(Worker(stack.enter_context(started(words)), fakes, True))
-        stores = servers.settings(proxies, folder)
-        draw = random.Random(seed)
-        it = World(folder, servers, draw, Faults(draw, servers, proxy), workers, stores)
-        for worker in workers:
-            assert worker.process.stdout
-            worker.process.stdout.readline()  # it has imported all
-        it.live([*names, *fakes])
-        yield it

@@ -16,7 +16,8 @@ import pytest
 from checker.faults import SPEED
 from checker.servers import Servers
 from checker.sides import ApiServer, ThreeMembers
-from checker.world import NAMES, SIZE, world
+from checker.start import world
+from checker.world import NAMES, SIZE
 from conftest import require
 from shared_stores import api_server, etcds
 from unit.tls_server import authority
