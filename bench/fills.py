@@ -18,12 +18,14 @@ from ipam.stores import Owner
 def ours(network: Path, subnet: str, held: int) -> None:
     """Fill a store of ours, in memory, where a sync costs nothing."""
     ipam = {"type": "hpn-ipam", "ranges": [[{"subnet": subnet}]]}
+    network.mkdir(mode=0o700, parents=True, exist_ok=True)
     choose = partial(leases.choose, load({"ipam": ipam}, {}).sets, ())
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         store = stores.open_in(memory, "net", [])
         for i in range(held):
             store.reserve(Owner(Key(f"{i:064x}", "hpn0"), f"default/pod-{i}", "/run/netns/pod"), choose)
-        shutil.copytree(f"{memory}/net", network, dirs_exist_ok=True)
+        if held:
+            shutil.copytree(f"{memory}/net", network, dirs_exist_ok=True)
 
 
 def theirs(network: Path, subnet: str, held: int) -> None:

@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,9 +20,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
 
 from fabric import namespace, run
+from guest import run_in_guest
 from sides import Side
 
-from bench import PREFIX, ROOT, Bench, agent, netlink_requests, table, write
+from bench import PREFIX, Bench, agent, netlink_requests, table, write
 
 VF = "rail0v0"
 ROUNDS, SECONDS = 20, 300.0
@@ -100,11 +100,7 @@ def main() -> None:
         return
     arguments = [os.environ["HPN_BINARY"], *os.environ["HPN_PEERS"].split(":")]
     with tempfile.TemporaryDirectory() as out:
-        lab = [ROOT / "netns-fixtures" / "lab", "--out", out, sys.executable, __file__, "--inside", *arguments]
-        # Where the plugins log to is the guest's only output.
-        done = subprocess.run(lab, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"{done.stdout}the lab ended with {done.returncode}")
+        run_in_guest(["--out", out, sys.executable, __file__, "--inside", *arguments])
         page = Path(out, REPORT).read_text()
     print(page)
     if chosen.write:

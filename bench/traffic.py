@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
 
 import chart
 from fabric import Node, end_by_unwinding, entered, namespace, netns_path, node, run
+from guest import run_in_guest
 from sides import Side
 
 from bench import ROOT, write
@@ -236,12 +237,7 @@ def in_lab(binary: Path, rounds: int, seconds: int) -> dict[str, Measured]:
     """In a guest, which leaves what it measured in a file."""
     with tempfile.TemporaryDirectory() as out:
         words = ["--inside", str(binary), "--rounds", str(rounds), "--seconds", str(seconds)]
-        lab = [ROOT / "netns-fixtures" / "lab", "--pfs", "3", "--out", out, sys.executable, __file__, *words]
-        # Where the programs log to is the guest's only output.
-        env = {**os.environ, "HPN_LAB_TIMEOUT": str(900 + 300 * rounds)}
-        done = subprocess.run(lab, stdout=subprocess.PIPE, text=True, env=env, check=False)
-        if done.returncode:
-            sys.exit(f"{done.stdout}the lab ended with {done.returncode}")
+        run_in_guest(["--pfs", "3", "--out", out, sys.executable, __file__, *words], 900 + 300 * rounds)
         return {name: Measured(**one) for name, one in json.loads(Path(out, REPORT).read_text()).items()}
 
 
@@ -283,7 +279,7 @@ def main() -> None:
     tools = [re.search(r"[0-9][0-9.]+", run(tool, "--version"))[0] for tool in ("sockperf", "iperf3")]
     cpus = f"{os.cpu_count()} CPUs on each, {run(str(binary), 'version').strip()}"
     lines = [f"sockperf {tools[0]}, iperf3 {tools[1]}; {cpus}; rounds: {chosen.rounds}."]
-    lines += [f"This machine's load average before: {load:.1f}.{BUSY if load > 0.5 else ''}", ""]
+    lines += [f"This machine's load average before: {load:.1f}.{BUSY if load > 1 else ''}", ""]
     for place, of in measured.items():
         lines += [f"### TCP, {place}", "", *table(of), ""]
     print("\n".join(lines))
