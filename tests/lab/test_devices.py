@@ -204,6 +204,7 @@ def test_altnames_and_flags_come_back(node: Node, pod: Pod, altname: str) -> Non
     """Also an altname that is the pod's name for it."""
     ip("link", "property", "add", "dev", NAME, "altname", altname)
     ip("link", "set", NAME, "promisc", "on", "up")
+    until(lambda: netdev()["operstate"] == "UP", 120)
     before = netdev()
     try:
         node.ok("ADD", pod)
