@@ -161,6 +161,8 @@ def take(p: Moved, pod: Pod, ifname: str, host_fd: int) -> None:
                 for altname in link.altnames:
                     pod.rtnl.remove_altname(link.index, altname)
                 free = f"vf{link.index}{os.getpid() % 10_000}"[:15]
+                # Before Linux 6.2 an interface that is up keeps its name.
+                pod.rtnl.set_link(link.index, mask=IFF_UP)
                 pod.rtnl.set_link(link.index, attr(IFLA_IFNAME, text(free)))
                 _send_home(p, pod, link, host_fd)
 
