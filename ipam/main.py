@@ -24,7 +24,7 @@ from cni.protocol.errors import (
 )
 from cni.protocol.result import Address, Ip, Result
 from cni.protocol.spec import Config, Key, Reply, Request
-from ipam import leases
+from ipam import kernel, leases
 from ipam.pool import Pool
 from ipam.stores import Book, Choose, Owner, Sandbox, Store, Terms, directory, open_store
 
@@ -138,8 +138,8 @@ def status(_request: Request, conf: Config, log: list[str]) -> None:
     if _says_nothing(conf):
         return
     pool = _pool(conf, {})
-    store = _store(conf, log)
-    network = _shared(conf, pool)
+    kernel.refuse_without_ipv6(pool)
+    store, network = _store(conf, log), _shared(conf, pool)
 
     def rehearse() -> None:
         store.rehearse(network.choice(_rehearsal) if network else _rehearsal(pool))

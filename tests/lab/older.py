@@ -6,7 +6,7 @@ netns-fixtures/lab --kernel 5.10 --pfs 1 packaging/venv pytest -p no:cacheprovid
 from typing import Any
 
 import pytest
-from guest.node import PF, Node
+from guest.node import NAME, PF, Node
 from topology import Pod, ip
 
 from cni.kernel import netns, rtnl
@@ -22,9 +22,7 @@ from cni.kernel import netns, rtnl
     ],
 )
 def test_refused(node: Node, pod: Pod, keys: dict[str, Any], code: int, said: str) -> None:
-    with rtnl.open_in() as host:
-        if netns.cookie(host.sock):
-            pytest.skip("this kernel is not so old: netns-fixtures/lab --kernel 5.10 has one")
+    skip_on_a_new_kernel()
     ip("link", "add", "eth9", "type", "dummy")
     try:
         error = node.refused("ADD", pod, node.conf(**keys))
@@ -32,3 +30,17 @@ def test_refused(node: Node, pod: Pod, keys: dict[str, Any], code: int, said: st
         ip("link", "delete", "eth9")
     assert (error["code"], said in error["msg"]) == (code, True), error["msg"]
     assert (pod.links(), node.state_files(), node.leases()) == (set(), set(), set())
+
+
+@pytest.mark.parametrize("keys", [{"pf": PF}, {"kind": "host-device", "device": NAME}])
+def test_status(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
+    """The device that the configuration itself names is looked at."""
+    skip_on_a_new_kernel()
+    error = node.refused("STATUS", pod, node.conf(deviceID=..., **keys))
+    assert (error["code"], "use a kernel from 5.14 on" in error["msg"]) == (50, True), error["msg"]
+
+
+def skip_on_a_new_kernel() -> None:
+    with rtnl.open_in() as host:
+        if netns.cookie(host.sock):
+            pytest.skip("this kernel is not so old: netns-fixtures/lab --kernel 5.10 has one")

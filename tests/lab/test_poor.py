@@ -30,6 +30,8 @@ def test_without_ipv6(node: Node, pod: Pod, keys: dict[str, Any]) -> None:
     error = node.refused("ADD", pod, node.conf(**keys))
     assert (error["code"], "boot it without ipv6.disable=1, or remove that range" in error["msg"]) == (7, True), error
     assert node.picture(pod) == before
+    said = node.refused("STATUS", pod, node.conf(**keys))
+    assert (said["code"], "this kernel has no IPv6" in said["msg"]) == (50, True), said
     conf = node.conf(**keys, ipam={"type": "hpn-ipam", "subnet": "10.56.0.0/24"}, policyRouting=True)
     node.ok("STATUS", pod, conf)
     result = node.ok("ADD", pod, conf)

@@ -129,7 +129,9 @@ def status(conf: "NetConf", host: Rtnl) -> None:
     if wanted.rdma.mode != "off":
         rdma.is_exclusive(wanted.rdma)
     if not wanted.deviceID:
-        function, _ = choose.find(wanted, conf.where, host)
+        function, link = choose.find(wanted, conf.where, host)
+        if link and function.address:
+            device.refuse_unnamed(link, function.address)
         rdma.of_function(wanted.rdma, function)
 
 

@@ -151,7 +151,10 @@ def status(conf: "NetConf", host: Rtnl) -> None:
     if wanted.rdma.mode != "off":
         rdma.is_exclusive(wanted.rdma)
     if wanted.pf:
-        rdma.of_function(wanted.rdma, choose.find(wanted, conf.where, host))
+        function = choose.find(wanted, conf.where, host)
+        for name in function.netdevs[:1]:
+            device.refuse_unnamed(device.here(host, name, function.address), function.address)
+        rdma.of_function(wanted.rdma, function)
 
 
 def describe(plan: Json, interfaces: list[Json]) -> tuple[str, Json]:
