@@ -1,9 +1,11 @@
 """BPF programs, loaded and attached as a pod may do it, and what the kernel says is attached (man 2 bpf)."""
 
 import ctypes
+import errno
 import os
 import struct
 
+import pytest
 from topology import ip
 
 from cni.kernel import netns, rtnl
@@ -36,6 +38,8 @@ def load(kind: int, answer: int) -> int:
 def attach(path: str, index: int, way: str) -> int:
     """A program that lets all pass, on the link in that namespace.  Returns the descriptor of what holds it there, or
     of a program that stays whoever has it open."""
+    if way.startswith("tcx") and not has_tcx():
+        pytest.skip("this kernel has no tcx, which is there from Linux 6.6 on")
     with netns.hold_open(path) as fd:
         return netns.run_in(fd, lambda: _attach(fd, index, way))
 
@@ -57,10 +61,22 @@ def _attach(fd: int, index: int, way: str) -> int:
     return program
 
 
+def has_tcx() -> bool:
+    """Whether the kernel knows such attachments (Linux 6.6)."""
+    try:
+        _query(1, TCX_INGRESS)
+    except OSError as e:
+        if e.errno != errno.EINVAL:
+            raise
+        return False
+    return True
+
+
 def attached(name: str) -> list[str]:
     """The programs of a link of ours, in words."""
     (link,) = ip("-d", "link", "show", "dev", name)
-    tcx = [struct.unpack_from("=I", _query(link["ifindex"], where), 24)[0] for where in (TCX_INGRESS, TCX_EGRESS)]
+    ways = (TCX_INGRESS, TCX_EGRESS) if has_tcx() else ()
+    tcx = [struct.unpack_from("=I", _query(link["ifindex"], where), 24)[0] for where in ways]
     return [*(["xdp"] if "xdp" in link else []), *(f"tcx {count}" for count in tcx if count)]
 
 
