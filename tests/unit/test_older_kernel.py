@@ -2,10 +2,12 @@
 
 import os
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cni.kernel.links import Link
+from cni.kinds import sriov
 from cni.kinds.device import refuse_unnamed
 from cni.kinds.host_device import choose
 from cni.protocol.errors import LinkUnavailable
@@ -31,3 +33,16 @@ def test_hardware_is_not_taken_for_software(monkeypatch: pytest.MonkeyPatch) -> 
     choose._refuse_unmovable(link, ADDRESS)
     with pytest.raises(LinkUnavailable, match="'rail0v0' is made of software"):
         choose._refuse_unmovable(link, "")
+
+
+def test_status_beside_an_add_that_takes_the_vf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A free VF whose netdev has left the host meanwhile says nothing of the kernel."""
+    function = SimpleNamespace(netdevs=["rail0v0"], address=ADDRESS)
+    monkeypatch.setattr(sriov.choose, "find", lambda *_: function)
+    conf: Any = SimpleNamespace(attach=SimpleNamespace(rdma=SimpleNamespace(mode="off"), pf="rail0"), where=None)
+    there = Link(5, "rail0v0", 0, "02:00:00:00:00:01", 1500)
+    gone: Any = SimpleNamespace(link=lambda _: None)
+    old: Any = SimpleNamespace(link=lambda _: there)
+    sriov.status(conf, gone)
+    with pytest.raises(LinkUnavailable, match=r"use a kernel from 5\.14 on"):
+        sriov.status(conf, old)

@@ -152,8 +152,9 @@ def status(conf: "NetConf", host: Rtnl) -> None:
         rdma.is_exclusive(wanted.rdma)
     if wanted.pf:
         function = choose.find(wanted, conf.where, host)
-        for name in function.netdevs[:1]:
-            device.refuse_unnamed(device.here(host, name, function.address), function.address)
+        # An ADD may take it just now, and then another is free.
+        if function.netdevs and (link := host.link(function.netdevs[0])):
+            device.refuse_unnamed(link, function.address)
         rdma.of_function(wanted.rdma, function)
 
 
