@@ -13,5 +13,5 @@ def refuse_without_ipv6(pool: Pool) -> None:
     if of_ipv6 := [s.key for s in pool.sets if s.ranges[0].subnet.version == 6]:
         raise NotAvailable(
             f"{', '.join(of_ipv6)}: this kernel has no IPv6 (/proc/sys/net/ipv6 is not there); boot it without "
-            "ipv6.disable=1, or remove that range"
+            "ipv6.disable=1, or remove that range from ipam"
         )

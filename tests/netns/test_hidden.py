@@ -35,7 +35,7 @@ ANSWERS = {
     "processes alone": ((105, 50, 5), "something hides it"),
     "/proc/sys read-only": ((105, 50, 0), "/proc/sys is mounted read-only"),
     "no /sys": ((0, 0, 0), ""),
-    "no IPv6": ((7, 50, 0), "boot it without ipv6.disable=1, or remove that range"),
+    "no IPv6": ((7, 50, 0), "boot it without ipv6.disable=1, or remove that range from ipam"),
 }
 
 
