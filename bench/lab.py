@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
 
 from fabric import namespace, run
-from guest import run_in_guest
+from in_guest import run_in_guest
 from sides import Side
 
 from bench import PREFIX, Bench, agent, netlink_requests, table, write

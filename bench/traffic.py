@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "netns-fixtures"))
 
 import chart
 from fabric import Node, end_by_unwinding, entered, namespace, netns_path, node, run
-from guest import run_in_guest
+from in_guest import run_in_guest
 from sides import Side
 
 from bench import ROOT, write
@@ -279,7 +279,7 @@ def main() -> None:
     tools = [re.search(r"[0-9][0-9.]+", run(tool, "--version"))[0] for tool in ("sockperf", "iperf3")]
     cpus = f"{os.cpu_count()} CPUs on each, {run(str(binary), 'version').strip()}"
     lines = [f"sockperf {tools[0]}, iperf3 {tools[1]}; {cpus}; rounds: {chosen.rounds}."]
-    lines += [f"This machine's load average before: {load:.1f}.{BUSY if load > 1 else ''}", ""]
+    lines += [f"This machine's load average before: {load:.1f}.{BUSY if load > 0.5 else ''}", ""]
     for place, of in measured.items():
         lines += [f"### TCP, {place}", "", *table(of), ""]
     print("\n".join(lines))
