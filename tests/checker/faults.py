@@ -13,7 +13,9 @@ from checker.proxy import SILENCE
 from checker.servers import Servers
 
 SPEED = float(os.environ.get("HPN_CHECKER_SPEED", "1200"))
-GRACE = 3600 / SPEED  # seconds that a dead node is waited for, as the machine's clock has them
+# Seconds for which a node is waited for, as the checker's clock has them.
+HOUR = 3600
+GRACE = HOUR / SPEED  # seconds that a dead node is waited for, as the machine's clock has them
 # By so many seconds the store's clock may jump at any time.
 SMALL = 120
 # What of the proxy's faults costs no time.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from checker.clock import Clock
-from checker.faults import SMALL, Faults
+from checker.faults import HOUR, SMALL, Faults
 from checker.history import History, lost_blocks, name_in
 from checker.processes import Worker
 from checker.servers import Servers
@@ -32,9 +32,8 @@ SIZE = 4
 # asks about eight nodes at random, so of many nodes it takes as many as that to find a dead one.
 PASSES = 8
 PODS = 12
-# Seconds for which a node is waited for.  One whose object is made anew is sure to look at its blocks before that is
-# over: others take it for dead until it has, and a node that does not get to look for an hour is promised nothing.
-HOUR = 3600
+# A node whose object is made anew is sure to look at its blocks so soon: others take it for dead until it has, and a
+# node that does not get to look for an hour is promised nothing.
 SOON = HOUR - 2 * SMALL - 60
 # A StatefulSet's pods: each may be on any node, and on two.
 NAMES = [f"web-{n}" for n in range(5)]
@@ -263,8 +262,9 @@ class World:
             self.servers.dead(node)
 
     def _wait_no_more(self, node: str) -> None:
-        """The clock may go on without it."""
+        """It has looked, or is dead: the clock may go on without it."""
         self.awaited.pop(node, None)
+        self.asleep.pop(node, None)
         self.clock.until = min(self.awaited.values(), default=math.inf)
 
     def _wait_for_all(self) -> None:
