@@ -12,6 +12,8 @@ import pytest
 
 from cni.state import node
 
+NOTES = "/run/hpn/elsewhere"
+
 
 def require(tier: str, missing: str) -> None:
     """Skip the test because something is missing; fail it where HPN_REQUIRE names the tier, as in CI."""
@@ -63,21 +65,32 @@ def _more(before: dict[str, set[str]], folder: str) -> dict[str, set[str]]:
 
 def _belongings(folder: str) -> dict[str, set[str]]:
     # Another run of tests on this machine has another number in its names, and another folder.
-    namespaces = Path("/run/netns")
+    pid = os.getpid()
     return {
         "file descriptors": {f"{fd} -> {target}" for fd, target in _descriptors()},
         "threads": set(os.listdir("/proc/self/task")),
-        "children": set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
-        "namespaces": {p.name for p in namespaces.glob(f"hpn-test-{os.getpid()}*")},
-        "notes": {at for at in map(os.path.realpath, Path("/run/hpn/elsewhere").glob("*")) if at.startswith(folder)},
+        "children": set(Path(f"/proc/self/task/{pid}/children").read_text().split()),
+        "namespaces": {name for name in _names("/run/netns") if name.startswith(f"hpn-test-{pid}")},
+        "notes": {at for at in map(_target, _names(NOTES)) if at.startswith(folder)},
     }
 
 
+def _names(directory: str) -> list[str]:
+    return os.listdir(directory) if os.path.exists(directory) else []
+
+
+def _target(note: str) -> str:
+    try:
+        return os.path.realpath(f"{NOTES}/{note}")
+    except FileNotFoundError:  # another run's, that went meanwhile
+        return ""
+
+
 def _descriptors() -> Iterator[tuple[str, str]]:
-    for fd in Path("/proc/self/fd").iterdir():
+    for fd in os.listdir("/proc/self/fd"):
         try:
-            target = str(fd.readlink())
+            target = os.readlink(f"/proc/self/fd/{fd}")
         except FileNotFoundError:  # the descriptor that listed this directory
             continue
         if not target.startswith(("/dev/pts", "pipe:")):  # pytest's own capturing
-            yield fd.name, target
+            yield fd, target
