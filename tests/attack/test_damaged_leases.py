@@ -32,6 +32,8 @@ FILES = ("leases", "index", "ranges", "lock", "quarantine")
 NO_FILES = ("directory", "fifo", "link", "device", "socket", "gone")
 
 Holders = dict[str, set[str]]
+# A file with holes: its size, and where it is none what is there.
+Sparse = tuple[int, list[tuple[int, bytes]]]
 
 
 @contextmanager
@@ -57,7 +59,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.net = Net(folder, IPAM)
         self.alive: Holders = {}
-        self.moments = list[tuple[dict[str, tuple[bytes, os.stat_result]], Holders]]()
+        self.moments = list[tuple[dict[str, tuple[bytes | Sparse, os.stat_result]], Holders]]()
         for n in range(12):
             self.alive[f"c{n}"] = set(self.net.add(f"c{n}", args=LONG if n % 5 == 4 else ""))
             if n % 3 == 2:
@@ -66,9 +68,9 @@ class Store:
                 del self.alive[gone]
             self.moments.append(({f: self._read(f) for f in FILES[:4]}, dict(self.alive)))
 
-    def _read(self, name: str) -> tuple[bytes, os.stat_result]:
+    def _read(self, name: str) -> tuple[bytes | Sparse, os.stat_result]:
         path = self.net.dir / name
-        return path.read_bytes()[: 1 << 16] if name != "index" else _packed(path), path.stat()
+        return path.read_bytes()[: 1 << 16] if name != "index" else _sparse(path), path.stat()
 
     def restored(self) -> None:
         """All as it was at the last moment; in place, so that the files are the same ones."""
@@ -87,34 +89,25 @@ class Store:
             self.net.reply("STATUS")  # its index is rebuilt
             self.moments[-1] = ({f: self._read(f) for f in FILES[:4]}, alive)
 
-    def put(self, name: str, content: bytes, was: os.stat_result | None) -> None:
+    def put(self, name: str, content: bytes | Sparse, was: os.stat_result | None) -> None:
+        size, parts = content if isinstance(content, tuple) else (len(content), [(0, content)])
         path = self.net.dir / name
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.ftruncate(fd, 0)
-            if name == "index":
-                _unpack(fd, content)
-            else:
-                os.pwrite(fd, content, 0)
+            os.ftruncate(fd, size)
+            for at, data in parts:
+                os.pwrite(fd, data, at)
         finally:
             os.close(fd)
         if was:
             os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
 
 
-def _packed(path: Path) -> bytes:
-    """A file with holes as the places and contents of what is none."""
+def _sparse(path: Path) -> Sparse:
     with open(path, "rb") as file:
         fd = file.fileno()
-        parts = [(start, os.pread(fd, end - start, start).hex()) for start, end in _written(fd)]
-        return json.dumps([os.fstat(fd).st_size, parts]).encode()
-
-
-def _unpack(fd: int, content: bytes) -> None:
-    size, parts = json.loads(content)
-    os.ftruncate(fd, size)
-    for at, data in parts:
-        os.pwrite(fd, bytes.fromhex(data), at)
+        return os.fstat(fd).st_size, [(start, os.pread(fd, end - start, start)) for start, end in _written(fd)]
 
 
 def _used(fd: int, chance: random.Random) -> int:
