@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -158,10 +159,10 @@ class Net:
 
     def agrees(self) -> bool:
         """Whether the index is believed, and says what the lines say, and every other line is free, once."""
-        lines = self.lines()
+        lines, parsed = self.lines(), cache(from_line)  # there may be a million, most of them blank
         with Table(self.dir, []) as table:
             index = table.index
-            bodies = {i: body for i, line in enumerate(lines) if i and (body := from_line(line))}
+            bodies = {i: body for i, line in enumerate(lines) if i and (body := parsed(line))}
             heads = {line: outline(table.read(line).body) for line, body in bodies.items() if "of" not in body}
             expected = {(*address, line) for line, (_, addresses) in heads.items() for address in addresses}
             free = index.free_lines()
