@@ -1,9 +1,7 @@
 """The API server as a store of blocks: manifests applied, and who asks it."""
 
-import ctypes
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,18 +18,6 @@ MANIFESTS = ROOT / "packaging" / "kubernetes" / "cluster"
 ADMIN, NODE1, NODE2 = "token-admin", "token-system:node:node1", "token-system:node:node2"
 # Opens the store as whoever has the token.
 Opener = Callable[[str], Kubernetes]
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-@contextmanager
-def inside(pid: int) -> Iterator[None]:
-    """This thread's new sockets are in that process's network namespace."""
-    with open("/proc/thread-self/ns/net") as own, open(f"/proc/{pid}/ns/net") as there:
-        assert _libc.setns(there.fileno(), 0) == 0
-        try:
-            yield
-        finally:
-            assert _libc.setns(own.fileno(), 0) == 0
 
 
 def apply(cluster: Cluster) -> None:

@@ -13,9 +13,9 @@ from conftest import require
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 
 import api_server
-from api_server import ADMIN, NODE1, NODE2, Opener, inside, write_kubeconfig
+from api_server import ADMIN, NODE1, NODE2, Opener, write_kubeconfig
 from cluster import two_nodes
-from cluster.space import Failed, until
+from cluster.space import Failed, inside, until
 from cluster.two_nodes import Cluster
 from documents_contract import block, create
 

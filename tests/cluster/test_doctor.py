@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from api_server import ADMIN, inside, write_kubeconfig
+from api_server import ADMIN, write_kubeconfig
+from cluster.space import inside
 from cluster.two_nodes import Cluster
 
 from ctl.doctor import definitions

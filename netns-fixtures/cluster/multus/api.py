@@ -25,7 +25,7 @@ class NotFound(ApiFailed):
 
 
 class Server:
-    """One connection, made at the first request and kept."""
+    """One connection, made at the first request and kept until ``close``."""
 
     def __init__(self, kubeconfig: Path) -> None:
         """By a kubeconfig, which must be JSON.  Paths in it are absolute."""
@@ -49,6 +49,10 @@ class Server:
     def patch(self, path: str, change: Json) -> Json:
         """Merge a change into an object, which must have the ``metadata.uid`` of the change.  Raises as get."""
         return self._ask("PATCH", path, json.dumps(change))
+
+    def close(self) -> None:
+        """Let the connection go.  The next request makes another."""
+        self._connection.close()
 
     def _ask(self, method: str, path: str, body: str | None) -> Json:
         headers = self._headers | ({"Content-Type": "application/merge-patch+json"} if body else {})
