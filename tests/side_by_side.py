@@ -182,7 +182,9 @@ def summary(suites: ET.Element) -> str:
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGINT too: what a shell starts in the background ignores it, and so would all that we start.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-j", dest="jobs", type=int, default=_JOBS, help=f"how many at once: {_JOBS}")
     parser.add_argument("--junitxml", type=Path, metavar="FILE", help="one JUnit report of all of them")

@@ -2,8 +2,11 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 from xml.etree import ElementTree as ET
@@ -53,7 +56,20 @@ def tree(tmp_path: Path) -> Path:
 def started(tree: Path, *words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "tests/side_by_side.py", *words]
     quickly = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    return subprocess.Popen(command, cwd=tree, env=quickly, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with ignored(signal.SIGINT):
+        return subprocess.Popen(
+            command, cwd=tree, env=quickly, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+
+@contextmanager
+def ignored(number: signal.Signals) -> Iterator[None]:
+    """As a shell starts what is to run in the background: it inherits that, and so does all that it starts."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def test_what_fails_anywhere_is_said_at_the_end(tree: Path) -> None:
