@@ -31,11 +31,16 @@ NEEDS := go tls qemu guest module disk verbs mpi systemd traffic cluster seccomp
 
 # With PYTEST_ARGS one pytest process is told those; JUNIT names a file for the report.
 test: binary ## every test, lint included; as root, or the tiers that need it are skipped (CI=true: fail)
+ifneq ($(FOREIGN),)
+	@peers=$$(HPN_ARCH=$(FOREIGN) netns-fixtures/peers) && HPN_BINARY=$(CURDIR)/$(BINARY) HPN_PEERS=$$peers \
+	netns-fixtures/arm64 $(BINARY) python3 -m pytest -p no:cacheprovider $(or $(PYTEST_ARGS),tests/unit tests/netns tests/system)
+else
 	@netns-fixtures/setup net
 	@$(if $(PYTEST_ARGS),:,[ "$$(id -u)" != 0 ] || for need in $(NEEDS); do netns-fixtures/setup $$need || true; done)
 	@peers=$$(netns-fixtures/peers) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv \
 	$(if $(PYTEST_ARGS),pytest,python tests/side_by_side.py $(if $(JOBS),-j $(JOBS))) $(if $(JUNIT),--junitxml=$(JUNIT)) $(PYTEST_ARGS)
+endif
 
 plain: ## as root: build without what makes a start fast (docs/packaging.md), and run a part of the system tier with that
 	@$(MAKE) --no-print-directory binary PLAIN=1
@@ -62,7 +67,7 @@ lint: ## ruff, mypy, and shellcheck where it is installed
 	packaging/venv ruff check .
 	packaging/venv ruff format --check .
 	packaging/venv mypy
-	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv packaging/foreign $(addprefix packaging/deb/,preinst postinst prerm postrm) $(addprefix netns-fixtures/,setup suite golang peers prometheus kernel lab arm64 bare cluster/build workloads/in_pod) netns-fixtures/guest/*
+	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv packaging/foreign packaging/wheels $(addprefix packaging/deb/,preinst postinst prerm postrm) $(addprefix netns-fixtures/,setup suite golang peers prometheus kernel lab arm64 arm64-kernel arm64-debian bare cluster/build workloads/in_pod) netns-fixtures/guest/*
 
 docs: ## make the tables of keys in docs/ anew, from the models, and a picture
 	packaging/venv python -m docs.keys
