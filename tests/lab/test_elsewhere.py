@@ -1,7 +1,6 @@
 """A VF, or its PF, that is in another namespace when we need it, and comes back late, or not by itself."""
 
 import os
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -110,7 +109,6 @@ def test_the_pf_is_elsewhere_and_has_nothing_of_ours(
 def test_a_pod_that_hides_its_vf(node: Node, make_pod: Callable[[], Pod]) -> None:
     """Netdev and RDMA device are in a namespace of the pod's own, and a link was made over it: they come home, and it
     goes."""
-    subprocess.run(["modprobe", "tun"], check=True)
     before = picture()
     for over in ("pod", "child"):
         pod, child = make_pod(), make_pod()

@@ -74,7 +74,6 @@ def test_another_attachment_has_it(node: Node, make_pod: Callable[[], Pod], sf: 
 
 def test_hidden_by_the_pod(node: Node, make_pod: Callable[[], Pod], sf: dict[str, Any]) -> None:
     """In a namespace of its own, under another name, and with another MAC."""
-    subprocess.run(["modprobe", "tun"], check=True)
     pod, inner = make_pod(), make_pod()
     node.ok("ADD", pod, conf(node))
     pod.ip("link", "set", "hpn0", "down")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -74,7 +73,6 @@ def test_the_pod_renamed_it(node: Node, pod: Pod) -> None:
 @pytest.mark.parametrize("dies", [False, True])
 def test_the_pod_hides_it(node: Node, make_pod: Callable[[], Pod], dies: bool) -> None:
     """In a namespace of its own."""
-    subprocess.run(["modprobe", "tun"], check=True)
     pod, nested = make_pod(), make_pod()
     conf = ipoib(node)
     node.ok("ADD", pod, conf)
