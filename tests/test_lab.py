@@ -16,11 +16,14 @@ from conftest import require
 ROOT = Path(__file__).parents[1]
 LAB = ROOT / "netns-fixtures" / "lab"
 BROKEN, TOO_LONG = 125, 124
+TCX = "tests/lab/test_devices.py::test_bpf_programs_stay_behind[rail0v0-tcx by link]"  # since Linux 6.6
 # What runs in which boot: netns-fixtures/lab's options, and the tests.
 BOOTS = {
+    # On the oldest kernel that Debian keeps, Debian 12's.  What that lacks is tested on the newer one, below.
     "VFs": (
-        (),
+        ("--kernel", "6.1"),
         (
+            f"--deselect={TCX}",
             "tests/lab/test_guest.py",
             "tests/lab/test_sriov.py",
             "tests/lab/test_devices.py",
@@ -43,6 +46,7 @@ BOOTS = {
             "tests/lab/test_kinds.py",
             "tests/lab/test_steering.py",
             "tests/lab/test_devices_shown.py",
+            TCX,
             "tests/netns/test_ipvlan.py",
             "tests/netns/test_kinds.py",
             "tests/netns/test_pages.py::test_transcript[reference.md#ipvlan]",
@@ -102,7 +106,7 @@ BOOTS = {
 def outside() -> None:
     if "HPN_LAB" in os.environ:
         pytest.skip("is what boots the guest that this is")
-    for kernel in ("bookworm", "trixie"):
+    for kernel in ("6.1", "bookworm", "trixie"):
         ready = subprocess.run([LAB, "--kernel", kernel, "--prepare"], capture_output=True, text=True, check=False)
         if ready.returncode:
             require("lab", ready.stderr.strip())
