@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from guest.gid_tables import PATIENT, gid, table
 from guest.node import PF, Node, macvlan, pci
+from node_process import PROGRAM
 from topology import Pod
 
 ROOT = Path(__file__).parents[2]
@@ -63,8 +63,8 @@ def test_device_information_of_an_add_that_failed(node: Node, pod: Pod, node_fil
 def test_inspect(node: Node, pod: Pod) -> None:
     """The record's GIDs are where the pod's table has them."""
     node.ok("ADD", pod, node.conf(rdma=PATIENT | {"name": "mlx5_0"}))
-    command = [sys.executable, "-m", "ctl", "inspect", "--json", "--state-dir", str(node.state)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    command = [*PROGRAM, "inspect", "--state-dir", str(node.state)]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, cwd=ROOT)
     (found,) = json.loads(done.stdout)["attachments"]
     assert [found[k] for k in ("device", "pf", "pfName", "vf", "alive")] == [node.device, pci(PF), PF, 0, True]
     assert set(found["addresses"]) == pod.addresses()
@@ -72,5 +72,5 @@ def test_inspect(node: Node, pod: Pod) -> None:
     assert {g["address"] for g in found["rdma"]["gids"]} == {a.partition("/")[0] for a in pod.addresses()}
     for g in found["rdma"]["gids"]:
         assert there[g["index"]] == (gid(g["address"]), g["type"], "hpn0")
-    print(subprocess.run([*command[:4], *command[5:]], capture_output=True, text=True, check=True, cwd=ROOT).stdout)
+    print(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
     node.ok("DEL", pod)

@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from guest.machine import hardware
 from guest.node import NAME, PF, RDMA, Node, pci
+from node_process import PROGRAM
 from unit.node_files import HCA, VHCA
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def check(node: Node, file: Any) -> dict[str, Any]:
     path = node.tmp_path / "config.json"
     path.write_text(json.dumps(file))
-    command = [sys.executable, "-m", "ctl", "node", "--check", path, "--json"]
+    command = [*PROGRAM, "node", "--check", path, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     document: dict[str, Any] = json.loads(done.stdout)
     return document

@@ -1,7 +1,6 @@
 """A machine that lacks something: IPv6, the time of day, or /sys where the plugin runs."""
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from guest.node import PF, Node, macvlan
 from netns.test_hidden import call
+from node_process import PROGRAM
 from topology import Pod
 
 ONE = {"type": "hpn-ipam", "subnet": "10.56.0.0/24", "rangeStart": "10.56.0.2", "rangeEnd": "10.56.0.2"}
@@ -45,7 +45,7 @@ def test_a_clock_that_begins_in_1970(node: Node, make_pod: Callable[[], Pod]) ->
     """An address is never given twice, however the clock is set, and is kept back for no 50 years."""
     one, two, three = (make_pod() for _ in range(3))
     conf = macvlan(node, ipam=ONE | {"releaseCooldown": 3600})
-    said = subprocess.run([sys.executable, "-m", "ctl", "doctor"], capture_output=True, text=True, check=False).stdout
+    said = subprocess.run([*PROGRAM, "doctor"], capture_output=True, text=True, check=False).stdout
     assert "clock-wrong" in said
     try:
         node.ok("ADD", one, conf)

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from guest.machine import Guest, bring_up, hardware, insert, rdma, set_mode, unp
 from guest.node import PF, Node, pci
 from guest.qmp import Monitor
 from kubelet import Kubelet
-from node_process import ROOT, NodeProcess
+from node_process import PROGRAM, ROOT, NodeProcess
 from topology import Pod, ip, until
 
 RAIL0 = "example.com/rail0"
@@ -85,7 +84,7 @@ def mtus(address: str) -> set[int]:
 
 
 def dry_run(process: NodeProcess) -> tuple[list[str], int]:
-    words = [sys.executable, "-m", "ctl", "node", "--dry-run", "--config", f"{process.file}"]
+    words = [*PROGRAM, "node", "--dry-run", "--config", f"{process.file}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.stdout.splitlines(), done.returncode

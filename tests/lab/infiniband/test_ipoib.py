@@ -3,7 +3,6 @@
 import itertools
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from guest.hca import NAME, PF, Node, ipoib
 from guest.machine import rdma
 from guest.node import pci
+from node_process import PROGRAM
 from shipped import CONF, requests
 from topology import Pod, ip, until
 
@@ -121,7 +121,7 @@ def test_a_master_with_a_larger_mtu(node: Node, pod: Pod) -> None:
 def test_inspect(node: Node, pod: Pod) -> None:
     conf = ipoib(node, pkey="0x8002")
     node.ok("ADD", pod, conf)
-    command = [sys.executable, "-m", "ctl", "inspect", "--state-dir", str(node.state)]
+    command = [*PROGRAM, "inspect", "--state-dir", str(node.state)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert "over ib0, pkey 0x8002" in shown
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, cwd=ROOT)

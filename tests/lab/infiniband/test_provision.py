@@ -3,7 +3,6 @@
 import hashlib
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +12,7 @@ from guest import hca
 from guest.hca import GUID, PF, VFS
 from guest.machine import Guest
 from guest.node import pci
-from node_process import ROOT, NodeProcess
+from node_process import PROGRAM, ROOT, NodeProcess
 from topology import ip, until
 
 
@@ -71,7 +70,7 @@ def rdma_devices() -> set[tuple[int, str]]:
 
 def test_trust_of_infiniband(process: NodeProcess) -> None:
     process.write([{"name": "example.com/ib", "kind": "vf"}], pfs=[{"selectors": {"ifNames": [PF]}, "trust": True}])
-    words = [sys.executable, "-m", "ctl", "node", "--dry-run", "--config", f"{process.file}"]
+    words = [*PROGRAM, "node", "--dry-run", "--config", f"{process.file}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, "is InfiniBand, whose VFs have no MAC to be trusted with" in done.stdout) == (3, True)
     until(lambda: told() == [(hca.NONE, hca.NONE)] * VFS)

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import pytest
 from guest.machine import verbs
 from guest.node import Node
 from lab.shared.test_rxe import RXE, device
+from node_process import PROGRAM
 from topology import Pod
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +25,7 @@ WRITES, SIZE = 100, 65536
 @contextmanager
 def watching(*words: str) -> Iterator[Callable[[], list[dict[str, Any]]]]:
     """hpn top while the body runs; the function ends it and says what it has shown."""
-    command = ["env", "--default-signal=INT", sys.executable, "-m", "ctl", "top", "--json", "--interval", "0.5", *words]
+    command = ["env", "--default-signal=INT", *PROGRAM, "top", "--json", "--interval", "0.5", *words]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ) as one:
         assert one.stdout
         steps = [json.loads(one.stdout.readline())]
