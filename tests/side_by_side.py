@@ -4,20 +4,25 @@
 
 A test that boots a guest makes nothing on this machine that another test could see.  So each of these tests is a
 process of its own, and may go beside any other.  So are the cluster's together: they share one cluster, which is in
-namespaces of its own.  All other tests are one process: the system tier looks at the whole machine, and must not see
-what other tiers make there.
+namespaces of its own.  All others are one process, but for the system tier, which comes behind them: it looks at the
+whole machine, and must not see what other tiers make there.
 
 What the cluster runs is built meanwhile, the first time for minutes, and its tests come last.  So is Prometheus, which
 the system tier asks for.
 
-That one process is shown line by line as it goes.  A test with a guest has one line, and its whole report if it failed.
-The last lines name all tests that failed.  An interrupt ends all processes, and each takes down what it made.
+The folders of that one process are in memory, as state on a node is: most of its tests wait for the disk otherwise.
+Afterwards they are gone; where a run failed, they are on the disk, under the same names.  Those of the system tier are
+on the disk, for there are commands in it that may have little memory.
+
+These two processes are shown line by line as they go.  A test with a guest has one line, and its whole report if it
+failed.  The last lines name all tests that failed.  An interrupt ends all processes, and each takes down what it made.
 """
 
 import argparse
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,7 +39,7 @@ from xml.etree import ElementTree as ET
 ROOT = Path(__file__).parents[1]
 # The files whose tests boot guests, and make nothing else.
 BOOTING = ("tests/test_lab.py", "tests/test_power_cut.py")
-CLUSTER = "tests/cluster"
+CLUSTER, SYSTEM = "tests/cluster", "tests/system"
 BUILDS = (ROOT / "netns-fixtures/prometheus", ROOT / "netns-fixtures/cluster/build")
 # Without a cache, which one run makes in the checkout while a test of another looks at what came there.
 PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
@@ -51,6 +56,7 @@ class Run:
     words: tuple[str, ...]
     report: Path
     shown_at_once: bool = False
+    environ: tuple[tuple[str, str], ...] = ()
 
 
 class Runs:
@@ -60,6 +66,10 @@ class Runs:
         self._running = set["subprocess.Popen[str]"]()
         self._terminal = Lock()
         self._ended = False
+
+    def bad(self, group: tuple[Run, ...]) -> list[Run]:
+        """Run one after the other; those that failed."""
+        return [run for run in group if self.complete(run)]
 
     def complete(self, run: Run) -> int:
         """Run it to its end, and show its output; its exit status."""
@@ -71,7 +81,7 @@ class Runs:
             # In a session of its own: so an interrupt reaches it once, from us, and whatever it has started too.
             process = subprocess.Popen(
                 words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                errors="replace", start_new_session=True,
+                errors="replace", start_new_session=True, env={**os.environ, **dict(run.environ)},
             )  # fmt: skip
             self._running.add(process)
         assert process.stdout
@@ -107,18 +117,24 @@ class Runs:
                     process.wait(patience)
 
 
-def runs(reports: Path) -> Iterator[Run]:
-    """The one of all others first, for it takes longest."""
-    others = ("tests", *(f"--ignore={path}" for path in (*BOOTING, CLUSTER)))
-    yield Run("all that boots no guest", others, reports / "0.xml", shown_at_once=True)
+def runs(reports: Path, folders: Path | None) -> Iterator[tuple[Run, ...]]:
+    """Each with those that come behind it.  What boots no guest is first, for it takes longest; but for the system tier
+    its tests' folders are in that one, if there is one."""
+    others = ("tests", *(f"--ignore={path}" for path in (*BOOTING, CLUSTER, SYSTEM)))
+    passing = ("-o", "tmp_path_retention_policy=failed")
+    environ = (("PYTEST_DEBUG_TEMPROOT", str(folders)),) if folders else ()
+    yield (
+        Run("all that boots no guest", (*others, *passing), reports / "0.xml", shown_at_once=True, environ=environ),
+        Run("the system tier", (SYSTEM,), reports / "system.xml", shown_at_once=True),
+    )
     listed = subprocess.run(
         [*PYTEST, "--collect-only", "-q", *BOOTING], cwd=ROOT, capture_output=True, text=True, check=False
     )
     if listed.returncode:
         raise SystemExit(listed.stdout + listed.stderr)
     tests = [line for line in listed.stdout.splitlines() if line.startswith(BOOTING)]
-    yield from (Run(test, (test,), reports / f"{number}.xml") for number, test in enumerate(tests, 1))
-    yield Run("the cluster", (CLUSTER,), reports / "cluster.xml")
+    yield from ((Run(test, (test,), reports / f"{number}.xml"),) for number, test in enumerate(tests, 1))
+    yield (Run("the cluster", (CLUSTER,), reports / "cluster.xml"),)
 
 
 @contextmanager
@@ -135,6 +151,31 @@ def building() -> Iterator[None]:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
+
+
+@contextmanager
+def in_memory(bad: list[Run]) -> Iterator[Path | None]:
+    """A folder in memory, where we may mount one.  It is on the disk afterwards if any run was bad, else nowhere."""
+    around = Path(tempfile.mkdtemp(prefix="side-by-side-"))
+    around.chmod(0o755)  # some tests are of users other than root
+    folder = around / "folders"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "mode=755", "hpn-tests", folder]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        shutil.rmtree(around)
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        if bad:
+            subprocess.run(["cp", "-a", folder, around / "kept"], check=False)
+        subprocess.run(["umount", "--lazy", folder], check=True)
+        if bad:
+            (around / "kept").replace(folder)
+            print(f"what failed left its files in {folder}")
+        else:
+            shutil.rmtree(around)
 
 
 def compile_all() -> None:
@@ -189,23 +230,24 @@ def main() -> int:
     parser.add_argument("-j", dest="jobs", type=int, default=_JOBS, help=f"how many at once: {_JOBS}")
     parser.add_argument("--junitxml", type=Path, metavar="FILE", help="one JUnit report of all of them")
     words = parser.parse_args()
-    under_way, began = Runs(), time.monotonic()
+    under_way, bad, began = Runs(), list[Run](), time.monotonic()
     with (
         building(),
         tempfile.TemporaryDirectory(prefix="side-by-side-") as reports,
+        in_memory(bad) as folders,
         ThreadPoolExecutor(words.jobs) as threads,
     ):
         try:
             compile_all()
-            todo = list(runs(Path(reports)))
-            started = {threads.submit(under_way.complete, run): run for run in todo}
-            bad = [started[done] for done in as_completed(started) if done.result()]
+            todo = list(runs(Path(reports), folders))
+            started = [threads.submit(under_way.bad, group) for group in todo]
+            bad += [run for done in as_completed(started) for run in done.result()]
         except KeyboardInterrupt:
             threads.shutdown(wait=False, cancel_futures=True)
             under_way.end()
             print("interrupted")
             return 130
-        suites = merged(todo)
+        suites = merged([run for group in todo for run in group])
     if words.junitxml:
         ET.ElementTree(suites).write(words.junitxml, encoding="utf-8", xml_declaration=True)
     print(f"\n{summary(suites)} in {time.monotonic() - began:.0f} s")

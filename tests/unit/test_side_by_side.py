@@ -23,7 +23,10 @@ LAB = """
 """
 OTHERS = """
     import pytest
-    def test_passes(): pass
+    import pathlib, time
+    def test_passes():
+        time.sleep(1)
+        pathlib.Path("others").touch()
     def test_skipped(): pytest.skip("for want of it")
 """
 CLUSTER = """
@@ -31,6 +34,13 @@ CLUSTER = """
     def test_is_up(): assert os.path.exists("begun") or os.geteuid()
 """
 FIRST, BUILD = (build.relative_to(side_by_side.ROOT) for build in side_by_side.BUILDS)
+# After the others, and its folders on the disk.
+LAST = """
+    import pathlib
+    def test_is_last(tmp_path):
+        assert pathlib.Path("others").exists()
+        assert "side-by-side" not in str(tmp_path.relative_to(pathlib.Path.cwd()))
+"""
 KILLED = """
     import os
     def test_a_cut(): os.kill(os.getpid(), 9)
@@ -50,12 +60,15 @@ def tree(tmp_path: Path) -> Path:
     for file, text in zip(side_by_side.BOOTING, (LAB, KILLED), strict=True):
         (tmp_path / file).write_text(dedent(text))
     (tmp_path / "tests/test_others.py").write_text(dedent(OTHERS))
+    (tmp_path / side_by_side.SYSTEM).mkdir()
+    (tmp_path / side_by_side.SYSTEM / "test_last.py").write_text(dedent(LAST))
     return tmp_path
 
 
 def started(tree: Path, *words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "tests/side_by_side.py", *words]
-    quickly = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    quickly = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TMPDIR": str(tree)}
+    quickly.pop("PYTEST_DEBUG_TEMPROOT", None)  # that of the run that this is in
     with ignored(signal.SIGINT):
         return subprocess.Popen(
             command, cwd=tree, env=quickly, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -80,7 +93,7 @@ def test_what_fails_anywhere_is_said_at_the_end(tree: Path) -> None:
     assert "booted VFs" not in output, "what passed has nothing to say"
     failed, count, runs = output.splitlines()[-3:]
     assert failed.startswith("FAILED tests/test_lab.py::test_in_the_lab[no namespaces]: AssertionError: of two")
-    assert count.startswith("3 passed, 1 failed, 1 skipped in ")
+    assert count.startswith("4 passed, 1 failed, 1 skipped in ")
     # One that left no report too.
     assert set(runs.removeprefix("failed: ").split("; ")) == {
         *("tests/test_lab.py::test_in_the_lab[no namespaces]", "tests/test_power_cut.py::test_a_cut")
@@ -92,7 +105,31 @@ def test_what_fails_anywhere_is_said_at_the_end(tree: Path) -> None:
         "test_passes",
         "test_skipped",
         "test_is_up",
+        "test_is_last",
     }
+
+
+FOLDERS = """
+    import subprocess
+    def test_passes(tmp_path): (tmp_path / "written").write_text("it passed")
+    def test_fails(tmp_path):
+        with (tmp_path / "written").open("w") as file:
+            subprocess.run(["stat", "-f", "-c", "%T", tmp_path], stdout=file)
+        raise AssertionError(f"in {tmp_path}")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_folders_are_in_memory_and_what_failed_is_kept(tree: Path) -> None:
+    """Under the name that the report has."""
+    (tree / "tests/test_others.py").write_text(dedent(FOLDERS))
+    with started(tree) as run:
+        output, _ = run.communicate()
+    start = "FAILED tests/test_others.py::test_fails: AssertionError: in "
+    (folder,) = (Path(line.removeprefix(start)) for line in output.splitlines() if line.startswith(start))
+    assert (folder / "written").read_text() == "tmpfs\n"
+    assert not [*folder.parent.glob("test_passes*")]
+    assert str(tree) not in Path("/proc/mounts").read_text()
 
 
 def test_a_file_that_cannot_be_read_is_a_failure(tree: Path) -> None:
