@@ -28,6 +28,7 @@ _STOP: Final = (signal.SIGTERM, signal.SIGINT)
 _QUIET: Final = signal.SIGUSR1  # from a worker that has had no request for a while
 _AWAITED: Final = (*_STOP, signal.SIGCHLD, _QUIET)
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+_M_ARENA_MAX: Final = -8  # malloc.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 WhenIdle = Callable[[], None]
@@ -42,6 +43,9 @@ def serve(listener: socket.socket, version: str, answer: Answer, when_idle: When
 
     For a process with one thread that ends after it: the signals stay blocked.
     """
+    # man 3 mallopt.  Each thread would get memory of its own from malloc, and what the busiest moment took would stay.
+    # One thread has the interpreter at a time, so no two want the same memory at once.
+    _libc.mallopt(_M_ARENA_MAX, 1)
     # Blocked and waited for, not handled: so none comes between a fork and the parent's or the child's being ready.
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where our parent ignored it, it would never come

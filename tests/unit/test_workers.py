@@ -80,6 +80,16 @@ def test_one_is_woken(agent: Agent) -> None:
     assert (min(alls) < 100, max(alls) >= 50) == (True, True)
 
 
+def test_threads_share_their_memory(agent: Agent) -> None:
+    """glibc's malloc would set 64 MiB of addresses aside for each thread (arena.c, HEAP_MAX_SIZE)."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(agent.ask, [b"slow"] * 8))
+    for pid in agent.workers():
+        maps = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+        spans = [[int(end, 16) for end in one[0].split("-")] for one in maps if one[1] == "---p" and len(one) == 5]
+        assert [last - first for first, last in spans if last - first > 1 << 25] == []
+
+
 def test_one_that_hangs_delays_nobody(agent: Agent) -> None:
     with agent.connect(b"slow") as slow:
         with stopped(agent.slow()) as pid:
