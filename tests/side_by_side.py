@@ -22,7 +22,6 @@ import argparse
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -56,7 +55,6 @@ class Run:
     words: tuple[str, ...]
     report: Path
     shown_at_once: bool = False
-    environ: tuple[tuple[str, str], ...] = ()
 
 
 class Runs:
@@ -81,7 +79,7 @@ class Runs:
             # In a session of its own: so an interrupt reaches it once, from us, and whatever it has started too.
             process = subprocess.Popen(
                 words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                errors="replace", start_new_session=True, env={**os.environ, **dict(run.environ)},
+                errors="replace", start_new_session=True,
             )  # fmt: skip
             self._running.add(process)
         assert process.stdout
@@ -121,10 +119,9 @@ def runs(reports: Path, folders: Path | None) -> Iterator[tuple[Run, ...]]:
     """Each with those that come behind it.  What boots no guest is first, for it takes longest; but for the system tier
     its tests' folders are in that one, if there is one."""
     others = ("tests", *(f"--ignore={path}" for path in (*BOOTING, CLUSTER, SYSTEM)))
-    passing = ("-o", "tmp_path_retention_policy=failed")
-    environ = (("PYTEST_DEBUG_TEMPROOT", str(folders)),) if folders else ()
+    where = (f"--basetemp={folders}/t", "-o", "tmp_path_retention_policy=failed") if folders else ()
     yield (
-        Run("all that boots no guest", (*others, *passing), reports / "0.xml", shown_at_once=True, environ=environ),
+        Run("all that boots no guest", (*others, *where), reports / "0.xml", shown_at_once=True),
         Run("the system tier", (SYSTEM,), reports / "system.xml", shown_at_once=True),
     )
     listed = subprocess.run(
@@ -155,27 +152,27 @@ def building() -> Iterator[None]:
 
 @contextmanager
 def in_memory(bad: list[Run]) -> Iterator[Path | None]:
-    """A folder in memory, where we may mount one.  It is on the disk afterwards if any run was bad, else nowhere."""
-    around = Path(tempfile.mkdtemp(prefix="side-by-side-"))
-    around.chmod(0o755)  # some tests are of users other than root
-    folder = around / "folders"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "mode=755", "hpn-tests", folder]
+    """A folder in memory, where we may mount one.  It is on the disk afterwards if any run was bad, else nowhere.
+
+    Its name is short: tests make sockets in it, whose paths have 107 bytes at most (man 7 unix).
+    """
+    folder = Path(tempfile.mkdtemp(prefix="t-"))
+    kept = folder.with_suffix(".kept")
+    mount = ["mount", "-t", "tmpfs", "-o", "mode=755", "hpn-tests", folder]  # some tests are of users other than root
     if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        shutil.rmtree(around)
+        folder.rmdir()
         yield None
         return
     try:
         yield folder
     finally:
         if bad:
-            subprocess.run(["cp", "-a", folder, around / "kept"], check=False)
+            subprocess.run(["cp", "-a", folder, kept], check=False)
         subprocess.run(["umount", "--lazy", folder], check=True)
+        folder.rmdir()
         if bad:
-            (around / "kept").replace(folder)
+            kept.rename(folder)
             print(f"what failed left its files in {folder}")
-        else:
-            shutil.rmtree(around)
 
 
 def compile_all() -> None:

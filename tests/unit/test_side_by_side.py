@@ -39,7 +39,7 @@ LAST = """
     import pathlib
     def test_is_last(tmp_path):
         assert pathlib.Path("others").exists()
-        assert "side-by-side" not in str(tmp_path.relative_to(pathlib.Path.cwd()))
+        assert "pytest-of" in str(tmp_path.relative_to(pathlib.Path.cwd()))
 """
 KILLED = """
     import os
@@ -128,6 +128,8 @@ def test_folders_are_in_memory_and_what_failed_is_kept(tree: Path) -> None:
     start = "FAILED tests/test_others.py::test_fails: AssertionError: in "
     (folder,) = (Path(line.removeprefix(start)) for line in output.splitlines() if line.startswith(start))
     assert (folder / "written").read_text() == "tmpfs\n"
+    # Their sockets' paths are not longer than where nothing is mounted.
+    assert len(str(folder.parent.relative_to(tree))) <= len("pytest-of-root/pytest-0")
     assert not [*folder.parent.glob("test_passes*")]
     assert str(tree) not in Path("/proc/mounts").read_text()
 
