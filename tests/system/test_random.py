@@ -102,6 +102,9 @@ class Node:
         answer = self.ask(chance, "ADD", one, wanted)
         if "code" in answer:
             assert answer["code"] in REFUSED, (one, wanted, answer)
+            # What its pod had left of the one before was undone first.
+            if one.changed and not self.record(one).exists():
+                one.became(None)
             return
         assert one.result is None or one.changed, (one, answer)
         one.became(answer)
