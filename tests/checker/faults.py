@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checker.proxy import SILENCE
+from checker.record import Record
 from checker.servers import Servers
 
 SPEED = float(os.environ.get("HPN_CHECKER_SPEED", "1200"))
@@ -34,6 +35,7 @@ class Faults:
     draw: random.Random
     servers: Servers
     proxy: "subprocess.Popen[str]"
+    record: Record
     count: Counter[str] = field(default_factory=Counter)
     # Of each node whose clock is wrong, by how many seconds.
     ahead: dict[str, int] = field(default_factory=dict)
@@ -68,10 +70,14 @@ class Faults:
             self.count["store's clock"] += jump != was
             self._set({**rates, "jump": jump})
         elif what < 0.12:
-            self.count["server killed"] += self.servers.harm(self.draw)
+            if self.servers.harm(self.draw):
+                self.count["server killed"] += 1
+                self.record.note("server killed")
         elif what < 0.14:
             self.count["node's clock"] += 1
-            self.ahead[self.draw.choice(nodes)] = self.draw.choice(WRONG)
+            node, ahead = self.draw.choice(nodes), self.draw.choice(WRONG)
+            self.ahead[node] = ahead
+            self.record.note("node's clock", node=node, ahead=ahead)
 
     def end(self) -> None:
         """All is as it should be from now on."""
@@ -87,6 +93,8 @@ class Faults:
         assert self.proxy.stdin
         assert self.proxy.stdout
         self._rates = rates
+        self.record.jump = rates.get("jump", 0)
+        self.record.note("rates", **rates)
         self.proxy.stdin.write(json.dumps(rates) + "\n")
         self.proxy.stdin.flush()
         self._proxys = json.loads(self.proxy.stdout.readline())

@@ -1,6 +1,6 @@
 """A process between nodes and a store's servers, which loses, delays and refuses as it is told, and sets their clock.
 
-    proxy.py {"servers": [URL...], "clock": path, "seed": 7, "cert": path, "key": path}
+    proxy.py {"servers": [URL...], "clock": path, "record": path, "seed": 7, "cert": path, "key": path}
 
 It prints its own URLs, one for each server.  Each line of its input is an object of rates, as {"lost": 0.1}: of
 RATES, how many of the requests that goes wrong with; and of "jump", seconds that the servers' clock is set forth.  The
@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from checker.clock import Clock
+from checker.record import Record, recording
 
 # Before the server is asked, and after it has done it.
 BUSY, BROKEN, DROPPED = "busy", "broken", "dropped"
@@ -38,10 +39,10 @@ SILENCE = 3.5
 
 
 class Proxy:
-    def __init__(self, clock: Clock, seed: int) -> None:
-        self._clock, self._random = clock, random.Random(seed)
+    def __init__(self, clock: Clock, record: Record, seed: int) -> None:
+        self._clock, self._record, self._random = clock, record, random.Random(seed)
         self.rates: dict[str, float] = {}
-        self.counts = Counter[str]()
+        self.counts, self._asked = Counter[str](), 0
         self._tasks = set[asyncio.Task[None]]()
 
     def begin(self, server: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -57,6 +58,9 @@ class Proxy:
                 if fault in (DENIED, TWICE) and not _compares(request, fault):
                     fault = ""
                 self.counts[fault or "well"] += 1
+                self._asked += 1
+                number = self._asked
+                self._note("asked", number=number, fault=fault, **_in_words(request))
                 if fault == DROPPED:
                     return
                 if fault in (BUSY, BROKEN):
@@ -67,6 +71,7 @@ class Proxy:
                     answer = await _answer(server, request)
                 if fault == TWICE:
                     answer = await _answer(server, request)
+                self._note("answered", number=number, status=answer[0])
                 if fault == SILENT:
                     await asyncio.sleep(SILENCE)
                 if fault in (LOST, SILENT):
@@ -77,6 +82,10 @@ class Proxy:
             pass
         finally:
             writer.close()
+
+    def _note(self, what: str, **about: Any) -> None:
+        self._record.jump = self.rates.get("jump", 0)
+        self._record.note(what, **about)
 
     def _head(self, status: int, body: bytes) -> bytes:
         date = formatdate(self._clock.now() + self.rates.get("jump", 0), usegmt=True)
@@ -92,6 +101,12 @@ async def _request(reader: asyncio.StreamReader) -> bytes:
     length = next((int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
     body = await reader.readexactly(length) if length else b""
     return head[:-2] + b"Connection: close\r\n\r\n" + body
+
+
+def _in_words(request: bytes) -> dict[str, str]:
+    head, _, body = request.partition(b"\r\n\r\n")
+    method, path = head.split(b" ", 2)[:2]
+    return {"request": f"{method.decode()} {path.decode()}", "body": body.decode()}
 
 
 def _compares(request: bytes, fault: str) -> bool:
@@ -145,8 +160,7 @@ class _Read:
         return io.BytesIO(self._raw)
 
 
-async def main(settings: dict[str, Any]) -> None:
-    proxy = Proxy(Clock(settings["clock"]), settings["seed"])
+async def main(settings: dict[str, Any], proxy: Proxy) -> None:
     urls, secured = [], None
     if "cert" in settings:
         secured = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -164,4 +178,7 @@ async def main(settings: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(json.loads(sys.argv[1])))
+    told = json.loads(sys.argv[1])
+    time = Clock(told["clock"])
+    with recording(told["record"], time) as record:
+        asyncio.run(main(told, Proxy(time, record, told["seed"])))

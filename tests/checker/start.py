@@ -11,6 +11,7 @@ from typing import Any
 from checker.clock import going
 from checker.faults import SPEED, Faults
 from checker.processes import LINK, Worker, started
+from checker.record import recording
 from checker.servers import Servers
 from checker.world import World
 
@@ -35,7 +36,8 @@ def world(
         sandbox = stack.enter_context(started(["unshare", "--net", "sh", "-ec", LINK]))
         assert sandbox.stdout
         sandbox.stdout.readline()
-        told = {"servers": servers.urls, "clock": str(file), "seed": seed, **secured}
+        record = folder / "record"
+        told = {"servers": servers.urls, "clock": str(file), "record": str(record), "seed": seed, **secured}
         proxy = stack.enter_context(started([sys.executable, str(HERE / "proxy.py"), json.dumps(told)]))
         assert proxy.stdout
         proxies = json.loads(proxy.stdout.readline())
@@ -47,8 +49,8 @@ def world(
         workers = [Worker(stack.enter_context(started(words)), [name], False) for name in names for _ in range(2)]
         workers.append(Worker(stack.enter_context(started(words)), fakes, True))
         stores = servers.settings(proxies, folder)
-        draw = random.Random(seed)
-        it = World(folder, servers, draw, Faults(draw, servers, proxy), workers, clock, stores)
+        draw, noted = random.Random(seed), stack.enter_context(recording(record, clock))
+        it = World(folder, servers, draw, Faults(draw, servers, proxy, noted), workers, clock, stores)
         for worker in workers:
             assert worker.process.stdout
             worker.process.stdout.readline()  # it has imported all

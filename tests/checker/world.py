@@ -72,6 +72,7 @@ class World:
             (self.folder / node / "hpn.json").write_text(json.dumps({"stores": stores}))
             self.servers.born(node)
             self.pods[node] = {}
+            self.faults.record.note("born", node=node)
         self.dead -= set(nodes)
 
     def run(self, seconds: float) -> None:
@@ -80,7 +81,7 @@ class World:
         while time.monotonic() < end:
             for worker in self.workers:
                 if worker.command is None and (command := self._command(worker)):
-                    worker.tell(command)
+                    self._tell(worker, command)
             self._hear()
             self._harm()
 
@@ -203,8 +204,12 @@ class World:
 
     def _ask(self, worker: Worker, command: dict[str, Any]) -> int:
         """The answer's code.  Nothing kills this command."""
-        worker.tell({**command, "together": True})
+        self._tell(worker, {**command, "together": True})
         return self._heard(worker)
+
+    def _tell(self, worker: Worker, command: dict[str, Any]) -> None:
+        self.faults.record.note("told", **command)
+        worker.tell(command)
 
     def _hear(self) -> None:
         busy = {worker.process.stdout: worker for worker in self.workers if worker.command}
@@ -217,6 +222,7 @@ class World:
         node, cid, verb = command["node"], command["cid"], command["verb"]
         answer = worker.answer()
         code = int(answer["code"])
+        self.faults.record.note("heard", node=node, cid=cid, verb=verb, **answer)
         self.faults.count["command killed"] += bool(answer.get("killed"))
         self.codes[code] += 1
         if not answer.get("killed") and code not in FINE:
@@ -253,9 +259,11 @@ class World:
                 self.faults.count["node object made anew"] += 1
                 now = self.clock.now()
                 self.awaited[node], self.asleep[node] = now + SOON, now + SOON * self.draw.random()
+                self.faults.record.note("made anew", node=node, awaited=self.awaited[node], asleep=self.asleep[node])
                 self.clock.until = min(self.awaited.values())
         else:
             self.faults.count["node died"] += 1
+            self.faults.record.note("died", node=node)
             self.history.died(node)
             self.dead.add(node)
             self._wait_no_more(node)
@@ -263,7 +271,8 @@ class World:
 
     def _wait_no_more(self, node: str) -> None:
         """It has looked, or is dead: the clock may go on without it."""
-        self.awaited.pop(node, None)
+        if self.awaited.pop(node, None):
+            self.faults.record.note("waited for no more", node=node)
         self.asleep.pop(node, None)
         self.clock.until = min(self.awaited.values(), default=math.inf)
 

@@ -58,7 +58,8 @@ def test_histories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         for store, (told, _) in found.items():
             print(f"\n{store}, seed {SEED}, {SECONDS:.0f} s, {FEW + MANY} nodes, speed {SPEED:.0f}: {told}")
-    assert {store: wrong for store, (_, wrong) in found.items() if wrong} == {}
+    wrong = {store: wrong for store, (_, wrong) in found.items() if wrong}
+    assert wrong == {}, f"how that came about: {tmp_path}/*/nodes/record"
 
 
 def of_etcd(folder: Path) -> tuple[str, list[str]]:
