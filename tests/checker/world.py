@@ -255,12 +255,7 @@ class World:
             self.live([node])
             self.wiped.add(node)
         elif self.draw.random() < 0.5:
-            if self.servers.replaced(node):
-                self.faults.count["node object made anew"] += 1
-                now = self.clock.now()
-                self.awaited[node], self.asleep[node] = now + SOON, now + SOON * self.draw.random()
-                self.faults.record.note("made anew", node=node, awaited=self.awaited[node], asleep=self.asleep[node])
-                self.clock.until = min(self.awaited.values())
+            self._made_anew(node)
         else:
             self.faults.count["node died"] += 1
             self.faults.record.note("died", node=node)
@@ -268,6 +263,19 @@ class World:
             self.dead.add(node)
             self._wait_no_more(node)
             self.servers.dead(node)
+
+    def _made_anew(self, node: str) -> None:
+        """Others may take the node for dead as soon as its object is gone, which is before the servers have answered.
+        And if it has not looked since the last time, its hour is of then."""
+        now = self.clock.now()
+        until = self.awaited.setdefault(node, now + SOON)
+        self.asleep[node] = now + (until - now) * self.draw.random()
+        self.clock.until = min(self.awaited.values())
+        if self.servers.replaced(node):
+            self.faults.count["node object made anew"] += 1
+            self.faults.record.note("made anew", node=node, awaited=self.awaited[node], asleep=self.asleep[node])
+        else:
+            self._wait_no_more(node)
 
     def _wait_no_more(self, node: str) -> None:
         """It has looked, or is dead: the clock may go on without it."""
