@@ -24,7 +24,7 @@ from cni.protocol.errors import (
     TryAgain,
     doing,
 )
-from ipam.cluster import BLOCK, Document, Machine, before, grids, held, limits, reclaiming
+from ipam.cluster import BLOCK, Document, Machine, before, grids, held, limits, reclaiming, rules
 from ipam.cluster.blocks import Block, name_of_block
 from ipam.cluster.giving import AskFirst, Network
 from ipam.cluster.held import HELD, RETURNING, Claim, Held, HeldBlock
@@ -159,7 +159,7 @@ class Claiming:
             known = found(document) if document else None
             if document and known and document.uid == block.uid and not is_anothers(block, known[1]):
                 # Changed, because the removal may be under way still: it is of the document as it was.
-                body = replace(known[1], claim=self.mine.nonce()).as_json()
+                body = replace(known[1], claim=self.mine.nonce(), machine=self.mine.machine, suspect=0).as_json()
                 if self.shared.documents.replace(document, body):
                     self._note(self.mine.having(replace(block, state=HELD, idle=0)))
                     return True
@@ -229,7 +229,11 @@ class Claiming:
     def _found(self, claim: Claim) -> Document | None:
         """What an earlier asking for that claim has made, of which the answer was lost."""
         made = self.shared.documents.read(BLOCK, name_of_block(self.network.name, claim.index))
-        return made if made and Block.of(made).claim == claim.nonce else None
+        if not made or (block := Block.of(made)).claim != claim.nonce:
+            return None
+        # That may be long ago, and others take us for dead: we answer before we give from it.
+        answer = rules.answer(block, self.mine.machine)
+        return self.shared.documents.replace(made, answer.as_json()) if answer else made
 
     def _have(self, document: Document) -> None:
         """Note that this node has that block."""

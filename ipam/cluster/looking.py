@@ -113,7 +113,8 @@ class Look:
         if not asked and not (block.machine == self._machine.uid and mine.is_of_this_place(block.claim)):
             return mine
         # We may have been taken for dead for so long that another node has it at any moment: we answer first.
-        if block.suspect and not self._documents.replace(document, replace(block, suspect=0).as_json()):
+        answer = rules.answer(block, mine.machine)
+        if answer and not self._documents.replace(document, answer.as_json()):
             return mine
         if asked:
             return replace(mine.having(replace(fresh, taken=block.taken)), claim=None)

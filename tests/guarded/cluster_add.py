@@ -48,9 +48,21 @@ GUARDS = [
         ),
         (
             "its-own-nonce",
-            " if made and Block.of(made).claim == claim.nonce else None",
-            " if made else None",
+            "if not made or (block := Block.of(made)).claim != claim.nonce:",
+            "if not made or not (block := Block.of(made)):",
             "unit/test_cluster_killed.py::test_another_takes_the_block_meanwhile",
+        ),
+        (
+            "answer-first",
+            "made, answer.as_json()) if answer else made",
+            "made, made.body)",
+            "unit/test_cluster_killed.py::test_others_took_the_node_for_dead_meanwhile",
+        ),
+        (
+            "answer-where-it-is-held-again",
+            ", machine=self.mine.machine, suspect=0).as_json()",
+            ").as_json()",
+            "unit/test_cluster_returning.py",
         ),
         ("the-answer-was-lost", "        if not (made or (made := self._found(claim))):", "        if not made:"),
         (

@@ -41,7 +41,7 @@ GUARDS = [
     *of(
         "ipam/cluster/looking.py",
         "unit/test_cluster_sticky_nodes.py",
-        ("answer-first", "if block.suspect and not self", "if False and not self"),
+        ("answer-first", "if answer and not self", "if False and not self"),
         ("restored", "elif not known[1].node and held.whose == known[1].whose:", "elif False:"),
     ),
     *of("ipam/cluster/reclaiming.py", "unit/test_cluster_sticky.py", ("nobodys", "if not block.node or (", "if (")),

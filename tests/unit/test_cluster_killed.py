@@ -11,6 +11,9 @@ from documents import Fault, Killed, Memory, at, none
 from unit.cluster_nodes import Cluster, Node
 from unit.ipam_calls import killed_at
 
+from ipam.cluster import BLOCK
+from ipam.cluster.held import GRACE
+
 # More calls than the ADD makes, and more steps.
 CALLS, STEPS = 12, 300
 
@@ -104,3 +107,18 @@ def test_any_step(cluster: Cluster, tmp_path: Path, first: bool) -> None:
             assert step > 40, "too few steps"
             return
     pytest.fail("the ADD has more steps than were tried")
+
+
+def test_others_took_the_node_for_dead_meanwhile(cluster: Cluster) -> None:
+    """For so long that they may have the block at any moment, and the node's object was made anew."""
+    node = filled(cluster)
+    cluster.store.faults = lambda _number, call, _name: Fault.KILLED_AFTER if call == "create" else None
+    with pytest.raises(Killed):
+        node.reply("ADD", "last")
+    cluster.store.faults = none
+    (known,) = [one for one in cluster.store.listed(BLOCK) if one.body["index"] not in node.mine.giving]
+    cluster.store.replace(known, known.body | {"suspect": int(cluster.store.clock) - GRACE - 60, "machine": "before"})
+    assert node.add("last")
+    all_is_well(cluster, node, 2)
+    (known,) = [one for one in cluster.store.listed(BLOCK) if one.name == known.name]
+    assert (known.body["suspect"], known.body["machine"]) == (0, "uid of node1")

@@ -161,11 +161,14 @@ def test_two_directories_of_a_node_are_two_owners(cluster: Cluster) -> None:
     assert cluster.states == {4: (HELD, True)}
 
 
-def test_a_claim_whose_answer_was_lost(cluster: Cluster) -> None:
-    cluster.make(3)
+@pytest.mark.parametrize(("machine", "suspect"), [("uid-1", 0), ("uid-0", NOW - 60)])
+def test_a_claim_whose_answer_was_lost(cluster: Cluster, machine: str, suspect: int) -> None:
+    """If the Node object was made anew since, others take the node for dead until the document names its machine."""
+    cluster.make(3, machine=machine, suspect=suspect)
     cluster.mine = replace(cluster.mine, claim=Claim(3, "nonce-3"))
     cluster.look()
     assert (cluster.states, cluster.mine.claim) == ({3: (HELD, False)}, None)
+    assert (cluster.block(3).machine, cluster.block(3).suspect) == ("uid-1", 0)
 
 
 def test_a_renamed_node_drains_the_blocks_of_its_old_name(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ from unit.cluster_nodes import Cluster, Node
 
 from ipam.cluster import BLOCK, Document, held
 from ipam.cluster.blocks import Block
-from ipam.cluster.held import HELD, RETURNING
+from ipam.cluster.held import GRACE, HELD, RETURNING
 
 
 @pytest.fixture
@@ -49,6 +49,14 @@ def test_it_is_held_again(cluster: Cluster, full: Node, asked: dict[str, list[st
     assert document(cluster).body["node"] == "node1"
     # A removal that was sent before, and comes only now.
     assert not cluster.store.remove(before)
+
+
+def test_it_is_held_again_after_others_took_the_node_for_dead(cluster: Cluster, full: Node) -> None:
+    """For so long that they may have it at any moment, and it was another machine's until then."""
+    known = document(cluster)
+    cluster.store.replace(known, known.body | {"suspect": int(cluster.store.clock) - GRACE - 60, "machine": "before"})
+    assert full.add("c")
+    assert (document(cluster).body["suspect"], document(cluster).body["machine"]) == (0, "uid of node1")
 
 
 @pytest.mark.parametrize("there", [False, True])
