@@ -1,6 +1,7 @@
 """A VF's attributes: those that the PF keeps, and the MAC, which PF and VF both have."""
 
 import errno
+import os
 
 from cni.kernel import vf
 from cni.kernel.links import IFF_UP, IFLA_ADDRESS, Link, pack_mac
@@ -12,6 +13,7 @@ from cni.kinds.sriov.plan import Plan
 from cni.protocol.errors import KernelRefused, LinkUnavailable, doing
 from cni.protocol.spec import Json
 
+_NO_MAC = "00:00:00:00:00:00"
 # The configuration's keys that an attribute is set by.
 _KEYS = {"vlan": "vlan, vlanQoS, vlanProto", "rate": "min_tx_rate, max_tx_rate"}
 
@@ -50,7 +52,10 @@ def differing(host: Rtnl, p: Plan) -> str:
 
 def restore(host: Rtnl, p: Plan) -> None:
     """Put every attribute on the PF back, whoever changed it.  Raises OSError, which names the attribute that the
-    driver does not take, and LinkUnavailable if the PF is in another namespace and has something that we set."""
+    driver does not take, and LinkUnavailable if the PF is in another namespace and has something that we set.
+
+    What the PF's driver has no more is not put back: in another mode of its switch (devlink) there are others.
+    """
     try:
         found = now(host, p)
     except LinkUnavailable:
@@ -58,7 +63,24 @@ def restore(host: Rtnl, p: Plan) -> None:
             return
         raise
     for name in p.before.differing(found):
-        _set(host, p, name, getattr(p.before, name))
+        try:
+            _set_or_own(host, p, name)
+        except OSError as e:
+            if e.errno != errno.EOPNOTSUPP:
+                raise
+
+
+def _set_or_own(host: Rtnl, p: Plan, name: str) -> None:
+    """Put one attribute back.  A driver that does not take that a VF has no MAC (cxgb4, qede, be2net, liquidio) is
+    given the VF's own one, so that no other VF has it, nor the pod's."""
+    value = getattr(p.before, name)
+    try:
+        _set(host, p, name, value)
+    except OSError as e:
+        if (name, value) != ("mac", _NO_MAC) or e.errno not in (errno.EINVAL, errno.EADDRNOTAVAIL):
+            raise
+        # A userspace driver's has none that we know.
+        _set(host, p, name, p.home.mac if p.home else f"02:{os.urandom(5).hex(':')}")
 
 
 def set_mac(host: Rtnl, p: Plan, link: Link, mac: str) -> None:
