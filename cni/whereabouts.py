@@ -49,8 +49,8 @@ def _of_device(record: Record, address: str) -> Place | None:
         return Place("gone", f"gone: there is no device {address}")
     if not record.device:
         return Place("gone", f"gone: at {address} is another device now")
-    if function.netdevs:
-        return Place("host", f"on the host, as {function.netdevs[0]}", function.netdevs[0])
+    if name := sysfs.uplink(function):
+        return Place("host", f"on the host, as {name}", name)
     if function.driver in sysfs.USERSPACE:
         return Place("pod", f"{function.driver} has {address}, so the kernel has no interface of it")
     if not function.driver:

@@ -7,7 +7,6 @@ its end.
 """
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -26,8 +25,6 @@ _NETWORK: Final = "0x02"  # PCI's class of network controllers; 0x0207 are Infin
 _ACCELERATOR: Final = "0x12"
 _INFINIBAND: Final = "0x0207"
 _LINK_TYPES: Final = {"1": "ether", "32": "infiniband"}  # ARPHRD_*
-_REPRESENTOR: Final = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")  # phys_port_name (devlink_port.c)
-_UPLINK: Final = re.compile(r"p\d+")
 _NONE: Final = frozenset[int]()  # each new one has 216 bytes
 _VDPA: Final = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
 
@@ -220,12 +217,7 @@ class _Look:
 
     def _netdevs(self, path: str) -> tuple[str, ...]:
         """Its interfaces, without the representors that a PF in switchdev mode has for its VFs; the uplink's first."""
-        found = sysfs.names(f"{path}/net")
-        if len(found) < 2:
-            return found
-        ports = {name: sysfs.line(f"{path}/net/{name}/phys_port_name") for name in found}
-        own = [name for name in found if not _REPRESENTOR.fullmatch(ports[name])]
-        return tuple(sorted(own, key=lambda name: not _UPLINK.fullmatch(ports[name])))
+        return tuple(sysfs.own_netdevs(sysfs.names(f"{path}/net"), Path(self.root)))
 
     def _link_type(self, netdevs: tuple[str, ...]) -> str:
         return next((_LINK_TYPES.get(sysfs.line(f"{self.root}/class/net/{n}/type"), "") for n in netdevs), "")

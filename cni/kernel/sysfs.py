@@ -10,12 +10,17 @@ knows.
 
 import errno
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 SYS = Path("/sys")
+# phys_port_name (devlink_port.c): of a port to the wire, or of what a switch has for a PF, VF or SF behind it.
+_UPLINK: Final = re.compile(r"p\d+(s\d+)?")
+_REPRESENTOR: Final = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?")
 _PAGE = 65536  # no attribute is longer than a page, and arm64 has pages of that size
 
 # With these drivers a process drives the function itself, and the kernel has no netdev of it.
@@ -38,6 +43,29 @@ class Function:
     pf: str
     netdevs: tuple[str, ...]
     rdma_devs: tuple[str, ...]
+
+
+def uplink(function: Function, root: Path = SYS) -> str:
+    """The name of a PF's own interface, which knows its VFs; of another function, that of its interface.  Empty if it
+    has none here."""
+    return next(own_netdevs(function.netdevs, root), "")
+
+
+def own_netdevs(found: Iterable[str], root: Path = SYS) -> Iterator[str]:
+    """A device's own interfaces of those found below it, the uplink first: not the representors that a PF in switchdev
+    mode has for VFs and SFs.
+
+    A driver may take its time to say which is which, so none is asked before it has to be.  Mostly the uplink has the
+    shortest name.
+    """
+    names, others = sorted(found, key=lambda name: (len(name), name)), list[str]()
+    for name in names:
+        port = line(f"{root}/class/net/{name}/phys_port_name") if names[1:] else ""
+        if _UPLINK.fullmatch(port):
+            yield name
+        elif not _REPRESENTOR.fullmatch(port):
+            others.append(name)
+    yield from others
 
 
 def refuse_hidden(root: Path = SYS) -> None:

@@ -209,8 +209,8 @@ def name_at_home(address: str) -> str:
         function = sysfs.device(address)
         if function is None or function.driver in ("", *sysfs.USERSPACE):
             return ""
-        if function.netdevs:
-            return function.netdevs[0]
+        if name := sysfs.uplink(function):
+            return name
     raise TryAgain(f"{address} is in another namespace still, perhaps one that is being removed")
 
 

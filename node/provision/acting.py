@@ -171,9 +171,9 @@ def _have_read(address: str, guid: str) -> None:
 
 
 def _index(address: str, host: Rtnl) -> int:
-    for name in sysfs.names(f"{found.path(address)}/net"):
-        if link := host.link(name):
-            return link.index
+    function = sysfs.function(address)
+    if function and (name := sysfs.uplink(function)) and (link := host.link(name)):
+        return link.index
     raise Left(f"{address} has no interface on the host any more")
 
 

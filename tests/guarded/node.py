@@ -33,7 +33,6 @@ GUARDS = [
         "unit/test_node_inventory.py",
         ("another-incarnation", "known[0] != incarnation or ", ""),
         ("complete", " or look.may_differ(address, known[1])", ""),
-        ("not-a-representor", "if not _REPRESENTOR.fullmatch(ports[name])]", "]"),
         ("not-a-port", 'if "brport" in inside or (', "if ("),
         (
             "default-route",

@@ -227,6 +227,19 @@ def test_any_free_vf(host: Host, make_pod: Callable[[], Pod]) -> None:
 
 
 @pytest.mark.usefixtures("two_vfs")
+def test_a_pf_in_switchdev_mode(host: Host, pod: Pod, sys_tree: Path) -> None:
+    """Its own interface is asked, and not what its switch has for a VF, which the kernel lists before."""
+    ip("link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
+    for name, port in (("eth0", "pf0vf0"), ("rail0", "p0")):
+        (sys_tree / "bus/pci/devices" / pci.PF / "net" / name).mkdir(exist_ok=True)
+        (sys_tree / "class/net" / name).mkdir(exist_ok=True)
+        (sys_tree / "class/net" / name / "phys_port_name").write_text(f"{port}\n")
+    assert chosen(host, pod) == pci.VF
+    error = host.refused("ADD", pod, by_device(host))
+    assert (error["code"], f"rail0 tells nothing of VF {pci.VF}" in error["msg"]) == (101, True)
+
+
+@pytest.mark.usefixtures("two_vfs")
 def test_a_whole_pf(host: Host, make_pod: Callable[[], Pod]) -> None:
     """Not one that a pod has a VF of, or the host's own way to the network."""
     one, two = make_pod(), make_pod()

@@ -103,6 +103,16 @@ def test_what_it_was_looked_at_for_is_done(host: Host, tree: Tree) -> None:
     assert mtus("vf0", "vf1") == [1500, 1500]
 
 
+def test_a_pf_in_switchdev_mode(host: Host, tree: Tree) -> None:
+    """What its switch has for a VF, which sorts before the PF's own interface, is left alone."""
+    (tree.root / "class/net/rail0/phys_port_name").write_text("p0\n")
+    tree.netdev("eth0", tree.root / "devices/pci0000:00" / PF, phys_port_name="pf0vf0")
+    ip("link", "add", "eth0", "mtu", "1300", "type", "veth", "peer", "name", "eth1")
+    ip("link", "set", "rail0", "mtu", "1450")
+    report = acting.apply(settings(mtu=1500))
+    assert (report.refused, mtus("rail0", "eth0")) == ((), [1500, 1300])
+
+
 def test_the_host_needs_a_vf(host: Host, tree: Tree) -> None:
     ip("address", "add", "10.77.0.1/24", "dev", "vf0")
     report = acting.apply(settings(mtu=1300))

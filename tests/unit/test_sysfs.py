@@ -50,6 +50,39 @@ def test_vf(root: Path) -> None:
     assert sysfs.function(VF0, root) == Function(VF0, "igbvf", PF, ("ens1f0v0",), ("mlx5_12", "mlx5_4"))
 
 
+@pytest.mark.parametrize(
+    ("ports", "own"),
+    [
+        # The kernel's own names, and OFED's udev rule for representors.
+        ({"ens1f0np0": "p0", "ens1f0npf0vf0": "pf0vf0", "ens1f0npf0vf1": "pf0vf1"}, ["ens1f0np0"]),
+        ({"ens1f0_0": "pf0vf0", "ens1f0_1": "pf0vf1", "ens1f0np0": "p0"}, ["ens1f0np0"]),
+        ({"rail0": "p0", "eth0": "pf0vf0", "eth1": "pf0sf88", "eth2": "c1pf0vf0", "eth3": "c1pf0"}, ["rail0"]),
+        # The second PF of two that are bonded; and a port that was split.
+        ({"eth1": "pf1vf0", "ens1f1np1": "p1"}, ["ens1f1np1"]),
+        ({"eth1": "pf1vf0", "ens1f1np1s0": "p1s0"}, ["ens1f1np1s0"]),
+        # Older kernels do not say it of the uplink, or number the representors.
+        ({"eth0": "pf0vf0", "rail0": ""}, ["rail0"]),
+        ({"ens1f0": "", "ens1f0_0": "0", "rail0": "p0"}, ["rail0", "ens1f0", "ens1f0_0"]),
+        # Two ports of one function, and one that drivers in legacy mode say nothing of.
+        ({"ens2": "p0", "ens2d1": "p1"}, ["ens2", "ens2d1"]),
+        ({"ens2": "", "ens2d1": ""}, ["ens2", "ens2d1"]),
+        ({"ens2": ""}, ["ens2"]),
+        # The uplink is in a pod.
+        ({"eth0": "pf0vf0", "eth1": "pf0vf1"}, []),
+        ({}, []),
+    ],
+    ids=str,
+)
+def test_own_interfaces(root: Path, ports: dict[str, str], own: list[str]) -> None:
+    for name, port in ports.items():
+        (root / "bus/pci/devices" / PF / "net" / name).mkdir(parents=True)
+        (root / "class/net" / name).mkdir(exist_ok=True)
+        (root / "class/net" / name / "phys_port_name").write_text(f"{port}\n")
+    function = sysfs.function(PF, root)
+    assert function
+    assert (list(sysfs.own_netdevs(function.netdevs, root)), sysfs.uplink(function, root)) == (own, "".join(own[:1]))
+
+
 def test_vf_whose_devices_are_elsewhere(root: Path) -> None:
     """The net/ and infiniband/ of a function whose devices are in a pod are empty or missing."""
     assert sysfs.function(VF10, root) == Function(VF10, "", PF, (), ())

@@ -49,7 +49,8 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     pf = choose.netdev_of_pf(function.pf, host) if function.pf else None
     if pf and pf.infiniband:
         function = infiniband.wait_until_complete(function)
-    link = device.here(host, function.netdevs[0], function.address) if function.netdevs else None
+    name = sysfs.uplink(function)
+    link = device.here(host, name, function.address) if name else None
     if link:
         device.refuse_taken_altname(link, function.address, pod)
     else:
@@ -153,7 +154,7 @@ def status(conf: "NetConf", host: Rtnl) -> None:
     if wanted.pf:
         function = choose.find(wanted, conf.where, host)
         # An ADD may take it just now, and then another is free.
-        if function.netdevs and (link := host.link(function.netdevs[0])):
+        if (name := sysfs.uplink(function)) and (link := host.link(name)):
             device.refuse_unnamed(link, function.address)
         rdma.of_function(wanted.rdma, function)
 

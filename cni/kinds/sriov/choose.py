@@ -107,9 +107,8 @@ def find_pf(pf: str, where: "Location", host: Rtnl) -> sysfs.Function:
 def netdev_of_pf(address: str, host: Rtnl) -> Link:
     """The PF's netdev, with the attributes that it has of its VFs.  Raises LinkUnavailable."""
     function = sysfs.function(address)
-    link = None
-    if function and function.netdevs:
-        link = host.link(function.netdevs[0], filters=links.RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF)
+    name = sysfs.uplink(function) if function else ""
+    link = host.link(name, filters=links.RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF) if name else None
     if link is None:
         raise LinkUnavailable(
             f"PF {address} has no network interface on the host; bind its driver, or bring it back from the namespace "
