@@ -1,27 +1,19 @@
-"""The interfaces that the host's default routes leave by (man 7 rtnetlink, RTM_GETROUTE).
+"""The interfaces that the host's default routes leave by."""
 
-Decoded here and not by dump.py, because a daemon that asks often does without pyroute2's memory.
-"""
-
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from errno import EAFNOSUPPORT, ENOENT, EOPNOTSUPP
 from socket import AF_INET, AF_INET6, if_indextoname
 from typing import Final
 
-from cni.kernel import rtnl
-from cni.kernel.addresses import RT_TABLE_MAIN, RTA_OIF, RTA_TABLE, RTN_UNICAST
+from cni.kernel import routes, rtnl
+from cni.kernel.addresses import RT_TABLE_MAIN
 from cni.kernel.links import IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, LINK, RTM_GETLINK, get_link
 from cni.kernel.netlink import answers_strictly, attr, attributes, read_text, read_u32, text
 from cni.kernel.rtnl import Rtnl
-from cni.kernel.rules import RTM_GETROUTE, table_of, tables_of_all
+from cni.kernel.rules import tables_of_all
 
-_RTA_MULTIPATH: Final = 9
 _IFLA_VRF_TABLE: Final = 1
 _OUTSIDE: Final = 0  # of VRFs: no table has this number
-_ROUTE: Final = struct.Struct("=BBBBBBBBI")  # struct rtmsg: family, dst_len, src_len, tos, table, ..., type, flags
-_HOP: Final = struct.Struct("=HBBi")  # struct rtnexthop: length, flags, hops, index
 
 
 def of_default_routes() -> set[str]:
@@ -42,44 +34,22 @@ def of_default_routes() -> set[str]:
 def _of_family(host: Rtnl, family: int) -> dict[int, set[int]]:
     """The indexes of the interfaces by which default routes leave: those outside of VRFs (0), and each VRF's by its
     table."""
-    routes = _default_routes(host, family)
+    by_table = _default_routes(host, family)
     own = {RT_TABLE_MAIN}
-    if routes.keys() - own:
+    if by_table.keys() - own:
         own |= tables_of_all(host, family)
-    vrfs = _tables_of_vrfs(host) if routes.keys() - own else set()
-    found = {table: indexes for table, indexes in routes.items() if table in vrfs - own}
-    return found | {_OUTSIDE: {index for table in routes.keys() & own for index in routes[table]}}
+    vrfs = _tables_of_vrfs(host) if by_table.keys() - own else set()
+    found = {table: indexes for table, indexes in by_table.items() if table in vrfs - own}
+    return found | {_OUTSIDE: {index for table in by_table.keys() & own for index in by_table[table]}}
 
 
 def _default_routes(host: Rtnl, family: int) -> dict[int, set[int]]:
-    """The indexes of the interfaces by which each table's default routes leave.  Empty where the kernel does not have
-    the family."""
-    found = dict[int, set[int]]()
-    try:
-        for body in host.dump(RTM_GETROUTE, _ROUTE.pack(family, 0, 0, 0, 0, 0, 0, RTN_UNICAST, 0)):
-            if indexes := set(_outputs(body)):
-                found.setdefault(table_of(body, RTA_TABLE), set()).update(indexes)
-    except OSError as e:
-        if e.errno not in (ENOENT, EAFNOSUPPORT, EOPNOTSUPP):
-            raise
+    """The indexes of the interfaces by which each table's default routes leave."""
+    found, nexthops = dict[int, set[int]](), routes.Nexthops(host)
+    for route in routes.unicast(host, family, default=True):
+        if indexes := nexthops.outputs(route):
+            found.setdefault(route.table, set()).update(indexes)
     return found
-
-
-def _outputs(body: bytes) -> Iterator[int]:
-    """The indexes of the interfaces by which a route leaves, if it is a default route."""
-    _, length, _, _, _, _, _, kind, _ = _ROUTE.unpack_from(body)
-    if length or kind != RTN_UNICAST:
-        return
-    found = attributes(body[_ROUTE.size :])
-    if output := read_u32(found.get(RTA_OIF, b"")):
-        yield output
-    hops = found.get(_RTA_MULTIPATH, b"")
-    while len(hops) >= _HOP.size:
-        size, _, _, index = _HOP.unpack_from(hops)
-        yield index
-        if size < _HOP.size:
-            return
-        hops = hops[size + (-size & 3) :]
 
 
 def _tables_of_vrfs(host: Rtnl) -> set[int]:

@@ -54,6 +54,12 @@ GUARDS = [
         ("ipv4-first", "first.get(place) or second[place]", "first.get(place, set()) | second.get(place, set())"),
     ),
     *of(
+        "cni/kernel/routes.py",
+        "netns/test_node_uplinks.py",
+        ("an-object", "(self._of(route.nexthop) if route.nexthop else frozenset())", "frozenset()"),
+        ("a-group", "            yield from self._of(one)\n", "            pass\n"),
+    ),
+    *of(
         "cni/kernel/rules.py",
         "netns/test_node_uplinks.py",
         ("a-condition", " or flags & _INVERT or conditions)", ")"),

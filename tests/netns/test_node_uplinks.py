@@ -30,6 +30,10 @@ def rule(*words: str) -> None:
     ip("rule", "add", *words)
 
 
+def set_compatible(value: str) -> None:
+    Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text(value)
+
+
 def test_none() -> None:
     route("table", "7", "default", "via", "192.0.2.2")
     route("default", "via", "192.0.2.2", "table", "1000")
@@ -53,6 +57,28 @@ def test_ipv4(words: list[list[str]], names: set[str]) -> None:
     assert uplinks.of_default_routes() == names
     route("default", "via", "fd00:1::2")
     assert uplinks.of_default_routes() == names
+
+
+@pytest.mark.parametrize("compatible", ["1", "0"])
+def test_nexthop_objects(compatible: str) -> None:
+    """As FRR has them.  With nexthop_compat_mode=0 a route names the object and no interface."""
+    set_compatible(compatible)
+    ip("nexthop", "add", "id", "7", "via", "192.0.2.2", "dev", "eth0")
+    ip("nexthop", "add", "id", "8", "via", "192.0.2.6", "dev", "eth1")
+    ip("nexthop", "add", "id", "9", "group", "7/8")
+    route("198.51.100.0/24", "nhid", "9")
+    assert uplinks.of_default_routes() == set()
+    route("default", "nhid", "8", "metric", "5")
+    assert uplinks.of_default_routes() == {"eth1"}
+    route("default", "nhid", "9")
+    assert uplinks.of_default_routes() == {"eth0", "eth1"}
+
+
+def test_nexthop_objects_of_ipv6() -> None:
+    set_compatible("0")
+    ip("-6", "nexthop", "add", "id", "7", "via", "fd00:1::2", "dev", "eth1")
+    ip("-6", "route", "add", "default", "nhid", "7")
+    assert uplinks.of_default_routes() == {"eth1"}
 
 
 def test_ipv6() -> None:

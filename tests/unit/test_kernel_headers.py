@@ -32,6 +32,7 @@ from cni.kernel import (
     nsid,
     probe,
     rdma_netlink,
+    routes,
     rules,
     uevents,
     unlink,
@@ -47,16 +48,16 @@ HEADERS = """
 arpa/inet.h net/if_arp.h netinet/in.h netpacket/packet.h sys/inotify.h sys/prctl.h sys/socket.h sys/syscall.h
 sys/timerfd.h sys/timex.h asm/socket.h rdma/rdma_netlink.h linux/bpf.h linux/dcbnl.h linux/devlink.h linux/fib_rules.h
 linux/genetlink.h linux/icmpv6.h linux/if.h linux/if_bridge.h linux/if_ether.h linux/if_link.h linux/if_tun.h
-linux/mount.h linux/neighbour.h linux/net_namespace.h linux/netlink.h linux/nsfs.h linux/rtnetlink.h linux/sched.h
-linux/sockios.h linux/version.h
+linux/mount.h linux/neighbour.h linux/net_namespace.h linux/netlink.h linux/nexthop.h linux/nsfs.h linux/rtnetlink.h
+linux/sched.h linux/sockios.h linux/version.h
 """
 MODULES: tuple[ModuleType, ...] = (
     *(addresses, announce, detection, dcb, inotify, links, macvlan, netdevice, netlink, netns, nsid, rules, uevents),
-    *(child, ipoib, unlink, uplinks, vf),
+    *(child, ipoib, routes, unlink, uplinks, vf),
 )
 # A module's names that are C's, too.
 OF_C = re.compile(
-    r"_*((?:ARPHRD|CLONE|DCB|ETH_P|FRA|FR|IFA|IFF|IFLA|IN|NDA|NETLINK|NETNSA|NLA_F|NLM|NS|RTAX|RTA|RTEXT|RTM|RTN|RTPROT|RT"
+    r"_*((?:ARPHRD|CLONE|DCB|ETH_P|FRA|FR|IFA|IFF|IFLA|IN|NDA|NETLINK|NETNSA|NHA|NLA_F|NLM|NS|RTAX|RTA|RTEXT|RTM|RTN|RTPROT|RT"
     r"|SOL|SO)_\w+|(?:NLMSG|SIOC|TUN)\w+)"
 )
 # The others.
@@ -105,6 +106,8 @@ NAMES = {
 STRUCTS = {
     "struct rtmsg": addresses._ROUTE,
     "struct ifaddrmsg": addresses._ADDR,
+    "struct nhmsg": routes._NEXTHOP,
+    "struct nexthop_grp": routes._MEMBER,
     "struct dcbmsg": dcb._MESSAGE,
     "struct dcb_app": dcb._APP,
     "struct genlmsghdr": devlink._GENL,
@@ -116,7 +119,7 @@ STRUCTS = {
     "struct fib_rule_hdr": rules._RULE,
     "struct itimerspec": timers._ITIMERSPEC,
     "struct ucred": uevents._UCRED,
-    "struct rtnexthop": uplinks._HOP,
+    "struct rtnexthop": routes._HOP,
     "struct ifla_vf_guid": Struct("=I4xQ"),
     "struct packet_mreq": Struct("=iHH8s"),
 }
