@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from cni.protocol import report
 from cni.protocol.errors import InvalidConfig, PoolExhausted, RecordUnreadable, TryAgain
@@ -20,6 +20,9 @@ from ipam.stores import LOCK_TIMEOUT, Book, Choose
 
 T = TypeVar("T")
 
+
+# Seconds between two looks that are late and that the store does not answer: each may take a request's whole budget.
+SILENT: Final = 30
 
 # Holds addresses for the attachment; it is given the requested ones.
 Reserve = Callable[[Sequence[Address]], tuple[Ip, ...]]
@@ -38,6 +41,15 @@ class AskFirst(TryAgain):
         self.block, self.address = block, address
 
 
+class LookFirst(TryAgain):
+    """It is time to look at this node's blocks in the store before an address is given; ``is_late``: others may have
+    them by now, because nobody looked for the grace."""
+
+    def __init__(self, *, is_late: bool) -> None:
+        super().__init__("others may have its blocks by now: nobody has looked at them for long")
+        self.is_late = is_late
+
+
 class Unproven(Exception):
     """The address would be of a block whose leases nobody knows, so it has to be probed for first."""
 
@@ -47,7 +59,8 @@ class Network:
     """A network that the cluster shares, on this node: its name, its directory, what its configuration says of the
     store, and all that it has to give in the cluster.
 
-    ``mine`` is what this node had when an address was chosen last; ``is_due``: it is time to look at that again.
+    ``mine`` is what this node had when an address was chosen last; ``has_looked``: it was looked at, if the store is
+    there, or need not be.
     """
 
     name: str
@@ -55,7 +68,7 @@ class Network:
     cluster: Cluster
     pool: Pool
     mine: Held | None = None
-    is_due: bool = False
+    has_looked: bool = False
 
     @property
     def subnets(self) -> tuple[str, ...]:
@@ -104,6 +117,7 @@ class Network:
 
         Raises what ``ask`` does, and NotAvailable.
         """
+        self.has_looked = True  # an ADD will
         try:
             ask()
         except (PoolExhausted, AskFirst) as e:
@@ -114,18 +128,20 @@ class Network:
     def _with_room(self, ask: Callable[[], T], log: list[str]) -> T:
         """What ``ask`` answers; where this node's blocks have no room, after the store gave it another."""
         try:
-            given = ask()
+            try:
+                return ask()
+            except LookFirst as e:
+                self._look(log, late=e.is_late)
+            return ask()
         except (PoolExhausted, AskFirst) as e:
             return self._more(ask, e, log)
-        if self.is_due:
-            self._look(log)
-        return given
 
-    def _look(self, log: list[str]) -> None:
+    def _look(self, log: list[str], *, late: bool) -> None:
         """Look at this node's blocks in the store, if that is there."""
         from ipam.cluster import settling  # noqa: PLC0415
 
-        settling.look_again(self, log)
+        self.has_looked = True
+        settling.look_again(self, log, late=late)
 
     def _more(self, ask: Callable[[], T], _need: PoolExhausted | AskFirst, log: list[str]) -> T:
         """What ``ask`` answers when the store has given this node what it lacks."""
@@ -136,14 +152,14 @@ class Network:
     def own(self, requested: Sequence[Address]) -> Pool:
         """The pool as this node has it.  To be called under the lock of the network's leases.
 
-        Raises AskFirst where that cannot be known without the store; InvalidConfig where the blocks are another
-        store's, or of another size; IoFailure.
+        Raises LookFirst where it is time for that; AskFirst where the store has to say it; InvalidConfig where the
+        blocks are another store's, or of another size; IoFailure.
         """
         mine = self._known()
         rails, sets, new = _cut(_Same(self.pool.rails), _Same(self.pool.sets), _Same(mine))
         if new:
             raise AskFirst(f"{', '.join(new)} is new on this node")
-        self.mine, self.is_due = mine, may_look(mine)
+        self.mine = mine
         blocks = {*mine.giving, *mine.draining}
         for address in requested:
             index = limits.block_of(self.pool.sets, mine.size, address)
@@ -162,6 +178,8 @@ class Network:
         self.refuse_another(mine)
         if must_look(mine):
             raise AskFirst("others may have its blocks by now: this host was off, or its disk is a copy")
+        if not self.has_looked and may_look(mine):
+            raise LookFirst(is_late=is_late(mine))
         return mine
 
     def _is_low(self, book: Book) -> bool:
@@ -260,8 +278,13 @@ def _may_be_too_late(mine: Held) -> bool:
 
 
 def may_look(mine: Held) -> bool:
-    """Whether it is time for another look: none was tried for as long as a look counts."""
-    return _is_past(mine.looked, LOOK) and _is_past(mine.asked, LOOK)
+    """Whether it is time for another look: none was tried for as long as a look counts, or lately where it is late."""
+    return _is_past(mine.looked, LOOK) and _is_past(mine.asked, SILENT if is_late(mine) else LOOK)
+
+
+def is_late(mine: Held) -> bool:
+    """Whether others may have taken this node's blocks since its last look."""
+    return _is_past(mine.looked, GRACE)
 
 
 def _is_past(when: int, seconds: int) -> bool:

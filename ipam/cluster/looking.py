@@ -30,7 +30,7 @@ class Look:
 
     def at(self, mine: Held) -> Held:
         """What the node has.  Raises Unreachable, StoreRefused, TryAgain."""
-        was = mine.machine
+        was, began = mine.machine, int(time.time())  # what comes then may be of then
         mine = replace(mine, node=self._machine.name, machine=self._machine.uid or was)
         listed = map(found, self._documents.listed(BLOCK, mine.network, mine.node))
         blocks = {one[1].index: one for one in listed if one}
@@ -40,7 +40,7 @@ class Look:
                 mine = mine.having(self._judged(mine, was, held, known or self._read(mine, held.index)))
         for known in blocks.values():
             mine = self._adopted(mine, known)
-        return replace(mine, looked=int(time.time()), host=os.uname().nodename, boot=durable.boot_id())
+        return replace(mine, looked=began, host=os.uname().nodename, boot=durable.boot_id())
 
     def _read(self, mine: Held, index: int) -> Found | None:
         document = self._documents.read(BLOCK, name_of_block(mine.network, index))

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from cni.protocol.errors import PoolExhausted, TryAgain
 from cni.protocol.result import Address
 from ipam.cluster import held, limits
-from ipam.cluster.giving import AskFirst, Network, may_look
+from ipam.cluster.giving import AskFirst, Network
 from ipam.cluster.held import HELD
 from ipam.pool import Cluster, Pool
 from ipam.stores import Book
@@ -58,7 +58,7 @@ class Named(Network):
         number = next((b for b in held_here if b.whose == self.whose), None)
         if not number or not set(self.subnets) <= set(mine.subnets):
             raise AskFirst(f"this node does not have the number of {self.whose}")
-        self.mine, self.is_due = mine, may_look(mine)
+        self.mine = mine
         return limits.limited(self.pool, 1, [number.index])
 
     def _more(self, ask: Callable[[], T], need: PoolExhausted | AskFirst, log: list[str]) -> T:
@@ -72,12 +72,14 @@ class Named(Network):
 
         return claimed.have_number(self, ask, log)
 
-    def _look(self, log: list[str]) -> None:
-        """And give up what no pod has here any more: it may be that nobody else does (handing.py)."""
-        super()._look(log)
-        from ipam.cluster import handing  # noqa: PLC0415
+    def _with_room(self, ask: Callable[[], T], log: list[str]) -> T:
+        """And give up, after a look, what no pod has here any more: it may be that nobody else does (handing.py)."""
+        given = super()._with_room(ask, log)
+        if self.has_looked:
+            from ipam.cluster import handing  # noqa: PLC0415
 
-        handing.give_up(self, log)
+            handing.give_up(self, log)
+        return given
 
     def _is_low(self, _book: Book) -> bool:
         return False

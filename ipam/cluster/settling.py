@@ -7,13 +7,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from cni.protocol.errors import CniError, InvalidConfig, RecordUnreadable, TryAgain
+from cni.protocol.errors import CniError, InvalidConfig, RecordUnreadable, TryAgain, Unreachable
 from cni.state import durable, node
 from ipam.cluster import grids, held
-from ipam.cluster.giving import Network, may_look, must_look
+from ipam.cluster.giving import Network, is_late, may_look, must_look
 from ipam.cluster.held import Held
 from ipam.cluster.looking import Look
 from ipam.cluster.opening import Shared, opened
+from ipam.stores import LOCK_TIMEOUT
 
 
 def settled(network: Network, shared: Shared, mine: Held | None, log: list[str]) -> Held:
@@ -51,20 +52,26 @@ def _set_aside(network: Network, why: str) -> RecordUnreadable:
     )
 
 
-def look_again(network: Network, log: list[str]) -> None:
+def look_again(network: Network, log: list[str], *, late: bool) -> None:
     """Look at this node's blocks in the store, as it is time to: whoever takes the node for dead sees that it lives.
 
-    It is fine if that does not work: others may be at it, and the store need not be there.  Raises InvalidConfig if it
-    is another cluster's, or has another grid; then the store is asked before anything is given.
+    It is fine if the store does not answer.  Unless it is ``late``, so that others may have the blocks, it is fine too
+    if others are at it, or if the store refuses.  Raises InvalidConfig if it is another cluster's, or has another grid;
+    then the store is asked before anything is given.  Where it is late, raises StoreRefused, TryAgain,
+    RecordUnreadable, IoFailure as well.
     """
     try:
-        lock = held.lock(network.directory, 0)
+        lock = held.lock(network.directory, LOCK_TIMEOUT if late else 0)
     except TryAgain:
+        if late:
+            raise
         return
     try:
         with lock:
             wrong = _looked(network, log)
     except CniError as e:
+        if late and not isinstance(e, Unreachable):
+            raise
         log.append(f"network {network.name}: this node's blocks could not be looked at in the cluster's store: {e.msg}")
         return
     if wrong:
@@ -79,12 +86,17 @@ def _looked(network: Network, log: list[str]) -> InvalidConfig | None:
     # Of this boot from now on: the host was not off for so long that others may have its blocks.
     mine = replace(mine, asked=int(time.time()), boot=durable.boot_id())
     held.write(network.directory, mine)
-    shared = opened(network.cluster.store)
     try:
-        _seen(network, shared, mine, log)
-    except InvalidConfig as e:
-        held.write(network.directory, replace(mine, looked=0, boot=""))
-        return e
+        shared = opened(network.cluster.store)
+        try:
+            _seen(network, shared, mine, log)
+        except InvalidConfig as e:
+            held.write(network.directory, replace(mine, looked=0, boot=""))
+            return e
+    except CniError as e:
+        if is_late(mine) and not isinstance(e, Unreachable):  # the next ADD is refused as well
+            held.write(network.directory, replace(mine, asked=0))
+        raise
     return None
 
 

@@ -26,6 +26,7 @@ GUARDS = [
         ("machine-of-our-name", "return block.machine in (was, mine.machine) and", "return"),
         ("directory-of-our-own", "mine.machine) and mine.is_of_this_place(block.claim)", "mine.machine)"),
         ("probe-what-was-forgotten", "mine.node, taken=True, whose", "mine.node, whose"),
+        ("of-when-it-began", "looked=began,", "looked=int(time.time()),", "unit/test_cluster_quiet.py"),
         ("another-machine", "not (block.machine == self._machine.uid and ", "not ("),
         ("another-directory", " and mine.is_of_this_place(block.claim)):", "):"),
     ),

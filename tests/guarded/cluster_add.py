@@ -16,6 +16,13 @@ GUARDS = [
             "        if False:",
             "unit/test_cluster_seen.py::test_off_for_long",
         ),
+        (
+            "look-first",
+            "        if not self.has_looked and may_look(mine):",
+            "        if False:",
+            "unit/test_cluster_quiet.py",
+        ),
+        ("late", "SILENT if is_late(mine) else LOOK", "LOOK", "unit/test_cluster_quiet.py"),
         ("a-copy", "    return not mine.is_ours or (", "    return (", "unit/test_cluster_seen.py"),
         ("kept-right", "not clock.is_synchronized() or ", "", "unit/test_cluster_seen.py"),
         ("new-subnets", "        if new:\n            raise AskFirst", "        if False:\n            raise AskFirst"),
@@ -37,6 +44,13 @@ GUARDS = [
             "    return time.time() - when >= seconds",
             "unit/test_cluster_seen.py::test_a_clock_that_was_set_back",
         ),
+    ),
+    *of(
+        "ipam/cluster/settling.py",
+        "unit/test_cluster_quiet.py",
+        ("refused-late", "        if late and not isinstance(e, Unreachable):\n            raise\n", ""),
+        ("and-again", "        if is_late(mine) and not isinstance(e, Unreachable):", "        if False:"),
+        ("waits-for-the-look", "    except TryAgain:\n        if late:", "    except TryAgain:\n        if False:"),
     ),
     *of(
         "ipam/cluster/claiming.py",
