@@ -96,7 +96,8 @@ def _act(change: Change) -> None:
             address = change.pf.device.id
             with _while_free(change, change.pf.vfs):
                 _set_vfs(change)
-            _wait(lambda: all(_is_complete(one) for one in sysfs.vfs(address)), _NEW)
+            with_rdma = bool(sysfs.rdma_names(address))
+            _wait(lambda: all(_is_complete(one, with_rdma=with_rdma) for one in sysfs.vfs(address)), _NEW)
         case SetMtu() | SetTrust() | SetGuids():
             # What is changed of the PF itself concerns all of its VFs.
             with _while_free(change, change.vfs or change.pf.vfs) as host:
@@ -177,11 +178,13 @@ def _index(address: str, host: Rtnl) -> int:
     raise Left(f"{address} has no interface on the host any more")
 
 
-def _is_complete(vf: str) -> bool:
-    """Whether a VF has the devices that its driver makes."""
-    driver = sysfs.link(f"{found.path(vf)}/driver")
-    has_device = sysfs.names(f"{found.path(vf)}/net") or sysfs.names(f"{found.path(vf)}/infiniband")
-    return not driver or driver in sysfs.USERSPACE or bool(has_device)
+def _is_complete(vf: str, *, with_rdma: bool) -> bool:
+    """Whether a VF has the devices that its driver makes: an RDMA device too where its PF has one, because a container
+    would be given its VF without that."""
+    function = sysfs.function(vf)
+    if function is None or function.driver in ("", *sysfs.USERSPACE):
+        return True
+    return bool(function.rdma_devs) or (bool(function.netdevs) and not with_rdma)
 
 
 def _wait(is_so: Callable[[], bool], seconds: float) -> None:

@@ -2,7 +2,9 @@
 by which an ADD chooses.  The functions are a tree of the test's own, and their interfaces real ones."""
 
 import os
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -111,6 +113,28 @@ def test_a_pf_in_switchdev_mode(host: Host, tree: Tree) -> None:
     ip("link", "set", "rail0", "mtu", "1450")
     report = acting.apply(settings(mtu=1500))
     assert (report.refused, mtus("rail0", "eth0")) == ((), [1500, 1300])
+
+
+def test_the_rdma_devices_of_new_vfs_are_waited_for(host: Host, tree: Tree) -> None:
+    """A driver makes the interface first.  A VF that was offered meanwhile would be a container's without RDMA."""
+    pf, others = tree.root / "devices/pci0000:00" / PF, ("0000:3b:00.4", "0000:3b:00.5")
+    tree.rdma("mlx5_0", pf, 0)
+
+    def drive() -> None:
+        until(lambda: (pf / "sriov_numvfs").read_text() == "4\n", SOON)
+        paths = [tree.pci(vf, pf=PF, driver="mlx5_core") for vf in others]
+        for number, path in enumerate(paths, 2):
+            tree.netdev(f"vf{number}", path)
+        time.sleep(0.5)
+        for number, path in enumerate((*(pf.parent / vf for vf in VFS), *paths), 1):
+            tree.rdma(f"mlx5_{number}", path, number)
+
+    with ThreadPoolExecutor() as threads:
+        driver = threads.submit(drive)
+        acting.apply(settings(num_vfs=4))
+        found = [sysfs.names(f"{pf.parent / vf}/infiniband") for vf in others]
+        driver.result()
+    assert found == [("mlx5_3",), ("mlx5_4",)]
 
 
 def test_the_host_needs_a_vf(host: Host, tree: Tree) -> None:
