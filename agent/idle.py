@@ -23,8 +23,11 @@ _TIME: Final = struct.Struct("=d")
 _last = mmap.mmap(-1, _TIME.size)
 
 
-def reclaim() -> None:
-    """Undo what dead pods left, once in EVERY seconds at most; say on stderr what was done, and what could not be."""
+def reclaim() -> bool:
+    """Undo what dead pods left, once in EVERY seconds at most; say on stderr what was done, and what could not be.
+
+    Whether this node has blocks: they are looked after also if nobody asks anything, or they would go to others.
+    """
     now = time.monotonic()
     (last,) = _TIME.unpack(_last[:])
     state_dirs = places.state_dirs()
@@ -33,10 +36,11 @@ def reclaim() -> None:
         # Another node may be waiting for what a pod had here.
         if any(path for folder in data_dirs for path in folder.glob("*/sticky/blocks")):
             _say(keep_blocks(data_dirs))
-        return
+        return bool(_with_blocks(data_dirs))
     _last[:] = _TIME.pack(now)
     _say(undo_dead(state_dirs, Path(IPAM_DIR)))
     _say(keep_blocks(data_dirs))
+    return bool(_with_blocks(data_dirs))
 
 
 def _say(lines: Iterable[str]) -> None:
@@ -75,7 +79,7 @@ def _release_dead(data_dir: Path, network: str) -> Iterator[str]:
 
 def keep_blocks(data_dirs: list[Path]) -> Iterator[str]:
     """Look after the blocks of the networks there, where that is due; a line for what an operator should know."""
-    if not any(path for folder in data_dirs for path in folder.glob("*/blocks")):
+    if not _with_blocks(data_dirs):
         return
     from ipam.cluster import rounds  # noqa: PLC0415  # for this process, which ends
 
@@ -83,3 +87,8 @@ def keep_blocks(data_dirs: list[Path]) -> Iterator[str]:
         yield from one.said
         if one.problem:
             yield f"network {one.network}: its blocks could not be looked after: {one.problem}"
+
+
+def _with_blocks(data_dirs: list[Path]) -> list[Path]:
+    """The files that say which blocks this node has."""
+    return [path for folder in data_dirs for path in folder.glob("*/blocks")]

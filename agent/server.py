@@ -22,10 +22,13 @@ Answer = Callable[[bool, Request], Reply]
 
 
 class Activity(Protocol):
-    """Is told by a server that it has a request, or has had none for QUIET seconds."""
+    """Is told by a server that it has a request, has some again and again, or has had none for QUIET seconds."""
 
     def began(self) -> None:
         """The server has a request."""
+
+    def goes_on(self) -> None:
+        """The server has had others since, never QUIET seconds apart; told every QUIET seconds at most."""
 
     def ended(self) -> None:
         """The server has had none for QUIET seconds."""
@@ -137,8 +140,8 @@ class Server:
             self._quiet_set = left > 0
             if self._quiet_set:
                 self._quiet.set(left)
-            elif self._activity:
-                self._activity.ended()
+            if self._activity:
+                (self._activity.goes_on if self._quiet_set else self._activity.ended)()
 
     def _note_request(self) -> None:
         """With the lock held."""

@@ -24,22 +24,31 @@ WORKERS: Final = 2
 PAUSE: Final = 1.0
 # Seconds that work for idle time may take: it may hold a lock that a request waits for.
 IDLE_MOST: Final = 60
+# Seconds that work for idle time waits for such a time: a runtime that asks for STATUS every few seconds leaves none.
+OVERDUE: Final = 60.0
+# Seconds until it is done again though nobody asked anything, if it says so, or could not be done.
+AGAIN: Final = 600.0
+_NEVER: Final = float("inf")
+_UNFINISHED: Final = 64  # the status by which a process says that its work is to be done again
 _STOP: Final = (signal.SIGTERM, signal.SIGINT)
-_QUIET: Final = signal.SIGUSR1  # from a worker that has had no request for a while
+_QUIET: Final = signal.SIGUSR1  # from a worker that has had no request for a while, or one after the other
 _AWAITED: Final = (*_STOP, signal.SIGCHLD, _QUIET)
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _M_ARENA_MAX: Final = -8  # malloc.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
-WhenIdle = Callable[[], None]
+# Says whether it is to be done again though nobody asks.
+WhenIdle = Callable[[], bool]
 
 
 def serve(listener: socket.socket, version: str, answer: Answer, when_idle: WhenIdle | None = None) -> None:
     """Answer until SIGTERM or SIGINT, and then until all that had connected is answered.
 
     ``when_idle`` is called in a process of its own once no worker has had a request for ``agent.server.QUIET`` seconds,
-    if there was one since the last call.  That process is forked from this one and ends with it; requests that come
-    meanwhile are the workers' as ever.  It is killed after IDLE_MOST seconds, and when the agent stops.
+    if there was one since the last call; OVERDUE seconds later at most, if requests leave no such time; and AGAIN
+    seconds after a call that was answered by true, or after the agent's start.  That process is forked from this one
+    and ends with it; requests that come meanwhile are the workers' as ever.  It is killed after IDLE_MOST seconds, and
+    when the agent stops.
 
     For a process with one thread that ends after it: the signals stay blocked.
     """
@@ -65,6 +74,10 @@ class _Activity:
     def ended(self) -> None:
         """The worker has had no request for a while."""
         self._shared[self._place] = 0
+        self.goes_on()
+
+    def goes_on(self) -> None:
+        """There was a request, so there is work for the next idle time."""
         with suppress(ProcessLookupError):
             os.kill(self._keeper, _QUIET)
 
@@ -77,7 +90,8 @@ class _Keeper:
         self._alive = dict[int, tuple[float, int]]()  # when each was started, and its place
         self._due = [(0.0, place) for place in range(WORKERS)]
         self._active = mmap.mmap(-1, WORKERS)  # a byte for each worker
-        self._idle_work, self._has_idle_work = 0, False  # the process that does it; whether there is some
+        self._idle_work, self._wanted = 0, _NEVER  # the process that does it; since when there is some
+        self._again = time.monotonic() + AGAIN if when_idle else _NEVER  # when there is some though nobody asks
         self._pid, self._stopping = os.getpid(), False
 
     def keep(self) -> None:
@@ -87,7 +101,8 @@ class _Keeper:
             number = self._wait_for_signal()
             if number in _STOP:
                 self._stop()
-            self._has_idle_work |= number == _QUIET
+            if number == _QUIET or time.monotonic() >= self._again:
+                self._wanted = min(self._wanted, time.monotonic())
             self._replace_dead()
             self._start_idle_work()
 
@@ -103,10 +118,12 @@ class _Keeper:
                 self._due.append((now + PAUSE, place))
 
     def _wait_for_signal(self) -> int:
-        """The number of the next signal; 0 if a worker is due before one comes."""
-        if self._stopping or not self._due:
+        """The number of the next signal; 0 if a worker or work for idle time is due before one comes."""
+        work = [] if self._idle_work else [self._again, self._wanted + OVERDUE]
+        until = min([when for when, _ in self._due] + work, default=_NEVER)
+        if self._stopping or until == _NEVER:
             return signal.sigwaitinfo(_AWAITED).si_signo
-        awaited = signal.sigtimedwait(_AWAITED, max(0, min(self._due)[0] - time.monotonic()))
+        awaited = signal.sigtimedwait(_AWAITED, max(0, until - time.monotonic()))
         return awaited.si_signo if awaited else 0
 
     def _stop(self) -> None:
@@ -117,7 +134,9 @@ class _Keeper:
     def _replace_dead(self) -> None:
         for pid, how in _reap():
             if pid == self._idle_work:
-                self._idle_work, what, is_said = 0, "work in idle time", how != 0 and not self._stopping
+                is_said = how not in (0, _UNFINISHED) and not self._stopping
+                self._idle_work, what = 0, "work in idle time"
+                self._again = time.monotonic() + AGAIN if how else _NEVER
             elif pid in self._alive:
                 since, place = self._alive.pop(pid)
                 self._due.append((since + PAUSE, place))
@@ -129,21 +148,23 @@ class _Keeper:
                 _say(f"{what} ended by {f'signal {-how}' if how < 0 else f'status {how}'}")
 
     def _start_idle_work(self) -> None:
-        """Start the work for idle time, if there is some and no worker is active.  An active one signals later."""
-        if not self._has_idle_work or self._idle_work or self._stopping or any(self._active[:]):
+        """Start the work for idle time, if there is some, and no worker is active or it is overdue."""
+        now, work = time.monotonic(), self._when_idle
+        if not work or self._wanted == _NEVER or self._idle_work or self._stopping:
             return
-        self._has_idle_work = False
-        if work := self._when_idle:
-            with suppress(OSError):  # the next quiet time is soon enough
-                self._idle_work = _fork(partial(self._do_idle_work, work))
+        if any(self._active[:]) and now - self._wanted < OVERDUE:  # an active one signals later
+            return
+        self._wanted, self._again = _NEVER, now + AGAIN
+        with suppress(OSError):  # the next quiet time is soon enough
+            self._idle_work = _fork(partial(self._do_idle_work, work))
 
-    def _do_idle_work(self, work: WhenIdle) -> None:
+    def _do_idle_work(self, work: WhenIdle) -> int:
         """Run in a process of its own."""
         # Otherwise launchers could connect to this process after the agent has ended.
         self._listener.close()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
         signal.alarm(IDLE_MOST)
-        work()
+        return _UNFINISHED if work() else 0
 
     def _work(self, place: int) -> None:
         """Run a worker, in its process."""
@@ -158,20 +179,18 @@ class _Keeper:
             signal.set_wakeup_fd(-1)
 
 
-def _fork(work: WhenIdle) -> int:
-    """Start a process that does the work, and return its id.  Raises OSError."""
+def _fork(work: Callable[[], int | None]) -> int:
+    """Start a process that does the work and ends with its status, and return its id.  Raises OSError."""
     parent = os.getpid()
     return os.fork() or _run_and_exit(parent, work)
 
 
-def _run_and_exit(parent: int, work: WhenIdle) -> NoReturn:
+def _run_and_exit(parent: int, work: Callable[[], int | None]) -> NoReturn:
     status = 1
     try:
         # Without this, workers would outlive a killed agent.  The parent may be gone already.
         _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-        if os.getppid() == parent:
-            work()
-        status = 0
+        status = (work() or 0) if os.getppid() == parent else 0
     except Exception:  # noqa: BLE001  # whatever it is, this process must not go on as a second parent
         traceback.print_exc()
     finally:

@@ -102,6 +102,18 @@ GUARDS = [
             "unit/test_workers.py::test_one_that_is_killed_is_replaced",
         ),
         (
+            "overdue",
+            " and now - self._wanted < OVERDUE:",
+            ":",
+            "unit/test_workers_idle.py::test_requests_that_leave_no_idle_time unit/test_workers_idle.py::test_workers_that_are_idle_one_after_the_other",
+        ),
+        (
+            "again",
+            "time.monotonic() + AGAIN if how else _NEVER",
+            "_NEVER",
+            "unit/test_workers_idle.py::test_work_that_is_done_again_though_nobody_asks",
+        ),
+        (
             "idle-work-ends",
             "        signal.alarm(IDLE_MOST)\n",
             "",
@@ -109,8 +121,8 @@ GUARDS = [
         ),
         (
             "idle-only",
-            " or any(self._active[:]):",
-            ":",
+            "if any(self._active[:]) and",
+            "if False and",
             "unit/test_workers_idle.py::test_no_work_in_idle_time_while_a_request_is_served",
         ),
         ("no-second-parent", "        os._exit(status)", "        pass", "unit/test_workers.py::test_ending"),

@@ -37,10 +37,15 @@ QUIET = 0.3
 SOON = f"""{PROGRAM}
 import agent.server
 agent.server.QUIET, agent.server.REQUEST_TIMEOUT = {QUIET}, {QUIET}
+lasts, overdue, again, *ends = map(float, sys.argv[2:])
+workers.OVERDUE, workers.AGAIN = overdue or 60, again or 600
 
 def when_idle():
     print(os.getpid(), flush=True)
-    time.sleep(float(sys.argv[2]))
+    time.sleep(lasts)
+    if ends:
+        os._exit(int(ends[0]))
+    return bool(again)
 
 workers.serve(listener, {VERSION!r}, answer, when_idle)
 """
@@ -51,7 +56,8 @@ class Agent:
     """In a process group of its own, as a shell would start it."""
 
     def __init__(self, path: Path, *arguments: str) -> None:
-        """With an argument it does work in idle time: a line on stdout, and that many seconds."""
+        """With arguments it does work in idle time: a line on stdout, and so many seconds; after how many it is
+        overdue, and done again though nobody asks, or 0; and by which status its process ends, if that is not 0."""
         self.path = str(path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(self.path)

@@ -135,6 +135,26 @@ def test_a_node_that_is_cut_off_for_longer_than_the_grace(cluster: Cluster, cloc
     assert owner.mine.giving == ()
 
 
+def test_the_agent_looks_though_nobody_asks(
+    cluster: Cluster, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is to be called again where this node has blocks, and nowhere else."""
+    monkeypatch.setattr(idle, "IPAM_DIR", f"{tmp_path}/none")
+    node = cluster.node("a")
+    monkeypatch.setattr(idle.places, "state_dirs", lambda: [node.state])
+    last = bytearray(8)
+    monkeypatch.setattr(idle, "_last", last)
+    assert not idle.reclaim()
+    node.add("pod")
+    cluster.calls()
+    clock[0] += LOOK
+    assert idle.reclaim(), "it has just worked"
+    assert cluster.calls() == []
+    last[:] = bytes(8)
+    assert idle.reclaim()
+    assert "listed net" in cluster.calls()
+
+
 def test_the_agent_does_it_when_it_is_due(cluster: Cluster, clock: list[float]) -> None:
     node = cluster.node("a")
     node.add("pod")

@@ -5,12 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from unit.agent_processes import QUIET, SLOW, Agent, answered, ended, states, stopped, woken
+from unit.agent_processes import QUIET, SLOW, Agent, answered, ended, states, stopped, until, woken
+
+from agent.workers import WORKERS
 
 agent = pytest.fixture(ended, name="agent")
 
 
-@pytest.mark.parametrize("agent", [["0"]], indirect=True)
+@pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
 def test_idle_it_sleeps(agent: Agent) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(agent.ask, [b"{}"] * 40))
@@ -23,7 +25,7 @@ def test_idle_it_sleeps(agent: Agent) -> None:
     assert woken(tasks) == before
 
 
-@pytest.mark.parametrize("agent", [["0"]], indirect=True)
+@pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
 def test_work_in_idle_time(agent: Agent) -> None:
     """Once after each time that something was asked, and not before that is over."""
     workers = agent.workers()
@@ -41,7 +43,7 @@ def test_work_in_idle_time(agent: Agent) -> None:
         assert not agent.written(3 * QUIET)
 
 
-@pytest.mark.parametrize("agent", [["0"]], indirect=True)
+@pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
 def test_no_work_in_idle_time_while_a_request_is_served(agent: Agent) -> None:
     """Also where the other worker has had a request meanwhile, and says that it is idle again."""
     agent.slow()
@@ -55,7 +57,7 @@ def test_no_work_in_idle_time_while_a_request_is_served(agent: Agent) -> None:
     agent.slow()
 
 
-@pytest.mark.parametrize("agent", [["60"]], indirect=True)
+@pytest.mark.parametrize("agent", [["60", "0", "0"]], indirect=True)
 def test_work_in_idle_time_is_in_nobodys_way(agent: Agent) -> None:
     pid = agent.slow()
     started = time.monotonic()
@@ -69,3 +71,49 @@ def test_work_in_idle_time_is_in_nobodys_way(agent: Agent) -> None:
     assert agent.process.wait(5) == 0
     assert states(pid) <= {"Z"}
     assert agent.said() == ""
+
+
+@pytest.mark.parametrize("agent", [["0", "2", "0"]], indirect=True)
+def test_requests_that_leave_no_idle_time(agent: Agent) -> None:
+    """As a runtime's that asks for STATUS every few seconds: the work is done all the same, again and again."""
+    agent.slow()
+    for _ in range(2):
+        end, workers = time.monotonic() + 60, agent.workers()
+        while not agent.written(QUIET / 3):
+            assert agent.ask() in workers
+            assert time.monotonic() < end
+        assert agent.slow() not in workers
+
+
+@pytest.mark.parametrize("agent", [["0", "3", "0"]], indirect=True)
+def test_workers_that_are_idle_one_after_the_other(agent: Agent) -> None:
+    agent.slow()
+    until(lambda: len(agent.workers()) == WORKERS)
+    one, other = agent.workers()
+    end = time.monotonic() + 60
+    while not agent.written(QUIET * 0.6):
+        with stopped(one):
+            assert agent.ask() == other
+        one, other = other, one
+        assert time.monotonic() < end
+    agent.slow()
+
+
+@pytest.mark.parametrize(
+    ("agent", "is_said"), [(["0", "0", "0.5"], False), (["0", "0", "0.5", "3"], True)], indirect=["agent"]
+)
+def test_work_that_is_done_again_though_nobody_asks(agent: Agent, is_said: bool) -> None:
+    """If it says so, or failed."""
+    began = time.monotonic()
+    found = [agent.slow() for _ in range(4)]
+    assert len({*found}) == 4
+    assert time.monotonic() - began > 2 * 0.5
+    agent.process.terminate()
+    assert agent.process.wait(10) == 0
+    assert ("work in idle time ended by status 3" in agent.said()) == is_said
+
+
+@pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
+def test_work_that_need_not_be_done_again(agent: Agent) -> None:
+    agent.slow()
+    assert not agent.written(1.5)
