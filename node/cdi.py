@@ -11,7 +11,7 @@ from typing import Final
 
 from cni.kernel import files, sysfs
 from node import needs
-from node.model import Device, Offer, Resource
+from node.model import Device, Offer, Resource, devices_of
 
 FOLDER: Final = "var/run/cdi"
 KIND: Final = "hpn.io/net"
@@ -54,7 +54,7 @@ def _text(offer: Offer, root: Path) -> str:
     common = needs.common_nodes(offer, root)
     entries = [
         {"name": _device(offer.resource, device), "containerEdits": _edits(paths)}
-        for device in needs.all_devices(offer)
+        for device in devices_of(offer.units)
         if (paths := needs.nodes(offer.resource, device, root) or common)
     ]
     body = {"cdiVersion": _VERSION, "kind": KIND, "devices": entries} | (

@@ -8,7 +8,7 @@ from typing import Any, Final
 from cni.kernel import sysfs
 from ctl.table import aligned
 from node import config, inventory, near, obstacles, offers
-from node.model import Device, Kind, Offer, Settings
+from node.model import Device, Kind, Offer, Settings, devices_of
 
 # The exit status.  A selector that finds nothing is no fault: one file is often written for many nodes.
 WHOLE: Final = 0
@@ -44,7 +44,9 @@ def _report(
     ids = sum(len(one.units) for one in made)
     yield f"{file} is a file of {settings.dialect}; it offers {ids} ID{'s' * (ids != 1)} here"
     yield ""
-    rows = [row for offer in made for row in _rows(offer.resource.full_name, str(len(offer.units)), _of(offer))]
+    rows = [
+        row for offer in made for row in _rows(offer.resource.full_name, str(len(offer.units)), devices_of(offer.units))
+    ]
     # Of interfaces made of software a node has one for each pod, so only those that a resource has are shown.
     rest = [device for device in _unclaimed(made, devices) if device.kind is not Kind.NETDEV]
     yield from aligned([_COLUMNS, *rows, *(_rows(_NOBODY, "-", rest) if rest else ())])
@@ -65,13 +67,8 @@ def _rows(name: str, ids: str, devices: Sequence[Device]) -> Iterator[tuple[str,
         yield *first, *["-"] * (len(_COLUMNS) - len(first))
 
 
-def _of(offer: Offer) -> list[Device]:
-    """The offer's devices, each once, in their order."""
-    return list({device.id: device for unit in offer.units for device in unit.devices}.values())
-
-
 def _unclaimed(made: Sequence[Offer], devices: Sequence[Device]) -> list[Device]:
-    claimed = {device.id for offer in made for device in _of(offer)}
+    claimed = {device.id for offer in made for device in devices_of(offer.units)}
     return [device for device in devices if device.id not in claimed]
 
 
@@ -87,7 +84,7 @@ def _document(
                 "source": offer.resource.source,
                 "sharing": offer.resource.sharing.value,
                 "ids": len(offer.units),
-                "devices": [_device(device) for device in _of(offer)],
+                "devices": [_device(device) for device in devices_of(offer.units)],
             }
             for offer in made
         ],

@@ -12,7 +12,7 @@ from node import answers, inventory, obstacles, offers, roster
 from node.directory import Directory
 from node.health import Facts, Health, Observation, Patience, due, observe, step
 from node.loop import Alarm, Loop
-from node.model import Device, Kind, Offer, Settings
+from node.model import Device, Kind, Offer, Settings, devices_of
 from node.plugins import AGAIN, Plugins
 from node.provision.provisioning import Provisioning
 from node.reading import Refused
@@ -152,7 +152,7 @@ class Daemon:
 
     def _offer(self, name: str, offer: Offer) -> None:
         self._plugins.offer(name, offer)
-        devices = {device.id for unit in offer.units for device in unit.devices}
+        devices = {device.id for device in devices_of(offer.units)}
         self._topics.say_new(f"offer {name}", f"offers {name}: {_count(len(offer.units), 'unit')} of {_name(devices)}")
 
     def _publish(self) -> None:

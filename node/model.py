@@ -4,7 +4,7 @@ Everything else in this package turns one of these into another: ``config`` read
 devices, ``offers`` puts the devices into the resources, ``answers`` says what a container gets for its IDs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final
@@ -170,7 +170,8 @@ class Resource:
 class Unit:
     """One ID that kubelet may give to a container, and the devices that it stands for.
 
-    Exclusive: the device's own id.  Shared: "<id>-<number>", or "<number>" for all devices of a pooled resource.
+    Exclusive: the device's own id.  Shared: "<id>-<number>", or "<number>" for all devices of a pooled resource.  Units
+    of the same devices have one tuple of them.
     """
 
     id: str
@@ -188,6 +189,12 @@ class Offer:
 
     resource: Resource
     units: tuple[Unit, ...]
+
+
+def devices_of(units: Iterable[Unit]) -> tuple[Device, ...]:
+    """The devices of the units, each once; of many units with a long tuple it is gone through once."""
+    lists = {id(unit.devices): unit.devices for unit in units}
+    return tuple({device.id: device for devices in lists.values() for device in devices}.values())
 
 
 @dataclass(frozen=True)

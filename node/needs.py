@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from cni.kernel import sysfs
-from node.model import Device, Offer, Resource, Verbs
+from node.model import Device, Offer, Resource, Verbs, devices_of
 
 RDMA_CM: Final = "/dev/infiniband/rdma_cm"
 _VFIO: Final = "/dev/vfio/vfio"
@@ -74,7 +74,7 @@ def common_nodes(offer: Offer, root: Path) -> tuple[str, ...]:
         return tuple(f"/dev/infiniband/{name}" for name in _characters(root / "dev/infiniband"))
     if offer.resource.verbs is not Verbs.ALL:
         return ()
-    with_rdma = [device for device in all_devices(offer) if device.rdma]
+    with_rdma = [device for device in devices_of(offer.units) if device.rdma]
     return tuple(dict.fromkeys(node for device in with_rdma for node in _rdma(offer.resource, device).nodes))
 
 
@@ -87,11 +87,6 @@ def vdpa_device(resource: Resource, device: Device, root: Path) -> Vdpa | None:
             below = sysfs.names(f"{_pci(device, root)}/{name}")
             return Vdpa(name, next((f"/dev/{one}" for one in below if one.startswith("vhost-vdpa-")), ""))
     return None
-
-
-def all_devices(offer: Offer) -> list[Device]:
-    """The devices of an offer, each once; a pooled one has all of them in every unit."""
-    return list({device.id: device for unit in offer.units for device in unit.devices}.values())
 
 
 def module(node: str) -> str:

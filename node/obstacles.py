@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cni.kernel import budget, rdma_netlink
-from node.model import Offer, Sharing, Verbs
+from node.model import Offer, Sharing, Verbs, devices_of
 from node.needs import RDMA_CM, module
 
 
@@ -38,7 +38,7 @@ def told(offers: Sequence[Offer], *, is_exclusive: bool, has_rdma_cm: bool) -> t
 
 
 def _has_rdma(offer: Offer) -> bool:
-    return any(device.rdma for unit in offer.units for device in unit.devices)
+    return any(device.rdma for device in devices_of(offer.units))
 
 
 def _names(offers: Sequence[Offer]) -> str:

@@ -145,7 +145,8 @@ def _units(resource: Resource, devices: tuple[Device, ...]) -> Iterator[Unit]:
         yield from (Unit(str(number), devices) for number in range(resource.count if devices else 0))
     else:
         count = _shares(resource, devices)
-        yield from (Unit(f"{device.id}-{n}", (device,)) for device in devices for n in range(count))
+        for alone in ((device,) for device in devices):
+            yield from (Unit(f"{alone[0].id}-{n}", alone) for n in range(count))
 
 
 def _shares(resource: Resource, devices: Sequence[Device]) -> int:

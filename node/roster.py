@@ -9,7 +9,7 @@ name, with each pod.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from node.model import Device, Kind, Offer, Unit
+from node.model import Device, Kind, Offer, Unit, devices_of
 
 
 def keep(before: Mapping[str, Offer], now: Iterable[Offer], devices: Mapping[str, Device]) -> dict[str, Offer]:
@@ -18,7 +18,7 @@ def keep(before: Mapping[str, Offer], now: Iterable[Offer], devices: Mapping[str
     ``devices`` are all devices of the node, by id.
     """
     now = tuple(now)
-    claimed = {device.id for offer in now for unit in offer.units for device in unit.devices}
+    claimed = {device.id for offer in now for device in devices_of(offer.units)}
     kept = dict[str, Offer]()
     for offer in now:
         name = offer.resource.full_name

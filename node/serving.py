@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from node import answers, preferred
 from node.health import Health
-from node.model import Device, Grant, Offer, Sharing, Unit
+from node.model import Device, Grant, Offer, Sharing, Unit, devices_of
 
 # A unit as kubelet is told of it: ID, whether it is healthy, NUMA nodes.
 Told = tuple[str, bool, tuple[int, ...]]
@@ -46,18 +46,21 @@ class Served:
     @property
     def devices(self) -> Mapping[Judged, Device]:
         """Its devices, each once."""
-        return {self._judged(device): device for unit in self.offer.units for device in unit.devices}
+        return {self._judged(device): device for device in devices_of(self.offer.units)}
 
     def update(self, health: Mapping[Judged, Health]) -> bool:
         """Take over what the devices' health is; whether kubelet is to be told something new."""
         before = self._told
-        self._told = tuple(self._tell(unit, health) for unit in self.offer.units)
+        # One of each tuple of devices: there may be very many of one.
+        unlike = {id(unit.devices): unit for unit in self.offer.units}
+        told = {key: self._tell(unit, health) for key, unit in unlike.items()}
+        self._told = tuple((unit.id, *told[id(unit.devices)]) for unit in self.offer.units)
         return self._told != before
 
-    def _tell(self, unit: Unit, health: Mapping[Judged, Health]) -> Told:
+    def _tell(self, unit: Unit, health: Mapping[Judged, Health]) -> tuple[bool, tuple[int, ...]]:
         # One device is enough where an ID stands for all of the resource.
         is_healthy = any(not health[self._judged(device)].reason for device in unit.devices)
-        return unit.id, is_healthy, tuple(sorted(unit.numa)) if self.offer.resource.topology else ()
+        return is_healthy, tuple(sorted(unit.numa)) if self.offer.resource.topology else ()
 
     def _judged(self, device: Device) -> Judged:
         return Judged(device.id, self.offer.resource.sharing is Sharing.SHARED)

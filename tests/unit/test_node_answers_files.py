@@ -49,6 +49,16 @@ def test_device_information(root: Path) -> None:
     assert set(files(root / FOLDER)) == {"nvidia.com-rail-0-0000:3b:00.1-device.json", *others}
 
 
+def test_device_information_of_very_many(root: Path) -> None:
+    """Whoever writes a pod writes the number, and everybody waits meanwhile.  The first have a file, in whose order
+    Multus takes one for each of the pod's networks."""
+    one = (vf(1),)
+    offer = Offer(resource(sharing=Sharing.SHARED), tuple(Unit(f"0000:3b:00.1-{n}", one) for n in range(1000)))
+    ids = [unit.id for unit in offer.units]
+    assert answers.grant(offer, ids, root).nodes == nodes("uverbs1", "rdma_cm")
+    assert set(files(root / FOLDER)) == {f"nvidia.com-rail-0-{one}-device.json" for one in sorted(ids)[:256]}
+
+
 @pytest.mark.parametrize("kind", ["vhost", "virtio"])
 def test_device_information_of_vdpa(root: Path, kind: str) -> None:
     """Where the resource asks for that, as ovs-cni reads it."""
