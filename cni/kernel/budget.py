@@ -3,6 +3,9 @@
 A hostile pod can make every wait a long one, and a command has twenty.  A bound for each of them would bound nothing,
 so all of them spend one budget.  These are not counted: work, and waits for locks, for other programs, and for what has
 a timeout in the configuration.
+
+Nor is a wait counted in which the kernel alone was silent, because it waited for its one lock of links (rtnl_lock): the
+namespace of any other pod can have that for long.  Such waits have a bound of their own, PATIENCE.
 """
 
 import time
@@ -18,11 +21,17 @@ if TYPE_CHECKING:
 # command waits longer than the sum, except for GC, which undoes many.
 REQUEST: Final = 5.0
 UNDOING: Final = 3.0
+# Seconds that a request may wait for the kernel alone.  kubelet gives a pod four minutes, the launcher an agent two.
+PATIENCE: Final = 60.0
+# Seconds: a kernel that can begin at once answers in less, also about a pod that is full of links.
+_MOMENT: Final = 0.1
 _POLL: Final = 0.005
 
 
 class _Budget(_local):
     left = REQUEST
+    patience = PATIENCE
+    excused = 0.0
 
 
 _budget = _Budget()
@@ -30,7 +39,7 @@ _budget = _Budget()
 
 def begin() -> None:
     """Give this thread's next request the whole budget."""
-    _budget.left = REQUEST
+    _budget.left, _budget.patience = REQUEST, PATIENCE
 
 
 def extend_for_undo() -> None:
@@ -43,6 +52,25 @@ def left() -> float:
     return _budget.left
 
 
+def patience() -> float:
+    """How many seconds the request may still wait for the kernel alone."""
+    return _budget.patience
+
+
+def clock() -> float:
+    """Seconds, of a clock of this thread that stands still while it waits for the kernel alone."""
+    return time.monotonic() - _budget.excused
+
+
+def excuse(since: float) -> None:
+    """Do not count, beyond a moment, the wait since that time of the monotonic clock: nobody but the kernel was waited
+    for."""
+    waited = min(time.monotonic() - since - _MOMENT, _budget.patience)
+    if waited > 0:
+        _budget.patience -= waited
+        _budget.excused += waited
+
+
 def spend(seconds: float) -> None:
     """Take from the budget what the request has waited."""
     _budget.left = max(_budget.left - seconds, 0.0)
@@ -53,9 +81,9 @@ def attempts(seconds: float, pause: float) -> Iterator[None]:
 
     It is made for a loop that looks for something and leaves when it is there: if the loop ends, it did not come.
     """
-    deadline = time.monotonic() + seconds
+    deadline = clock() + seconds
     yield
-    while time.monotonic() < deadline and left():
+    while clock() < deadline and left():
         time.sleep(pause)
         spend(pause)
         yield

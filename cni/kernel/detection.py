@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from ipaddress import IPv6Address
 from typing import Final
 
-from cni.kernel import netlink, sysctl
+from cni.kernel import budget, netlink, sysctl
 from cni.kernel.addresses import (
     IFA_F_DADFAILED,
     IFA_F_TENTATIVE,
@@ -33,6 +33,7 @@ NETLINK_ADD_MEMBERSHIP: Final = 1
 RTNLGRP_LINK, RTNLGRP_IPV6_IFADDR = 1, 9
 _UNDECIDED: Final = IFA_F_TENTATIVE | IFA_F_DADFAILED
 _MOMENT: Final = 0.05  # seconds
+_SILENCE: Final = 0.5  # seconds; with the times that ADD sets, detection takes a tenth
 
 
 @contextmanager
@@ -107,14 +108,21 @@ class Heard:
 
     def _until(self, reached: Callable[[], bool], seconds: float) -> bool:
         """Take in what is said until ``reached``.  Returns false if it is not after ``seconds``, or when the budget is
-        spent."""
+        spent.
+
+        The seconds begin anew where the kernel's lock of links was taken, for which detection waits too.
+        """
         deadline = time.monotonic() + seconds
         while not reached():
             try:
-                for data in netlink.receive(self.sock, seconds=deadline - time.monotonic()):
+                for data in netlink.receive(self.sock, seconds=min(deadline - time.monotonic(), _SILENCE)):
                     self._take(data)
                     if reached():
                         return True
+                patience = budget.patience()
+                self._inside.link(index=self._index)
+                if budget.patience() < patience:
+                    deadline = time.monotonic() + seconds
             except netlink.AnswerLost as e:
                 if e.errno == errno.ETIMEDOUT:
                     return False

@@ -90,30 +90,39 @@ def receive(sock: socket.socket, request: bytes = b"", seconds: float = _FOR_EVE
     """Send the request, if there is one; then yield what the kernel says, each datagram, until the caller stops, or
     until ``seconds`` are over.
 
+    Without ``seconds`` the kernel owes an answer.  If it is silent until that comes, it waits for its own lock, in
+    ``sendto``, in ``recvfrom`` (between two parts of a list), or in another thread's ``sendto``: such a wait is not
+    counted.  One that somebody else's message ends is counted.
+
     Raises AnswerLost if a message was lost, or if the budget is spent; another OSError if the request was not sent.
     """
+    since = time.monotonic()
     if request:
         sock.sendto(request, (0, 0))
-    began = time.monotonic()
+        budget.excuse(since)
+    began, since = budget.clock(), time.monotonic()
     try:
         while True:
             # Mostly the kernel has answered before ``sendto`` returns.
             try:
                 data, (sender, _) = sock.recvfrom(_ROOM, socket.MSG_DONTWAIT)
             except BlockingIOError:
-                if not _wait(sock, began, seconds):
+                if not _wait(sock, began, since, seconds):
                     return
                 continue
             except OSError as e:
                 raise AnswerLost(e.errno, f"{e.strerror}: the kernel's answer was lost") from e
             if not sender:
+                if seconds == _FOR_EVER:
+                    budget.excuse(since)
                 yield data
-            if time.monotonic() - began > seconds:
+            since = time.monotonic()
+            if budget.clock() - began > seconds:
                 return
             if _rest(began) <= 0:
                 raise _late()
     finally:
-        budget.spend(time.monotonic() - began)
+        budget.spend(budget.clock() - began)
 
 
 def attr(kind: int, payload: bytes) -> bytes:
@@ -185,24 +194,32 @@ def read_text(payload: bytes) -> str:
     return os.fsdecode(payload.rstrip(b"\0"))
 
 
-def _wait(sock: socket.socket, began: float, seconds: float) -> bool:
+def _wait(sock: socket.socket, began: float, since: float, seconds: float) -> bool:
     """Wait until something has come.  Returns false when ``seconds`` since ``began`` are over before that.  Raises
-    AnswerLost when the budget is spent."""
+    AnswerLost when the budget is spent, or the patience where the kernel owes an answer."""
     looking = select.poll()
     looking.register(sock, select.POLLIN)
-    rest, own = _rest(began), began + seconds - time.monotonic()
-    if rest <= 0 or not looking.poll(max(min(rest, own), 0) * 1000):
-        if own <= rest:
-            return False
-        raise _late()
+    rest, own = max(_rest(began), 0), began + seconds - budget.clock()
+    if own != _FOR_EVER:
+        if not looking.poll(max(min(rest, own), 0) * 1000):
+            if own <= rest:
+                return False
+            raise _late()
+    elif not looking.poll((rest + budget.patience()) * 1000):
+        budget.excuse(since)
+        raise AnswerLost(
+            errno.ETIMEDOUT,
+            f"the kernel's answer did not come in {budget.PATIENCE:.0f} s; it works on links elsewhere (rtnl_lock)",
+        )
     return True
 
 
 def _rest(began: float) -> float:
-    return budget.left() - (time.monotonic() - began)
+    return budget.left() - (budget.clock() - began)
 
 
 def _late() -> AnswerLost:
     return AnswerLost(
-        errno.ETIMEDOUT, "the kernel's answer did not come, or did not end, in time; too much is going on in the pod"
+        errno.ETIMEDOUT,
+        "the kernel's answer did not end in time; too much is going on in the network namespace that it is about",
     )

@@ -5,7 +5,6 @@ Looked at are the pod's namespace, those that the pod moved something to (kernel
 another attachment's namespace nor the host's.
 """
 
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -126,13 +125,13 @@ class _Hunt:
     visited: int = 0
 
     def run(self, pod: Pod) -> str:
-        deadline, looks, removed = time.monotonic() + _SECONDS, 0, 0
+        deadline, looks, removed = budget.clock() + _SECONDS, 0, 0
         self.found = not self.search.index
         with netns.hold_open("/proc/self/ns/net") as own:
             while looks < (1 if self.found else _LOOKS):
                 removed = self._remove_once(pod.fd, own, deadline)
                 looks = 0 if removed else looks + 1
-                if time.monotonic() > deadline or self.visited >= _NAMESPACES:
+                if budget.clock() > deadline or self.visited >= _NAMESPACES:
                     return f"the pod has more namespaces or links than {_SECONDS:.0f} s are enough for"
         if not self.found:
             return f"it is neither in the pod nor in {self.visited - 1} other namespaces that the pod moved links to"
@@ -166,7 +165,7 @@ class _Hunt:
                 self.found = nsid.remove_links(inside, its) or self.found
                 nsid.remove_links(inside, [link.index for link in ours if link.index not in its])
                 count += len(ours)
-                if time.monotonic() > deadline:
+                if budget.clock() > deadline:
                     break
         return count
 

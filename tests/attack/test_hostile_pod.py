@@ -11,16 +11,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from links_lock import held_for
 from namespaces import are_in_user_namespaces, with_both
 from topology import Host, Pod, until
 
 from agent import protocol
-from cni.kernel import netns
+from cni.kernel import budget, detection, netns
 
 HOSTILE = Path(__file__).with_name("hostile.py")
 ITS_ROOT = Path(__file__).with_name("as_its_root.py")
@@ -103,6 +105,22 @@ def test_no_call_is_long_and_nothing_is_left(host: Host, make_pod: Callable[[], 
             assert timed(host, "DEL", other, conf) == 0
     assert timed(host, "DEL", pod, conf) == 0
     assert not [link for link in pod.ip("-d", "link") if link.get("linkinfo", {}).get("info_kind") == "macvlan"]
+    assert not host.state_files()
+
+
+def test_nobody_pays_for_the_lock_that_another_has(
+    host: Host, make_pod: Callable[[], Pod], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All calls wait for the kernel's lock of links for longer than a pod may delay them, and none is refused."""
+    monkeypatch.setattr(budget, "REQUEST", 0.5)
+    monkeypatch.setattr(budget, "UNDOING", 0.3)
+    monkeypatch.setattr(detection, "_SILENCE", 0.05)
+    pods = [make_pod() for _ in range(8)]
+    with held_for(0.8, pause=0.01), ThreadPoolExecutor(len(pods)) as threads:
+        for command in ("ADD", "DEL"):
+            for reply in threads.map(lambda pod, it=command: host.call(it, pod), pods):
+                assert (reply.exit_code, reply.log) == (0, ()), reply.stdout
+    assert not host.leases()
     assert not host.state_files()
 
 

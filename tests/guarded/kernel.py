@@ -81,8 +81,8 @@ GUARDS = [
         ("kernel-alone", "        sock.connect((0, 0))\n", ""),
         (
             "sender",
-            "            if not sender:\n                yield data",
-            "            if True:\n                yield data",
+            "            if not sender:\n                if",
+            "            if True:\n                if",
             "netns/test_netlink.py::test_what_others_announce_is_not_believed",
         ),
         (
@@ -99,15 +99,27 @@ GUARDS = [
         ),
         (
             "wait-ends",
-            "    if rest <= 0 or not looking.poll(max(min(rest, own), 0) * 1000):",
-            "    if not looking.poll():",
-            "netns/test_netlink.py",
+            "    elif not looking.poll((rest + budget.patience()) * 1000):",
+            "    elif not looking.poll():",
+            "netns/test_netlink.py::test_patience_ends",
         ),
         (
             "spent",
-            "        budget.spend(time.monotonic() - began)\n",
+            "        budget.spend(budget.clock() - began)\n",
             "        pass\n",
             "netns/test_netlink.py::test_waits_for_the_kernel_come_out_of_one_budget",
+        ),
+        (
+            "kernels-lock",
+            "                if seconds == _FOR_EVER:\n                    budget.excuse(since)\n",
+            "",
+            "netns/test_links_lock.py::test_a_removal_outlasts_the_kernels_lock",
+        ),
+        (
+            "patience-for-the-kernel-only",
+            "            since = time.monotonic()\n            if budget",
+            "            budget.excuse(since)\n            since = time.monotonic()\n            if budget",
+            "netns/test_links_lock.py::test_what_others_say_is_no_reason_for_patience",
         ),
     ),
     *of(
@@ -153,6 +165,12 @@ GUARDS = [
         "cni/kernel/budget.py",
         "netns/test_netlink.py::test_all_waits_of_a_request_are_one",
         ("spent", "    _budget.left = max(_budget.left - seconds, 0.0)", "    pass"),
+        (
+            "patience-spent",
+            "        _budget.patience -= waited\n",
+            "",
+            "netns/test_netlink.py::test_patience_ends",
+        ),
         (
             "attempts-spend",
             "        spend(pause)\n",

@@ -24,8 +24,9 @@ WAIT = 0.5  # seconds
 
 
 @pytest.fixture(autouse=True)
-def a_request() -> Iterator[None]:
-    """Each test is a request with little time."""
+def a_request(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test is a request with little time, and little patience where nothing is going on."""
+    monkeypatch.setattr(budget, "PATIENCE", WAIT)
     budget.begin()
     budget.spend(budget.REQUEST - WAIT)
     yield
@@ -167,7 +168,14 @@ def test_waits_for_the_kernel_come_out_of_one_budget(inside: rtnl.Rtnl) -> None:
     for _ in range(10):
         with pytest.raises(netlink.AnswerLost):
             next(netlink.receive(inside.sock))
-    assert time.monotonic() - began < WAIT + 2
+    assert time.monotonic() - began < 2 * WAIT + 2
+
+
+def test_patience_ends(inside: rtnl.Rtnl) -> None:
+    """And what is said then is not that it is the pod."""
+    with pytest.raises(netlink.AnswerLost, match="it works on links elsewhere"):
+        next(netlink.receive(inside.sock))
+    assert budget.patience() == budget.left() == 0
 
 
 def test_attempts_come_out_of_one_budget() -> None:
@@ -186,7 +194,7 @@ def test_all_waits_of_a_request_are_one(inside: rtnl.Rtnl) -> None:
             next(netlink.receive(inside.sock))
         for _ in budget.attempts(1, 0.01):
             pass
-    assert WAIT * 0.9 < time.monotonic() - began < WAIT + 2
+    assert WAIT * 0.9 < time.monotonic() - began < 2 * WAIT + 2
     assert budget.left() == 0
     assert inside.link("lo")
     budget.extend_for_undo()

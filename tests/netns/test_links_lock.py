@@ -1,0 +1,70 @@
+"""A wait for the kernel's lock of links, which another namespace has, takes nothing from a request's time."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from links_lock import held_for
+from netns.test_netlink import ADD_MEMBERSHIP, GROUP_LINK, SOL_NETLINK, WAIT, gone, inside, repeated, stranger
+from topology import Pod
+
+from cni.kernel import budget, links, netlink, rtnl, unlink
+
+__all__ = ["inside"]
+
+
+@pytest.fixture(autouse=True)
+def a_request() -> Iterator[None]:
+    """Each test is a request with little time but for the kernel."""
+    budget.begin()
+    budget.spend(budget.REQUEST - WAIT)
+    yield
+    budget.begin()
+
+
+def test_a_list_outlasts_the_kernels_lock(pod: Pod, inside: rtnl.Rtnl) -> None:
+    """Between two parts of a list the kernel waits for its lock, which another namespace has."""
+    for n in range(60):
+        pod.ip("link", "add", f"b{n}", "type", "bridge")
+    names = inside.dump(links.RTM_GETLINK, links.get_link())
+    next(names)
+    with held_for(3 * WAIT):
+        assert len(list(names)) == 60
+    assert budget.left() > 0
+
+
+def test_a_removal_outlasts_the_kernels_lock(pod: Pod, inside: rtnl.Rtnl) -> None:
+    pod.ip("link", "add", "b0", "type", "bridge")
+    link = inside.link("b0")
+    assert link
+    with held_for(3 * WAIT):
+        unlink.delete(inside, link.index)
+    assert budget.left() > 0
+    assert not pod.links()
+
+
+def test_attempts_outlast_the_kernels_lock(inside: rtnl.Rtnl) -> None:
+    tries = 0
+    with held_for(3 * WAIT):
+        for _ in budget.attempts(WAIT, 0.01):
+            inside.link("lo")
+            tries += 1
+    assert tries > 1
+
+
+def test_what_others_say_is_no_reason_for_patience(pod: Pod, inside: rtnl.Rtnl) -> None:
+    inside.sock.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP_LINK)
+    began = time.monotonic()
+
+    def drip() -> None:
+        time.sleep(WAIT / 2)
+        other.sendto(gone(1), (0, GROUP_LINK))
+
+    with (
+        stranger(pod) as other,
+        repeated(drip),
+        pytest.raises(netlink.AnswerLost, match="in the network namespace that it is about"),
+    ):
+        next(netlink.receive(inside.sock))
+    assert time.monotonic() - began < WAIT * 3 + 2
+    assert budget.patience() == budget.PATIENCE
