@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cni.protocol.errors import InvalidConfig, IoFailure
 from cni.protocol.spec import network_of
+from cni.state import durable
 from ctl.screen import text
 from ipam import migrate, sandboxes, stores
 from ipam.inventory import networks
@@ -57,13 +58,19 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
     default = options.path.resolve().name if options.source == "host-local" else ""
     name = network_of({"name": options.network or (into.name if into else default)})
     store = stores.open_in(options.data_dir, name, log := list[str](), sandboxes.gone)
-    with _source(options) as (leases, others):
+    is_ours = options.source == "host-local" and _is_same(options.path, options.data_dir / name)
+    with _source(options, is_ours=is_ours) as (leases, others):
+        if is_ours and not options.dry_run:
+            durable.make_private(options.path)
         if into:
-            return _enter(into, store, leases, others, log, dry_run=options.dry_run)
-        collisions = store.adopt(leases, dry_run=options.dry_run)
-    if collisions:
-        return text([*collisions, f"{name}: nothing was imported"]), 1
-    return text([*log, *_said(name, leases, dry_run=options.dry_run)]), 0
+            said, status = _enter(into, store, leases, others, log, dry_run=options.dry_run)
+        elif collisions := store.adopt(leases, dry_run=options.dry_run):
+            said, status = text([*collisions, f"{name}: nothing was imported"]), 1
+        else:
+            said, status = text([*log, *_said(name, leases, dry_run=options.dry_run)]), 0
+        if is_ours and not status and not options.dry_run:
+            migrate.set_aside(options.path, leases, options.ifname)
+    return said, status
 
 
 def _enter(
@@ -90,10 +97,21 @@ def _into(file: Path, data_dir: Path) -> "Network":
     return moving.network(_decoded(file, "give a network's configuration with ipam.cluster"), file, data_dir)
 
 
+def _is_same(path: Path, directory: Path) -> bool:
+    """Whether host-local's directory is the store's own."""
+    try:
+        return path.samefile(directory)
+    except OSError:
+        return False
+
+
 @contextmanager
-def _source(options: argparse.Namespace) -> Iterator[tuple[list[Lease], list[Lease]]]:
+def _source(options: argparse.Namespace, *, is_ours: bool) -> Iterator[tuple[list[Lease], list[Lease]]]:
     """What is to be imported, and what other nodes have of the same pool."""
     match options.source:
+        # The store has the same lock, and takes it itself.
+        case "host-local" if is_ours:
+            yield migrate.from_host_local(options.path, options.ifname), []
         case "host-local":
             with migrate.lock_host_local(options.path):
                 yield migrate.from_host_local(options.path, options.ifname), []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cni.protocol import spec
-from cni.protocol.errors import BadEnvironment, InvalidConfig, IoFailure
+from cni.protocol.errors import BadEnvironment, InvalidConfig, IoFailure, TryAgain
 from cni.protocol.result import Address
 from cni.protocol.spec import Json, Key
 from cni.state import durable
@@ -21,6 +21,8 @@ from ipam.stores.holdings import Lease
 # host-local: plugins/ipam/host-local/backend/disk/backend.go
 _LAST = "last_reserved_ip."
 _LINE = "\r\n"
+# In the network's directory, where that is host-local's too: its files whose leases were taken over.
+ASIDE = "host-local"
 NV_IPAM = "/var/lib/cni/nv-ipam/store"
 _IPPOOLS = "/apis/whereabouts.cni.cncf.io/v1alpha1/ippools"
 DUMP = "kubectl get ippools.whereabouts.cni.cncf.io -A -o json"
@@ -58,6 +60,21 @@ def from_host_local(directory: Path, ifname: str = "") -> list[Lease]:
             wrong.append(f"{path}: {why}")
         given.setdefault(key, ("", []))[1].append(ip_interface(path.name))
     return _leases(given, wrong)
+
+
+def set_aside(directory: Path, taken: Sequence[Lease], ifname: str) -> None:
+    """Move the files that the leases were read from where host-local looks for none.  Raises IoFailure, InvalidConfig;
+    TryAgain if host-local has given or released an address meanwhile."""
+    with lock_host_local(directory):
+        now = {one.owner.key: one.ips for one in from_host_local(directory, ifname)}
+        if now != {one.owner.key: one.ips for one in taken}:
+            raise TryAgain(f"host-local has given or released addresses of {directory} meanwhile; repeat the import")
+        try:
+            for path in [*_addresses(directory)]:
+                path.rename(durable.directory(directory / ASIDE) / path.name)
+            durable.sync_directory(directory)
+        except OSError as e:
+            raise IoFailure(f"moving {e.filename or directory}: {e.strerror}; repeat the import") from e
 
 
 def whereabouts_pools(kubeconfig: Path) -> Json:

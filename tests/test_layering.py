@@ -164,7 +164,7 @@ OURS = {
     # And what frees the addresses of the dead.
     # The third reads YAML.
     "ctl.migrate": {
-        *("ctl.screen", "ctl.cluster.moving", "cni.protocol", "node.config.document"),
+        *("ctl.screen", "ctl.cluster.moving", "cni.protocol", "cni.state.durable", "node.config.document"),
         *("ipam.migrate", "ipam.inventory", "ipam.sandboxes", "ipam.stores", "ipam.cluster.giving"),
     },
     "ctl.addresses": {

@@ -61,6 +61,18 @@ def directory(path: Path) -> Path:
     return path
 
 
+def make_private(path: Path) -> None:
+    """Give a directory that another program has made the mode of ours.
+
+    Raises IoFailure, and InvalidConfig if others than root could put another directory in its place.
+    """
+    try:
+        trust.refuse_unless_safe(f"{path}")
+        path.chmod(0o700)
+    except OSError as e:
+        raise IoFailure(f"chmod 700 {path}: {e.strerror}") from e
+
+
 def with_directory(file: str, attempt: Callable[[], T]) -> T:
     """What ``attempt`` returns.  If it finds no directory for the file, the directory is made and it is called again.
 

@@ -93,6 +93,12 @@ GUARDS = [
             "    return next(target for target in names if not os.path.lexists(target))",
             "    return next(names)",
         ),
+        (
+            "private-where-safe",
+            '        trust.refuse_unless_safe(f"{path}")\n        path.chmod',
+            "        path.chmod",
+            "unit/test_ipam_migration_in_place.py",
+        ),
         ("checksum", "if not whole or not isinstance(body, dict):", "if not isinstance(body, dict):"),
         ("an-object", "if not whole or not isinstance(body, dict):", "if not whole:"),
         ("schema", "    if schema != SCHEMA:\n", "    if False:\n"),

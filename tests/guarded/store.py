@@ -44,6 +44,15 @@ GUARDS = [
         ),
     ),
     *of(
+        "ipam/migrate.py",
+        "unit/test_ipam_migration_in_place.py",
+        (
+            "aside-as-read",
+            "        if now != {one.owner.key: one.ips for one in taken}:",
+            "        if False:",
+        ),
+    ),
+    *of(
         "ipam/stores/files/stale.py",
         "unit/test_ipam_store.py",
         ("listed", "            return outline(body)[0] not in self.spared", "            return True"),
@@ -164,6 +173,12 @@ GUARDS = [
             "            if isinstance(old, Lost):\n                raise",
             "            if False:\n                raise",
             "unit/test_ipam_damage.py",
+        ),
+        (
+            "host-local-gave",
+            "        try:\n            self._refuse_host_locals()\n",
+            "        try:\n            pass\n",
+            "unit/test_ipam_migration_in_place.py",
         ),
         ("killed-before-its-sync", "                table.lines.sync()  # whoever", "                pass  # whoever"),
         (

@@ -71,3 +71,43 @@ def test_a_collision_changes_nothing(machine: Machine) -> None:
     assert ipam(machine, "import", "--from", "host-local", theirs).returncode == 0
     machine.ok("del", old)
     shutil.rmtree(theirs)
+
+
+def test_the_directory_of_host_local_is_kept(machine: Machine) -> None:
+    """The configuration has host-local's own dataDir, and only the type is changed."""
+    folder = machine.scratch / "state" / "ipam"
+    theirs = folder / "rail0"
+
+    def network_of(kind: str) -> None:
+        section = {"type": kind, "ranges": RANGES, "dataDir": str(folder)}
+        plugin = {"type": "macvlan", "master": "rail0", "ipam": section}
+        conflist = {"cniVersion": "1.0.0", "name": "rail0", "plugins": [plugin]}
+        (machine.scratch / "net.d" / "rail0.conflist").write_text(json.dumps(conflist))
+
+    network_of("host-local")
+    old = [machine.pod() for _ in range(2)]
+    for pod in old:
+        machine.ok("add", pod)
+    before = {pod: machine.addresses(pod) for pod in old}
+    network_of("hpn-ipam")
+    new = machine.pod()
+    for mode in (0o755, 0o700):
+        theirs.chmod(mode)
+        refused = machine.cnitool("add", new)
+        assert refused.returncode != 0
+        assert f"hpn ipam import --from host-local {theirs} --data-dir {folder}" in refused.stdout + refused.stderr
+        machine.ok("del", new)
+    theirs.chmod(0o755)  # as host-local makes it
+    assert "would import 2 leases" in ipam(machine, "import", "--from", "host-local", theirs, "--dry-run").stdout
+    done = ipam(machine, "import", "--from", "host-local", theirs)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+    machine.ok("add", new)
+    assert machine.addresses(new).isdisjoint(set().union(*before.values()))
+    for pod, addresses in before.items():
+        assert machine.addresses(pod) == addresses
+        machine.ok("check", pod)
+        machine.ok("del", pod)
+    machine.ok("del", new)
+    assert json.loads(ipam(machine, "show", "--json").stdout)["networks"][0]["leases"] == []
+    shutil.rmtree(folder)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from cni.protocol.errors import CheckFailed, CniError, IoFailure, RecordUnreadable, combine
+from cni.protocol.errors import CheckFailed, CniError, InvalidConfig, IoFailure, RecordUnreadable, combine
 from cni.protocol.result import Address, Ip
 from cni.protocol.spec import Key
 from cni.state import durable
@@ -43,6 +43,8 @@ T = TypeVar("T")
 
 # So many leases GC releases under one lock, while others wait.
 BATCH = 256
+# What a file's name has that host-local has named by an address; no name of ours is of these only.
+_OF_ADDRESSES = "0123456789abcdefABCDEF.:"
 
 
 class FileStore:
@@ -147,7 +149,8 @@ class FileStore:
 
         if dry_run and not self._is_there():
             return list(adoption.given_twice(leases))
-        return self._with_table(lambda table: adoption.adopt(table, leases, dry_run=dry_run), make=True)
+        durable.directory(self._directory)
+        return self._with_table(lambda table: adoption.adopt(table, leases, dry_run=dry_run))
 
     def rehearse(self, choose: Choose) -> None:
         def work(table: Table) -> None:
@@ -179,8 +182,25 @@ class FileStore:
         return Lock(f"{self._directory}/lock", self._timeout)
 
     def _first_lock(self) -> Lock:
-        """``_lock``; makes the directory of a network that is new."""
-        return durable.with_directory(f"{self._directory}/lock", self._lock)
+        """``_lock``, for who gives addresses; makes the directory of a network that is new."""
+        try:
+            lock = durable.with_directory(f"{self._directory}/lock", self._lock)
+        except InvalidConfig:
+            self._refuse_host_locals()  # whose directory has mode 755
+            raise
+        try:
+            self._refuse_host_locals()
+        except BaseException:
+            lock.release()
+            raise
+        return lock
+
+    def _refuse_host_locals(self) -> None:
+        """Raise InvalidConfig if host-local, with the same dataDir, has given addresses that were not imported."""
+        if names := [name for name in os.listdir(self._directory) if not name.strip(_OF_ADDRESSES)]:
+            from ipam.stores.files import host_local  # noqa: PLC0415  # until the import only
+
+            host_local.refuse(self._directory, names)
 
     def _sync(self, table: Table) -> None:
         try:
