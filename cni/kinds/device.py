@@ -42,6 +42,14 @@ HOME_TIMEOUT: Final = 5.0
 POLL: Final = 0.02
 # Looked at for a device that a pod has hidden.
 NAMESPACES: Final = 100
+# Behind this comes the name that a device had, where another interface of the host has that when it comes home.
+_WAS: Final = "was-"
+_IFNAME: Final = 15
+
+
+def instead_of(name: str) -> str:
+    """What a device is called that came home while its name was another's, so that people and ADD know which it is."""
+    return f"{_WAS}{name}"[:_IFNAME]
 
 
 def keeps_software_apart() -> bool:
@@ -264,13 +272,15 @@ def _detach_programs(host: Rtnl, link: Link, was: Netdev) -> None:
 
 
 def _restore_names(host: Rtnl, link: Link, was: Netdev) -> None:
-    """What is somebody else's now is not taken back: the device is known by its address."""
+    """What is somebody else's now is not taken back.  A name of the pod's is not kept either: another device that is
+    not home yet may have it."""
     for altname in link.altnames:
         if altname not in was.altnames:
             host.remove_altname(link.index, altname)
-    if link.name != was.name:
+    for name in (was.name, instead_of(was.name)) if link.name != was.name else ():
         with suppress(FileExistsError):
-            host.rename(link.index, was.name)
+            host.rename(link.index, name)
+            break
     for altname in was.altnames:
         if altname not in link.altnames:
             with suppress(FileExistsError):

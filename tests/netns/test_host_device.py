@@ -99,18 +99,6 @@ def test_a_stranger_under_our_name_and_mac(host: Host, pod: Pod, eth9: dict[str,
     assert state() == eth9
 
 
-def test_name_and_altname_are_taken_on_the_host_meanwhile(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
-    """They stay whose they are now, and the interface comes home all the same."""
-    host.ok("ADD", pod, conf(host))
-    ip("link", "add", NAME, "type", "bridge")
-    ip("link", "property", "add", "dev", NAME, "altname", "storage9")
-    host.ok("DEL", pod, conf(host))
-    (home,) = (link for link in ip("-d", "link") if link.get("address") == MAC)
-    assert home["ifindex"] == eth9["ifindex"]
-    assert (home["mtu"], home["ifalias"], home["ifname"] == NAME) == (1400, "rail nine", False)
-    assert host.state_files() == set()
-
-
 def test_its_index_is_taken_on_the_host_meanwhile(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
     host.ok("ADD", pod, conf(host))
     ip("link", "add", "other9", "index", str(eth9["ifindex"]), "type", "bridge")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from netns.test_host_device import MAC, NAME, conf, state
+from netns.test_host_device import MAC, NAME, conf, is_here, state
 from topology import Host, Pod, ip
 
 
@@ -74,3 +74,37 @@ def test_its_record_is_damaged(host: Host, pod: Pod, kind: str) -> None:
     host.ok("DEL", pod, conf(host))
     assert pod.links() == set()
     assert MAC in {link.get("address") for link in ip("link")}
+
+
+def test_name_and_altname_are_taken_on_the_host_meanwhile(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
+    """They stay whose they are now.  The interface comes home all the same, DEL says as what, and the next ADD too."""
+    ip("link", "property", "add", "dev", NAME, "altname", "storage9")
+    host.ok("ADD", pod, conf(host))
+    ip("link", "add", NAME, "type", "bridge")
+    ip("link", "property", "add", "dev", NAME, "altname", "storage9")
+    deleted = host.call("DEL", pod, conf(host))
+    assert deleted.exit_code == 0
+    rename = f"ip link set was-{NAME} name {NAME}"
+    assert rename in "".join(deleted.log)
+    (home,) = (link for link in ip("-d", "link") if link.get("address") == MAC)
+    assert home["ifindex"] == eth9["ifindex"]
+    assert (home["mtu"], home["ifname"]) == (eth9["mtu"], f"was-{NAME}")
+    assert host.state_files() == set()
+    ip("link", "delete", NAME)
+    refused = host.refused("ADD", pod, conf(host))
+    assert (refused["code"], rename in refused["msg"]) == (101, True)
+    ip(*rename.split()[1:])
+    host.ok("ADD", pod, conf(host))
+    host.ok("DEL", pod, conf(host))
+    assert state() == eth9
+
+
+def test_another_interfaces_name_is_not_kept(host: Host, pod: Pod, eth9: dict[str, Any]) -> None:
+    """A pod's name for the interface may be that of another which is not home yet, and whose DEL would lose it."""
+    host.ok("ADD", pod, conf(host))
+    pod.ip("link", "set", "hpn0", "down")
+    pod.ip("link", "set", "hpn0", "name", "eth8")
+    ip("link", "add", NAME, "type", "bridge")
+    host.ok("DEL", pod, conf(host))
+    assert not is_here("eth8")
+    assert state(f"was-{NAME}")["address"] == MAC

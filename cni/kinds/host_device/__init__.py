@@ -12,10 +12,11 @@ A device that a userspace driver has (vfio-pci) has no interface, and the pod dr
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from cni.kernel import sysfs
+from cni.kernel import rtnl, sysfs
 from cni.kernel.links import Link
 from cni.kernel.rtnl import Rtnl
 from cni.kinds import child, device, escaped
@@ -104,7 +105,10 @@ def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None])
     index = device.put_back(p, partial(_put_back, p, p.home, pod, ifname))
     if not index and p.software:
         return _ended(p, p.software, pod)
-    return escaped.stacked(index, pod)
+    search = escaped.stacked(index, pod)
+    if note := _renamed(p, index):
+        search = replace(search or Search(0), note=note)
+    return search
 
 
 def check(plan: Json, _host: Rtnl, pod: Pod, ifname: str) -> Link | None:
@@ -140,6 +144,18 @@ def describe(plan: Json, _interfaces: list[Json]) -> tuple[str, Json]:
     address, netdev = str(plan["device"]), str(plan["netdev"])
     words = f"{netdev} ({address})" if address and netdev else address or netdev
     return words, {"device": address or netdev, "netdev": netdev, **({"pf": plan["pf"]} if plan["pf"] else {})}
+
+
+def _renamed(p: Plan, index: int) -> str:
+    """What is to be said of an interface that is home under another name, because its own is another's now."""
+    with rtnl.open_in() as host:
+        link = host.link(index=index) if index else None
+    if not link or link.name == p.netdev:
+        return ""
+    return (
+        f"the host's interface {p.netdev} came home as {link.name}, because another one has its name; rename that one, "
+        f"then: ip link set {link.name} name {p.netdev}"
+    )
 
 
 def _ended(p: Plan, what: Software, pod: Pod | None) -> Search | None:

@@ -50,7 +50,7 @@ def find(wanted: "HostDevice", where: "Location", host: Rtnl) -> tuple[Function,
         function = Function("", "", "", (name,), ())
     link = host.link(name) if name else None
     if link is None:
-        raise _missing(wanted, where)
+        raise _missing(wanted, where, host)
     if link.name != name:
         raise LinkUnavailable(f"device {name!r} is an altname of {link.name}; write that")
     _refuse_unmovable(link, function.address)
@@ -76,7 +76,7 @@ def _on_bus(address: str) -> Function:
     raise TryAgain(f"device {address!r} has no interface on the host: it is in another namespace, or never had one")
 
 
-def _missing(wanted: "HostDevice", where: "Location") -> DeviceInUse | LinkUnavailable:
+def _missing(wanted: "HostDevice", where: "Location", host: Rtnl) -> DeviceInUse | LinkUnavailable:
     """Why the interface is not on the host: an attachment has it, as far as the journal knows, or there is none."""
     key, value = ("device", wanted.device) if wanted.device else ("hwaddr", wanted.hwaddr)
     for record in journal.naming(where.state_dir, value):
@@ -86,6 +86,11 @@ def _missing(wanted: "HostDevice", where: "Location") -> DeviceInUse | LinkUnava
             return DeviceInUse(
                 f"{key} {value!r} belongs to {record.whose}, since {record.time}; delete that first", *devices
             )
+    if wanted.device and host.link(other := device.instead_of(wanted.device)):
+        return LinkUnavailable(
+            f"{key} {value!r} is no interface of the host; it came home as {other}, because another interface had its "
+            f"name then; run: ip link set {other} name {value}"
+        )
     return LinkUnavailable(f"{key} {value!r} is no interface of the host; correct it, see: ip link")
 
 
