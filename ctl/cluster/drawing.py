@@ -7,6 +7,7 @@ from ctl.cluster.own import Own
 from ctl.screen import Table, moment
 from ipam.cluster.blocks import SAID, Block
 from ipam.cluster.survey import Survey
+from ipam.ranges import Span
 
 _BAR: Final = 30
 _SPANS: Final = 3  # so many spans of a node's addresses are shown, and how many more there are
@@ -42,7 +43,7 @@ def of_node(blocks: Sequence[Own]) -> Table:
     rows = [
         (
             f"{one.network}.{one.block.index}",
-            ", ".join(map(str, one.spans[:_SPANS])) or "-",
+            _some(one.spans),
             one.block.state,
             f"{one.held}",
             "-" if one.free is None else f"{one.free}",
@@ -74,7 +75,10 @@ def _of_node(survey: Survey, node: str, blocks: Sequence[Block]) -> tuple[str, .
 
 
 def _addresses(survey: Survey, blocks: Sequence[Block]) -> str:
-    spans = survey.shown(blocks)
+    return _some(survey.shown(blocks))
+
+
+def _some(spans: Sequence[Span]) -> str:
     more = f" and {len(spans) - _SPANS} more" if len(spans) > _SPANS else ""
     return ", ".join(map(str, spans[:_SPANS])) + more or "-"
 

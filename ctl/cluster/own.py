@@ -20,8 +20,8 @@ from ipam.stores.contents import Contents
 
 @dataclass(frozen=True)
 class Own:
-    """A block of this node.  ``held`` counts its addresses that are not free, and ``free`` for how many attachments
-    more it has addresses; None where the network has had no ADD yet."""
+    """A block of this node.  ``held`` counts its numbers that are not free, in the subnet where most are not, and
+    ``free`` those that are, in every range; None where the network has had no ADD yet."""
 
     network: str
     block: HeldBlock
@@ -73,7 +73,8 @@ def owned(data_dir: Path, network: str, has: Held) -> Iterator[Own]:
     used = _used(contents)
     for block in has.blocks:
         spans = tuple(span for subnet in has.subnets for span in spans_in(subnet, [_numbered(has, block)]))
-        yield Own(network, block, spans, sum(_is_in(spans, one) for one in used), _free(contents, spans, used))
+        number = max((sum(one in span for one in used) for span in spans), default=0)
+        yield Own(network, block, spans, number, _free(contents, spans, used))
 
 
 def _numbered(has: Held, block: HeldBlock) -> Block:
@@ -85,7 +86,7 @@ def _used(contents: Contents) -> set[Address]:
 
 
 def _free(contents: Contents, spans: Sequence[Span], used: set[Address]) -> int | None:
-    """For how many attachments more there are addresses: each gets one of every set."""
+    """How many numbers more there are: whoever gets one gets an address of every set."""
     each = [common(usable, spans) for usable in contents.sets]
     return min((count(here) - sum(_is_in(here, one) for one in used) for here in each), default=None)
 

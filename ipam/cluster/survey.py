@@ -23,10 +23,15 @@ class Survey:
 
     @property
     def count(self) -> int | None:
-        """How many blocks its subnets have; None where they are not known."""
+        """How many blocks its subnets have; None where they are not known.  An attachment has an address of each
+        family, so the family that ends first counts."""
         if self.grid is None:
             return None
-        return max((blocks_in(subnet, self.grid.size) for subnet in self.grid.subnets), default=0)
+        most = dict[int, int]()
+        for subnet in self.grid.subnets:
+            version = ip_network(subnet).version
+            most[version] = max(most.get(version, 0), blocks_in(subnet, self.grid.size))
+        return min(most.values(), default=0)
 
     @property
     def nodes(self) -> dict[str, list[Block]]:

@@ -66,6 +66,12 @@ def test_show(hpn: Hpn) -> None:
     ]
 
 
+def test_show_both_families(hpn: Hpn, store: Memory) -> None:
+    """Whoever has an address of a block has one of each family, so there are no more blocks than either has."""
+    store.create(GRID, "both", "both", Grid("both", 16, ("10.2.0.0/25", *SUBNETS)).as_json())
+    assert hpn("show", "--cluster", "both").splitlines()[1].endswith("] 0 held, 16 free")
+
+
 def test_show_asks_for_lists_only(hpn: Hpn, store: Memory) -> None:
     """However many nodes there are."""
     store.calls.clear()

@@ -38,6 +38,23 @@ def test_this_nodes_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert (first["held"], first["free"], second["state"]) == (3, 10, "lost")
 
 
+def test_more_subnets_than_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An attachment has an address of each, and one number."""
+    subnets = tuple(f"10.{n}.0.0/24" for n in range(1, 6))
+    net = Net(tmp_path, {"ranges": [[{"subnet": subnet, "rangeEnd": f"{subnet[:-4]}15"}] for subnet in subnets]})
+    for cid in "abc":
+        net.add(cid)
+    has = Held("net", "etcd", "cluster-1", "node1", "", 16, subnets, (HeldBlock(0, "u", "node1"),))
+    held.write(net.dir, has)
+    words = ["hpn", "ipam", "blocks", "--data-dir", str(tmp_path / "ipam")]
+    assert main(words) == 0
+    shown = "net.0  10.1.0.0-10.1.0.15, 10.2.0.0-10.2.0.15, 10.3.0.0-10.3.0.15 and 2 more  held   3     11    -"
+    assert capsys.readouterr().out.splitlines()[1] == shown
+    assert main([*words, "--json"]) == 0
+    (block,) = json.loads(capsys.readouterr().out)["blocks"]
+    assert (block["held"], block["free"], len(block["addresses"])) == (3, 11, 5)
+
+
 def test_a_file_of_blocks_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Leases are shown all the same."""
     net = Net(tmp_path, {"ranges": [[{"subnet": "10.1.0.0/24"}]]})
