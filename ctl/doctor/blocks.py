@@ -33,7 +33,9 @@ def _blocks(file: Path, mine: Held, silent: str) -> Blocks:
     contents = stores.open_in(file.parent.parent, file.parent.name, []).contents()
     have = counting.counted(mine, counting.pool(mine, contents.sets), counting.held_in(contents))
     states = Counter(block.state for block in mine.blocks)
-    return Blocks(f"{file}", states, counting.room(have, mine) if have.free else -1, time.time() - mine.looked, silent)
+    # A node without a block has given numbers that names have, and needs none.
+    room = counting.room(have, mine) if have.free and mine.blocks else -1
+    return Blocks(f"{file}", states, room, time.time() - mine.looked, silent)
 
 
 def silence(kind: str) -> str:

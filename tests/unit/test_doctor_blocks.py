@@ -4,17 +4,18 @@ from pathlib import Path
 
 from documents import Fault, every
 from unit.cluster_nodes import Cluster
+from unit.sticky_nodes import WEB, node
 
 from ctl.doctor import blocks
-from ctl.doctor.checks.blocks import blocks_unseen
+from ctl.doctor.checks.blocks import blocks_full, blocks_unseen
 from ctl.doctor.cluster import Blocks
 from ctl.doctor.model import Facts, Kept, Severity
 from ctl.doctor.reading import Reader
 
 
 def test_a_store_is_asked_whether_it_is_there(cluster: Cluster) -> None:
-    node = cluster.node("a")
-    node.add("pod")
+    one = cluster.node("a")
+    one.add("pod")
     cluster.calls()
     assert blocks.silence("etcd") == ""
     assert cluster.calls() == ["identity"]
@@ -23,12 +24,21 @@ def test_a_store_is_asked_whether_it_is_there(cluster: Cluster) -> None:
 
 
 def test_the_files_of_another_root_say_nothing_of_this_nodes_store(cluster: Cluster, tmp_path: Path) -> None:
-    node = cluster.node("a")
-    node.add("pod")
+    one = cluster.node("a")
+    one.add("pod")
     cluster.calls()
-    (found,) = blocks.blocks(Reader(tmp_path), [node.dir.parent])
+    (found,) = blocks.blocks(Reader(tmp_path), [one.dir.parent])
     assert (found.states, found.silent, cluster.calls()) == ({"held": 1}, "", [])
     assert 0 < found.room < 16
+
+
+def test_a_node_that_has_given_numbers_for_names_alone(cluster: Cluster, tmp_path: Path) -> None:
+    """It has no block, and needs none."""
+    one = node(cluster, "a")
+    one.add("c1", *WEB)
+    assert one.mine.blocks == ()
+    kept = Kept(blocks=tuple(blocks.blocks(Reader(tmp_path), [one.dir.parent])))
+    assert list(blocks_full(Facts(kept=kept))) == []
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
