@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cni import collect, kinds, parts, undo
 from cni.kernel import links, netns, nsid, rtnl
-from cni.parts import addressing, delegate, device_info, gids
+from cni.parts import addressing, delegate, device_info, gids, granted
 from cni.parts.delegate import Programs
 from cni.protocol import spec
 from cni.protocol.errors import (
@@ -78,7 +78,8 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
         ipam = delegate.Ipam(where.ipam, request, programs, log)
         try:
             ipam.ask_early(pod)
-            link = _make_link(kind, plan, host, pod, key.ifname)
+            with granted.kept(wanted.attach, plan, request, log):
+                link = _make_link(kind, plan, host, pod, key.ifname)
             record = replace(record, link={**plan, "index": link.index if link else 0})
             if record.rxe:
                 parts.rxe.make(entry, record, pod)

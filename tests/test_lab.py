@@ -66,7 +66,9 @@ BOOTS = {
     ),
     "hpn node": (
         (),
-        tuple(f"tests/lab/test_{name}.py" for name in ("node", "provision", "provision_beside", "doctor")),
+        tuple(
+            f"tests/lab/test_{name}.py" for name in ("node", "rdma_numbers", "provision", "provision_beside", "doctor")
+        ),
     ),
     "InfiniBand": (
         (),

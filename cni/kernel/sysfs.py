@@ -179,6 +179,14 @@ def rdma_names(address: str, root: Path = SYS) -> tuple[str, ...]:
     return ()
 
 
+def rdma_nodes(address: str, root: Path = SYS) -> tuple[str, ...]:
+    """The names in /dev/infiniband of a device's RDMA devices ("uverbs0", "umad0"), whichever namespace they are in."""
+    for path in _paths(address, root):
+        if found := (*names(f"{path}/infiniband_verbs"), *names(f"{path}/infiniband_mad")):
+            return found
+    return ()
+
+
 def guids(address: str, root: Path = SYS) -> tuple[str, str] | None:
     """The node GUID and port GUID of a function's RDMA device ("00:11:22:33:44:55:66:77"); None if it has none here."""
     folder = f"{root}/bus/pci/devices/{address}/infiniband"

@@ -87,8 +87,10 @@ class Rdma(BaseModel):
     Refused: 101: the kernel is in the other mode, with the remedy; 7: `exclusive` with macvlan,
     ipvlan or ipoib, `rxe` with ipoib"""
     required: bool = False
-    """Refuse an ADD that gives the pod no RDMA device.
-    Refused: 101: there is none; 7: with `mode` `off`, or with `linkInContainer`"""
+    """Refuse an ADD that gives the pod no RDMA device, or one whose device nodes the container
+    [was not given](rdma.md#the-containers-device-nodes).
+    Refused: 101: there is none, or it came to have other device nodes; 7: with `mode` `off`, or with
+    `linkInContainer`"""
     name: Annotated[str, AfterValidator(_rdma_device)] | None = None
     """The device's name in the pod; DEL gives it its own name again.
     Default: as it is

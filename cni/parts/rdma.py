@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from cni.kernel import rdma_netlink, sysfs
 from cni.protocol.errors import CheckFailed, InterfaceExists, InvalidConfig, LinkUnavailable, TryAgain, doing
+from cni.state import numbers
 from cni.state.pod import Pod
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def is_exclusive(wanted: "Rdma") -> bool:
 def give(devices: Devices, pod: Pod) -> None:
     """Move the devices into the pod."""
     for index, name in devices:
-        with doing(f"moving RDMA device {name} to {pod.path}"):
+        with numbers.lock(), doing(f"moving RDMA device {name} to {pod.path}"):
             rdma_netlink.move(index, to=pod.fd)
 
 
@@ -124,7 +125,7 @@ def take(devices: Devices, pod: Pod, host_fd: int) -> None:
     """Move those of the devices that are in the pod to the host."""
     for index, name in devices:
         if rdma_netlink.name_of(index, pod.fd):
-            with doing(f"moving RDMA device {name} back from {pod.path}"):
+            with numbers.lock(), doing(f"moving RDMA device {name} back from {pod.path}"):
                 rdma_netlink.move(index, to=host_fd, of=pod.fd)
 
 

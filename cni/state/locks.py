@@ -3,6 +3,7 @@
 Whoever can open a file can hold its lock.  So a lock is a file that only root can open, in a directory of root's.
 """
 
+import fcntl
 import os
 import stat
 import time
@@ -55,7 +56,8 @@ class Lock:
             self.release()
 
     def release(self) -> None:
-        """Let others have the lock."""
+        """Let others have the lock, also while a child that is in a driver still has the file open (pci.rebind)."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
         self._fd = -1
 

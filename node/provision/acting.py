@@ -13,7 +13,7 @@ from cni.kernel.links import IFLA_MTU
 from cni.kernel.netlink import attr, u32
 from cni.kernel.rtnl import Rtnl
 from cni.protocol.errors import CniError
-from cni.state import journal
+from cni.state import journal, numbers
 from node.model import Settings
 from node.provision import found, over, users
 from node.provision.difference import AFTER, difference, why_left
@@ -168,7 +168,8 @@ def _have_read(address: str, guid: str) -> None:
     function = sysfs.function(address)
     driver = function.driver if function else ""
     if driver not in ("", *sysfs.USERSPACE) and sysfs.guids(address) != (guid, guid):
-        pci.rebind(address, driver, _TIMEOUT)
+        with numbers.lock():
+            pci.rebind(address, driver, _TIMEOUT)
 
 
 def _index(address: str, host: Rtnl) -> int:

@@ -110,6 +110,15 @@ GUARDS = [
         ),
     ),
     *of(
+        "cni/parts/granted.py",
+        "unit/test_granted.py",
+        ("other-nodes", "    if now == given or _is_given_by_cdi(address, now):", "    if True:"),
+        ("required", "    if required:\n        raise", "    if False:\n        raise"),
+        ("promised", "numbers.promised(address, pod) or ", ""),
+        ("of-another-device", 'device["name"].endswith(f"_{address}")', "True"),
+        ("not-yet-written", "if not written or any(uverbs <= paths for paths in written):", "if True:"),
+    ),
+    *of(
         "cni/parts/device_info.py",
         "unit/test_device_info.py attack/test_hostile_configuration.py",
         (

@@ -24,6 +24,7 @@ from cni.kinds.sriov import attributes
 from cni.kinds.sriov.plan import Plan, Port
 from cni.protocol.errors import CheckFailed, InvalidConfig, TryAgain, doing
 from cni.protocol.spec import Json
+from cni.state import numbers
 from cni.state.pod import Pod
 
 if TYPE_CHECKING:
@@ -155,9 +156,10 @@ def _adopt_guids(p: Plan, port: Port, *guids: str | None) -> None:
     """Have the VF, on the host, take over the node and port GUID that its PF has for it."""
     if sysfs.guids(p.device) == guids:
         return
-    with doing(f"binding {p.device} to {port.driver} again, for its GUIDs"), _try_again_later():
-        pci.rebind(p.device, port.driver, _REBIND_TIMEOUT)
-    _until(lambda: _rdma_here(p.device), f"{p.device} has no RDMA device; is {port.driver}'s loaded?")
+    with numbers.lock():
+        with doing(f"binding {p.device} to {port.driver} again, for its GUIDs"), _try_again_later():
+            pci.rebind(p.device, port.driver, _REBIND_TIMEOUT)
+        _until(lambda: _rdma_here(p.device), f"{p.device} has no RDMA device; is {port.driver}'s loaded?")
 
 
 def _rename(p: Plan, port: Port) -> None:
@@ -175,7 +177,7 @@ def _move(p: Plan, pod: Pod, *, to: int, of: int | None) -> None:
     for name in sysfs.rdma_names(p.device):
         index = rdma_netlink.index_of(name, of)
         if index is not None:
-            with doing(f"moving RDMA device {name} {'to' if of is None else 'back from'} {pod.path}"):
+            with numbers.lock(), doing(f"moving RDMA device {name} {'to' if of is None else 'back from'} {pod.path}"):
                 rdma_netlink.move(index, to=to, of=of)
 
 
