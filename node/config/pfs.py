@@ -38,7 +38,7 @@ class Pfs(BaseModel):
     Refused: of InfiniBand"""
     guids: bool = False
     """Give GUIDs to InfiniBand VFs that have none, made of the PF's GUID and the VF's number, so the same after each
-    boot.
+    boot; have their ports follow the PF's (`link_state` `auto`), where they are to be down.
     Refused: of Ethernet"""
 
 

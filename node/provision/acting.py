@@ -9,7 +9,7 @@ from errno import EBUSY
 from typing import Final
 
 from cni.kernel import budget, files, pci, rdma_netlink, rtnl, sysfs, vf
-from cni.kernel.links import IFLA_MTU
+from cni.kernel.links import IFLA_MTU, RTEXT_FILTER_SKIP_STATS, Link
 from cni.kernel.netlink import attr, u32
 from cni.kernel.rtnl import Rtnl
 from cni.protocol.errors import CniError
@@ -116,16 +116,19 @@ def _set_links(change: SetMtu | SetTrust | SetGuids, host: Rtnl) -> None:
     match change:
         case SetMtu():
             for address in [one.address for one in change.vfs] or [pf]:
-                host.set_link(_index(address, host), attr(IFLA_MTU, u32(change.mtu)))
+                host.set_link(_own(address, host).index, attr(IFLA_MTU, u32(change.mtu)))
         case SetTrust():
-            index = _index(pf, host)
+            index = _own(pf, host).index
             for one in change.vfs:
                 host.set_link(index, vf.set_attribute(one.number, "trust", change.on))
         case SetGuids():
-            index = _index(pf, host)
+            link = _own(pf, host)
+            told = vf.parse(link.vfs)
             for one, guid in zip(change.vfs, change.guids, strict=True):
-                for name in ("node_guid", "port_guid"):
-                    host.set_link(index, vf.set_attribute(one.number, name, guid))
+                # mlx5's firmware has the port of a new VF down.
+                follows = {"link_state": "auto"} if told.get(one.number, vf.Vf()).link_state == "disable" else {}
+                for name, value in {"node_guid": guid, "port_guid": guid, **follows}.items():
+                    host.set_link(link.index, vf.set_attribute(one.number, name, value))
                 _have_read(one.address, guid)
 
 
@@ -172,10 +175,13 @@ def _have_read(address: str, guid: str) -> None:
             pci.rebind(address, driver, _TIMEOUT)
 
 
-def _index(address: str, host: Rtnl) -> int:
+def _own(address: str, host: Rtnl) -> Link:
+    """A function's own interface, a PF's with what it has of its VFs.  Raises Left."""
     function = sysfs.function(address)
-    if function and (name := sysfs.uplink(function)) and (link := host.link(name)):
-        return link.index
+    if function and (name := sysfs.uplink(function)):
+        link = host.link(name, filters=RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF)
+        if link:
+            return link
     raise Left(f"{address} has no interface on the host any more")
 
 

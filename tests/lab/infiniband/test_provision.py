@@ -29,6 +29,7 @@ def process(guest: Guest) -> Iterator[NodeProcess]:
     for number, device in enumerate(vfs()):
         for what in ("node_guid", "port_guid"):
             ip("link", "set", PF, "vf", f"{number}", what, hca.NONE)
+        ip("link", "set", PF, "vf", f"{number}", "state", "auto")
         hca.drive(device, "testib")
 
 
@@ -43,7 +44,9 @@ def told() -> list[tuple[str, str]]:
 
 
 def test_guids(process: NodeProcess) -> None:
-    """The second VF has GUIDs already, and keeps them."""
+    """The second VF has GUIDs already, and keeps them.  The port of one that gets some is not to stay down."""
+    for number, state in enumerate(("disable", "disable", "enable", "auto")):
+        ip("link", "set", PF, "vf", f"{number}", "state", state)
     for what in ("node_guid", "port_guid"):
         ip("link", "set", PF, "vf", "1", what, GUID)
     own = hca.guids(pci(PF))[1]
@@ -53,6 +56,7 @@ def test_guids(process: NodeProcess) -> None:
     with process:
         process.says("guids of VF 0, 2-3: none -> ", 60)
     assert told() == wanted
+    assert [hca.vf(number)["link_state"] for number in range(VFS)] == ["auto", "disable", "enable", "auto"]
     # It reads them when its driver is bound.
     assert [hca.guids(device) for device in vfs()][2:] == wanted[2:]
     indexes = rdma_devices()
