@@ -122,9 +122,13 @@ def rename(devices: Devices, names: list[str], pod: Pod) -> None:
 
 
 def take(devices: Devices, pod: Pod, host_fd: int) -> None:
-    """Move those of the devices that are in the pod to the host."""
+    """Move those of the devices that are in the pod to the host, under their own names where these are free: udev's
+    rules see the name with which a device comes."""
     for index, name in devices:
-        if rdma_netlink.name_of(index, pod.fd):
+        if now := rdma_netlink.name_of(index, pod.fd):
+            if now != name:
+                with suppress(FileExistsError), doing(f"renaming RDMA device {now} back to {name} in {pod.path}"):
+                    rdma_netlink.rename(index, name, pod.fd)
             with numbers.lock(), doing(f"moving RDMA device {name} back from {pod.path}"):
                 rdma_netlink.move(index, to=host_fd, of=pod.fd)
 

@@ -1,5 +1,6 @@
 """RDMA devices of attachments: their names, their modes, and whose they are."""
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from guest.machine import rdma
 from guest.node import NAME, PF, RDMA, Node, macvlan, netdev, pci, rdma_devs
 from topology import Pod, ip, until
 
+NETLINK_KOBJECT_UEVENT = 15
 MODPROBE = "options ib_core netns_mode=0"
 
 
@@ -21,6 +23,18 @@ def test_a_name_of_its_own(node: Node, pod: Pod) -> None:
     assert "other" in node.checked(pod, conf, result).stdout
     node.ok("DEL", pod, conf)
     assert RDMA in rdma_devs()
+
+
+def test_it_comes_home_under_its_own_name(node: Node, pod: Pod) -> None:
+    """Which udev's rules see with the kernel's event."""
+    node.ok("ADD", pod, node.conf(rdma={"name": "mlx5_0"}))
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_KOBJECT_UEVENT) as events:
+        events.bind((0, 1))
+        events.settimeout(60)
+        node.ok("DEL", pod)
+        while not (event := events.recv(1 << 16)).startswith(b"add@") or b"SUBSYSTEM=infiniband\0" not in event:
+            pass
+    assert f"NAME={RDMA}".encode() in event.split(b"\0")
 
 
 def test_its_name_comes_back_from_a_namespace_that_died(node: Node, pod: Pod) -> None:
