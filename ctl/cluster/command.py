@@ -111,11 +111,16 @@ def _release_node(options: argparse.Namespace, documents: Documents, _own: Netwo
     from ctl.cluster import release  # noqa: PLC0415
 
     found = release.blocks_of(documents, options.node, options.network)
-    why = "" if options.force else release.why_not(documents.machine(options.node), documents.now())
-    done = release.release(documents, found) if found and not why else []
+    machine = documents.machine(options.node)
+    lives = "" if options.force else release.why_not(machine, documents.now())
+    given_up = release.left_by_others(found, machine) if lives else found
+    why = lives if not given_up else ""
+    done = release.release(documents, given_up)
+    spared = len(found) - len(given_up)
     status = 1 if why or not found or any(one.what == release.FAILED for one in done) else 0
     if options.json:
-        body = {"node": options.node, **({"refused": why} if why else {}), "blocks": [one.as_json() for one in done]}
+        left = {"refused": why} if why else {"spared": spared} if spared else {}
+        body = {"node": options.node, **left, "blocks": [one.as_json() for one in done]}
         return as_document(body), status
     if not found:
         of = f" of {', '.join(options.network)}" if options.network else ""
@@ -124,7 +129,10 @@ def _release_node(options: argparse.Namespace, documents: Documents, _own: Netwo
         ), status
     if why:
         return text([f"{why}; nothing is released; if you know that it is dead, add --force"]), status
-    return text([one.words(dry_run=False) for one in done]), status
+    lines = [one.words(dry_run=False) for one in done]
+    if spared:
+        lines.append(f"{spared} blocks of the machine that has this name now are left: {lives}")
+    return text(lines), status
 
 
 def _surveyed(documents: Documents, names: Sequence[str]) -> "tuple[list[Survey], list[Document]]":

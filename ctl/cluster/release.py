@@ -1,14 +1,14 @@
 """What gives back the blocks of nodes that are dead: hpn ipam gc --cluster and release-node."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 from cni.kernel import budget
 from cni.protocol.errors import CniError
 from cni.protocol.spec import Json
 from ctl.screen import moment, progress
-from ipam.cluster import BLOCK, Document, Documents, Machine, rules
+from ipam.cluster import BLOCK, Document, Documents, Machine, reclaiming, rules
 from ipam.cluster.blocks import Block, name_of_grid
 
 # What became of a block, in a word.
@@ -94,11 +94,8 @@ def _done(documents: Documents, document: Document, owner: Machine, now: float, 
 
 def _given_back(documents: Documents, document: Document, *, dry_run: bool) -> str:
     """What becomes of what nobody has from now on: a number stays its name's."""
-    if not document.body.get("whose"):
-        return REMOVED if dry_run or documents.remove(document) else CHANGED
-    # Its next owner probes for the address.
-    free = replace(Block.of(document).freed(int(documents.now())), taken=True)
-    return FREED if dry_run or documents.replace(document, free.as_json()) else CHANGED
+    done = FREED if document.body.get("whose") else REMOVED
+    return done if dry_run or reclaiming.give_back(documents, document) else CHANGED
 
 
 def why_not(machine: Machine, now: float) -> str:
@@ -112,6 +109,14 @@ def why_not(machine: Machine, now: float) -> str:
         )
     heard = moment(int(machine.heard))
     return f"node {machine.name} was heard of at {heard}: it may live, and then its pods use these addresses"
+
+
+def left_by_others(blocks: Sequence[Document], present: Machine) -> list[Document]:
+    """Those of a node's blocks that another machine had when it had this name: the present one lives by itself.
+
+    Of a block without a machine nobody knows, and nothing where the store knows no machines.
+    """
+    return [one for one in blocks if present.uid and one.body.get("machine") not in ("", present.uid)]
 
 
 def release(documents: Documents, blocks: Sequence[Document]) -> list[Outcome]:

@@ -1,7 +1,7 @@
 """What a node does about its blocks while nobody waits: one round for one network.
 
 It tells the store that the node lives, answers for its blocks and sees what became of them (looking.py), gives back
-what stays empty, and claims a block before there is no room.
+what stays empty and what another machine of its name has left, and claims a block before there is no room.
 
 A block is given back in two steps.  Under the lock of the leases it is noted that nothing is given from it any more.
 Then its document is removed, and after that it is forgotten.  Whatever stops this in between, the next round goes on.
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cni.protocol.errors import InvalidConfig, PoolExhausted
-from ipam.cluster import BLOCK, Document, held, rules
+from ipam.cluster import BLOCK, Document, held, reclaiming, rules
 from ipam.cluster.blocks import Block, name_of_block
 from ipam.cluster.claiming import Claiming
 from ipam.cluster.counting import counted, pool, short
@@ -57,9 +57,11 @@ class Round:
                 "node was moved, delete the network's pods on it and then the file"
             )
         documents.keep_alive(self._shared.node, GRACE)
-        look = Look(documents, self._shared.machine(), self.said)
+        us = self._shared.machine()
+        look = Look(documents, us, self.said)
         mine = replace(look.at(mine), asked=int(time.time()))
         self.suspected = look.suspected
+        reclaiming.free_left(documents, us, look.left, self.said)
         return mine
 
     def _settled(self, mine: Held, known: Pool, book: Book) -> Held:

@@ -22,11 +22,11 @@ Found = tuple[Document, Block]
 
 class Look:
     """One look of the node that ``machine`` is.  ``said`` gets what an operator should know, ``suspected`` is how many
-    of its blocks somebody took for a dead node's."""
+    of its blocks somebody took for a dead node's; ``left`` are the blocks of its name that it has not."""
 
     def __init__(self, documents: Documents, machine: Machine, said: list[str]) -> None:
         self._documents, self._machine, self._said = documents, machine, said
-        self.suspected = 0
+        self.suspected, self.left = 0, list[Found]()
 
     def at(self, mine: Held) -> Held:
         """What the node has.  Raises Unreachable, StoreRefused, TryAgain."""
@@ -40,6 +40,9 @@ class Look:
                 mine = mine.having(self._judged(mine, was, held, known or self._read(mine, held.index)))
         for known in blocks.values():
             mine = self._adopted(mine, known)
+            # It may be one that had our name before, and nobody else can tell: the store hears of us by that name.
+            if self._machine.uid and not mine.block(known[1].index):
+                self.left.append(known)
         return replace(mine, looked=began, host=os.uname().nodename, boot=durable.boot_id())
 
     def _read(self, mine: Held, index: int) -> Found | None:

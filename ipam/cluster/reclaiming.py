@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -45,6 +46,25 @@ def search(documents: Documents, us: Machine, listed: Iterable[Document], said: 
                 _suspect(documents, (document, block), owner, said)
     except StoreRefused as e:
         said.append(f"blocks of dead nodes cannot be looked for: {e.msg}")
+
+
+def free_left(documents: Documents, us: Machine, left: Iterable[Found], said: list[str]) -> None:
+    """Give back the blocks of another machine of our name, when nobody has answered for them for the grace: this node
+    was made anew.  Until then they are suspected.  Raises Unreachable, StoreRefused."""
+    for document, block in left:
+        if not rules.may_take(block, rules.of_our_name(us), documents.now()):
+            _suspect(documents, (document, block), rules.of_our_name(us), said)
+        elif give_back(documents, document):
+            said.append(f"block {block.index} of {block.network} was another machine's of our name, and is given back")
+
+
+def give_back(documents: Documents, document: Document) -> bool:
+    """Have nobody have the block any more, or the number, which stays its name's; false if it has changed meanwhile."""
+    if not document.body.get("whose"):
+        return documents.remove(document)
+    # Its next owner probes for the address.
+    free = replace(Block.of(document).freed(int(documents.now())), taken=True)
+    return bool(documents.replace(document, free.as_json()))
 
 
 def seconds_left(block: Block, now: float) -> float:

@@ -26,6 +26,7 @@ GUARDS = [
         ("machine-of-our-name", "return block.machine in (was, mine.machine) and", "return"),
         ("directory-of-our-own", "mine.machine) and mine.is_of_this_place(block.claim)", "mine.machine)"),
         ("probe-what-was-forgotten", "mine.node, taken=True, whose", "mine.node, whose"),
+        ("which-machine", "if self._machine.uid and not mine", "if not mine", "unit/test_cluster_rounds.py"),
         ("of-when-it-began", "looked=began,", "looked=int(time.time()),", "unit/test_cluster_quiet.py"),
         ("another-machine", "not (block.machine == self._machine.uid and ", "not ("),
         ("another-directory", " and mine.is_of_this_place(block.claim)):", "):"),
@@ -35,6 +36,7 @@ GUARDS = [
         "unit/test_cluster_looking.py",
         ("few", "if len(nodes) > FEW:", "if False:"),
         ("together", "not is_of_suspected, secrets", "secrets"),
+        ("left-is-waited-for", "if not rules.may_take(block, rules.of_our_name(us), documents.now()):", "if False:", "unit/test_cluster_rounds.py"),
         ("our-name", "rules.of_our_name(owner) if node == us.name else owner", "owner"),
     ),
     *of(

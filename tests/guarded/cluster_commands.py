@@ -10,9 +10,11 @@ GUARDS = [
         ("not-yet", "if rules.may_take(block, owner, now):", "if True:"),
         (
             "only-say",
-            "return REMOVED if dry_run or documents.remove(document)",
-            "return REMOVED if documents.remove(document)",
+            "return done if dry_run or reclaiming",
+            "return done if reclaiming",
         ),
+        ("present-machine", 'not in ("", present.uid)', '!= ""'),
+        ("which-machine", '("", present.uid)', "(present.uid,)"),
         ("only-say-suspect", "        if dry_run:\n            return SUSPECT\n", ""),
         ("heard-of", "if machine.heard is None or now - machine.heard > rules.GRACE:", "if True:"),
     ),

@@ -46,7 +46,7 @@ GUARDS = [
     ),
     *of("ipam/cluster/reclaiming.py", "unit/test_cluster_sticky.py", ("nobodys", "if not block.node or (", "if (")),
     *of(
-        "ctl/cluster/release.py",
+        "ipam/cluster/reclaiming.py",
         "unit/test_cluster_sticky_nodes.py",
         ("a-names", 'if not document.body.get("whose"):', "if True:"),
         ("probed-for", "), taken=True)", "))"),

@@ -1,5 +1,6 @@
 """Rounds of all networks: who does them and when, and that an ADD tells of little room."""
 
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from unit.cluster_nodes import Cluster, Node
 
 from agent import idle
 from cni.protocol import report
-from ipam.cluster import rounds
+from ipam.cluster import Machine, opening, rounds
 from ipam.cluster.held import GRACE, LOOK
 from ipam.cluster.rounds import Report
 from ipam.stores import none_gone
@@ -133,6 +134,75 @@ def test_a_node_that_is_cut_off_for_longer_than_the_grace(cluster: Cluster, cloc
     (found,) = kept(owner)
     assert "is b's now" in " ".join(found.said)
     assert owner.mine.giving == ()
+
+
+def made_anew(cluster: Cluster, node: Node) -> tuple[int, Node]:
+    """The machine is replaced by one that has its name and its empty place: the block of before, and the node."""
+    node.add("pod")
+    (old,) = node.mine.giving
+    shutil.rmtree(node.dir.parent)
+    cluster.store.machines[node.name] = Machine(node.name, "uid of the next machine", cluster.store.clock)
+    node.add("pod")
+    assert old not in node.mine.giving
+    return old, node
+
+
+def hours_pass(cluster: Cluster, clock: list[float], node: Node, seconds: int) -> None:
+    """The store hears of the node all the time, and the node does its rounds."""
+    for _ in range(0, seconds, LOOK):
+        clock[0] += LOOK
+        cluster.store.clock += LOOK
+        assert [one.problem for one in kept(node)] == [""]
+
+
+def test_blocks_of_a_machine_that_had_our_name(cluster: Cluster, clock: list[float]) -> None:
+    """They come back an hour after the node's next look, to whoever needs them."""
+    old, node = made_anew(cluster, cluster.node("a"))
+    other = cluster.node("b")
+    for number in range(240):
+        other.call("ADD", f"pod{number}")
+    assert other.refused("ADD", "more")[0] == 103
+    hours_pass(cluster, clock, node, GRACE)
+    assert cluster.owners()[old] == "a"
+    hours_pass(cluster, clock, node, 2 * LOOK)
+    assert old not in cluster.owners()
+    assert other.add("more")
+    assert cluster.owners()[old] == "b"
+
+
+def test_another_machine_of_our_name_that_lives(
+    cluster: Cluster, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hosts have one name by mistake: each answers for its own, and takes nothing from the other."""
+    one, other = cluster.node("same"), cluster.node("other")
+    del cluster.store.machines["same"]
+    other.node_file.write_bytes(one.node_file.read_bytes())
+    files = {node.dir: tmp_path / f"machine-id {node.state.name}" for node in (one, other)}
+
+    def on(node: Node) -> Node:
+        files[node.dir].write_text(f"{node.state.name}\n")
+        monkeypatch.setattr(opening, "MACHINE_ID", str(files[node.dir]))
+        return node
+
+    given = {*on(one).add("pod"), *on(other).add("pod")}
+    for _ in range(0, 3 * GRACE, LOOK):
+        clock[0] += LOOK
+        cluster.store.clock += LOOK
+        for node in (one, other):
+            kept(on(node))
+    assert {*cluster.owners()} == {*one.mine.giving, *other.mine.giving}
+    assert {int(address.rpartition(".")[2]) // 16 for address in given} == {*cluster.owners()}
+
+
+def test_who_does_not_know_which_machine_it_is(
+    cluster: Cluster, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Node object is gone: then every block of its name would be another machine's."""
+    monkeypatch.setattr(opening, "MACHINE_ID", "/nonexistent")
+    old, node = made_anew(cluster, cluster.node("a"))
+    del cluster.store.machines["a"]
+    hours_pass(cluster, clock, node, 2 * GRACE)
+    assert cluster.owners()[old] == "a"
 
 
 def test_the_agent_looks_though_nobody_asks(

@@ -213,6 +213,20 @@ def test_release_of_a_node_that_lives(hpn: Hpn, store: Memory) -> None:
     assert store.bodies(BLOCK) == before
 
 
+def test_release_of_a_node_that_was_made_anew(hpn: Hpn, store: Memory) -> None:
+    """What its machine of before had goes, and what it has now stays, for it lives."""
+    put(store, Block("net", 7, 16, "node1", "uid of before", "nonce"))
+    put(store, Block("net", 8, 16, "node1", "", "nonce"))  # nobody knows which machine's
+    removed, left = hpn("release-node", "node1").splitlines()
+    assert removed == "block net.7 of node node1: removed"
+    assert "3 blocks of the machine that has this name now are left: node node1 was heard of at" in left
+    assert {*whose(store)} == {"net.0", "net.3", "net.5", "net.8"}
+    assert "nothing is released" in hpn("release-node", "node1", status=1)
+    put(store, Block("net", 7, 16, "node1", "uid of before", "nonce"))
+    found = document(hpn, "release-node", "node1")
+    assert (found["spared"], [one["block"] for one in found["blocks"]]) == (3, ["net.7"])
+
+
 @pytest.mark.parametrize("forced", [False, True])
 def test_release_of_a_dead_node(hpn: Hpn, store: Memory, forced: bool) -> None:
     if not forced:
