@@ -31,7 +31,7 @@ from cni.protocol.errors import (
 from cni.protocol.location import Location, is_stripped, location
 from cni.protocol.result import Interface, Ip, Result
 from cni.protocol.spec import Config, Json, Request
-from cni.state import durable, journal, owned, places
+from cni.state import durable, journal, owned, permitted, places
 from cni.state import pod as pods
 from cni.state.journal import Entry
 from cni.state.pod import Pod
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
     """Attach the interface with all that belongs to it, or change nothing and raise."""
+    permitted.refuse(request, conf)
     wanted = _parse(request)
     log.extend(wanted.remarks)
     if wanted.where.ipam:
@@ -258,6 +259,7 @@ def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
 
 def status(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:
     """Raise NotAvailable, or the IPAM plugin's own error, if no ADD of this configuration can be served now."""
+    permitted.refuse(request, conf)
     wanted = _parse(request)
     try:
         durable.probe(wanted.where.state_dir / "locks")

@@ -105,13 +105,13 @@ def previous_result(conf: Config) -> Result | None:
 
 
 def _model(own: Json, conf: Config) -> Common:
-    device = _device(conf, "deviceID")
+    device = arguments.chosen_device(conf, "deviceID")
     kind = own.get("kind", kinds.implied({**own, "deviceID": device} if device else own))
     if not isinstance(kind, str) or kind not in kinds.KINDS:
         raise InvalidConfig(f"kind {kind!r} is not one of {', '.join(kinds.KINDS)}")
     model = kinds.model(kind)
     own = {key: value for key, value in own.items() if key not in _PASSED_OVER or key in model.model_fields}
-    if model.device_keys and (device := _device(conf, *model.device_keys)):
+    if model.device_keys and (device := arguments.chosen_device(conf, *model.device_keys)):
         own = {**own, "deviceID": device}
     try:
         return model.model_validate(own if own.get("strict", True) else _known(own, model))
@@ -126,19 +126,13 @@ def _refuse_pf_as_master(own: Json, conf: Config) -> None:
         return
     keys, name = " and ".join(beside) or "kind 'sriov'", own["master"]
     remedy = f"write pf {name!r} in place of master"
-    if device := _device(conf, "deviceID"):
+    if device := arguments.chosen_device(conf, "deviceID"):
         remedy = f"remove master, for deviceID {device!r} says which VF"
     if "l2enable" in own:
         remedy += ", and in place of l2enable leave out ipam"
     raise InvalidConfig(
         f"master {name!r} beside {keys}: a master is for macvlan, ipvlan and ipoib, a VF is of a PF; {remedy}"
     )
-
-
-def _device(conf: Config, *keys: str) -> Any:
-    """The device that the runtime chose for the pod, else the first that one of these keys has."""
-    chosen = arguments.requested(conf, {}, "deviceID", "")
-    return chosen or next((conf[key] for key in keys if conf.get(key)), None)
 
 
 def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
@@ -154,8 +148,8 @@ def _numbers(conf: Config, args: Mapping[str, str]) -> Json:
         value = arguments.requested(conf, args, key, key.upper())
         if value is not None:
             try:
-                found[key] = int(value)
-            except (TypeError, ValueError) as e:
+                found[key] = int(f"{value}")
+            except ValueError as e:
                 raise InvalidConfig(f"requested {key} {value!r} is not a number") from e
     return found
 

@@ -136,7 +136,7 @@ def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:
 
 def _sticky_name(conf: Config, args: Mapping[str, str]) -> str:
     """The sticky name that the attachment asks for; empty if it asks for none, and then the pod's name counts."""
-    name = arguments.requested(conf, args, "sticky", "STICKY") or ""
+    name = arguments.sticky_name(conf, args) or ""
     if not isinstance(name, str):
         raise InvalidConfig(f"sticky {name!r} names nobody; give a string")
     return name

@@ -24,7 +24,7 @@ def of(conf: Config, root: Path = sysfs.SYS) -> Device:
         under = [] if conf.get("linkInContainer") else sysfs.functions_under(master, root)
         # A bond's packets leave by several devices, so only its name says which rail it is on.
         return {"master": [master], **(_behind(under[0], root) if len(under) == 1 else {})}
-    device = arguments.requested(conf, {}, "deviceID", "") or conf.get("deviceID") or conf.get("pciBusID")
+    device = arguments.chosen_device(conf, "deviceID", "pciBusID")
     if isinstance(device, str) and device and not _defaults_to_a_master(conf):
         # A scalable function is a part of a PCI function.
         function = sysfs.function(sysfs.pci_of(device, root) or device.lower(), root)

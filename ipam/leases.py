@@ -1,12 +1,17 @@
-"""Who gets which address: the requested one, else the one that the attachment has, else the next free one.  Pure."""
+"""Who gets which address: the requested one, else the one that the attachment has, else the next free one; and whose it
+is after its release.  Pure."""
 
+import json
 from collections.abc import Sequence
 
-from cni.protocol.errors import AddressHeld, AddressUnavailable, PoolExhausted
+from cni.protocol.errors import AddressHeld, AddressUnavailable, BadEnvironment, PoolExhausted
 from cni.protocol.result import Address, Ip
-from ipam.pool import RangeSet
+from ipam.pool import Pool, RangeSet
 from ipam.ranges import count, next_free
-from ipam.stores import Book
+from ipam.stores import Book, Terms
+
+# A pod's namespace and name are 63 and 253 at most; a line of the store has room for this.
+STICKY_MAX = 400
 
 
 def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
@@ -68,3 +73,18 @@ def _next(range_set: RangeSet, book: Book) -> Address:
             range_set.key,
         )
     return address
+
+
+def terms(pool: Pool, pod: str, place: str) -> Terms:
+    """What happens to the addresses after their release.  Raises BadEnvironment if nothing names a sticky owner."""
+    if not pool.sticky:
+        return Terms(pool.cooldown)
+    name = pool.sticky_name or pod
+    if not name:
+        raise BadEnvironment(
+            "ipam.sticky: CNI_ARGS has no K8S_POD_NAME and no STICKY, and args.cni no sticky; name whose address it is"
+        )
+    name = f"{name}:{place}" if place else name
+    if len(json.dumps(name)) > STICKY_MAX:
+        raise BadEnvironment(f"ipam.sticky: {name!r} is longer than {STICKY_MAX} characters; give a shorter STICKY")
+    return Terms(pool.cooldown, name, pool.sticky)

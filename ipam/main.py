@@ -1,6 +1,5 @@
 """The IPAM plugin's commands.  ADD answers without interfaces (SPEC 1.1.0, section 4, "Plugin Delegation")."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,7 +13,6 @@ from cni.protocol import arguments, report, spec
 from cni.protocol.dispatch import Command, answer
 from cni.protocol.errors import (
     AddressHeld,
-    BadEnvironment,
     CheckFailed,
     CniError,
     InvalidConfig,
@@ -33,15 +31,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A pod's namespace and name are 63 and 253 at most; a line of the store has room for this.
-STICKY_MAX = 400
-
 
 def run(request: Request) -> Reply:
     """Answer one request; never raises."""
     began = time.monotonic()
     budget.begin()
-    reply = answer(request, COMMANDS)
+    reply = answer(request, {**COMMANDS, "ADD": partial(_if_permitted, add), "STATUS": partial(_if_permitted, status)})
     report.send(request.command, reply, began)
     return reply
 
@@ -72,7 +67,7 @@ def add(request: Request, conf: Config, log: list[str], *, again: bool = False) 
     has_number = pool.aside and not pool.requested and (pool.sticky_name or arguments.is_ordinal(pod))
     # All that a container has on rails that are aligned is one number's.
     place = "" if has_number and pool.align else request.key.ifname if at is None else str(pool.rails[at])
-    terms = _terms(pool, pod, place)
+    terms = leases.terms(pool, pod, place)
     store, ranges = _store(conf, log), tuple(s.all_spans for s in pool.sets)
     if shared and has_number:
         shared, terms = _named(shared, terms)
@@ -185,6 +180,15 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
+def _if_permitted(command: Command, request: Request, conf: Config, log: list[str]) -> Result | None:
+    """The command of another main plugin, which does not ask what the pod may choose here.  ``ask``'s caller does."""
+    from cni.state import permitted  # noqa: PLC0415  # neither DEL nor VERSION needs it
+
+    if not _says_nothing(conf):
+        permitted.refuse(request, conf, ("ips", "sticky"))
+    return command(request, conf, log)
+
+
 def _may_free_number(request: Request, conf: Config) -> bool:
     """Whether this node has numbers that go to names, and the attachment may have had one."""
     with suppress(CniError):
@@ -201,21 +205,6 @@ def _named(network: "Network", terms: Terms) -> "tuple[Network, Terms]":
     from ipam.cluster.named import Named  # noqa: PLC0415  # where numbers are set aside only
 
     return Named.of(network, terms.sticky, max(terms.ttl, terms.cooldown)), Terms()
-
-
-def _terms(pool: Pool, pod: str, place: str) -> Terms:
-    """What happens to the addresses after their release.  Raises BadEnvironment if nothing names a sticky owner."""
-    if not pool.sticky:
-        return Terms(pool.cooldown)
-    name = pool.sticky_name or pod
-    if not name:
-        raise BadEnvironment(
-            "ipam.sticky: CNI_ARGS has no K8S_POD_NAME and no STICKY, and args.cni no sticky; name whose address it is"
-        )
-    name = f"{name}:{place}" if place else name
-    if len(json.dumps(name)) > STICKY_MAX:
-        raise BadEnvironment(f"ipam.sticky: {name!r} is longer than {STICKY_MAX} characters; give a shorter STICKY")
-    return Terms(pool.cooldown, name, pool.sticky)
 
 
 def _with_the_deads(store: Store, log: list[str], pool: Pool, ask: Callable[[], T]) -> T:

@@ -39,8 +39,8 @@ OURS = {
     "ipam.cluster.rounds": {"ipam.cluster", "ipam.stores", "cni.kernel.budget", "cni.protocol"},
     # Paths that the node allows.
     "ipam.resolv_conf": {"cni.protocol", "cni.state.node"},
-    # It begins the budget of all waits, which link spends.
-    "ipam.main": {"ipam", "cni.protocol", "cni.kernel.budget"},
+    # It begins the budget of all waits, which link spends, and asks what the node allows.
+    "ipam.main": {"ipam", "cni.protocol", "cni.kernel.budget", "cni.state.permitted"},
     # What of ipam asks the kernel, and all that it asks.
     "ipam.sandboxes": {"ipam.stores", "cni.protocol", "cni.kernel.netns"},
     "ipam.device": {"ipam.rails", "cni.protocol", "cni.kernel.sysfs"},

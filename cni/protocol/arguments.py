@@ -51,9 +51,34 @@ def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: s
     The order is CONVENTIONS.md's: a more specific place hides the others whole.  Raises InvalidConfig.
     """
     for source in (_object(conf, "runtimeConfig"), args_cni(conf)):
-        if source.get(key):
+        if is_given(source.get(key)):
             return source[key]
     return args.get(arg) or None
+
+
+def is_given(value: Any) -> bool:
+    """Whether this asks for anything.  A zero does: there are a VF 0 and a VLAN 0."""
+    return value not in (None, "", [], {})
+
+
+def chosen_device(conf: Mapping[str, Any], *keys: str) -> Any:
+    """The device that the runtime chose for the pod: in runtimeConfig, else in the first of these keys that has one,
+    where Multus puts it; None for none.  args.cni does not count: it has what the pod's author wrote.
+
+    Raises InvalidConfig.
+    """
+    chosen = _object(conf, "runtimeConfig").get("deviceID")
+    return chosen or next((conf[key] for key in keys if conf.get(key)), None)
+
+
+def sticky_name(conf: Mapping[str, Any], args: Mapping[str, str]) -> Any:
+    """The sticky name that the attachment asks for, else None.  Raises InvalidConfig.
+
+    A pod's author writes args.cni, so a name without a namespace is one of the pod's own namespace there.
+    """
+    name, namespace = requested(conf, args, "sticky", "STICKY"), args.get("K8S_POD_NAMESPACE", "")
+    by_pod = not is_given(_object(conf, "runtimeConfig").get("sticky")) and is_given(args_cni(conf).get("sticky"))
+    return f"{namespace}/{name}" if by_pod and namespace and isinstance(name, str) and "/" not in name else name
 
 
 def args_cni(conf: Mapping[str, Any]) -> Mapping[str, Any]:

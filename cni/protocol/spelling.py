@@ -63,7 +63,7 @@ NETWORK: Final = _shape(
     policyRouting=_shape("table"),
     dns=_shape("nameservers domain search options"),
     runtimeConfig=_shape("ips mac infinibandGUID deviceID CNIDeviceInfoFile", ipRanges=RANGE),
-    args=_shape("", cni=_shape("ips mac mtu vf vlan guid sticky")),
+    args=_shape("", cni=_shape("ips mac mtu vf vlan guid infinibandGUID sticky")),
 )
 
 

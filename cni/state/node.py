@@ -3,12 +3,14 @@
     {"allowedPaths": {"logFile": ["/var/log/hpn"],
                       "resolvConf": ["/etc/resolv.conf", "/run/systemd/resolve"],
                       "CNIDeviceInfoFile": ["/run/k8s.cni.cncf.io/devinfo"]},
+     "podMayChoose": ["mac", "ips", "mtu"],
      "stores": {"etcd": {"endpoints": ["https://10.0.0.1:2379"]}, "nodeName": "node1"}}
 
 Whoever writes a NetworkAttachmentDefinition chooses the keys of a configuration, and we open what they name as root.
 An entry of ``allowedPaths`` allows itself and all below it.  Paths are compared as text, so nothing outside is even
-looked at.  ``stores`` says where the stores are that a cluster's nodes share, with which credentials.  The file is read
-only if a configuration has a key that needs it.
+looked at.  ``podMayChoose`` is explained in permitted.py.  ``stores`` says where the stores are that a cluster's nodes
+share, with which credentials.  ADD and STATUS read the file; other commands do so only if the configuration has a key
+that needs it.
 """
 
 import errno
@@ -32,6 +34,7 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "CNIDeviceInfoFile": ("/var/run/k8s.cni.cncf.io/devinfo", "/run/k8s.cni.cncf.io/devinfo"),
 }
 _PATHS: Final = "allowedPaths"
+CHOICES: Final = "podMayChoose"
 _STORES: Final = "stores"
 _NODE_NAME: Final = "nodeName"
 
@@ -97,6 +100,18 @@ def allowed_paths(key: str) -> tuple[str, ...]:
     return tuple(entries)
 
 
+def choices(known: Collection[str]) -> tuple[str, ...] | None:
+    """Which of these keys a pod may choose; None if the file does not say.  Raises InvalidConfig if it is broken."""
+    listed = _document().get(CHOICES)
+    if listed is None:
+        return None
+    if not isinstance(listed, list):
+        raise broken(f"{CHOICES} {listed!r} is not a list of keys")
+    if unknown := [key for key in listed if key not in known]:
+        raise broken(f"{CHOICES}: {unknown[0]!r} is not one of {', '.join(known)}")
+    return tuple(listed)
+
+
 def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
     """What the file says of a shared store of one of these kinds, and the node's name in it; empty where it says
     nothing.  Raises InvalidConfig if the node's file is broken."""
@@ -123,8 +138,8 @@ def _document() -> dict[str, Any]:
         raise broken(f"it is not JSON ({e})") from e
     if not isinstance(document, dict):
         raise broken("it is not a JSON object")
-    if unknown := sorted(document.keys() - {_PATHS, _STORES}):
-        raise broken(f"{unknown[0]} is not a key we know; there are {_PATHS} and {_STORES}")
+    if unknown := sorted(document.keys() - {_PATHS, CHOICES, _STORES}):
+        raise broken(f"{unknown[0]} is not a key we know; there are {_PATHS}, {CHOICES} and {_STORES}")
     return document
 
 

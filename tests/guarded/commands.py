@@ -7,6 +7,12 @@ GUARDS = [
     *of(
         "cni/commands.py",
         "netns/test_abandoned.py",
+        (
+            "choices-of-a-pod",
+            "    permitted.refuse(request, conf)\n    wanted = _parse(request)\n    log.extend",
+            "    wanted = _parse(request)\n    log.extend",
+            "attack/test_hostile_author.py",
+        ),
         ("add-abandoned", "        request.refuse_if_abandoned()\n        undo.settle", "        undo.settle"),
         (
             "settle",

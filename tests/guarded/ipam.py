@@ -8,6 +8,12 @@ GUARDS = [
         "ipam/main.py",
         "unit/test_ipam_store.py unit/test_ipam_policy.py unit/test_ipam_sticky.py",
         ("budget", "    budget.begin()\n", "", "netns/test_netlink.py::test_each_request_has_its_own_budget"),
+        (
+            "choices-of-a-pod",
+            '        permitted.refuse(request, conf, ("ips", "sticky"))\n',
+            "        pass\n",
+            "attack/test_hostile_author.py",
+        ),
         ("abandoned", "            request.refuse_if_abandoned()\n", "", "netns/test_abandoned.py"),
         (
             "in-use-is-kept-back",
@@ -28,12 +34,6 @@ GUARDS = [
             "netns/test_reclaim.py",
         ),
         (
-            "sticky-needs-a-name",
-            "    if not name:\n        raise BadEnvironment(\n",
-            "    if False:\n        raise BadEnvironment(\n",
-        ),
-        ("sticky-fits-a-line", "    if len(json.dumps(name)) > STICKY_MAX:", "    if False:"),
-        (
             "check-the-result",
             "    if missing := set(held) - {ip.address.ip for ip in previous.ips}:",
             "    if missing := set():",
@@ -48,6 +48,18 @@ GUARDS = [
     *of(
         "ipam/leases.py",
         "unit/test_ipam_leases.py unit/test_ipam_store.py",
+        (
+            "sticky-needs-a-name",
+            "    if not name:\n        raise BadEnvironment(\n",
+            "    if False:\n        raise BadEnvironment(\n",
+            "unit/test_ipam_sticky.py",
+        ),
+        (
+            "sticky-fits-a-line",
+            "    if len(json.dumps(name)) > STICKY_MAX:",
+            "    if False:",
+            "unit/test_ipam_sticky.py",
+        ),
         (
             "held",
             "        if address not in book.mine and (owner := book.holder(address)):",

@@ -226,9 +226,20 @@ GUARDS = [
             "only of a link that somebody puts there within microseconds",
         ),
         ("new-mode", "os.O_CLOEXEC, 0o600, dir_fd", "os.O_CLOEXEC, 0o666, dir_fd"),
-        ("known-keys", "    if unknown := sorted(document.keys() - {_PATHS, _STORES}):", "    if unknown := []:"),
+        (
+            "known-keys",
+            "    if unknown := sorted(document.keys() - {_PATHS, CHOICES, _STORES}):",
+            "    if unknown := []:",
+        ),
         ("known-paths", "    if unknown := sorted(listed.keys() - DEFAULTS.keys()):", "    if unknown := []:"),
         ("absolute-paths", " or not all(map(_is_path, entries)):", ":"),
+    ),
+    *of(
+        "cni/state/permitted.py",
+        "attack/test_hostile_author.py",
+        ("a-choice", "    if key in listed:\n        return\n", "    return\n"),
+        ("own-namespace", ' or value.partition("/")[0] == namespace:', " or value:"),
+        ("by-ib-kubernetes", " if conf.get(_IB_KUBERNETES) is True else ()", ""),
     ),
     *of(
         "cni/state/trust.py",

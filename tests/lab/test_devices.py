@@ -63,8 +63,11 @@ def test_no_driver(node: Node, pod: Pod) -> None:
     [({"vf": 2}, ""), ({}, "VF=2;VLAN=9"), ({"vlan": 9, "vf": 3}, "VF=2"), ({"args": {"cni": {"vf": 2}}}, "")],
     ids=repr,
 )
-def test_a_vf_by_its_number(node: Node, pod: Pod, keys: dict[str, Any], args: str) -> None:
+def test_a_vf_by_its_number(node: Node, pod: Pod, node_file: Path, keys: dict[str, Any], args: str) -> None:
     conf = node.conf(deviceID=..., pf=PF, **keys)
+    if "args" in keys:
+        assert "podMayChoose" in node.refused("ADD", pod, conf)["msg"]
+        node_file.write_text('{"podMayChoose": ["vf"]}')
     node.ok("ADD", pod, conf, CNI_ARGS=args)
     assert (pod.link() or {})["parentdev"] == pci(f"{PF}v1").replace(".2", ".4")
     assert vf(2)["vlan_list"] == ([{"vlan": 9}] if "VLAN" in args or "vlan" in keys else [{}])

@@ -78,6 +78,7 @@ def test_cni_args_refused(text: str, msg: str) -> None:
         ([], None, "e", "e"),
         ("", "", "", None),
         (["x"], "a", "e", ["x"]),  # whole, and not merged
+        (None, 0, "e", 0),
     ],
 )
 def test_requested(runtime: Any, args_cni: Any, env: Any, answer: Any) -> None:

@@ -35,8 +35,17 @@ def test_an_address_of_its_guid(node: Node, pod: Pod) -> None:
     [
         {"guid": GUID},
         {"guid": "0011223344556677"},
-        {"runtimeConfig": {"infinibandGUID": GUID}, "args": {"cni": {"guid": OTHER_GUID}}, "guid": OTHER_GUID},
-        {"args": {"cni": {"guid": GUID, "mellanox.infiniband.app": "configured"}}, "guid": OTHER_GUID},
+        {
+            "runtimeConfig": {"infinibandGUID": GUID},
+            "args": {"cni": {"guid": OTHER_GUID}},
+            "ibKubernetesEnabled": True,
+            "guid": OTHER_GUID,
+        },
+        {
+            "args": {"cni": {"guid": GUID, "mellanox.infiniband.app": "configured"}},
+            "ibKubernetesEnabled": True,
+            "guid": OTHER_GUID,
+        },
     ],
     ids=repr,
 )

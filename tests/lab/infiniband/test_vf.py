@@ -83,7 +83,7 @@ def test_attributes_and_names(node: Node, pod: Pod) -> None:
         ({"guid": "00:11:22:33:44:55:66"}, 7, "0011223344556677"),
         ({"rdma": {"name": "mlx5_0"}}, 7, "rdma.name 'mlx5_0'"),
         ({"rdma": {"mode": "rxe"}}, 7, "rdma.mode rxe: 0000:"),
-        ({"args": {"cni": {"guid": "zz:11:22:33:44:55:66:77"}}}, 7, "requested guid 'zz:"),
+        ({"args": {"cni": {"guid": "zz:11:22:33:44:55:66:77"}}, "ibKubernetesEnabled": True}, 7, "requested guid 'zz:"),
         ({"runtimeConfig": {"infinibandGUID": hca.NONE}}, 7, "requested infinibandGUID '00:00"),
         ({"max_tx_rate": 50}, 105, "max_tx_rate"),
         ({"kind": "macvlan", "master": PF}, 101, "master 'ib0' is InfiniBand"),
