@@ -22,7 +22,12 @@ class Alarm:
     cancelled: bool = field(default=False, compare=False)
 
     def cancel(self) -> None:
-        self.cancelled = True
+        """Call no more, and let go at once of what would have been called: the alarm itself may stay for minutes."""
+        self.cancelled, self.call = True, _nothing
+
+
+def _nothing() -> None:
+    pass
 
 
 class Loop:

@@ -21,7 +21,7 @@ from h2.settings import SettingCodes, Settings
 
 from node.grpc.guard import HEADERS_MOST, PREFACE, Excess, Guard
 from node.listener import receive
-from node.loop import Loop
+from node.loop import Alarm, Loop
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -60,7 +60,8 @@ class Connection:
         self._outboxes = dict[int, _Outbox]()
         self._unsent = bytearray()
         self._progress = time.monotonic()
-        self._is_watched_over = self._wants_writable = False
+        self._watching_over: Alarm | None = None
+        self._wants_writable = False
         self.is_open = True
 
     def start(self) -> None:
@@ -108,10 +109,9 @@ class Connection:
             self.end("it asks for answers and does not read them")
             return
         self._watch(for_writable=bool(self._unsent))
-        if (self._unsent or self._outboxes) and not self._is_watched_over:
-            self._is_watched_over = True
+        if (self._unsent or self._outboxes) and not self._watching_over:
             self._progress = time.monotonic()
-            self._loop.after(STALLED, self._look_after)
+            self._watching_over = self._loop.after(STALLED, self._look_after)
 
     def end(self, reason: str = "") -> None:
         if not self.is_open:
@@ -121,7 +121,10 @@ class Connection:
         self._sock.close()
         self._outboxes.clear()
         self._unsent.clear()
-        self._on_end(reason)
+        if self._watching_over:
+            self._watching_over.cancel()
+        told, self._on_end, self._heard = self._on_end, _deaf, _deaf
+        told(reason)
 
     def terminate(self) -> None:
         """Say goodbye to the peer, and end."""
@@ -211,15 +214,18 @@ class Connection:
 
     def _look_after(self) -> None:
         """Only one alarm at a time, however often a peer makes us wait and go on."""
-        self._is_watched_over = False
-        if not self.is_open or not (self._unsent or self._outboxes):
+        self._watching_over = None
+        if not self._unsent and not self._outboxes:
             return
         left = self._progress + STALLED - time.monotonic()
         if left <= 0:
             self.end(f"it took nothing for {STALLED:.0f} s")
         else:
-            self._is_watched_over = True
-            self._loop.after(left, self._look_after)
+            self._watching_over = self._loop.after(left, self._look_after)
+
+
+def _deaf(_: object) -> None:
+    """In the place of who was told of a connection, which would keep it, and be kept by it, after its end."""
 
 
 def uid_of(sock: socket.socket) -> int:

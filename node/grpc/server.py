@@ -15,10 +15,10 @@ from node.grpc.connection import Connection, uid_of
 from node.grpc.messages import Inbox, framed
 from node.grpc.status import Code, Failed, encode
 from node.listener import PAUSE, Listener
-from node.loop import Loop
+from node.loop import Alarm, Loop
 
 CONNECTIONS_MOST: Final = 64
-REQUEST_MOST: Final = 1 << 19  # bytes; kubelet's longest names all IDs of a resource: 3,000 of 63 letters, twice
+REQUEST_MOST: Final = 1 << 19  # bytes, where the server is not told that there are longer ones
 REQUEST_TIMEOUT: Final = 10.0  # seconds for a peer to send a request that it has begun, or its first
 _HEADERS: Final = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 _NO_GRPC: Final = ((b":status", b"415"),)
@@ -54,7 +54,7 @@ class Watcher:
 @dataclass(eq=False)
 class _Request:
     path: str
-    inbox: Inbox = field(default_factory=lambda: Inbox(REQUEST_MOST))
+    inbox: Inbox
     since: float = field(default_factory=time.monotonic)
 
 
@@ -63,10 +63,15 @@ class Server:
 
     ``methods`` are by path, as in "/v1beta1.DevicePlugin/Allocate".  A method raises Failed to choose the status that
     its peer gets; any other exception is said in the log and becomes INTERNAL.  ``say`` takes a sentence for the log.
+    ``request_most`` is how many bytes a request may have now; all unfinished ones have twice as many at most.
     """
 
-    def __init__(self, loop: Loop, listener: socket.socket, methods: Methods, say: Callable[[str], None]) -> None:
-        self.loop, self._methods, self._say = loop, methods, say
+    def __init__(
+        self, loop: Loop, listener: socket.socket, methods: Methods, say: Callable[[str], None],
+        request_most: Callable[[], int] = lambda: REQUEST_MOST,
+    ) -> None:  # fmt: skip
+        self.loop, self.request_most, self._methods, self._say = loop, request_most, methods, say
+        self._unfinished = 0
         self._peers = list[_Peer]()
         self._said = set[str]()
         self._listener = Listener(loop, listener, self._let_in, self._refuse)
@@ -91,6 +96,15 @@ class Server:
 
     def forget(self, peer: "_Peer") -> None:
         self._peers.remove(peer)
+
+    def keep(self, size: int) -> None:
+        """Count bytes of requests that are not whole, fewer if negative.  If there are too many, the peer goes that has
+        sent most of them."""
+        self._unfinished += size
+        if self._unfinished > 2 * self.request_most():
+            max(self._peers, key=lambda peer: peer.unfinished).connection.end(
+                "it sends too many long requests at a time"
+            )
 
     def _refuse(self, error: OSError) -> None:
         self.say_once(f"nobody new is let in for {PAUSE:.0f} s: {error.strerror}; raise the limit of open files")
@@ -124,8 +138,14 @@ class _Peer:
         self._watchers = dict[int, Watcher]()
         self.connection = Connection(server.loop, sock, is_client=False, heard=self._heard, ended=self._ended)
         self.since = time.monotonic()  # of its latest request, or of its connection
-        self._has_asked = self._is_timed = False
+        self._has_asked = False
+        self._alarm: Alarm | None = None
         self._time(REQUEST_TIMEOUT)
+
+    @property
+    def unfinished(self) -> int:
+        """The bytes of its requests that are not whole."""
+        return sum(len(request.inbox) for request in self._requests.values())
 
     @property
     def is_busy(self) -> bool:
@@ -139,9 +159,8 @@ class _Peer:
                 request.inbox.add(event.data)
             except Failed as e:
                 self._refuse(event.stream_id, e)
-            if sum(len(request.inbox) for request in self._requests.values()) > 2 * REQUEST_MOST:
-                self.connection.end("it sends too many long requests at a time")
-        elif isinstance(event, StreamEnded) and (request := self._requests.pop(event.stream_id, None)):
+            self._server.keep(len(event.data))
+        elif isinstance(event, StreamEnded) and (request := self._take(event.stream_id)):
             self._has_asked = True
             self._answer(event.stream_id, request)
         elif isinstance(event, StreamReset):
@@ -153,7 +172,8 @@ class _Peer:
             self.connection.send_headers(stream, _NO_GRPC, ends=True)
             self.connection.reset(stream, ErrorCodes.NO_ERROR)
             return
-        self._requests[stream] = _Request(headers.get(b":path", b"").decode(errors="replace"))
+        path = headers.get(b":path", b"").decode(errors="replace")
+        self._requests[stream] = _Request(path, Inbox(self._server.request_most()))
         self._time(REQUEST_TIMEOUT)
 
     def _answer(self, stream: int, request: _Request) -> None:
@@ -186,12 +206,18 @@ class _Peer:
 
     def _refuse(self, stream: int, failed: Failed) -> None:
         """As it is still sending, also tell it to stop."""
-        del self._requests[stream]
+        self._take(stream)
         self._finish(stream, failed)
         self.connection.reset(stream, ErrorCodes.NO_ERROR)
 
+    def _take(self, stream: int) -> _Request | None:
+        """The request, which does not count as unfinished any more."""
+        if request := self._requests.pop(stream, None):
+            self._server.keep(-len(request.inbox))
+        return request
+
     def _drop(self, stream: int) -> Watcher | None:
-        self._requests.pop(stream, None)
+        self._take(stream)
         if watcher := self._watchers.pop(stream, None):
             watcher.method.ended(watcher)
         return watcher
@@ -200,19 +226,18 @@ class _Peer:
         self._server.forget(self)
         if reason:
             self._server.say_once(f"a connection was ended: {reason}")
-        for stream in list(self._watchers):
+        if self._alarm:
+            self._alarm.cancel()
+        for stream in [*self._requests, *self._watchers]:
             self._drop(stream)
 
     def _time(self, seconds: float) -> None:
         """Only one alarm at a time, and none while nothing is owed."""
-        if not self._is_timed:
-            self._is_timed = True
-            self._server.loop.after(seconds, self._look_after)
+        if not self._alarm:
+            self._alarm = self._server.loop.after(seconds, self._look_after)
 
     def _look_after(self) -> None:
-        self._is_timed = False
-        if not self.connection.is_open:
-            return
+        self._alarm = None
         waited = time.monotonic() - min((request.since for request in self._requests.values()), default=math.inf)
         if waited >= REQUEST_TIMEOUT or not (self._has_asked or self._requests):
             self.connection.end(f"it did not finish a request in {REQUEST_TIMEOUT:.0f} s")

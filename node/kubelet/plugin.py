@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from node.answers import Refused
-from node.grpc.server import Methods, Server, Watched, Watcher
+from node.grpc.server import REQUEST_MOST, Methods, Server, Watched, Watcher
 from node.grpc.status import Code, Failed
 from node.kubelet import deviceplugin_pb2 as device_plugin
 from node.kubelet import pluginregistration_pb2 as registration
@@ -17,6 +17,8 @@ VERSION: Final = "v1beta1"
 # kubelet does not come back to a socket whose stream has ended, unless it is a new one (its own restart aside).  This
 # many seconds it has time for a restart.
 _AWAY: Final = 10.0
+_AROUND: Final = 3  # bytes: a field's number, and the length of a text below 16 KiB
+_BESIDE: Final = 64  # the messages around the IDs, and the number of units
 
 
 class Source(Protocol):
@@ -43,6 +45,7 @@ class Plugin:
     ) -> None:
         self.full_name, self.socket_path = full_name, socket_path
         self._loop, self._source, self._say = loop, source, say
+        self._request_most = REQUEST_MOST
         self._watchers = set[Watcher]()
         self._server: Server | None = None
         self._made = 0
@@ -57,10 +60,12 @@ class Plugin:
         listener = sockets.bind(self.socket_path)
         self._stop()
         self._made = sockets.inode(self.socket_path)
-        self._server = Server(self._loop, listener, self._methods(), self._tell_log)
+        self._server = Server(self._loop, listener, self._methods(), self._tell_log, lambda: self._request_most)
 
     def changed(self) -> None:
         """Tell kubelet what the source has now."""
+        # It does not become less, because kubelet may still ask by the list of before.
+        self._request_most = max(self._request_most, _longest(self._source.units()))
         message = self._list()
         for watcher in list(self._watchers):
             watcher.tell(message)
@@ -172,6 +177,12 @@ class Plugin:
 
     def _tell_log(self, sentence: str) -> None:
         self._say(f"{self.full_name}: {sentence}")
+
+
+def _longest(units: Sequence[tuple[str, bool, Collection[int]]]) -> int:
+    """The bytes of kubelet's longest request: GetPreferredAllocation, with each ID as one that is free and as one that
+    the container must have."""
+    return 2 * sum(len(one.encode()) + _AROUND for one, _, _ in units) + _BESIDE
 
 
 def _get_options(_: bytes) -> bytes:

@@ -43,7 +43,7 @@ GUARDS = [
         ("connections", "        if len(self._peers) < CONNECTIONS_MOST:\n", "        if True:\n"),
         ("requests-in-time", "        if waited >= REQUEST_TIMEOUT or", "        if"),
         ("first-request-in-time", " or not (self._has_asked or self._requests):", ":"),
-        ("all-requests", " > 2 * REQUEST_MOST:", " > 1 << 40:"),
+        ("all-requests", " > 2 * self.request_most():", " > 1 << 40:"),
     ),
     *of(
         "node/listener.py",

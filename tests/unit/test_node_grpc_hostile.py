@@ -195,6 +195,32 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         echo(one)
 
 
+def test_one_connection_after_the_other(served: Served) -> None:
+    """What has ended costs nothing any more, whether or not its request was whole."""
+    echo(served)
+    before = served.peak
+    for number in range(1000):
+        with served.connect() as sock:
+            sock.sendall(HELLO + request(1, b"/t.Test/Echo", ABC, flags=number % 2))
+            sock.recv(1)
+    echo(served)
+    assert served.peak - before < GROWTH
+
+
+def test_many_half_requests_of_many_peers(served: Served) -> None:
+    """Whoever has sent most of what is not whole goes, and others have their answers."""
+    half = HELLO + b"".join(request(2 * i + 1, b"/t.Test/Echo", LONG, flags=0) for i in range(50))
+    echo(served)
+    before = served.peak
+    with ExitStack() as stack:
+        peers = [stack.enter_context(served.connect()) for _ in range(CONNECTIONS_MOST // 2)]
+        for sock in peers:
+            pour(sock, half)
+        assert echo(served) < 5
+        assert hangs_up(peers[0])
+    assert served.peak - before < GROWTH
+
+
 def test_no_room(served: Served) -> None:
     """Of connections without a call the longest idle one goes; those with a call stay, and then nobody new comes in."""
     with ExitStack() as stack:

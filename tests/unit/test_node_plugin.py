@@ -16,7 +16,7 @@ from node.kubelet import plugin as plugins
 from node.kubelet.plugin import Plugin
 from node.kubelet.sockets import Unusable
 from node.loop import Loop
-from node.model import Grant
+from node.model import MOST, Grant
 
 
 class Source:
@@ -139,6 +139,17 @@ def test_preferred(running: Running, asked: Kubelet) -> None:
     assert running.said == [
         "rdma/hca: no advice on devices: ZeroDivisionError: integer division or modulo by zero; please report this"
     ]
+
+
+def test_kubelet_names_all_that_there_can_be(running: Running, asked: Kubelet) -> None:
+    """As many IDs as a resource has at most, each as one that is free and as one that is to be in the answer."""
+    ids = [f"0000:3b:00.{hca}-{number}" for hca in range(8) for number in range(MOST // 8)]
+    running.source.listed = [(one, True, (0,)) for one in ids]
+    running.do(running.plugin.changed)
+    assert asked.prefer(ids, ids, len(ids)) == ids
+    running.source.listed = []
+    running.do(running.plugin.changed)
+    assert asked.prefer(ids, ids, 2) == ids[:2]
 
 
 def test_an_advice_nobody_can_read(asked: Kubelet) -> None:
