@@ -58,14 +58,6 @@ def publish(offers: Sequence[Offer], root: Path = ROOT) -> None:
     device_info.clean(offers, root)
 
 
-def withdraw(root: Path = ROOT) -> None:
-    """Remove the CDI specifications.  Raises OSError.
-
-    Device information files stay: a pod that has its device, and is not attached yet, needs them.
-    """
-    cdi.write((), root)
-
-
 def _unit(resource: Resource, there: Mapping[str, Unit], one: str) -> Unit:
     if one in there:
         return there[one]

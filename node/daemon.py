@@ -62,10 +62,12 @@ class Daemon:
         self._open()
 
     def close(self) -> None:
-        """Remove all sockets, so that kubelet knows at once, and the files for container runtimes."""
+        """Remove all sockets, so that kubelet knows at once.
+
+        The files for runtimes and Multus stay: a container that is started once more, or a pod that is not attached
+        yet, needs them, and nobody asks us again.
+        """
         self._plugins.close()
-        with suppress(OSError):
-            answers.withdraw()
         self._provisioning.close()
         self._watch.close()
         self._directory.close()

@@ -164,6 +164,22 @@ def test_files_that_cannot_be_written_for_a_time(process: NodeProcess) -> None:
         until(lambda: process.sleeps(1))
 
 
+def test_what_runtimes_read_stays_over_a_stop(process: NodeProcess) -> None:
+    """A container is started once more without a question to hpn node; the next start removes what is stale."""
+    (process.folder / "run").mkdir()
+    process.mounts[0] = f"mount --bind {process.folder}/run /run"
+    cdi = process.folder / "run/cdi/hpn-example.com_rail0.json"
+    process.write([RESOURCE | {"cdi": True, "vhostNet": True}])
+    process.registry.mkdir(parents=True)
+    with process:
+        process.says("serves example.com/rail0")
+    assert "/dev/vhost-net" in cdi.read_text()
+    process.write([OTHER])
+    with process:
+        process.says("serves example.com/rail9")
+        assert not cdi.exists()
+
+
 def test_sockets_of_one_that_was_killed(process: NodeProcess) -> None:
     process.registry.mkdir(parents=True)
     for name in ("hpn-example.com_gone.sock", ".hpn-example.com_gone.sock", "other.sock"):

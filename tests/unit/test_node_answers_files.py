@@ -169,5 +169,5 @@ def test_cdi_files_come_and_go(root: Path) -> None:
     assert set(files(folder)) == {"hpn-other.json", "nvidia.com-gpu.json", "hpn-nvidia.com_rail-0.json"}
     answers.publish([replace(offer, resource=resource(cdi=True, verbs=Verbs.MANAGEMENT))], root)
     assert "umad1" in (folder / "hpn-nvidia.com_rail-0.json").read_text()
-    answers.withdraw(root)
+    answers.publish([], root)
     assert set(files(folder)) == {"hpn-other.json", "nvidia.com-gpu.json"}
