@@ -22,9 +22,11 @@ _UCRED: Final = struct.Struct("=iII")
 
 @dataclass
 class Connection:
-    """One launcher, and what it has sent so far.  ``watched`` says that the server's epoll knows the socket."""
+    """One launcher, and what it has sent so far.  ``process`` is its number, 0 if it is in a PID namespace that we do
+    not see.  ``watched`` says that the server's epoll knows the socket."""
 
     sock: socket.socket
+    process: int = 0
     since: float = field(default_factory=time.monotonic)
     data: bytearray = field(default_factory=bytearray)
     header: Header | None = None
@@ -39,11 +41,11 @@ class Connection:
         except OSError:
             return None
         sock.setblocking(False)  # noqa: FBT003
-        _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        process, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if uid not in (0, os.geteuid()):
             sock.close()
             return None
-        return cls(sock)
+        return cls(sock, process)
 
     @property
     def whole(self) -> Header | None:
@@ -73,7 +75,7 @@ class Connection:
         """What the launcher asks, of a whole request."""
         environ, stdin = protocol.parts(header, bytes(self.data))
         inside = (self.passed[0], self.passed[1]) if len(self.passed) == _PASSED else None
-        return Request(environ, stdin, inside, partial(_has_hung_up, self.sock))
+        return Request(environ, stdin, inside, partial(_has_hung_up, self.sock), process=self.process)
 
     def send(self, answer: Reply) -> None:
         """Raises OSError."""

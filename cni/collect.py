@@ -5,7 +5,9 @@ and the agent and ``hpn gc`` look at all attachments.
 """
 
 import json
+import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cni import undo
+from cni.kernel import netns
 from cni.parts import delegate
 from cni.parts.delegate import Programs
 from cni.protocol import spec
@@ -20,12 +23,15 @@ from cni.protocol.errors import CniError
 from cni.protocol.location import Location, location
 from cni.protocol.spec import Config, Key, Request
 from cni.state import journal
+from cni.state.journal import Version
 from cni.state.record import LOST, Record
 
 # One ADD in EVERY looks at LOOKS attachments.  With a hundred attachments that takes 220 us, 28 us for the average ADD.
 EVERY: Final = 8
 LOOKS: Final = 4
 PLUGINS: Final = "/opt/cni/bin"
+# Seconds: so much earlier than a process its start may seem to be, and a file's time than its writing: a tick each.
+_TICKS: Final = 0.02
 
 
 def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> None:
@@ -35,7 +41,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
     is gone.  An attachment whose ADD began or ended after GC began is left alone, because the list cannot have it.
     Raises the first failure after all attachments were tried.
     """
-    where, valid = location(conf), spec.valid_attachments(conf)
+    where, valid, began = location(conf), spec.valid_attachments(conf), _began(request)
     failures, there = list[Exception](), journal.entries(where.state_dir, where.network)
     # The IPAM plugin comes first and is told to spare every attachment that has a record, because an ADD writes its
     # record before it has a lease.  An attachment with both is undone below, which releases its addresses.
@@ -45,7 +51,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
     except (CniError, OSError) as e:
         failures.append(e)
     for seen, version in there:
-        if valid is not None and seen.key in valid:
+        if (valid is not None and seen.key in valid) or _is_since(version, began):
             continue
         try:
             with journal.lock(where.state_dir, where.network, seen.key) as entry:
@@ -61,6 +67,20 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
         except (CniError, OSError) as e:
             failures.append(e)
     undo.raise_all(failures)
+
+
+def _began(request: Request) -> float:
+    """When GC's process was started, by the clock of files' times; infinite where nobody knows.  On a busy machine that
+    is long before it, or the agent, comes to work."""
+    if request.process:
+        with suppress(OSError):  # it has been killed: request.abandoned
+            return time.time() - netns.age(f"{request.process}") - _TICKS
+    return math.inf
+
+
+def _is_since(version: Version, began: float) -> bool:
+    """Whether the record was written after that time.  One of the future is of a time when the clock was wrong."""
+    return version is not None and began < version[1] / 1e9 <= time.time()
 
 
 def _sparing(request: Request, conf: Config, where: Location) -> Request:

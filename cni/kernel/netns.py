@@ -226,12 +226,12 @@ def _link_of(path: str, process: str) -> str:
             return os.readlink(path)
         except PermissionError:
             # The kernel answers so about a process that is just ending, too; then its age cannot be read.
-            if process == "1" or _age(process) > _YOUNG:
+            if process == "1" or age(process) > _YOUNG:
                 raise
         time.sleep(0.001)
 
 
-def _age(process: str) -> float:
+def age(process: str) -> float:
     """Seconds since it began (man 5 proc_pid_stat, starttime).  Raises OSError if it has ended."""
     began = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf("SC_CLK_TCK")

@@ -35,6 +35,6 @@ def _answer(program: Program) -> Reply:
     try:
         # VERSION may come with no stdin at all, and a person at a terminal gives none.
         stdin = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
-        return program(Request(environ, stdin))
+        return program(Request(environ, stdin, process=os.getpid()))
     except OSError as e:
         return failed(NEWEST, IoFailure(f"stdin cannot be read: {e.strerror}"))

@@ -85,6 +85,7 @@ class Request:
     - ``attached``: the attachments that the IPAM's GC must spare, whatever the runtime's list says.  It must be asked
       after the leases were read.
     - ``in_use``: for the IPAM's DEL: the pod may still use the addresses.
+    - ``process``: the one that was started for this request; 0 where there is none, or it cannot be seen.
     """
 
     environ: Mapping[str, str]
@@ -93,6 +94,7 @@ class Request:
     abandoned: Callable[[], bool] = _never
     attached: Callable[[], Collection[Key]] = _none
     in_use: bool = False
+    process: int = 0
 
     def var(self, name: str) -> str:
         """A variable's value; empty if it is not set."""

@@ -1,9 +1,14 @@
 """GC beside ADD: what began or ended since GC began is left alone, record, link and lease together."""
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from topology import Host, Pod, until, with_another_lock
@@ -13,6 +18,7 @@ from cni.protocol.spec import Key, Request
 from cni.state import journal
 from ipam.main import ask as hpn_ipam
 
+ROOT = Path(__file__).parents[2]
 NOTHING = {"cni.dev/valid-attachments": []}
 
 
@@ -63,6 +69,31 @@ def test_an_attachment_made_again_while_gc_waits(host: Host, pod: Pod) -> None:
     assert pod.links() == {"hpn0"}
     assert host.record(pod).exists()
     assert len(host.leases()) == 2
+
+
+def test_an_add_before_gcs_program_is_up(host: Host, make_pod: Callable[[], Pod]) -> None:
+    """GC has begun when its process is there, and on a busy machine its program comes to work long after that."""
+    old, new = make_pod(), make_pod()
+    conf = host.conf(ipam=..., **NOTHING)
+    request = host.request("GC", None, conf, CNI_IFNAME="")
+    host.ok("ADD", old, conf)
+    os.utime(host.record(old), (0, 0))
+    gc = [sys.executable, "-m", "cni"]
+    with subprocess.Popen(gc, env=request.environ, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        host.ok("ADD", new, conf)
+        assert process.communicate(json.dumps(conf).encode())[0] == b""
+    assert process.returncode == 0
+    assert (old.links(), new.links()) == (set(), {"hpn0"})
+
+
+def test_a_record_of_the_future(host: Host, pod: Pod) -> None:
+    """The clock was wrong when it was written: no GC spares it for that."""
+    conf = host.conf(ipam=..., **NOTHING)
+    host.ok("ADD", pod, conf)
+    os.utime(host.record(pod), (1 << 33, 1 << 33))
+    request = replace(host.request("GC", None, conf, CNI_IFNAME=""), process=os.getpid())
+    assert hpn(request, {}).exit_code == 0
+    assert pod.links() == set()
 
 
 def lock_users(host: Host) -> int:

@@ -21,6 +21,10 @@ def test_it_answers(agent: Agent) -> None:
     assert answered(agent.ask(b'{"a":1}')) == 'False value {"a":1} False'
 
 
+def test_it_knows_which_process_asks(agent: Agent) -> None:
+    assert answered(agent.ask(b"process")) == f"{os.getpid()}"
+
+
 @pytest.mark.parametrize("pieces", [2, 5, 29])
 def test_a_request_in_pieces(agent: Agent, pieces: int) -> None:
     assert answered(agent.ask(pieces=pieces)) == "False value {} False"
