@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 from cni.protocol.errors import InvalidConfig
@@ -80,10 +80,15 @@ def _step(at: int, name: str, *, make: bool) -> int:
     except FileNotFoundError:
         if not make:
             raise
-    with suppress(FileExistsError):  # another install has made it meanwhile
+    # Not chmod afterwards: who owns the directory could have put a link in its place by then, which that would follow.
+    umask = os.umask(0o022)
+    try:
         os.mkdir(name, 0o755, dir_fd=at)
-        os.chmod(name, 0o755, dir_fd=at)  # noqa: S103  # whatever the umask is
         durable.sync_directory(f"/proc/self/fd/{at}")
+    except FileExistsError:  # another install has made it meanwhile
+        pass
+    finally:
+        os.umask(umask)
     return os.open(name, flags, dir_fd=at)
 
 

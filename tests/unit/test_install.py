@@ -188,6 +188,35 @@ def test_a_way_that_others_can_change(root: Path, tmp_path: Path, how: str) -> N
     assert tree(root).keys() <= {"opt/cni"}
 
 
+def test_a_link_that_comes_between(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever owns the root puts a link in the place of a directory that was just made: what it leads to keeps its
+    mode."""
+    secret = tmp_path / "secret"
+    secret.write_text("")
+    secret.chmod(0o600)
+    mkdir = os.mkdir
+
+    def makes_for_another(name: str, mode: int, *, dir_fd: int) -> None:
+        mkdir(name, mode, dir_fd=dir_fd)
+        if name == "cni":
+            os.rmdir(name, dir_fd=dir_fd)
+            os.symlink(secret, name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", makes_for_another)
+    install(root, program(tmp_path), UNITS, "")  # into the root, where the link leads to a directory
+    assert secret.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_mode_of_directories(root: Path, tmp_path: Path) -> None:
+    """Whatever the umask is, which stays as it was."""
+    before = os.umask(0o077)
+    try:
+        install(root, program(tmp_path), UNITS, "")
+        assert (root / "opt" / "cni" / "bin").stat().st_mode & 0o777 == 0o755
+    finally:
+        assert os.umask(before) == 0o077
+
+
 def test_a_unit_of_somebody_elses(root: Path, tmp_path: Path) -> None:
     unit = root / places.UNITS / places.NODE
     unit.parent.mkdir(parents=True)
