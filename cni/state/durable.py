@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import stat
+from _thread import get_native_id
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -88,7 +89,12 @@ def with_directory(file: str, attempt: Callable[[], T]) -> T:
 def probe(path: Path) -> None:
     """Write a file into the directory as an ADD would, and remove it.  Raises IoFailure, InvalidConfig."""
     trust.refuse_unless_ours(f"{directory(path)}")
-    file = path / f"probe-{os.getpid()}"
+    # Not another's who does the same now: a thread of this process, or one of this number in another PID namespace.
+    try:
+        processes = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        processes = 0
+    file = path / f"probe-{processes}-{get_native_id()}"
     write(file, {})
     remove(file)
 

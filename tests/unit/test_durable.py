@@ -3,7 +3,9 @@
 import json
 import os
 import resource
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -221,6 +223,22 @@ def test_probe(tmp_path: Path) -> None:
     with no_file_longer_than(10), pytest.raises(IoFailure, match="File too large"):
         durable.probe(tmp_path / "s")
     assert names(tmp_path / "s") == set()
+
+
+def test_two_probes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two STATUS in threads of one process: neither takes the other's file away."""
+    replace, both = os.replace, threading.Barrier(2)
+
+    def replaces_with_the_other(old: str, new: str) -> None:
+        both.wait(60)
+        replace(old, new)
+        both.wait(60)
+
+    monkeypatch.setattr(os, "replace", replaces_with_the_other)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(durable.probe, tmp_path) for _ in range(2)]:
+            done.result()
+    assert names(tmp_path) == set()
 
 
 def test_a_file_without_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
