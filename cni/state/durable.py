@@ -24,7 +24,6 @@ from cni.state import trust
 
 SCHEMA = 1
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_READ = 1 << 16
 _MOST = 1 << 26
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -234,15 +233,15 @@ def _read_all(path: Path | str) -> bytes:
             raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of ours") from e
         raise
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
             raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of ours")
+        if found.st_size > _MOST:
+            raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is no state file of ours")
         data = b""
-        while more := os.read(fd, _READ):
+        # A read of a regular file is short only at its end, and a state file is replaced, never written on.
+        while len(data) < found.st_size and (more := os.read(fd, found.st_size - len(data))):
             data += more
-            if len(data) > _MOST:
-                raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is no state file of ours")
-            if len(more) < _READ:  # a read of a regular file is short only at its end
-                break
         return data
     finally:
         os.close(fd)

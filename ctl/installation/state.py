@@ -77,7 +77,7 @@ def _of_record(path: Path) -> str:
 
 def _of_schema(path: Path) -> str:
     try:
-        schema = json.loads(path.read_bytes())["schema"]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        schema = json.loads(durable.contents(path) or b"")["schema"]
+    except (RecordUnreadable, IoFailure, ValueError, TypeError, KeyError, RecursionError):
         return ""
     return "" if schema == durable.SCHEMA else f"has schema {schema!r}, and this version reads {durable.SCHEMA}"

@@ -129,11 +129,11 @@ GUARDS = [
         ),
         (
             "read-regular",
-            "        if not stat.S_ISREG(os.fstat(fd).st_mode):",
+            "        if not stat.S_ISREG(found.st_mode):",
             "        if False:",
             "attack/test_hostile_files.py::test_what_is_no_record",
         ),
-        ("read-most", "            if len(data) > _MOST:", "            if False:"),
+        ("read-most", "        if found.st_size > _MOST:", "        if False:"),
         ("unreadable-is-kept", "            os.link(path, target)\n", "            pass\n", "unit/test_journal.py"),
         (
             "unreadable-sync",

@@ -2,15 +2,19 @@
 
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from zlib import crc32
 
 import pytest
-from unit.installed import UNITS, program, tree
+from unit.installed import ROOT, UNITS, program, tree
 from unit.test_inspect import VF, save
 
 from cni.protocol.errors import IoFailure
+from cni.state import durable
 from ctl.installation.install import answer, install
 
 RECORD = "run/hpn/attachments/rail0/0123456789abcdef:hpn0.json"
@@ -71,6 +75,31 @@ def test_a_record_of_another_schema(root: Path, tmp_path: Path) -> None:
     path = written(root)
     path.write_text(json.dumps({"schema": 2, "anything": "else"}))
     refused(root, tmp_path, path, " has schema 2, and this version reads 1")
+
+
+@pytest.mark.parametrize("what", ["fifo", "link"])
+@pytest.mark.parametrize("command", [["install", "--check"], ["install", "--dry-run"], ["uninstall", "--check"]])
+def test_a_fifo_in_place_of_a_record(root: Path, what: str, command: list[str]) -> None:
+    """It is damage, which each version sets aside, and nobody waits for its other end."""
+    path = written(root)
+    path.unlink()
+    os.mkfifo(path if what == "fifo" else root / "fifo")
+    if what == "link":
+        path.symlink_to(root / "fifo")
+    argv = [sys.executable, "-m", "ctl", *command, "--root", f"{root}"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert "Traceback" not in done.stderr
+    assert "schema" not in done.stdout + done.stderr
+
+
+def test_a_record_without_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not read for its schema: no version writes so much."""
+    path = written(root)
+    path.write_text(json.dumps({"schema": 2}).ljust(1 << 18))
+    with pytest.raises(IoFailure, match="has schema 2"):
+        checked(root)
+    monkeypatch.setattr(durable, "_MOST", 1 << 17)
+    assert "schema" not in checked(root)[0]
 
 
 def test_a_record_in_a_directory_of_its_own(root: Path, tmp_path: Path) -> None:
