@@ -45,6 +45,7 @@ P = ParamSpec("P")
 
 # How many configurations are kept.  Where the runtime puts a VF's address into it, each VF has a configuration.
 _REMEMBERED: Final = 256
+_TAKING_AWAY: Final = ("DEL", "GC")
 # Bytes.  A longer configuration has lists, and does not come again.
 _LONG: Final = 1 << 12
 
@@ -209,7 +210,7 @@ def configuration(request: Request) -> Config:
     What is ambiguous is refused, except for DEL and GC: a pod must be deletable, whatever has become of its network's
     configuration.
     """
-    return decode(request.stdin, request.command not in ("DEL", "GC"))
+    return decode(request.stdin, request.command not in _TAKING_AWAY)
 
 
 @cached
@@ -228,8 +229,13 @@ def decode(stdin: bytes, strictly: bool = True) -> Config:  # noqa: FBT001, FBT0
 
 
 def version_of(conf: Mapping[str, Any], command: str) -> str:
-    """The version to answer in.  Raises IncompatibleVersion if we do not speak it, or it does not have the command."""
+    """The version to answer in.  Raises IncompatibleVersion if we do not speak it, or it does not have the command.
+
+    What takes away serves a version that we do not speak: the record says what there is, and success has no answer.
+    """
     version = conf.get("cniVersion") or "0.1.0"
+    if version not in VERSIONS and command in _TAKING_AWAY:
+        return NEWEST
     if version not in VERSIONS and not conf.get("cniVersion"):
         raise IncompatibleVersion(
             f'cniVersion is missing, which means 0.1.0, and that is not supported; set "cniVersion": "{WIDELY_TAKEN}" '

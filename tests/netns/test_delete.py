@@ -99,6 +99,8 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("a prevResult that is none", {"prevResult": {"ips": "x"}}),
     ("a wrong mode", {"mode": "fast"}),
     ("an older version", {"cniVersion": "0.3.1"}),
+    ("a version to come", {"cniVersion": "2.0.0"}),
+    ("no version, which means 0.1.0", {"cniVersion": ...}),
 ]
 
 

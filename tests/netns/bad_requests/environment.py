@@ -68,7 +68,7 @@ VERSION = [
     Bad("no version, which means 0.1.0", 1, ("cniVersion", "0.1.0", '"cniVersion": "1.0.0"'), {"cniVersion": ...}),
     Bad("a version that is a number", 1, ("cniVersion", "1.1"), {"cniVersion": 1.1}),
     Bad("a version that is a list", 1, ("cniVersion",), {"cniVersion": ["1.1.0"]}),
-    Bad("a wrong version, at DEL", 1, ("cniVersion", "'7'"), {"cniVersion": "7"}, command="DEL"),
+    Bad("a wrong version, at CHECK", 1, ("cniVersion", "'7'"), {"cniVersion": "7"}, command="CHECK"),
     Bad("CHECK before it was", 1, ("'0.3.1'", "CHECK", "0.4.0"), {"cniVersion": "0.3.1"}, command="CHECK"),
     Bad("GC before it was", 1, ("'1.0.0'", "GC", "1.1.0"), {"cniVersion": "1.0.0"}, command="GC"),
     Bad("STATUS before it was", 1, ("'1.0.0'", "STATUS", "1.1.0"), {"cniVersion": "1.0.0"}, command="STATUS"),
