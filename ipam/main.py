@@ -110,7 +110,7 @@ def delete(request: Request, conf: Config, log: list[str]) -> None:
     """
     _store(conf, log).release(request.key, in_use=request.in_use)
     # What goes to names goes to the next node when hpn node has heard of this.
-    report.send_low(lambda: _may_free_number(request, conf))
+    report.send_freed(lambda: _may_free_number(request, conf))
 
 
 def check(request: Request, conf: Config, log: list[str]) -> None:

@@ -27,6 +27,10 @@ EVERY: Final = 600.0
 # Seconds until a round that could not be done is tried again, and until one that a command asks for.
 AGAIN: Final = 60.0
 REST: Final = 5.0
+# The same where a number may be given up that another node waits for: a pod's interfaces go one after the other.  And
+# so many from the beginning of a round until the next for that.
+SOON: Final = 0.2
+APART: Final = 1.0
 # Seconds that the rounds of all networks may take: a round holds a lock that commands wait for.
 MOST: Final = 300
 # What can be wrong, as metrics name it.
@@ -80,6 +84,7 @@ class Blocks:
         self._reports: tuple[Found, ...] = ()
         self._child: Child | None = None
         self._next: Alarm | None = None
+        self._began = -APART
         self._sock: socket.socket | None = None
         self._made = 0  # the socket's inode
         self._listen()
@@ -124,14 +129,16 @@ class Blocks:
             self._loop.watch(self._sock.fileno(), self._hear)
 
     def _hear(self) -> None:
-        asked = False
+        asked = set[bytes]()
         try:
             for _ in range(_AT_ONCE if self._sock else 0):
-                asked |= bool(self._sock and self._sock.recv(_ROOM) == report.LOW)
+                asked |= {self._sock.recv(_ROOM)} if self._sock else set()
         except OSError as e:
             if e.errno not in (errno.EAGAIN, errno.ENOBUFS):
                 raise
-        if asked:
+        if report.FREED in asked:
+            self._after(max(SOON, self._began + APART - time.monotonic()))
+        elif report.LOW in asked:
             self._after(REST)
 
     def _after(self, seconds: float) -> None:
@@ -146,8 +153,9 @@ class Blocks:
     def _start(self) -> None:
         self._next = None
         if self._child:  # it has just begun, and may not have seen what is new
-            self._after(REST)
+            self._after(APART)
             return
+        self._began = time.monotonic()
         try:
             self._child = Child(self._rounds)
         except OSError as e:

@@ -6,6 +6,10 @@ And at another socket, that this node has little room in a network whose address
 
     1 LOW\\n
 
+or that an attachment is gone whose number other nodes may wait for (ipam/cluster/handing.py):
+
+    1 FREED\\n
+
 Each is sent at the command's end and never waited for.  Where nobody listens there is no socket, and looking for it
 costs two microseconds.  A datagram that finds the queue full is lost.
 """
@@ -22,6 +26,7 @@ from cni.protocol.spec import VERBS, Reply
 SOCKET: Final = "/run/hpn/node/commands.sock"
 ROOM: Final = "/run/hpn/node/room.sock"
 LOW: Final = b"1 LOW\n"
+FREED: Final = b"1 FREED\n"
 # A runtime asks for VERSION at any time, and it does nothing.
 _COUNTED: Final = VERBS.keys() - {"VERSION"}
 
@@ -38,10 +43,19 @@ def send(command: str, reply: Reply, began: float, kind: Callable[[], str] = str
 
 def send_low(is_low: Callable[[], bool]) -> None:
     """Tell it if this node has little room in a network; ``is_low`` is asked only if somebody listens."""
+    _tell_if(is_low, LOW)
+
+
+def send_freed(is_freed: Callable[[], bool]) -> None:
+    """Tell it if this node may have a number to give up; ``is_freed`` is asked only if somebody listens."""
+    _tell_if(is_freed, FREED)
+
+
+def _tell_if(is_so: Callable[[], bool], line: bytes) -> None:
     with suppress(OSError):
         os.stat(ROOM)
-        if is_low():
-            _tell(LOW, ROOM)
+        if is_so():
+            _tell(line, ROOM)
 
 
 def _tell(line: bytes, where: str) -> None:

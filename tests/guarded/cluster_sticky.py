@@ -54,6 +54,6 @@ GUARDS = [
     *of(
         "ipam/main.py",
         "unit/test_cluster_sticky_nodes.py",
-        ("tells", "    report.send_low(lambda: _may_free", "    (lambda: _may_free"),
+        ("tells", "    report.send_freed(lambda: _may_free", "    (lambda: _may_free"),
     ),
 ]

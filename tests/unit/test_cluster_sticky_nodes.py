@@ -159,7 +159,7 @@ def test_del_tells_hpn_node(cluster: Cluster, tmp_path: Path, monkeypatch: pytes
         with pytest.raises(BlockingIOError):
             sock.recv(100)
         one.call("DEL", "c1", *WEB)
-        assert sock.recv(100) == report.LOW
+        assert sock.recv(100) == report.FREED
 
 
 def test_the_agent_gives_it_up(cluster: Cluster) -> None:

@@ -95,6 +95,29 @@ def test_a_command_tells_that_there_is_little_room(node: Node) -> None:
     node.until(lambda: node.rounds == 1 and node.due is not None)
 
 
+def test_a_command_tells_that_a_number_may_be_free(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node waits for it, so that is not left until there is time; nor until the round under way has ended."""
+    monkeypatch.setattr(blocks, "REST", 1000.0)
+    monkeypatch.setattr(blocks, "APART", 0.1)
+    node.has_a_network()
+    node.start()
+    report.send_freed(lambda: False)
+    node.until(lambda: node.rounds == 1 and not node.blocks._child)
+    report.send_freed(lambda: True)
+    node.until(lambda: node.rounds == 2 and not node.blocks._child)
+
+
+def test_numbers_that_become_free_all_the_time(node: Node) -> None:
+    """There is a round for many of them."""
+    node.has_a_network()
+    node.start()
+    node.until(lambda: node.rounds == 1 and not node.blocks._child)
+    began = node.blocks._began
+    report.send_freed(lambda: True)
+    node.until(lambda: node.rounds == 2 and not node.blocks._child)
+    assert node.blocks._began - began >= blocks.APART
+
+
 def test_what_is_no_message_of_ours_is_left_alone(node: Node) -> None:
     node.start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
