@@ -18,7 +18,6 @@ from cni.protocol.errors import (
     CheckFailed,
     CniError,
     DelegateError,
-    DeviceInUse,
     DeviceTaken,
     InterfaceExists,
     InvalidConfig,
@@ -28,10 +27,10 @@ from cni.protocol.errors import (
     RecordUnreadable,
     told,
 )
-from cni.protocol.location import Location, is_stripped, location
+from cni.protocol.location import is_stripped, location
 from cni.protocol.result import Interface, Ip, Result
 from cni.protocol.spec import Config, Json, Request
-from cni.state import durable, journal, owned, permitted, places
+from cni.state import durable, journal, permitted, places
 from cni.state import pod as pods
 from cni.state.journal import Entry
 from cni.state.pod import Pod
@@ -107,7 +106,6 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
 def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname: str) -> Json:
     """Decide what the kind is going to make.  Changes nothing.  Raises CniError where ADD cannot be served."""
     _refuse_old_kernel(host)
-    _refuse_owned(wanted.attach.own_device, wanted.where)
     plan = kind.plan(wanted, host, pod)
     parts.status(wanted.attach)
     _refuse_taken_name(pod, ifname)
@@ -119,14 +117,6 @@ def _refuse_old_kernel(host: rtnl.Rtnl) -> None:
         raise KernelRefused(
             f"Linux {os.uname().release} cannot be asked for what a pod hides, so that DEL would leave it; "
             "use a kernel from 5.10 on"
-        )
-
-
-def _refuse_owned(device: str, where: Location) -> None:
-    if owner := owned.owner(where.state_dir, device):
-        raise DeviceInUse(
-            f"deviceID {device!r} belongs to {owner.whose}, since {owner.time}; delete that first",
-            owner.device,
         )
 
 

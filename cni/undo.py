@@ -19,7 +19,7 @@ from cni.protocol import spec
 from cni.protocol.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, combine
 from cni.protocol.location import Location, location
 from cni.protocol.spec import Request
-from cni.state import journal, owned
+from cni.state import journal, owned, places
 from cni.state import pod as pods
 from cni.state.journal import Entry
 from cni.state.pod import Pod
@@ -198,11 +198,13 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
 
     Raises CniError, OSError if there are dead owners and none could be undone.
     """
-    owners, failures = owned.devices(where.state_dir, devices), list[Exception]()
+    state_dirs, failures = places.state_dirs_with(where.state_dir), list[Exception]()
+    owners = {device: (one, r) for one in state_dirs for device, r in owned.use((one,), devices).devices.items()}
     for device in devices:
         if device not in owners:
             return True
-        with journal.lock(where.state_dir, owners[device].network, owners[device].key) as entry:
+        state_dir, record = owners[device]
+        with journal.lock(state_dir, record.network, record.key) as entry:
             owner = entry.load()
             if owner is None:
                 return True
@@ -218,7 +220,7 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
 
 def can_free_one(devices: tuple[str, ...], where: Location) -> bool:
     """Whether ``free_one`` would find a free device or a dead owner."""
-    owners = owned.devices(where.state_dir, devices)
+    owners = owned.use(places.state_dirs_with(where.state_dir), devices).devices
     return any(device not in owners or is_dead(owners[device]) for device in devices)
 
 

@@ -7,6 +7,7 @@ import pytest
 from cni.kernel import sysfs
 
 PF, VF = "0000:3b:00.0", "0000:3b:10.1"
+ANOTHER = "0000:3b:10.3"  # VF
 
 
 def function(root: Path, address: str, *, netdev: str = "", pf: str = "") -> None:

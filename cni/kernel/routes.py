@@ -52,6 +52,10 @@ class Route:
         return ip_network((self.destination or nothing, self.length))
 
     @property
+    def is_default(self) -> bool:
+        return not self.length
+
+    @property
     def is_kernels(self) -> bool:
         """Whether the kernel makes such a route by itself for an interface that has no address but link-local ones: to
         link-local and multicast destinations, and what a router has advertised.  A route to one host is nobody's but

@@ -126,6 +126,17 @@ def vfs(pf: str, root: Path = SYS) -> tuple[str, ...]:
     return tuple(link(f"{path}/virtfn{number}") for number in numbers)
 
 
+def is_vf(address: str, root: Path = SYS) -> bool:
+    """Whether the device is a VF; false for an empty address."""
+    return bool(address) and bool(link(f"{root}/bus/pci/devices/{address}/physfn"))
+
+
+def uppers(netdev: str, root: Path = SYS) -> list[str]:
+    """The interfaces over this one, in its namespace: VLANs, macvlans, and the bridge or bond that it is in."""
+    there = names(f"{root}/class/net/{netdev}")
+    return [name.removeprefix("upper_") for name in there if name.startswith("upper_")]
+
+
 def address_of(netdev: str, root: Path = SYS) -> str:
     """The PCI address of an interface's function; empty if it has none."""
     device = f"{root}/class/net/{netdev}/device"

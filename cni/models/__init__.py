@@ -229,11 +229,6 @@ class Common(BaseModel):
     """How `logFile`'s lines are written."""
 
     @property
-    def own_device(self) -> str:
-        """The device it takes for itself, by bus address or the host's name for it; empty for none, or any."""
-        return ""
-
-    @property
     def own_mac(self) -> str:
         """The MAC that the configuration gives the interface; empty for none."""
         return ""

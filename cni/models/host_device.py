@@ -44,10 +44,6 @@ class HostDevice(Device):
     11: still in another namespace"""
 
     @property
-    def own_device(self) -> str:
-        return self.device or self.deviceID
-
-    @property
     def no_mac(self) -> str:
         return "host-device moves an interface as it is, with its MAC; remove mac, or chain the plugin tuning"
 

@@ -26,23 +26,23 @@ class Sriov(Device):
     kind: Literal["sriov"] = "sriov"
     deviceID: str = ""  # noqa: N815
     """The VF's PCI address; `runtimeConfig.deviceID` goes before it.
-    Refused: 7: not a VF, with `pf`; 101: no such function, no driver; 109: another attachment's; 11: still in another
-    namespace"""
+    Refused: 7: not a VF, with `pf`, the host has an address, a route or a link by it; 101: no such function, no driver,
+    another attachment's master, in a bridge, bond or VRF; 109: another attachment's; 11: still in another namespace"""
     pf: Annotated[str, AfterValidator(interface_name)] = ""
-    """Take any free VF of this interface: one that is not attached, and down on the host.
+    """Take any free VF of this interface: one that is not attached, and down on the host, which does not need it.
     Refused: 101: no VFs, none free"""
     vf: Annotated[int, Field(ge=0)] | None = None
     """With `pf`, the VF of this number; `VF` of `CNI_ARGS` too.
     Default: any
-    Refused: 7: no such number; 109: another attachment's"""
+    Refused: 7: no such number; 7, 101, 109: as `deviceID`"""
     guid: Annotated[str, AfterValidator(port_guid)] | None = None
     """An InfiniBand VF's node and port GUID: `00:11:22:33:44:55:66:77` or `0011223344556677`.
     Default: as it is
     Refused: 7: malformed, zero, all ones, of an Ethernet VF, of a PF"""
     pfOnly: bool = False  # noqa: N815
     """With `pf`, attach the PF itself.
-    Refused: 7: with a VF's key; the host's default route, addresses or VLANs are on it; 101: another attachment's
-    master; in a bridge, bond or VRF; 109: a VF of it is attached"""
+    Refused: 7: with a VF's key; the host has addresses, routes or VLANs by it, or by a VF of it; 101: another
+    attachment's master; in a bridge, bond or VRF; 109: another attachment's, or a VF of it is"""
     mac: Annotated[str, AfterValidator(no_or_unicast_mac)] | None = None
     """The interface's MAC, set on the PF and in the VF.
     Default: as it is
@@ -73,10 +73,6 @@ class Sriov(Device):
     """Mbit/s; 0 is none.
     Default: as it is; 0 with `min_tx_rate`
     Refused: 7: above the PF's speed"""
-
-    @property
-    def own_device(self) -> str:
-        return self.pf if self.pfOnly else self.deviceID
 
     @property
     def own_mac(self) -> str:

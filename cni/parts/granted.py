@@ -33,7 +33,7 @@ def kept(attach: "Common", plan: Json, request: Request, log: list[str]) -> Iter
     """
     address = str(plan.get("device", ""))
     changes = plan.get("rdma") or (plan.get("port") and "port_guid" in plan["wanted"])
-    if not changes or attach.own_device != address:
+    if not changes or getattr(attach, "deviceID", "") != address:
         yield
         return
     pod = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_UID", "")

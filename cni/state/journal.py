@@ -143,16 +143,8 @@ def lock(state_dir: Path, network: str, key: Key, timeout: float | None = None) 
 
     Raises TryAgain if another process holds the lock for ``timeout`` seconds (LOCK_TIMEOUT by default); IoFailure.
     """
-    with _lock(state_dir, "attachment", f"{network}/{key}", timeout):
+    with locked(state_dir, "attachment", f"{network}/{key}", timeout):
         yield Entry(state_dir, network, key)
-
-
-def lock_device(state_dir: Path, device: str) -> Lock:
-    """Lock the choice of devices, by the bus address of the device or its PF.
-
-    The lock is taken inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
-    """
-    return _lock(state_dir, "device", device)
 
 
 def lock_namespace(state_dir: Path, namespace: Identity) -> Lock:
@@ -160,7 +152,7 @@ def lock_namespace(state_dir: Path, namespace: Identity) -> Lock:
 
     The lock is taken inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
     """
-    return _lock(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
+    return locked(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
 
 
 def at_work(state_dir: Path, network: str, key: Key) -> str:
@@ -175,7 +167,7 @@ def _lock_file(state_dir: Path, what: str, name: str) -> str:
     return f"{state_dir}/locks/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
 
 
-def _lock(state_dir: Path, what: str, name: str, timeout: float | None = None) -> Lock:
+def locked(state_dir: Path, what: str, name: str, timeout: float | None = None) -> Lock:
     path = _lock_file(state_dir, what, name)
     try:
         return durable.with_directory(path, lambda: Lock(path, LOCK_TIMEOUT if timeout is None else timeout))
@@ -237,17 +229,29 @@ def refused(state_dir: Path) -> Iterator[tuple[Path, Record | None]]:
             yield from _read(f"{folder}/{network}/{name}")
 
 
-def _read(file: str, text: bytes = b"") -> Iterator[tuple[Path, Record | None]]:
-    """The file's path and record; nothing if there is no file, or no ``text`` in it."""
+def _read(file: str) -> Iterator[tuple[Path, Record | None]]:
+    """The file's path and record; nothing if there is no file."""
     try:
-        contents = durable.contents(file)
-        if contents is None or text not in contents:
-            return
-        path, record = Path(file), Record.from_json(durable.parsed(contents, file))
-        is_its_own = path.name.startswith(f"{record.key}.json") and path.parent.name == record.network
-        yield path, record if is_its_own else None
-    except (IoFailure, RecordUnreadable, TypeError, KeyError, ValueError):
+        if (contents := durable.contents(file)) is not None:
+            yield Path(file), decoded(file, contents)
+    except (IoFailure, RecordUnreadable):
         yield Path(file), None
+
+
+def decoded(file: str, contents: bytes) -> Record | None:
+    """The record of a file with these contents; None for one that cannot be read, or is another attachment's."""
+    try:
+        path, record = Path(file), Record.from_json(durable.parsed(contents, file))
+    except (RecordUnreadable, TypeError, KeyError, ValueError):
+        return None
+    return record if path.name.startswith(f"{record.key}.json") and path.parent.name == record.network else None
+
+
+def texts(state_dir: Path) -> Iterator[tuple[str, bytes]]:
+    """Every record's file and what is in it, of all networks, for ``decoded``: that takes ten times as long."""
+    for file in _paths(f"{state_dir}/attachments"):
+        with suppress(IoFailure, RecordUnreadable):
+            yield file, durable.contents(file) or b""
 
 
 def _paths(folder: str, container_id: str = "*") -> Iterator[str]:
@@ -285,15 +289,11 @@ def beside(state_dir: Path, ours: Record) -> list[Record]:
     ]
 
 
-def naming(state_dir: Path, *values: str | int, member: str = "") -> Iterator[Record]:
-    """The records that hold one of the values, in a member of that name if one is given, and perhaps some others.
-
-    Whoever asks looks at the record itself.  Most files are not decoded, which takes ten times as long as reading them.
-    """
-    written = [(f'"{member}":' if member else "") + durable.canonical(value) for value in values]
-    text = os.path.commonprefix(written).encode()  # noqa: RUF071  # by characters, as is meant
-    for file in _paths(f"{state_dir}/attachments"):
-        yield from (record for _, record in _read(file, text) if record)
+def naming(state_dir: Path, value: str | int, member: str = "") -> Iterator[Record]:
+    """The records that hold the value, in a member of that name if one is given, and perhaps some others: whoever asks
+    looks at the record itself."""
+    text = ((f'"{member}":' if member else "") + durable.canonical(value)).encode()
+    return (r for file, body in texts(state_dir) if text in body and (r := decoded(file, body)))
 
 
 def _folder(state_dir: Path, network: str) -> str:

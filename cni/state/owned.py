@@ -4,20 +4,76 @@ There is no index of devices.  A version that does not know it would not keep it
 would call a device free that a pod has.
 """
 
-from collections.abc import Collection
+import os
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
-from cni.state import journal
+from cni.state import durable, journal, places
+from cni.state.locks import Lock
 from cni.state.record import Record
 
-
-def devices(state_dir: Path, among: Collection[str] | None = None) -> dict[str, Record]:
-    """The devices that attachments have: bus address -> record; all of them, or at least those ``among`` these."""
-    records = journal.records(state_dir) if among is None else journal.naming(state_dir, *among, member="device")
-    return {device: r for r in records if (device := r.device)}
+_PARENT: Final = re.compile(rb'"parent":(\d+)')
 
 
-def owner(state_dir: Path, device: str) -> Record | None:
+def lock(device: str) -> Lock:
+    """Lock the choice of devices, by the bus address of the device or its PF: one lock for all attachments, wherever
+    their state is.
+
+    The lock is taken inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
+    """
+    return journal.locked(Path(places.COMMON), "device", device)
+
+
+@dataclass(frozen=True)
+class Use:
+    """Who has devices and interfaces, as one look at the journal has found it.
+
+    - ``devices``: who has a device, by its bus address.
+    - ``below``: the indexes of the interfaces that records name below theirs.
+    """
+
+    state_dirs: Sequence[Path]
+    devices: dict[str, Record] = field(default_factory=dict)
+    below: set[int] = field(default_factory=set)
+
+    def has_over(self, index: int) -> Record | None:
+        """The attachment of which this interface of the host is the master; None for none."""
+        dirs = self.state_dirs if index in self.below else ()
+        named = (record for one in dirs for record in journal.naming(one, index, "parent"))
+        return next((r for r in named if r.of_this_boot and r.link.get("parent") == index and _is_the_hosts(r)), None)
+
+
+def use(state_dirs: Sequence[Path], among: Collection[str]) -> Use:
+    """Who has these devices, at least, and what has an interface below it.  Most records are not decoded."""
+    found, text = Use(state_dirs), _common(among)
+    for state_dir in state_dirs:
+        for file, body in journal.texts(state_dir):
+            if among and text in body and (record := journal.decoded(file, body)) and (device := record.device):
+                found.devices[device] = record
+            found.below.update(map(int, _PARENT.findall(body)))
+    return found
+
+
+def _is_the_hosts(record: Record) -> bool:
+    """Whether the interface below is the host's, and not one of the pod's own."""
+    return not record.link.get("in_container")
+
+
+def _common(devices: Collection[str]) -> bytes:
+    """What is in the record of each of these devices."""
+    written = [f'"device":{durable.canonical(device)}' for device in devices]
+    return os.path.commonprefix(written).encode()  # noqa: RUF071  # by characters, as is meant
+
+
+def devices(state_dirs: Iterable[Path]) -> dict[str, Record]:
+    """All devices that attachments have: bus address -> record."""
+    return {device: r for one in state_dirs for r in journal.records(one) if (device := r.device)}
+
+
+def owner(state_dirs: Sequence[Path], device: str) -> Record | None:
     """The attachment that has a device, by its bus address or the host's name for its interface; None if none has."""
-    named = journal.naming(state_dir, device) if device else ()
+    named = (r for one in state_dirs for r in journal.naming(one, device)) if device else ()
     return next((r for r in named if r.device and device in (r.link["device"], r.link.get("netdev"))), None)

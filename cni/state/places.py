@@ -15,11 +15,13 @@ from hashlib import blake2b
 from pathlib import Path
 
 from cni.protocol.errors import IoFailure
-from cni.protocol.location import STATE_DIR
+from cni.protocol.location import STATE_DIR, path_of
 from cni.protocol.spec import Key
 from cni.state import durable
 
 ELSEWHERE = f"{STATE_DIR}/elsewhere"
+# What all attachments have in common, wherever their state is: the locks of devices.
+COMMON = STATE_DIR
 
 
 def note(state_dir: Path, network: str, key: Key) -> None:
@@ -53,12 +55,21 @@ def forget(state_dir: Path, network: str, key: Key) -> None:
 
 def state_dirs() -> list[Path]:
     """The default state directory, then those of all notes."""
-    found = set[Path]()
+    return [path_of(COMMON), *map(Path, sorted(_noted()))]
+
+
+def state_dirs_with(state_dir: Path) -> list[Path]:
+    """The same, with this one, whose note may not be made yet."""
+    return [path_of(one) for one in dict.fromkeys((COMMON, f"{state_dir}", *_noted()))]
+
+
+def _noted() -> set[str]:
+    found = set[str]()
     with suppress(OSError):
         for name in os.listdir(ELSEWHERE):
             with suppress(OSError):
-                found.add(Path(os.readlink(f"{ELSEWHERE}/{name}")))
-    return [Path(STATE_DIR), *sorted(found)]
+                found.add(os.readlink(f"{ELSEWHERE}/{name}"))
+    return found
 
 
 def _link(path: str, target: Path) -> None:

@@ -122,7 +122,7 @@ class _Look:
 
     def _of_journal(self, state_dir: Path) -> Mapping[str, Record]:
         try:
-            return owned.devices(state_dir)
+            return owned.devices((state_dir,))
         except OSError as e:
             why = (
                 f"{state_dir}: {e.strerror}; who has a device is for root to read, so what is called free may be taken"

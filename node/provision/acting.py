@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EBUSY
 from typing import Final
@@ -13,7 +13,7 @@ from cni.kernel.links import IFLA_MTU, RTEXT_FILTER_SKIP_STATS, Link
 from cni.kernel.netlink import attr, u32
 from cni.kernel.rtnl import Rtnl
 from cni.protocol.errors import CniError
-from cni.state import journal, numbers
+from cni.state import numbers, owned
 from node.model import Settings
 from node.provision import found, over, users
 from node.provision.difference import AFTER, difference, why_left
@@ -149,10 +149,8 @@ def _while_free(change: SetVfs | SetMtu | SetTrust | SetGuids, vfs: Sequence[Vf]
     Raises Left, CniError, OSError.
     """
     pf = change.pf
-    with ExitStack() as stack:
-        for state_dir in users.state_dirs():
-            stack.enter_context(journal.lock_device(state_dir, pf.device.id))
-        host, attached = stack.enter_context(rtnl.open_in()), users.owners()
+    with owned.lock(pf.device.id), rtnl.open_in() as host:
+        attached = users.owners()
         if sysfs.vfs(pf.device.id) != tuple(vf.address for vf in pf.vfs):
             raise Left("its VFs have changed meanwhile; run: systemctl reload hpn-node")
         if why := found.why_reserved(pf.device.id):

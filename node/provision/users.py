@@ -13,7 +13,7 @@ from typing import Final
 from cni.kernel import sysfs
 from cni.kernel.rtnl import Rtnl
 from cni.protocol.errors import CniError
-from cni.protocol.location import STATE_DIR, Location
+from cni.protocol.location import STATE_DIR
 from cni.state import owned, places
 from cni.state.record import Record
 
@@ -23,7 +23,7 @@ _VFIO: Final = Path("/dev/vfio")
 
 def owners() -> Mapping[str, Record]:
     """The attachments that have a device, by its bus address."""
-    return {device: r for state_dir in state_dirs() for device, r in owned.devices(state_dir).items()}
+    return owned.devices(state_dirs())
 
 
 def state_dirs() -> list[Path]:
@@ -61,7 +61,7 @@ def needed(address: str, host: Rtnl, above: Mapping[int, str]) -> str:
 
     ``above``: what pods have over the host's interfaces (over.py).
     """
-    # It imports pyroute2, for what is hardly ever asked.
+    # It is hardly ever asked.
     from cni.kinds import needed as refusing  # noqa: PLC0415
 
     for name in sysfs.names(f"{sysfs.SYS}/bus/pci/devices/{address}/net"):
@@ -70,7 +70,7 @@ def needed(address: str, host: Rtnl, above: Mapping[int, str]) -> str:
             return f"{name!r} is the master of {above[link.index]}"
         try:
             if link:
-                refusing.refuse(link, address, Location("", JOURNAL, ""), host, other="remove the route first")
+                refusing.refuse(link, address, owned.Use(()), host, other="remove the route first")
         except CniError as e:
             return e.msg
     return ""

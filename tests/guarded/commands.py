@@ -28,8 +28,8 @@ GUARDS = [
         ),
         (
             "old-kernel",
-            "    _refuse_old_kernel(host)\n    _refuse_owned",
-            "    _refuse_owned",
+            "    _refuse_old_kernel(host)\n    plan",
+            "    plan",
             "netns/test_older_kernel.py::test_below_the_minimum",
         ),
         (
@@ -38,7 +38,6 @@ GUARDS = [
             "            if",
             "netns/test_older_kernel.py::test_below_the_minimum",
         ),
-        ("refuse_owned", "    _refuse_owned(wanted.attach.own_device, wanted.where)\n", "", "netns/test_pci.py"),
         (
             "name-is-free",
             "    _refuse_taken_name(pod, ifname)\n    return plan",

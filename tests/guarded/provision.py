@@ -54,8 +54,7 @@ GUARDS = [
     *of(
         "node/provision/acting.py",
         "netns/test_provision.py",
-        ("a-lock", "        for state_dir in users.state_dirs():\n", "        for state_dir in ():\n"),
-        ("all-locks", "        for state_dir in users.state_dirs():\n", "        for state_dir in (users.JOURNAL,):\n"),
+        ("a-lock", "    with owned.lock(pf.device.id), rtnl", "    with rtnl"),
         ("other-vfs", "        if sysfs.vfs(pf.device.id) != ", "        if () and () != "),
         ("the-way-out-again", "        if why := found.why_reserved(pf.device.id):\n", '        if why := "":\n'),
         ("the-pf-again", "        if user := users.user(pf.device.id, attached):\n", '        if user := "":\n'),

@@ -16,22 +16,16 @@ GUARDS = [
         ),
         (
             "lock",
-            '    with _lock(state_dir, "attachment", f"{network}/{key}", timeout):',
+            '    with locked(state_dir, "attachment", f"{network}/{key}", timeout):',
             "    if True:",
             "unit/test_locks.py",
         ),
         ("namespace-lock", 'f"{namespace.inode} {namespace.cookie}")', 'f"{os.urandom(9)!r}")', "unit/test_locks.py"),
-        (
-            "device-lock",
-            '_lock(state_dir, "device", device)',
-            '_lock(state_dir, "device", f"{os.urandom(9)!r}")',
-            "unit/test_locks.py",
-        ),
         ("interrupted-first-write", '{name.removesuffix(".tmp") for name in', "{name for name in"),
         (
             "unreadable-is-passed-over",
-            "    except (IoFailure, RecordUnreadable, TypeError, KeyError, ValueError):\n        yield Path(file), None",
-            "    except ZeroDivisionError:\n        yield Path(file), None",
+            "    except (RecordUnreadable, TypeError, KeyError, ValueError):\n        return None",
+            "    except ZeroDivisionError:\n        return None",
             "netns/test_inspect.py",
         ),
         (
@@ -39,7 +33,7 @@ GUARDS = [
             "        if record and (record.network, record.key) != (self.network, self.key):",
             "        if False:",
         ),
-        ("listed-is-its-own", "yield path, record if is_its_own else None", "yield path, record"),
+        ("listed-is-its-own", " and path.parent.name == record.network else None", " else None"),
         (
             "stand-in",
             'durable.replace_unreadable(self.path, self.state_dir / "quarantine" / self.network, self._stand_in)',
@@ -50,6 +44,14 @@ GUARDS = [
         "cni/state/owned.py",
         "unit/test_owned.py",
         ("owner-by-name", ' in (r.link["device"], r.link.get("netdev"))', ' == r.link["device"]'),
+        ("over-the-hosts", " and _is_the_hosts(r)), None)", "), None)"),
+        ("over-in-this-boot", "if r.of_this_boot and r.link", "if r.link"),
+        (
+            "device-lock",
+            'journal.locked(Path(places.COMMON), "device", device)',
+            'journal.locked(Path(places.COMMON), "device", f"{os.urandom(9)!r}")',
+            "unit/test_locks.py",
+        ),
         ("owner-of-a-device", " if r.device and device in", " if device in"),
     ),
     *of(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import pci
 import pytest
 from conftest import require
 from topology import Host, Pod, ip
@@ -22,13 +23,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def host(tmp_path: Path, nothing_left: None) -> Iterator[Host]:
     """The namespace the plugin runs in: a veth pair rail0 (a master, MTU 1500) - fabric, both up."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY)
-    elsewhere, places.ELSEWHERE = places.ELSEWHERE, f"{tmp_path}/elsewhere"
+    before = places.ELSEWHERE, places.COMMON
+    places.ELSEWHERE, places.COMMON = f"{tmp_path}/elsewhere", f"{tmp_path}/state"
     try:
         if _libc.unshare(CLONE_NEWNET):
             require("netns", f"may not make a network namespace ({os.strerror(ctypes.get_errno())}); run as root")
         yield Host(tmp_path)
     finally:
-        places.ELSEWHERE = elsewhere
+        places.ELSEWHERE, places.COMMON = before
         assert _libc.setns(own, CLONE_NEWNET) == 0
         os.close(own)
 
@@ -67,3 +69,26 @@ def ipvlan(host: Host) -> str:
 @pytest.fixture(params=["macvlan", "ipvlan"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("ipvlan")) if request.param == "ipvlan" else "macvlan"
+
+
+@pytest.fixture
+def sys_tree(host: Host, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The PF of rail0, and one VF of it."""
+    root = host.tmp_path / "sys"
+    pci.function(root, pci.PF, netdev="rail0")
+    pci.function(root, pci.VF, pf=pci.PF)
+    pci.is_sys(root, monkeypatch)
+    return root
+
+
+@pytest.fixture
+def two_vfs(host: Host, sys_tree: Path) -> None:
+    """The VF of the tree and another, both with interfaces that are down."""
+    devices = sys_tree / "bus/pci/devices"
+    (devices / pci.PF / "virtfn0").symlink_to(f"../{pci.VF}")
+    (devices / pci.PF / "virtfn1").symlink_to(f"../{pci.ANOTHER}")
+    pci.function(sys_tree, pci.ANOTHER, netdev="vf1", pf=pci.PF)
+    (devices / pci.VF / "net/vf0").mkdir(parents=True)
+    for number in range(2):
+        ip("link", "add", f"vf{number}", "type", "veth", "peer", "name", f"far{number}")
+        ip("link", "set", f"far{number}", "up")

@@ -15,7 +15,7 @@ from node_process import NodeProcess
 from sysfs_tree import Tree
 from topology import Host, ip, until
 
-from cni.state import journal
+from cni.state import owned, places
 
 PF, VF, NEW = "0000:3b:00.0", "0000:3b:00.2", "0000:3b:00.3"
 VFS, MARKS = "example.com/vfs", "example.com/marks"
@@ -33,10 +33,6 @@ class Node:
     process: NodeProcess
     kubelet: Kubelet
     tree: Tree
-
-    @property
-    def state(self) -> Path:
-        return self.process.folder / "run/hpn"
 
     def write(self, **asked: Any) -> None:
         self.process.write(RESOURCES, pfs=[{"selectors": {"pciAddresses": [PF]}} | asked])
@@ -67,11 +63,12 @@ class Node:
 
 
 @pytest.fixture
-def node(host: Host) -> Iterator[Node]:
+def node(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     # A socket's path has 107 bytes at most.
     with TemporaryDirectory(prefix="hpn-test-") as folder:
         process, tree = NodeProcess(Path(folder), RESOURCES), Tree(Path(folder, "sys"))
         Path(folder, "run").mkdir()
+        monkeypatch.setattr(places, "COMMON", f"{folder}/run/hpn")
         process.mounts = [f"mount --bind {folder}/run /run", f"mount --bind {folder}/sys /sys"]
         with Kubelet(process.kubelet) as kubelet:
             yield Node(process, kubelet, tree)
@@ -81,7 +78,7 @@ def test_vfs_that_come_before_their_pf_is_ready(node: Node) -> None:
     node.write(numVfs=1)
     with node.process:
         node.process.says(f"serves {VFS}", SOON)
-        with journal.lock_device(node.state, PF):
+        with owned.lock(PF):
             node.tree.netdev("rail0", node.tree.pci(PF, sriov_totalvfs=7))
             node.looks("mark0")
             child = node.child()
@@ -100,7 +97,7 @@ def test_vfs_that_were_there_are_offered_meanwhile(node: Node) -> None:
     with node.process:
         node.offers(VFS, VF)
         node.write(numVfs=2)
-        with journal.lock_device(node.state, PF):
+        with owned.lock(PF):
             node.process.reload()
             child = node.child()
             node.tree.pci(NEW, pf=PF)
@@ -114,7 +111,7 @@ def test_it_is_ended_meanwhile(node: Node) -> None:
     """Its child does not keep a service manager waiting."""
     node.write(numVfs=1)
     node.tree.netdev("rail0", node.tree.pci(PF, sriov_totalvfs=7))
-    with journal.lock_device(node.state, PF), node.process:
+    with owned.lock(PF), node.process:
         child = node.child()
         os.kill(child, signal.SIGTERM)
         os.kill(child, signal.SIGCONT)
@@ -130,7 +127,7 @@ def test_hpn_node_ends_meanwhile(node: Node) -> None:
     with process:
         process.says(f"serves {VFS}", SOON)
         node.write(numVfs=0)
-        with journal.lock_device(node.state, PF):
+        with owned.lock(PF):
             process.reload()
             child = until(node._waiting, SOON)
             process.process.terminate()

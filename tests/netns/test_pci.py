@@ -10,27 +10,16 @@ from typing import Any
 
 import pci
 import pytest
+from netns.choosing import by_device, by_pf, chosen
 from topology import Host, Pod, ip
 
 from cni.kernel import sysfs
 from cni.kernel.vf import Vf
 from cni.kinds.sriov.plan import Plan
 from cni.protocol.spec import Key
-from cni.state import durable, journal
+from cni.state import durable, journal, owned, places
 from cni.state import pod as pods
 from cni.state.record import Record
-
-ANOTHER = "0000:3b:10.3"
-
-
-@pytest.fixture
-def sys_tree(host: Host, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The PF of rail0, and one VF of it."""
-    root = host.tmp_path / "sys"
-    pci.function(root, pci.PF, netdev="rail0")
-    pci.function(root, pci.VF, pf=pci.PF)
-    pci.is_sys(root, monkeypatch)
-    return root
 
 
 @pytest.fixture
@@ -72,7 +61,7 @@ def test_the_device_information_of_an_add_that_failed(host: Host, pod: Pod, sys_
     assert host.state_files() == set()
 
 
-def owned_by(pod: Pod, host: Host, **wanted: Any) -> Path:
+def owned_by(pod: Pod, host: Host, where: str = "state", **wanted: Any) -> Path:
     """Have the journal say that this pod has the VF, by the network fabric, with these attributes; the record."""
     with pods.open_netns(host.request("ADD", pod, {})) as opened:
         identity = opened.identity
@@ -92,17 +81,11 @@ def owned_by(pod: Pod, host: Host, **wanted: Any) -> Path:
     )
     key = Key(pod.name, "net1")
     record = Record("fabric", key, pod.path, identity, "sriov", plan.to_json(), {"name": "fabric"})
-    with journal.lock(host.state, "fabric", key) as entry:
+    state = host.tmp_path / where
+    places.note(state, "fabric", key)
+    with journal.lock(state, "fabric", key) as entry:
         entry.save(record)
         return entry.path
-
-
-def by_device(host: Host) -> dict[str, Any]:
-    return host.conf(kind="sriov", master=..., deviceID=pci.VF)
-
-
-def by_pf(host: Host, **keys: Any) -> dict[str, Any]:
-    return host.conf(kind="sriov", master=..., pf="rail0", **keys)
 
 
 def test_a_device_that_another_attachment_has(host: Host, make_pod: Callable[[], Pod], sys_tree: Path) -> None:
@@ -183,27 +166,35 @@ def test_a_sys_that_is_hidden(host: Host, make_pod: Callable[[], Pod], sys_tree:
 def test_one_at_a_time_decides_over_a_pf(host: Host, pod: Pod, sys_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose a VF is, is decided under its PF's lock, and the record is there when that is let go."""
     monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.1)
-    with journal.lock_device(host.state, pci.PF):
+    with owned.lock(pci.PF):
         assert host.refused("ADD", pod, by_device(host))["code"] == 11
     assert host.refused("ADD", pod, by_device(host))["code"] == 101
 
 
-@pytest.fixture
-def two_vfs(host: Host, sys_tree: Path) -> None:
-    """The VF of the tree and another, both with interfaces that are down."""
-    devices = sys_tree / "bus/pci/devices"
-    (devices / pci.PF / "virtfn0").symlink_to(f"../{pci.VF}")
-    (devices / pci.PF / "virtfn1").symlink_to(f"../{ANOTHER}")
-    pci.function(sys_tree, ANOTHER, netdev="vf1", pf=pci.PF)
-    (devices / pci.VF / "net/vf0").mkdir(parents=True)
-    ip("link", "add", "vf0", "type", "veth", "peer", "name", "vf1")
-
-
-def chosen(host: Host, pod: Pod, **keys: Any) -> str:
-    """The address of the VF that ADD decides for.  It goes no further: the veth that stands for the PF has none."""
-    msg = str(host.refused("ADD", pod, by_pf(host, **keys))["msg"])
-    assert msg.startswith("rail0 tells nothing of VF "), msg
-    return msg.removeprefix("rail0 tells nothing of VF ")[: len(pci.VF)]
+@pytest.mark.parametrize("where", ["state", "other"])
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [({"deviceID": pci.VF}, 109), ({"pf": "rail0", "vf": 0}, 109), ({"pf": "rail0"}, 101)],
+    ids=["deviceID", "vf", "any"],
+)
+def test_a_device_that_an_attachment_elsewhere_has(
+    host: Host, make_pod: Callable[[], Pod], sys_tree: Path, keys: dict[str, Any], code: int, where: str
+) -> None:
+    """Its state may be in the default directory or in one that was noted, and a third asks.  The VF is a userspace
+    driver's, so that nothing but the journal says that a pod has it."""
+    function = sys_tree / "bus/pci/devices" / pci.VF
+    (function / "driver").symlink_to("../../drivers/vfio-pci")
+    (function.parent / pci.PF / "virtfn0").symlink_to(f"../{pci.VF}")
+    one, two = make_pod(), make_pod()
+    record = owned_by(one, host, where)
+    before = host.picture(one, two)
+    conf = host.conf(kind="sriov", master=..., stateDir=str(host.tmp_path / "third"), **keys)
+    error = host.refused("ADD", two, conf)
+    assert (error["code"], "network fabric" in error["msg"]) == (code, code == 109), error
+    assert host.picture(one, two) == before
+    one.gone()
+    error = host.refused("ADD", two, conf)
+    assert (error["code"], record.exists()) == (101, False), error
 
 
 @pytest.mark.usefixtures("two_vfs")
@@ -212,11 +203,11 @@ def test_any_free_vf(host: Host, make_pod: Callable[[], Pod]) -> None:
     one, two = make_pod(), make_pod()
     assert chosen(host, two) == pci.VF
     ip("link", "set", "vf0", "up")
-    assert chosen(host, two) == ANOTHER
+    assert chosen(host, two) == pci.ANOTHER
     ip("link", "set", "vf0", "down")
     owned_by(one, host)
-    assert chosen(host, two) == ANOTHER
-    assert chosen(host, two, vf=1) == ANOTHER
+    assert chosen(host, two) == pci.ANOTHER
+    assert chosen(host, two, vf=1) == pci.ANOTHER
     error = host.refused("ADD", two, by_pf(host, vf=0))
     assert (error["code"], "belongs to" in error["msg"]) == (109, True)
     error = host.refused("ADD", two, by_pf(host, vf=2))
@@ -246,6 +237,12 @@ def test_a_whole_pf(host: Host, make_pod: Callable[[], Pod]) -> None:
     conf = by_pf(host, pfOnly=True)
     record = owned_by(one, host)
     assert host.refused("ADD", two, conf)["code"] == 109
+    body = durable.read(record)
+    assert body
+    itself = {"device": pci.PF, "incarnation": sysfs.incarnation(pci.PF), "netdev": "rail0"}
+    durable.write(record, body | {"link": body["link"] | itself})
+    error = host.refused("ADD", two, conf)
+    assert (error["code"], error["msg"].startswith("pf 'rail0' belongs to ")) == (109, True), error
     record.unlink()
     ip("address", "add", "192.0.2.1/24", "dev", "rail0")
     error = host.refused("ADD", two, conf)

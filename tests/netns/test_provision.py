@@ -16,7 +16,7 @@ from topology import Host, Pod, ip, until
 
 from cni.kernel import sysfs
 from cni.protocol.spec import Key
-from cni.state import journal, numbers, places
+from cni.state import journal, numbers, owned, places
 from cni.state.pod import Identity
 from cni.state.record import Record
 from node import inventory
@@ -74,7 +74,7 @@ def meanwhile(state: Path, asked: Settings, change: Callable[[], object]) -> act
     child = Child(lambda: os.read(reader, 1) and acting.apply(asked))
     (pid,) = children() - before
     try:
-        with journal.lock_device(state, PF):
+        with owned.lock(PF):
             os.write(writer, b"x")
             until(lambda: waits(pid), SOON)
             change()

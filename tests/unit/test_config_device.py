@@ -20,17 +20,13 @@ from cni.models.sriov import Sriov
 def test_a_device_asks_for_a_vf(keys: dict[str, Any]) -> None:
     attach = config.load(conf(**keys), "").attach
     assert isinstance(attach, Sriov)
-    assert (attach.deviceID, attach.own_device, attach.attributes()) == ("0000:3b:00.2", "0000:3b:00.2", {})
+    assert (attach.deviceID, attach.attributes()) == ("0000:3b:00.2", {})
 
 
 def test_a_pf_asks_for_any_of_its_vfs() -> None:
     attach = config.load(conf(pf="ens1f0"), "").attach
     assert isinstance(attach, Sriov)
-    assert (attach.pf, attach.own_device) == ("ens1f0", "")
-
-
-def test_a_pf_itself_is_its_device() -> None:
-    assert config.load(conf(pf="ens1f0", pfOnly=True), "").attach.own_device == "ens1f0"
+    assert (attach.pf, attach.deviceID) == ("ens1f0", "")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from cni.protocol.errors import IoFailure, TryAgain
 from cni.protocol.spec import Key
-from cni.state import journal
+from cni.state import journal, owned, places
 from cni.state.pod import Identity
 
 KEY = Key("c1", "hpn0")
@@ -99,7 +99,8 @@ def test_alone_in_a_namespace_and_over_a_device(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(TryAgain):
             journal.lock_namespace(tmp_path, seen_elsewhere)
         journal.lock_namespace(tmp_path, replace(NAMESPACE, cookie=1)).release()
-    with journal.lock_device(tmp_path, pci.PF):
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}")
+    with owned.lock(pci.PF):
         with pytest.raises(TryAgain):
-            journal.lock_device(tmp_path, pci.PF)
-        journal.lock_device(tmp_path, pci.VF).release()
+            owned.lock(pci.PF)
+        owned.lock(pci.VF).release()

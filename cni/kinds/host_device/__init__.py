@@ -28,7 +28,7 @@ from cni.parts import rdma
 from cni.protocol.errors import CheckFailed, TryAgain
 from cni.protocol.result import Interface
 from cni.protocol.spec import Json
-from cni.state import journal
+from cni.state import owned
 from cni.state.pod import Pod
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def claiming(conf: "NetConf") -> Iterator[None]:
     """Kind.claiming: one at a time decides over a device, by whichever key it is named, and over a PF and its VFs."""
     address, name = choose.locate(cast("HostDevice", conf.attach))
     function = sysfs.device(address) if address else None
-    with journal.lock_device(conf.where.state_dir, (function.pf if function else "") or address or name):
+    with owned.lock((function.pf if function else "") or address or name):
         yield
 
 

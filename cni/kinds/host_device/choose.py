@@ -9,7 +9,7 @@ from cni.kernel.rtnl import Rtnl
 from cni.kernel.sysfs import Function
 from cni.kinds import device, needed
 from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, TryAgain
-from cni.state import journal, owned
+from cni.state import journal, owned, places
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
@@ -54,7 +54,9 @@ def find(wanted: "HostDevice", where: "Location", host: Rtnl) -> tuple[Function,
     if link.name != name:
         raise LinkUnavailable(f"device {name!r} is an altname of {link.name}; write that")
     _refuse_unmovable(link, function.address)
-    needed.refuse(link, function.address, where, host, other="name another interface")
+    vfs = sysfs.vfs(function.address) if function.address else ()
+    use = owned.use(places.state_dirs_with(where.state_dir), vfs)
+    needed.refuse(link, function.address, use, host, other="name another interface")
     return function, link
 
 
@@ -79,7 +81,8 @@ def _on_bus(address: str) -> Function:
 def _missing(wanted: "HostDevice", where: "Location", host: Rtnl) -> DeviceInUse | LinkUnavailable:
     """Why the interface is not on the host: an attachment has it, as far as the journal knows, or there is none."""
     key, value = ("device", wanted.device) if wanted.device else ("hwaddr", wanted.hwaddr)
-    for record in journal.naming(where.state_dir, value):
+    named = (r for one in places.state_dirs_with(where.state_dir) for r in journal.naming(one, value))
+    for record in named:
         home = record.link.get("home") or {}
         if record.of_this_boot and value in (home.get("name"), home.get("mac")):
             devices = [record.device] if record.device else []
@@ -95,7 +98,7 @@ def _missing(wanted: "HostDevice", where: "Location", host: Rtnl) -> DeviceInUse
 
 
 def _refuse_owned(where: "Location", address: str) -> None:
-    if owner := owned.owner(where.state_dir, address):
+    if owner := owned.owner(places.state_dirs_with(where.state_dir), address):
         raise DeviceInUse(
             f"device {address!r} belongs to {owner.whose}, since {owner.time}; delete that first", owner.device
         )

@@ -26,7 +26,7 @@ from cni.parts import rdma
 from cni.protocol.errors import CheckFailed, InvalidConfig, LinkUnavailable
 from cni.protocol.result import Interface
 from cni.protocol.spec import Json
-from cni.state import journal
+from cni.state import owned
 from cni.state.pod import Pod
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @contextmanager
 def claiming(conf: "NetConf") -> Iterator[None]:
     """Kind.claiming: one ADD at a time chooses among a PF and its VFs, whether it names one or takes any."""
-    with journal.lock_device(conf.where.state_dir, choose.pf_address(cast("Sriov", conf.attach))):
+    with owned.lock(choose.pf_address(cast("Sriov", conf.attach))):
         yield
 
 

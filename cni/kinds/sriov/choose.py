@@ -1,6 +1,7 @@
 """Finds the PCI function that an attachment gets, under the PF's lock; changes nothing."""
 
-from collections.abc import Container
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cni.kernel import links, sysfs, vf
@@ -9,7 +10,7 @@ from cni.kernel.links import Link
 from cni.kernel.rtnl import Rtnl
 from cni.kinds import device, needed
 from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
-from cni.state import owned
+from cni.state import owned, places
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
@@ -28,20 +29,22 @@ def pf_address(wanted: "Sriov") -> str:
 def find(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
     """The function that the configuration asks for, if no attachment has it.  Raises CniError, which says why there is
     none."""
-    if wanted.deviceID:
-        return find_vf(wanted.deviceID)
+    state_dirs = places.state_dirs_with(where.state_dir)
     if wanted.pfOnly:
-        return find_pf(wanted.pf, where, host)
-    addresses = vfs_of(wanted.pf)
-    owners = owned.devices(where.state_dir, addresses)
-    if wanted.vf is None:
-        return find_free_vf(wanted.pf, addresses, owners.keys(), host)
-    if wanted.vf >= len(addresses):
-        raise InvalidConfig(f"vf {wanted.vf}: pf {wanted.pf!r} has VFs 0 to {len(addresses) - 1}")
-    address = addresses[wanted.vf]
-    if owner := owners.get(address):
-        raise DeviceInUse(f"vf {wanted.vf} of pf {wanted.pf!r} ({address}) belongs to {owner.whose}", address)
-    return find_vf(address)
+        return find_pf(wanted.pf, state_dirs, host)
+    addresses = (wanted.deviceID,) if wanted.deviceID else vfs_of(wanted.pf)
+    use = owned.use(state_dirs, addresses)
+    if wanted.pf and wanted.vf is None:
+        return find_free_vf(wanted.pf, addresses, use, host)
+    if (number := wanted.vf or 0) >= len(addresses):
+        raise InvalidConfig(f"vf {number}: pf {wanted.pf!r} has VFs 0 to {len(addresses) - 1}")
+    address = addresses[number]
+    what = f"vf {number} of pf {wanted.pf!r} ({address})" if wanted.pf else f"deviceID {address!r}"
+    if owner := use.devices.get(address):
+        raise DeviceInUse(f"{what} belongs to {owner.whose}, since {owner.time}; delete that first", address)
+    function = find_vf(address)
+    needed.refuse_function(function, use, host, said=f"{what}: ")
+    return function
 
 
 def find_vf(address: str) -> sysfs.Function:
@@ -75,32 +78,42 @@ def vfs_of(pf: str) -> tuple[str, ...]:
     return addresses
 
 
-def find_free_vf(pf: str, addresses: tuple[str, ...], attached: Container[str], host: Rtnl) -> sysfs.Function:
-    """The first VF that no attachment has and that is down on the host.  Raises NoneFree."""
+def find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtnl) -> sysfs.Function:
+    """The first VF that no attachment has, that is down on the host, and that nobody needs there.  Raises NoneFree."""
+    why = ""
     for address in addresses:
-        if address in attached:
+        if address in use.devices:
             continue
         function = sysfs.function(address)
         if function is None or not function.netdevs:
             continue
         link = host.link(function.netdevs[0])
-        if link and not link.up:
-            return function
+        if link is None or link.up:
+            continue
+        try:
+            needed.refuse_function(function, use, host)
+        except (InvalidConfig, LinkUnavailable) as e:
+            why = why or f"; the host needs {address}: {e}"
+            continue
+        return function
     raise NoneFree(
-        f"pf {pf!r} has no free VF: all {len(addresses)} are attached, up on the host, or elsewhere",
-        *(address for address in addresses if address in attached),
+        f"pf {pf!r} has no free VF: all {len(addresses)} are attached, up on the host, elsewhere, or needed{why}",
+        *(address for address in addresses if address in use.devices),
     )
 
 
-def find_pf(pf: str, where: "Location", host: Rtnl) -> sysfs.Function:
+def find_pf(pf: str, state_dirs: Sequence[Path], host: Rtnl) -> sysfs.Function:
     """The PF itself.  Refuses one that the host, or another pod, needs where it is."""
+    if owner := owned.owner(state_dirs, pf):
+        raise DeviceInUse(f"pf {pf!r} belongs to {owner.whose}, since {owner.time}; delete that first", owner.device)
     function = sysfs.function(sysfs.address_of(pf))
     link = host.link(pf)
     if function is None or link is None:
         raise LinkUnavailable(f"pf {pf!r} is no PCI network interface of this host; correct it, see: ip link")
     if function.pf:
         raise InvalidConfig(f"pf {pf!r} is a VF; give it as deviceID {function.address!r}, without pfOnly")
-    needed.refuse(link, function.address, where, host, said="pfOnly: ", other="choose another PF")
+    use = owned.use(state_dirs, sysfs.vfs(function.address))
+    needed.refuse(link, function.address, use, host, said="pfOnly: ", other="choose another PF")
     return function
 
 
