@@ -15,12 +15,9 @@ from contextlib import suppress
 from typing import Final
 
 from cni.protocol.errors import CniError, IoFailure
-from cni.protocol.location import STATE_DIR
-from cni.state import durable
+from cni.state import durable, places
 from cni.state.locks import Lock
 
-# A test has another.
-PLACE = STATE_DIR
 # Seconds.  A new binding takes some of them, a pod has eight devices, and many pods start at once.
 _TIMEOUT: Final = 60.0
 
@@ -30,11 +27,11 @@ def lock() -> Lock:
 
     Raises TryAgain, IoFailure.
     """
-    path = f"{PLACE}/locks/rdma-numbers"
+    path = f"{places.COMMON}/locks/rdma-numbers"
     try:
         return durable.with_directory(path, lambda: Lock(path, _TIMEOUT))
     except OSError as e:
-        raise IoFailure(f"locking {path}: {e.strerror}; {PLACE} must be writable") from e
+        raise IoFailure(f"locking {path}: {e.strerror}; {places.COMMON} must be writable") from e
 
 
 def promised(device: str, pod: str) -> tuple[str, ...]:
@@ -56,4 +53,4 @@ def promise(device: str, pod: str, nodes: Sequence[str]) -> None:
 
 
 def _file(device: str) -> str:
-    return f"{PLACE}/rdma/{device}"
+    return f"{places.COMMON}/rdma/{device}"

@@ -20,7 +20,7 @@ from cni.protocol.spec import Key
 from cni.state import durable
 
 ELSEWHERE = f"{STATE_DIR}/elsewhere"
-# What all attachments have in common, wherever their state is: the locks of devices.
+# What all attachments have in common, wherever their state is: the locks of devices, and their numbers.
 COMMON = STATE_DIR
 
 

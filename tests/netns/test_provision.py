@@ -16,7 +16,7 @@ from topology import Host, Pod, ip, until
 
 from cni.kernel import sysfs
 from cni.protocol.spec import Key
-from cni.state import journal, numbers, owned, places
+from cni.state import journal, owned, places
 from cni.state.pod import Identity
 from cni.state.record import Record
 from node import inventory
@@ -40,7 +40,6 @@ def tree(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     monkeypatch.setattr(inventory.devices, "__defaults__", (root, None))
     monkeypatch.setattr(inventory, "MEMORY", tmp_path / "devices.json")
     monkeypatch.setattr(users, "JOURNAL", host.state)
-    monkeypatch.setattr(numbers, "PLACE", f"{host.state}")
     tree.netdev("rail0", tree.pci(PF, driver="igb", sriov_totalvfs=7))
     ip("link", "add", "vf0", "mtu", "1400", "type", "veth", "peer", "name", "vf1", "mtu", "1400")
     for number, vf in enumerate(VFS):

@@ -18,7 +18,7 @@ from cni.models.sriov import Sriov
 from cni.parts import granted
 from cni.protocol.errors import LinkUnavailable
 from cni.protocol.spec import Request
-from cni.state import numbers
+from cni.state import places
 
 PF, VF = "0000:3b:00.0", "0000:3b:00.2"
 MOVED: dict[str, Any] = {"device": VF, "rdma": [(7, "mlx5_7")], "port": None, "wanted": {}}
@@ -32,7 +32,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     vf = tree.pci(VF, pf=PF)
     tree.rdma("mlx5_7", vf, 4)
     pci.is_sys(tree.root, monkeypatch)
-    monkeypatch.setattr(numbers, "PLACE", f"{tmp_path}/state")
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
     monkeypatch.setattr(granted, "_CDI", f"{tmp_path}/cdi")
     return vf
 
@@ -58,7 +58,7 @@ def attached(
 
 def test_the_numbers_stay(device: Path) -> None:
     assert attached(device, uid="one") == []
-    assert not os.path.exists(f"{numbers.PLACE}/rdma")
+    assert not os.path.exists(f"{places.COMMON}/rdma")
 
 
 def test_another_number(device: Path) -> None:
@@ -92,7 +92,7 @@ def test_its_number_comes_back(device: Path) -> None:
 def test_a_damaged_note(device: Path) -> None:
     with pytest.raises(LinkUnavailable):
         attached(device, 2, uid="one")
-    Path(numbers.PLACE, "rdma", VF).write_text("{")
+    Path(places.COMMON, "rdma", VF).write_text("{")
     assert attached(device, 2, uid="one") == []
 
 
