@@ -60,9 +60,12 @@ def rounds(kubeconfig: str = "") -> tuple[Found, ...] | None:
     from node import stored  # noqa: PLC0415  # what is imported here is for that process
 
     signal.alarm(MOST)
-    networks = list(networks_with_blocks(stored.data_dirs(stored.records())))
+    records = stored.records()
+    networks = list(networks_with_blocks(stored.data_dirs(records)))
     if not networks:
         return None
+    if why := stored.of_another_boot(records):
+        return tuple(Found(path.name, problem=why) for path in networks)
     from ipam import sandboxes  # noqa: PLC0415
     from ipam.cluster import rounds as of_networks  # noqa: PLC0415
 

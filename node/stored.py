@@ -5,13 +5,30 @@ from pathlib import Path
 
 from cni.protocol.location import IPAM_DIR
 from cni.protocol.spec import Config
-from cni.state import journal, places
+from cni.state import durable, journal, places
 from cni.state.record import Record
 
 
 def records() -> list[tuple[Path, Record | None]]:
     """Every record of the node, by its path."""
     return [found for folder in places.state_dirs() for found in journal.files(folder)]
+
+
+def of_another_boot(records: Iterable[tuple[Path, Record | None]]) -> str:
+    """Why this process must judge no attachment or lease by the boot that it sees, in words; empty if it may.
+
+    A boot leaves no record (/run).  So if there are records, and none is of this boot, whoever writes them sees another
+    boot id than this process, in whose container something may hide the host's; and all pods live.
+    """
+    known = [(path, record) for path, record in records if record]
+    if not known or any(record.of_this_boot for _, record in known):
+        return ""
+    path, record = known[0]
+    return (
+        f"{path} is of boot {record.boot}, as are all records of attachments here, and {durable.BOOT_ID} says "
+        f"{durable.boot_id()} to hpn node: it would take the leases of pods that live for those of an older boot; "
+        "let its container see the node's boot id, or run hpn node on the host"
+    )
 
 
 def data_dirs(records: Iterable[tuple[Path, Record | None]]) -> list[Path]:

@@ -64,7 +64,7 @@ OURS = {
     # It is for people, who see columns as ctl has them.
     "node.check": {"node", "ctl.table", "cni.kernel.sysfs"},
     # What is stored where; it changes nothing.
-    "node.stored": {"cni.protocol", "cni.state.journal", "cni.state.places", "cni.state.record"},
+    "node.stored": {"cni.protocol", "cni.state.durable", "cni.state.journal", "cni.state.places", "cni.state.record"},
     # It counts what the journal and the leases have, and changes nothing.
     "node.metrics.state": {"cni.protocol", "cni.state.record", "ipam.inventory", "ipam.stores"},
     "node.metrics.cluster": {"node.blocks", "ipam.cluster.counting", "ipam.cluster.held", "ipam.stores"},

@@ -23,7 +23,7 @@ from cni.protocol.errors import IoFailure, RecordUnreadable
 from cni.state import trust
 
 SCHEMA = 1
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOST = 1 << 26
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -37,10 +37,10 @@ def boot_id() -> str:
     Raises IoFailure.
     """
     try:
-        return _BOOT_ID.read_text().strip()
+        return BOOT_ID.read_text().strip()
     except OSError as e:
         raise IoFailure(
-            f"{_BOOT_ID} cannot be read: {e.strerror}; no whole procfs is mounted on /proc, or something hides it; "
+            f"{BOOT_ID} cannot be read: {e.strerror}; no whole procfs is mounted on /proc, or something hides it; "
             "run: mount -t proc proc /proc"
         ) from e
 

@@ -35,6 +35,7 @@ WANTED = {
     "kernel/keys/root_maxkeys": "1000000",
     "kernel/keys/root_maxbytes": "25000000",
 }
+BOOT_ID = "kernel/random/boot_id"
 RUN = Path("/run")
 
 
@@ -73,7 +74,7 @@ def see(name: str, disk: Path) -> None:
     Path("/etc/resolv.conf").touch()
     for path, value in WANTED.items():
         instead(path, value)
-    instead("kernel/random/boot_id", str(uuid.uuid4()))
+    instead(BOOT_ID, str(uuid.uuid4()))
     # Kubelet's volumes have to reach containers.
     mount("--make-rshared", "/")
     subprocess.run(["hostname", name], check=True)

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from cluster.host import Host, Service
+from cluster.init import BOOT_ID, RUN
 from cluster.space import PATH
 
 HERE = Path(__file__).parent
 PKI = "/etc/kubernetes/pki"
 OFFERED = "/etc/cni/node.json"  # on the node's disk, as all of /etc/cni
+CONTAINER = "/etc/kubernetes/container.json"
 # Of user, and group; they are no secret, for nobody but this cluster's hosts reaches its API server.
 USERS = {
     "admin": "system:masters",
@@ -72,6 +74,7 @@ def node_services(host: Host, programs: Path, server: str) -> None:
     """containerd, kubelet and the agent, which run from boot, and `hpn node`, which does not unless asked to."""
     write_kubeconfig(host.path("/etc/kubernetes/kubelet.conf"), server, f"system:node:{host.name}")
     write_kubeconfig(host.path("/etc/kubernetes/admin.conf"), server, "admin")
+    host.path(CONTAINER).write_text(json.dumps(_container(programs)))
     add(host, programs / "containerd", config=str(HERE / "etc/containerd.toml"))
     add(host, programs / "kubelet", **{
         "config": str(HERE / "etc/kubelet.yaml"), "kubeconfig": "/etc/kubernetes/kubelet.conf",
@@ -80,6 +83,20 @@ def node_services(host: Host, programs: Path, server: str) -> None:
     host.add_service("agent", ["/opt/cni/bin/hpn", "agent"])
     _hpn_node(host)
     host.at_boot += ["agent", "containerd", "kubelet"]
+
+
+def _container(programs: Path) -> dict[str, Any]:
+    """What every container begins with: as without a word, and the node's boot id, which its own /proc does not have.
+
+    runc takes no mount of that file.  A hook of this kind runs in the container's namespaces, in its root, before the
+    container has left the node's.
+    """
+    said = subprocess.run([programs / "ctr", "oci", "spec"], capture_output=True, check=True)
+    spec: dict[str, Any] = json.loads(said.stdout)
+    # Nobody who asks by CRI gets these, and no pod with a user namespace of its own may have them.
+    spec["process"].pop("rlimits", None)
+    bind = ["mount", "--bind", f"{RUN}/instead/{BOOT_ID}", f"proc/sys/{BOOT_ID}"]
+    return spec | {"hooks": {"createContainer": [{"path": shutil.which("mount"), "args": bind}]}}
 
 
 def offer(host: Host, *resources: Mapping[str, Any]) -> Service:

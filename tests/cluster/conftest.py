@@ -13,6 +13,7 @@ from conftest import require
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 
 import api_server
+import bare_nodes
 from api_server import ADMIN, NODE1, NODE2, Opener, write_kubeconfig
 from cluster import two_nodes
 from cluster.space import Failed, inside, until
@@ -124,3 +125,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
             report.sections.append((f"kubectl {' '.join(words)}", it.kubectl(*words, check=False)))
         report.sections += it.said().items()
     return report
+
+
+@pytest.fixture
+def tree(cluster: Cluster) -> Iterator[Path]:
+    """A tree to make images of, and to write into."""
+    with bare_nodes.made_tree(cluster) as it:
+        yield it
+
+
+@pytest.fixture
+def bare(cluster: Cluster, tree: Path) -> Iterator[Cluster]:
+    """The cluster, on nodes that have nothing of hpn."""
+    with bare_nodes.bared(cluster, tree) as it:
+        yield it

@@ -62,6 +62,16 @@ GUARDS = [
     ),
     *of(
         "node/blocks.py",
+        "unit/test_node_boot.py",
+        ("another-boot", "    if why := stored.of_another_boot(records):", '    if why := "":'),
+    ),
+    *of(
+        "node/stored.py",
+        "unit/test_node_boot.py",
+        ("this-boot", "    if not known or any(record.of_this_boot for _, record in known):", "    if not known:"),
+    ),
+    *of(
+        "node/blocks.py",
         "unit/test_node_blocks.py",
         ("ours-only", "trust.refuse_unless_ours(str(self._path.parent))", "pass"),
         ("no-network-no-alarm", "        if reports:\n            self._after", "        if True:\n            self._after"),

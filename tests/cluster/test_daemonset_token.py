@@ -1,0 +1,85 @@
+"""packaging/kubernetes with a credential of its own, by the commands of docs/kubernetes.md."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import api_server
+from bare_nodes import PAGE, address, kubectl, offered, pings, typed
+from cluster import manifests
+from cluster.host import Host
+from cluster.space import until
+from cluster.two_nodes import CONTROL, Cluster
+
+from cni.protocol import report
+
+
+def another_program(cluster: Cluster) -> None:
+    """hpn node begins anew on each node, and looks after its blocks: pods that live keep their addresses."""
+    leases = {name: node.leases() for name, node in cluster.nodes.items()}
+    assert [len(some) for some in leases.values()] == [1, 1]
+    before = {name: looked(node) for name, node in cluster.nodes.items()}
+    cluster.kubectl("rollout", "restart", "daemonset/hpn", "--namespace=kube-system")
+    cluster.kubectl("rollout", "status", "daemonset/hpn", "--namespace=kube-system", "--timeout=120s")
+    until(
+        lambda: all(looked(node) > before[name] for name, node in cluster.nodes.items()), "both nodes to look", 120, 0.2
+    )
+    assert {name: node.leases() for name, node in cluster.nodes.items()} == leases
+    cluster.apply(manifests.pod("c", node="node1", networks="pool@hpn0"))
+    cluster.wait("Ready", "pod/c")
+    assert address(cluster, "c") not in (address(cluster, "a"), address(cluster, "b"))
+
+
+def looked(node: Host) -> int:
+    """When it last saw its blocks of the pool in the store."""
+    body: dict[str, Any] = json.loads(node.path("/var/lib/cni/hpn/ipam/pool/blocks").read_text())["body"]
+    return int(body["looked"])
+
+
+def test_a_credential_of_its_own(bare: Cluster, tree: Path) -> None:
+    """The nodes ask the API server with the token of the DaemonSet's pod, and give their pods from one pool."""
+    base = tree / "packaging" / "kubernetes"
+    own = "components: [cluster/token]"
+    assert own in PAGE.read_text()
+    with (base / "kustomization.yaml").open("a") as kustomization:
+        kustomization.write(f"{own}\n")
+    token = base / "cluster" / "token" / "kustomization.yaml"
+    # There is no kube-proxy here, so the service's address leads nowhere.
+    named = {"KUBERNETES_SERVICE_HOST": CONTROL, "KUBERNETES_SERVICE_PORT": "6443"}
+    server = [{"name": name, "value": value} for name, value in named.items()]
+    patch = [
+        {"op": "add", "path": "/spec/template/spec/containers/0/env", "value": server},
+        *({"op": "add", "path": "/spec/template/spec/initContainers/0/env/-", "value": one} for one in server),
+    ]
+    target = {"target": {"kind": "DaemonSet", "name": "hpn"}, "patch": json.dumps(patch)}
+    with token.open("a") as file:
+        file.write(f"- {json.dumps(target)}\n")
+    api_server.apply(bare)
+    try:
+        kubectl(bare, tree, typed("As a DaemonSet")[0])
+        until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
+        ipam = {"type": "hpn-ipam", "subnet": "10.57.0.0/24", "cluster": {"store": "kubernetes"}}
+        bare.apply(manifests.network("pool", {"type": "hpn", "master": "rail0", "ipam": ipam}))
+        for pod, node in (("a", "node1"), ("b", "node2")):
+            bare.apply(manifests.pod(pod, node=node, networks="pool@hpn0"))
+        bare.wait("Ready", "pod/a", "pod/b")
+        pings(bare)
+        blocks = bare.get("hpnblocks")["items"]
+        assert {one["spec"]["node"] for one in blocks} == {"node1", "node2"}
+        of = {one["spec"]["node"]: one["spec"]["start"] for one in blocks}
+        for pod, node in (("a", "node1"), ("b", "node2")):
+            assert 0 <= int(address(bare, pod).rpartition(".")[2]) - of[node] < 16
+        another_program(bare)
+        # Somebody takes a node for dead.  Its hpn node looks when a command on the node tells of little room.
+        block, tell = blocks[0], f"s.socket(s.AF_UNIX, s.SOCK_DGRAM).sendto({report.LOW!r}, {report.ROOM!r})"
+        bare.kubectl("patch", "hpnblock", block["metadata"]["name"], "--type=merge", '--patch={"spec": {"suspect": 1}}')
+        bare.nodes[block["spec"]["node"]].run(sys.executable, "-c", f"import socket as s; {tell}")
+        until(
+            lambda: not any(one["spec"]["suspect"] for one in bare.get("hpnblocks")["items"]), "hpn node to answer", 120
+        )
+    finally:
+        bare.delete("pods", "--all", "--namespace=default", "--grace-period=1")
+        for one in bare.nodes.values():
+            one.run("rm", "-rf", "/var/lib/cni/hpn/pool")
+        api_server.remove(bare)
