@@ -139,6 +139,11 @@ class Cluster:
         argv = [str(self._programs / "kubectl"), f"--kubeconfig={ADMIN}", "--cache-dir=/run/home/cache", *words]
         return str(self.control.run(*argv, stdin=stdin, check=check, timeout=timeout).stdout)
 
+    def shell(self, script: str) -> str:
+        """What a script prints that somebody types who has kubectl, up to the first line that fails.  Raises Failed."""
+        kubectl = f'kubectl() {{ {self._programs}/kubectl --kubeconfig={ADMIN} --cache-dir=/run/home/cache "$@"; }}'
+        return str(self.control.run("sh", "-ec", f"{kubectl}\n{script}", timeout=180).stdout)
+
     def apply(self, *manifests: Mapping[str, Any] | Path) -> None:
         """Apply objects, or files of them."""
         texts = [m.read_text() if isinstance(m, Path) else json.dumps(m) for m in manifests]

@@ -1,5 +1,6 @@
 """packaging/kubernetes on nodes that have nothing of hpn, by the commands of docs/kubernetes.md."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
         assert (shown["hpn_attachments"], shown["hpn_pool_leases"]) == ("1.0", "1.0")
     containers = bare.containers("a", "b")
 
+    a_file_that_is_refused(bare, tree)
     kubectl(bare, tree, remove)
     until(lambda: not daemons(bare), "the DaemonSet's pods to end", 120, 0.2)
     until(lambda: set(offered(bare).values()) == {"0"}, "kubelet to have nothing to give", 120, 0.2)
@@ -63,6 +65,18 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
     for node in bare.nodes.values():
         assert (node.attachments(), node.leases(), node.namespaces()) == ([], [], [])
         assert node.run("sh", "-c", "ls /var/lib/kubelet/plugins_registry").stdout == ""
+
+
+def a_file_that_is_refused(cluster: Cluster, tree: Path) -> None:
+    """It stops the rollout at the first node.  What the page says shows why, whichever of the pods is well."""
+    apply, _, rollback, explain, _ = typed("As a DaemonSet")
+    file = tree / "packaging" / "kubernetes" / "node.yaml"
+    file.write_text(file.read_text().replace("kind: master", "kind: mistake"))
+    kubectl(cluster, tree, apply.splitlines()[0])
+    _, *words = shlex.split(explain)
+    # It fails where a container is not made yet.
+    until(lambda: "mistake" in cluster.kubectl(*words, check=False), "the reason", 120, 0.5)
+    kubectl(cluster, tree, rollback)
 
 
 @pytest.fixture
@@ -122,7 +136,7 @@ def programs(cluster: Cluster) -> set[bytes]:
 
 def test_another_version_and_back(crowd: Cluster, tree: Path) -> None:
     """Pods stay, and others come and go: some want a device, and some come to nodes that are cordoned too."""
-    _, upgrade, rollback, _ = typed("As a DaemonSet")
+    _, upgrade, rollback, *_ = typed("As a DaemonSet")
     containers, there = crowd.containers(), interfaces(crowd)
     assert len(containers) == STAYING
     crowd.apply(coming("devices", "device", {RESOURCE: 1}), coming("plain", "plain", {}))

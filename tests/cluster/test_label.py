@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -261,13 +260,14 @@ def deployment(networks: str) -> dict[str, Any]:
 
 def test_a_labelled_pod_as_the_page_has_it(offering: Cluster, label: Cluster) -> None:
     """And a Deployment's, which names its address: they reach each other over hpn0."""
-    first, *lines = page("One label")["sh kubectl"].splitlines()
-    assert first == f"kubectl apply -k {POLICIES.relative_to(ROOT)}"
+    lines = page("One label")["sh kubectl"]
+    assert lines.startswith(f"kubectl apply -k {POLICIES.relative_to(ROOT)}\n")
+    offering.kubectl("delete", f"--kustomize={POLICIES}")
+    await_meaning(offering, "", "", **RDMA)
+    own = lines.replace("--image=busybox", f"--image={image.NAME} --image-pull-policy=Never")
+    assert "inet 10.56.0." in offering.shell(f"cd {ROOT}\n{own}")
+    await_meaning(offering, RAIL, "known are: rdma.", **RDMA)
     offering.apply(deployment(WITH_IPS))
-    for line in lines:
-        words = shlex.split(line.replace("--image=busybox", f"--image={image.NAME} --image-pull-policy=Never"))
-        said = offering.kubectl(*words[1:])
-    assert "inet 10.56.0." in said
     offering.wait("Available", "deployment/b")
     assert " 0% packet loss" in offering.execute("c", "ping", "-c", "1", "-w", "10", "-I", "hpn0", "10.56.0.12")
     assert "PCIDEVICE_EXAMPLE_COM_RAIL0=" in offering.execute("c", "env")
