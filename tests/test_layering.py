@@ -122,8 +122,8 @@ OURS = {
     # It looks everywhere, and changes nothing.  What it finds is decided without looking.
     "ctl.doctor": {"ctl.doctor", "ctl.hardware", "cni.kernel", "cni.protocol", "node.inventory", "node.model"},
     "ctl.doctor.kept": {
-        *("ctl.doctor", "cni.attachments", "cni.protocol"),
-        *("cni.state.journal", "cni.state.places", "cni.state.record", "cni.state.trust"),
+        *("ctl.doctor", "cni.attachments", "cni.kernel.sysfs", "cni.protocol"),
+        *("cni.state.journal", "cni.state.numbers", "cni.state.places", "cni.state.record", "cni.state.trust"),
         *("ipam.inventory", "ipam.sandboxes", "ipam.stores"),
     },
     # It asks the store that a cluster's nodes share whether it is there.

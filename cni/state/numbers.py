@@ -34,10 +34,10 @@ def lock() -> Lock:
         raise IoFailure(f"locking {path}: {e.strerror}; {places.COMMON} must be writable") from e
 
 
-def promised(device: str, pod: str) -> tuple[str, ...]:
-    """What ``promise`` kept of the device for the pod with that UID; empty if nothing."""
+def promised(device: str, pod: str, place: str = "") -> tuple[str, ...]:
+    """What ``promise`` kept of the device for the pod with that UID; empty if nothing.  hpn doctor names the place."""
     with suppress(CniError, KeyError, TypeError):  # an unreadable file promises nothing
-        kept = durable.read(_file(device))
+        kept = durable.read(_file(device, place))
         if kept and pod and kept["pod"] == pod:
             return tuple(kept["nodes"])
     return ()
@@ -52,5 +52,5 @@ def promise(device: str, pod: str, nodes: Sequence[str]) -> None:
         durable.write(_file(device), {"pod": pod, "nodes": list(nodes)})
 
 
-def _file(device: str) -> str:
-    return f"{places.COMMON}/rdma/{device}"
+def _file(device: str, place: str = "") -> str:
+    return f"{place or places.COMMON}/rdma/{device}"

@@ -8,10 +8,12 @@ from ipaddress import IPv4Interface, ip_interface
 from pathlib import Path
 
 from cni.attachments import Found, are_dead, of_our_shape
-from cni.protocol.errors import CniError
+from cni.kernel import sysfs
+from cni.protocol import arguments
+from cni.protocol.errors import BadEnvironment, CniError
 from cni.protocol.location import IPAM_DIR, STATE_DIR
 from cni.protocol.spec import Json
-from cni.state import journal, places, trust
+from cni.state import journal, numbers, places, trust
 from cni.state.record import LOST, Record
 from ctl.doctor import blocks
 from ctl.doctor.model import Attachment, Kept, Pool
@@ -73,13 +75,15 @@ def _records(read: Reader, state_dir: Path, listed: Callable[[Path], Listing]) -
         is_refused = listed is journal.refused
         found = [Found(state_dir, path, of_our_shape(record), is_refused) for path, record in listed(state_dir)]
         dead = are_dead(found)
-        return [(f"{one.path}", _described(one, is_dead=is_dead)) for one, is_dead in zip(found, dead, strict=True)]
+        return [
+            (f"{one.path}", _described(read, one, is_dead=is_dead)) for one, is_dead in zip(found, dead, strict=True)
+        ]
     except OSError as e:
         read.unread[f"{e.filename or state_dir}"] = e.strerror or f"{e}"
         return []
 
 
-def _described(one: Found, *, is_dead: bool) -> Attachment | None:
+def _described(read: Reader, one: Found, *, is_dead: bool) -> Attachment | None:
     if one.record is None:
         return None
     record, stands = one.record, one.stands(is_dead=is_dead)
@@ -99,11 +103,21 @@ def _described(one: Found, *, is_dead: bool) -> Attachment | None:
         age=_age(record.time),
         device=str(record.link.get("device", "")),
         trouble=record.trouble,
+        lost_nodes=_lost_nodes(read, record),
         pod=record.pod,
         conf=dict(record.config),
         subnets=tuple(sorted(subnets)),
         has_rules=bool(record.rules),
     )
+
+
+def _lost_nodes(read: Reader, record: Record) -> tuple[str, ...]:
+    device, pod = str(record.link.get("device", "")), ""
+    with suppress(BadEnvironment):
+        pod = arguments.cni_args(record.args).get("K8S_POD_UID", "")
+    promised = numbers.promised(device, pod, read.at(STATE_DIR)) if device and pod else ()
+    now = sysfs.rdma_nodes(device, Path(read.at("/sys"))) if promised else ()
+    return tuple(node for node in promised if node not in now)
 
 
 def _age(time: str) -> float:

@@ -195,6 +195,7 @@ class Attachment:
       could not be read.
     - ``device``: the bus address of what it has for itself; empty for none.
     - ``trouble``: why its IPAM plugin will not release; empty for none.
+    - ``lost_nodes``: device nodes that its pod was promised of the device, and that the device does not have.
     - ``subnets``: of its IPv4 addresses.  ``has_rules``: whether it is routed by source address.
     """
 
@@ -208,6 +209,7 @@ class Attachment:
     age: float = 0.0
     device: str = ""
     trouble: str = ""
+    lost_nodes: tuple[str, ...] = ()
     pod: str = ""
     conf: Config = field(default_factory=dict)
     subnets: tuple[str, ...] = ()

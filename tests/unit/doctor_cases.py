@@ -16,6 +16,7 @@ from pathlib import Path
 from sysfs_tree import write
 from unit.doctor_node import ALIVE, NETWORK, NODE, PFS, VF, Node
 
+from cni.state import durable
 from ctl.doctor.model import Severity
 
 Case = Callable[[Node], Iterator[Severity]]
@@ -189,6 +190,16 @@ def vf_guid_zero(node: Node) -> Iterator[Severity]:
     write(hca, node_guid="0000:0000:0000:0000")
     yield WARNING
     write(hca, node_guid="0200:0000:0000:0007")
+
+
+@case
+def device_nodes_differ(node: Node) -> Iterator[Severity]:
+    """Of another pod's ADD it is no longer true."""
+    uid = "IgnoreUnknown=1;K8S_POD_UID=one"
+    node.save(ALIVE, link={"device": VF}, args=uid)
+    durable.write(node.at(f"run/hpn/rdma/{VF}"), {"pod": "one", "nodes": ["uverbs7", "umad2", "issm2"]})
+    yield WARNING
+    node.save(ALIVE, link={"device": VF}, args=uid.replace("one", "two"))
 
 
 @case

@@ -28,6 +28,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "memlock": rdma.memlock,
     "gid-table-full": rdma.gid_table_full,
     "vf-guid-zero": rdma.vf_guid_zero,
+    "device-nodes-differ": rdma.device_nodes_differ,
     "state-unsafe": state.state_unsafe,
     "record-unreadable": state.record_unreadable,
     "leases-unreadable": state.leases_unreadable,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from cni import standing
 from ctl.doctor.machine import RUNTIMES
 from ctl.doctor.model import Facts, Finding, Severity
 from node.model import Kind, Sharing, Verbs
@@ -112,3 +113,14 @@ def vf_guid_zero(facts: Facts) -> Iterator[Finding]:
                     f"{hca.path}/node_guid: {hca.node_guid}",
                     "guids: true in pfs of hpn node's file, or guid in the network's configuration",
                 )
+
+
+def device_nodes_differ(facts: Facts) -> Iterator[Finding]:
+    """The container may not open its RDMA device: a move gave that another number than Allocate has told."""
+    for one in facts.kept.attachments:
+        if one.lost_nodes and one.state == standing.ATTACHED:
+            yield Finding(
+                Severity.WARNING,
+                f"{one.file}: {one.whose}: {one.device} has lost {', '.join(one.lost_nodes)}",
+                "delete the pod, and its successor is given the device's nodes of now; or cdi: true in hpn node's file",
+            )
