@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -72,7 +72,8 @@ class Inventory:
             found[address] = self._same(look.device(address, fixed, found.get(fixed.pf)))
         software = [self._same(device) for device in look.software(found)]
         self._memory.keep()
-        self._last = {device.id: device for device in (*found.values(), *software)}
+        devices = [look.with_use(device) for device in (*found.values(), *software)]
+        self._last = {device.id: self._same(device) for device in devices}
         return tuple(self._last.values())
 
     def _same(self, device: Device) -> Device:
@@ -104,6 +105,7 @@ class _Look:
         self._rdma = hcas.by_device(root)
         self._vdpa = _vdpa(root)
         self._reserved = reserved.interfaces(root)
+        self._used = reserved.in_use_by_the_host()
         self._indexes = dict[str, dict[str, int]]()
 
     def read_function(self, address: str, incarnation: int) -> _Fixed | None:
@@ -190,12 +192,16 @@ class _Look:
         owners = {name: device for device in found.values() for name in device.netdevs}
         for name in sysfs.names(f"{self.root}/class/net"):
             path = f"{self.root}/class/net/{name}"
+            if name in owners:
+                continue
+            inside = sysfs.names(path)
+            for lower in (one.removeprefix("lower_") for one in inside if one.startswith("lower_")):
+                self._used.setdefault(lower, f"{name} of the host is over it")
             # Its name is the device's ID, which kubelet takes only as text, and which no other device may have.
-            if name in owners or name in found or not (name.isascii() and name.isprintable()):
+            if name in found or not (name.isascii() and name.isprintable()):
                 continue
             if not (link_type := self._link_type((name,))):
                 continue
-            inside = sysfs.names(path)
             if "brport" in inside or ("device" in inside and _is_of(path, found)):
                 continue
             below = [owners[lower] for lower in reserved.all_below(self.root, name) if lower in owners]
@@ -210,6 +216,11 @@ class _Look:
                 numa=next((device.numa for device in below), -1),
                 reserved=self._reserved.get(name, ""),
             )
+
+    def with_use(self, device: Device) -> Device:
+        """The device, with what the host would lose with it; all interfaces that may be over it have been seen."""
+        used = next((why for name in device.netdevs if (why := self._used.get(name))), "")
+        return replace(device, used=used) if used else device
 
     def _rdma_of(self, *names: str) -> tuple[RdmaDevice, ...]:
         """Those of a device and of its interfaces: a soft-RoCE device is an interface's, also where that is a NIC's."""

@@ -62,6 +62,7 @@ class Device:
     - ``pkeys``: the first one of each InfiniBand port, without the membership bit.
     - ``vdpa``: the type of its vDPA device, "vhost" or "virtio"; empty without one.
     - ``reserved``: why the host cannot spare it (it has the default route); empty if it can.
+    - ``used``: what else the host would lose with its interface (it has an address); empty for nothing.
     """
 
     id: str
@@ -82,6 +83,12 @@ class Device:
     pkeys: frozenset[int] = frozenset()
     vdpa: str = ""
     reserved: str = ""
+    used: str = ""
+
+    @property
+    def needed(self) -> str:
+        """Why no pod may have it whole, as ADD would refuse it (cni/kinds/needed.py); empty if one may."""
+        return self.reserved or self.used
 
 
 @dataclass(frozen=True)

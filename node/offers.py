@@ -74,16 +74,17 @@ def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device
     found = [(d, by) for d in devices if (by := [s for s in resource.selectors if agrees(s, d)])]
     if resource.sharing is Sharing.SHARED:
         return [device for device, _ in found], []
+    asked = {device.id for device, by in found if any(s.kinds == {Kind.PF} for s in by)}
+    kept = [device for device, _ in found if device.vfs and device.id not in asked and not device.reserved]
+    rest = [device for device, _ in found if not (device.vfs and device in kept)]
     said = [
-        f"{_title(resource)} does not offer {_named(device)}: {device.reserved}, and a pod that gets the device takes "
-        "it from the host; share it instead, or give the host another uplink"
-        for device, _ in found
-        if device.reserved
+        f"{_title(resource)} does not offer {_named(device)}: {device.needed}, and a pod that gets the device takes "
+        f"it from the host; share it instead, or {'give the host another uplink' if device.reserved else 'remove that'}"
+        for device in rest
+        if device.needed
     ]
-    free = [(device, by) for device, by in found if not device.reserved]
-    asked = {device.id for device, by in free if any(s.kinds == {Kind.PF} for s in by)}
-    kept = [device for device, _ in free if device.vfs and device.id not in asked]
-    given = [device for device, _ in free if device.vfs and device.id in asked]
+    free = [device for device in rest if not device.needed]
+    given = [device for device in free if device.vfs]
     if kept:
         said.append(
             f"{_title(resource)} leaves out PFs that have VFs: {_some(kept)}; in a file of hpn's own, kind pf offers "
@@ -94,7 +95,7 @@ def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device
             f"{_title(resource)} offers PFs that have VFs: {_some(given)}; a pod that gets one takes the uplink of its "
             "VFs"
         )
-    return [device for device, _ in free if not device.vfs or device.id in asked], said
+    return free, said
 
 
 def _has_verbs(device: Device) -> bool:

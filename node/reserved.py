@@ -1,9 +1,13 @@
-"""The interfaces that the host cannot spare, and why: a default route leaves by them, or Open vSwitch has them."""
+"""The interfaces that the host cannot spare, and why: a default route leaves by them, or Open vSwitch has them; and
+what the host would lose with others."""
 
 from collections.abc import Iterator
+from contextlib import suppress
+from socket import if_indextoname
 from typing import Final
 
-from cni.kernel import budget, sysfs, uplinks
+from cni.kernel import budget, in_use, rtnl, sysfs, uplinks
+from cni.kernel.netlink import answers_strictly
 
 # The interface that stands for Open vSwitch in the kernel (dpif-netlink.c): the ports of all its bridges are below it.
 OVS: Final = "ovs-system"
@@ -23,6 +27,18 @@ def interfaces(root: str) -> dict[str, str]:
         for name in (uplink, *all_below(root, uplink))
     }
     return ports | routes
+
+
+def in_use_by_the_host() -> dict[str, str]:
+    """What the host would lose with an interface, by its name: addresses, and routes by it.  Raises OSError."""
+    with rtnl.open_in() as asking:
+        answers_strictly(asking.sock)
+        by_index = in_use.of_all(asking)
+    found = dict[str, str]()
+    for index, why in by_index.items():
+        with suppress(OSError):  # it has just gone
+            found[if_indextoname(index)] = why
+    return found
 
 
 def all_below(root: str, netdev: str) -> Iterator[str]:

@@ -64,4 +64,4 @@ def used_by(one: Function) -> str:
     """Who has the device, in words; empty for a PF that nobody has as a whole."""
     if one.holder or one.device.kind in (Kind.PF, Kind.NETDEV):
         return one.holder or ("host" if one.device.reserved else "")
-    return "host" if one.device.reserved else "free"
+    return "host" if one.device.needed else "free"

@@ -45,8 +45,8 @@ class Function:
 
     @property
     def free(self) -> int:
-        """How many of its VFs nobody has."""
-        return sum(one.device.kind is Kind.VF and not one.holder for one in self.below)
+        """How many of its VFs nobody has, and the host does not need."""
+        return sum(one.device.kind is Kind.VF and not (one.holder or one.device.needed) for one in self.below)
 
 
 @dataclass(frozen=True)

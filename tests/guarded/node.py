@@ -34,6 +34,7 @@ GUARDS = [
         ("another-incarnation", "known[0] != incarnation or ", ""),
         ("complete", " or look.may_differ(address, known[1])", ""),
         ("not-a-port", 'if "brport" in inside or (', "if ("),
+        ("in-use", "return replace(device, used=used) if used", "return device if used", "netns/test_node_uplinks.py"),
         (
             "default-route",
             'reserved=next((why for name in netdevs if (why := self._reserved.get(name))), "")',
@@ -74,8 +75,8 @@ GUARDS = [
     *of(
         "node/offers.py",
         "unit/test_node_offers.py",
-        ("reserved", "    free = [(device, by) for device, by in found if not device.reserved]", "    free = found"),
-        ("with-vfs", " if not device.vfs or device.id in asked], said", "], said"),
+        ("needed", "    free = [device for device in rest if not device.needed]", "    free = rest"),
+        ("with-vfs", "found if not (device.vfs and device in kept)]", "found]"),
         ("no-vf", "if device.kind not in (Kind.VF, Kind.SF) or not pf:", "if not pf:"),
         ("whose", "if _is_free(resource, owners.get(device.id))]", "]"),
     ),

@@ -153,3 +153,29 @@ def test_open_vswitch(tmp_path: Path) -> None:
     tree.netdev("ovs-system", below=["rail0", "bond0"])
     said = "Open vSwitch has its interface and may carry the host's traffic by it"
     assert reserved(tree) == dict.fromkeys(("0000:3b:00.0", "0000:3b:00.1", "bond0"), said)
+
+
+def test_what_else_the_host_uses(tmp_path: Path) -> None:
+    """As ADD would refuse it.  What is up and has only what the kernel makes by itself is nobody's."""
+    set_compatible("0")
+    tree = Tree(tmp_path / "sys")
+    for number in range(6):
+        if number > 1:
+            ip("link", "add", f"eth{number}", "type", "veth", "peer", "name", f"far{number}")
+            for name in (f"eth{number}", f"far{number}"):
+                ip("link", "set", name, "up")
+        tree.netdev(f"eth{number}", tree.pci(f"0000:3b:00.{number}"))
+    tree.netdev("eth4.7", below=["eth4"])
+    ip("address", "delete", "192.0.2.5/30", "dev", "eth1")
+    ip("-6", "address", "add", "fe80::7/64", "dev", "eth2", "nodad")
+    ip("-6", "route", "add", "fd00:7::/64", "dev", "eth2", "proto", "kernel")
+    route("198.51.100.7/32", "dev", "eth3")
+    ip("nexthop", "add", "id", "7", "dev", "eth5")
+    route("203.0.113.0/24", "nhid", "7")
+    assert {device.id[-1]: device.used for device in inventory.devices(tree.root) if device.used} == {
+        "0": "the host has fd00::1/64 on it",
+        "1": "the host has fd00:1::1/64 on it",
+        "3": "the host has a route to 198.51.100.7/32 by it",
+        "4": "eth4.7 of the host is over it",
+        "5": "the host has a route to 203.0.113.0/24 by it",
+    }

@@ -226,8 +226,9 @@ def test_interfaces_of_software(tree: Tree) -> None:
     software = {d.id: d for d in found(tree).values() if d.kind is Kind.NETDEV}
     assert software.keys() == {"bond0", "bond0.100", "veth0"}
     assert software["bond0"] == Device(
-        "bond0", Kind.NETDEV, netdevs=("bond0",), names=("bond0",), link_type="ether", rdma=rdma(0), numa=1
-    )
+        "bond0", Kind.NETDEV, netdevs=("bond0",), names=("bond0",), link_type="ether", rdma=rdma(0), numa=1,
+        used="bond0.100 of the host is over it",
+    )  # fmt: skip
     assert software["bond0.100"].rdma == rdma(0)
     assert [r.name for r in software["veth0"].rdma] == ["rxe0"]
 

@@ -1,6 +1,7 @@
 """Which resource has which device."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,6 +140,24 @@ def test_what_the_host_needs() -> None:
     assert (ids(explicit[0]), len(said)) == ([], 1)
     shared, said = offers([resource("nics", Selector(vendors=frozenset({"8086"})), sharing=Sharing.SHARED)], ALL)
     assert (ids(shared[0]), said) == ([f"{UPLINK.id}-0", f"{FREE.id}-0"], ())
+
+
+def test_a_vf_that_the_host_uses() -> None:
+    """One container would take it from the host; many may share it.  A PF that is not offered anyway is not named."""
+    vf = replace(VFS[0], used="the host has 192.0.2.1/24 on it")
+    pf = replace(PF, used="the host has 192.0.2.5/24 on it")
+    made, said = offers([resource("vfs", Selector(products=frozenset({"101e"})))], (vf, VFS[1]))
+    only = (
+        "ex.com/vfs (resources.vfs) does not offer 0000:3b:00.2 (ens1v0): the host has 192.0.2.1/24 on it, and a "
+        "pod that gets the device takes it from the host; share it instead, or remove that"
+    )
+    assert (ids(made[0]), said) == ([VFS[1].id], (only,))
+    shared, said = offers([resource("vfs", Selector(rdma=True), sharing=Sharing.SHARED)], (vf,))
+    assert (ids(shared[0]), said) == ([f"{vf.id}-0"], ())
+    _, (kept,) = offers([resource("nics", Selector())], (pf, VFS[1]))
+    assert "leaves out PFs that have VFs" in kept
+    made, (only,) = offers([resource("pf", Selector(kinds=frozenset({Kind.PF})))], (pf,))
+    assert (ids(made[0]), "the host has 192.0.2.5/24 on it" in only) == ([], True)
 
 
 def test_pfs_that_have_vfs() -> None:
