@@ -32,10 +32,11 @@ Reserve = Callable[[Sequence[Address]], tuple[Ip, ...]]
 @dataclass(frozen=True)
 class Proving:
     """That addresses are probed for although the configuration does not say so, where the link can be asked: ``proven``
-    is told which addresses nobody else has.  It is fine if there is no interface, unless the caller asks ``again`` when
-    there is one."""
+    is told which addresses nobody else has, and ``unasked`` reserves where nobody can be asked, for the reason that it
+    is given.  That is so if there is no interface, unless the caller asks ``again`` when there is one."""
 
     proven: Callable[[Sequence[Address]], None]
+    unasked: Callable[[str, Sequence[Address]], tuple[Ip, ...]]
     again: bool
 
 
@@ -53,8 +54,7 @@ def reserve_on_link(
         link = pod.rtnl.link(ifname)
         if link is None:
             if proving and not proving.again:
-                log.append(f"{ifname} is not there yet, so nobody was asked whether others have its addresses")
-                return reserve(pool.requested)
+                return proving.unasked(f"{ifname} is not there", pool.requested)
             raise LinkUnavailable(
                 f"CNI_IFNAME={ifname}: {request.netns} has no such interface yet, which ipam.probe and eui64 need; "
                 "remove these, or attach with a plugin that makes it before it asks for addresses"
@@ -68,8 +68,7 @@ def reserve_on_link(
         if proving:
             stack.enter_context(doing("probing for addresses of a block whose leases nobody knows (ipam.cluster)"))
         if proving and (why := _not_probeable(link)):
-            log.append(f"{link.name} {why}, so nobody was asked whether others have its addresses")
-            return reserve(requested)
+            return proving.unasked(f"{link.name} {why}", requested)
         refuse_unless_probeable(link)
         with _up(pod, link):
             ask = partial(probe.find_owners, pod.fd, link, seconds=pool.probe)

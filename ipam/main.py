@@ -27,7 +27,7 @@ from ipam.pool import Pool
 from ipam.stores import Book, Choose, Owner, Sandbox, Store, Terms, directory, open_store
 
 if TYPE_CHECKING:
-    from ipam.cluster.giving import Network, Proven, Reserve
+    from ipam.cluster.giving import Network, Proven, Reserve, Unasked
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def ask(request: Request, log: list[str]) -> Result | None:
     """The same for a caller in this process that has checked the environment; raises errors and returns no JSON."""
     conf = spec.configuration(request)
     return (
-        add(request, conf, log, again=True)
+        add(request, conf, log, again=not request.is_last)
         if request.command == "ADD"
         else COMMANDS[request.command](request, conf, log)
     )
@@ -87,10 +87,10 @@ def add(request: Request, conf: Config, log: list[str], *, again: bool = False) 
             return reserve(pool.requested)
         return _on_link(request, replace(pool, sets=sets), store, reserve, log)
 
-    def prove(reserve: "Reserve", proven: "Proven") -> tuple[Ip, ...]:
+    def prove(reserve: "Reserve", proven: "Proven", unasked: "Unasked") -> tuple[Ip, ...]:
         from ipam import link, models  # noqa: PLC0415
 
-        here, proving = replace(pool, sets=sets, probe=models.PROBE), link.Proving(proven, again)
+        here, proving = replace(pool, sets=sets, probe=models.PROBE), link.Proving(proven, unasked, again)
         return link.reserve_on_link(request, here, store, reserve, log, proving)
 
     def choice(pool: Pool, requested: Sequence[Address]) -> Choose:

@@ -83,8 +83,9 @@ class Ipam:
         """The plugin's addresses; none without a plugin.  Other programs are asked only here, because they may need the
         link, as dhcp does.  They may hold an address even if they fail."""
         if self._name and not self._holds:
+            request = replace(self._request, is_last=True)  # a device of a userspace driver has no interface
             self._holds = True
-            self._result = addresses(self._name, self._request, self._programs, self._log)
+            self._result = addresses(self._name, request, self._programs, self._log)
         return self._result
 
     def may_hold(self, failure: BaseException) -> bool:

@@ -87,6 +87,7 @@ class Request:
       after the leases were read.
     - ``in_use``: for the IPAM's DEL: the pod may still use the addresses.
     - ``process``: the one that was started for this request; 0 where there is none, or it cannot be seen.
+    - ``is_last``: for the IPAM's ADD: if the interface is not there, there will be none.
     """
 
     environ: Mapping[str, str]
@@ -96,6 +97,7 @@ class Request:
     attached: Callable[[], Collection[Key]] = _none
     in_use: bool = False
     process: int = 0
+    is_last: bool = False
 
     def var(self, name: str) -> str:
         """A variable's value; empty if it is not set."""

@@ -183,7 +183,8 @@ class Claiming:
             taken = {*(block.index for block in self.others), *(block.index for block in self.mine.blocks)}
             free = limits.without(wanted, taken)
             if not free:
-                return self._take_of(wanted, listed)
+                # A dead node's would be one more that nothing is given from.
+                return not self.network.is_sparing and self._take_of(wanted, listed)
             for _ in range(min(_CONFLICTS, count(free))):
                 if self._ask_for(self._new(limits.nth(free, secrets.randbelow(count(free))))):
                     return True

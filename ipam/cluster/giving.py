@@ -3,31 +3,29 @@
 With room nothing of this package is needed but this module, held.py and limits.py, and nobody is asked.
 """
 
-import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from cni.protocol import report
-from cni.protocol.errors import InvalidConfig, PoolExhausted, RecordUnreadable, TryAgain
+from cni.protocol.errors import InvalidConfig, PoolExhausted, RecordUnreadable, TryAgain, Unreachable
 from cni.protocol.result import Address, Ip
-from cni.state import durable
 from ipam.cluster import held, limits
-from ipam.cluster.held import GRACE, LOOK, Held
+from ipam.cluster.held import Held, is_late, may_look, must_look
 from ipam.pool import Cluster, Pool, Rail, RangeSet
 from ipam.stores import LOCK_TIMEOUT, Book, Choose
 
 T = TypeVar("T")
 
 
-# Seconds between two looks that are late and that the store does not answer: each may take a request's whole budget.
-SILENT: Final = 30
-
 # Holds addresses for the attachment; it is given the requested ones.
 Reserve = Callable[[Sequence[Address]], tuple[Ip, ...]]
 # Is told which addresses nobody else on the link has.
 Proven = Callable[[Sequence[Address]], None]
+# Holds addresses where nobody on the link can be asked, for the reason in words; it is given the requested ones.
+Unasked = Callable[[str, Sequence[Address]], tuple[Ip, ...]]
 
 
 class AskFirst(TryAgain):
@@ -60,7 +58,7 @@ class Network:
     store, and all that it has to give in the cluster.
 
     ``mine`` is what this node had when an address was chosen last; ``has_looked``: it was looked at, if the store is
-    there, or need not be.
+    there, or need not be.  ``is_sparing``: nothing is given from blocks that had another owner, but what is requested.
     """
 
     name: str
@@ -69,6 +67,7 @@ class Network:
     pool: Pool
     mine: Held | None = None
     has_looked: bool = False
+    is_sparing: bool = False
 
     @property
     def subnets(self) -> tuple[str, ...]:
@@ -79,7 +78,7 @@ class Network:
         choice: Callable[[Pool, Sequence[Address]], Choose],
         hold: Callable[[Choose], tuple[Ip, ...]],
         plainly: Callable[[Reserve], tuple[Ip, ...]],
-        probing: Callable[[Reserve, Proven], tuple[Ip, ...]],
+        probing: Callable[[Reserve, Proven, Unasked], tuple[Ip, ...]],
         log: list[str],
     ) -> tuple[Ip, ...]:
         """Addresses of this node's blocks: ``hold`` holds what a ``choice`` picks.
@@ -99,10 +98,19 @@ class Network:
 
             return self._with_room(lambda: hold(choose), log)
 
+        def unasked(why: str, requested: Sequence[Address]) -> tuple[Ip, ...]:
+            """Of another block, if there is one, or can be claimed."""
+            self.is_sparing = True
+            with suppress(PoolExhausted, Unreachable):
+                return reserve(requested, probed=True)
+            self.is_sparing = False
+            log.append(f"{why}, so nobody was asked whether others have its addresses, and no other block is to be had")
+            return reserve(requested, probed=True)
+
         try:
             return plainly(partial(reserve, probed=bool(self.pool.probe)))
         except Unproven:
-            return probing(partial(reserve, probed=True), self.note_proven)
+            return probing(partial(reserve, probed=True), self.note_proven, unasked)
 
     def choice(self, of: Callable[[Pool], Choose]) -> Choose:
         """That choice, of what this node has."""
@@ -156,6 +164,9 @@ class Network:
         blocks are another store's, or of another size; IoFailure.
         """
         mine = self._known()
+        wanted = {limits.block_of(self.pool.sets, mine.size, address) for address in requested}
+        if self.is_sparing and (spared := {b.index for b in mine.blocks if b.taken} - wanted):
+            mine = mine.without(*spared)
         rails, sets, new = _cut(_Same(self.pool.rails), _Same(self.pool.sets), _Same(mine))
         if new:
             raise AskFirst(f"{', '.join(new)} is new on this node")
@@ -261,32 +272,3 @@ def refuse_another(network: str, cluster: Cluster, size: int, sticky: str, where
             f"{sticky or 'no numbers'} aside ({where}), and that never changes; {remedy}, or give the network another "
             "name"
         )
-
-
-def must_look(mine: Held) -> bool:
-    """Whether the store must say first which blocks this node has: the file is a copy of another host's, or the node
-    was off, and others may have its blocks by now."""
-    return not mine.is_ours or (mine.boot != durable.boot_id() and _may_be_too_late(mine))
-
-
-def _may_be_too_late(mine: Held) -> bool:
-    """Whether the last look is too long ago, or nobody knows how long: a clock that nothing keeps right may begin each
-    boot in 1970, or at the time at which the host went off (systemd-timesyncd keeps that in a file)."""
-    from cni.kernel import clock  # noqa: PLC0415  # once in a boot
-
-    return not clock.is_synchronized() or _is_past(mine.looked, GRACE)
-
-
-def may_look(mine: Held) -> bool:
-    """Whether it is time for another look: none was tried for as long as a look counts, or lately where it is late."""
-    return _is_past(mine.looked, LOOK) and _is_past(mine.asked, SILENT if is_late(mine) else LOOK)
-
-
-def is_late(mine: Held) -> bool:
-    """Whether others may have taken this node's blocks since its last look."""
-    return _is_past(mine.looked, GRACE)
-
-
-def _is_past(when: int, seconds: int) -> bool:
-    # A clock that was set back says nothing.
-    return not 0 <= time.time() - when < seconds

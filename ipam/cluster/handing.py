@@ -11,8 +11,7 @@ from cni.protocol.errors import CniError
 from ipam.cluster import Document, held
 from ipam.cluster.blocks import Block
 from ipam.cluster.counting import spans
-from ipam.cluster.giving import may_look
-from ipam.cluster.held import HELD, LOST, RETURNING, Held, HeldBlock
+from ipam.cluster.held import HELD, LOST, RETURNING, Held, HeldBlock, may_look
 from ipam.cluster.keeping import Round
 from ipam.cluster.named import Named
 from ipam.cluster.opening import opened

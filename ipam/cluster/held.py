@@ -12,6 +12,7 @@ The lock ``blocks.lock`` is taken before the store's, never after it.
 import hashlib
 import os
 import secrets
+import time
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +29,8 @@ LOCK: Final = "blocks.lock"
 # Seconds for which nobody takes a block of a node that has seen it in the store, and between two looks of a node.
 GRACE: Final = 3600
 LOOK: Final = GRACE // 6
+# Seconds between two looks that are late and that the store does not answer: each may take a request's whole budget.
+SILENT: Final = 30
 
 # What a block is to this node.  It gives from what it holds.  What is being returned has no lease, and the store may
 # have forgotten it already.  What is lost is another node's, or nobody's, by the store's word; leases may still stand.
@@ -225,3 +228,32 @@ def lock(directory: Path | str, timeout: float) -> Lock:
     """
     path = f"{directory}/{LOCK}"
     return durable.with_directory(path, lambda: Lock(path, timeout))
+
+
+def must_look(mine: Held) -> bool:
+    """Whether the store must say first which blocks this node has: the file is a copy of another host's, or the node
+    was off, and others may have its blocks by now."""
+    return not mine.is_ours or (mine.boot != durable.boot_id() and _may_be_too_late(mine))
+
+
+def _may_be_too_late(mine: Held) -> bool:
+    """Whether the last look is too long ago, or nobody knows how long: a clock that nothing keeps right may begin each
+    boot in 1970, or at the time at which the host went off (systemd-timesyncd keeps that in a file)."""
+    from cni.kernel import clock  # noqa: PLC0415  # once in a boot
+
+    return not clock.is_synchronized() or _is_past(mine.looked, GRACE)
+
+
+def may_look(mine: Held) -> bool:
+    """Whether it is time for another look: none was tried for as long as a look counts, or lately where it is late."""
+    return _is_past(mine.looked, LOOK) and _is_past(mine.asked, SILENT if is_late(mine) else LOOK)
+
+
+def is_late(mine: Held) -> bool:
+    """Whether others may have taken this node's blocks since its last look."""
+    return _is_past(mine.looked, GRACE)
+
+
+def _is_past(when: int, seconds: int) -> bool:
+    # A clock that was set back says nothing.
+    return not 0 <= time.time() - when < seconds

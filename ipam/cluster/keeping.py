@@ -17,8 +17,8 @@ from ipam.cluster import BLOCK, Document, held, reclaiming, rules
 from ipam.cluster.blocks import Block, name_of_block
 from ipam.cluster.claiming import Claiming
 from ipam.cluster.counting import counted, pool, short
-from ipam.cluster.giving import Network, may_look
-from ipam.cluster.held import GRACE, RETURNING, Held, HeldBlock
+from ipam.cluster.giving import Network
+from ipam.cluster.held import GRACE, RETURNING, Held, HeldBlock, may_look
 from ipam.cluster.looking import Look, found, is_anothers
 from ipam.cluster.opening import Shared
 from ipam.pool import Cluster, Pool

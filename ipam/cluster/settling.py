@@ -10,8 +10,8 @@ from pathlib import Path
 from cni.protocol.errors import CniError, InvalidConfig, RecordUnreadable, TryAgain, Unreachable
 from cni.state import durable, node
 from ipam.cluster import grids, held
-from ipam.cluster.giving import Network, is_late, may_look, must_look
-from ipam.cluster.held import Held
+from ipam.cluster.giving import Network
+from ipam.cluster.held import Held, is_late, may_look, must_look
 from ipam.cluster.looking import Look
 from ipam.cluster.opening import Shared, opened
 from ipam.stores import LOCK_TIMEOUT

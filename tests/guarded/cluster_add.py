@@ -22,9 +22,6 @@ GUARDS = [
             "        if False:",
             "unit/test_cluster_quiet.py",
         ),
-        ("late", "SILENT if is_late(mine) else LOOK", "LOOK", "unit/test_cluster_quiet.py"),
-        ("a-copy", "    return not mine.is_ours or (", "    return (", "unit/test_cluster_seen.py"),
-        ("kept-right", "not clock.is_synchronized() or ", "", "unit/test_cluster_seen.py"),
         ("new-subnets", "        if new:\n            raise AskFirst", "        if False:\n            raise AskFirst"),
         (
             "requested-elsewhere",
@@ -33,11 +30,24 @@ GUARDS = [
             "unit/test_cluster_add.py::test_requested_address",
         ),
         (
+            "spared",
+            "        if self.is_sparing and (spared :=",
+            "        if False and (spared :=",
+            "unit/test_cluster_unasked.py",
+        ),
+        (
             "unproven",
             "                if not probed and self.mine and",
             "                if False and self.mine and",
             "netns/test_cluster.py::test_another_pod_has_the_address_still",
         ),
+    ),
+    *of(
+        "ipam/cluster/held.py",
+        "unit/test_cluster_seen.py",
+        ("late", "SILENT if is_late(mine) else LOOK", "LOOK", "unit/test_cluster_quiet.py"),
+        ("a-copy", "    return not mine.is_ours or (", "    return (", "unit/test_cluster_seen.py"),
+        ("kept-right", "not clock.is_synchronized() or ", "", "unit/test_cluster_seen.py"),
         (
             "clock-set-back",
             "    return not 0 <= time.time() - when < seconds",
@@ -78,6 +88,12 @@ GUARDS = [
             ").as_json()",
             "unit/test_cluster_returning.py",
         ),
+        (
+            "not-for-the-very-last",
+            "return not self.network.is_sparing and self._take_of",
+            "return self._take_of",
+            "unit/test_cluster_unasked.py",
+        ),
         ("the-answer-was-lost", "        if not (made or (made := self._found(claim))):", "        if not made:"),
         (
             "what-a-lost-answer-made",
@@ -108,6 +124,19 @@ GUARDS = [
             "if limits.has(wanted, block.index) and self._take(document, block):",
             "if self._take(document, block):",
             "unit/test_cluster_dead.py::test_only_a_block_that_has_what_is_needed",
+        ),
+    ),
+    *of(
+        "ipam/cluster/held.py",
+        "unit/test_cluster_seen.py",
+        ("late", "SILENT if is_late(mine) else LOOK", "LOOK", "unit/test_cluster_quiet.py"),
+        ("a-copy", "    return not mine.is_ours or (", "    return (", "unit/test_cluster_seen.py"),
+        ("kept-right", "not clock.is_synchronized() or ", "", "unit/test_cluster_seen.py"),
+        (
+            "clock-set-back",
+            "    return not 0 <= time.time() - when < seconds",
+            "    return time.time() - when >= seconds",
+            "unit/test_cluster_seen.py::test_a_clock_that_was_set_back",
         ),
     ),
     *of(

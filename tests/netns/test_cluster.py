@@ -13,10 +13,13 @@ from netns.test_probe import given, heard_on_the_wire, other_has
 from topology import Host, Pod
 from unit.cluster_nodes import Cluster
 
-from cni.protocol.spec import Request
-from ipam.cluster import BLOCK, held
+from cni.parts.delegate import Ipam
+from cni.protocol.spec import Reply, Request
+from cni.state.pod import open_netns
+from ipam.cluster import BLOCK, Machine, held
 from ipam.cluster.blocks import Block
 from ipam.cluster.held import Held
+from ipam.main import ask
 from ipam.main import run as hpn_ipam
 
 BOTH = [[{"subnet": "10.56.0.0/24"}], [{"subnet": "fd00:56::/64"}]]
@@ -81,23 +84,70 @@ def test_only_the_first_use_is_probed_for(host: Host, pod: Pod, forgotten: Clust
     assert forgotten.owners() == {50: "node1"}
 
 
-def test_where_nobody_can_be_asked_it_is_given(host: Host, pod: Pod, forgotten: Cluster) -> None:
+def asked_early(host: Host, pod: Pod, **more: Any) -> Reply:
     """Another main plugin, that asks before there is an interface."""
     environ = {
         "CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c", "CNI_IFNAME": "net1", "CNI_NETNS": pod.path, "CNI_PATH": "/none",
     }  # fmt: skip
-    reply = hpn_ipam(Request(environ, json.dumps(conf(host)).encode()))
+    return hpn_ipam(Request(environ, json.dumps(conf(host) | more).encode()))
+
+
+def full(cluster: Cluster) -> None:
+    """Another node has all other blocks, and lives."""
+    cluster.store.machines["node2"] = Machine("node2", "uid of node2", cluster.store.clock)
+    for index in {*range(16)} - {2}:
+        block = Block("net", index, 16, "node2", "uid of node2", "theirs")
+        cluster.store.create(BLOCK, block.name, "net", block.as_json())
+
+
+def test_where_nobody_can_be_asked_another_block_is_given_from(host: Host, pod: Pod, forgotten: Cluster) -> None:
+    reply = asked_early(host, pod)
+    assert reply.exit_code == 0, reply.stdout
+    assert int(given(json.loads(reply.stdout))[0].split(".")[3].partition("/")[0]) // 16 != 2
+    assert not any("nobody was asked" in line for line in reply.log)
+    assert {block.taken for block in mine(host).blocks} == {True, False}
+    assert len(forgotten.owners()) == 2
+
+
+def test_where_nobody_can_be_asked_and_there_is_no_other_block(host: Host, pod: Pod, forgotten: Cluster) -> None:
+    full(forgotten)
+    reply = asked_early(host, pod)
     assert reply.exit_code == 0, reply.stdout
     assert given(json.loads(reply.stdout)) == ["10.56.0.32/24", "fd00:56::20/64"]
-    assert any("net1 is not there yet, so nobody was asked" in line for line in reply.log)
+    assert any("net1 is not there, so nobody was asked" in line for line in reply.log)
     (block,) = mine(host).blocks
     assert block.tried == set()
 
 
-def test_where_the_link_cannot_be_asked_it_is_given(host: Host, pod: Pod, forgotten: Cluster, ipvlan: str) -> None:
+def test_a_requested_address_of_such_a_block(host: Host, pod: Pod, forgotten: Cluster) -> None:
+    """Whoever names it has it."""
+    reply = asked_early(host, pod, runtimeConfig={"ips": ["10.56.0.35"]})
+    assert reply.exit_code == 0, reply.stdout
+    assert given(json.loads(reply.stdout))[0] == "10.56.0.35/24"
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_device_of_a_userspace_driver(host: Host, pod: Pod, forgotten: Cluster, *, is_full: bool) -> None:
+    """There never is an interface, and the pod gets its address all the same."""
+    if is_full:
+        full(forgotten)
+    environ = {
+        "CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c", "CNI_IFNAME": "net1", "CNI_NETNS": pod.path, "CNI_PATH": "/none",
+    }  # fmt: skip
+    log = list[str]()
+    one = Ipam("hpn-ipam", Request(environ, json.dumps(conf(host)).encode()), {"hpn-ipam": ask}, log)
+    with open_netns(Request(environ)) as inside:
+        one.ask_early(inside)
+        result = one.ask()
+    (address,) = (ip.address.ip for ip in result.ips if ip.address.version == 4)
+    assert (int(address) % 256 // 16 == 2) == is_full
+    assert any("so nobody was asked" in line for line in log) == is_full
+
+
+def test_where_the_link_cannot_be_asked(host: Host, pod: Pod, forgotten: Cluster, ipvlan: str) -> None:
     reply = host.call("ADD", pod, conf(host) | {"kind": ipvlan})
     assert reply.exit_code == 0, reply.stdout
-    assert any("is an ipvlan" in line and "nobody was asked" in line for line in reply.log)
+    assert int(given(json.loads(reply.stdout))[0].split(".")[3].partition("/")[0]) // 16 != 2
 
 
 def test_killed_while_it_claims(host: Host, pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

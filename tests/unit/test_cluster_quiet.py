@@ -6,8 +6,7 @@ from unit.cluster_nodes import Cluster, Node
 
 from cni.protocol.errors import StoreRefused
 from ipam.cluster import BLOCK, held
-from ipam.cluster.giving import SILENT
-from ipam.cluster.held import GRACE, LOOK
+from ipam.cluster.held import GRACE, LOOK, SILENT
 
 
 @pytest.fixture
