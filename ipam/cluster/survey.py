@@ -1,25 +1,32 @@
 """What the store has of each network, counted and named for people.  Pure."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_network
+from typing import Final
 
 from cni.protocol.errors import RecordUnreadable
 from cni.protocol.spec import Json
 from ipam.cluster import Document
 from ipam.cluster.blocks import Block, Grid, name_of_grid
+from ipam.cluster.named import FOLDER
 from ipam.ranges import Span, whole
+
+_SPAN: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 
 
 @dataclass(frozen=True)
 class Survey:
     """A network as the store has it.  ``grid`` is None where blocks are left without one, and ``wrong`` says in words
-    which of its documents cannot be read."""
+    which of its documents cannot be read.  ``aside``: it has no other numbers than these ("256-511"), which another
+    network has set aside."""
 
     network: str
     grid: Grid | None
     blocks: tuple[Block, ...]
     wrong: tuple[str, ...] = ()
+    aside: str = ""
 
     @property
     def count(self) -> int | None:
@@ -31,7 +38,8 @@ class Survey:
         for subnet in self.grid.subnets:
             version = ip_network(subnet).version
             most[version] = max(most.get(version, 0), blocks_in(subnet, self.grid.size))
-        return min(most.values(), default=0)
+        aside = _SPAN.fullmatch(self.aside)
+        return min([*most.values(), *([int(aside[2]) - int(aside[1]) + 1] if aside else [])], default=0)
 
     @property
     def nodes(self) -> dict[str, list[Block]]:
@@ -93,10 +101,11 @@ def surveys(grids: Sequence[Document], blocks: Sequence[Document]) -> list[Surve
             held.setdefault(name, []).append(Block.of(document))
         except RecordUnreadable as e:
             wrong.setdefault(name, []).append(e.msg)
-    return sorted(
-        (_survey(name, found.get(name), held.get(name, []), wrong.get(name, [])) for name in {*found, *held, *wrong}),
-        key=lambda one: one.network,
+    aside = {f"{grid.network}/{FOLDER}": grid.sticky for grid in found.values()}
+    every = (
+        _survey(name, found.get(name), held.get(name, []), wrong.get(name, [])) for name in {*found, *held, *wrong}
     )
+    return sorted((replace(one, aside=aside.get(one.network, "")) for one in every), key=lambda one: one.network)
 
 
 def _survey(name: str, grid: Grid | None, blocks: Sequence[Block], wrong: Sequence[str]) -> Survey:

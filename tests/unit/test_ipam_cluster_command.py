@@ -15,7 +15,7 @@ from pages import ROOT
 from ctl import addresses
 from ctl.cluster import command, own
 from ipam.cluster import BLOCK, GRID, Machine, held, rules
-from ipam.cluster.blocks import Block, Grid
+from ipam.cluster.blocks import Block, Grid, name_of_grid
 from ipam.cluster.held import Held, HeldBlock
 
 SUBNETS = ("10.1.0.0/24", "fd00:1::/64")
@@ -70,6 +70,15 @@ def test_show_both_families(hpn: Hpn, store: Memory) -> None:
     """Whoever has an address of a block has one of each family, so there are no more blocks than either has."""
     store.create(GRID, "both", "both", Grid("both", 16, ("10.2.0.0/25", *SUBNETS)).as_json())
     assert hpn("show", "--cluster", "both").splitlines()[1].endswith("] 0 held, 16 free")
+
+
+def test_show_numbers_for_names(hpn: Hpn, store: Memory) -> None:
+    """A network that has set some aside, and what names have of them."""
+    store.create(GRID, "some", "some", Grid("some", 16, SUBNETS[:1], sticky="64-79").as_json())
+    name = name_of_grid("some/sticky")
+    store.create(GRID, name, "some/sticky", Grid("some/sticky", 1, SUBNETS[:1]).as_json())
+    put(store, Block("some/sticky", 64, 1, "node1", "uid-node1", "nonce", whose="ns/web-0"))
+    assert hpn("show", "--cluster", "some/sticky").splitlines()[1].endswith("] 1 held, 15 free")
 
 
 def test_show_asks_for_lists_only(hpn: Hpn, store: Memory) -> None:
