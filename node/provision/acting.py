@@ -16,7 +16,7 @@ from cni.protocol.errors import CniError
 from cni.state import numbers, owned
 from node.model import Settings
 from node.provision import found, over, users
-from node.provision.difference import AFTER, difference, why_left
+from node.provision.difference import AFTER, difference, shares, why_left
 from node.provision.matching import Seen, seen
 from node.provision.model import (
     OPTION_FILE,
@@ -155,6 +155,8 @@ def _while_free(change: SetVfs | SetMtu | SetTrust | SetGuids, vfs: Sequence[Vf]
             raise Left("its VFs have changed meanwhile; run: systemctl reload hpn-node")
         if why := found.why_reserved(pf.device.id):
             raise Left(f"refused, {why}; choose another PF")
+        if bond := found.lag(pf.device.id):
+            raise Left(f"refused, {shares(bond)}")
         if user := users.user(pf.device.id, attached):
             raise Left(f"{user} has the PF; delete that, {AFTER}")
         above = over.of_pods(host)

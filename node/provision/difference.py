@@ -104,9 +104,19 @@ def _why_untouched(pf: Pf) -> str:
         return f"refused, {pf.device.reserved}; choose another PF, or make it by hand before the network is up"
     if pf.user:
         return f"refused while {pf.user} has the PF; delete that, {AFTER}"
+    if pf.lag:
+        return f"refused, {shares(pf.lag)}"
     if not pf.device.driver:
         return f"it has no driver; bind one: echo {pf.device.id} > /sys/bus/pci/drivers_probe"
     return ""
+
+
+def shares(bond: str) -> str:
+    """Why a member of a bond is left as it is, and what to do."""
+    return (
+        f"it shares an RDMA device with the other members of {bond} (RoCE LAG), which a change may take from all who "
+        f"use it; take the bond down (ip link delete {bond}), {AFTER}, or make what is asked for before the bond is up"
+    )
 
 
 def _of_rule(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:

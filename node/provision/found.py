@@ -1,5 +1,6 @@
 """What is: the PFs that rules are for, with their VFs, and how RDMA devices know namespaces.  Changes nothing."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -59,7 +60,13 @@ def _pf(device: Device, attached: Mapping[str, Record], host: Rtnl) -> Pf:
         _vf(address, number, told.get(number), attached, host) for number, address in enumerate(sysfs.vfs(device.id))
     ]
     return replace(
-        known, device=device, total_vfs=count(device.id), vfs=tuple(vfs), guid=guids[1] if guids else "", user=user
+        known,
+        device=device,
+        total_vfs=count(device.id),
+        vfs=tuple(vfs),
+        guid=guids[1] if guids else "",
+        user=user,
+        lag=lag(device.id),
     )
 
 
@@ -94,6 +101,21 @@ def _of_netdev(device: Device, host: Rtnl) -> tuple[Mapping[int, vf.Vf], Pf]:
             most = read_u32(attributes(body[LINK.size :]).get(_IFLA_MAX_MTU, b""))
             return vf.parse(link.vfs), replace(_NONE, mtu=link.mtu, most_mtu=most)
     return {}, _NONE
+
+
+def lag(address: str) -> str:
+    """The bond that a PF is in, if its members have an RDMA device together; empty for none.
+
+    The driver keeps one for all of them then, at one of their functions (mlx5_lag_dev_alloc: mlx5_bond_0).  Whatever
+    name that has, the others have none.
+    """
+    for name in sysfs.names(f"{path(address)}/net"):
+        bond = sysfs.link(f"{sysfs.SYS}/class/net/{name}/master")
+        if bond and os.path.exists(f"{sysfs.SYS}/class/net/{bond}/bonding"):
+            members = sysfs.functions_under(bond)
+            if 0 < sum(bool(sysfs.rdma_names(one.address)) for one in members) < len(members):
+                return bond
+    return ""
 
 
 def why_reserved(address: str) -> str:

@@ -48,6 +48,7 @@ class Pf:
     - ``user``: as of a VF.
     - ``over``: whose an interface is over its own, as a pod's macvlan; empty for none, or where nothing would be
       changed.
+    - ``lag``: the bond that it shares an RDMA device by, as two PFs of mlx5 do (RoCE LAG); empty for none.
     """
 
     device: Device
@@ -58,6 +59,7 @@ class Pf:
     guid: str = ""
     user: str = ""
     over: str = ""
+    lag: str = ""
 
     @property
     def title(self) -> str:

@@ -26,6 +26,7 @@ GUARDS = [
         ("most-vfs", "    elif count > pf.total_vfs:", "    elif False:"),
         ("most-mtu", "    elif pf.most_mtu and rule.mtu > pf.most_mtu:", "    elif False:"),
         ("the-way-out", "    if pf.device.reserved:\n", "    if False:\n"),
+        ("a-lag", "    if pf.lag:\n", "    if False:\n"),
         ("a-pods-pf", "    if pf.user:\n        return", "    if False:\n        return"),
         ("one-rule", "    if len(rules) > 1:\n", "    if False:\n"),
         ("a-pods-vf-is-told", "    if why := in_use(vfs):\n", '    if why := "":\n'),
@@ -57,6 +58,7 @@ GUARDS = [
         ("a-lock", "    with owned.lock(pf.device.id), rtnl", "    with rtnl"),
         ("other-vfs", "        if sysfs.vfs(pf.device.id) != ", "        if () and () != "),
         ("the-way-out-again", "        if why := found.why_reserved(pf.device.id):\n", '        if why := "":\n'),
+        ("a-lag-again", "        if bond := found.lag(pf.device.id):\n", '        if bond := "":\n'),
         ("the-pf-again", "        if user := users.user(pf.device.id, attached):\n", '        if user := "":\n'),
         (
             "its-vfs-again",

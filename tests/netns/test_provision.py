@@ -137,6 +137,36 @@ def test_the_rdma_devices_of_new_vfs_are_waited_for(host: Host, tree: Tree) -> N
     assert found == [("mlx5_3",), ("mlx5_4",)]
 
 
+def bonded(tree: Tree, *, rdma: int) -> None:
+    """Put rail0 and another PF into a bond, and as many of them have an RDMA device; mlx5 keeps one for both."""
+    functions = tree.root / f"devices/pci0000:00/{PF}", tree.pci("0000:3c:00.0")
+    tree.netdev("rail1", functions[1])
+    tree.netdev("bond0", below=["rail0", "rail1"])
+    (tree.root / "class/net/bond0/bonding").mkdir()
+    for number in range(2):
+        (tree.root / f"class/net/rail{number}/master").symlink_to("../bond0")
+    for number in range(rdma):
+        tree.rdma(f"mlx5_{number}", functions[number], number)
+
+
+def test_the_pf_shares_its_rdma_device_by_a_bond(host: Host, tree: Tree) -> None:
+    bonded(tree, rdma=1)
+    report = acting.apply(settings(num_vfs=4))
+    assert (report.done, ["members of bond0 (RoCE LAG)" in one for one in report.refused]) == ((), [True])
+    assert (tree.root / f"bus/pci/devices/{PF}/sriov_numvfs").read_text() == "2\n"
+
+
+def test_a_bond_that_comes_meanwhile(host: Host, tree: Tree) -> None:
+    report = meanwhile(host.state, settings(num_vfs=4), lambda: bonded(tree, rdma=1))
+    assert (report.done, ["members of bond0 (RoCE LAG)" in one for one in report.refused]) == ((), [True])
+    assert (tree.root / f"bus/pci/devices/{PF}/sriov_numvfs").read_text() == "2\n"
+
+
+def test_a_bond_of_pfs_that_have_an_rdma_device_each(host: Host, tree: Tree) -> None:
+    bonded(tree, rdma=2)
+    assert acting.apply(settings(num_vfs=4)).done == (f"{RAIL0}: numVfs 2 -> 4",)
+
+
 def test_the_host_needs_a_vf(host: Host, tree: Tree) -> None:
     ip("address", "add", "10.77.0.1/24", "dev", "vf0")
     report = acting.apply(settings(mtu=1300))

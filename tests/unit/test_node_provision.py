@@ -119,6 +119,11 @@ def test_other_settings_while_pods_have_vfs() -> None:
             rule(num_vfs=4),
             "rail0 (0000:3b:00.0): numVfs 0 -> 4: refused, the host's default route leaves by bond0; choose another",
         ),
+        (
+            pf(lag="bond0"),
+            rule(num_vfs=4),
+            "numVfs 0 -> 4: refused, it shares an RDMA device with the other members of bond0 (RoCE LAG)",
+        ),
         (pf(vfs=vfs(2, trust=None)), rule(trust=True), "does not say whether it trusts VF 0-1; remove trust"),
         (infiniband(), rule(trust=True), "is InfiniBand, whose VFs have no MAC to be trusted with; remove trust"),
         (pf(2), rule(guids=True), "is Ethernet, which has no GUIDs; remove guids"),
