@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cni import collect, kinds, parts, undo
+from cni import asked, collect, kinds, parts, undo
 from cni.kernel import links, netns, nsid, rtnl
 from cni.parts import addressing, delegate, device_info, gids, granted
 from cni.parts.delegate import Programs
@@ -30,7 +30,7 @@ from cni.protocol.errors import (
 from cni.protocol.location import is_stripped, location
 from cni.protocol.result import Interface, Ip, Result
 from cni.protocol.spec import Config, Json, Request
-from cni.state import durable, journal, permitted, places
+from cni.state import durable, journal, places
 from cni.state import pod as pods
 from cni.state.journal import Entry
 from cni.state.pod import Pod
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
     """Attach the interface with all that belongs to it, or change nothing and raise."""
-    permitted.refuse(request, conf)
-    wanted = _parse(request)
+    wanted = asked.allowed(request, conf, programs)
     log.extend(wanted.remarks)
     if wanted.where.ipam:
         delegate.find(wanted.where.ipam, request, programs)
@@ -215,7 +214,7 @@ def _detach(entry: Entry, request: Request, log: list[str], programs: Programs) 
 
 def check(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
     """Raise unless the attachment is as ADD left it, but for what later plugins of the chain say that they changed."""
-    wanted = _parse(request)
+    wanted = asked.parsed(request)
     where, key, promised = wanted.where, request.key, wanted.previous
     if promised is None:
         raise InvalidConfig("prevResult is missing; CHECK compares with what ADD answered")
@@ -249,8 +248,7 @@ def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
 
 def status(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:
     """Raise NotAvailable, or the IPAM plugin's own error, if no ADD of this configuration can be served now."""
-    permitted.refuse(request, conf)
-    wanted = _parse(request)
+    wanted = asked.allowed(request, conf, programs)
     try:
         durable.probe(wanted.where.state_dir / "locks")
         with rtnl.open_in() as host:
@@ -269,13 +267,6 @@ def _status_of_kind(wanted: "NetConf", host: rtnl.Rtnl) -> None:
     except DeviceTaken as e:
         if not undo.can_free_one(e.devices, wanted.where):
             raise
-
-
-def _parse(request: Request) -> "NetConf":
-    # Imported here because DEL and GC need no pydantic, which takes most of the time of a start.
-    from cni import config  # noqa: PLC0415
-
-    return config.of(request)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ passed over.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from cni.protocol.errors import CniError, InvalidConfig, UnsupportedField, combi
 from cni.protocol.location import Location, location, names_itself
 from cni.protocol.result import Result
 from cni.protocol.spec import Config, Json, Request
+from cni.state.permitted import Named
 
 # What runtimes put into a plugin's configuration: the specification's own keys, libcni's, and Multus' two.
 _RUNTIME_KEYS: Final = frozenset({
@@ -35,6 +36,14 @@ _PASSED_OVER: Final = {
     "vfioPciMode": "a VF's driver is found by itself",
 }
 
+# The lists of the node's file, and the keys of kinds whose values each judges (cni/state/permitted.py).
+_NAMING: Final[Mapping[str, tuple[str, ...]]] = {
+    "kind": ("kind",),
+    "master": ("master",),
+    "pf": ("pf",),
+    "device": ("device", "hwaddr", "kernelpath", "deviceID"),
+}
+
 # What hustcat's sriov-cni, and those that came of it, have beside a master, which is the PF to them.
 _BESIDE_A_PF: Final = frozenset({"vf", "vlan", "pfOnly", "l2enable"})
 
@@ -43,7 +52,8 @@ _BESIDE_A_PF: Final = frozenset({"vf", "vlan", "pfOnly", "l2enable"})
 class NetConf:
     """One attachment's configuration, valid as far as can be told without asking the kernel.
 
-    ``remarks`` are for the log: what was passed over.
+    ``named`` is what it names of the node, for the node's file to allow (cni/state/permitted.py).  ``remarks`` are for
+    the log: what was passed over.
     """
 
     where: Location
@@ -53,6 +63,7 @@ class NetConf:
     pod: str
     previous: Result | None
     dns: Json = field(default_factory=dict)
+    named: tuple[Named, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
@@ -86,12 +97,22 @@ def load(conf: Config, cni_args: str) -> NetConf:
         pod=arguments.pod_name(args),
         previous=previous_result(conf),
         dns=attach.dns,
+        named=tuple(_named(attach)),
         remarks=tuple(
             f"{k} {json.dumps(conf[k])} is passed over: {why}"
             for k, why in _PASSED_OVER.items()
             if k in conf and k not in type(attach).model_fields
         ),
     )
+
+
+def _named(attach: Common) -> Iterator[Named]:
+    for listed, keys in _NAMING.items():
+        for key in filter(type(attach).model_fields.__contains__, keys):
+            value = getattr(attach, key)
+            # Without a master it is the default route's.  One that is inside the pod is the pod's.
+            if value if key != "master" else not getattr(attach, "linkInContainer", False):
+                yield listed, key, value
 
 
 def previous_result(conf: Config) -> Result | None:

@@ -181,11 +181,13 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def _if_permitted(command: Command, request: Request, conf: Config, log: list[str]) -> Result | None:
-    """The command of another main plugin, which does not ask what the pod may choose here.  ``ask``'s caller does."""
+    """The command of another main plugin, which does not ask what the node allows.  ``ask``'s caller does."""
     from cni.state import permitted  # noqa: PLC0415  # neither DEL nor VERSION needs it
 
     if not _says_nothing(conf):
-        permitted.refuse(request, conf, ("ips", "sticky"))
+        permits = permitted.read()
+        permits.refuse_choices(request, conf, ("ips", "sticky"))
+        permits.refuse_names(request, conf, (), has_leases=True)
     return command(request, conf, log)
 
 

@@ -17,6 +17,8 @@ from cni.protocol.spec import Config
 STATE_DIR: Final = "/run/hpn"
 # Leases outlive the boot, for people who ask after it whose an address was.
 IPAM_DIR: Final = "/var/lib/cni/hpn/ipam"
+# Where the launcher unpacks the program, one directory for each version, unless HPN_PROGRAM_DIR says otherwise.
+PROGRAM_DIR: Final = "/var/lib/cni/hpn/program"
 _OF_ANY_PLUGIN: Final = frozenset({"cniVersion", "name", "type", "ipam", "capabilities", "dns"})
 
 

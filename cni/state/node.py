@@ -3,14 +3,15 @@
     {"allowedPaths": {"logFile": ["/var/log/hpn"],
                       "resolvConf": ["/etc/resolv.conf", "/run/systemd/resolve"],
                       "CNIDeviceInfoFile": ["/run/k8s.cni.cncf.io/devinfo"]},
+     "allowedNames": {"master": ["rail*"]},
      "podMayChoose": ["mac", "ips", "mtu"],
      "stores": {"etcd": {"endpoints": ["https://10.0.0.1:2379"]}, "nodeName": "node1"}}
 
 Whoever writes a NetworkAttachmentDefinition chooses the keys of a configuration, and we open what they name as root.
 An entry of ``allowedPaths`` allows itself and all below it.  Paths are compared as text, so nothing outside is even
-looked at.  ``podMayChoose`` is explained in permitted.py.  ``stores`` says where the stores are that a cluster's nodes
-share, with which credentials.  ADD and STATUS read the file; other commands do so only if the configuration has a key
-that needs it.
+looked at.  ``allowedNames`` and ``podMayChoose`` are explained in permitted.py.  ``stores`` says where the stores are
+that a cluster's nodes share, with which credentials.  ADD and STATUS read the file; other commands do so only if the
+configuration has a key that needs it.
 """
 
 import errno
@@ -33,7 +34,10 @@ DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "resolvConf": ("/etc/resolv.conf", "/run/systemd/resolve"),
     "CNIDeviceInfoFile": ("/var/run/k8s.cni.cncf.io/devinfo", "/run/k8s.cni.cncf.io/devinfo"),
 }
+# What may be anywhere, unless the file says where.
+UNBOUNDED: Final = ("stateDir", "dataDir")
 _PATHS: Final = "allowedPaths"
+NAMES: Final = "allowedNames"
 CHOICES: Final = "podMayChoose"
 _STORES: Final = "stores"
 _NODE_NAME: Final = "nodeName"
@@ -89,33 +93,29 @@ def place(label: str, path: str, allowed: Sequence[str]) -> Place:
 def allowed_paths(key: str) -> tuple[str, ...]:
     """The paths that configurations may name under a key of DEFAULTS.  Raises InvalidConfig if the node's file is
     broken."""
-    listed = _document().get(_PATHS, {})
+    paths = listed_paths(document(), key)
+    return DEFAULTS[key] if paths is None else paths
+
+
+def listed_paths(document: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    """The paths that the file lists under a key; None if it has no such key.  Raises InvalidConfig if it is broken."""
+    listed = document.get(_PATHS, {})
     if not isinstance(listed, dict):
         raise broken(f"{_PATHS} {listed!r} is not an object of lists of paths")
-    if unknown := sorted(listed.keys() - DEFAULTS.keys()):
-        raise broken(f"{_PATHS}.{unknown[0]} is not one of {', '.join(DEFAULTS)}")
-    entries = listed.get(key, DEFAULTS[key])
+    if unknown := sorted(listed.keys() - {*DEFAULTS, *UNBOUNDED}):
+        raise broken(f"{_PATHS}.{unknown[0]} is not one of {', '.join((*DEFAULTS, *UNBOUNDED))}")
+    if key not in listed:
+        return None
+    entries = listed[key]
     if not isinstance(entries, list | tuple) or not all(map(_is_path, entries)):
         raise broken(f"{_PATHS}.{key} {entries!r} is not a list of absolute paths without '..'")
     return tuple(entries)
 
 
-def choices(known: Collection[str]) -> tuple[str, ...] | None:
-    """Which of these keys a pod may choose; None if the file does not say.  Raises InvalidConfig if it is broken."""
-    listed = _document().get(CHOICES)
-    if listed is None:
-        return None
-    if not isinstance(listed, list):
-        raise broken(f"{CHOICES} {listed!r} is not a list of keys")
-    if unknown := [key for key in listed if key not in known]:
-        raise broken(f"{CHOICES}: {unknown[0]!r} is not one of {', '.join(known)}")
-    return tuple(listed)
-
-
 def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
     """What the file says of a shared store of one of these kinds, and the node's name in it; empty where it says
     nothing.  Raises InvalidConfig if the node's file is broken."""
-    stores = _document().get(_STORES, {})
+    stores = document().get(_STORES, {})
     if not isinstance(stores, dict):
         raise broken(f"{_STORES} {stores!r} is not an object of stores")
     if unknown := sorted(stores.keys() - {*kinds, _NODE_NAME}):
@@ -128,19 +128,20 @@ def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
     return about, name
 
 
-def _document() -> dict[str, Any]:
+def document() -> dict[str, Any]:
+    """The file as it is, with no key that we do not know; empty without one.  Raises InvalidConfig if it is broken."""
     try:
         text = trust.read_trusted(FILE)
-        document = {} if text is None else json.loads(text)
+        found = {} if text is None else json.loads(text)
     except OSError as e:
         raise broken(f"it cannot be read ({e.strerror})") from e
     except (ValueError, RecursionError) as e:
         raise broken(f"it is not JSON ({e})") from e
-    if not isinstance(document, dict):
+    if not isinstance(found, dict):
         raise broken("it is not a JSON object")
-    if unknown := sorted(document.keys() - {_PATHS, CHOICES, _STORES}):
-        raise broken(f"{unknown[0]} is not a key we know; there are {_PATHS}, {CHOICES} and {_STORES}")
-    return document
+    if unknown := sorted(found.keys() - {_PATHS, NAMES, CHOICES, _STORES}):
+        raise broken(f"{unknown[0]} is not a key we know; there are {_PATHS}, {NAMES}, {CHOICES} and {_STORES}")
+    return found
 
 
 def broken(why: str) -> InvalidConfig:

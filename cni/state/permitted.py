@@ -1,6 +1,8 @@
-"""What a pod may choose for itself, by the node's file (node.py).
+"""What a configuration may name, and what a pod may choose for itself, by the node's file (node.py).
 
-    {"podMayChoose": ["mac", "ips", "mtu"]}
+    {"podMayChoose": ["mac", "ips", "mtu"],
+     "allowedNames": {"master": ["rail*"], "kind": ["macvlan", "sriov"]},
+     "allowedPaths": {"stateDir": [], "dataDir": ["/var/lib/tenants"]}}
 
 Multus fills args.cni from the pod's annotation (cni-args), whatever the network's configuration says.  So what stands
 there is the word of the pod's author.  ADD and STATUS are judged before they begin.  DEL, GC and CHECK go by the
@@ -8,11 +10,15 @@ record: a pod must be deletable.
 """
 
 import json
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from cni.protocol import arguments, spelling
 from cni.protocol.errors import InvalidConfig
+from cni.protocol.location import IPAM_DIR, PROGRAM_DIR, STATE_DIR, is_absolute
 from cni.protocol.spec import Config, Request
 from cni.state import node
 
@@ -34,15 +40,68 @@ _KNOWN: Final = {
     key.lower(): key for key in {*CHOICES, *spelling.NETWORK.keys, *_OF_RUNTIMES.keys} if key not in _OTHERS
 }
 _REMEDY: Final = "remove it from args.cni, which Multus fills from the pod's annotation (cni-args)"
+# The lists of names.  A device is named by its interface, its MAC, its path or its bus address.
+LISTS: Final = ("name", "kind", "master", "pf", "device")
+# The list that a value is judged by, its key in the configuration, and the value; an empty master is the default's.
+Named = tuple[str, str, str]
+_OF_A_STATE_DIR: Final = ("attachments", "locks", "quarantine", "refused", "elsewhere", "node")
 
 
-def refuse(request: Request, conf: Config, keys: Collection[str] = ()) -> None:
-    """Raise InvalidConfig for what the pod chooses and this node leaves to others; of these keys, or of all."""
-    listed = node.choices(CHOICES)
-    for written, value in arguments.args_cni(conf).items():
-        key = _KNOWN.get(written.lower(), "")
-        if key and (not keys or key in keys) and arguments.is_given(value):
-            _refuse_choice(key, value, request, conf, listed)
+@dataclass(frozen=True)
+class Permits:
+    """What the node's file says; without it, nothing is forbidden but what pods choose.
+
+    - ``choices``: what a pod may choose; None for the default.
+    - ``names``: the patterns of names, by list.  ``places``: the directories that state may be below, by key.
+    """
+
+    choices: tuple[str, ...] | None
+    names: Mapping[str, tuple[str, ...]]
+    places: Mapping[str, tuple[str, ...]]
+
+    def refuse_choices(self, request: Request, conf: Config, keys: Collection[str] = ()) -> None:
+        """Raise InvalidConfig for what the pod chooses and this node leaves to others; of these keys, or of all."""
+        for written, value in arguments.args_cni(conf).items():
+            key = _KNOWN.get(written.lower(), "")
+            if key and (not keys or key in keys) and arguments.is_given(value):
+                _refuse_choice(key, value, request, conf, self.choices)
+
+    def refuse_names(self, request: Request, conf: Config, named: Collection[Named], *, has_leases: bool) -> None:
+        """Raise InvalidConfig for a name, or a directory, that this node does not allow a configuration, and for a
+        directory that has another purpose.  ``has_leases``: hpn-ipam gives the addresses."""
+        if self.names:
+            for one in (("name", "name", str(conf.get("name"))), *named):
+                _refuse_name(*one, self.names.get(one[0]))
+        for key, label, path, folder in _written(conf, has_leases=has_leases):
+            _refuse_another_purpose(label, path, folder, request.var("HPN_PROGRAM_DIR"))
+            if key in self.places:
+                node.place(label, path, self.places[key])
+
+
+def read() -> Permits:
+    """Raises InvalidConfig if the node's file is broken."""
+    document = node.document()
+    keys = (*node.DEFAULTS, *node.UNBOUNDED)
+    places = {key: paths for key in keys if (paths := node.listed_paths(document, key)) is not None}
+    names = document.get(node.NAMES, {})
+    if not isinstance(names, dict):
+        raise node.broken(f"{node.NAMES} {names!r} is not an object of lists of names")
+    patterns = {key: _list(f"{node.NAMES}.{key}", listed) for key, listed in names.items()}
+    _refuse_unknown(node.NAMES, patterns, LISTS)
+    choices = _list(node.CHOICES, document[node.CHOICES]) if node.CHOICES in document else None
+    _refuse_unknown(node.CHOICES, choices or (), CHOICES)
+    return Permits(choices, patterns, places)
+
+
+def _list(key: str, listed: Any) -> tuple[str, ...]:
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        raise node.broken(f"{key} {listed!r} is not a list of names")
+    return tuple(listed)
+
+
+def _refuse_unknown(key: str, found: Collection[str], known: Collection[str]) -> None:
+    if unknown := [one for one in found if one not in known]:
+        raise node.broken(f"{key}: {unknown[0]!r} is not one of {', '.join(known)}")
 
 
 def _refuse_choice(key: str, value: Any, request: Request, conf: Config, listed: Collection[str] | None) -> None:
@@ -64,3 +123,56 @@ def _refuse_choice(key: str, value: Any, request: Request, conf: Config, listed:
         f"{asked}: this node lets {who} {key}; {_REMEDY}{also}, or have the node's administrator add {key!r} to "
         f"{node.CHOICES} in {node.FILE}"
     )
+
+
+def _refuse_name(listed: str, key: str, value: str, patterns: Collection[str] | None) -> None:
+    if patterns is None:
+        return
+    from fnmatch import fnmatchcase  # noqa: PLC0415  # few nodes have such a list
+
+    if not any(fnmatchcase(value, pattern) for pattern in patterns):
+        what = f"{key} {value!r}" if value else f"{key} is not set, so it is the default route's, which"
+        raise InvalidConfig(
+            f"{what} is none of those that this node allows ({', '.join(patterns) or 'none'}); choose one of them, or "
+            f"have the node's administrator add it to {node.NAMES}.{listed} in {node.FILE}"
+        )
+
+
+def _written(conf: Config, *, has_leases: bool) -> Iterator[tuple[str, str, str, str]]:
+    """Of each directory that the configuration names: its key and label, it, and what is made of it."""
+    ipam = conf.get("ipam")
+    if isinstance(path := conf.get("stateDir"), str) and is_absolute(path):
+        yield "stateDir", "stateDir", path, path
+    if has_leases and isinstance(ipam, dict) and isinstance(path := ipam.get("dataDir"), str) and is_absolute(path):
+        yield "dataDir", "ipam.dataDir", path, f"{path}/{conf.get('name')}"
+
+
+def _refuse_another_purpose(label: str, path: str, folder: str, program: str) -> None:
+    """Raise InvalidConfig if hpn keeps something else there: what it would find among it is no record and no lease."""
+    real, leases, others = (
+        os.path.realpath(folder),
+        _real(IPAM_DIR),
+        (_real(program or PROGRAM_DIR), *_parts(STATE_DIR)),
+    )
+    above = real if folder == path else os.path.dirname(real)
+    place = next((other for other in others if _is_within(real, other)), "")
+    if _is_within(real, leases) and (folder == path or above != leases):
+        place = leases
+    while not place and above != "/":
+        place = above if os.path.exists(f"{above}/leases") and os.path.exists(f"{above}/index") else ""
+        above = os.path.dirname(above)
+    if place:
+        raise InvalidConfig(f"{label} {path!r}: hpn keeps something else in {place}; name another directory")
+
+
+# Where these lead to is the administrator's to decide, once.
+_real = lru_cache(16)(os.path.realpath)
+
+
+@lru_cache(4)
+def _parts(state_dir: str) -> tuple[str, ...]:
+    return tuple(f"{_real(state_dir)}/{name}" for name in _OF_A_STATE_DIR)
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder}/")

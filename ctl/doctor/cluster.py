@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Definition:
-    """A NetworkAttachmentDefinition ("namespace/name"), and the resource that its pods ask for; empty for none."""
+    """A NetworkAttachmentDefinition ("namespace/name"), the resource that its pods ask for, empty for none, and whether
+    it is for hpn."""
 
     name: str
     resource: str = ""
+    is_ours: bool = False
 
 
 @dataclass(frozen=True)

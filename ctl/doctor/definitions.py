@@ -5,6 +5,7 @@ section 3.2.2).  A node's resources are in its Node object's status; where a dri
 DeviceClass names it (KEP-5004).
 """
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ _DEFINITIONS: Final = "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions"
 _CLASSES: Final = "/apis/resource.k8s.io/v1/deviceclasses"
 _NODES: Final = "/api/v1/nodes"
 _RESOURCE: Final = "k8s.v1.cni.cncf.io/resourceName"
+_OURS: Final = r'"type"\s*:\s*"hpn(-ipam)?"'
 
 
 def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
@@ -45,7 +47,8 @@ def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
 def _definition(body: Json) -> Definition:
     about = _inside(body, "metadata")
     name = f"{about.get('namespace', '')}/{about.get('name', '')}"
-    return Definition(name, str(_inside(about, "annotations").get(_RESOURCE) or ""))
+    is_ours = re.search(_OURS, f"{_inside(body, 'spec').get('config')}") is not None
+    return Definition(name, str(_inside(about, "annotations").get(_RESOURCE) or ""), is_ours)
 
 
 def _inside(body: Json, *keys: str) -> Json:

@@ -21,5 +21,6 @@ def facts(root: Path, file: str, build: str, kubeconfig: Path | None = None) -> 
         state,
         programs.programs(read, file, build),
         definitions.cluster(read, kubeconfig) if kubeconfig else None,
+        networks.without_names(read),
     )
     return replace(found, unread=tuple(sorted(read.unread.items())))

@@ -277,7 +277,8 @@ class Programs:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that was read.  ``cluster``: None if nobody said as whom to ask.  ``unread``: what could not be, and why."""
+    """All that was read.  ``cluster``: None if nobody said as whom to ask.  ``without_names``: the file that can say
+    what configurations may name, if it does not.  ``unread``: what could not be, and why."""
 
     machine: Machine = Machine()
     hardware: Hardware = Hardware()
@@ -286,6 +287,7 @@ class Facts:
     kept: Kept = Kept()
     programs: Programs = Programs()
     cluster: Cluster | None = None
+    without_names: str = ""
     unread: tuple[tuple[str, str], ...] = ()
 
 

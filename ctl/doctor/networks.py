@@ -13,6 +13,7 @@ from cni import config
 from cni.protocol import spec
 from cni.protocol.errors import CniError
 from cni.protocol.spec import Json
+from cni.state import node
 from ctl.doctor.model import Network, NodeFile
 from ctl.doctor.reading import Reader
 from node import config as node_config
@@ -57,6 +58,12 @@ def _network(path: str, conf: Json) -> Network:
 def _needs_device(conf: spec.Config) -> bool:
     """Whether the runtime would name the device, for nothing else does."""
     return conf.get("kind") in ("sriov", "host-device") and not conf.keys() & {"pf", "device", "deviceID", "pciBusID"}
+
+
+def without_names(read: Reader) -> str:
+    """The file that can say what configurations may name, where it does not, or is not there; else empty."""
+    path = read.at(node.FILE)
+    return "" if f'"{node.NAMES}"'.encode() in (read.data(path) or b"") else path
 
 
 def node_file(read: Reader) -> NodeFile | None:

@@ -5,14 +5,14 @@ from guarded.form import of
 
 GUARDS = [
     *of(
+        "cni/asked.py",
+        "attack/test_hostile_author.py",
+        ("choices-of-a-pod", "    permits.refuse_choices(request, conf)\n", ""),
+        ("stripped", "    if not is_stripped(conf):", "    if True:", "attack/test_locked_node.py"),
+    ),
+    *of(
         "cni/commands.py",
         "netns/test_abandoned.py",
-        (
-            "choices-of-a-pod",
-            "    permitted.refuse(request, conf)\n    wanted = _parse(request)\n    log.extend",
-            "    wanted = _parse(request)\n    log.extend",
-            "attack/test_hostile_author.py",
-        ),
         ("add-abandoned", "        request.refuse_if_abandoned()\n        undo.settle", "        undo.settle"),
         (
             "settle",

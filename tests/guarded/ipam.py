@@ -10,7 +10,7 @@ GUARDS = [
         ("budget", "    budget.begin()\n", "", "netns/test_netlink.py::test_each_request_has_its_own_budget"),
         (
             "choices-of-a-pod",
-            '        permitted.refuse(request, conf, ("ips", "sticky"))\n',
+            '        permits.refuse_choices(request, conf, ("ips", "sticky"))\n',
             "        pass\n",
             "attack/test_hostile_author.py",
         ),

@@ -230,10 +230,10 @@ GUARDS = [
         ("new-mode", "os.O_CLOEXEC, 0o600, dir_fd", "os.O_CLOEXEC, 0o666, dir_fd"),
         (
             "known-keys",
-            "    if unknown := sorted(document.keys() - {_PATHS, CHOICES, _STORES}):",
+            "    if unknown := sorted(found.keys() - {_PATHS, NAMES, CHOICES, _STORES}):",
             "    if unknown := []:",
         ),
-        ("known-paths", "    if unknown := sorted(listed.keys() - DEFAULTS.keys()):", "    if unknown := []:"),
+        ("known-paths", "    if unknown := sorted(listed.keys() - {*DEFAULTS, *UNBOUNDED}):", "    if unknown := []:"),
         ("absolute-paths", " or not all(map(_is_path, entries)):", ":"),
     ),
     *of(
@@ -242,6 +242,10 @@ GUARDS = [
         ("a-choice", "    if key in listed:\n        return\n", "    return\n"),
         ("own-namespace", ' or value.partition("/")[0] == namespace:', " or value:"),
         ("by-ib-kubernetes", " if conf.get(_IB_KUBERNETES) is True else ()", ""),
+        ("a-name", "    if not any(fnmatchcase(", "    if not all(fnmatchcase(", "attack/test_locked_node.py"),
+        ("places", "            if key in self.places:", "            if False:", "attack/test_locked_node.py"),
+        ("another-purpose", "    if place:\n", "    if False:\n", "attack/test_locked_node.py"),
+        ("beside-leases", " or above != leases)", ")", "attack/test_locked_node.py"),
     ),
     *of(
         "cni/state/trust.py",

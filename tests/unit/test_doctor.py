@@ -24,7 +24,7 @@ from node.kubelet import registered
 # tests/lab/test_doctor.py and test_doctor_priorities.py.  An API server has what test_doctor_definitions.py asks.
 ELSEWHERE = {
     *("disk-nearly-full", "clock-wrong", "clock-unsynchronized", "pfc-differs", "traffic-class-lossy"),
-    "resource-nobody-has",
+    *("resource-nobody-has", "names-unlisted"),
 }
 OLD = "2026-01-02T03:04:05.678+00:00"
 

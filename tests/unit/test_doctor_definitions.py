@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from unit.tls_server import Server, Told
 
-from ctl.doctor import definitions
-from ctl.doctor.checks.definitions import resource_nobody_has
+from ctl.doctor import definitions, networks
+from ctl.doctor.checks.definitions import names_unlisted, resource_nobody_has
 from ctl.doctor.cluster import Cluster
 from ctl.doctor.model import Facts, Severity
 from ctl.doctor.reading import Reader
@@ -80,3 +80,29 @@ def test_a_page_that_is_none(server: Server, kubeconfig: Path, page: Any) -> Non
     server.tell(Told(200, page), Told(200, page), Told(200, page))
     cluster = definitions.cluster(Reader(Path("/")), kubeconfig)
     assert found(cluster) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "file", "is_noted"),
+    [
+        ('{"type": "hpn"}', "", True),
+        ('{"plugins": [{"type": "macvlan", "ipam": {"type":"hpn-ipam"}}]}', '{"podMayChoose": []}', True),
+        ('{"type": "hpn"}', '{"allowedNames": {"kind": ["macvlan"]}}', False),
+        ('{"type": "macvlan", "name": "hpn"}', "", False),
+        (None, "", False),
+    ],
+)
+def test_a_node_that_allows_all_names(
+    server: Server, kubeconfig: Path, tmp_path: Path, config: str | None, file: str, is_noted: bool
+) -> None:
+    """A note, where there are definitions for hpn."""
+    server.tell(listed(definition("a", None) | {"spec": {"config": config}}), listed(node()), listed())
+    path = tmp_path / "etc" / "cni" / "hpn.json"
+    path.parent.mkdir(parents=True)
+    if file:
+        path.write_text(file)
+    read = Reader(tmp_path)
+    facts = Facts(cluster=definitions.cluster(read, kubeconfig), without_names=networks.without_names(read))
+    findings = list(names_unlisted(facts))
+    assert [one.severity for one in findings] == [Severity.NOTE] * is_noted
+    assert all(f"{path}" in one.evidence and "ml/a" in one.evidence for one in findings)

@@ -17,6 +17,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "socket-dead": programs.socket_dead,
     "resource-twice": programs.resource_twice,
     "resource-nobody-has": definitions.resource_nobody_has,
+    "names-unlisted": definitions.names_unlisted,
     "configuration-refused": node.configuration_refused,
     "runtime-too-old": node.runtime_too_old,
     "node-file-refused": node.node_file_refused,

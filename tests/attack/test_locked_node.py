@@ -1,0 +1,195 @@
+"""A node whose file says what configurations may name: who writes a NetworkAttachmentDefinition names nothing else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import ROOT
+from topology import PROGRAMS, Host, Pod
+
+from cni.main import run as hpn
+from cni.protocol import location
+from cni.protocol.spec import Request
+from cni.state import permitted, places
+from ipam import main as hpn_ipam
+from ipam import stores
+
+EXAMPLE = (ROOT / "docs" / "security.md").read_text().partition("definitions\n")[2].partition("```json")[2]
+NAMED = {"cniVersion": "1.1.0", "name": "tenant-a", "type": "hpn"}
+MACVLAN = NAMED | {"master": "rail0"}
+OTHER = {"deviceID": "0000:86:00.2"}
+DEVICE = {"kind": "host-device", "deviceID": "0000:3b:00.2"}
+LEASES = {"type": "hpn-ipam", "subnet": "10.56.0.0/24"}
+
+
+@pytest.fixture
+def locked(node_file: Path) -> Path:
+    """The node's file, as security.md has it."""
+    node_file.write_text(EXAMPLE.partition("```")[0])
+    return node_file
+
+
+def asked(command: str, conf: dict[str, Any], **environ: str) -> dict[str, Any]:
+    """The answer to a command for a pod that is not there."""
+    of_pod = {"CNI_CONTAINERID": "c", "CNI_NETNS": "/nonexistent/p", "CNI_IFNAME": "hpn0", "CNI_PATH": "/nonexistent"}
+    request = Request({"CNI_COMMAND": command, **of_pod, **environ}, json.dumps(conf).encode())
+    return dict(json.loads(hpn(request, PROGRAMS).stdout or "{}"))
+
+
+def refusal(conf: dict[str, Any], **environ: str) -> str:
+    """What ADD and STATUS say; empty if ADD got as far as to look for the pod."""
+    error = asked("ADD", conf, **environ)
+    if error["code"] == 4:
+        assert "CNI_NETNS" in error["msg"]
+        return ""
+    assert (error["code"], asked("STATUS", conf, **environ)) == (7, error)
+    return str(error["msg"])
+
+
+def test_the_example(host: Host, pod: Pod, locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A definition that keeps to it is served, with state where it is by default."""
+    assert locked.exists()
+    monkeypatch.setattr(location, "STATE_DIR", str(host.state))
+    monkeypatch.setattr(places, "STATE_DIR", str(host.state))
+    monkeypatch.setattr(permitted, "STATE_DIR", str(host.state))
+    monkeypatch.setattr(stores, "IPAM_DIR", str(host.state / "ipam"))
+    conf = MACVLAN | {"ipam": LEASES}
+    result = host.ok("ADD", pod, conf)
+    assert pod.addresses() == {"10.56.0.2/24"}
+    assert host.leases() == {"10.56.0.2"}
+    locked.write_text('{"allowedNames": {"name": [], "kind": [], "master": []}}')
+    assert "allowedNames.name" in host.refused("STATUS", pod, conf)["msg"]
+    assert host.checked(pod, conf, result).exit_code == 0
+    valid = [{"containerID": pod.name, "ifname": "hpn0"}]
+    host.ok("GC", None, conf | {"cni.dev/valid-attachments": valid})
+    assert pod.links() == {"hpn0"}
+    host.ok("DEL", pod, conf)
+    assert (pod.links(), host.leases()) == (set(), set())
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        (MACVLAN, ""),
+        (MACVLAN | DEVICE | {"kind": "macvlan"}, ""),  # Multus adds it, and a macvlan has no use for it
+        (NAMED | DEVICE | {"kind": "sriov"}, ""),
+        (NAMED | {"kind": "sriov", "runtimeConfig": {"deviceID": "0000:5e:00.2"}}, ""),
+        (MACVLAN | {"master": "eth0", "linkInContainer": True}, ""),
+        (MACVLAN | {"name": "storage"}, "name 'storage' is none of those that this node allows (tenant-*);"),
+        (MACVLAN | {"master": "eth0"}, "master 'eth0' is none of those that this node allows (rail?);"),
+        (NAMED, "master is not set, so it is the default route's, which is none of"),
+        (MACVLAN | {"kind": "ipvlan"}, "kind 'ipvlan' is none of"),
+        (NAMED | {"pf": "rail0"}, "pf 'rail0' is none of those that this node allows (none);"),
+        (NAMED | {"pf": "rail0", "pfOnly": True}, "pf 'rail0' is none of"),
+        (NAMED | DEVICE, "kind 'host-device' is none of"),
+        (NAMED | OTHER, "deviceID '0000:86:00.2' is none of"),
+        (NAMED | {"kind": "sriov", "runtimeConfig": OTHER}, "deviceID '0000:86:00.2' is none of"),
+        (MACVLAN | {"stateDir": "/run/tenant"}, "stateDir '/run/tenant' is not below any directory"),
+        (MACVLAN | {"ipam": LEASES | {"dataDir": "/run/x"}}, "ipam.dataDir '/run/x' is not below any directory"),
+        (MACVLAN | {"logFile": "/var/log/hpn/x"}, "allowedPaths.logFile"),
+        (MACVLAN | {"args": {"cni": {"mac": "02:00:00:00:00:07"}}}, "podMayChoose"),
+    ],
+)
+def test_what_it_allows(locked: Path, conf: dict[str, Any], says: str) -> None:
+    said = refusal(conf)
+    assert (bool(said), says in said, f"{locked}" in said) == (bool(says), True, bool(says))
+
+
+@pytest.mark.parametrize("key", ["device", "hwaddr", "kernelpath", "deviceID"])
+def test_a_device_by_any_key(node_file: Path, key: str) -> None:
+    values = {"device": "rail7", "hwaddr": "02:00:00:00:00:07", "kernelpath": "/sys/devices/x"} | OTHER
+    conf = NAMED | {"kind": "host-device", key: values[key]}
+    node_file.write_text(json.dumps({"allowedNames": {"device": [v for k, v in values.items() if k != key]}}))
+    assert refusal(conf).startswith(f"{key} {values[key]!r} is none of")
+    node_file.write_text(json.dumps({"allowedNames": {"device": [values[key]], "pf": [], "master": []}}))
+    assert refusal(conf) == ""
+
+
+def test_a_master_by_default(node_file: Path) -> None:
+    node_file.write_text('{"allowedNames": {"master": ["*"]}}')
+    assert refusal(NAMED) == ""
+
+
+def test_directories(node_file: Path, tmp_path: Path) -> None:
+    node_file.write_text(json.dumps({"allowedPaths": {"stateDir": [f"{tmp_path}/a"], "dataDir": [f"{tmp_path}/b"]}}))
+    for folder in (f"{tmp_path}/a", f"{tmp_path}//a/./x"):
+        assert refusal(MACVLAN | {"stateDir": folder}) == ""
+    for folder in (f"{tmp_path}", f"{tmp_path}/ab", f"{tmp_path}/a/../c"):
+        assert "stateDir" in refusal(MACVLAN | {"stateDir": folder})
+    for folder in (f"{tmp_path}/a", f"{tmp_path}/b/../c"):
+        assert "ipam.dataDir" in refusal(MACVLAN | {"ipam": LEASES | {"dataDir": folder}})
+    assert refusal(MACVLAN | {"ipam": LEASES | {"dataDir": f"{tmp_path}/b"}}) == ""
+    assert asked("ADD", MACVLAN | {"ipam": {"type": "host-local", "dataDir": "/x"}})["code"] == 106  # its own
+
+
+def test_what_multus_leaves_of_a_configuration(locked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """STATUS of a cluster network that Multus has stripped of all keys takes no node down."""
+    assert locked.exists()
+    monkeypatch.setattr(location, "STATE_DIR", f"{tmp_path}/state")
+    stripped = {"cniVersion": "1.1.0", "name": "storage", "type": "hpn", "ipam": {"type": "hpn-ipam"}}
+    assert asked("STATUS", stripped).get("code") != 7
+    environ = {"CNI_COMMAND": "STATUS", "CNI_PATH": "/nonexistent"}
+    assert hpn_ipam.run(Request(environ, json.dumps(stripped).encode())).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"allowedNames": ["rail0"]}', '{"allowedNames": {"mode": ["l2"]}}', '{"allowedNames": {"master": "rail0"}}'),
+        *(
+            '{"allowedNames": {"pf": [7]}}',
+            '{"allowedPaths": {"stateDir": "/"}}',
+            '{"allowedPaths": {"dataDir": ["x"]}}',
+        ),
+    ],
+)
+def test_a_broken_list_of_names(node_file: Path, text: str) -> None:
+    node_file.write_text(text)
+    said = refusal(MACVLAN)
+    assert (str(node_file) in said, "correct it" in said) == (True, True)
+
+
+PROGRAM, LIB, RUN = "/var/lib/cni/hpn/program", "/var/lib/cni/hpn", "/run/hpn"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        *({"stateDir": f"{folder}"} for folder in (PROGRAM, f"{PROGRAM}/1/x", f"{LIB}/ipam", f"{LIB}/ipam/rail0")),
+        *({"stateDir": f"{RUN}/{name}"} for name in ("attachments", "attachments/rail0", "locks", "node", "elsewhere")),
+        *({"dataDir": folder} for folder in (PROGRAM, f"{PROGRAM}/1", f"{LIB}/ipam/rail0", f"{LIB}/../hpn/ipam/rail0")),
+        *({"dataDir": RUN, "name": name} for name in ("attachments", "quarantine", "refused")),
+        *({"dataDir": LIB, "name": name} for name in ("program", "ipam")),
+    ],
+    ids=repr,
+)
+def test_a_directory_of_another_purpose_of_ours(tmp_path: Path, keys: dict[str, str]) -> None:
+    data = {"dataDir": keys["dataDir"]} if "dataDir" in keys else {}
+    conf = MACVLAN | {k: v for k, v in keys.items() if k != "dataDir"} | {"ipam": LEASES | data}
+    for command in ("ADD", "STATUS"):
+        error = asked(command, conf)
+        assert (error["code"], "hpn keeps something else in" in error["msg"]) == (7, True), error
+    if data:
+        environ = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c", "CNI_NETNS": "/n", "CNI_IFNAME": "x", "CNI_PATH": "/n"}
+        reply = hpn_ipam.run(Request(environ, json.dumps(conf | {"type": "macvlan"}).encode()))
+        assert json.loads(reply.stdout)["code"] == 7
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_where_a_network_has_its_leases(tmp_path: Path) -> None:
+    """Wherever that is, and wherever the program is."""
+
+    def add(name: str, folder: Path, **environ: str) -> dict[str, Any]:
+        conf = NAMED | {"name": name, "ipam": LEASES | {"dataDir": f"{folder}"}}
+        of = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c", "CNI_NETNS": "/n", "CNI_IFNAME": "x", "CNI_PATH": "/n"}
+        return dict(json.loads(hpn_ipam.run(Request(of | environ, json.dumps(conf).encode())).stdout))
+
+    assert "ips" in add("rail0", tmp_path / "data")
+    assert "ips" in add("rail1", tmp_path / "data")
+    before = {f"{path}" for path in tmp_path.rglob("*")}
+    (tmp_path / "link").symlink_to(tmp_path / "data" / "rail0")
+    for folder in ("data/rail0", "data/rail0/quarantine", "link"):
+        assert "hpn keeps something else in" in add("quarantine", tmp_path / folder)["msg"]
+    assert "hpn keeps" in add("rail2", tmp_path / "p" / "1", HPN_PROGRAM_DIR=f"{tmp_path}/p")["msg"]
+    assert {f"{path}" for path in tmp_path.rglob("*")} - {f"{tmp_path}/link"} == before
