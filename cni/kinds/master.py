@@ -8,6 +8,7 @@ from cni.kernel.links import Link
 from cni.kernel.rtnl import Rtnl
 from cni.parts import gids, rdma
 from cni.protocol.errors import InvalidConfig, LinkUnavailable
+from cni.state import places
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
@@ -25,11 +26,23 @@ def find(attach: "Child", where: Rtnl, ns_fd: int | None, fits: Callable[[Link],
     if link is None:
         raise LinkUnavailable(f"master {name!r} is not an interface of {place}; correct it, see: ip link")
     (fits or _refuse_unless_ethernet)(link)
+    if not attach.linkInContainer and link.parent_nsid is not None:
+        _refuse_a_pods(link, where)
     if not link.up:
         raise LinkUnavailable(f"master {name!r} is down; run: ip link set {name} up")
     if attach.mtu > link.mtu:
         raise InvalidConfig(f"mtu {attach.mtu} is above {link.mtu}, that of master {name!r}; lower it or raise that")
     return link
+
+
+def _refuse_a_pods(link: Link, host: Rtnl) -> None:
+    """Raise LinkUnavailable for the host's end of a pod's interface.  Over it one would answer as that pod's gateway,
+    and with passthru have all of its packets."""
+    # Masters are hardware as a rule, and those of virtual nodes have their other end where nobody is attached.
+    from cni.kinds import wires  # noqa: PLC0415
+
+    if wires.is_pair(link):
+        wires.refuse(link, host, places.state_dirs(), said="master ")
 
 
 def _refuse_unless_ethernet(master: Link) -> None:

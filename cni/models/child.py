@@ -13,8 +13,8 @@ class Child(Common):
     master: Annotated[str, AfterValidator(interface_name)] = ""
     """The host's interface that it is made over.
     Default: that of the default route, IPv4's first
-    Refused: 101: absent, down, not Ethernet (`lo`, a tunnel), no default route, in a bridge or bond, or it carries
-    interfaces of another kind"""
+    Refused: 101: absent, down, not Ethernet (`lo`, a tunnel), no default route, in a bridge or bond, it carries
+    interfaces of another kind, or it is the host's end of another pod's interface"""
     linkInContainer: bool = False  # noqa: N815
     """`master` is an interface of the pod."""
 

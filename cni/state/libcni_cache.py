@@ -5,6 +5,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,12 +22,31 @@ def interfaces(network: str, key: Key) -> frozenset[str] | None:
     """
     names = set[str]()
     for folder in RESULTS:
-        with suppress(OSError):
-            names.update(os.listdir(folder))
+        names.update(_names(folder))
     if f"{network}-{key.container_id}-{key.ifname}" not in names:
         return None
     of_container = f"-{key.container_id}-"
     return frozenset(name.rpartition(of_container)[2] for name in names if of_container in name)
+
+
+def all_interfaces() -> Iterator[tuple[str, str, str]]:
+    """Of each interface in all results that are cached: the network's name, its own, and the path of the pod's
+    namespace; that is empty for one of the host's."""
+    for path in (Path(folder, name) for folder in RESULTS for name in _names(folder)):
+        with suppress(OSError, ValueError, RecursionError):
+            cached = json.loads(path.read_bytes())
+            result = cached.get("result") if isinstance(cached, dict) else None
+            found = result.get("interfaces") if isinstance(result, dict) else None
+            for one in found if isinstance(found, list) else ():
+                if isinstance(one, dict):
+                    yield f"{cached.get('networkName', '')}", f"{one.get('name', '')}", f"{one.get('sandbox', '')}"
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def result(network: str, key: Key) -> Json | None:

@@ -1,4 +1,4 @@
-"""Guards of VFs, PFs and other devices, and of what the host needs."""
+"""Guards of a device on its way to a pod and home."""
 
 from guarded.form import of
 
@@ -12,42 +12,6 @@ GUARDS = [
             "            pass",
         ),
         ("no-mac-only", 'if (name, value) != ("mac", _NO_MAC) or ', "if "),
-    ),
-    *of(
-        "cni/kinds/sriov/choose.py",
-        "netns/test_pci.py",
-        (
-            "a-vf",
-            "        if not function.pf:\n            raise InvalidConfig",
-            "        if False:\n            raise InvalidConfig",
-        ),
-        ("a-driver", "        if not function.driver:\n            raise", "        if False:\n            raise"),
-        (
-            "vf-owned",
-            "    if owner := use.devices.get(address):",
-            "    if owner := None:",
-        ),
-        ("pf-owned", "    if owner := owned.owner(state_dirs, pf):", "    if owner := None:"),
-        (
-            "vf-needed",
-            '    needed.refuse_function(function, use, host, said=f"{what}: ")\n',
-            "",
-            "netns/test_needed.py",
-        ),
-        (
-            "any-needed",
-            "            needed.refuse_function(function, use, host)\n",
-            "            pass\n",
-            "netns/test_needed.py",
-        ),
-        (
-            "vf-there",
-            "    if (number := wanted.vf or 0) >= len(addresses):",
-            "    if (number := wanted.vf or 0) and False:",
-        ),
-        ("any-owned", "        if address in use.devices:\n", "        if False:\n"),
-        ("any-up", "        if link is None or link.up:", "        if link is None:"),
-        ("whole-a-vf", "    if function.pf:\n        raise", "    if False:\n        raise"),
     ),
     *of(
         "cni/kinds/device.py",
@@ -94,46 +58,6 @@ GUARDS = [
             "        if pod.rtnl.link(altname):",
             "        if False:",
             "netns/test_host_device.py::test_an_altname_that_the_pod_has",
-        ),
-    ),
-    *of(
-        "cni/kinds/needed.py",
-        "netns/test_host_device.py::test_what_the_host_cannot_spare netns/test_pci.py netns/test_needed.py",
-        ("enslaved", "    if link.enslaved:", "    if False:"),
-        (
-            "a-master",
-            "    if record := use.has_over(link.index):",
-            "    if record := None:",
-            "netns/test_host_device.py::test_the_master_of_another_attachment",
-        ),
-        ("vf-owned", "        if owner := use.devices.get(vf):", "        if owner := None:"),
-        ("vfs-needed", "        refuse_function(sysfs.function(vf), use, host, ", "        dict("),
-        ("default-route", "        if name in uplinks.of_default_routes():", "        if False:"),
-        ("addresses", "    if lost:", "    if False:"),
-        ("routes", "    if shown := [", "    if shown := False and ["),
-        ("carries", "    if uppers := _uppers(link, address, host):", "    if uppers := []:"),
-    ),
-    *of(
-        "cni/kernel/in_use.py",
-        "netns/test_needed.py::test_a_vf_that_is_up_and_nobody_needs",
-        ("link-local", "        if not address.ip.is_link_local:\n", "        if True:\n"),
-    ),
-    *of(
-        "cni/kernel/routes.py",
-        "netns/test_needed.py::test_a_vf_that_is_up_and_nobody_needs",
-        ("kernels", "        if network.is_link_local or (", "        if False and ("),
-        ("a-routers", "self.length < 128 and self.protocol in (RTPROT_KERNEL, RTPROT_RA)", "False"),
-    ),
-    *of(
-        "cni/kinds/host_device/choose.py",
-        "netns/test_host_device.py::test_what_the_host_cannot_spare",
-        ("lo", '    if name == "lo":', "    if False:"),
-        ("altname", "    if link.name != name:", "    if False:"),
-        (
-            "one-of-a-mac",
-            "    if len(names) > 1:",
-            "    if False:",
-            "netns/test_host_device.py::test_several_interfaces_of_one_mac",
         ),
     ),
 ]

@@ -1,0 +1,100 @@
+"""The host's end of another pod's interface, as Calico and Cilium make them: real veths, and what libcni remembers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from topology import Host, Pod, ip
+
+from cni.state import libcni_cache
+
+WIRE = "cali123"
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where libcni has its results: none yet, but for what is none."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / "no-result").write_text("[]")
+    (folder / "half").write_text("{")
+    (folder / "old").write_text(json.dumps({"result": {"interfaces": [7, {"name": 7}]}}))
+    monkeypatch.setattr(libcni_cache, "RESULTS", (str(tmp_path / "none"), str(folder)))
+    return folder
+
+
+@pytest.fixture
+def neighbour(host: Host, make_pod: Callable[[], Pod], results: Path) -> Pod:
+    """A pod with a veth to the host, which has nothing but the kernel's own addresses there."""
+    pod = make_pod()
+    ip("link", "add", WIRE, "type", "veth", "peer", "name", "eth0", "netns", pod.name)
+    ip("link", "set", WIRE, "up")
+    pod.ip("link", "set", "eth0", "up")
+    return pod
+
+
+def remembered(results: Path, *interfaces: dict[str, str]) -> None:
+    """As libcni 1.1 writes it."""
+    cached = {"kind": "cniCacheV1", "networkName": "k8s-pod-network", "result": {"interfaces": list(interfaces)}}
+    (results / "k8s-pod-network-c9-eth0").write_text(json.dumps(cached))
+
+
+def moved(host: Host) -> dict[str, Any]:
+    return host.conf(kind="host-device", master=..., device=WIRE)
+
+
+def over(host: Host, **keys: Any) -> dict[str, Any]:
+    return host.conf(master=WIRE, **keys)
+
+
+def by_its_namespace(_host: Host, results: Path, pod: Pod) -> None:
+    remembered(results, {"name": "eth0", "sandbox": pod.path})
+
+
+def by_its_name(_host: Host, results: Path, _pod: Pod) -> None:
+    remembered(results, {"name": WIRE}, {"name": "eth0", "sandbox": "/run/netns/gone"})
+
+
+def by_an_attachment(host: Host, _results: Path, pod: Pod) -> None:
+    host.ok("ADD", pod, host.conf(name="fabric"), CNI_IFNAME="net1")
+
+
+@pytest.mark.parametrize("known", [by_its_namespace, by_its_name, by_an_attachment])
+def test_it_is_not_given_away(
+    host: Host, make_pod: Callable[[], Pod], results: Path, neighbour: Pod, known: Callable[[Host, Path, Pod], None]
+) -> None:
+    """Neither the interface, nor one over it, which could answer as the neighbour's gateway."""
+    pod = make_pod()
+    known(host, results, neighbour)
+    before = host.picture(pod, neighbour)
+    for conf in (moved(host), over(host), over(host, mode="passthru")):
+        error = host.refused("ADD", pod, conf)
+        assert (error["code"], f"{WIRE!r} is the host's end of the interface of another pod" in error["msg"]) == (
+            (101, True)
+        ), error
+        assert host.refused("STATUS", None, conf)["code"] == 50
+    assert host.picture(pod, neighbour) == before
+
+
+@pytest.mark.parametrize("words", [("192.0.2.7/32",), ("fd00::7/128", "proto", "kernel")], ids=["IPv4", "IPv6"])
+def test_a_route_says_it_too(host: Host, pod: Pod, neighbour: Pod, words: tuple[str, ...]) -> None:
+    """Where no result is to be seen: the host has routes to its pods."""
+    destination, *more = words
+    ip(*(("-6",) if ":" in destination else ()), "route", "add", destination, "dev", WIRE, *more)
+    before = host.picture(pod, neighbour)
+    error = host.refused("ADD", pod, moved(host))
+    assert (error["code"], f"the host has routes by {WIRE!r}" in error["msg"], destination in error["msg"]) == (
+        (7, True, True)
+    ), error
+    assert host.picture(pod, neighbour) == before
+
+
+def test_one_that_leads_where_no_pod_is(host: Host, pod: Pod, results: Path, neighbour: Pod) -> None:
+    """To a router in a namespace of its own, say: it may be moved, and be a master."""
+    remembered(results, {"name": "eth0", "sandbox": pod.path}, {"name": "cali9"})
+    for conf in (over(host), moved(host)):
+        host.ok("ADD", pod, conf)
+        host.ok("DEL", pod, conf)
+    assert neighbour.links() == {"eth0"}
