@@ -24,7 +24,7 @@ from cni.protocol.errors import (
     TryAgain,
     doing,
 )
-from ipam.cluster import BLOCK, Document, Machine, before, grids, held, limits, reclaiming, rules
+from ipam.cluster import BLOCK, Document, Machine, before, exhausted, grids, held, limits, reclaiming, rules
 from ipam.cluster.blocks import Block, name_of_block
 from ipam.cluster.giving import AskFirst, Network
 from ipam.cluster.held import HELD, RETURNING, Claim, Held, HeldBlock
@@ -77,26 +77,29 @@ def give_more(network: Network, ask: Callable[[], T], log: list[str]) -> T:
 
 
 def refuse_if_none(network: Network, need: PoolExhausted | AskFirst) -> None:
-    """See that ``give_more`` would serve an ADD for which there is no room; nothing is changed.
+    """See that ``give_more`` would serve an ADD for which there is no room; nothing is claimed.
 
     Raises NotAvailable, InvalidConfig.
     """
     size = network.cluster.size
     short = [s for s in network.pool.sets if isinstance(need, AskFirst) or s.key in need.sets]
     wanted = limits.candidates(short, size)
+    returning = {one.index for one in network.mine.blocks if one.state == RETURNING} if network.mine else set()
+    known = network.mine.exhausted if network.mine and not returning else None
+    if known and known.is_of(exhausted.digest(wanted)):
+        raise NotAvailable(f"{need.msg}; and {exhausted.in_words(network, known)}")
     try:
         documents = opened(network.cluster.store).documents
         grids.refuse_disagreeing(documents, network.name, network.cluster, network.subnets)
         if any(documents.read(BLOCK, name_of_block(network.name, index)) is None for index in guesses(wanted)):
             return
-        others = {one[1].index for one in map(found, documents.listed(BLOCK, network.name)) if one}
+        all_of_them = [one[1] for one in map(found, documents.listed(BLOCK, network.name)) if one]
     except (TryAgain, StoreRefused, RecordUnreadable) as e:
         raise NotAvailable(f"{need.msg}; and no block can be claimed: {e.msg}", e.details) from e
-    others -= {one.index for one in network.mine.blocks if one.state == RETURNING} if network.mine else set()
-    if not limits.without(wanted, others):
-        raise NotAvailable(
-            f"{need.msg}; and all blocks of network {network.name} are taken ({len(others)} of {size} host numbers)"
-        )
+    if not limits.without(wanted, {one.index for one in all_of_them} - returning):
+        none = exhausted.of(wanted, all_of_them)
+        exhausted.remember(network, none)
+        raise NotAvailable(f"{need.msg}; and {exhausted.in_words(network, none)}")
 
 
 def guesses(wanted: Sequence[Span]) -> Iterator[int]:
@@ -144,13 +147,15 @@ class Claiming:
     def claim_any(self, need: PoolExhausted) -> None:
         """Claim a block that has addresses for all sets, or at least for the one that has none left."""
         sets = self.network.pool.sets
-        short = [s for s in sets if s.key in need.sets]
-        for wanted in dict.fromkeys(
-            [limits.candidates(sets, self.mine.size), limits.candidates(short, self.mine.size)]
-        ):
-            if wanted and (self._take_back(wanted) or self._claim_of(wanted)):
+        short = limits.candidates([s for s in sets if s.key in need.sets], self.mine.size)
+        known = self.mine.exhausted
+        is_known = known is not None and known.is_of(exhausted.digest(short))
+        for wanted in dict.fromkeys([limits.candidates(sets, self.mine.size), short]):
+            if wanted and (self._take_back(wanted) or (not is_known and self._claim_of(wanted))):
                 return
-        self._refuse(need)
+        if known and is_known:
+            raise PoolExhausted(f"{need.msg}; and {exhausted.in_words(self.network, known)}")
+        self._refuse(need, short)
 
     def _take_back(self, wanted: Sequence[Span]) -> bool:
         """Hold one of those blocks again that this node was giving back, when it was killed or lost the store."""
@@ -240,7 +245,7 @@ class Claiming:
         """Note that this node has that block."""
         block = Block.of(document)
         one = HeldBlock(block.index, document.uid, block.node, taken=block.taken)
-        self._note(replace(self.mine.having(one), claim=None))
+        self._note(replace(self.mine.having(one), claim=None, exhausted=None))
 
     def _claim_this(self, need: AskFirst, index: int) -> None:
         """Claim the one block that has the requested address, or take it from a node that is dead.
@@ -284,13 +289,10 @@ class Claiming:
         if there and there.claim:
             self._note(replace(self.mine, claim=None))
 
-    def _refuse(self, need: PoolExhausted) -> NoReturn:
-        self._forget_claim()
+    def _refuse(self, need: PoolExhausted, wanted: Sequence[Span]) -> NoReturn:
         if not self.others:  # no block would have any
+            self._forget_claim()
             raise need
-        nodes = {block.node for block in self.others}
-        raise PoolExhausted(
-            f"{need.msg}; and all blocks of network {self.network.name} that have some are taken: {len(self.others)} "
-            f"of {self.mine.size} host numbers, by {len(nodes)} nodes (hpn ipam show --cluster); widen the ranges, or "
-            "release what no container uses"
-        ) from need
+        known = exhausted.of(wanted, self.others)
+        self._note(replace(self.mine, claim=None, exhausted=known))
+        raise PoolExhausted(f"{need.msg}; and {exhausted.in_words(self.network, known)}") from need

@@ -32,12 +32,17 @@ LOOK: Final = GRACE // 6
 # Seconds between two looks that are late and that the store does not answer: each may take a request's whole budget.
 SILENT: Final = 30
 
+# Seconds for which a node believes that no block is free, half of them more or less: else each ADD without room lists
+# all blocks, on every node of a full pool.
+EXHAUSTED: Final = 30
+
 # What a block is to this node.  It gives from what it holds.  What is being returned has no lease, and the store may
 # have forgotten it already.  What is lost is another node's, or nobody's, by the store's word; leases may still stand.
 HELD: Final = "held"
 RETURNING: Final = "returning"
 LOST: Final = "lost"
 _STATES: Final = frozenset({HELD, RETURNING, LOST})
+_COUNTS: Final = ("blocks", "nodes", "at", "until")
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,22 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Exhausted:
+    """That the store had no block of those ``wanted`` (a digest of their indexes) that this node could have: ``blocks``
+    of them were taken, by so many ``nodes``.  It is believed from ``at`` to ``until``, by this node's clock."""
+
+    wanted: str
+    blocks: int
+    nodes: int
+    at: int
+    until: int
+
+    def is_of(self, wanted: str) -> bool:
+        """Whether it says so of these, and is to be believed still."""
+        return self.wanted == wanted and self.at <= time.time() < self.until
+
+
+@dataclass(frozen=True)
 class Held:
     """All that this node knows of a network's blocks.
 
@@ -96,6 +117,7 @@ class Held:
     - ``place``: which directory it is in (``place_of``): another network of this name may be in another.
     - ``looked``: when the node last saw its blocks in the store, and ``asked``: when it last tried to (seconds since
       1970, by this node's clock).
+    - ``exhausted``: what the store said last to a claim, if that was that no block is free.
     """
 
     network: str
@@ -113,6 +135,7 @@ class Held:
     host: str = field(default_factory=lambda: os.uname().nodename)
     boot: str = field(default_factory=durable.boot_id)
     sticky: str = ""
+    exhausted: Exhausted | None = None
 
     @property
     def giving(self) -> tuple[int, ...]:
@@ -168,12 +191,13 @@ class Held:
             "host": self.host,
             "boot": self.boot,
             **({"sticky": self.sticky} if self.sticky else {}),
+            **({"exhausted": vars(self.exhausted)} if self.exhausted else {}),
         }
 
     @classmethod
     def of(cls, body: Json) -> "Held":
         """Raises KeyError, TypeError, ValueError."""
-        claim = body["claim"]
+        claim, none = body["claim"], body.get("exhausted")
         return cls(
             network=str(body["network"]),
             store=str(body["store"]),
@@ -190,6 +214,7 @@ class Held:
             host=str(body["host"]),
             boot=str(body["boot"]),
             sticky=str(body.get("sticky", "")),
+            exhausted=Exhausted(str(none["wanted"]), *(int(none[key]) for key in _COUNTS)) if none else None,
         )
 
 

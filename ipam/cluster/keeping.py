@@ -91,7 +91,7 @@ class Round:
                 and not self._let_go(mine, block, document, known[1])
             ):  # fmt: skip
                 continue  # it has changed just now: the next round is soon enough
-            mine = mine.without(block.index)
+            mine = replace(mine.without(block.index), exhausted=None)
             held.write(self._directory, mine)
         return mine
 

@@ -45,6 +45,7 @@ GUARDS = [
     *of(
         "ipam/cluster/held.py",
         "unit/test_cluster_seen.py",
+        ("believed-for-a-while", " and self.at <= time.time() < self.until", "", "unit/test_cluster_exhausted.py"),
         ("late", "SILENT if is_late(mine) else LOOK", "LOOK", "unit/test_cluster_quiet.py"),
         ("a-copy", "    return not mine.is_ours or (", "    return (", "unit/test_cluster_seen.py"),
         ("kept-right", "not clock.is_synchronized() or ", "", "unit/test_cluster_seen.py"),
@@ -54,6 +55,12 @@ GUARDS = [
             "    return time.time() - when >= seconds",
             "unit/test_cluster_seen.py::test_a_clock_that_was_set_back",
         ),
+    ),
+    *of(
+        "ipam/cluster/exhausted.py",
+        "unit/test_cluster_exhausted.py",
+        ("not-all-at-once", " + secrets.randbelow(EXHAUSTED)", ""),
+        ("of-these-ranges", "(span.first, span.last) for span in wanted", "0 for _ in wanted"),
     ),
     *of(
         "ipam/cluster/settling.py",
@@ -87,6 +94,18 @@ GUARDS = [
             ", machine=self.mine.machine, suspect=0).as_json()",
             ").as_json()",
             "unit/test_cluster_returning.py",
+        ),
+        (
+            "remembered",
+            "(not is_known and self._claim_of(wanted))",
+            "self._claim_of(wanted)",
+            "unit/test_cluster_exhausted.py",
+        ),
+        (
+            "returning-first",
+            "if network.mine and not returning else None",
+            "if network.mine else None",
+            "unit/test_cluster_exhausted.py",
         ),
         (
             "not-for-the-very-last",
@@ -124,19 +143,6 @@ GUARDS = [
             "if limits.has(wanted, block.index) and self._take(document, block):",
             "if self._take(document, block):",
             "unit/test_cluster_dead.py::test_only_a_block_that_has_what_is_needed",
-        ),
-    ),
-    *of(
-        "ipam/cluster/held.py",
-        "unit/test_cluster_seen.py",
-        ("late", "SILENT if is_late(mine) else LOOK", "LOOK", "unit/test_cluster_quiet.py"),
-        ("a-copy", "    return not mine.is_ours or (", "    return (", "unit/test_cluster_seen.py"),
-        ("kept-right", "not clock.is_synchronized() or ", "", "unit/test_cluster_seen.py"),
-        (
-            "clock-set-back",
-            "    return not 0 <= time.time() - when < seconds",
-            "    return time.time() - when >= seconds",
-            "unit/test_cluster_seen.py::test_a_clock_that_was_set_back",
         ),
     ),
     *of(

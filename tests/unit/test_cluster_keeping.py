@@ -206,7 +206,7 @@ def test_a_dead_nodes_block_is_taken_when_none_is_left(tmp_path: Path) -> None:
     node.round()
     node.round(held.GRACE)
     assert node.ours == {0}
-    node.round(2)
+    node.round(2 * held.EXHAUSTED)
     (taken,) = node.ours - {0}
     assert node.documents.bodies(BLOCK)[f"net.{taken}"]["taken"]
     assert node.mine.block(taken).taken  # type: ignore[union-attr]
