@@ -1,7 +1,7 @@
 """The node's program at work: what it offers, whether that is healthy, and who is told."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Final
 
 from cni.kernel import sysfs
 from node import answers, inventory, obstacles, offers, roster
+from node.awaited import Awaited
 from node.directory import Directory
 from node.health import Facts, Health, Observation, Patience, due, observe, step
 from node.loop import Alarm, Loop
@@ -16,7 +17,7 @@ from node.model import Device, Kind, Offer, Settings, devices_of
 from node.plugins import AGAIN, Plugins
 from node.provision.provisioning import Provisioning
 from node.reading import Refused
-from node.saying import Topics, cause, say
+from node.saying import Topics, cause, say, some
 from node.serving import Judged, Served
 from node.watch import Watch
 
@@ -24,7 +25,6 @@ from node.watch import Watch
 # dozens, and every VF of theirs is an event.
 _REST: Final = 10
 _LONGEST_REST: Final = 0.5
-_NAMED: Final = 8  # devices that one line names
 _GONE: Final = Observation("it is gone")
 # What something can be wrong with, as metrics name it: the first words of topics.
 PROBLEMS: Final = ("configuration", "devices", "files", "kubelet", "provisioning", "socket")
@@ -48,18 +48,24 @@ class Daemon:
         self._again: Alarm | None = None
         self._devices_changed = self._is_awaited = False
         self._rests_until = 0.0
+        began = time.monotonic()
         settings = read()
         self._directory = Directory(loop, registry, self._open)
         self._plugins = Plugins(loop, self._directory, self._topics)
         # Before anything is written that another process of this program may have written too.
         with suppress(OSError):
             self._directory.claim()
+        self._awaited = Awaited(loop, registry, began)
         self._watch = Watch(loop, self._changed)
         # VFs that are gone because the file asks for fewer are not to be missed.
         self._provisioning = Provisioning(loop, self._topics, lambda: self._look(before={}))
         self._provisioning.start(settings)
         self._configure(settings)
-        self._open()
+        self._awaited.then(self._open)
+
+    def when_shown(self, call: Callable[[], None]) -> None:
+        """Call when kubelet is shown what there is, which may be now."""
+        self._awaited.then(call)
 
     def close(self) -> None:
         """Remove all sockets, so that kubelet knows at once.
@@ -151,11 +157,18 @@ class Daemon:
             self._offer(name, offer)
         self._publish()
         self._judge()
+        self._awaited.look({name: self._usable(one) for name, one in self._plugins.served.items()}, anew=not before)
+        self._keep()
+
+    def _usable(self, served: Served) -> Set[str]:
+        """The devices that a pod could use, and that should be there after a boot."""
+        devices = [(key, device) for key, device in served.devices.items() if roster.is_lasting(device, served.offer)]
+        return {key.id for key, _ in devices if not self._health[key].lost}
 
     def _offer(self, name: str, offer: Offer) -> None:
         self._plugins.offer(name, offer)
         devices = {device.id for device in devices_of(offer.units)}
-        self._topics.say_new(f"offer {name}", f"offers {name}: {_count(len(offer.units), 'unit')} of {_name(devices)}")
+        self._topics.say_new(f"offer {name}", f"offers {name}: {_count(len(offer.units), 'unit')} of {some(devices)}")
 
     def _publish(self) -> None:
         try:
@@ -177,8 +190,13 @@ class Daemon:
         self._open()
 
     def _open(self) -> None:
-        if not self._plugins.open():
+        if self._awaited.is_over and not self._plugins.open():
             self._try_again()
+        self._keep()
+
+    def _keep(self) -> None:
+        if self._directory.is_claimed:
+            self._awaited.keep()
 
     # Whether it is healthy
 
@@ -218,7 +236,7 @@ class Daemon:
             if old != new:
                 changes.setdefault(new, []).append(key.id)
         for reason, ids in changes.items():
-            what = f"{_name(ids)} of {name}"
+            what = f"{some(ids)} of {name}"
             say(f"unhealthy: {what}: {reason}" if reason else f"healthy again: {what}")
 
 
@@ -234,14 +252,6 @@ def _ports(name: str, root: Path = sysfs.SYS) -> Sequence[str]:
 def _rdma_of(address: str) -> Sequence[str]:
     function = sysfs.function(address)
     return function.rdma_devs if function else ()
-
-
-def _name(ids: Sequence[str] | set[str]) -> str:
-    """Devices for people."""
-    named = sorted(ids)
-    if len(named) > _NAMED:
-        return f"{', '.join(named[:_NAMED])} and {len(named) - _NAMED} more"
-    return ", ".join(named) or "no device"
 
 
 def _count(number: int, what: str) -> str:

@@ -81,6 +81,11 @@ class Directory:
             left.unlink(missing_ok=True)
         return True
 
+    @property
+    def is_claimed(self) -> bool:
+        """Whether other processes of this program are kept out."""
+        return self._lock >= 0
+
     def release(self) -> None:
         """Let another process have the directory."""
         if self._lock >= 0:

@@ -84,7 +84,7 @@ def _serve(asked: Flags, version: str) -> None:
             # Nothing that exists now is garbage, and a look through it would be the longest work there is.
             gc.collect()
             gc.freeze()
-            notify("READY=1")
+            daemon.when_shown(partial(notify, "READY=1"))
             loop.run()
             notify("STOPPING=1")
         finally:

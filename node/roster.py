@@ -25,10 +25,14 @@ def keep(before: Mapping[str, Offer], now: Iterable[Offer], devices: Mapping[str
         old = before[name].units if name in before else ()
         there = {unit.id for unit in offer.units}
         units = [unit for unit in old if unit.id not in there and _stays(unit, devices, claimed)]
-        named = {netdev for selector in offer.resource.selectors for netdev in selector.netdevs}
-        units = [unit for unit in units if all(d.kind is not Kind.NETDEV or d.id in named for d in unit.devices)]
+        units = [unit for unit in units if all(is_lasting(device, offer) for device in unit.devices)]
         kept[name] = replace(offer, units=(*offer.units, *units))
     return kept
+
+
+def is_lasting(device: Device, offer: Offer) -> bool:
+    """Whether it is there again under its id: an interface of software only if a selector names it."""
+    return device.kind is not Kind.NETDEV or any(device.id in one.netdevs for one in offer.resource.selectors)
 
 
 def _stays(unit: Unit, devices: Mapping[str, Device], claimed: set[str]) -> bool:

@@ -3,8 +3,11 @@
 import sys
 from collections.abc import Collection
 from contextlib import suppress
+from typing import Final
 
 from cni.protocol.printable import printable_lines
+
+_NAMED: Final = 8  # devices that one line names
 
 
 class Topics:
@@ -48,6 +51,14 @@ def say(sentence: str) -> None:
     with suppress(OSError):  # nobody may read stderr any more, and a message is no reason to stop
         sys.stderr.write(printable_lines(f"hpn node: {sentence}\n"))
         sys.stderr.flush()
+
+
+def some(devices: Collection[str]) -> str:
+    """Devices for people."""
+    named = sorted(devices)
+    if len(named) > _NAMED:
+        return f"{', '.join(named[:_NAMED])} and {len(named) - _NAMED} more"
+    return ", ".join(named) or "no device"
 
 
 def cause(error: OSError) -> str:

@@ -27,9 +27,11 @@ SIGN_WITHIN: Final = 1 << 18
 PROGRAMS: Final = ("usr/bin/env", "bin/busybox", "usr/bin/bash", f"{PLUGINS}/loopback")
 # How the program asks the API server for blocks of addresses, where kubelet's own way does not do.
 KUBECONFIG: Final = "etc/cni/net.d/hpn.kubeconfig"
-# What the program writes while it runs: state, hpn node's lock beside kubelet's sockets, and its option of ib_core.
+_REGISTRY: Final = "var/lib/kubelet/plugins_registry"
+# What the program writes while it runs: state, hpn node's lock and what it has offered beside kubelet's sockets, and
+# its option of ib_core.
 STATE: Final = (
-    *("run/hpn", "var/lib/cni/hpn", "var/log/hpn", "var/lib/kubelet/plugins_registry/.hpn-node.lock"),
+    *("run/hpn", "var/lib/cni/hpn", "var/log/hpn", f"{_REGISTRY}/.hpn-node.lock", f"{_REGISTRY}/.hpn-node.json"),
     "etc/modprobe.d/hpn-node.conf",
 )
 # What its users write.

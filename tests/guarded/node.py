@@ -158,6 +158,14 @@ GUARDS = [
         ("patience", "    if now < turned + wait:\n", "    if False:\n"),
     ),
     *of(
+        "node/awaited.py",
+        "unit/test_node_awaited.py",
+        ("of-another-boot", " and boot != durable.boot_id()", ""),
+        ("not-meanwhile", "        if not self._alarm and (now", "        if (now"),
+        ("lost-before-the-boot", "before = {} if anew else self._offered", "before = {}"),
+        ("of-others", ' or trust.weak_spot(f"{file.parent}")', ""),
+    ),
+    *of(
         "node/roster.py",
         "unit/test_node_roster.py",
         ("gone-and-listed", "    if not now:\n        return True\n", "    if not now:\n        return False\n"),
@@ -168,8 +176,8 @@ GUARDS = [
         "netns/test_node.py",
         (
             "nothing-written-beside-another",
-            "            self._directory.claim()\n        self._watch",
-            "            pass\n        self._watch",
+            "            self._directory.claim()\n        self._awaited",
+            "            pass\n        self._awaited",
         ),
         ("the-one-of-before", "        except (Refused, OSError) as e:\n", "        except FileExistsError as e:\n"),
     ),

@@ -1,6 +1,7 @@
 """hpn node, with interfaces that pods share: who is told what, and when.  The NICs are in tests/lab/test_node.py."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from kubelet import Kubelet
 from node_process import NodeProcess
 from sysfs_tree import Tree
 from topology import Host, ip, until
+
+from cni.state import durable
 
 NAME = "example.com/rail0"
 RESOURCE: dict[str, Any] = {
@@ -180,6 +183,34 @@ def test_what_runtimes_read_stays_over_a_stop(process: NodeProcess) -> None:
         assert not cdi.exists()
 
 
+def test_devices_that_come_late_after_a_boot(process: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither kubelet nor systemd sees anything until there is what pods had before."""
+    file, sockets = process.registry / ".hpn-node.json", process.registry.glob
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(f"{process.folder}/notify")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"{process.folder}/notify")
+        process.registry.mkdir(parents=True)
+        with process:
+            assert systemd.recv(100) == b"READY=1"
+            until(file.exists)
+        assert systemd.recv(100) == b"STOPPING=1"
+        ip("link", "delete", "rail0")
+        body = durable.read(file)
+        durable.write(file, {**(body or {}), "boot": "the one before"})
+        before = file.read_bytes()
+        with process:
+            process.says("waits up to 60 s for what was offered before the boot: rail0 of example.com/rail0")
+            systemd.settimeout(5)
+            with pytest.raises(TimeoutError):
+                systemd.recv(100)
+            assert (list(sockets("*.sock")), file.read_bytes()) == ([], before)
+            ip("link", "add", "rail0", "up", "type", "veth", "peer", "name", "fabric")
+            systemd.settimeout(60)
+            assert systemd.recv(100) == b"READY=1"
+            assert list(sockets("*.sock")) == [process.registry / "hpn-example.com_rail0.sock"]
+            until(lambda: durable.read(file) == body)
+
+
 def test_sockets_of_one_that_was_killed(process: NodeProcess) -> None:
     process.registry.mkdir(parents=True)
     for name in ("hpn-example.com_gone.sock", ".hpn-example.com_gone.sock", "other.sock"):
@@ -187,17 +218,17 @@ def test_sockets_of_one_that_was_killed(process: NodeProcess) -> None:
     with process:
         process.says("serves example.com/rail0")
         assert {path.name for path in process.registry.iterdir()} == {
-            "hpn-example.com_rail0.sock", "other.sock", ".hpn-node.lock"
+            "hpn-example.com_rail0.sock", "other.sock", ".hpn-node.lock", ".hpn-node.json"
         }  # fmt: skip
 
 
 def test_a_socket_that_somebody_removed(process: NodeProcess) -> None:
     with Kubelet(process.kubelet) as kubelet, process:
         kubelet.until(NAME, UP)
-        socket = process.registry / "hpn-example.com_rail0.sock"
-        before = socket.stat().st_ctime_ns  # the next one may have the same inode's number
-        socket.unlink()
-        until(lambda: socket.exists() and socket.stat().st_ctime_ns != before)
+        path = process.registry / "hpn-example.com_rail0.sock"
+        before = path.stat().st_ctime_ns  # the next one may have the same inode's number
+        path.unlink()
+        until(lambda: path.exists() and path.stat().st_ctime_ns != before)
         kubelet.until(NAME, UP)
 
 

@@ -38,7 +38,8 @@ def test_nothing_is_left(installed: Path) -> None:
         (installed / path).parent.mkdir(parents=True)
         (installed / path).touch()
     (installed / "var" / "lib" / "kubelet" / "plugins_registry").mkdir(parents=True)
-    (installed / "var" / "lib" / "kubelet" / "plugins_registry" / ".hpn-node.lock").touch()
+    for name in (".hpn-node.lock", ".hpn-node.json"):
+        (installed / "var" / "lib" / "kubelet" / "plugins_registry" / name).touch()
     said = uninstall(installed)
     assert tree(installed) == {}
     assert sorted(path.name for path in installed.rglob("*hpn*")) == []
