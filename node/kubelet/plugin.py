@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError, Message
 
 from node.answers import Refused
 from node.grpc.server import REQUEST_MOST, Methods, Server, Watched, Watcher
@@ -19,6 +21,9 @@ VERSION: Final = "v1beta1"
 _AWAY: Final = 10.0
 _AROUND: Final = 3  # bytes: a field's number, and the length of a text below 16 KiB
 _BESIDE: Final = 64  # the messages around the IDs, and the number of units
+
+
+M = TypeVar("M", bound=Message)
 
 
 class Source(Protocol):
@@ -102,7 +107,7 @@ class Plugin:
         ).SerializeToString()
 
     def _note_registration(self, message: bytes) -> bytes:
-        status = registration.RegistrationStatus.FromString(message)
+        status = _read(registration.RegistrationStatus, message)
         if not status.plugin_registered:
             self._say_once(
                 f"kubelet refuses {self.full_name}: {' '.join(status.error.split())}; no pod gets it until that is "
@@ -146,7 +151,7 @@ class Plugin:
     # What a container gets
 
     def _allocate(self, message: bytes) -> bytes:
-        request = device_plugin.AllocateRequest.FromString(message)
+        request = _read(device_plugin.AllocateRequest, message)
         try:
             grants = [self._source.grant(list(one.devices_ids)) for one in request.container_requests]
         except Refused as e:
@@ -158,11 +163,14 @@ class Plugin:
         """Never fails: kubelet takes an empty answer for no advice, and an error for a reason not to start the pod."""
         answer = device_plugin.PreferredAllocationResponse()
         try:
-            request = device_plugin.PreferredAllocationRequest.FromString(message)
+            request = _read(device_plugin.PreferredAllocationRequest, message)
             for one in request.container_requests:
                 available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
                 ids = self._source.prefer(available, must, one.allocation_size)
                 answer.container_responses.add(deviceIDs=ids)
+        except Failed as e:
+            self._say_once(f"{self.full_name}: no advice on devices: {e.message}")
+            return device_plugin.PreferredAllocationResponse().SerializeToString()
         except Exception as e:  # noqa: BLE001  # see above
             self._say_once(f"{self.full_name}: no advice on devices: {type(e).__name__}: {e}; please report this")
             return device_plugin.PreferredAllocationResponse().SerializeToString()
@@ -177,6 +185,14 @@ class Plugin:
 
     def _tell_log(self, sentence: str) -> None:
         self._say(f"{self.full_name}: {sentence}")
+
+
+def _read(kind: type[M], message: bytes) -> M:
+    """What the peer has sent.  Raises Failed with what Go's servers answer to a message that is none."""
+    try:
+        return kind.FromString(message)
+    except DecodeError as e:
+        raise Failed(Code.INTERNAL, f"what was sent is no {kind.DESCRIPTOR.full_name}") from e
 
 
 def _longest(units: Sequence[tuple[str, bool, Collection[int]]]) -> int:

@@ -152,9 +152,14 @@ def test_kubelet_names_all_that_there_can_be(running: Running, asked: Kubelet) -
     assert asked.prefer(ids, ids, 2) == ids[:2]
 
 
-def test_an_advice_nobody_can_read(asked: Kubelet) -> None:
+def test_what_nobody_can_read(running: Running, asked: Kubelet) -> None:
+    """It is the peer's fault, and no reason to report anything."""
     ask = asked._channel.unary_unary("/v1beta1.DevicePlugin/GetPreferredAllocation")
     assert ask(b"\xff\xff", timeout=30) == b""
+    for method in ("v1beta1.DevicePlugin/Allocate", "pluginregistration.Registration/NotifyRegistrationStatus"):
+        with pytest.raises(grpc.RpcError, match=r"what was sent is no (v1beta1.Alloc|pluginregistration.Reg)"):
+            asked._channel.unary_unary(f"/{method}")(b"\xff\xff", timeout=30)
+    assert running.said == ["rdma/hca: no advice on devices: what was sent is no v1beta1.PreferredAllocationRequest"]
 
 
 def test_the_socket_is_new_if_nobody_comes_back(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
