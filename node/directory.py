@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cni.kernel import inotify
+from node.kubelet import sockets
 from node.loop import Loop
 
 KUBELET: Final = Path("/var/lib/kubelet")
@@ -56,13 +57,14 @@ class Directory:
         directory is not there.
 
         kubelet asks at a socket that nobody listens at again and again, each time later.  Raises Taken, or OSError if
-        the directory cannot be written.
+        the directory cannot be written, or others than root could.
         """
         if not self.path.is_dir():
             return False
         if self._lock >= 0 and _is_at(self._lock, self.path / _LOCK):
             return True
         self.release()
+        sockets.refuse_weak(self.path)
         fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,9 +22,7 @@ def bind(path: Path) -> socket.socket:
     It gets its name when it listens already, so that kubelet, which looks as soon as there is a name, is never refused.
     kubelet passes over names that begin with a point (pluginwatcher/plugin_watcher.go).  Raises Unusable, OSError.
     """
-    if weak := trust.weak_spot(str(path.parent)):
-        words, remedy = weak
-        raise Unusable(errno.EPERM, f"{words}, and put a socket of their own there; {remedy}")
+    refuse_weak(path.parent)
     hidden = path.with_name(f".{path.name}")
     hidden.unlink(missing_ok=True)
     sock = unix_sockets.listen(hidden, _BACKLOG)
@@ -36,6 +34,14 @@ def bind(path: Path) -> socket.socket:
             hidden.unlink()
         raise
     return sock
+
+
+def refuse_weak(folder: Path) -> None:
+    """Raise Unusable if others than root could put another file into the directory, or another directory in its place.
+    Raises OSError."""
+    if weak := trust.weak_spot(str(folder)):
+        words, remedy = weak
+        raise Unusable(errno.EPERM, f"{words}, and put a socket of their own there; {remedy}")
 
 
 def inode(path: Path) -> int:

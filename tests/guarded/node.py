@@ -24,6 +24,7 @@ GUARDS = [
     *of(
         "node/directory.py",
         "unit/test_node_directory.py",
+        ("weak", "        sockets.refuse_weak(self.path)\n", ""),
         ("one-process", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH"),
         ("the-lock-that-is-there", " and _is_at(self._lock, self.path / _LOCK)", ""),
         ("not-the-end-of-a-watch", "not mask & inotify.IN_IGNORED and ", ""),

@@ -62,7 +62,7 @@ GUARDS = [
     *of(
         "node/kubelet/sockets.py",
         "unit/test_node_plugin.py",
-        ("weak", "    if weak := trust.weak_spot(str(path.parent)):\n", "    if weak := None:\n"),
+        ("weak", "    if weak := trust.weak_spot(str(folder)):\n", "    if weak := None:\n"),
         ("its-own", "        if inode(path) == made:\n", "        if True:\n"),
     ),
     *of(

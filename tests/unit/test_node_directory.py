@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.directory import Directory, Taken
+from node.kubelet.sockets import Unusable
 from node.loop import Loop
 
 
@@ -109,6 +110,17 @@ def test_two_processes(loop: Loop, tmp_path: Path) -> None:
     first.close()
     assert second.claim()
     second.close()
+
+
+def test_a_directory_that_others_can_write(heard: Heard) -> None:
+    """Nothing is made there."""
+    heard.directory.path.mkdir(parents=True)
+    heard.directory.path.chmod(0o777)
+    with pytest.raises(Unusable, match=f"chmod go-w {heard.directory.path}"):
+        heard.directory.claim()
+    assert not any(heard.directory.path.iterdir())
+    heard.directory.path.chmod(0o755)
+    assert heard.directory.claim()
 
 
 def test_a_lock_that_somebody_removed(loop: Loop, tmp_path: Path) -> None:
