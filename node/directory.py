@@ -1,9 +1,14 @@
-"""kubelet's directory for the sockets of plugins, which may not be there yet, or be made anew."""
+"""kubelet's directory for the sockets of plugins, which may not be there yet, or be made anew.
+
+Or there is another one by the same path: a directory above it was renamed, something is mounted over one, or a link on
+the way leads elsewhere.
+"""
 
 import errno
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +19,11 @@ from node.kubelet import sockets
 from node.loop import Loop
 
 KUBELET: Final = Path("/var/lib/kubelet")
-_INSIDE: Final = inotify.IN_DELETE | inotify.IN_MOVED_FROM | inotify.IN_ATTRIB
+_GOES: Final = inotify.IN_DELETE | inotify.IN_MOVED_FROM
+_INSIDE: Final = _GOES | inotify.IN_ATTRIB
 _ITSELF: Final = inotify.IN_DELETE_SELF | inotify.IN_MOVE_SELF
 _COMES: Final = inotify.IN_CREATE | inotify.IN_MOVED_TO
+_MOUNTS: Final = "/proc/self/mountinfo"
 # A socket's path has at most 107 bytes (man 7 unix); with "/.hpn-", ".sock" and what its maker puts beside them.
 _LONGEST: Final = 88
 _LOCK: Final = ".hpn-node.lock"  # kubelet passes over names that begin with a point (plugin_watcher.go)
@@ -34,15 +41,18 @@ class Directory:
         self.path = path
         self._loop, self._changed = loop, changed
         self._fd = inotify.open_watch()
-        self._watched = -1
+        self._watched = list[int]()
         self._lock = -1
+        self._mounts = os.open(_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
         loop.watch(self._fd, self._hear)
+        loop.watch_urgent(self._mounts, self._hear_mounts)
         self._look()
 
     def close(self) -> None:
         """Forget the directory, and let another process have it."""
-        self._loop.unwatch(self._fd)
-        os.close(self._fd)
+        for fd in (self._fd, self._mounts):
+            self._loop.unwatch(fd)
+            os.close(fd)
         self.release()
 
     def socket(self, resource: str) -> Path:
@@ -100,25 +110,42 @@ class Directory:
             self._look()
             self._changed()
 
+    def _hear_mounts(self) -> None:
+        """Each pod has mounts, and seldom one on the way."""
+        if _identity(self.path) != self._seen:
+            self._look()
+            self._changed()
+
     def _look(self) -> None:
-        """Watch the directory, or what there is of the way to it."""
-        if self._watched >= 0:
-            inotify.unwatch(self._fd, self._watched)
+        """Watch the directory, or what there is of the way to it, and all that is above."""
         while True:
-            self._watched, at = self._watch_nearest()
-            # What has come between the look and the watch would be missed.
-            if at == self.path or not _next(at, self.path).is_dir():
+            for number in self._watched:
+                inotify.unwatch(self._fd, number)
+            before, self._watched = _identity(self.path), []
+            nearest = next(at for at in (self.path, *self.path.parents) if self._watch(at))
+            for above in nearest.parents:
+                self._watch(above)
+            self._seen = _identity(self.path)
+            # What has come or gone between the look and the watch would be missed.
+            if self._seen == before and (nearest == self.path or not _next(nearest, self.path).is_dir()):
                 return
 
-    def _watch_nearest(self) -> tuple[int, Path]:
-        for at in (self.path, *self.path.parents):
-            mask = _ITSELF | (_INSIDE if at == self.path else _COMES)
-            try:
-                return inotify.watch(self._fd, str(at), mask), at
-            except OSError as e:
-                if e.errno not in (errno.ENOENT, errno.ENOTDIR):
-                    raise
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
+    def _watch(self, at: Path) -> bool:
+        """Whether there is such a directory to watch."""
+        mask = _ITSELF
+        if at == self.path:
+            mask |= _INSIDE
+        elif _next(at, self.path).is_symlink():
+            mask |= _COMES | _GOES
+        elif not _next(at, self.path).is_dir():
+            mask |= _COMES
+        try:
+            self._watched.append(inotify.watch(self._fd, str(at), mask))
+        except OSError as e:
+            if e.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise
+            return False
+        return True
 
 
 def _counts(mask: int, name: str) -> bool:
@@ -129,6 +156,15 @@ def _counts(mask: int, name: str) -> bool:
 def _next(above: Path, path: Path) -> Path:
     """The entry of ``above`` that leads to the path."""
     return above / path.relative_to(above).parts[0]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """By which the directory at the path is told from another one there; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
 
 
 def _is_at(fd: int, path: Path) -> bool:

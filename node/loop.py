@@ -44,12 +44,18 @@ class Loop:
     def watch(self, fd: int, readable: Callable[[], None], writable: Callable[[], None] | None = None) -> None:
         """Call back whenever the descriptor is readable, or has ended; with ``writable`` also when it takes more.
         What was watched of it before is replaced."""
-        events = select.EPOLLIN | (select.EPOLLOUT if writable else 0)
+        self._register(fd, select.EPOLLIN | (select.EPOLLOUT if writable else 0), (readable, writable))
+
+    def watch_urgent(self, fd: int, call: Callable[[], None]) -> None:
+        """Call back whenever the descriptor has something urgent, such as a change of /proc/self/mountinfo."""
+        self._register(fd, select.EPOLLPRI, (call, None))
+
+    def _register(self, fd: int, events: int, calls: tuple[Callable[[], None], Callable[[], None] | None]) -> None:
         if fd in self._calls:
             self._poll.modify(fd, events)
         else:
             self._poll.register(fd, events)
-        self._calls[fd] = (readable, writable)
+        self._calls[fd] = calls
 
     def unwatch(self, fd: int) -> None:
         """Forget the descriptor, before it is closed.  It may be one that is not watched."""

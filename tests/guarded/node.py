@@ -27,6 +27,9 @@ GUARDS = [
         ("weak", "        sockets.refuse_weak(self.path)\n", ""),
         ("one-process", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH"),
         ("the-lock-that-is-there", " and _is_at(self._lock, self.path / _LOCK)", ""),
+        ("all-above", "            for above in nearest.parents:\n", "            for above in ():\n"),
+        ("a-link", "        elif _next(at, self.path).is_symlink():\n", "        elif False:\n"),
+        ("a-mount", "        if _identity(self.path) != self._seen:\n", "        if False:\n", "netns/test_node.py"),
         ("not-the-end-of-a-watch", "not mask & inotify.IN_IGNORED and ", ""),
     ),
     *of(

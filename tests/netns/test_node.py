@@ -232,6 +232,24 @@ def test_a_socket_that_somebody_removed(process: NodeProcess) -> None:
         kubelet.until(NAME, UP)
 
 
+def test_another_directory_is_mounted_over_kubelets(process: NodeProcess) -> None:
+    """It serves in the one that kubelet sees, and in the old one when that is back."""
+    (process.folder / "other/plugins_registry").mkdir(parents=True)
+    process.registry.mkdir(parents=True)
+    name = "plugins_registry/hpn-example.com_rail0.sock"
+    with process:
+        inside = ["nsenter", f"--mount=/proc/{process.process.pid}/ns/mnt"]
+        process.says("serves example.com/rail0")
+        until(lambda: process.sleeps(0.5))
+        old = (process.kubelet / name).stat().st_ctime_ns
+        subprocess.run([*inside, "mount", "--bind", f"{process.folder}/other", f"{process.kubelet}"], check=True)
+        until((process.folder / "other" / name).is_socket)
+        until(lambda: process.sleeps(0.5))
+        # The lock is open there.
+        subprocess.run([*inside, "umount", "--lazy", f"{process.kubelet}"], check=True)
+        until(lambda: (process.kubelet / name).exists() and (process.kubelet / name).stat().st_ctime_ns != old)
+
+
 def test_it_sleeps(process: NodeProcess) -> None:
     """One thread, and no wake-up without an event."""
     with Kubelet(process.kubelet) as kubelet, process:

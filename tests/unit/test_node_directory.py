@@ -93,9 +93,42 @@ def test_it_is_moved_away(heard: Heard, tmp_path: Path) -> None:
     assert heard.new()
 
 
+def test_a_directory_above_it_is_moved_away(heard: Heard, tmp_path: Path) -> None:
+    """As where kubelet's state is set aside and made anew."""
+    heard.directory.path.mkdir(parents=True)
+    assert heard.new()
+    assert heard.directory.claim()
+    heard.directory.path.parent.rename(tmp_path / "old")
+    assert heard.new()
+    assert not heard.directory.claim()
+    heard.directory.path.mkdir(parents=True)
+    assert heard.new()
+    assert heard.directory.claim()
+    assert (heard.directory.path / ".hpn-node.lock").exists()
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_a_link_leads_elsewhere(heard: Heard, tmp_path: Path, above: bool) -> None:
+    path = heard.directory.path
+    link, rest = (path.parent, path.name) if above else (path, ".")
+    link.parent.mkdir(exist_ok=True)
+    for name in ("a", "b"):
+        (tmp_path / name / rest).mkdir(parents=True)
+        (tmp_path / "next").symlink_to(tmp_path / name)
+        (tmp_path / "next").rename(link)
+        assert heard.new()
+        assert heard.directory.claim()
+        assert (tmp_path / name / rest / ".hpn-node.lock").exists()
+    link.unlink()
+    assert heard.new()
+    assert not heard.directory.claim()
+
+
 def test_it_wakes_up_for_nothing_else(heard: Heard) -> None:
     heard.directory.path.mkdir(parents=True)
     assert heard.new()
+    (heard.directory.path.parent / "other").touch()
+    (heard.directory.path.parent.parent / "other").touch()
     began = time.monotonic()
     heard.loop.turn(0.1)
     assert time.monotonic() - began >= 0.1
