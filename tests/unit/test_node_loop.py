@@ -75,8 +75,8 @@ def test_what_is_cancelled_takes_no_memory(loop: Loop) -> None:
 
 def test_it_sleeps(loop: Loop, pipe: tuple[int, int]) -> None:
     loop.watch(pipe[0], loop.stop)
-    loop.after(0.2, loop.stop)
     before, began = time.thread_time(), time.monotonic()
+    loop.after(0.2, loop.stop)
     loop.run()
     assert time.monotonic() - began >= 0.2
     assert time.thread_time() - before < 0.1
