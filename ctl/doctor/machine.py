@@ -13,6 +13,9 @@ from ctl.doctor.reading import Reader
 # By the processes' comm.  containerd and CRI-O start containers, which have their limits.
 RUNTIMES: Final = ("containerd", "crio")
 IRQBALANCE: Final = "irqbalance"
+MULTUS: Final = "multus-daemon"  # thick: commands run in its container, and within its memory
+# Bytes: where there is no limit, version 1 of cgroups has a number near 2^63.
+_NO_LIMIT: Final = 1 << 60
 # Our processes run by a loader of our own, which lies in a directory of its version's name (docs/protocol.md).
 _LOADER: Final = "ld-hpn.so.2"
 _MEMLOCK: Final = "Max locked memory"
@@ -48,9 +51,10 @@ def _processes(read: Reader) -> Iterator[Process]:
         theirs = sysfs.link(f"{path}/ns/pid")
         if number.isdecimal() and (theirs == host or not (theirs and host)):
             name, build = read.line(f"{path}/comm"), _build(path)
-            if build or name in (*RUNTIMES, IRQBALANCE):
+            if build or name in (*RUNTIMES, IRQBALANCE, MULTUS):
                 words = tuple(read.line(f"{path}/cmdline").rstrip("\0").split("\0"))
-                yield Process(path, name, words, _memlock(read.line(f"{path}/limits")), build)
+                memory = _memory(read, read.line(f"{path}/cgroup"))
+                yield Process(path, name, words, _memlock(read.line(f"{path}/limits")), build, memory)
 
 
 def _packages(read: Reader) -> Iterator[tuple[str, str]]:
@@ -83,6 +87,21 @@ def _memlock(limits: str) -> int | None:
         if line.startswith(_MEMLOCK):
             with suppress(ValueError, IndexError):
                 return int(line.removeprefix(_MEMLOCK).split()[0])
+    return None
+
+
+def _memory(read: Reader, cgroups: str) -> int | None:
+    """The limit of the cgroup that a process is in (man 7 cgroups, /proc/PID/cgroup), in either version."""
+    for line in cgroups.splitlines():
+        _, controllers, group = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            limit = read.number(read.at(f"/sys/fs/cgroup/memory{group}/memory.limit_in_bytes"))
+        elif not controllers:
+            limit = read.number(read.at(f"/sys/fs/cgroup{group}/memory.max"))
+        else:
+            continue
+        if limit is not None and limit < _NO_LIMIT:
+            return limit
     return None
 
 

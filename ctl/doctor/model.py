@@ -43,6 +43,7 @@ class Process:
     - ``name``: its comm.  ``words``: its command line.
     - ``memlock``: how many bytes it may lock in memory; None for no limit, or where it is not known.
     - ``build``: the version of hpn that it runs; empty for other programs.
+    - ``memory``: how many bytes its cgroup may have; None for no limit, or where it is not known.
     """
 
     path: str
@@ -50,6 +51,7 @@ class Process:
     words: tuple[str, ...] = ()
     memlock: int | None = None
     build: str = ""
+    memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,7 @@ class Programs:
     - ``is_this``: whether it is the program that runs now, byte by byte; None where that is not known.
     - ``build``: the version of the program that runs now; empty where it runs from its sources.
     - ``registry``: kubelet's directory for plugins' sockets; empty where there is none.
+    - ``agent``: where the agent's socket is, if there is one.
     """
 
     plugin: str = ""
@@ -272,6 +275,7 @@ class Programs:
     is_this: bool | None = None
     build: str = ""
     registry: str = ""
+    agent: str = ""
     sockets: tuple[Socket, ...] = ()
 
 

@@ -34,6 +34,7 @@ def programs(read: Reader, file: str, build: str) -> Programs:
         is_this=is_this,
         build=build,
         registry=registry if read.stat(registry := read.at(REGISTRY)) else "",
+        agent=read.at(AGENT),
         sockets=tuple(_sockets(read)),
     )
 

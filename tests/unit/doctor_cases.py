@@ -4,9 +4,7 @@ A case is a generator.  It breaks the node and yields how bad that is; then it d
 """
 
 import json
-import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sysfs_tree import write
-from unit.doctor_node import ALIVE, NETWORK, NODE, PFS, VF, Node
+from unit.doctor_node import ALIVE, NETWORK, NODE, PFS, VF, Node, listening
 
 from cni.state import durable
 from ctl.doctor.model import Severity
@@ -51,15 +49,6 @@ def offering(path: Path, resource: str) -> Iterator[None]:
     path.unlink(missing_ok=True)
 
 
-def listening(path: Path) -> socket.socket:
-    """A socket there; the path may be longer than an address of a socket."""
-    sock, folder = socket.socket(socket.AF_UNIX), os.open(path.parent, os.O_PATH)
-    sock.bind(f"/proc/self/fd/{folder}/{path.name}")
-    os.close(folder)
-    sock.listen()
-    return sock
-
-
 @case
 def plugin_missing(node: Node) -> Iterator[Severity]:
     node.at("opt/cni/bin/hpn").chmod(0o644)
@@ -89,9 +78,18 @@ def daemon_differs(node: Node) -> Iterator[Severity]:
 @case
 def socket_dead(node: Node) -> Iterator[Severity]:
     path = node.at("run/hpn/agent.sock")
-    listening(path).close()
+    node.sockets.pop().close()
     yield WARNING
     path.unlink()
+    node.sockets.append(listening(path))
+
+
+@case
+def agent_missing(node: Node) -> Iterator[Severity]:
+    path = node.at("run/hpn/agent.sock")
+    node.sockets.pop().close()
+    path.unlink()
+    yield NOTE
     node.sockets.append(listening(path))
 
 

@@ -1,6 +1,7 @@
 """A node as hpn doctor reads it: the files of one on which all is well, and what a test does to them."""
 
 import json
+import os
 import socket
 import struct
 from dataclasses import replace
@@ -60,13 +61,22 @@ def space(*, relaxed: bool = True, read_request: int = 4096, acs: int | None = N
     return bytes(data)
 
 
+def listening(path: Path) -> socket.socket:
+    """A socket there; the path may be longer than an address of a socket."""
+    sock, folder = socket.socket(socket.AF_UNIX), os.open(path.parent, os.O_PATH)
+    sock.bind(f"/proc/self/fd/{folder}/{path.name}")
+    os.close(folder)
+    sock.listen()
+    return sock
+
+
 class Node:
     """Files below ``root``.  ``at`` is a path there, whose directory is made."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.file, self.build = Path(), ""  # of the program that runs
-        self.sockets = list[socket.socket]()
+        self.sockets = [listening(self.at("run/hpn/agent.sock"))]
         self.sys = Tree(root / "sys")
         self._rails()
         self.at("sys/module/ib_core/parameters/netns_mode").write_text("N\n")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from unit.doctor_blocks import CASES
-from unit.doctor_cases import listening
 from unit.doctor_node import ALIVE, Node
 
 from cni import standing
@@ -175,9 +174,28 @@ def test_files_as_the_kernel_has_them() -> None:
     assert read.unread == {}
 
 
+MULTUS_LIMITS = {
+    "none": ("0::/pods/c1", "pods/c1/memory.max", "max", "note"),
+    "none, of version 1": ("4:memory:/pods/c1", "memory/pods/c1/memory.limit_in_bytes", "9223372036854771712", "note"),
+    "some": ("0::/pods/c1", "pods/c1/memory.max", f"{50 << 20}", "warning"),
+    "some, of version 1": ("4:memory:/pods/c1", "memory/pods/c1/memory.limit_in_bytes", f"{50 << 20}", "warning"),
+}
+
+
+@pytest.mark.parametrize(("cgroup", "file", "limit", "severity"), MULTUS_LIMITS.values(), ids=MULTUS_LIMITS)
+def test_no_agent_and_how_much_multus_may_have(node: Node, cgroup: str, file: str, limit: str, severity: str) -> None:
+    node.process(905, "multus-daemon", "unlimited")
+    node.at("proc/905/cgroup").write_text(f"9:pids:/\n{cgroup}\n")
+    node.at(f"sys/fs/cgroup/{file}").write_text(f"{limit}\n")
+    assert node.findings() == []
+    node.at("run/hpn/agent.sock").unlink()
+    ((name, found),) = node.findings()
+    assert (name, found.severity) == ("agent-missing", severity)
+    assert ("/proc/905 (multus-daemon) may have 50 MiB" in found.evidence) == (severity == "warning")
+
+
 def test_a_socket_of_systemds_is_left_alone(node: Node) -> None:
     """A connection would start the agent.  That somebody listens is in the kernel's table."""
-    node.sockets.append(listening(node.at("run/hpn/agent.sock")))
     table = node.at("proc/net/unix")
     line = "0000000000000000: 00000002 00000000 {:08x} 0001 01 4711 /run/hpn/agent.sock\n"
     head = table.read_text()

@@ -57,7 +57,10 @@ def test_a_whole_map() -> None:
 @pytest.fixture
 def node() -> Iterator[Node]:
     with TemporaryDirectory(prefix="hpn-test-") as folder:
-        yield Node(Path(folder, "root"))
+        node = Node(Path(folder, "root"))
+        yield node
+        for sock in node.sockets:
+            sock.close()
 
 
 def known(node: Node, *priorities: Dcb | None) -> Facts:

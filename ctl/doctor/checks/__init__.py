@@ -15,6 +15,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "plugin-differs": programs.plugin_differs,
     "daemon-differs": programs.daemon_differs,
     "socket-dead": programs.socket_dead,
+    "agent-missing": programs.agent_missing,
     "resource-twice": programs.resource_twice,
     "resource-nobody-has": definitions.resource_nobody_has,
     "names-unlisted": definitions.names_unlisted,

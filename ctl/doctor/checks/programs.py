@@ -5,8 +5,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+from ctl.doctor.machine import MULTUS
 from ctl.doctor.model import Facts, Finding, Severity
 
+_COMMAND: Final = 28  # MiB that a command takes which does its work itself (docs/performance.md)
 _NAMED: Final = 3  # paths that a finding names
 
 
@@ -51,6 +53,25 @@ def socket_dead(facts: Facts) -> Iterator[Finding]:
                 f"{socket.path}: nobody listens there",
                 f"start the program whose it is, {_owner(socket.path)}; if that is gone for good: rm {socket.path}",
             )
+
+
+def agent_missing(facts: Facts) -> Iterator[Finding]:
+    """Nobody answers commands: each starts the program anew, within the memory of whoever calls it."""
+    programs = facts.programs
+    used = facts.networks or facts.kept.attachments
+    if not (programs.runs and used) or programs.agent in [socket.path for socket in programs.sockets]:
+        return
+    evidence = (
+        f"no agent listens at {programs.agent}, so each command starts the program anew, which takes {_COMMAND} MiB"
+    )
+    limits = [(one.memory, one.path) for one in facts.machine.processes if one.name == MULTUS and one.memory]
+    for limit, path in limits:
+        evidence += f"; {path} ({MULTUS}) may have {limit >> 20} MiB for itself and all commands that run at once"
+    yield Finding(
+        Severity.WARNING if limits else Severity.NOTE,
+        evidence,
+        "systemctl enable --now hpn-agent.socket, or the agent of packaging/kubernetes",
+    )
 
 
 def resource_twice(facts: Facts) -> Iterator[Finding]:
