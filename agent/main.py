@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from agent import idle, listening, workers
+from agent import host, idle, listening, workers
 from agent.listening import SOCKET
 from cni import collect, commands, config, kinds  # noqa: F401  # every request needs these
 from cni.main import run
@@ -17,15 +17,18 @@ from ipam import models as ipam_models
 from ipam import stores
 
 HELP: Final = f"""\
-usage: hpn agent [--socket PATH]
+usage: hpn agent [--host] [--socket PATH]
 
 Answers the CNI requests of this version of hpn from warm processes, until SIGTERM.  It listens where launchers look
 for it: at $HPN_AGENT, by default {SOCKET}; --socket says another.  A socket passed by systemd is used instead.
+With --host it sees the host's files from a container whose pod has hostPID.
 """
 
 
 def main(arguments: Sequence[str], version: str) -> int:
     """Serve until SIGTERM or SIGINT; the exit status."""
+    of_host = list(arguments[:1]) == ["--host"]
+    arguments = arguments[of_host:]
     match arguments:
         case [] | ["--socket", _]:
             pass
@@ -33,6 +36,8 @@ def main(arguments: Sequence[str], version: str) -> int:
             sys.stderr.write(HELP)
             return 0 if arguments in (["--help"], ["help"]) else 2
     try:
+        if of_host:
+            host.enter()
         with listening.listener(arguments) as (sock, where):
             _warm_up()
             sys.stderr.write(f"hpn agent: listens at {where}\n")

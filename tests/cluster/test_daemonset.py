@@ -1,5 +1,6 @@
 """packaging/kubernetes on nodes that have nothing of hpn, by the commands of docs/kubernetes.md."""
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from bare_nodes import (
     typed,
 )
 from cluster import image, manifests
+from cluster.host import Host
 from cluster.space import until
 from cluster.two_nodes import Cluster
 from pages import sections
@@ -42,6 +44,8 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
         kustomization.write(metrics())
     kubectl(bare, tree, apply)
     until(lambda: set(offered(bare).values()) == {"100"}, "both nodes to offer rail0", 120, 0.2)
+    for node in bare.nodes.values():
+        until(lambda it=node: "agent.sock" in it.run("ls", "/run/hpn").stdout, "the agent to listen", 120, 0.2)
     (first,) = (one for one in sections(PAGE) if one.title == "From nothing to two pods with RDMA")
     for block in first.blocks:
         if block.kind.startswith("yaml "):
@@ -50,6 +54,7 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
     bare.wait("Ready", "pod/a", "pod/b")
     pings(bare)
     for node in bare.nodes.values():
+        assert_the_agent_answered(node)
         page = node.run(sys.executable, "-c", FETCH, "http://127.0.0.1:9617/metrics").stdout
         shown = {line.partition("{")[0]: line.rpartition(" ")[2] for line in page.splitlines()}
         assert (shown["hpn_attachments"], shown["hpn_pool_leases"]) == ("1.0", "1.0")
@@ -77,6 +82,15 @@ def a_file_that_is_refused(cluster: Cluster, tree: Path) -> None:
     # It fails where a container is not made yet.
     until(lambda: "mistake" in cluster.kubectl(*words, check=False), "the reason", 120, 0.5)
     kubectl(cluster, tree, rollback)
+
+
+def assert_the_agent_answered(node: Host) -> None:
+    """A command that nobody answers unpacks its program on the node, and that is not there."""
+    assert node.run("ls", "-A", "/var/lib/cni/hpn").stdout.split() == ["ipam"]
+    # It worked in the host's mounts, so whoever looks from there can prove that the pod is dead.
+    seen = json.loads(node.run("sh", "-c", "cat /run/hpn/attachments/rail0/*").stdout)["body"]["identity"]
+    first = node.run("stat", "-L", "-c", "%i", "/proc/1/ns/mnt", "/proc/1/ns/pid").stdout.split()
+    assert [f"{seen['mounts']}", f"{seen['processes']}"] == first
 
 
 @pytest.fixture
@@ -157,6 +171,7 @@ def test_another_version_and_back(crowd: Cluster, tree: Path) -> None:
 
 def make_another(cluster: Cluster, tree: Path) -> None:
     """Let dist have a program of another version: it unpacks for itself, into a directory of that name."""
+    cluster.nodes["node1"].run("/opt/cni/bin/hpn", "version")
     (version,) = (
         one.name.encode()
         for one in cluster.nodes["node1"].path("/var/lib/cni/hpn/program").iterdir()

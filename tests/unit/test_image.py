@@ -71,17 +71,29 @@ def test_its_pods_can_do_nothing_in_the_api_server() -> None:
 
 def test_its_containers_have_the_rights_that_the_page_says() -> None:
     pod = objects()["daemonset.yaml"]["spec"]["template"]["spec"]
-    assert not {"hostPID", "hostIPC"} & pod.keys()
+    assert "hostIPC" not in pod
     rights = {}
     for container in (*pod["initContainers"], *pod["containers"]):
         security = container["securityContext"]
         assert not security["allowPrivilegeEscalation"]
+        assert "privileged" not in security
         assert security["capabilities"]["drop"] == ["ALL"]
         rights[container["name"]] = security["capabilities"].get("add", [])
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     for name, added in rights.items():
         (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` | "))
         mounted = [m["mountPath"].removeprefix("/host") for c in (*pod["initContainers"], *pod["containers"])
-                   if c["name"] == name for m in c["volumeMounts"]]  # fmt: skip
+                   if c["name"] == name for m in c.get("volumeMounts", ())]  # fmt: skip
         assert [f"`{path}`" for path in mounted if f"`{path}`" not in row] == []
+        assert ("`hostPID`" in row) == (name == "agent")
         assert ", ".join(added or ["none"]) == row.split("|")[2].strip().strip("`")
+
+
+def test_the_agent_may_do_what_its_unit_may() -> None:
+    """And enter the host's mounts."""
+    pod = objects()["daemonset.yaml"]["spec"]["template"]["spec"]
+    (agent,) = (one for one in pod["containers"] if one["name"] == "agent")
+    unit = (ROOT / "packaging" / "systemd" / "hpn-agent.service").read_text()
+    (bound,) = (line for line in unit.splitlines() if line.startswith("CapabilityBoundingSet="))
+    allowed = [one.removeprefix("CAP_") for one in bound.partition("=")[2].split()]
+    assert sorted(agent["securityContext"]["capabilities"]["add"]) == sorted([*allowed, "SYS_CHROOT"])
