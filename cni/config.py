@@ -127,6 +127,11 @@ def previous_result(conf: Config) -> Result | None:
 
 def _model(own: Json, conf: Config) -> Common:
     device = arguments.chosen_device(conf, "deviceID")
+    if own.get("mode") == "rdma":
+        raise InvalidConfig(
+            "mode 'rdma' is ib-sriov-cni's, and no interface has it; remove mode: kind sriov moves a VF with its RDMA "
+            "device (rdma.mode)"
+        )
     kind = own.get("kind", kinds.implied({**own, "deviceID": device} if device else own))
     if not isinstance(kind, str) or kind not in kinds.KINDS:
         raise InvalidConfig(f"kind {kind!r} is not one of {', '.join(kinds.KINDS)}")
@@ -142,13 +147,19 @@ def _model(own: Json, conf: Config) -> Common:
 
 def _refuse_pf_as_master(own: Json, conf: Config) -> None:
     """Raise InvalidConfig for a configuration that is a macvlan to us, and a VF or PF to hustcat's sriov-cni."""
-    beside = sorted(own.keys() & _BESIDE_A_PF)
+    beside, name, vlan = sorted(own.keys() & _BESIDE_A_PF), own.get("master"), own.get("vlan")
+    in_vlan = f"name a VLAN's interface as master: ip link add link {name} name vlan{vlan} type vlan id {vlan}"
+    may_be_child = beside == ["vlan"] and own.get("kind") != "sriov"
+    if may_be_child and {"master", "mode"} <= own.keys() and own.get("strict", True):
+        raise UnsupportedField(f"vlan {json.dumps(vlan)} beside mode is a VF's; remove vlan, and {in_vlan}")
     if "master" not in own or own.get("kind", "sriov") != "sriov" or not (beside or "kind" in own) or "mode" in own:
         return
-    keys, name = " and ".join(beside) or "kind 'sriov'", own["master"]
+    keys = " and ".join(beside) or "kind 'sriov'"
     remedy = f"write pf {name!r} in place of master"
     if device := arguments.chosen_device(conf, "deviceID"):
         remedy = f"remove master, for deviceID {device!r} says which VF"
+    elif may_be_child:
+        remedy += f" for a VF; for a macvlan or ipvlan remove vlan, and {in_vlan}"
     if "l2enable" in own:
         remedy += ", and in place of l2enable leave out ipam"
     raise InvalidConfig(

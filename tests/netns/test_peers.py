@@ -183,6 +183,24 @@ REFUSED = [
             "l2enable": true}""",
     ),
     (
+        "a VLAN that may be a macvlan's",
+        7,
+        ("vlan", "write pf 'rail0' in place of master", "link add link rail0 name vlan102 type vlan id 102"),
+        """{"cniVersion": "0.3.1", "name": "mynet", "type": "hpn", "master": "rail0", "vlan": 102}""",
+    ),
+    (
+        "a VLAN that is a macvlan's",
+        2,
+        ("vlan 102 beside mode", "link add link rail0 name vlan102 type vlan id 102"),
+        """{"cniVersion": "0.3.1", "name": "mynet", "type": "hpn", "master": "rail0", "mode": "bridge", "vlan": 102}""",
+    ),
+    (
+        "ib-sriov-cni's mode",
+        7,
+        ("mode 'rdma'", "remove mode", "kind sriov"),
+        """{"cniVersion": "0.3.1", "name": "mynet", "type": "hpn", "mode": "rdma", "deviceID": "0000:3b:02.0"}""",
+    ),
+    (
         "a master beside sriov-cni's device",
         7,
         ("master 'rail0'", "vlan", "remove master", "'0000:3b:02.0'"),
