@@ -171,10 +171,15 @@ def _ip(ip: Mapping[str, Any]) -> Ip:
 
 def _route(r: Mapping[str, Any]) -> Route:
     return Route(
-        _parsed(r, "routes", "dst", ip_network),
+        _parsed(r, "routes", "dst", _destination),
         _parsed(r, "routes", "gw", ip_address) if r.get("gw") else None,
         **{k: _number(r, "routes", k) for k in _ROUTE_1_1},
     )
+
+
+def _destination(text: str) -> Network:
+    # As the kernel does: of an IPv6 route it clears the host's bits (ip6_route_info_create), and refuses an IPv4 one.
+    return ip_network(text, strict=":" not in text)
 
 
 def _parsed(member: Mapping[str, Any], of: str, key: str, parse: Callable[[str], T]) -> T:

@@ -230,3 +230,9 @@ def results(draw: st.DrawFn) -> Result:
 @given(results())
 def test_nothing_is_lost_in_the_newest_version(result: Result) -> None:
     assert Result.from_json(result.to_json("1.1.0")) == result
+
+
+def test_an_ipv6_route_with_host_bits() -> None:
+    """As static's own documentation has one; the kernel clears them, so the reference plugins take it."""
+    (route,) = Result.from_json({"routes": [{"dst": "3ffe:ffff:0:1ff::1/64", "gw": "3ffe:ffff:0::1"}]}).routes
+    assert route == Route(ip_network("3ffe:ffff:0:1ff::/64"), ip_address("3ffe:ffff::1"))
