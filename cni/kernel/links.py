@@ -17,7 +17,7 @@ IFF_UP, IFF_RUNNING, IFF_NOARP, IFF_PROMISC, IFF_ALLMULTI, IFF_LOWER_UP = 0x1, 0
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_LINKINFO = 1, 3, 4, 5, 10, 18
 IFLA_TXQLEN, IFLA_IFALIAS, IFLA_VFINFO_LIST, IFLA_PARENT_DEV_NAME = 13, 20, 22, 56
 IFLA_NEW_IFINDEX, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 49, 52, 53
-IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID, IFLA_XDP = 28, 29, 37, 43
+IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID, IFLA_PROTO_DOWN, IFLA_XDP = 28, 29, 37, 39, 43
 IFLA_XDP_FD, IFLA_XDP_FLAGS = 1, 3
 # Of the three ways to run an XDP program: the attribute that has its id, and the flag that says which (if_link.h).
 XDP_MODES: Final = {5: 4, 6: 2, 7: 8}  # in the driver, generic, in hardware
@@ -42,6 +42,7 @@ class Link:
     - ``hardware``: ARPHRD_*.
     - ``xdp``: IFLA_XDP, not decoded.
     - ``enslaved``: the ifindex of the bridge, bond or VRF that it is in; 0 for none.
+    - ``proto_down``: somebody has taken its carrier away (ip link set DEV protodown on).
     """
 
     index: int
@@ -61,6 +62,7 @@ class Link:
     hardware: int = ARPHRD_ETHER
     enslaved: int = 0
     xdp: bytes = b""
+    proto_down: bool = False
 
     @property
     def xdp_programs(self) -> dict[int, int]:
@@ -167,4 +169,5 @@ def parse_link(body: bytes) -> Link:
         hardware=hardware,
         enslaved=read_u32(attrs.get(IFLA_MASTER, b"")),
         xdp=attrs.get(IFLA_XDP, b""),
+        proto_down=any(attrs.get(IFLA_PROTO_DOWN, b"")),
     )

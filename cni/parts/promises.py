@@ -17,15 +17,18 @@ from cni.kernel import dump
 from cni.kernel.addresses import (
     IFA_F_DADFAILED,
     IFA_F_DEPRECATED,
+    IFA_F_TENTATIVE,
     RT_SCOPE_UNIVERSE,
     RT_TABLE_LOCAL,
+    RTN_LOCAL,
     RTN_UNICAST,
     RTPROT_KERNEL,
 )
 from cni.kernel.dump import Assigned, Hop, Rule, as_kept
 from cni.kernel.links import Link
 from cni.kernel.netlink import attributes, read_u32
-from cni.parts import addressing
+from cni.parts import addressing, leading
+from cni.parts.leading import REJECTS
 from cni.protocol.errors import CheckFailed
 from cni.protocol.result import Interface, Ip, Network, Result, Route
 from cni.protocol.spec import Json, Key
@@ -34,8 +37,6 @@ from cni.state.record import Record
 
 # The reference plugin tuning keeps here, by its default, what it changed.  Nothing else tells that it changed an MTU.
 _TUNED: Final = Path("/run/cni/tuning")
-# Kinds of routes (RTN_*) and, but for throw, actions of rules (FR_ACT_*).
-_REJECTS: Final = {6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}
 _IFLA_VRF_TABLE: Final = 1
 _ATTRIBUTES: Final = ("gw", "mtu", "advmss", "priority", "table", "scope")
 
@@ -89,29 +90,42 @@ def of(record: Record, promised: Result, netns: str) -> Promised:
 def check(pod: Pod, link: Link, promised: Promised) -> None:
     """Compare with the kernel.  Raises CheckFailed for the first difference; OSError."""
     vrf_table = _check_link(pod, link, promised)
-    _check_addresses(link, promised.ips, dump.addresses(pod.fd, link.index) if promised.ips else {})
+    assigned = dump.addresses(pod.fd, link.index) if promised.ips else {}
+    _check_addresses(link, promised.ips, assigned)
     if not promised.ips and not promised.routes:
         return
     rules, routes = dump.rules(pod.fd), dump.routes(pod.fd)
     for rule in promised.rules:
-        if not any(_is(rule, there) for there in rules):
-            raise CheckFailed(f"{pod.path} has lost the rule: from {rule['from']} lookup {rule['table']}")
-    led = _tables_led_to(rules, promised.ips) | ({vrf_table} if vrf_table else set())
-    for wanted in promised.routes:
-        if problem := differing(wanted, routes, link.index, led):
-            raise CheckFailed(f"{link.name}: {problem}")
+        if problem := leading.misplaced(rule, rules):
+            raise CheckFailed(f"{pod.path} has {problem}: from {rule['from']} lookup {rule['table']}")
+    received = [ip for ip in promised.ips if not assigned[ip.address].flags & IFA_F_TENTATIVE]
+    for problem in _problems(link, promised, received, rules, routes, {vrf_table} if vrf_table else set()):
+        raise CheckFailed(f"{link.name}: {problem}")
     connected = {ip.address.network for ip in promised.ips}
-    for network in connected:
-        if problem := _before_connected(network, routes, link.index, led):
-            raise CheckFailed(f"{link.name}: {problem}")
     ways = {hop.route.table for hop in routes if hop.output == link.index} - {RT_TABLE_LOCAL}
     for ip in promised.ips:
-        if found := _rejecting(ip, rules, ways, connected | {wanted.dst for wanted in promised.routes}):
+        if found := leading.rejecting(ip, rules, ways, connected | {wanted.dst for wanted in promised.routes}):
             to = f" to {found.destination}" if found.destination else ""
             raise CheckFailed(
                 f"{pod.path} has a rule before those that lead to {link.name}'s routes: "
-                f"from {found.source or 'all'}{to} {_REJECTS[found.action]}; remove it"
+                f"from {found.source or 'all'}{to} {REJECTS[found.action]}; remove it"
             )
+
+
+def _problems(
+    link: Link, promised: Promised, received: Sequence[Ip], rules: Sequence[Rule], routes: Sequence[Hop], vrf: set[int]
+) -> Iterator[str]:
+    """What keeps packets from the addresses or from the interface, in words; ``vrf`` is the table that a VRF leads
+    to."""
+    led = {version: leading.tables(rules, version, promised.ips) | vrf for version in (4, 6)}
+    for ip in received:
+        yield from _unheard(ip, rules, routes)
+    for wanted in promised.routes:
+        if problem := differing(wanted, routes, link.index, led[wanted.dst.version]):
+            yield problem
+    for network in {ip.address.network for ip in promised.ips}:
+        if problem := _of_connected(network, routes, link.index, led[network.version]):
+            yield problem
 
 
 def differing(wanted: Wanted, there: Sequence[Hop], index: int, led: set[int]) -> str:
@@ -179,6 +193,8 @@ def _check_link(pod: Pod, link: Link, promised: Promised) -> int:
         raise CheckFailed(f"{link.name} has MTU {link.mtu}, expected {expected.mtu}")
     if not link.up:
         raise CheckFailed(f"{link.name} is down, expected up; run in the pod: ip link set {link.name} up")
+    if link.proto_down:
+        raise CheckFailed(f"{link.name} is held down; run in the pod: ip link set {link.name} protodown off")
     if not link.enslaved:
         return 0
     over = pod.rtnl.link(index=link.enslaved)
@@ -239,55 +255,33 @@ def _in_front(there: Sequence[Hop], position: int) -> str:
     or the same and comes first, or is in the table local, which is asked before all others."""
     ours = there[position].route
     for at, hop in enumerate(there):
-        if hop.kind not in _REJECTS or hop.proto == RTPROT_KERNEL or hop.route.dst != ours.dst:
+        if hop.kind not in REJECTS or hop.proto == RTPROT_KERNEL or hop.route.dst != ours.dst:
             continue
         first = (hop.route.priority, at) < (ours.priority, position)
         if hop.route.table == RT_TABLE_LOCAL or (hop.route.table == ours.table and first):
             table = f"table {hop.route.table}, metric {hop.route.priority}"
-            return f"{_REJECTS[hop.kind]} {ours.dst} ({table}) is before the interface's route; remove it"
+            return f"{REJECTS[hop.kind]} {ours.dst} ({table}) is before the interface's route; remove it"
     return ""
 
 
-def _before_connected(network: Network, there: Sequence[Hop], index: int, led: set[int]) -> str:
-    """``_in_front`` of the route that the kernel makes of an address.  This route need not be there, because a later
+def _of_connected(network: Network, there: Sequence[Hop], index: int, led: set[int]) -> str:
+    """What is wrong with the route that the kernel makes of an address.  This route need not be there, because a later
     plugin may remove it (sbr, route-override)."""
+    tables = list[int]()
     for position, hop in enumerate(there):
-        if (hop.output, hop.route.dst) == (index, network) and hop.route.table in led:
-            return _in_front(there, position)
-    return ""
+        if (hop.kind, hop.output, hop.route.dst) == (RTN_UNICAST, index, network):
+            if hop.route.table in led:
+                return _in_front(there, position)
+            tables.append(hop.route.table)
+    return f"route {network} is in table {tables[0]}, where no rule leads" if tables else ""
 
 
-def _is(rule: Json, there: Rule) -> bool:
-    same = (there.source, there.table) == (ip_network(rule["from"]), rule["table"])
-    return same and there.action == dump.FR_ACT_TO_TBL and not (there.conditional or there.destination)
-
-
-def _covers(network: Network | None, ip: Ip) -> bool:
-    return network is None or ip.address.ip in network
-
-
-def _tables_led_to(rules: Sequence[Rule], ips: Sequence[Ip]) -> set[int]:
-    """The tables to which a rule leads packets from one of the addresses, or from all."""
-    return {
-        rule.table
-        for rule in rules
-        if rule.action == dump.FR_ACT_TO_TBL
-        and not rule.conditional
-        and (rule.source is None or any(_covers(rule.source, ip) for ip in ips))
-    }
-
-
-def _rejecting(ip: Ip, rules: Sequence[Rule], ways: set[int], destinations: set[Network]) -> Rule | None:
-    """The rule that drops packets from the address before another leads them to its interface's routes (``ways``)."""
-    for rule in rules:
-        if rule.version != ip.address.version or rule.conditional or not _covers(rule.source, ip):
-            continue
-        if rule.action == dump.FR_ACT_TO_TBL and rule.table in ways and rule.destination is None:
-            return None
-        if rule.action in _REJECTS and _concerns(rule.destination, destinations):
-            return rule
-    return None
-
-
-def _concerns(network: Network | None, destinations: set[Network]) -> bool:
-    return network is None or any(d.version == network.version and d.overlaps(network) for d in destinations)
+def _unheard(ip: Ip, rules: Sequence[Rule], there: Sequence[Hop]) -> Iterator[str]:
+    """Why nothing that is sent to the address arrives.  In a VRF the address is in its table."""
+    own = ip_network(ip.address.ip)
+    tables = {hop.route.table for hop in there if (hop.kind, hop.route.dst) == (RTN_LOCAL, own)}
+    if not tables:
+        yield f"{own} is lost from the table local, so nothing sent to it arrives; remove the address and add it again"
+    if tables == {RT_TABLE_LOCAL} and RT_TABLE_LOCAL not in leading.tables(rules, own.version):
+        family = "-6 " if own.version == 6 else ""
+        yield f"no rule leads to the table local, so nothing arrives; run in the pod: ip {family}rule add lookup local"

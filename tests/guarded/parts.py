@@ -141,25 +141,25 @@ GUARDS = [
         "netns/test_check_addresses.py",
         (
             "rule",
-            "        if not any(_is(rule, there) for there in rules):",
-            "        if False:",
+            "        if problem := leading.misplaced(rule, rules):",
+            "        if problem := None:",
             "netns/test_check_routes.py::test_policy_routing",
         ),
         (
             "route",
-            "        if problem := differing(wanted, routes, link.index, led):",
+            "        if problem := differing(wanted, routes, link.index, led[wanted.dst.version]):",
             "        if problem := None:",
             "netns/test_check_routes.py",
         ),
         (
             "before-connected",
-            "        if problem := _before_connected(network, routes, link.index, led):",
+            "        if problem := _of_connected(network, routes, link.index, led[network.version]):",
             "        if problem := None:",
             "netns/test_check_routes.py::test_a_route_that_rejects_in_front",
         ),
         (
             "rejecting-rule",
-            "        if found := _rejecting(ip, rules, ways, connected | {wanted.dst for wanted in promised.routes}):",
+            "        if found := leading.rejecting(ip, rules, ways, connected | {wanted.dst for wanted in promised.routes}):",
             "        if found := None:",
             "netns/test_check_routes.py::test_a_rule_that_rejects_in_front",
         ),
@@ -169,6 +169,13 @@ GUARDS = [
             '    return ""\n\n\ndef _interface',
             "netns/test_check_routes.py::test_a_route_that_rejects_in_front",
         ),
+        (
+            "received",
+            "        yield from _unheard(ip, rules, routes)\n",
+            "        pass\n",
+            "netns/test_check_reached.py",
+        ),
+        ("held-down", "    if link.proto_down:", "    if False:", "netns/test_check_reached.py"),
         ("sandbox", " and interface.sandbox == sandbox:", ":", "netns/test_check.py::test_fails"),
         (
             "duplicate",
@@ -180,6 +187,15 @@ GUARDS = [
         ("deprecated", "        if has.flags & IFA_F_DEPRECATED:", "        if False:"),
         ("lifetime", "        if min(has.preferred, has.valid) != dump.FOREVER:", "        if False:"),
         ("enslaved", '    if over is None or over.kind != "vrf":', "    if False:", "netns/test_check_link.py"),
+    ),
+    *of(
+        "cni/parts/leading.py",
+        "netns/test_check_reached.py",
+        (
+            "behind-main",
+            '            return "a rule behind one that leads to the main table"\n',
+            "            continue\n",
+        ),
     ),
     *of(
         "cni/parts/addressing.py",
