@@ -19,7 +19,8 @@ def one(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node with a pod that has an address of a block, as hpn node finds it."""
     node = cluster.node("node1")
     node.add("c0")
-    monkeypatch.setattr(places, "STATE_DIR", f"{node.state}")
+    monkeypatch.setattr(places, "COMMON", f"{node.state}")
+    monkeypatch.setattr(places, "ELSEWHERE", f"{node.state}/elsewhere")
     monkeypatch.setattr("node.stored.IPAM_DIR", f"{node.state}/none")
     monkeypatch.setattr("signal.alarm", lambda _: 0)
     return node
