@@ -45,9 +45,12 @@ class Watcher:
     _stream: int
     method: Watched
 
-    def tell(self, message: bytes) -> None:
-        """Send it.  What was told before and is not on its way yet is not sent any more, for it is true no longer."""
-        self._connection.send_data(self._stream, framed(message))
+    def tell(self, data: bytes) -> None:
+        """Send a message as ``framed`` makes it, so that all who listen can have one.
+
+        What was told before and is not on its way yet is not sent any more, for it is true no longer.
+        """
+        self._connection.send_data(self._stream, data)
         self._connection.flush()
 
 

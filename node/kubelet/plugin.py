@@ -7,6 +7,7 @@ from typing import Final, Protocol, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from node.answers import Refused
+from node.grpc.messages import framed
 from node.grpc.server import REQUEST_MOST, Methods, Server, Watched, Watcher
 from node.grpc.status import Code, Failed
 from node.kubelet import deviceplugin_pb2 as device_plugin
@@ -52,6 +53,7 @@ class Plugin:
         self._loop, self._source, self._say = loop, source, say
         self._request_most = REQUEST_MOST
         self._watchers = set[Watcher]()
+        self._list = b""  # as all watchers are told it; empty if it is to be made
         self._server: Server | None = None
         self._made = 0
         self._renewal: Alarm | None = None
@@ -71,9 +73,9 @@ class Plugin:
         """Tell kubelet what the source has now."""
         # It does not become less, because kubelet may still ask by the list of before.
         self._request_most = max(self._request_most, _longest(self._source.units()))
-        message = self._list()
+        self._list = b""
         for watcher in list(self._watchers):
-            watcher.tell(message)
+            self._tell(watcher)
 
     def close(self) -> None:
         """Remove the socket, so that kubelet knows at once."""
@@ -122,10 +124,12 @@ class Plugin:
     def _begin_watch(self, watcher: Watcher, _: bytes) -> None:
         self._keep_socket()
         self._watchers.add(watcher)
-        watcher.tell(self._list())
+        self._tell(watcher)
 
     def _end_watch(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)
+        if not self._watchers:
+            self._list = b""
         if self._server and not self._watchers:
             self._keep_socket()
             self._renewal = self._loop.after(_AWAY, self._renew)
@@ -143,10 +147,11 @@ class Plugin:
             self._say_once(f"{self.full_name}: {self.socket_path}: {e.strerror or e}; it is tried again")
             self._renewal = self._loop.after(_AWAY, self._renew)
 
-    def _list(self) -> bytes:
-        return device_plugin.ListAndWatchResponse(
-            devices=[_device(one, healthy, nodes) for one, healthy, nodes in self._source.units()]
-        ).SerializeToString()
+    def _tell(self, watcher: Watcher) -> None:
+        if not self._list:
+            devices = [_device(one, healthy, nodes) for one, healthy, nodes in self._source.units()]
+            self._list = framed(device_plugin.ListAndWatchResponse(devices=devices).SerializeToString())
+        watcher.tell(self._list)
 
     # What a container gets
 

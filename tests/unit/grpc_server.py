@@ -59,6 +59,7 @@ def serving(path: Path) -> Iterator[Served]:
 
 
 def main(path: str) -> None:
+    from node.grpc.messages import framed  # noqa: PLC0415
     from node.grpc.server import Server, Watched, Watcher  # noqa: PLC0415
     from node.grpc.status import Failed  # noqa: PLC0415
     from node.loop import Loop  # noqa: PLC0415
@@ -68,11 +69,12 @@ def main(path: str) -> None:
 
     def began(watcher: Watcher, request: bytes) -> None:
         watchers.add(watcher)
-        watcher.tell(request or DEVICES)
+        watcher.tell(framed(request or DEVICES))
 
     def tell(message: bytes) -> bytes:
+        told = framed(message)
         for watcher in list(watchers):
-            watcher.tell(message)
+            watcher.tell(told)
         return b"%d" % len(watchers)
 
     def refuse(message: bytes) -> bytes:

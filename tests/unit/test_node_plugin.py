@@ -2,16 +2,20 @@
 
 import os
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
 import pytest
 from topology import until
 from unit.node_kubelet import Kubelet, kubelet
+from unit.test_node_grpc_hostile import EMPTY, GROWTH, SETTINGS, frame, request
 
 from node.answers import Refused
+from node.grpc.guard import PREFACE
 from node.kubelet import plugin as plugins
 from node.kubelet.plugin import Plugin
 from node.kubelet.sockets import Unusable
@@ -117,6 +121,28 @@ def test_the_list_and_its_changes(running: Running, asked: Kubelet) -> None:
     running.source.listed = []
     running.do(running.plugin.changed)
     assert list(next(stream).devices) == []
+
+
+def test_many_who_listen_and_read_nothing(running: Running) -> None:
+    """They have one list, however many they are."""
+    running.source.listed = [(f"0000:3b:{i:05x}", True, (0,)) for i in range(3000)]
+    running.do(running.plugin.changed)
+    path, nothing = b"/v1beta1.DevicePlugin/ListAndWatch", struct.pack(">HI", 4, 0)
+    words = PREFACE + frame(SETTINGS, 0, 0, nothing)
+    words += b"".join(request(stream, path, EMPTY) for stream in range(1, 200, 2))
+    before = resident()
+    with ExitStack() as stack:
+        for _ in range(10):
+            peer = stack.enter_context(socket.socket(socket.AF_UNIX))
+            peer.connect(str(running.plugin.socket_path))
+            peer.sendall(words)
+        until(lambda: len(running.plugin._watchers) == 1000)
+        assert resident() - before < GROWTH
+
+
+def resident() -> int:
+    """The bytes of memory that this process has (man 5 proc, statm)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def test_allocate(running: Running, asked: Kubelet) -> None:
