@@ -6,7 +6,7 @@ It is held to the same contract as the real ones (tests/documents_contract.py).
 import json
 import pickle
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import count
@@ -116,6 +116,13 @@ class Memory:
 
     def machine(self, name: str) -> Machine:
         return self._call("machine", name, lambda: self.machines.get(name, Machine(name)), Machine(name))
+
+    def silent(self, names: Collection[str]) -> Collection[str]:
+        def act() -> set[str]:
+            heard = {name: self.machines.get(name, Machine(name)).heard for name in names}
+            return {name for name, at in heard.items() if at is None or self.clock - at > 3600}
+
+        return self._call("silent", "", act, set())
 
     def keep_alive(self, name: str, seconds: int) -> None:
         def act() -> None:

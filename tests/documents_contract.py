@@ -135,6 +135,9 @@ class Contract:
         assert had.uid == made.uid
         assert own(store, "node2", 1, network) == [made.name]
 
+    def test_who_lives_is_not_silent(self, store: Documents) -> None:
+        assert not {*NODES} & {*store.silent([*NODES, UNKNOWN])}
+
     def test_nobody_replaces_what_has_changed(self, store: Documents, network: str) -> None:
         made = create(store, block(network, 1))
         new = store.replace(made, made.body | {"suspect": 1})

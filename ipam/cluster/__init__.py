@@ -8,7 +8,7 @@ documents hold.
 An ADD that finds room in this node's blocks asks nobody, and imports nothing of this package that speaks to a server.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -74,6 +74,11 @@ class Documents(Protocol):
 
     def machine(self, name: str) -> Machine:
         """What the store knows of the node of that name."""
+
+    def silent(self, names: Collection[str]) -> Collection[str]:
+        """Those of these nodes that may be dead, by one look at what is heard of all; all where nobody may have that.
+
+        It says whom to ask about (``machine``) first, and no more."""
 
     def keep_alive(self, name: str, seconds: int) -> None:
         """Tell that the node lives, for so long.  Nothing to do where somebody else tells (kubelet)."""

@@ -13,7 +13,7 @@ first: a key's create_revision is 0 where there is no such key, and its mod_revi
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cni.protocol.spec import Json
@@ -114,6 +114,11 @@ class Etcd:
             return Machine(name, "", self.now(), told=bool(alive))
         return Machine(name, "", told[0].heard() if told else None)
 
+    def silent(self, names: Collection[str]) -> Collection[str]:
+        """Those of these nodes that may be dead: they told that they live, and do so no more."""
+        alive, told = (self._names(f"{self._prefix}/{where}/") for where in (_ALIVE, _TOLD))
+        return {*names} & (told - alive)
+
     def keep_alive(self, name: str, seconds: int) -> None:
         """Tell that the node lives, for so long."""
         lease = self._leases.get(name) or self._lease_of(name)
@@ -196,6 +201,9 @@ class Etcd:
                 raise self._gateway.strange(f"list {beginning}", f"is {pairs[-1].key} again")
             last = pairs[-1].key
             asked["key"] = kv.base64(f"{last}\0")
+
+    def _names(self, above: str) -> set[str]:
+        return {pair.key.removeprefix(above) for pair, _ in self._pages(above)}
 
     def _document(self, kind: str, pair: kv.Pair, answer: Answer) -> Document:
         name = pair.key.removeprefix(self._key(kind, ""))

@@ -7,7 +7,7 @@ swaps for us: POST fails if the name is there, PUT and DELETE if the object is n
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -16,6 +16,7 @@ from cni.protocol.spec import Json
 from cni.state import node
 from ipam.cluster import Document, Documents, Machine, credentials, objects
 from ipam.cluster.answers import Answer
+from ipam.cluster.held import GRACE
 from ipam.cluster.http import Http
 from ipam.cluster.objects import GROUP, KINDS, VERSION
 
@@ -99,6 +100,17 @@ class Kubernetes:
         uid = "" if objects.is_absent(found) else self._uid(found, "node")
         lease = self._ask("GET", f"{_LEASES}/{quote(name, safe='')}")
         return Machine(name, uid, None if objects.is_absent(lease) else self._heard(lease))
+
+    def silent(self, names: Collection[str]) -> Collection[str]:
+        """Those of these nodes that may be dead: without a Lease, or with one that nobody has renewed for the grace.
+
+        The API server says it from its memory.  All of them where this credential may not list Leases.
+        """
+        answer = self._ask("GET", f"{_LEASES}?resourceVersion=0")
+        if answer.status == 403:
+            return names
+        heard = self._read(answer, "list", "lease", objects.heard_of)
+        return {name for name in names if (heard.get(name) or 0.0) < self._clock - GRACE}
 
     def keep_alive(self, name: str, seconds: int) -> None:
         """Tell that the node lives, for so long, where kubelet does not.

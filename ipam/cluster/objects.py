@@ -51,13 +51,18 @@ def document(kind: str, found: Json) -> Document:
 def page(kind: str, found: Json, before: str) -> tuple[list[Document], str]:
     """The documents of a page, and how to ask for the next; empty after the last.  ``before`` is how this one was asked
     for."""
-    items = found.get("items") or []
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise ValueError(f"items is {shown(items)}, which is no list of objects")
+    items = _items(found)
     after = (found.get("metadata") and _metadata(found).get("continue")) or ""
     if not isinstance(after, str) or (after and after == before):  # it would be asked without end
         raise ValueError(f"continue is {shown(after)}")
     return [document(kind, item) for item in items], after
+
+
+def _items(found: Json) -> list[Json]:
+    items = found.get("items") or []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise ValueError(f"items is {shown(items)}, which is no list of objects")
+    return items
 
 
 def uid(found: Json) -> str:
@@ -98,6 +103,11 @@ def heard(lease: Json) -> float | None:
     if not times and isinstance(spec, dict) and spec.get("renewTime"):
         times = [_seconds(spec["renewTime"])]
     return max(times, default=None)
+
+
+def heard_of(found: Json) -> dict[str, float | None]:
+    """When each node was heard of, by its name, of a list of Leases."""
+    return {_named(_metadata(lease), "name"): heard(lease) for lease in _items(found)}
 
 
 def alive(name: str, seconds: int, now: float) -> Json:

@@ -1,7 +1,7 @@
 """The blocks of nodes that seem dead: suspected, and found for whoever needs one when the grace is over (rules.py)."""
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Final
@@ -19,12 +19,11 @@ FEW: Final = 8
 def search(documents: Documents, us: Machine, listed: Iterable[Document], said: list[str]) -> Iterator[Found]:
     """The blocks among these documents that may be taken now; on the way, those of nodes that seem dead are suspected.
 
-    The store is asked about FEW nodes.  ``said`` gets what was suspected, and why the store forbids this to us, which
-    is no error: then it is left to others.  Raises Unreachable.
+    The store is asked about FEW nodes, of many those first of which it seems not to have heard.  ``said`` gets what was
+    suspected, and why the store forbids this to us, which is no error: then it is left to others.  Raises Unreachable.
     """
     readable, nodes = [one for one in map(found, listed) if one], set[str]()
     suspected = {block.node for _, block in readable if block.suspect}
-    blocks = sorted(readable, key=lambda one: _order(one[1], is_of_suspected=one[1].node in suspected))
 
     @cache
     def asked(node: str) -> tuple[Machine, float]:
@@ -33,7 +32,9 @@ def search(documents: Documents, us: Machine, listed: Iterable[Document], said: 
         return rules.of_our_name(owner) if node == us.name else owner, documents.now()
 
     try:
-        for document, block in blocks:
+        owners = {block.node for _, block in readable if block.node}
+        silent = {us.name, *documents.silent(owners)} if len(owners) > FEW else owners
+        for document, block in sorted(readable, key=lambda one: _order(one[1], suspected, silent)):
             if not block.node or (block.node == us.name and block.machine == us.uid):
                 continue
             nodes.add(block.node)
@@ -72,11 +73,12 @@ def seconds_left(block: Block, now: float) -> float:
     return max(1.0, (block.suspect if block.suspect > SAID else now) + GRACE - now) if block.suspect else 0.0
 
 
-def _order(block: Block, *, is_of_suspected: bool) -> tuple[bool, int, bool, int]:
-    """First what is suspected for longest, then what else such a node has.  The others at random, so that all are
-    looked at some time: of a thousand nodes few are found so."""
+def _order(block: Block, suspected: Collection[str], silent: Collection[str]) -> tuple[bool, int, bool, bool, int]:
+    """First what is suspected for longest, then what else such a node has, then what silent ones have.  The others at
+    random, so that all are looked at some time: of a thousand nodes few are found so."""
     since = block.suspect if block.suspect > SAID else 0
-    return not block.suspect, since, not is_of_suspected, secrets.randbelow(1 << 30)
+    what = not block.suspect, since, block.node not in suspected, block.node not in silent
+    return *what, secrets.randbelow(1 << 30)
 
 
 def _suspect(documents: Documents, one: Found, owner: Machine, said: list[str]) -> None:

@@ -33,9 +33,11 @@ GUARDS = [
     ),
     *of(
         "ipam/cluster/reclaiming.py",
-        "unit/test_cluster_looking.py",
+        "unit/test_cluster_search.py",
         ("few", "if len(nodes) > FEW:", "if False:"),
-        ("together", "not is_of_suspected, secrets", "secrets"),
+        ("together", "block.node not in suspected, ", ""),
+        ("silent-first", ", block.node not in silent", ""),
+        ("all-at-once", "{us.name, *documents.silent(owners)} if len(owners) > FEW else owners", "owners"),
         ("left-is-waited-for", "if not rules.may_take(block, rules.of_our_name(us), documents.now()):", "if False:", "unit/test_cluster_rounds.py"),
         ("our-name", "rules.of_our_name(owner) if node == us.name else owner", "owner"),
     ),

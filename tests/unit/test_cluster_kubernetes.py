@@ -154,6 +154,20 @@ def test_a_machine(server: Server, store: Kubernetes) -> None:
     assert store.machine("node1") == Machine("node1", "", None)
 
 
+def test_who_is_silent(server: Server, store: Kubernetes) -> None:
+    """Who has no Lease, or one that nobody renews; of all, where others' Leases are not to be listed."""
+    leases = [
+        {"metadata": {"name": name, "managedFields": [{"manager": "kubelet", "time": f"2026-11-23T{at}Z"}]}}
+        for name, at in (("node1", "05:59:50"), ("node2", "04:59:50"), ("node3", "05:00:10"))
+    ]
+    server.tell(Told(200, {"kind": "LeaseList", "items": leases}))
+    assert store.silent(["node1", "node2", "node3", "gone"]) == {"node2", "gone"}
+    (asked,) = server.asked
+    assert asked.path == "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases?resourceVersion=0"
+    server.tell(status(403, "Forbidden", "no"))
+    assert set(store.silent(["node1", "gone"])) == {"node1", "gone"}
+
+
 def test_a_lease_that_is_gone_is_made_again(server: Server, store: Kubernetes) -> None:
     server.tell(ABSENT, Told(201, {"metadata": {}}))
     store.keep_alive("node1", 3600)

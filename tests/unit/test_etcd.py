@@ -142,6 +142,17 @@ def test_how_long_a_node_is_silent(store: Etcd, member: Member) -> None:
     assert store.machine("n1").heard == NOW + 3600
 
 
+def test_who_is_silent(store: Etcd, member: Member) -> None:
+    """Of more nodes than one answer has: who told that it lives, and does so no more."""
+    store.create(BLOCK, "net.3", "net", body(3))
+    names = [f"n{number}" for number in range(1, 6)]
+    for name in names[1:]:
+        store.keep_alive(name, 60)
+    member.expire(list(member.leases)[2])
+    assert store.silent([*names, "never"]) == {"n4"}
+    assert store.silent(["n2"]) == set()
+
+
 def test_a_lease_is_kept(store: Etcd, member: Member, opened: Opened) -> None:
     """By the same process, and by another one, unless the lease is for a shorter time than what is told now."""
     store.keep_alive("n1", 60)
