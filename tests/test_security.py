@@ -1,4 +1,4 @@
-"""docs/security.md names a test for each promise: every test and file that it names is there."""
+"""docs/security.md names a test for each promise, docs/cluster-addresses.md one for each failure: all are there."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-NAMED = sorted(set(re.findall(r"`(test_\w+|tests/[\w/.]+)`", (ROOT / "docs" / "security.md").read_text())))
+_NAME = re.compile(r"`(test_\w+|tests/[\w/.]+)`")
+SHARED = (ROOT / "docs" / "cluster-addresses.md").read_text().partition("## When something fails")[2]
+FAILURES = [row for row in SHARED.partition("\n## ")[0].splitlines() if row.startswith("| ")][1:]
+NAMED = sorted({*_NAME.findall((ROOT / "docs" / "security.md").read_text()), *_NAME.findall("\n".join(FAILURES))})
 TEXTS = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
 TESTS = {name for text in TEXTS for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)}
 
@@ -14,6 +17,11 @@ TESTS = {name for text in TEXTS for name in re.findall(r"^def (test_\w+)", text,
 def test_it_names_some() -> None:
     assert "tests/attack/test_hostile_pod.py" in NAMED
     assert len(NAMED) > 50
+
+
+def test_each_failure_names_a_test() -> None:
+    assert len(FAILURES) > 15
+    assert [row for row in FAILURES if not _NAME.search(row.rpartition(" | ")[2])] == []
 
 
 @pytest.mark.parametrize("name", NAMED)

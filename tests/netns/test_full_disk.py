@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from disks import filled, mounted, read_only, writable
 from topology import Host, Pod
+from unit.cluster_nodes import Cluster
 from unit.ipam_calls import Net
 
 from ipam.stores.files.lines import GROWTH
@@ -149,3 +150,17 @@ def test_an_attachment(disk: Path, host: Host, pod: Pod) -> None:
     host.ok("ADD", pod)
     host.ok("DEL", pod)
     assert host.state_files() == set()
+
+
+def test_no_block_is_claimed(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a pool that a cluster's nodes share: what is asked for is on disk before."""
+    cluster = Cluster(tmp_path, monkeypatch)
+    (disk / "node1").mkdir()
+    (tmp_path / "node1").symlink_to(disk / "node1")
+    one = cluster.node("node1")
+    filler = filled(disk)
+    assert one.refused("ADD", "a")[0] == 5
+    assert cluster.owners() == {}
+    filler.unlink()
+    assert one.add("a")
+    assert list(cluster.owners().values()) == ["node1"]
