@@ -132,7 +132,7 @@ OURS = {
         *("ipam.cluster.counting", "ipam.cluster.held", "ipam.cluster.opening", "ipam.stores"),
     },
     "ctl.doctor.definitions": {"ctl.doctor", "cni.kernel.budget", "cni.protocol", "ipam.cluster"},
-    "ctl.doctor.networks": {"ctl.doctor", "cni.config", "cni.protocol", "cni.state.node", "node.config"},
+    "ctl.doctor.networks": {"ctl.doctor", "cni.config", "cni.protocol", "cni.state", "node.config"},
     "ctl.doctor.programs": {"ctl.doctor", "ctl.installation.places", "node.kubelet.registered"},
     "ctl.doctor.report": {"ctl.doctor", "ctl.screen"},
     # How an attachment stands, in the words of hpn list.

@@ -128,10 +128,13 @@ def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
     return about, name
 
 
-def document() -> dict[str, Any]:
-    """The file as it is, with no key that we do not know; empty without one.  Raises InvalidConfig if it is broken."""
+def document(file: str = "") -> dict[str, Any]:
+    """The file as it is, or another in its place, with no key that we do not know; empty without one.
+
+    Raises InvalidConfig if it is broken.
+    """
     try:
-        text = trust.read_trusted(FILE)
+        text = trust.read_trusted(file or FILE)
         found = {} if text is None else json.loads(text)
     except OSError as e:
         raise broken(f"it cannot be read ({e.strerror})") from e

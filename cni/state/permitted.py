@@ -78,9 +78,9 @@ class Permits:
                 node.place(label, path, self.places[key])
 
 
-def read() -> Permits:
-    """Raises InvalidConfig if the node's file is broken."""
-    document = node.document()
+def read(file: str = "") -> Permits:
+    """Raises InvalidConfig if the node's file, or another in its place, is broken."""
+    document = node.document(file)
     keys = (*node.DEFAULTS, *node.UNBOUNDED)
     places = {key: paths for key in keys if (paths := node.listed_paths(document, key)) is not None}
     names = document.get(node.NAMES, {})

@@ -12,8 +12,8 @@ from typing import Any, Final
 from cni import config
 from cni.protocol import spec
 from cni.protocol.errors import CniError
-from cni.protocol.spec import Json
-from cni.state import node
+from cni.protocol.spec import Json, Request
+from cni.state import node, permitted
 from ctl.doctor.model import Network, NodeFile
 from ctl.doctor.reading import Reader
 from node import config as node_config
@@ -21,6 +21,7 @@ from node import config as node_config
 _FOLDER: Final = "/etc/cni/net.d"
 _SUFFIXES: Final = (".conf", ".conflist", ".json")  # libcni's
 _OURS: Final = "hpn"
+_IPAM: Final = "hpn-ipam"
 # Stands for the device that a runtime would name.
 _DEVICE: Final = "0000:00:00.0"
 
@@ -29,11 +30,12 @@ def networks(read: Reader) -> tuple[Network, ...]:
     """Those that name us, from the runtime's directory."""
     folder = read.at(_FOLDER)
     paths = [f"{folder}/{name}" for name in read.names(folder) if name.endswith(_SUFFIXES)]
-    found = [network for path in paths for network in _networks(path, read.data(path) or b"{}")]
+    file = read.at(node.FILE) if read.data(read.at(node.FILE)) is not None else ""
+    found = [network for path in paths for network in _networks(path, read.data(path) or b"{}", file)]
     return tuple(replace(one, is_the_runtimes=one.source == paths[0]) for one in found)
 
 
-def _networks(path: str, data: bytes) -> Iterator[Network]:
+def _networks(path: str, data: bytes, node_file: str) -> Iterator[Network]:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):  # whose it is cannot be said
@@ -42,14 +44,17 @@ def _networks(path: str, data: bytes) -> Iterator[Network]:
     for plugin in plugins if isinstance(plugins, list) else ():
         if isinstance(plugin, dict) and plugin.get("type") == _OURS:
             common = {key: document[key] for key in ("cniVersion", "name") if key in document}
-            yield _network(path, common | plugin)
+            yield _network(path, common | plugin, node_file)
 
 
-def _network(path: str, conf: Json) -> Network:
+def _network(path: str, conf: Json, node_file: str) -> Network:
     asked: Any = conf
     try:
         asked = spec.decode(json.dumps(conf).encode(), True)  # noqa: FBT003
-        config.load({"deviceID": _DEVICE, **asked} if _needs_device(asked) else asked, "")
+        wanted = config.load({"deviceID": _DEVICE, **asked} if _needs_device(asked) else asked, "")
+        named = [one for one in wanted.named if one[2] != _DEVICE]
+        if node_file:
+            permitted.read(node_file).refuse_names(Request({}), asked, named, has_leases=wanted.where.ipam == _IPAM)
     except CniError as e:
         return Network(path, asked, e.msg)
     return Network(path, asked)

@@ -74,6 +74,17 @@ def test_found_and_gone(node: Node, name: str, monkeypatch: pytest.MonkeyPatch) 
     assert node.findings() == []
 
 
+def test_a_network_that_the_nodes_file_does_not_allow(node: Node) -> None:
+    file = node.at("etc/cni/hpn.json")
+    for text in ('{"allowedNames": {"master": ["none"], "pf": [], "device": []}}', '{"allowedNames": []}'):
+        file.write_text(text)
+        assert [(name, "allowedNames" in one.evidence) for name, one in node.findings()] == [
+            ("configuration-refused", True)
+        ]
+    file.write_text('{"allowedNames": {"master": ["*"], "pf": ["*"], "kind": ["*"]}}')
+    assert node.findings() == []
+
+
 def as_nobody(node: Node) -> list[tuple[str, str, str]]:
     """What somebody finds who is not root."""
     node.findings()  # imports what nobody may not be able to read
