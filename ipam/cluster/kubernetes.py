@@ -123,10 +123,11 @@ class Kubernetes:
         if objects.is_absent(found):
             # Without an owner, or it would go as the other one did.
             made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}
-            self._tell(self._ask("POST", _LEASES, {**made, "spec": objects.alive(name, seconds, self._clock)}))
+            self._tell(self._ask("POST", _LEASES, {**made, "spec": objects.alive(name, self._clock)}))
             return
         if (self._heard(found) or 0.0) < self._clock - seconds / _TOLD:
-            told = {**found.json(), "spec": objects.alive(name, seconds, self._clock)}
+            there = found.json()
+            told = {**there, "spec": objects.alive(name, self._clock, there.get("spec"))}
             self._tell(self._ask("PUT", path, told))
 
     def _tell(self, answer: Answer) -> None:

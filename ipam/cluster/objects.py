@@ -110,9 +110,12 @@ def heard_of(found: Json) -> dict[str, float | None]:
     return {_named(_metadata(lease), "name"): heard(lease) for lease in _items(found)}
 
 
-def alive(name: str, seconds: int, now: float) -> Json:
+def alive(name: str, now: float, before: object = None) -> Json:
+    """What a Lease says of a node that lives; ``before`` is what it said.  The rest is kubelet's, which renews the time
+    and nothing else, also of a Lease that we have made: so that is made as kubelet makes it."""
     told = strftime("%Y-%m-%dT%H:%M:%S.000000Z", gmtime(now))
-    return {"holderIdentity": name, "leaseDurationSeconds": seconds, "renewTime": told}
+    spec = before if isinstance(before, dict) else {}
+    return {"holderIdentity": name, "leaseDurationSeconds": 40, **spec, "renewTime": told}
 
 
 def _seconds(time: object) -> float:
