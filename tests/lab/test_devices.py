@@ -147,6 +147,40 @@ def test_a_pf_that_others_depend_on(node: Node, make_pod: Callable[[], Pod]) -> 
     node.ok("DEL", owner)
 
 
+def test_a_vf_that_others_depend_on(node: Node, make_pod: Callable[[], Pod]) -> None:
+    """Nobody gets it, by its address or its number, and it stays as it is."""
+    name = f"{PF}v1"
+    pod, other, over = make_pod(), make_pod(), node.conf(deviceID=..., master=name, name="over")
+
+    def refused(code: int, reason: str) -> None:
+        for keys in ({"deviceID": pci(name)}, {"deviceID": ..., "pf": PF, "vf": 1}):
+            error = node.refused("ADD", pod, node.conf(vlan=7, **keys))
+            assert (error["code"], f"{name!r}" in error["msg"], reason in error["msg"]) == (code, True, True), error
+        assert (pod.links(), vf(1)["vlan_list"]) == (set(), [{}])
+
+    try:
+        ip("address", "add", "192.0.2.1/24", "dev", name)
+        refused(7, "has 192.0.2.1/24 on the host")
+        ip("link", "set", name, "up")
+        ip("route", "add", "default", "via", "192.0.2.2")
+        refused(7, "the host's default route is by")
+        ip("address", "flush", "dev", name)
+        ip("link", "add", "link", name, "name", "over9", "type", "macvlan")
+        refused(7, "carries over9 of the host")
+        ip("link", "delete", "over9")
+        ip("link", "add", "over9", "type", "bridge")
+        ip("link", "set", name, "master", "over9")
+        refused(101, "is in a bridge, bond or VRF")
+        ip("link", "delete", "over9")
+        ip("link", "set", name, "up")
+        node.ok("ADD", other, over)
+        refused(101, "is the master of")
+        node.ok("DEL", other, over)
+    finally:
+        ip("address", "flush", "dev", name)
+        ip("link", "set", name, "down")
+
+
 @pytest.mark.parametrize(
     ("link", "code", "reason"),
     [
