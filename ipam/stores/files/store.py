@@ -197,7 +197,11 @@ class FileStore:
 
     def _refuse_host_locals(self) -> None:
         """Raise InvalidConfig if host-local, with the same dataDir, has given addresses that were not imported."""
-        if names := [name for name in os.listdir(self._directory) if not name.strip(_OF_ADDRESSES)]:
+        try:
+            there = os.listdir(self._directory)
+        except FileNotFoundError:
+            return
+        if names := [name for name in there if not name.strip(_OF_ADDRESSES)]:
             from ipam.stores.files import host_local  # noqa: PLC0415  # until the import only
 
             host_local.refuse(self._directory, names)
