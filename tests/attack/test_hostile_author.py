@@ -88,7 +88,7 @@ def test_the_device_is_kubelets_choice() -> None:
     keys: dict[str, Any]
     for keys in ({"deviceID": "0000:3b:00.2"}, {"runtimeConfig": {"deviceID": "0000:3b:00.2"}}):
         for kind in ("sriov", "host-device"):
-            assert config.load(named | keys | {"kind": kind}, "").attach.own_device == "0000:3b:00.2"
+            assert config.load(named | keys | {"kind": kind}, "").attach.deviceID == "0000:3b:00.2"
         assert ipam_device.of(named | keys) == {"pciAddress": ["0000:3b:00.2"]}
     assert config.load(named, "").attach.kind == "macvlan"
     assert ipam_device.of(named) == {}

@@ -18,7 +18,7 @@ from shipped import FILES, plugins, requests, texts
 from topology import PROGRAMS, Host, Pod
 
 from cni.main import run as hpn
-from cni.state import node
+from cni.state import node, places
 
 COUNT = int(os.environ.get("HPN_FUZZ", "5000"))
 SEED = int(os.environ.get("HPN_FUZZ_SEED", "1"))
@@ -27,13 +27,14 @@ COMMANDS = ("STATUS", "ADD", "CHECK", "DEL", "GC")
 
 
 @pytest.fixture
-def log(host: Host, node_file: Path) -> Iterator[Path]:
+def log(host: Host, node_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A log, below the one directory that the node allows; and state in memory, for the disk is slow."""
     folder = host.tmp_path / "allowed"
     node_file.write_text(json.dumps({"allowedPaths": {key: [str(folder)] for key in node.DEFAULTS}}))
     folder.mkdir()
     with mounted(host.tmp_path / "memory", "256m") as memory:
         host.state = memory / "state"
+        monkeypatch.setattr(places, "COMMON", f"{host.state}")
         yield folder / "log"
 
 
