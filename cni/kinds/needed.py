@@ -6,7 +6,6 @@ from cni.kernel import nsid, rtnl, sysfs
 from cni.kernel.links import Link
 from cni.kernel.netlink import answers_strictly
 from cni.kernel.rtnl import Rtnl
-from cni.kinds import wires
 from cni.kinds.escaped import PAIRS
 from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable
 from cni.state.owned import Use
@@ -34,8 +33,6 @@ def refuse(link: Link, address: str, use: Use, host: Rtnl, *, said: str = "", ot
         # Whoever has the PF says what its VFs may do.
         refuse_function(sysfs.function(vf), use, host, said=f"{said}VF {vf} of {name!r}: ", other=other)
     _refuse_in_use(link, said, other)
-    if wires.is_pair(link):
-        wires.refuse(link, host, use.state_dirs, said=said)
     if uppers := _uppers(link, address, host):
         raise InvalidConfig(f"{said}{name!r} carries {', '.join(uppers)} of the host; remove them first, or {other}")
 

@@ -22,8 +22,13 @@ def is_pair(link: Link) -> bool:
     return link.parent_nsid is not None and link.kind in PAIRS
 
 
-def refuse(link: Link, host: Rtnl, state_dirs: Iterable[Path], *, said: str = "") -> None:
-    """Raise LinkUnavailable for the host's end of a pod's interface; ``is_pair`` has to say that it may be one."""
+def refuse(link: Link, host: Rtnl, state_dirs: Iterable[Path], *, said: str = "", own: int | None = None) -> None:
+    """Raise LinkUnavailable for the host's end of a pod's interface; ``is_pair`` has to say that it may be one.
+
+    ``own`` is the namespace of the pod that asks, which may have both ends.
+    """
+    if own is not None and nsid.number(host, own) == link.parent_nsid:
+        return
     seen = set[str]()
     for name, sandbox, whose in _attached(state_dirs):
         leads_there = False

@@ -42,6 +42,12 @@ GUARDS = [
     *of(
         "cni/kinds/wires.py",
         "netns/test_wires.py",
+        (
+            "its-own",
+            "    if own is not None and nsid",
+            "    if False and nsid",
+            "netns/test_host_device_attacked.py::test_both_ends_of_a_pair_in_one_pod",
+        ),
         ("its-namespace", "leads_there = nsid.number(host, fd) == link.parent_nsid", "leads_there = False"),
         ("its-name", " or (name == link.name and not sandbox):", ":"),
         ("our-attachments", "for record in (r for one in state_dirs for", "for record in (r for one in () for"),
@@ -66,7 +72,6 @@ GUARDS = [
         ("default-route", "        if name in uplinks.of_default_routes():", "        if False:"),
         ("addresses", "    if lost:", "    if False:"),
         ("routes", "    if shown := [", "    if shown := False and ["),
-        ("a-pods-wire", "    if wires.is_pair(link):\n", "    if False:\n", "netns/test_wires.py"),
         ("carries", "    if uppers := _uppers(link, address, host):", "    if uppers := []:"),
     ),
     *of(
@@ -85,6 +90,7 @@ GUARDS = [
         "netns/test_host_device.py::test_what_the_host_cannot_spare",
         ("lo", '    if name == "lo":', "    if False:"),
         ("altname", "    if link.name != name:", "    if False:"),
+        ("a-pods-wire", "    if wires.is_pair(link):\n", "    if False:\n", "netns/test_wires.py"),
         (
             "one-of-a-mac",
             "    if len(names) > 1:",

@@ -49,7 +49,7 @@ def claiming(conf: "NetConf") -> Iterator[None]:
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     """Kind.plan."""
     wanted = cast("HostDevice", conf.attach)
-    function, link = choose.find(wanted, conf.where, host)
+    function, link = choose.find(wanted, conf.where, host, pod.fd)
     if link:
         if function.address:
             device.refuse_unnamed(link, function.address)

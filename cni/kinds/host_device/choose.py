@@ -7,7 +7,7 @@ from cni.kernel.budget import attempts
 from cni.kernel.links import RTM_GETLINK, Link, get_link, parse_link
 from cni.kernel.rtnl import Rtnl
 from cni.kernel.sysfs import Function
-from cni.kinds import device, needed
+from cni.kinds import device, needed, wires
 from cni.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, TryAgain
 from cni.state import journal, owned, places
 
@@ -36,9 +36,9 @@ def _with_mac(mac: str) -> str:
     return "".join(names)
 
 
-def find(wanted: "HostDevice", where: "Location", host: Rtnl) -> tuple[Function, Link | None]:
+def find(wanted: "HostDevice", where: "Location", host: Rtnl, own: int | None = None) -> tuple[Function, Link | None]:
     """The device, free, with its interface, or with none where the pod drives the device itself.  What is not on a bus
-    stands as a device without driver.  Raises CniError saying why there is none."""
+    stands as a device without driver.  ``own`` is the pod's namespace.  Raises CniError saying why there is none."""
     address, name = locate(wanted)
     if address:
         _refuse_owned(where, address)
@@ -57,6 +57,8 @@ def find(wanted: "HostDevice", where: "Location", host: Rtnl) -> tuple[Function,
     vfs = sysfs.vfs(function.address) if function.address else ()
     use = owned.use(places.state_dirs_with(where.state_dir), vfs)
     needed.refuse(link, function.address, use, host, other="name another interface")
+    if wires.is_pair(link):
+        wires.refuse(link, host, use.state_dirs, own=own)
     return function, link
 
 
