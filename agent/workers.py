@@ -101,10 +101,17 @@ class _Keeper:
             number = self._wait_for_signal()
             if number in _STOP:
                 self._stop()
-            if number == _QUIET or time.monotonic() >= self._again:
-                self._wanted = min(self._wanted, time.monotonic())
+            self._note_idle_work(is_quiet=number == _QUIET)
             self._replace_dead()
             self._start_idle_work()
+
+    def _note_idle_work(self, *, is_quiet: bool) -> None:
+        """There is some once a worker is quiet, and when it is to be done again; that time is over then."""
+        now = time.monotonic()
+        if is_quiet or now >= self._again:
+            self._wanted = min(self._wanted, now) if self._when_idle else _NEVER
+        if now >= self._again:
+            self._again = _NEVER
 
     def _start_due(self) -> None:
         now = time.monotonic()

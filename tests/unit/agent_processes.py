@@ -38,14 +38,14 @@ SOON = f"""{PROGRAM}
 import agent.server
 agent.server.QUIET, agent.server.REQUEST_TIMEOUT = {QUIET}, {QUIET}
 lasts, overdue, again, *ends = map(float, sys.argv[2:])
-workers.OVERDUE, workers.AGAIN = overdue or 60, again or 600
+workers.OVERDUE, workers.AGAIN = overdue or 60, abs(again) or 600
 
 def when_idle():
     print(os.getpid(), flush=True)
     time.sleep(lasts)
     if ends:
         os._exit(int(ends[0]))
-    return bool(again)
+    return again > 0
 
 workers.serve(listener, {VERSION!r}, answer, when_idle)
 """
@@ -57,7 +57,8 @@ class Agent:
 
     def __init__(self, path: Path, *arguments: str) -> None:
         """With arguments it does work in idle time: a line on stdout, and so many seconds; after how many it is
-        overdue, and done again though nobody asks, or 0; and by which status its process ends, if that is not 0."""
+        overdue, and done again though nobody asks, or 0, negative if it does not ask for that; and by which status its
+        process ends, if that is not 0."""
         self.path = str(path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(self.path)

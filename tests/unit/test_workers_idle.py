@@ -1,11 +1,12 @@
 """The agent's processes while there are no requests: they sleep, or work."""
 
+import select
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from unit.agent_processes import QUIET, SLOW, Agent, answered, ended, states, stopped, until, woken
+from unit.agent_processes import QUIET, SLOW, Agent, answered, ended, states, stopped, taken, until, woken
 
 from agent.workers import WORKERS
 
@@ -113,7 +114,22 @@ def test_work_that_is_done_again_though_nobody_asks(agent: Agent, is_said: bool)
     assert ("work in idle time ended by status 3" in agent.said()) == is_said
 
 
-@pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
+@pytest.mark.parametrize("agent", [["0", "0", "0.1"]], indirect=True)
+def test_it_sleeps_though_work_is_due(agent: Agent) -> None:
+    """A request is served, and that work waits for its end."""
+    everybody = agent.workers()
+    with agent.connect(b"slow") as slow:
+        taken(slow)
+        while agent.slow() not in everybody:
+            pass
+        time.sleep(0.2)
+        until(lambda: states(agent.process.pid) == {"S"})
+        assert not select.select([slow], [], [], 0)[0]
+
+
+@pytest.mark.parametrize("agent", [["0", "0", "-0.5"]], indirect=True)
 def test_work_that_need_not_be_done_again(agent: Agent) -> None:
     agent.slow()
+    if agent.written(1.5):  # the other worker was idle later
+        agent.slow()
     assert not agent.written(1.5)
