@@ -15,8 +15,8 @@ from cni.protocol.spec import Reply, Request
 
 REPLY_TIMEOUT: Final = 10.0  # seconds for a launcher to take its reply
 PIECE: Final = 1 << 16  # bytes read at once; most requests are shorter
-_PASSED: Final = 3  # a namespace and a netlink socket inside it, both or none, and stderr
-_ROOM: Final = socket.CMSG_LEN(4 * _PASSED)
+_PASSED: Final = 2  # a namespace and a netlink socket inside it
+_ROOM: Final = socket.CMSG_SPACE(4 * _PASSED)
 _UCRED: Final = struct.Struct("=iII")
 
 
@@ -74,10 +74,8 @@ class Connection:
     def request(self, header: Header) -> Request:
         """What the launcher asks, of a whole request."""
         environ, stdin = protocol.parts(header, bytes(self.data))
-        inside = (self.passed[0], self.passed[1]) if len(self.passed) > 1 else None
-        stderr = self.passed[-1] if len(self.passed) % 2 else None
-        hung_up = partial(_has_hung_up, self.sock)
-        return Request(environ, stdin, inside, hung_up, process=self.process, stderr=stderr)
+        inside = (self.passed[0], self.passed[1]) if len(self.passed) == _PASSED else None
+        return Request(environ, stdin, inside, partial(_has_hung_up, self.sock), process=self.process)
 
     def send(self, answer: Reply) -> None:
         """Raises OSError."""

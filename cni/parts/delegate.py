@@ -130,7 +130,7 @@ def _ask(ipam: str, ours: Ask, request: Request, log: list[str]) -> Result | Non
 def _execute(file: str, request: Request, _log: list[str]) -> Result | None:
     fd = parts.program.open_trusted(file)
     try:
-        status, stdout = parts.program.run(fd, file, request.stdin, {**request.environ, DELEGATED: "1"}, request.stderr)
+        status, stdout = parts.program.run(fd, file, request.stdin, {**request.environ, DELEGATED: "1"})
     finally:
         os.close(fd)
     return _parse(os.path.basename(file), Reply(stdout.decode(errors="replace"), status))

@@ -34,9 +34,8 @@ def open_trusted(path: str) -> int:
     return fd
 
 
-def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str], stderr: int | None = None) -> tuple[int, bytes]:
-    """Run the program.  Returns its exit status and its stdout; ``path`` becomes its ``argv[0]``, ``stderr`` its stderr
-    in place of ours.
+def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str]) -> tuple[int, bytes]:
+    """Run the program.  Returns its exit status and its stdout; ``path`` becomes its ``argv[0]``.
 
     Raises DelegateNotRun, and DelegateFailed if the program takes too long.  Then the program is ended, together with
     the processes of its process group.
@@ -49,7 +48,6 @@ def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str], stderr: in
             pass_fds=(fd,),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=stderr,
             env=dict(environ),
             process_group=0,
         )

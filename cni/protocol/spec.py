@@ -88,8 +88,6 @@ class Request:
     - ``in_use``: for the IPAM's DEL: the pod may still use the addresses.
     - ``process``: the one that was started for this request; 0 where there is none, or it cannot be seen.
     - ``is_last``: for the IPAM's ADD: if the interface is not there, there will be none.
-    - ``stderr``: a descriptor of the runtime's stderr, if a launcher has passed it, for programs that we run; None for
-      our own.  Whoever gave it closes it.
     """
 
     environ: Mapping[str, str]
@@ -100,7 +98,6 @@ class Request:
     in_use: bool = False
     process: int = 0
     is_last: bool = False
-    stderr: int | None = None
 
     def var(self, name: str) -> str:
         """A variable's value; empty if it is not set."""

@@ -73,14 +73,13 @@ int64_t now(void)
 }
 
 /* Passes the pod's namespace and a netlink socket inside it along: the agent may not see the path, and need not enter
- * the namespace.  Last comes our stderr, for the programs that the agent runs. */
+ * the namespace. */
 static int send_request(int fd, struct request *q)
 {
-    union { char room[CMSG_SPACE(3 * sizeof(int))]; struct cmsghdr head; } control = {0};
+    union { char room[CMSG_SPACE(2 * sizeof(int))]; struct cmsghdr head; } control = {0};
     struct iovec parts[] = {{q, sizeof *q}, {text, text_size}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     const char *path = getenv("CNI_NETNS");
-    int passed[3], many = 0;
     int pod = path && *path ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1, own = -1, inside = -1;
 
     if (pod >= 0 && (own = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) >= 0 && !setns(pod, CLONE_NEWNET)) {
@@ -88,15 +87,11 @@ static int send_request(int fd, struct request *q)
         if (setns(own, CLONE_NEWNET))
             FAIL("5", errno, "cannot return from the pod's namespace");
     }
-    if (inside >= 0)
-        passed[many++] = pod, passed[many++] = inside;
-    if (fcntl(STDERR_FILENO, F_GETFD) >= 0)
-        passed[many++] = STDERR_FILENO;
-    if (many) {
+    if (inside >= 0) {
         control.head.cmsg_level = SOL_SOCKET, control.head.cmsg_type = SCM_RIGHTS;
-        control.head.cmsg_len = CMSG_LEN(many * sizeof(int));
-        memcpy(CMSG_DATA(&control.head), passed, many * sizeof(int));
-        message.msg_control = &control, message.msg_controllen = CMSG_SPACE(many * sizeof(int));
+        control.head.cmsg_len = CMSG_LEN(2 * sizeof(int));
+        memcpy(CMSG_DATA(&control.head), (int[]){pod, inside}, 2 * sizeof(int));
+        message.msg_control = &control, message.msg_controllen = sizeof control.room;
     }
     ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
     for (size_t all = sizeof *q + text_size, done = sent; sent > 0 && done < all; done += sent)

@@ -56,20 +56,6 @@ def test_through_cnitool(machine: Machine, path: Path) -> None:
         machine.ok("del", pod, **env)
 
 
-def test_what_an_ipam_plugin_writes_to_stderr(machine: Machine, path: Path) -> None:
-    """It reaches the runtime, and not the agent's journal."""
-    plugin = machine.scratch / "bin" / "talks"
-    given = {"cniVersion": "1.1.0", "ips": [{"address": "10.56.0.9/24"}]}
-    plugin.write_text(f"#!/bin/sh\ncat >/dev/null; echo \"$CNI_COMMAND talks\" >&2; echo '{json.dumps(given)}'\n")
-    plugin.chmod(0o755)
-    pod, network = machine.pod(), json.dumps(json.loads(conf(machine)) | {"ipam": {"type": "talks"}})
-    with running(machine, path):
-        for command in ("ADD", "DEL"):
-            done = call(machine, path, command, pod, network, direct=False)
-            ok(done)
-            assert f"{command} talks" in done.stderr
-
-
 def test_called_as_the_ipam(machine: Machine, path: Path) -> None:
     machine.network(
         {"type": "macvlan", "master": "rail0", "ipam": {"type": "hpn-ipam", "ranges": [[{"subnet": "10.57.0.0/24"}]]}}

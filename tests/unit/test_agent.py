@@ -5,7 +5,6 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import pytest
 from conftest import require
@@ -58,16 +57,7 @@ def test_descriptors_that_are_none_of_a_pod_are_closed_too(agent: Agent) -> None
         assert descriptors() <= before
 
 
-@pytest.mark.parametrize("inside", [0, 2])
-def test_stderr_comes_last(agent: Agent, inside: int) -> None:
-    """Behind the namespace and its socket, or alone."""
-    with Path("/dev/null").open() as null, TemporaryFile() as stderr:
-        agent.ask(b"stderr", fds=(null.fileno(),) * inside + (stderr.fileno(),))
-        stderr.seek(0)
-        assert stderr.read() == b"to the runtime"
-
-
-@pytest.mark.parametrize("many", [4, 5, 200])
+@pytest.mark.parametrize("many", [3, 5, 200])
 def test_more_descriptors_than_a_launcher_passes_end_the_connection(agent: Agent, many: int) -> None:
     """Some of them are lost on the way, and nobody knows which; before it was taken, so a launcher does it itself."""
     before = descriptors()
