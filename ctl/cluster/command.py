@@ -113,7 +113,7 @@ def _release_node(options: argparse.Namespace, documents: Documents, _own: Netwo
     found = release.blocks_of(documents, options.node, options.network)
     machine = documents.machine(options.node)
     lives = "" if options.force else release.why_not(machine, documents.now())
-    given_up = release.left_by_others(found, machine) if lives else found
+    given_up = release.left_by_others(found, machine, documents.now()) if lives else found
     why = lives if not given_up else ""
     done = release.release(documents, given_up)
     spared = len(found) - len(given_up)
@@ -131,7 +131,7 @@ def _release_node(options: argparse.Namespace, documents: Documents, _own: Netwo
         return text([f"{why}; nothing is released; if you know that it is dead, add --force"]), status
     lines = [one.words(dry_run=False) for one in done]
     if spared:
-        lines.append(f"{spared} blocks of the machine that has this name now are left: {lives}")
+        lines.append(f"{spared} blocks are kept, because the machine that has this name now may use them: {lives}")
     return text(lines), status
 
 

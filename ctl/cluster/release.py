@@ -9,7 +9,8 @@ from cni.protocol.errors import CniError
 from cni.protocol.spec import Json
 from ctl.screen import moment, progress
 from ipam.cluster import BLOCK, Document, Documents, Machine, reclaiming, rules
-from ipam.cluster.blocks import Block, name_of_grid
+from ipam.cluster.blocks import SAID, Block, name_of_grid
+from ipam.cluster.held import LOOK
 
 # What became of a block, in a word.
 REMOVED, FREED, SUSPECT, WAITING = "removed", "freed", "suspect", "waiting"
@@ -111,12 +112,20 @@ def why_not(machine: Machine, now: float) -> str:
     return f"node {machine.name} was heard of at {heard}: it may live, and then its pods use these addresses"
 
 
-def left_by_others(blocks: Sequence[Document], present: Machine) -> list[Document]:
+def left_by_others(blocks: Sequence[Document], present: Machine, now: float) -> list[Document]:
     """Those of a node's blocks that another machine had when it had this name: the present one lives by itself.
 
-    Of a block without a machine nobody knows, and nothing where the store knows no machines.
+    A node whose Node object was made anew has blocks of another machine too, until it looks at them.  So somebody has
+    to have suspected the block for longer than a living node takes to answer.  Of a block without a machine nobody
+    knows, and nothing where the store knows no machines.
     """
-    return [one for one in blocks if present.uid and one.body.get("machine") not in ("", present.uid)]
+    return [
+        one
+        for one in blocks
+        if present.uid
+        and one.body.get("machine") not in ("", present.uid)
+        and SAID < (one.body.get("suspect") or 0) < now - LOOK
+    ]
 
 
 def release(documents: Documents, blocks: Sequence[Document]) -> list[Outcome]:

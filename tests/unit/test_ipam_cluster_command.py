@@ -16,7 +16,7 @@ from ctl import addresses
 from ctl.cluster import command, own
 from ipam.cluster import BLOCK, GRID, Machine, held, rules
 from ipam.cluster.blocks import Block, Grid, name_of_grid
-from ipam.cluster.held import Held, HeldBlock
+from ipam.cluster.held import LOOK, Held, HeldBlock
 
 SUBNETS = ("10.1.0.0/24", "fd00:1::/64")
 Hpn = Callable[..., str]
@@ -224,16 +224,18 @@ def test_release_of_a_node_that_lives(hpn: Hpn, store: Memory) -> None:
 
 def test_release_of_a_node_that_was_made_anew(hpn: Hpn, store: Memory) -> None:
     """What its machine of before had goes, and what it has now stays, for it lives."""
-    put(store, Block("net", 7, 16, "node1", "uid of before", "nonce"))
-    put(store, Block("net", 8, 16, "node1", "", "nonce"))  # nobody knows which machine's
+    suspected = int(store.clock) - LOOK - 1
+    put(store, Block("net", 7, 16, "node1", "uid of before", "nonce", suspected))
+    put(store, Block("net", 8, 16, "node1", "", "nonce", suspected))  # nobody knows which machine's
+    put(store, Block("net", 9, 16, "node1", "uid of before", "nonce", suspected + 2))  # it may be about to answer
     removed, left = hpn("release-node", "node1").splitlines()
     assert removed == "block net.7 of node node1: removed"
-    assert "3 blocks of the machine that has this name now are left: node node1 was heard of at" in left
-    assert {*whose(store)} == {"net.0", "net.3", "net.5", "net.8"}
+    assert "4 blocks are kept, because the machine that has this name now may use them: node node1 was heard of" in left
+    assert {*whose(store)} == {"net.0", "net.3", "net.5", "net.8", "net.9"}
     assert "nothing is released" in hpn("release-node", "node1", status=1)
-    put(store, Block("net", 7, 16, "node1", "uid of before", "nonce"))
+    put(store, Block("net", 7, 16, "node1", "uid of before", "nonce", suspected))
     found = document(hpn, "release-node", "node1")
-    assert (found["spared"], [one["block"] for one in found["blocks"]]) == (3, ["net.7"])
+    assert (found["spared"], [one["block"] for one in found["blocks"]]) == (4, ["net.7"])
 
 
 @pytest.mark.parametrize("forced", [False, True])
