@@ -25,7 +25,7 @@ def allowed(request: Request, conf: Config, programs: Collection[str]) -> "NetCo
     permits = permitted.read()
     permits.refuse_choices(request, conf)
     wanted = parsed(request)
-    # What Multus (4.3) strips a network to names nothing of what its ADD names.
-    if not is_stripped(conf):
+    # What Multus (4.3) strips a network to for STATUS names nothing of what its ADD names.
+    if request.command == "ADD" or not is_stripped(conf):
         permits.refuse_names(request, conf, wanted.named, has_leases=wanted.where.ipam in programs)
     return wanted

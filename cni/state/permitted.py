@@ -62,7 +62,7 @@ class Permits:
     def refuse_choices(self, request: Request, conf: Config, keys: Collection[str] = ()) -> None:
         """Raise InvalidConfig for what the pod chooses and this node leaves to others; of these keys, or of all."""
         for written, value in arguments.args_cni(conf).items():
-            key = _KNOWN.get(written.lower(), "")
+            key = _KNOWN.get(written.casefold(), "")
             if key and (not keys or key in keys) and arguments.is_given(value):
                 _refuse_choice(key, value, request, conf, self.choices)
 

@@ -129,6 +129,9 @@ def test_what_multus_leaves_of_a_configuration(locked: Path, tmp_path: Path, mon
     monkeypatch.setattr(location, "STATE_DIR", f"{tmp_path}/state")
     stripped = {"cniVersion": "1.1.0", "name": "storage", "type": "hpn", "ipam": {"type": "hpn-ipam"}}
     assert asked("STATUS", stripped).get("code") != 7
+    # An ADD of so little is a macvlan over the default route's interface.
+    added = asked("ADD", stripped | {"ipam": {"type": "dhcp"}})
+    assert (added["code"], "allowedNames" in added["msg"]) == (7, True)
     environ = {"CNI_COMMAND": "STATUS", "CNI_PATH": "/nonexistent"}
     assert hpn_ipam.run(Request(environ, json.dumps(stripped).encode())).exit_code == 0
 

@@ -8,7 +8,8 @@ GUARDS = [
         "cni/asked.py",
         "attack/test_hostile_author.py",
         ("choices-of-a-pod", "    permits.refuse_choices(request, conf)\n", ""),
-        ("stripped", "    if not is_stripped(conf):", "    if True:", "attack/test_locked_node.py"),
+        ("stripped", " or not is_stripped(conf):", " or True:", "attack/test_locked_node.py"),
+        ("stripped-add", 'if request.command == "ADD" or not', "if not", "attack/test_locked_node.py"),
     ),
     *of(
         "cni/commands.py",
