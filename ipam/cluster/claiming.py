@@ -294,5 +294,6 @@ class Claiming:
             self._forget_claim()
             raise need
         known = exhausted.of(wanted, self.others)
-        self._note(replace(self.mine, claim=None, exhausted=known))
+        # Who spares blocks of the dead has not looked for these.
+        self._note(replace(self.mine, claim=None, exhausted=None if self.network.is_sparing else known))
         raise PoolExhausted(f"{need.msg}; and {exhausted.in_words(self.network, known)}") from need

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from cni.protocol import report
-from cni.protocol.errors import InvalidConfig, PoolExhausted, RecordUnreadable, TryAgain, Unreachable
+from cni.protocol.errors import InvalidConfig, PoolExhausted, RecordUnreadable, TryAgain
 from cni.protocol.result import Address, Ip
 from ipam.cluster import held, limits
 from ipam.cluster.held import Held, is_late, may_look, must_look
@@ -101,7 +101,7 @@ class Network:
         def unasked(why: str, requested: Sequence[Address]) -> tuple[Ip, ...]:
             """Of another block, if there is one, or can be claimed."""
             self.is_sparing = True
-            with suppress(PoolExhausted, Unreachable):
+            with suppress(PoolExhausted, TryAgain):
                 return reserve(requested, probed=True)
             self.is_sparing = False
             log.append(f"{why}, so nobody was asked whether others have its addresses, and no other block is to be had")

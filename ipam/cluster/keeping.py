@@ -59,7 +59,8 @@ class Round:
         documents.keep_alive(self._shared.node, GRACE)
         us = self._shared.machine()
         look = Look(documents, us, self.said)
-        mine = replace(look.at(mine), asked=int(time.time()))
+        mine = look.at(mine)
+        mine = replace(mine, asked=mine.looked)
         self.suspected = look.suspected
         reclaiming.free_left(documents, us, look.left, self.said)
         return mine

@@ -116,7 +116,8 @@ def _seen(network: Network, shared: Shared, mine: Held | None, log: list[str]) -
             f"{node.FILE}, or, if the node was moved, delete the network's pods on it and then {file}"
         )
     grids.agree(documents, network.name, network.cluster, network.subnets)
-    mine = replace(Look(documents, machine, log).at(mine), subnets=_union(mine, network), asked=int(time.time()))
+    seen = Look(documents, machine, log).at(mine)
+    mine = replace(seen, subnets=_union(mine, network), asked=seen.looked)
     held.write(network.directory, mine)
     return mine
 
