@@ -20,17 +20,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @pytest.fixture
-def host(tmp_path: Path, nothing_left: None) -> Iterator[Host]:
+def host(tmp_path: Path, nothing_left: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """The namespace the plugin runs in: a veth pair rail0 (a master, MTU 1500) - fabric, both up."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY)
-    before = places.ELSEWHERE, places.COMMON
-    places.ELSEWHERE, places.COMMON = f"{tmp_path}/elsewhere", f"{tmp_path}/state"
+    monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
     try:
         if _libc.unshare(CLONE_NEWNET):
             require("netns", f"may not make a network namespace ({os.strerror(ctypes.get_errno())}); run as root")
         yield Host(tmp_path)
     finally:
-        places.ELSEWHERE, places.COMMON = before
         assert _libc.setns(own, CLONE_NEWNET) == 0
         os.close(own)
 

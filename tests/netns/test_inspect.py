@@ -113,9 +113,10 @@ def test_where_an_add_noted_its_attachment(host: Host, pod: Pod, capsys: pytest.
         return document["stateDirs"], [a["containerID"] for a in document["attachments"]]
 
     directories, others = shown()
-    host.ok("ADD", pod)
-    assert shown() == ([*directories, str(host.state)], [*others, pod.name])
-    host.ok("DEL", pod)
+    conf = host.conf(stateDir=str(own := host.tmp_path / "own"))
+    host.ok("ADD", pod, conf)
+    assert shown() == ([*directories, str(own)], [*others, pod.name])
+    host.ok("DEL", pod, conf)
     assert shown() == (directories, others)
 
 

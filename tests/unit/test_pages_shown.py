@@ -47,6 +47,8 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
         node.at("sys/module/ib_core/parameters/netns_mode").write_text("Y\n")
         node.at("dev/infiniband/rdma_cm").unlink()
         assert main(["hpn", "doctor", "--root", str(node.root)]) == 1
+        for sock in node.sockets:
+            sock.close()
         is_shown("operations.md", "hpn doctor", capsys.readouterr().out.replace(str(node.root), ""))
 
 
