@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -68,14 +67,14 @@ class Memory:
     documents: dict[tuple[str, str], Document] = field(default_factory=dict)
     file: Path | None = None
     _networks: dict[tuple[str, str], str] = field(default_factory=dict)
-    _ever: "count[int]" = field(default_factory=lambda: count(1))
+    changes: int = 0
 
     def create(self, kind: str, name: str, network: str, body: Json) -> Document | None:
         def act() -> Document | None:
             if (kind, name) in self.documents:
                 return None
             self._networks[kind, name] = network
-            return self._put(kind, name, f"uid-{next(self._ever)}", body)
+            return self._put(kind, name, f"uid-{self._next()}", body)
 
         return self._call("create", name, act, None)
 
@@ -138,6 +137,24 @@ class Memory:
     def now(self) -> float:
         return self.clock
 
+    def revision(self, known: int) -> int:  # noqa: ARG002  # it has no other memory
+        return self.changes
+
+    def backup(self) -> Callable[[], None]:
+        """What restores the store to how it is now."""
+        documents, changes = dict(self.documents), self.changes
+
+        def restore() -> None:
+            self.documents.clear()
+            self.documents.update(documents)
+            self.changes = changes
+
+        return restore
+
+    def _next(self) -> int:
+        self.changes += 1
+        return self.changes
+
     def counted(self) -> dict[str, int]:
         """How often each call was made."""
         return dict(Counter(call.partition(" ")[0] for call in self.calls))
@@ -149,15 +166,14 @@ class Memory:
 
     def _load(self) -> None:
         if self.file and self.file.exists():
-            self.documents, self._networks, ever = pickle.loads(self.file.read_bytes())
-            self._ever = count(ever)
+            self.documents, self._networks, self.changes = pickle.loads(self.file.read_bytes())
 
     def _found(self, kind: str, name: str) -> Document | None:
         found = self.documents.get((kind, name))
         return found and Document(kind, name, _copied(found.body), found.uid, found.version)
 
     def _put(self, kind: str, name: str, uid: str, body: Json) -> Document | None:
-        self.documents[kind, name] = Document(kind, name, _copied(body), uid, f"v-{next(self._ever)}")
+        self.documents[kind, name] = Document(kind, name, _copied(body), uid, f"{self._next()}")
         return self._found(kind, name)
 
     def _call(self, call: str, name: str, act: Callable[[], T], conflict: T) -> T:
@@ -176,7 +192,7 @@ class Memory:
         done = act()
         if self.file:
             new = self.file.with_suffix(".new")
-            new.write_bytes(pickle.dumps((self.documents, self._networks, next(self._ever))))
+            new.write_bytes(pickle.dumps((self.documents, self._networks, self._next())))
             new.rename(self.file)
         if fault is Fault.LOST:
             raise Unreachable(f"{call} {name}: the answer of the store in memory is lost")

@@ -194,6 +194,17 @@ class Contract:
         assert store.identity()
         assert store.identity() == store.identity()
 
+    def test_changes_are_counted(self, store: Documents, network: str) -> None:
+        """So that a store that was restored to an older state is noticed; other stores' clients change it meanwhile."""
+        first = create(store, block(network, 1))
+        assert names(store.listed(BLOCK, network)) == [first.name]
+        counted = store.revision(0)
+        assert int(first.version) <= counted
+        second = create(store, block(network, 2))
+        assert counted < int(second.version)
+        own(store, "node1", 2, network)
+        assert store.revision(int(second.version)) >= int(second.version)
+
     def test_the_clock_goes_on(self, store: Documents, network: str) -> None:
         store.read(BLOCK, name_of_block(network, 0))
         before = store.now()

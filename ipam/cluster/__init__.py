@@ -88,3 +88,9 @@ class Documents(Protocol):
 
     def now(self) -> float:
         """The store's clock as of its last answer, in seconds since 1970; no node's own clock is asked."""
+
+    def revision(self, known: int) -> int:
+        """How many changes the store had counted when it answered ``listed`` last, 0 if it does not say.
+
+        Where it is less than was ``known`` before, the store was restored to an older state: what a server has in its
+        memory is not enough for that, and is asked for anew."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from cni.protocol.errors import PoolExhausted, TryAgain, doing
-from ipam.cluster import BLOCK, Document, Machine, before, held, limits, reclaiming
+from ipam.cluster import BLOCK, Document, Machine, before, held, limits, reclaiming, restored
 from ipam.cluster.blocks import Block
 from ipam.cluster.giving import AskFirst
-from ipam.cluster.held import Claim, Held, HeldBlock
+from ipam.cluster.held import Claim, Held
 from ipam.cluster.looking import Found, found
 from ipam.cluster.named import Named
 from ipam.cluster.opening import Shared, opened
@@ -146,8 +146,7 @@ class _Numbers:
         if made is None:  # or it has, and an answer was lost: then the claim says so when all are looked through again
             return False
         block = Block.of(made)
-        one = HeldBlock(block.index, made.uid, block.node, taken=block.taken, whose=block.whose)
-        self._note(replace(self.mine.having(one), claim=None))
+        self._note(restored.claimed(self.mine, made, self.shared.documents.now(), self.log))
         self.log.append(f"host number {block.index} of network {self.network.network.name} is {block.whose}'s, here")
         return True
 

@@ -24,10 +24,10 @@ from cni.protocol.errors import (
     TryAgain,
     doing,
 )
-from ipam.cluster import BLOCK, Document, Machine, before, exhausted, grids, held, limits, reclaiming, rules
+from ipam.cluster import BLOCK, Document, Machine, before, exhausted, grids, held, limits, reclaiming, restored, rules
 from ipam.cluster.blocks import Block, name_of_block
 from ipam.cluster.giving import AskFirst, Network
-from ipam.cluster.held import HELD, RETURNING, Claim, Held, HeldBlock
+from ipam.cluster.held import RETURNING, Claim, Held
 from ipam.cluster.looking import found, is_anothers
 from ipam.cluster.opening import Shared, opened
 from ipam.cluster.settling import known, settled
@@ -165,8 +165,8 @@ class Claiming:
             if document and known and document.uid == block.uid and not is_anothers(block, known[1]):
                 # Changed, because the removal may be under way still: it is of the document as it was.
                 body = replace(known[1], claim=self.mine.nonce(), machine=self.mine.machine, suspect=0).as_json()
-                if self.shared.documents.replace(document, body):
-                    self._note(self.mine.having(replace(block, state=HELD, idle=0)))
+                if made := self.shared.documents.replace(document, body):
+                    self._have(made)
                     return True
             else:
                 self._note(self.mine.without(block.index))
@@ -174,6 +174,8 @@ class Claiming:
 
     def _claim_of(self, wanted: Sequence[Span]) -> bool:
         """Claim a block of those; False if all are taken.  Raises TryAgain if others are faster all the time."""
+        if self.network.is_sparing and restored.is_in_doubt(self.mine, self.shared.documents.now()):
+            return False  # it would be one more that nothing is given from
         begin = int.from_bytes(hashlib.sha256(self.mine.node.encode()).digest()[:8])
         near = dict.fromkeys(limits.nth(wanted, begin + n) for n in range(len(self.mine.blocks) + _CONFLICTS))
         for index in [index for index in near if not self.mine.block(index)][:_CONFLICTS]:
@@ -243,9 +245,7 @@ class Claiming:
 
     def _have(self, document: Document) -> None:
         """Note that this node has that block."""
-        block = Block.of(document)
-        one = HeldBlock(block.index, document.uid, block.node, taken=block.taken)
-        self._note(replace(self.mine.having(one), claim=None, exhausted=None))
+        self._note(restored.claimed(self.mine, document, self.shared.documents.now(), self.log))
 
     def _claim_this(self, need: AskFirst, index: int) -> None:
         """Claim the one block that has the requested address, or take it from a node that is dead.

@@ -118,6 +118,8 @@ class Held:
     - ``looked``: when the node last saw its blocks in the store, and ``asked``: when it last tried to (seconds since
       1970, by this node's clock).
     - ``exhausted``: what the store said last to a claim, if that was that no block is free.
+    - ``revision``: how many changes the store had counted, 0 if that is not known; ``restored``: when it was noticed
+      that it was restored to an older state, by the store's clock, 0 for never (restored.py).
     """
 
     network: str
@@ -136,6 +138,8 @@ class Held:
     boot: str = field(default_factory=durable.boot_id)
     sticky: str = ""
     exhausted: Exhausted | None = None
+    revision: int = 0
+    restored: int = 0
 
     @property
     def giving(self) -> tuple[int, ...]:
@@ -192,6 +196,7 @@ class Held:
             "boot": self.boot,
             **({"sticky": self.sticky} if self.sticky else {}),
             **({"exhausted": vars(self.exhausted)} if self.exhausted else {}),
+            **{key: value for key in ("revision", "restored") if (value := getattr(self, key))},
         }
 
     @classmethod
@@ -215,6 +220,8 @@ class Held:
             boot=str(body["boot"]),
             sticky=str(body.get("sticky", "")),
             exhausted=Exhausted(str(none["wanted"]), *(int(none[key]) for key in _COUNTS)) if none else None,
+            revision=int(body.get("revision", 0)),
+            restored=int(body.get("restored", 0)),
         )
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from cni.protocol.errors import InvalidConfig, StoreRefused, Unreachable
 from cni.protocol.spec import Json
 from cni.state import node
-from ipam.cluster import Document, Documents, Machine, credentials, objects
+from ipam.cluster import BLOCK, Document, Documents, Machine, credentials, objects
 from ipam.cluster.answers import Answer
 from ipam.cluster.held import GRACE
 from ipam.cluster.http import Http
@@ -43,7 +43,7 @@ class Kubernetes:
     def __init__(self, kubeconfig: credentials.Kubeconfig) -> None:
         self._kubeconfig = kubeconfig
         self._http = Http([kubeconfig.server], kubeconfig.tls, kubeconfig.headers)
-        self._clock = 0.0
+        self._clock, self._revision = 0.0, 0
 
     def create(self, kind: str, name: str, network: str, body: Json) -> Document | None:
         """Make the document; None if there is one of that kind and name."""
@@ -145,6 +145,18 @@ class Kubernetes:
             self.identity()
         return self._clock
 
+    def revision(self, known: int) -> int:
+        """How far the blocks had come when they were listed last.
+
+        A node's own are listed from the API server's memory, which may be of a while ago.  So if that is less than was
+        known, a list that is not from there is asked for, of one block.  Versions are numbers that can be compared if
+        they are of one resource (kubernetes.io, "Kubernetes API Concepts").
+        """
+        if self._revision >= known:
+            return self._revision
+        answer = self._ask("GET", f"{_path(BLOCK)}?limit=1")
+        return min(known, self._read(answer, "list", BLOCK, objects.revision))
+
     def close(self) -> None:
         """End the connection."""
         self._http.close()
@@ -173,6 +185,8 @@ class Kubernetes:
             if answer.status == 410:
                 return None
             before = query.get("continue", "")
+            if kind == BLOCK and not found:
+                self._revision = self._read(answer, "list", kind, objects.revision)
             some, after = self._read(answer, "list", kind, lambda page: objects.page(kind, page, before))  # noqa: B023
             found += some
             if not after:

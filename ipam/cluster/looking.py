@@ -10,7 +10,7 @@ from typing import Final
 
 from cni.protocol.errors import RecordUnreadable, StoreRefused, TryAgain
 from cni.state import durable
-from ipam.cluster import BLOCK, Document, Documents, Machine, rules
+from ipam.cluster import BLOCK, Document, Documents, Machine, restored, rules
 from ipam.cluster.blocks import Block, name_of_block
 from ipam.cluster.held import HELD, LOST, Held, HeldBlock
 
@@ -26,7 +26,7 @@ class Look:
 
     def __init__(self, documents: Documents, machine: Machine, said: list[str]) -> None:
         self._documents, self._machine, self._said = documents, machine, said
-        self.suspected, self.left = 0, list[Found]()
+        self.suspected, self.left, self._made_again = 0, list[Found](), False
 
     def at(self, mine: Held) -> Held:
         """What the node has.  Raises Unreachable, StoreRefused, TryAgain."""
@@ -43,7 +43,13 @@ class Look:
             # It may be one that had our name before, and nobody else can tell: the store hears of us by that name.
             if self._machine.uid and not mine.block(known[1].index):
                 self.left.append(known)
-        return replace(mine, looked=began, host=os.uname().nodename, boot=durable.boot_id())
+        return replace(self._noticed(mine), looked=began, host=os.uname().nodename, boot=durable.boot_id())
+
+    def _noticed(self, mine: Held) -> Held:
+        """With whether the store was restored to an older state."""
+        now = self._documents.now()
+        mine = restored.noticed(mine, self._documents.revision(mine.revision), now, self._said)
+        return restored.doubted(mine, "documents were gone", now, self._said) if self._made_again else mine
 
     def _read(self, mine: Held, index: int) -> Found | None:
         document = self._documents.read(BLOCK, name_of_block(mine.network, index))
@@ -96,6 +102,7 @@ class Look:
         made = self._documents.create(BLOCK, block.name, block.network, block.as_json())
         if made is None:
             return None
+        self._made_again = True
         self._said.append(f"block {block.index} of {block.network} was gone from the store, and is this node's again")
         return replace(held, uid=made.uid, node=mine.node)
 

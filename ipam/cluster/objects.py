@@ -11,7 +11,7 @@ from time import gmtime, strftime, strptime
 from typing import Final
 
 from cni.protocol.spec import Json
-from ipam.cluster import BLOCK, GRID, Document
+from ipam.cluster import BLOCK, GRID, Document, restored
 from ipam.cluster.answers import Answer
 from ipam.cluster.strange import shown, text
 
@@ -56,6 +56,12 @@ def page(kind: str, found: Json, before: str) -> tuple[list[Document], str]:
     if not isinstance(after, str) or (after and after == before):  # it would be asked without end
         raise ValueError(f"continue is {shown(after)}")
     return [document(kind, item) for item in items], after
+
+
+def revision(found: Json) -> int:
+    """How far the store was when it answered with that list; 0 if it does not say so in a number."""
+    metadata = found.get("metadata")
+    return restored.number(metadata.get("resourceVersion")) if isinstance(metadata, dict) else 0
 
 
 def _items(found: Json) -> list[Json]:

@@ -29,6 +29,7 @@ GUARDS = [
         ("which-machine", "if self._machine.uid and not mine", "if not mine", "unit/test_cluster_rounds.py"),
         ("of-when-it-began", "looked=began,", "looked=int(time.time()),", "unit/test_cluster_quiet.py"),
         ("another-machine", "not (block.machine == self._machine.uid and ", "not ("),
+        ("gone-with-a-restore", " if self._made_again else mine", " if False else mine", "unit/test_cluster_restored.py"),
         ("another-directory", " and mine.is_of_this_place(block.claim)):", "):"),
     ),
     *of(

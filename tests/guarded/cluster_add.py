@@ -63,6 +63,24 @@ GUARDS = [
         ("of-these-ranges", "(span.first, span.last) for span in wanted", "0 for _ in wanted"),
     ),
     *of(
+        "ipam/cluster/restored.py",
+        "unit/test_cluster_restored.py",
+        ("fewer-than-before", "    if revision >= mine.revision + own:", "    if True:"),
+        ("own-are-more", ", own=1)", ")"),
+        ("for-the-grace", "return bool(mine.restored) and now - mine.restored < GRACE", "return bool(mine.restored)"),
+        ("in-doubt", " or is_in_doubt(mine, now)", ""),
+        ("still-taken", " or bool(had and had.taken)", "", "unit/test_cluster_exhausted.py"),
+    ),
+    *of(
+        "ipam/cluster/claiming.py",
+        "unit/test_cluster_restored.py",
+        (
+            "none-of-no-use",
+            "        if self.network.is_sparing and restored.is_in_doubt(",
+            "        if False and restored.is_in_doubt(",
+        ),
+    ),
+    *of(
         "ipam/cluster/settling.py",
         "unit/test_cluster_quiet.py",
         ("refused-late", "        if late and not isinstance(e, Unreachable):\n            raise\n", ""),

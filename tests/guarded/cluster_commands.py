@@ -41,8 +41,8 @@ GUARDS = [
         ("given-before", "if is_first:\n                    before", "if False:\n                    before"),
         (
             "not-while-it-is-removed",
-            "                if self.shared.documents.replace(document, body):\n",
-            "                if body:\n",
+            "                if made := self.shared.documents.replace(document, body):\n",
+            "                if made := document:\n",
             "unit/test_cluster_returning.py",
         ),
         (

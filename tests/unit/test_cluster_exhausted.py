@@ -86,13 +86,19 @@ def test_other_ranges_are_asked_for(cluster: Cluster, poor: Node) -> None:
         assert cluster.node("poor", **wide).add(name)
 
 
-def test_a_block_that_is_given_back_just_now_is_held_again(cluster: Cluster, poor: Node) -> None:
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_block_that_is_given_back_just_now_is_held_again(cluster: Cluster, poor: Node, taken: bool) -> None:
     refused(poor)
     poor.call("DEL", "pod3")
     mine = poor.mine
-    write(poor.dir, Held.of(mine.as_json() | {"blocks": [mine.blocks[0].as_json() | {"state": "returning"}]}))
+    write(
+        poor.dir,
+        Held.of(mine.as_json() | {"blocks": [mine.blocks[0].as_json() | {"state": "returning", "taken": taken}]}),
+    )
     assert poor.call("STATUS") == {}
-    assert poor.add("more")
+    # What was another's is probed for still, and this test has no link.
+    assert ("/run/netns/p" in poor.reply("ADD", "more").stdout) == taken
+    assert [(block.state, block.taken) for block in poor.mine.blocks] == [("held", taken)]
 
 
 def test_a_clock_that_was_set_back(cluster: Cluster, clock: list[float], poor: Node) -> None:

@@ -24,7 +24,21 @@ def test_read_back(tmp_path: Path) -> None:
         HeldBlock(2**49, "u5", "node1", held.RETURNING, taken=True, tried=frozenset({"10.0.0.1", "fd00::1"}), idle=7),
     )
     whole = SOME.having(*blocks)
-    for one in (SOME, whole, Held(**{**vars(whole), "claim": Claim(5, "n"), "looked": 9, "host": "h", "boot": "b"})):
+    for one in (
+        SOME,
+        whole,
+        Held(
+            **{
+                **vars(whole),
+                "claim": Claim(5, "n"),
+                "looked": 9,
+                "host": "h",
+                "boot": "b",
+                "revision": 2**63,
+                "restored": 8,
+            }
+        ),
+    ):
         held.write(tmp_path / "net", one)
         assert held.read(tmp_path / "net") == one
 

@@ -51,6 +51,35 @@ def test_a_nodes_own_are_read_again(server: Server, store: Kubernetes) -> None:
     assert [asked.path for asked in server.asked] == [*lists, *(f"{BLOCKS}/net.{index}" for index in (3, 4, 5))]
 
 
+def counted(version: object, *items: dict[str, object]) -> Told:
+    """A list that an API server has of then."""
+    return Told(200, {"metadata": {"resourceVersion": version}, "items": [*items]})
+
+
+def test_how_far_the_store_has_come(server: Server, store: Kubernetes) -> None:
+    """An API server's memory may be older than what another one has said; so it is asked for anew then."""
+    assert store.revision(0) == 0
+    server.tell(counted("90"))
+    store.listed(BLOCK, "net", "node1")
+    assert (store.revision(0), store.revision(90)) == (90, 90)
+    asked = len(server.asked)
+    for now, known in (("120", 100), ("100", 100), ("95", 95), ("40", 40)):
+        server.tell(counted(now, found()))
+        assert store.revision(100) == known
+    assert {asked.path for asked in server.asked[asked:]} == {f"{BLOCKS}?limit=1"}
+    server.tell(counted("50"))
+    store.listed(BLOCK, "net", "node1")
+    assert store.revision(0) == 50
+
+
+@pytest.mark.parametrize("version", ["", "a1b2", "1" * 21, "-5", "\u0661", 5, None])
+def test_a_version_that_is_no_number(server: Server, store: Kubernetes, version: object) -> None:
+    """Of another storage than etcd: nothing is noticed by it."""
+    server.tell(*[counted(version)] * 2)
+    store.listed(BLOCK, "net", "node1")
+    assert store.revision(100) == 0
+
+
 def test_a_list_that_was_not_kept_is_read_again(server: Server, store: Kubernetes) -> None:
     first = Told(200, {"metadata": {"continue": "a"}, "items": [found()]})
     server.tell(first, status(410, "Expired"), Told(200, {"metadata": {}, "items": [found(name="net.4")]}))
