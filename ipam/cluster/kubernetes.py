@@ -63,7 +63,7 @@ class Kubernetes:
     def listed(self, kind: str, network: str | None = None, node: str | None = None) -> Sequence[Document]:
         """The documents of that kind: those of a network, or those whose body has this ``node``, or all."""
         asked = {key: value for key, value in (("network", network), ("node", node)) if value is not None}
-        selector = ",".join(f"{key}={value}" for key, value in objects.labels(asked).items())
+        selector = objects.selector(asked)
         for _ in range(_RESTARTS):
             found = self._pages(kind, selector) if node is None else self._now(kind, selector)
             if found is not None:
@@ -116,19 +116,21 @@ class Kubernetes:
         """Tell that the node lives, for so long, where kubelet does not.
 
         The node's Lease goes with its Node object, and kubelet makes no other, so a node would be taken for dead whose
-        Node object alone was deleted.  A credential that may not write there is none of kubelet's, and does not.
+        Node object alone was deleted.  A credential that may not write there is none of kubelet's, and does not.  Ours
+        goes with the last of the blocks that the node has now; where it has none, nobody asks whether it lives.
         """
         path = f"{_LEASES}/{quote(name, safe='')}"
         found = self._ask("GET", path)
         if objects.is_absent(found):
-            # Without an owner, or it would go as the other one did.
-            made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}
-            self._tell(self._ask("POST", _LEASES, {**made, "spec": objects.alive(name, self._clock)}))
+            listed = self._pages(BLOCK, objects.selector({"node": name}), resourceVersion="0") or ()
+            if blocks := [one for one in listed if one.body.get("node") == name]:
+                self._tell(self._ask("POST", _LEASES, objects.lease(name, self._clock, blocks)))
             return
-        if (self._heard(found) or 0.0) < self._clock - seconds / _TOLD:
-            there = found.json()
-            told = {**there, "spec": objects.alive(name, self._clock, there.get("spec"))}
-            self._tell(self._ask("PUT", path, told))
+        there, is_late = found.json(), (self._heard(found) or 0.0) < self._clock - seconds / _TOLD
+        if objects.is_of_blocks(there) and self._ask("GET", f"{_NODES}/{quote(name, safe='')}").status == 200:
+            there, is_late = objects.let_go(there), True  # for kubelet makes it the Node object's, if it is nobody's
+        if is_late:
+            self._tell(self._ask("PUT", path, {**there, "spec": objects.alive(name, self._clock, there.get("spec"))}))
 
     def _tell(self, answer: Answer) -> None:
         # If somebody else was faster, he has told.

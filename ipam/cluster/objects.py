@@ -6,7 +6,7 @@ Every function that reads an answer raises ValueError for one that no API server
 import hashlib
 import re
 from calendar import timegm
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from time import gmtime, strftime, strptime
 from typing import Final
 
@@ -32,6 +32,11 @@ def made(kind: str, metadata: Json, names: Mapping[str, str], body: Json) -> Jso
 def labels(names: Mapping[str, str]) -> dict[str, str]:
     """The labels by which documents are selected."""
     return {f"{GROUP}/{key}": _label(name) for key, name in names.items()}
+
+
+def selector(names: Mapping[str, str]) -> str:
+    """What selects the objects that are labelled with these names."""
+    return ",".join(f"{key}={value}" for key, value in labels(names).items())
 
 
 def _label(name: str) -> str:
@@ -114,6 +119,26 @@ def heard(lease: Json) -> float | None:
 def heard_of(found: Json) -> dict[str, float | None]:
     """When each node was heard of, by its name, of a list of Leases."""
     return {_named(_metadata(lease), "name"): heard(lease) for lease in _items(found)}
+
+
+def lease(name: str, now: float, blocks: Iterable[Document]) -> Json:
+    """The Lease of a node that lives and has these blocks; it goes with the last of them."""
+    kind = {"apiVersion": VERSION, "kind": KINDS[BLOCK][0]}
+    metadata = {"name": name, "ownerReferences": [{**kind, "name": one.name, "uid": one.uid} for one in blocks]}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": alive(name, now)}
+
+
+def is_of_blocks(found: Json) -> bool:
+    """Whether that Lease goes with blocks."""
+    owners = _metadata(found).get("ownerReferences")
+    return isinstance(owners, list) and any(
+        one.get("kind") == KINDS[BLOCK][0] for one in owners if isinstance(one, dict)
+    )
+
+
+def let_go(found: Json) -> Json:
+    """That Lease as nobody's."""
+    return {**found, "metadata": {key: value for key, value in _metadata(found).items() if key != "ownerReferences"}}
 
 
 def alive(name: str, now: float, before: object = None) -> Json:

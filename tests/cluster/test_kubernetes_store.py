@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from api_server import ADMIN, NODE1, NODE2, Opener, allowed, apply, refused, remove
+from api_server import ADMIN, NODE1, NODE2, Opener, allowed, apply, await_leases, refused, remove
 from cluster.space import until
 from cluster.two_nodes import Cluster
-from documents_contract import Contract
+from documents_contract import Contract, block, create, own
 
 from cni.kernel import budget
 from cni.protocol.errors import StoreRefused, Unreachable
@@ -96,8 +96,10 @@ def test_the_api_server_is_down(pool: Cluster, held: Document, opened: Opener) -
 
 
 def test_a_node_whose_object_is_deleted_is_heard_of(pool: Cluster, opened: Opener) -> None:
-    """Its Lease goes with it, and kubelet makes none without a Node object."""
-    node2 = opened(NODE2)
+    """Its Lease goes with it, and kubelet makes none without a Node object; ours goes with the node's last block."""
+    node2, admin = opened(NODE2), opened(ADMIN)
+    made = create(admin, block("heard-of", 0, "node2"))
+    assert own(node2, "node2", 1, "heard-of") == [made.name]
     pool.delete("node", "node2")
     try:
         until(lambda: node2.machine("node2") == Machine("node2"), "the Lease to go", 120, 0.2)
@@ -108,10 +110,25 @@ def test_a_node_whose_object_is_deleted_is_heard_of(pool: Cluster, opened: Opene
         assert first.heard is not None
         assert abs(first.heard - node2.now()) < 60
         until(lambda: heard(node2) > first.heard, "it to be heard of again", 120, 0.5)
+        lease = pool.get("lease", "node2", "--namespace=kube-node-lease")
+        owners = [owner["name"] for owner in lease["metadata"]["ownerReferences"]]  # those of tests before, too
+        assert made.name in owners
+        for name in owners:
+            budget.begin()
+            there = admin.read(BLOCK, name)
+            assert there
+            assert admin.remove(there)
+        until(lambda: known(node2) == Machine("node2"), "the Lease to go with the blocks", 120, 0.5)
     finally:
         pool.nodes["node2"].service("kubelet").stop()  # it makes its Node object when it starts
         pool.restore()
+        await_leases(pool)
     assert opened(ADMIN).machine("node2").uid
+
+
+def known(store: Kubernetes) -> Machine:
+    budget.begin()
+    return store.machine("node2")
 
 
 def heard(store: Kubernetes) -> float:

@@ -58,6 +58,14 @@ GUARDS = [
             "self._pages(kind, selector)",
             "unit/test_kubernetes_lists.py",
         ),
+        ("blocks-of-this-node", ' if one.body.get("node") == name]', "]", "unit/test_kubernetes_leases.py"),
+        (
+            "back-to-kubelet",
+            "        if objects.is_of_blocks(there) and",
+            "        if False and",
+            "unit/test_kubernetes_leases.py",
+        ),
+        ("node-object-is-back", "safe='')}\").status == 200:", "safe='')}\"):", "unit/test_kubernetes_leases.py"),
         ("of-no-memory", "        if self._revision >= known:", "        if True:", "unit/test_kubernetes_lists.py"),
         (
             "no-more-than-was-listed",

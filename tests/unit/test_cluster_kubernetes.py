@@ -168,43 +168,6 @@ def test_who_is_silent(server: Server, store: Kubernetes) -> None:
     assert set(store.silent(["node1", "gone"])) == {"node1", "gone"}
 
 
-def test_a_lease_that_is_gone_is_made_again(server: Server, store: Kubernetes) -> None:
-    server.tell(ABSENT, Told(201, {"metadata": {}}))
-    store.keep_alive("node1", 3600)
-    made = server.asked[-1]
-    assert (made.method, made.path) == ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
-    assert made.body["metadata"] == {"name": "node1"}  # nobody's, so it does not go with the Node object
-    assert made.body["spec"] == {
-        "holderIdentity": "node1", "leaseDurationSeconds": 40, "renewTime": "2026-11-23T06:00:00.000000Z",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(("written", "methods"), [("05:56:00", ["GET"]), ("05:54:00", ["GET", "PUT"])])
-def test_a_lease_that_kubelet_does_not_renew(
-    server: Server, store: Kubernetes, written: str, methods: list[str]
-) -> None:
-    """It is 6:00, and we are to be known for an hour."""
-    metadata = {"name": "node1", "resourceVersion": "5", "managedFields": [{"time": f"2026-11-23T{written}Z"}]}
-    spec = {"holderIdentity": "node1", "leaseDurationSeconds": 20, "renewTime": "2026-11-23T05:00:00.000000Z"}
-    server.tell(Told(200, {"metadata": metadata, "spec": spec}), Told(200, {"metadata": metadata}))
-    store.keep_alive("node1", 3600)
-    assert [asked.method for asked in server.asked] == methods
-    if "PUT" in methods:
-        assert server.asked[-1].body["metadata"] == metadata
-        # The rest is kubelet's, which never writes it again.
-        assert server.asked[-1].body["spec"] == spec | {"renewTime": "2026-11-23T06:00:00.000000Z"}
-        assert server.asked[-1].body["spec"]["renewTime"] == "2026-11-23T06:00:00.000000Z"
-
-
-@pytest.mark.parametrize(
-    "answer", [status(403, "Forbidden"), status(409, "AlreadyExists")], ids=["forbidden", "made by another"]
-)
-def test_a_lease_that_cannot_be_made(server: Server, store: Kubernetes, answer: Told) -> None:
-    server.tell(ABSENT, answer)
-    store.keep_alive("node1", 3600)
-    assert len(server.asked) == 2
-
-
 def test_the_cluster(server: Server, store: Kubernetes) -> None:
     server.tell(Told(200, {"metadata": {"uid": "c-1"}}), Told(200, {"a": "page of a proxy"}))
     assert store.now() == 1795413600.0  # which asks for something, if nothing was asked yet

@@ -41,6 +41,8 @@ LEASE = {
     "kind": "Lease", "metadata": {"name": "n1", "uid": "l-1", "managedFields": WRITTEN},
     "spec": {"holderIdentity": "n1", "renewTime": "2026-11-23T06:00:00.000000Z"},
 }  # fmt: skip
+OWNED = {"ownerReferences": [{"kind": "HpnBlock", "name": "net.3", "uid": "u-1"}]}
+ADOPTED = {**LEASE, "metadata": {"name": "n1", "managedFields": WRITTEN, **OWNED}}
 LAST = {**LISTED, "metadata": {"resourceVersion": "9"}}
 # Each call, and what an API server answers to what it asks.
 CALLS: list[tuple[Callable[[Documents], object], list[Any]]] = [
@@ -53,6 +55,7 @@ CALLS: list[tuple[Callable[[Documents], object], list[Any]]] = [
     (lambda store: store.remove(KNOWN), [FOUND]),
     (lambda store: store.machine("n1"), [NODE, LEASE]),
     (lambda store: store.keep_alive("n1", 3600), [LEASE, LEASE]),
+    (lambda store: store.keep_alive("n1", 3600), [ADOPTED, NODE, LEASE]),
     (lambda store: store.identity(), [NODE]),
 ]
 
