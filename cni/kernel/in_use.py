@@ -16,11 +16,14 @@ from cni.kernel.routes import Nexthops, Route, unicast
 from cni.kernel.rtnl import Rtnl
 
 _FAMILIES: Final = (AF_INET, AF_INET6)
+_IFA_PROTO: Final = 11
+_IFAPROT_KERNEL_RA: Final = b"\2"  # since Linux 5.18; an older kernel does not say whose an address is
 _ADDRESS: Final = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
 
 
 def addresses(host: Rtnl, index: int) -> list[str]:
-    """The interface's addresses, without link-local ones, which the kernel makes by itself."""
+    """The interface's addresses, without those that the kernel makes by itself: link-local ones, and IPv6's of what a
+    router advertises."""
     return [address for one, address in _addresses(host, index) if one == index]
 
 
@@ -49,5 +52,5 @@ def _addresses(host: Rtnl, index: int = 0) -> Iterator[tuple[int, str]]:
         told = attributes(body[_ADDRESS.size :])
         # IFA_LOCAL is the interface's own address where IFA_ADDRESS is a point-to-point peer's.
         address = ip_interface((told.get(IFA_LOCAL) or told[IFA_ADDRESS], length))
-        if not address.ip.is_link_local:
+        if not address.ip.is_link_local and told.get(_IFA_PROTO) != _IFAPROT_KERNEL_RA:
             yield one, f"{address}"

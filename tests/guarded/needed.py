@@ -77,7 +77,8 @@ GUARDS = [
     *of(
         "cni/kernel/in_use.py",
         "netns/test_needed.py::test_a_vf_that_is_up_and_nobody_needs",
-        ("link-local", "        if not address.ip.is_link_local:\n", "        if True:\n"),
+        ("link-local", "if not address.ip.is_link_local and", "if"),
+        ("a-routers", " and told.get(_IFA_PROTO) != _IFAPROT_KERNEL_RA:", ":"),
     ),
     *of(
         "cni/kernel/routes.py",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pci
 import pytest
 from netns.choosing import by_device, by_pf, chosen
+from pyroute2 import IPRoute
 from topology import Host, Pod, ip
 
 
@@ -111,7 +112,10 @@ def test_a_vf_that_is_up_and_nobody_needs(host: Host, pod: Pod) -> None:
     ip("route", "add", "default", "via", "192.0.2.2")
     ip("address", "add", "169.254.7.1/16", "dev", "vf0")
     ip("-6", "address", "add", "fe80::7/64", "dev", "vf0", "nodad")
-    ip("-6", "route", "add", "fd00:7::/64", "dev", "vf0", "proto", "kernel")
+    with IPRoute() as kernel:  # Debian 12's ip cannot say that it is the kernel's
+        (index,) = kernel.link_lookup(ifname="vf0")
+        kernel.addr("add", index=index, address="fd00:7::7", prefixlen=64, IFA_PROTO=2)
+    ip("-6", "route", "add", "fd00:8::/64", "dev", "vf0", "proto", "kernel")
     ip("-6", "route", "add", "default", "via", "fe80::1", "dev", "vf0", "proto", "ra")
     error = host.refused("ADD", pod, by_device(host))
     assert error["msg"].startswith("rail0 tells nothing of VF "), error

@@ -24,6 +24,7 @@ from cni.kernel import (
     devlink,
     dump,
     fsmount,
+    in_use,
     inotify,
     links,
     netdevice,
@@ -53,7 +54,7 @@ linux/sched.h linux/sockios.h linux/version.h
 """
 MODULES: tuple[ModuleType, ...] = (
     *(addresses, announce, detection, dcb, inotify, links, macvlan, netdevice, netlink, netns, nsid, rules, uevents),
-    *(child, ipoib, routes, unlink, uplinks, vf),
+    *(child, in_use, ipoib, routes, unlink, uplinks, vf),
 )
 # A module's names that are C's, too.
 OF_C = re.compile(
