@@ -81,7 +81,8 @@ class Awaited:
             self._written = now
             body = {name: sorted(ids) for name, ids in self._offered.items()}
             with suppress(CniError):
-                durable.write(self._file, {"boot": durable.boot_id(), "devices": body})
+                # A directory of ours would be in the way of kubelet's, which whoever moved it away puts there next.
+                durable.write(self._file, {"boot": durable.boot_id(), "devices": body}, makes=False)
 
     def _missing(self) -> dict[str, set[str]]:
         """What was offered and is in no resource now, of the resources that are still asked for."""

@@ -70,8 +70,9 @@ class Directory:
         the directory cannot be written, or others than root could.
         """
         if not self.path.is_dir():
+            self.release()
             return False
-        if self._lock >= 0 and _is_at(self._lock, self.path / _LOCK):
+        if self.is_claimed:
             return True
         self.release()
         sockets.refuse_weak(self.path)
@@ -95,8 +96,8 @@ class Directory:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether other processes of this program are kept out."""
-        return self._lock >= 0
+        """Whether other processes of this program are kept out of the directory that is at the path now."""
+        return self._lock >= 0 and _is_at(self._lock, self.path / _LOCK)
 
     def release(self) -> None:
         """Let another process have the directory."""
@@ -170,5 +171,5 @@ def _identity(path: Path) -> tuple[int, int] | None:
 def _is_at(fd: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
-    except FileNotFoundError:
+    except OSError:
         return False

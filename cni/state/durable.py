@@ -15,7 +15,7 @@ import stat
 from _thread import get_native_id
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,8 +98,8 @@ def probe(path: Path) -> None:
     remove(file)
 
 
-def write(path: Path | str, body: dict[str, Any]) -> None:
-    """Replace the file, and make its directory if there is none.  When this returns, the file is on disk.
+def write(path: Path | str, body: dict[str, Any], *, makes: bool = True) -> None:
+    """Replace the file; with ``makes`` make its directory if there is none.  When this returns, the file is on disk.
 
     Raises IoFailure; then the old file stands.
     """
@@ -108,7 +108,8 @@ def write(path: Path | str, body: dict[str, Any]) -> None:
     text = canonical(body)
     document = f'{{"schema":{SCHEMA},"sha256":"{_digest(text)}","body":{text}}}\n'
     try:
-        fd = with_directory(temporary, lambda: os.open(temporary, _NEW, 0o600))
+        new = partial(os.open, temporary, _NEW, 0o600)
+        fd = with_directory(temporary, new) if makes else new()
         try:
             _write_all(fd, document.encode())
             os.fsync(fd)

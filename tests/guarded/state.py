@@ -107,7 +107,7 @@ GUARDS = [
         ("temporary-removed", "        with suppress(OSError):\n            os.unlink(temporary)\n", ""),
         ("interrupted-removed", '            os.unlink(f"{file}.tmp")\n', "            pass\n"),
         ("no-link", " | os.O_TRUNC | os.O_NOFOLLOW |", " | os.O_TRUNC |"),
-        ("file-mode", "os.open(temporary, _NEW, 0o600)", "os.open(temporary, _NEW, 0o666)"),
+        ("file-mode", "partial(os.open, temporary, _NEW, 0o600)", "partial(os.open, temporary, _NEW, 0o666)"),
         ("directory-mode", "mkdir(mode=0o700, exist_ok=True)", "mkdir(mode=0o777, exist_ok=True)"),
         ("all-of-it", "    while data:\n        data = data[os.write(fd, data) :]", "    os.write(fd, data[:4096])"),
         (

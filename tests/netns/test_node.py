@@ -250,6 +250,25 @@ def test_another_directory_is_mounted_over_kubelets(process: NodeProcess) -> Non
         until(lambda: (process.kubelet / name).exists() and (process.kubelet / name).stat().st_ctime_ns != old)
 
 
+def test_kubelets_directory_is_moved_away(process: NodeProcess) -> None:
+    """It stays away, whatever comes or goes meanwhile, and what is put in its place is served."""
+    process.registry.mkdir(parents=True)
+    with process:
+        process.says("serves example.com/rail0")
+        process.kubelet.rename(process.folder / "old")
+        process.says("is not there, so no kubelet has run here")
+        process.reload()
+        process.says("reads its configuration anew")
+        process.write([OTHER])
+        process.reload()
+        process.says("offers example.com/rail9")
+        until(lambda: process.sleeps(0.5))
+        assert not process.kubelet.exists()
+        (process.folder / "new/plugins_registry").mkdir(parents=True)
+        (process.folder / "new").rename(process.kubelet)
+        until((process.registry / "hpn-example.com_rail9.sock").is_socket)
+
+
 def test_it_sleeps(process: NodeProcess) -> None:
     """One thread, and no wake-up without an event."""
     with Kubelet(process.kubelet) as kubelet, process:

@@ -150,3 +150,14 @@ def test_it_is_written_again_where_it_is_missing(node: Node) -> None:
     (node.folder / FILE).unlink()
     one.keep()
     until((node.folder / FILE).exists)
+
+
+def test_kubelets_directory_is_gone(node: Node, tmp_path: Path) -> None:
+    """It is not made anew: kubelet's would be moved into it."""
+    node.folder = tmp_path / "kubelet" / "plugins_registry"
+    node.folder.mkdir(parents=True)
+    one = node.start(BEFORE)
+    node.folder.parent.rename(tmp_path / "old")
+    one.look({"a/b": {"v3"}}, anew=True)
+    one.keep()
+    assert not node.folder.parent.exists()

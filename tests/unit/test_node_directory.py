@@ -107,6 +107,21 @@ def test_a_directory_above_it_is_moved_away(heard: Heard, tmp_path: Path) -> Non
     assert (heard.directory.path / ".hpn-node.lock").exists()
 
 
+def test_what_was_moved_away_is_claimed_no_more(heard: Heard, tmp_path: Path) -> None:
+    """Also before anybody has asked for it anew, and with nothing open in it: it may be on what is to be unmounted."""
+    heard.directory.path.mkdir(parents=True)
+    assert heard.directory.claim()
+    assert heard.directory.is_claimed
+    heard.directory.path.parent.rename(tmp_path / "old")
+    assert not heard.directory.is_claimed
+    assert not heard.directory.claim()
+    assert not any(f"{tmp_path}/old" in f"{fd.readlink()}" for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
+    heard.directory.path.mkdir(parents=True)
+    assert not heard.directory.is_claimed
+    assert heard.directory.claim()
+    assert heard.directory.is_claimed
+
+
 @pytest.mark.parametrize("above", [False, True])
 def test_a_link_leads_elsewhere(heard: Heard, tmp_path: Path, above: bool) -> None:
     path = heard.directory.path
