@@ -7,7 +7,6 @@ are kept in a file beside the sockets, on disk.  kubelet passes over its name.
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -74,15 +73,14 @@ class Awaited:
         """Write what the next boot is to wait for, if that has changed.  To be called while no other process serves in
         the directory.
 
-        A file that cannot be written costs the next boot's wait, and so stops nobody.
+        A file that cannot be written costs the next boot's wait, and so stops nobody.  Raises CniError.
         """
         now = durable.boot_id(), self._offered
         if not self._alarm and (now != self._written or not self._file.exists()):
-            self._written = now
             body = {name: sorted(ids) for name, ids in self._offered.items()}
-            with suppress(CniError):
-                # A directory of ours would be in the way of kubelet's, which whoever moved it away puts there next.
-                durable.write(self._file, {"boot": durable.boot_id(), "devices": body}, makes=False)
+            # A directory of ours would be in the way of kubelet's, which whoever moved it away puts there next.
+            durable.write(self._file, {"boot": durable.boot_id(), "devices": body}, makes=False)
+            self._written = now
 
     def _missing(self) -> dict[str, set[str]]:
         """What was offered and is in no resource now, of the resources that are still asked for."""

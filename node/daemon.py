@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from cni.kernel import sysfs
+from cni.protocol.errors import CniError
 from node import answers, inventory, obstacles, offers, roster
 from node.awaited import Awaited
 from node.directory import Directory
@@ -195,8 +196,17 @@ class Daemon:
         self._keep()
 
     def _keep(self) -> None:
-        if self._directory.is_claimed:
+        if not self._directory.is_claimed:
+            return
+        try:
             self._awaited.keep()
+        except CniError as e:
+            self._topics.say_new(
+                "boot", f"{e.msg}; until then a boot waits for what was offered before, or for nothing"
+            )
+            self._try_again()
+        else:
+            self._topics.forget("boot")
 
     # Whether it is healthy
 

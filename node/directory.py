@@ -26,6 +26,7 @@ _COMES: Final = inotify.IN_CREATE | inotify.IN_MOVED_TO
 _MOUNTS: Final = "/proc/self/mountinfo"
 # A socket's path has at most 107 bytes (man 7 unix); with "/.hpn-", ".sock" and what its maker puts beside them.
 _LONGEST: Final = 88
+_OURS: Final = ".hpn-"
 _LOCK: Final = ".hpn-node.lock"  # kubelet passes over names that begin with a point (plugin_watcher.go)
 
 
@@ -150,7 +151,12 @@ class Directory:
 
 
 def _counts(mask: int, name: str) -> bool:
-    """Whether an event is more than the end of a watch, or a file's new attributes."""
+    """Whether an event is more than the end of a watch, a file's new attributes, or a part of a write of ours.
+
+    A write that fails removes its file again, and would be tried again for that, without end.
+    """
+    if name.startswith(_OURS) and name != _LOCK:
+        return False
     return not mask & inotify.IN_IGNORED and not (mask & inotify.IN_ATTRIB and name)
 
 

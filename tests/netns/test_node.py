@@ -141,11 +141,17 @@ def test_a_directory_that_cannot_be_written(process: NodeProcess) -> None:
 
 
 def test_a_directory_without_room(process: NodeProcess) -> None:
-    """A socket takes no room, and the lock's content may be missing."""
+    """A socket takes no room, and the lock's content may be missing.  The list for the next boot is written later."""
     process.registry.mkdir(parents=True)
     process.mounts += [f"mount -t tmpfs -o size=4k tmpfs {process.registry}", f"yes > {process.registry}/full || true"]
     with process:
         assert process.says("serves example.com/rail0")
+        process.says(f"writing {process.registry}/.hpn-node.json: No space left on device")
+        until(lambda: process.sleeps(1))
+        inside = Path(f"/proc/{process.process.pid}/root{process.registry}")
+        (inside / "full").write_text("")
+        until((inside / ".hpn-node.json").exists)
+    assert len([line for line in process.said if ".hpn-node.json" in line]) == 1
 
 
 def test_files_that_cannot_be_written_for_a_time(process: NodeProcess) -> None:

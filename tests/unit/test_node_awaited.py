@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from topology import until
 
+from cni.protocol.errors import IoFailure
 from cni.state import durable
 from node import awaited
 from node.awaited import FILE, Awaited, Devices
@@ -139,9 +140,18 @@ def test_a_file_that_is_not_ours(node: Node, damage: str) -> None:
 
 
 def test_it_cannot_be_written(node: Node) -> None:
-    (node.folder / FILE).mkdir()
-    (node.folder / FILE / "x").touch()
-    assert node.start(BEFORE).is_over
+    """It is when it can be, though nothing has changed meanwhile."""
+    one = node.start({"a/b": {"v1"}})
+    blocked = node.folder / f"{FILE}.tmp"
+    blocked.mkdir()
+    one.look(BEFORE, anew=True)
+    with pytest.raises(IoFailure, match=f"writing {node.folder / FILE}: "):
+        one.keep()
+    blocked.rmdir()
+    one.keep()
+    body = durable.read(node.folder / FILE)
+    assert body
+    assert body["devices"] == {"a/b": ["v1", "v2"], "a/c": ["w1"]}
 
 
 def test_it_is_written_again_where_it_is_missing(node: Node) -> None:
@@ -159,5 +169,6 @@ def test_kubelets_directory_is_gone(node: Node, tmp_path: Path) -> None:
     one = node.start(BEFORE)
     node.folder.parent.rename(tmp_path / "old")
     one.look({"a/b": {"v3"}}, anew=True)
-    one.keep()
+    with pytest.raises(IoFailure):
+        one.keep()
     assert not node.folder.parent.exists()

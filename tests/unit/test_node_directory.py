@@ -148,6 +148,19 @@ def test_it_tells_of_nothing_else(heard: Heard) -> None:
     assert not heard.new()
 
 
+def test_what_is_made_there_by_itself(heard: Heard) -> None:
+    """A write that fails would be its own reason to write again.  A lock that is gone is another matter."""
+    heard.directory.path.mkdir(parents=True)
+    assert heard.new()
+    assert heard.directory.claim()
+    for name in (".hpn-node.json.tmp", ".hpn-example.com_rail0.sock"):
+        (heard.directory.path / name).touch()
+        (heard.directory.path / name).unlink()
+    assert not heard.new()
+    (heard.directory.path / ".hpn-node.lock").unlink()
+    assert heard.new()
+
+
 def test_two_processes(loop: Loop, tmp_path: Path) -> None:
     first, second = (Directory(loop, tmp_path, lambda: None) for _ in range(2))
     assert first.claim()
