@@ -34,7 +34,12 @@ GUARDS = [
         ),
         ("all-above", "            for above in nearest.parents:\n", "            for above in ():\n"),
         ("a-link", "        elif _next(at, self.path).is_symlink():\n", "        elif False:\n"),
-        ("a-mount", "        if _identity(self.path) != self._seen:\n", "        if False:\n", "netns/test_node.py"),
+        (
+            "a-mount",
+            "        if _identity(self.path) != self._seen:\n",
+            "        if False:\n",
+            "netns/test_node_directory.py",
+        ),
         ("nothing-of-its-own", "    if name.startswith(_OURS) and name != _LOCK:\n", "    if False:\n"),
         ("not-the-end-of-a-watch", "not mask & inotify.IN_IGNORED and ", ""),
     ),

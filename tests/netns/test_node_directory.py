@@ -1,0 +1,81 @@
+"""hpn node and kubelet's directory, which has no room, goes, or is another one."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from node_process import NodeProcess
+from topology import Host, until
+
+RESOURCE, OTHER = (
+    {"name": f"example.com/{name}", "kind": "master", "selectors": {"ifNames": [name], "kinds": ["netdev"]}}
+    for name in ("rail0", "rail9")
+)
+
+
+@pytest.fixture
+def process(host: Host) -> Iterator[NodeProcess]:
+    # A socket's path has 107 bytes at most.
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        yield NodeProcess(Path(folder), [RESOURCE])
+
+
+def test_a_directory_that_cannot_be_written(process: NodeProcess) -> None:
+    process.registry.mkdir(parents=True)
+    mount = f"mount --bind {process.registry} {process.registry}"
+    process.mounts += [mount, f"mount -o remount,ro,bind {process.registry}"]
+    with process:
+        assert process.says("Read-only file system; kubelet hears of nothing until it can be written")
+
+
+def test_a_directory_without_room(process: NodeProcess) -> None:
+    """A socket takes no room, and the lock's content may be missing.  The list for the next boot is written later."""
+    process.registry.mkdir(parents=True)
+    process.mounts += [f"mount -t tmpfs -o size=4k tmpfs {process.registry}", f"yes > {process.registry}/full || true"]
+    with process:
+        assert process.says("serves example.com/rail0")
+        process.says(f"writing {process.registry}/.hpn-node.json: No space left on device")
+        until(lambda: process.sleeps(1))
+        inside = Path(f"/proc/{process.process.pid}/root{process.registry}")
+        (inside / "full").write_text("")
+        until((inside / ".hpn-node.json").exists)
+    assert len([line for line in process.said if ".hpn-node.json" in line]) == 1
+
+
+def test_another_directory_is_mounted_over_kubelets(process: NodeProcess) -> None:
+    """It serves in the one that kubelet sees, and in the old one when that is back."""
+    (process.folder / "other/plugins_registry").mkdir(parents=True)
+    process.registry.mkdir(parents=True)
+    name = "plugins_registry/hpn-example.com_rail0.sock"
+    with process:
+        inside = ["nsenter", f"--mount=/proc/{process.process.pid}/ns/mnt"]
+        process.says("serves example.com/rail0")
+        until(lambda: process.sleeps(0.5))
+        old = (process.kubelet / name).stat().st_ctime_ns
+        subprocess.run([*inside, "mount", "--bind", f"{process.folder}/other", f"{process.kubelet}"], check=True)
+        until((process.folder / "other" / name).is_socket)
+        until(lambda: process.sleeps(0.5))
+        # The lock is open there.
+        subprocess.run([*inside, "umount", "--lazy", f"{process.kubelet}"], check=True)
+        until(lambda: (process.kubelet / name).exists() and (process.kubelet / name).stat().st_ctime_ns != old)
+
+
+def test_kubelets_directory_is_moved_away(process: NodeProcess) -> None:
+    """It stays away, whatever comes or goes meanwhile, and what is put in its place is served."""
+    process.registry.mkdir(parents=True)
+    with process:
+        process.says("serves example.com/rail0")
+        process.kubelet.rename(process.folder / "old")
+        process.says("is not there, so no kubelet has run here")
+        process.reload()
+        process.says("reads its configuration anew")
+        process.write([OTHER])
+        process.reload()
+        process.says("offers example.com/rail9")
+        until(lambda: process.sleeps(0.5))
+        assert not process.kubelet.exists()
+        (process.folder / "new/plugins_registry").mkdir(parents=True)
+        (process.folder / "new").rename(process.kubelet)
+        until((process.registry / "hpn-example.com_rail9.sock").is_socket)
