@@ -157,9 +157,7 @@ class Daemon:
         for name, offer in kept.items():
             self._offer(name, offer)
         self._publish()
-        self._judge()
-        self._awaited.look({name: self._usable(one) for name, one in self._plugins.served.items()}, anew=not before)
-        self._keep()
+        self._judge(anew=not before)
 
     def _usable(self, served: Served) -> Set[str]:
         """The devices that a pod could use, and that should be there after a boot."""
@@ -210,8 +208,11 @@ class Daemon:
 
     # Whether it is healthy
 
-    def _judge(self) -> None:
-        """Look at the health of what is offered, tell kubelet what is new, and look again when something is due."""
+    def _judge(self, *, anew: bool = False) -> None:
+        """Look at the health of what is offered, tell kubelet what is new, and look again when something is due.
+
+        ``anew`` as in ``Awaited.look``: a device that can be used again may be the last that is awaited.
+        """
         now, patience = time.monotonic(), Patience(self._settings.down_after, self._settings.up_after)
         facts = self._facts()
         judged = [key for served in self._plugins.served.values() for key in served.judged]
@@ -227,6 +228,8 @@ class Daemon:
         if self._due:
             self._due.cancel()
         self._due = self._loop.after(max(min(times) - now, 0), self._judge) if times else None
+        self._awaited.look({name: self._usable(one) for name, one in self._plugins.served.items()}, anew=anew)
+        self._keep()
 
     def _observe(self, key: Judged, facts: Facts) -> Observation:
         if device := self._devices.get(key.id):

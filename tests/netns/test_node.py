@@ -195,6 +195,34 @@ def test_devices_that_come_late_after_a_boot(process: NodeProcess, monkeypatch: 
             until(lambda: durable.read(file) == body)
 
 
+# hpn node to which the kernel says that the firmware of some devices has failed: those that a file has.
+FAILED = """
+import runpy, sys
+from pathlib import Path
+from node.watch import Watch
+file = Path(sys.argv.pop(1))
+Watch.failed = property(lambda _: frozenset(file.read_text().split()), lambda *_: None)
+runpy.run_module("ctl", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_firmware_that_recovers_after_a_boot(process: NodeProcess) -> None:
+    """kubelet is shown what there is at once.  No device comes or goes then."""
+    file, failed = process.registry / ".hpn-node.json", process.folder / "failed"
+    process.registry.mkdir(parents=True)
+    with process:
+        until(file.exists)
+    durable.write(file, {**(durable.read(file) or {}), "boot": "the one before"})
+    failed.write_text("rail0")
+    process.program = [sys.executable, "-c", FAILED, f"{failed}"]
+    with process:
+        process.says("waits up to 60 s for what was offered before the boot: rail0 of example.com/rail0")
+        failed.write_text("")
+        ip("link", "set", "fabric", "down")
+        process.says("all that was offered before the boot is there")
+        process.says("serves example.com/rail0")
+
+
 def test_sockets_of_one_that_was_killed(process: NodeProcess) -> None:
     process.registry.mkdir(parents=True)
     for name in ("hpn-example.com_gone.sock", ".hpn-example.com_gone.sock", "other.sock"):
