@@ -11,11 +11,11 @@ from cni.kernel import sysfs
 from cni.protocol.errors import CniError
 from node import answers, inventory, obstacles, offers, roster
 from node.awaited import Awaited
-from node.directory import Directory
+from node.directory import AGAIN, Directory
 from node.health import Facts, Health, Observation, Patience, due, observe, step
 from node.loop import Alarm, Loop
 from node.model import Device, Kind, Offer, Settings, devices_of
-from node.plugins import AGAIN, Plugins
+from node.plugins import Plugins
 from node.provision.provisioning import Provisioning
 from node.reading import Refused
 from node.saying import Topics, cause, say, some

@@ -16,8 +16,10 @@ from typing import Final
 
 from cni.kernel import inotify
 from node.kubelet import sockets
-from node.loop import Loop
+from node.loop import Alarm, Loop
+from node.saying import Topics, cause
 
+AGAIN: Final = 5.0  # seconds until what could not be written or watched is tried again
 KUBELET: Final = Path("/var/lib/kubelet")
 _GOES: Final = inotify.IN_DELETE | inotify.IN_MOVED_FROM
 _INSIDE: Final = _GOES | inotify.IN_ATTRIB
@@ -43,6 +45,8 @@ class Directory:
         self._loop, self._changed = loop, changed
         self._fd = inotify.open_watch()
         self._watched = list[int]()
+        self._topics = Topics()
+        self._again: Alarm | None = None
         self._lock = -1
         self._mounts = os.open(_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
         loop.watch(self._fd, self._hear)
@@ -51,6 +55,8 @@ class Directory:
 
     def close(self) -> None:
         """Forget the directory, and let another process have it."""
+        if self._again:
+            self._again.cancel()
         for fd in (self._fd, self._mounts):
             self._loop.unwatch(fd)
             os.close(fd)
@@ -119,7 +125,23 @@ class Directory:
             self._changed()
 
     def _look(self) -> None:
-        """Watch the directory, or what there is of the way to it, and all that is above."""
+        """Watch the way to the directory; what cannot be watched is looked at every AGAIN seconds, until it can be."""
+        try:
+            self._watch_all()
+        except OSError as e:
+            self._seen = _identity(self.path)
+            self._topics.problem("watch", f"{self.path} cannot be watched: {_unwatched(e)}; looks every {AGAIN:g} s")
+            self._again = self._again or self._loop.after(AGAIN, self._look_again)
+        else:
+            self._topics.solved("watch")
+
+    def _look_again(self) -> None:
+        self._again = None
+        self._look()
+        self._changed()
+
+    def _watch_all(self) -> None:
+        """Watch the directory, or what there is of the way to it, and all that is above.  Raises OSError."""
         while True:
             for number in self._watched:
                 inotify.unwatch(self._fd, number)
@@ -133,7 +155,7 @@ class Directory:
                 return
 
     def _watch(self, at: Path) -> bool:
-        """Whether there is such a directory to watch."""
+        """Whether there is such a directory to watch.  Raises OSError."""
         mask = _ITSELF
         if at == self.path:
             mask |= _INSIDE
@@ -158,6 +180,12 @@ def _counts(mask: int, name: str) -> bool:
     if name.startswith(_OURS) and name != _LOCK:
         return False
     return not mask & inotify.IN_IGNORED and not (mask & inotify.IN_ATTRIB and name)
+
+
+def _unwatched(error: OSError) -> str:
+    if error.errno == errno.ENOSPC:  # as inotify_add_watch(2) has it
+        return "root has no inotify watch left; raise fs.inotify.max_user_watches"
+    return cause(error)
 
 
 def _next(above: Path, path: Path) -> Path:

@@ -2,17 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
-from node.directory import Directory, Taken
+from node.directory import AGAIN, Directory, Taken
 from node.health import Health
 from node.kubelet.plugin import Plugin
 from node.loop import Loop
 from node.model import Offer
 from node.saying import Topics, cause, say
 from node.serving import Judged, Served
-
-AGAIN: Final = 5.0  # seconds until what could not be written is tried again
 
 
 class Plugins:

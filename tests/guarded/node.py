@@ -35,6 +35,11 @@ GUARDS = [
         ("all-above", "            for above in nearest.parents:\n", "            for above in ():\n"),
         ("a-link", "        elif _next(at, self.path).is_symlink():\n", "        elif False:\n"),
         (
+            "what-cannot-be-watched",
+            "        except OSError as e:\n            self._seen",
+            "        except FileExistsError as e:\n            self._seen",
+        ),
+        (
             "a-mount",
             "        if _identity(self.path) != self._seen:\n",
             "        if False:\n",

@@ -1,12 +1,13 @@
 """hpn node and kubelet's directory, which has no room, goes, or is another one."""
 
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from node_process import NodeProcess
+from node_process import ROOT, NodeProcess
 from topology import Host, until
 
 RESOURCE, OTHER = (
@@ -79,3 +80,35 @@ def test_kubelets_directory_is_moved_away(process: NodeProcess) -> None:
         (process.folder / "new/plugins_registry").mkdir(parents=True)
         (process.folder / "new").rename(process.kubelet)
         until((process.registry / "hpn-example.com_rail9.sock").is_socket)
+
+
+# kubelet's directory, to a user that has one inotify watch, and later more: in a user namespace they are counted apart.
+WATCHES = """
+import sys
+from pathlib import Path
+from node import directory
+from node.loop import Loop
+most, path, loop = Path("/proc/sys/user/max_inotify_watches"), Path(sys.argv[1]), Loop()
+directory.AGAIN = 0.01
+most.write_text("1")
+one = directory.Directory(loop, path, loop.stop)
+for _ in range(2):
+    loop.run()
+assert one.claim()
+most.write_text("100")
+loop.run()
+directory.AGAIN = 3600
+(path / "x").touch()
+(path / "x").unlink()
+loop.run()
+"""
+
+
+def test_no_watch_is_left(process: NodeProcess) -> None:
+    """It looks meanwhile, and says so once."""
+    process.registry.mkdir(parents=True)
+    words = ["unshare", "--user", "--map-root-user", sys.executable, "-c", WATCHES, f"{process.registry}"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    why = "root has no inotify watch left; raise fs.inotify.max_user_watches"
+    said = f"hpn node: {process.registry} cannot be watched: {why}; looks every 0.01 s\n"
+    assert (done.returncode, done.stderr) == (0, said)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from node import directory
 from node.directory import Directory, Taken
 from node.kubelet.sockets import Unusable
 from node.loop import Loop
@@ -137,6 +138,39 @@ def test_a_link_leads_elsewhere(heard: Heard, tmp_path: Path, above: bool) -> No
     link.unlink()
     assert heard.new()
     assert not heard.directory.claim()
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_links_that_lead_nowhere(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], before: bool
+) -> None:
+    """It is looked at again and again, because nobody tells of a link elsewhere, and said once."""
+    monkeypatch.setattr(directory, "AGAIN", 0.01)
+    path = tmp_path / "kubelet" / "plugins_registry"
+    if before:
+        path.parent.symlink_to(tmp_path / "round")
+    else:
+        path.parent.mkdir()
+    (tmp_path / "round").symlink_to(path.parent)
+    heard = Heard(loop, path)
+    try:
+        if not before:
+            path.mkdir()
+            assert heard.new()
+            assert heard.directory.claim()
+            path.parent.rename(tmp_path / "old")
+            path.parent.symlink_to(tmp_path / "round")
+        assert heard.new()
+        assert not heard.directory.claim()
+        (tmp_path / "round").unlink()
+        (tmp_path / "round" / path.name).mkdir(parents=True)
+        assert heard.new()
+        assert heard.directory.claim()
+        said = f"hpn node: {path} cannot be watched: Too many levels of symbolic links; looks every 0.01 s\n"
+        assert capsys.readouterr().err == said
+        assert not heard.new()
+    finally:
+        heard.directory.close()
 
 
 def test_it_tells_of_nothing_else(heard: Heard) -> None:
