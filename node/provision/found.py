@@ -107,12 +107,13 @@ def lag(address: str) -> str:
     """The bond that a PF is in, if its members have an RDMA device together; empty for none.
 
     The driver keeps one for all of them then, at one of their functions (mlx5_lag_dev_alloc: mlx5_bond_0).  Whatever
-    name that has, the others have none.
+    name that has, the others have none.  It shares with its own alone, so a NIC of another driver is no such member.
     """
+    driver = sysfs.link(f"{path(address)}/driver")
     for name in sysfs.names(f"{path(address)}/net"):
         bond = sysfs.link(f"{sysfs.SYS}/class/net/{name}/master")
         if bond and os.path.exists(f"{sysfs.SYS}/class/net/{bond}/bonding"):
-            members = sysfs.functions_under(bond)
+            members = [one for one in sysfs.functions_under(bond) if one.driver == driver]
             if 0 < sum(bool(sysfs.rdma_names(one.address)) for one in members) < len(members):
                 return bond
     return ""

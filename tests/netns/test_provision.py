@@ -137,9 +137,9 @@ def test_the_rdma_devices_of_new_vfs_are_waited_for(host: Host, tree: Tree) -> N
     assert found == [("mlx5_3",), ("mlx5_4",)]
 
 
-def bonded(tree: Tree, *, rdma: int) -> None:
-    """Put rail0 and another PF into a bond, and as many of them have an RDMA device; mlx5 keeps one for both."""
-    functions = tree.root / f"devices/pci0000:00/{PF}", tree.pci("0000:3c:00.0")
+def bonded(tree: Tree, *, rdma: int, driver: str = "igb") -> None:
+    """Put rail0 and another PF into a bond, and as many of them have an RDMA device; mlx5 keeps one for both of its."""
+    functions = tree.root / f"devices/pci0000:00/{PF}", tree.pci("0000:3c:00.0", driver=driver)
     tree.netdev("rail1", functions[1])
     tree.netdev("bond0", below=["rail0", "rail1"])
     (tree.root / "class/net/bond0/bonding").mkdir()
@@ -164,6 +164,12 @@ def test_a_bond_that_comes_meanwhile(host: Host, tree: Tree) -> None:
 
 def test_a_bond_of_pfs_that_have_an_rdma_device_each(host: Host, tree: Tree) -> None:
     bonded(tree, rdma=2)
+    assert acting.apply(settings(num_vfs=4)).done == (f"{RAIL0}: numVfs 2 -> 4",)
+
+
+def test_a_bond_with_a_nic_that_has_no_rdma(host: Host, tree: Tree) -> None:
+    """Another driver's, so the RDMA device is the PF's own."""
+    bonded(tree, rdma=1, driver="ixgbe")
     assert acting.apply(settings(num_vfs=4)).done == (f"{RAIL0}: numVfs 2 -> 4",)
 
 
