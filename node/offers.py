@@ -80,6 +80,7 @@ def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device
     said = [
         f"{_title(resource)} does not offer {_named(device)}: {device.needed}, and a pod that gets the device takes "
         f"it from the host; share it instead, or {'give the host another uplink' if device.reserved else 'remove that'}"
+        " and have hpn node look again: systemctl reload hpn-node, or delete its pod"
         for device in rest
         if device.needed
     ]
