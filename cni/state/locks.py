@@ -7,6 +7,7 @@ import fcntl
 import os
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -75,13 +76,31 @@ def _make_ours(fd: int, path: str) -> None:
 
 
 def take(fd: int, path: str, timeout: float) -> None:
-    """Take the lock of an open file; ``path`` is for the message.  Raises TryAgain after ``timeout`` seconds."""
+    """Take the lock of an open file; ``path`` is for the message.
+
+    Raises TryAgain after ``timeout`` seconds, which begin anew where the kernel's lock of links is taken.
+    """
     deadline, pause = time.monotonic() + timeout, _POLL
     while not lock_descriptor(fd, blocking=False):
         if time.monotonic() > deadline:
-            raise TryAgain(f"{path} was held by {_holder_of(fd)} for {timeout:g} s; try again, and see: lslocks")
+            if not timeout or not _is_the_kernels_taken():
+                raise TryAgain(f"{path} was held by {_holder_of(fd)} for {timeout:g} s; try again, and see: lslocks")
+            deadline = time.monotonic() + timeout
         time.sleep(pause)
         pause = min(2 * pause, _POLL_MOST)
+
+
+def _is_the_kernels_taken() -> bool:
+    """Whether the kernel's lock of links had to be waited for now, as whoever holds ours may have to (budget.py).  It
+    is waited for as long as the request has patience."""
+    # Hardly any lock is held for so long.
+    from cni.kernel import budget, rtnl  # noqa: PLC0415
+
+    patience = budget.patience()
+    with suppress(OSError), rtnl.open_in() as host:
+        host.link(index=1)
+        return budget.patience() < patience
+    return False
 
 
 def _holder_of(fd: int) -> str:

@@ -146,6 +146,7 @@ GUARDS = [
     *of(
         "cni/state/locks.py",
         "unit/test_locks.py",
+        ("kernels-lock", "if not timeout or not _is_the_kernels_taken():", "if True:", "netns/test_links_lock.py"),
         ("flock", "    while not lock_descriptor(fd, blocking=False):", "    while False:"),
         ("deadline", "        if time.monotonic() > deadline:", "        if False:"),
         (

@@ -1,7 +1,10 @@
 """A wait for the kernel's lock of links, which another namespace has, takes nothing from a request's time."""
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from links_lock import held_for
@@ -9,6 +12,8 @@ from netns.test_netlink import ADD_MEMBERSHIP, GROUP_LINK, SOL_NETLINK, WAIT, go
 from topology import Pod
 
 from cni.kernel import budget, links, netlink, rtnl, unlink
+from cni.state import durable
+from cni.state.locks import Lock
 
 __all__ = ["inside"]
 
@@ -41,6 +46,23 @@ def test_a_removal_outlasts_the_kernels_lock(pod: Pod, inside: rtnl.Rtnl) -> Non
         unlink.delete(inside, link.index)
     assert budget.left() > 0
     assert not pod.links()
+
+
+def test_a_lock_of_ours_outlasts_the_kernels_lock(tmp_path: Path) -> None:
+    """Whoever holds it waits for the kernel."""
+    path, holds = f"{durable.directory(tmp_path / 'locks')}/lock", threading.Event()
+
+    def hold() -> None:
+        with Lock(path, WAIT), rtnl.open_in() as host:
+            holds.set()
+            assert host.link("lo")
+
+    with held_for(3 * WAIT), ThreadPoolExecutor() as threads:
+        holder = threads.submit(hold)
+        holds.wait()
+        with Lock(path, WAIT):
+            pass
+        holder.result()
 
 
 def test_attempts_outlast_the_kernels_lock(inside: rtnl.Rtnl) -> None:
