@@ -129,7 +129,7 @@ def take(devices: Devices, pod: Pod, host_fd: int) -> None:
             if now != name:
                 with suppress(FileExistsError), doing(f"renaming RDMA device {now} back to {name} in {pod.path}"):
                     rdma_netlink.rename(index, name, pod.fd)
-            with numbers.lock(), doing(f"moving RDMA device {name} back from {pod.path}"):
+            with numbers.lock_for_a_moment(), doing(f"moving RDMA device {name} back from {pod.path}"):
                 rdma_netlink.move(index, to=host_fd, of=pod.fd)
 
 

@@ -10,28 +10,42 @@ before ADD, and never again for that pod.
     /run/hpn/rdma/<device>         the device nodes that a pod was promised of the device, and does not have
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
-from cni.protocol.errors import CniError, IoFailure
+from cni.protocol.errors import CniError, IoFailure, TryAgain
 from cni.state import durable, places
 from cni.state.locks import Lock
 
 # Seconds.  A new binding takes some of them, a pod has eight devices, and many pods start at once.
 _TIMEOUT: Final = 60.0
+_MOMENT: Final = 5.0
 
 
-def lock() -> Lock:
+def lock(timeout: float = _TIMEOUT) -> Lock:
     """Lock the changing of numbers.  Taken inside all other locks, and for a device's own move or binding only.
 
     Raises TryAgain, IoFailure.
     """
     path = f"{places.COMMON}/locks/rdma-numbers"
     try:
-        return durable.with_directory(path, lambda: Lock(path, _TIMEOUT))
+        return durable.with_directory(path, lambda: Lock(path, timeout))
     except OSError as e:
         raise IoFailure(f"locking {path}: {e.strerror}; {places.COMMON} must be writable") from e
+
+
+@contextmanager
+def lock_for_a_moment() -> Iterator[None]:
+    """The same for what comes home: it goes on without the lock where another's driver hangs, because a pod must be
+    deletable.
+
+    Raises IoFailure.
+    """
+    with ExitStack() as held:
+        with suppress(TryAgain):
+            held.enter_context(lock(_MOMENT))
+        yield
 
 
 def promised(device: str, pod: str, place: str = "") -> tuple[str, ...]:

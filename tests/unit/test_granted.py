@@ -16,9 +16,9 @@ from topology import until
 from cni.models import Rdma
 from cni.models.sriov import Sriov
 from cni.parts import granted
-from cni.protocol.errors import LinkUnavailable
+from cni.protocol.errors import LinkUnavailable, TryAgain
 from cni.protocol.spec import Request
-from cni.state import places
+from cni.state import numbers, places
 
 PF, VF = "0000:3b:00.0", "0000:3b:00.2"
 MOVED: dict[str, Any] = {"device": VF, "rdma": [(7, "mlx5_7")], "port": None, "wanted": {}}
@@ -164,3 +164,13 @@ def test_a_damaged_file(device: Path, text: str) -> None:
     Path(granted._CDI, "hpn-x.json").write_text(text)
     with pytest.raises(LinkUnavailable):
         attached(device, 2, uid="one")
+
+
+@pytest.mark.usefixtures("device")
+def test_what_comes_home_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another's driver may hang, and a pod must be deletable.  Mostly nobody is at it."""
+    monkeypatch.setattr(numbers, "_MOMENT", 0.05)
+    with numbers.lock(), numbers.lock_for_a_moment():
+        pass
+    with numbers.lock_for_a_moment(), pytest.raises(TryAgain):
+        numbers.lock(0.05)

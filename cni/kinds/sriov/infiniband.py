@@ -177,7 +177,8 @@ def _move(p: Plan, pod: Pod, *, to: int, of: int | None) -> None:
     for name in sysfs.rdma_names(p.device):
         index = rdma_netlink.index_of(name, of)
         if index is not None:
-            with numbers.lock(), doing(f"moving RDMA device {name} {'to' if of is None else 'back from'} {pod.path}"):
+            way, lock = ("to", numbers.lock) if of is None else ("back from", numbers.lock_for_a_moment)
+            with lock(), doing(f"moving RDMA device {name} {way} {pod.path}"):
                 rdma_netlink.move(index, to=to, of=of)
 
 
