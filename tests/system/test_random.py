@@ -4,6 +4,7 @@ holds."""
 import json
 import random
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -172,6 +173,7 @@ class Node:
         kept = [one for one in all_of_it if one.result and chance.random() < 0.5]
         valid = [{"containerID": one.container, "ifname": one.ifname} for one in kept]
         conf = wishes(chance, network) | {"cni.dev/valid-attachments": valid}
+        time.sleep(0.1)  # GC leaves what was attached up to 20 ms before
         assert self.ask(chance, "GC", all_of_it[0], conf) == {}
         for one in all_of_it:
             if one not in kept:
