@@ -51,7 +51,8 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
     except (CniError, OSError) as e:
         failures.append(e)
     for seen, version in there:
-        if (valid is not None and seen.key in valid) or _is_since(version, began):
+        # Without a list only the dead are undone, whenever they were attached.
+        if valid is not None and (seen.key in valid or _is_since(version, began)):
             continue
         try:
             with journal.lock(where.state_dir, where.network, seen.key) as entry:

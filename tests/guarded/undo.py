@@ -176,13 +176,13 @@ GUARDS = [
         ),
         (
             "listed",
-            "        if (valid is not None and seen.key in valid) or _is_since",
-            "        if _is_since",
+            "(seen.key in valid or _is_since(",
+            "(_is_since(",
         ),
         (
             "began-with-its-process",
-            " or _is_since(version, began):",
-            ":",
+            " or _is_since(version, began)):",
+            "):",
             "netns/test_gc_beside_add.py::test_an_add_before_gcs_program_is_up",
         ),
         (
