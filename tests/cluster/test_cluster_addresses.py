@@ -105,7 +105,7 @@ def test_first_steps_and_the_end_of_a_node(pool: Cluster, tmp_path: Path) -> Non
     blocks = {one["spec"]["node"]: one["spec"]["index"] for one in pool.get("hpnblocks")["items"]}
     for node in ("node1", "node2"):
         (block,) = ipam(pool, node, "blocks")["blocks"]
-        assert (block["index"], block["held"], block["free"] > 0) == (blocks[node], 2, True)
+        assert (block["index"], block["held"], block["free"] > 0) == (blocks[node], 1, True)
     (network,) = ipam(pool, "node2", "show", "--cluster")["networks"]
     assert (network["held"], network["suspect"], network["lost"]) == (2, 0, [])
 
