@@ -44,7 +44,7 @@ _REMEDY: Final = "remove it from args.cni, which Multus fills from the pod's ann
 LISTS: Final = ("name", "kind", "master", "pf", "device")
 # The list that a value is judged by, its key in the configuration, and the value; an empty master is the default's.
 Named = tuple[str, str, str]
-_OF_A_STATE_DIR: Final = ("attachments", "locks", "quarantine", "refused", "elsewhere", "node")
+_OF_A_STATE_DIR: Final = ("attachments", "locks", "quarantine", "refused", "elsewhere", "node", "rdma")
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ PROGRAM, LIB, RUN = "/var/lib/cni/hpn/program", "/var/lib/cni/hpn", "/run/hpn"
         *({"stateDir": f"{folder}"} for folder in (PROGRAM, f"{PROGRAM}/1/x", f"{LIB}/ipam", f"{LIB}/ipam/rail0")),
         *({"stateDir": f"{RUN}/{name}"} for name in ("attachments", "attachments/rail0", "locks", "node", "elsewhere")),
         *({"dataDir": folder} for folder in (PROGRAM, f"{PROGRAM}/1", f"{LIB}/ipam/rail0", f"{LIB}/../hpn/ipam/rail0")),
-        *({"dataDir": RUN, "name": name} for name in ("attachments", "quarantine", "refused")),
+        *({"dataDir": RUN, "name": name} for name in ("attachments", "quarantine", "refused", "rdma")),
         *({"dataDir": LIB, "name": name} for name in ("program", "ipam")),
     ],
     ids=repr,
