@@ -5,8 +5,9 @@ route.  The kernel says in which namespace the other end is.  That a pod has bee
 our attachments, and libcni's results say it of all others.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 
 from cni.kernel import netns, nsid
@@ -15,6 +16,7 @@ from cni.kernel.rtnl import Rtnl
 from cni.kinds.escaped import PAIRS
 from cni.protocol.errors import LinkUnavailable
 from cni.state import journal, libcni_cache
+from cni.state.record import netns_in
 
 
 def is_pair(link: Link) -> bool:
@@ -29,24 +31,23 @@ def refuse(link: Link, host: Rtnl, state_dirs: Iterable[Path], *, said: str = ""
     """
     if own is not None and nsid.number(host, own) == link.parent_nsid:
         return
-    seen = set[str]()
-    for name, sandbox, whose in _attached(state_dirs):
-        leads_there = False
-        if sandbox and sandbox not in seen:
-            seen.add(sandbox)
-            with suppress(OSError), netns.hold_open(sandbox) as fd:  # it has ended
-                leads_there = nsid.number(host, fd) == link.parent_nsid
-        if leads_there or (name == link.name and not sandbox):
-            raise LinkUnavailable(
-                f"{said}{link.name!r} is the host's end of the interface of another pod ({whose}); "
-                "name another interface"
-            )
-
-
-def _attached(state_dirs: Iterable[Path]) -> Iterator[tuple[str, str, str]]:
-    """What is known of pods' interfaces: name, path of the namespace (empty for an interface of the host), and whose it
-    is in words."""
+    leads_to = cache(partial(_leads_to, link, host))
     for network, name, sandbox in libcni_cache.all_interfaces():
-        yield name, sandbox, f"network {network}{f', {sandbox}' if sandbox else ''}"
-    for record in (r for one in state_dirs for r in journal.records(one) if r.of_this_boot):
-        yield "", record.netns, record.whose
+        if leads_to(sandbox) if sandbox else name == link.name:
+            raise _taken(said, link, f"network {network}{f', {sandbox}' if sandbox else ''}")
+    for file, text in (found for one in state_dirs for found in journal.texts(one)):
+        if leads_to(netns_in(text)) and (record := journal.decoded(file, text)) and record.of_this_boot:
+            raise _taken(said, link, record.whose)
+
+
+def _leads_to(link: Link, host: Rtnl, sandbox: str) -> bool:
+    """Whether the other end is in the namespace with that path."""
+    with suppress(OSError), netns.hold_open(sandbox) as fd:  # it has ended
+        return nsid.number(host, fd) == link.parent_nsid
+    return False
+
+
+def _taken(said: str, link: Link, whose: str) -> LinkUnavailable:
+    return LinkUnavailable(
+        f"{said}{link.name!r} is the host's end of the interface of another pod ({whose}); name another interface"
+    )

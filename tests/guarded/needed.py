@@ -48,9 +48,9 @@ GUARDS = [
             "    if False and nsid",
             "netns/test_host_device_attacked.py::test_both_ends_of_a_pair_in_one_pod",
         ),
-        ("its-namespace", "leads_there = nsid.number(host, fd) == link.parent_nsid", "leads_there = False"),
-        ("its-name", " or (name == link.name and not sandbox):", ":"),
-        ("our-attachments", "for record in (r for one in state_dirs for", "for record in (r for one in () for"),
+        ("its-namespace", "return nsid.number(host, fd) == link.parent_nsid", "return False"),
+        ("its-name", "leads_to(sandbox) if sandbox else name == link.name:", "leads_to(sandbox):"),
+        ("our-attachments", "found for one in state_dirs for", "found for one in () for"),
     ),
     *of(
         "cni/kinds/master.py",
