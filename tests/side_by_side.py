@@ -1,21 +1,24 @@
-"""Run every test, in as many pytest processes at once as there are processors.
+"""Run every test, in several pytest processes at once.
 
     packaging/venv python tests/side_by_side.py [-j JOBS] [--junitxml FILE]
 
-A test that boots a guest makes nothing on this machine that another test could see.  So each of these tests is a
-process of its own, and may go beside any other.  So are the cluster's together: they share one cluster, which is in
-namespaces of its own.  All others are one process, but for the system tier, which comes behind them: it looks at the
-whole machine, and must not see what other tiers make there.
+Each tier is a process, and each test that boots a guest is one.  There are half as many again at once as there are
+processors, for guests and the cluster wait for a third of their time.  What takes longest comes first: the system tier
+and the cluster, which would otherwise be what the processors wait for in the end.
 
-What the cluster runs is built meanwhile, the first time for minutes, and its tests come last.  So is Prometheus, which
-the system tier asks for.
+A tier that runs on this machine itself is in a mount namespace of its own, where nothing is in the places in which hpn,
+libcni and `ip netns` keep what is common to a machine.  So it neither sees nor disturbs another tier, or what the
+machine has.  A guest makes nothing here that another test could see, and the cluster is in namespaces of its own.
 
-The folders of that one process are in memory, as state on a node is: most of its tests wait for the disk otherwise.
-Afterwards they are gone; where a run failed, they are on the disk, under the same names.  Those of the system tier are
-on the disk, for there are commands in it that may have little memory.
+Prometheus, which the system tier asks for, is built meanwhile, the first time for minutes; and so is what the cluster
+runs.
 
-These two processes are shown line by line as they go.  A test with a guest has one line, and its whole report if it
-failed.  The last lines name all tests that failed.  An interrupt ends all processes, and each takes down what it made.
+The folders of the tiers unit, netns and attack are in memory, as state on a node is: most of their tests wait for the
+disk otherwise.  Afterwards they are gone; where a run failed, they are on the disk, under the same names.  Those of the
+system tier are on the disk, for there are commands in it that may have little memory.
+
+The tiers are shown line by line as they go.  A test with a guest has one line, and its whole report if it failed.  The
+last lines name all tests that failed.  An interrupt ends all processes, and each takes down what it made.
 """
 
 import argparse
@@ -39,22 +42,37 @@ ROOT = Path(__file__).parents[1]
 # The files whose tests boot guests, and make nothing else.
 BOOTING = ("tests/test_lab.py", "tests/test_power_cut.py")
 CLUSTER, SYSTEM = "tests/cluster", "tests/system"
+# Those whose folders are in memory.  With unit goes what stands beside the tiers.
+TIERS = {"netns": "tests/netns", "unit": "tests", "attack": "tests/attack"}
 BUILDS = (ROOT / "netns-fixtures/prometheus", ROOT / "netns-fixtures/cluster/build")
 # Without a cache, which one run makes in the checkout while a test of another looks at what came there.
 PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
 ENDING = 30.0
-# Not as many as there are processors without end: a guest takes 2 GiB.
-_JOBS = min(4, len(os.sched_getaffinity(0)))
+# What is common to a machine: hpn's notes and locks, the namespaces with names, libcni's results.
+COMMON = ("/run/hpn", "/run/netns", "/var/lib/cni")
+# A guest takes 2 GiB, and what is around it some more.
+_GUEST = 5 << 29
+
+
+def _jobs() -> int:
+    """How many at once: three for two processors, if there is memory for as many."""
+    processors = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(processors + (processors + 1) // 2, memory // _GUEST))
 
 
 @dataclass(frozen=True)
 class Run:
-    """One pytest process: what it is called in reports, what it is told, and where its JUnit report goes."""
+    """One pytest process: what it is called in reports, what it is told, and where its JUnit report goes.
+
+    ``alone`` is what runs it where it sees nothing of what others keep in common places.
+    """
 
     name: str
     words: tuple[str, ...]
     report: Path
     shown_at_once: bool = False
+    alone: tuple[str, ...] = ()
 
 
 class Runs:
@@ -65,13 +83,15 @@ class Runs:
         self._terminal = Lock()
         self._ended = False
 
-    def bad(self, group: tuple[Run, ...]) -> list[Run]:
-        """Run one after the other; those that failed."""
-        return [run for run in group if self.complete(run)]
-
     def complete(self, run: Run) -> int:
         """Run it to its end, and show its output; its exit status."""
-        words = [*PYTEST, *run.words, f"--junitxml={run.report}", f"--color={'yes' if sys.stdout.isatty() else 'no'}"]
+        words = [
+            *run.alone,
+            *PYTEST,
+            *run.words,
+            f"--junitxml={run.report}",
+            f"--color={'yes' if sys.stdout.isatty() else 'no'}",
+        ]
         began = time.monotonic()
         with self._terminal:
             if self._ended:
@@ -115,33 +135,56 @@ class Runs:
                     process.wait(patience)
 
 
-def runs(reports: Path, folders: Path | None) -> Iterator[tuple[Run, ...]]:
-    """Each with those that come behind it.  What boots no guest is first, for it takes longest; but for the system tier
-    its tests' folders are in that one, if there is one."""
-    others = ("tests", *(f"--ignore={path}" for path in (*BOOTING, CLUSTER, SYSTEM)))
-    where = (f"--basetemp={folders}/t", "-o", "tmp_path_retention_policy=failed") if folders else ()
-    yield (
-        Run("all that boots no guest", (*others, *where), reports / "0.xml", shown_at_once=True),
-        Run("the system tier", (SYSTEM,), reports / "system.xml", shown_at_once=True),
-    )
+def runs(reports: Path, folders: Path | None, alone: tuple[str, ...]) -> Iterator[Run]:
+    """What takes longest first.  ``folders`` is where the tiers' tests have theirs, if it is in memory."""
+    yield Run("system", (SYSTEM,), reports / "system.xml", True, alone)
+    yield Run("cluster", (CLUSTER,), reports / "cluster.xml", True)
+    elsewhere = (*BOOTING, CLUSTER, SYSTEM, *(path for path in TIERS.values() if path != "tests"))
+    others = tuple(f"--ignore={path}" for path in elsewhere)
+    for tier, path in TIERS.items():
+        # One letter: tests make sockets in these folders, and a socket's path has 107 bytes at most (man 7 unix).
+        where = (f"--basetemp={folders}/{tier[0]}", "-o", "tmp_path_retention_policy=failed") if folders else ()
+        words = (path, *where, *(others if path == "tests" else ()))
+        yield Run(tier, words, reports / f"{tier}.xml", True, alone)
     listed = subprocess.run(
         [*PYTEST, "--collect-only", "-q", *BOOTING], cwd=ROOT, capture_output=True, text=True, check=False
     )
     if listed.returncode:
         raise SystemExit(listed.stdout + listed.stderr)
     tests = [line for line in listed.stdout.splitlines() if line.startswith(BOOTING)]
-    yield from ((Run(test, (test,), reports / f"{number}.xml"),) for number, test in enumerate(tests, 1))
-    yield (Run("the cluster", (CLUSTER,), reports / "cluster.xml"),)
+    yield from (Run(test, (test,), reports / f"{number}.xml") for number, test in enumerate(tests))
+
+
+@contextmanager
+def in_common_places() -> Iterator[tuple[str, ...]]:
+    """What runs a command where the common places are its own, and empty.  Nothing where nobody may mount there."""
+    script = 'for at in $COMMON; do mount -t tmpfs -o mode=755 hpn-tests "$at" || exit; done; exec "$@"'
+    script = script.replace("$COMMON", " ".join(COMMON))
+    words = ("unshare", "--mount", "--propagation=private", "sh", "-c", script, "sh")
+    places = {folder for at in map(Path, COMMON) for folder in (at, *at.parents) if not folder.exists()}
+    made = sorted(places, key=lambda folder: len(folder.parts))
+    if os.geteuid():
+        yield ()
+        return
+    try:
+        for folder in made:
+            folder.mkdir()
+        tried = subprocess.run([*words, "true"], capture_output=True, check=False)
+        yield () if tried.returncode else words
+    finally:
+        for folder in reversed(made):
+            with suppress(OSError):  # something else has come there
+                folder.rmdir()
 
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Meanwhile Prometheus is built, then what the cluster runs.  What they lack, the tests say that ask for it."""
+    """Meanwhile Prometheus is built, and what the cluster runs.  What they lack, the tests say that ask for it."""
     if os.geteuid():
         yield
         return
     nowhere = subprocess.DEVNULL
-    argv = ["sh", "-c", "; ".join(shlex.quote(f"{build}") for build in BUILDS)]
+    argv = ["sh", "-c", " & ".join(shlex.quote(f"{build}") for build in BUILDS)]
     with subprocess.Popen(argv, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True) as process:
         try:
             yield
@@ -152,10 +195,7 @@ def building() -> Iterator[None]:
 
 @contextmanager
 def in_memory(bad: list[Run]) -> Iterator[Path | None]:
-    """A folder in memory, where we may mount one.  It is on the disk afterwards if any run was bad, else nowhere.
-
-    Its name is short: tests make sockets in it, whose paths have 107 bytes at most (man 7 unix).
-    """
+    """A folder in memory, where we may mount one.  It is on the disk afterwards if any run was bad, else nowhere."""
     folder = Path(tempfile.mkdtemp(prefix="t-"))
     kept = folder.with_suffix(".kept")
     mount = ["mount", "-t", "tmpfs", "-o", "mode=755", "hpn-tests", folder]  # some tests are of users other than root
@@ -224,7 +264,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-j", dest="jobs", type=int, default=_JOBS, help=f"how many at once: {_JOBS}")
+    parser.add_argument("-j", dest="jobs", type=int, default=_jobs(), help=f"how many at once: {_jobs()}")
     parser.add_argument("--junitxml", type=Path, metavar="FILE", help="one JUnit report of all of them")
     words = parser.parse_args()
     under_way, bad, began = Runs(), list[Run](), time.monotonic()
@@ -232,19 +272,20 @@ def main() -> int:
         building(),
         tempfile.TemporaryDirectory(prefix="side-by-side-") as reports,
         in_memory(bad) as folders,
+        in_common_places() as alone,
         ThreadPoolExecutor(words.jobs) as threads,
     ):
         try:
             compile_all()
-            todo = list(runs(Path(reports), folders))
-            started = [threads.submit(under_way.bad, group) for group in todo]
-            bad += [run for done in as_completed(started) for run in done.result()]
+            todo = list(runs(Path(reports), folders, alone))
+            started = {threads.submit(under_way.complete, run): run for run in todo}
+            bad += [started[done] for done in as_completed(started) if done.result()]
         except KeyboardInterrupt:
             threads.shutdown(wait=False, cancel_futures=True)
             under_way.end()
             print("interrupted")
             return 130
-        suites = merged([run for group in todo for run in group])
+        suites = merged(todo)
     if words.junitxml:
         ET.ElementTree(suites).write(words.junitxml, encoding="utf-8", xml_declaration=True)
     print(f"\n{summary(suites)} in {time.monotonic() - began:.0f} s")

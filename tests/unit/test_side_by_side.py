@@ -23,23 +23,18 @@ LAB = """
 """
 OTHERS = """
     import pytest
-    import pathlib, time
-    def test_passes():
-        time.sleep(1)
-        pathlib.Path("others").touch()
+    def test_passes(): pass
     def test_skipped(): pytest.skip("for want of it")
 """
 CLUSTER = """
     import os
     def test_is_up(): assert os.path.exists("begun") or os.geteuid()
 """
+PASSES = "def test_passes(): pass"
 FIRST, BUILD = (build.relative_to(side_by_side.ROOT) for build in side_by_side.BUILDS)
-# After the others, and its folders on the disk.
-LAST = """
+ON_DISK = """
     import pathlib
-    def test_is_last(tmp_path):
-        assert pathlib.Path("others").exists()
-        assert "pytest-of" in str(tmp_path.relative_to(pathlib.Path.cwd()))
+    def test_on_disk(tmp_path): assert "pytest-of" in str(tmp_path.relative_to(pathlib.Path.cwd()))
 """
 KILLED = """
     import os
@@ -60,8 +55,9 @@ def tree(tmp_path: Path) -> Path:
     for file, text in zip(side_by_side.BOOTING, (LAB, KILLED), strict=True):
         (tmp_path / file).write_text(dedent(text))
     (tmp_path / "tests/test_others.py").write_text(dedent(OTHERS))
-    (tmp_path / side_by_side.SYSTEM).mkdir()
-    (tmp_path / side_by_side.SYSTEM / "test_last.py").write_text(dedent(LAST))
+    for folder, text in ((side_by_side.SYSTEM, ON_DISK), ("tests/netns", PASSES), ("tests/attack", PASSES)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"test_{Path(folder).name}.py").write_text(dedent(text))
     return tmp_path
 
 
@@ -93,7 +89,7 @@ def test_what_fails_anywhere_is_said_at_the_end(tree: Path) -> None:
     assert "booted VFs" not in output, "what passed has nothing to say"
     failed, count, runs = output.splitlines()[-3:]
     assert failed.startswith("FAILED tests/test_lab.py::test_in_the_lab[no namespaces]: AssertionError: of two")
-    assert count.startswith("4 passed, 1 failed, 1 skipped in ")
+    assert count.startswith("6 passed, 1 failed, 1 skipped in ")
     # One that left no report too.
     assert set(runs.removeprefix("failed: ").split("; ")) == {
         *("tests/test_lab.py::test_in_the_lab[no namespaces]", "tests/test_power_cut.py::test_a_cut")
@@ -105,8 +101,37 @@ def test_what_fails_anywhere_is_said_at_the_end(tree: Path) -> None:
         "test_passes",
         "test_skipped",
         "test_is_up",
-        "test_is_last",
+        "test_on_disk",
     }
+
+
+AT_ONCE = """
+    import pathlib, time
+    def test_it():
+        for name in {common}:
+            assert not list(pathlib.Path(name).iterdir()), name
+            pathlib.Path(name, "hpn-side-by-side").touch()
+        pathlib.Path("begun-{tier}").touch()
+        until = time.monotonic() + 60
+        while len(list(pathlib.Path().glob("begun-*"))) < 5:
+            assert time.monotonic() < until, "the others have not begun"
+            time.sleep(0.05)
+        for name in {common}: assert len(list(pathlib.Path(name).iterdir())) == 1, name
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_tiers_go_side_by_side_and_do_not_see_each_other(tree: Path) -> None:
+    """Nor does this machine see them.  The cluster's folders are not in common places at all."""
+    before = [Path(place).exists() for place in side_by_side.COMMON]
+    for tier, folder in ((Path(path).name, path) for path in (side_by_side.SYSTEM, *side_by_side.TIERS.values())):
+        (tree / folder / f"test_{tier}.py").write_text(dedent(AT_ONCE).format(tier=tier, common=side_by_side.COMMON))
+    (tree / side_by_side.CLUSTER / "test_it.py").write_text(dedent(AT_ONCE).format(tier="cluster", common=()))
+    with started(tree, "-j", "5") as run:
+        output, _ = run.communicate()
+    assert "passed, 1 failed" in output, output  # one of those with a guest
+    assert not [place for place in side_by_side.COMMON if Path(place, "hpn-side-by-side").exists()]
+    assert [Path(place).exists() for place in side_by_side.COMMON] == before
 
 
 FOLDERS = """
