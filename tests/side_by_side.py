@@ -14,29 +14,32 @@ Prometheus, which the system tier asks for, is built meanwhile, the first time f
 runs.
 
 The folders of the tiers unit, netns and attack are in memory, as state on a node is: most of their tests wait for the
-disk otherwise.  Afterwards they are gone; where a run failed, they are on the disk, under the same names.  Those of the
-system tier are on the disk, for there are commands in it that may have little memory.
+disk otherwise.  Those of the system tier are on the disk, for there are commands in it that may have little memory.
+Afterwards the folders are gone; those of a run that failed are on the disk, under the same names.
 
 The tiers are shown line by line as they go.  A test with a guest has one line, and its whole report if it failed.  The
-last lines name all tests that failed.  An interrupt ends all processes, and each takes down what it made.
+last lines say where the time went, and name all tests that failed, those in guests as themselves.  An interrupt ends
+all processes, and each takes down what it made.
 """
 
 import argparse
 import os
-import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from xml.etree import ElementTree as ET
+
+from reported import Done, Processors, merged, suites, summary, times
 
 ROOT = Path(__file__).parents[1]
 # The files whose tests boot guests, and make nothing else.
@@ -63,14 +66,15 @@ def _jobs() -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """One pytest process: what it is called in reports, what it is told, and where its JUnit report goes.
+    """One pytest process: what it is called in reports, its tier, what it is told, and where its tests' folders are.
 
     ``alone`` is what runs it where it sees nothing of what others keep in common places.
     """
 
     name: str
+    tier: str
     words: tuple[str, ...]
-    report: Path
+    folder: Path
     shown_at_once: bool = False
     alone: tuple[str, ...] = ()
 
@@ -83,19 +87,14 @@ class Runs:
         self._terminal = Lock()
         self._ended = False
 
-    def complete(self, run: Run) -> int:
-        """Run it to its end, and show its output; its exit status."""
-        words = [
-            *run.alone,
-            *PYTEST,
-            *run.words,
-            f"--junitxml={run.report}",
-            f"--color={'yes' if sys.stdout.isatty() else 'no'}",
-        ]
+    def complete(self, run: Run, report: Path) -> Done:
+        """Run it to its end, and show its output."""
+        words = [*run.alone, *PYTEST, *run.words, f"--basetemp={run.folder}", f"--junitxml={report}"]
+        words.append(f"--color={'yes' if sys.stdout.isatty() else 'no'}")
         began = time.monotonic()
         with self._terminal:
             if self._ended:
-                return 130
+                return Done(run.name, run.tier, 130)
             # In a session of its own: so an interrupt reaches it once, from us, and whatever it has started too.
             process = subprocess.Popen(
                 words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -110,13 +109,18 @@ class Runs:
                 self._show(line)
             else:
                 kept.append(line)
-        status = process.wait()
+        spent, status = processor_time(process.pid), process.wait()
         self._running.discard(process)
         if not status:  # then only what it lacked is of interest
             kept = [line for line in kept if "SKIPPED" in line]
-        outcome = f"exit status {status}" if status else "passed"
-        self._show(f"--- {run.name}: {outcome} after {time.monotonic() - began:.0f} s\n", *kept)
-        return status
+        outcome, wall = f"exit status {status}" if status else "passed", time.monotonic() - began
+        self._show(f"--- {run.name}: {outcome} after {wall:.0f} s\n", *kept)
+        # pytest links to the newest folder of each name.
+        out = {at.resolve() for at in run.folder.glob("*/junit.xml")}
+        inside = [suite for at in sorted(out) for suite in suites(at, f"in the guest of {run.name}")]
+        if not status:
+            shutil.rmtree(run.folder, ignore_errors=True)
+        return Done(run.name, run.tier, status, wall, spent, suites(report, run.name), inside)
 
     def _show(self, *lines: str) -> None:
         with self._terminal:
@@ -135,24 +139,32 @@ class Runs:
                     process.wait(patience)
 
 
-def runs(reports: Path, folders: Path | None, alone: tuple[str, ...]) -> Iterator[Run]:
-    """What takes longest first.  ``folders`` is where the tiers' tests have theirs, if it is in memory."""
-    yield Run("system", (SYSTEM,), reports / "system.xml", True, alone)
-    yield Run("cluster", (CLUSTER,), reports / "cluster.xml", True)
+def processor_time(pid: int) -> float:
+    """Seconds that a child took with all that it waited for, once it has ended.  Its status is still to be had."""
+    with suppress(ChildProcessError, FileNotFoundError):  # an interrupt has ended it
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]  # man 5 proc: utime to cstime
+        return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def runs(memory: Path | None, disk: Path, alone: tuple[str, ...]) -> Iterator[Run]:
+    """What takes longest first.  The tests' folders are in one of the two, with short names: tests make sockets there,
+    whose paths have 107 bytes at most (man 7 unix)."""
+    yield Run("system", "system", (SYSTEM,), disk / "s", True, alone)
+    yield Run("cluster", "cluster", (CLUSTER,), disk / "c", True)
     elsewhere = (*BOOTING, CLUSTER, SYSTEM, *(path for path in TIERS.values() if path != "tests"))
-    others = tuple(f"--ignore={path}" for path in elsewhere)
     for tier, path in TIERS.items():
-        # One letter: tests make sockets in these folders, and a socket's path has 107 bytes at most (man 7 unix).
-        where = (f"--basetemp={folders}/{tier[0]}", "-o", "tmp_path_retention_policy=failed") if folders else ()
-        words = (path, *where, *(others if path == "tests" else ()))
-        yield Run(tier, words, reports / f"{tier}.xml", True, alone)
+        words = (path, "-o", "tmp_path_retention_policy=failed")
+        words += tuple(f"--ignore={other}" for other in elsewhere) if path == "tests" else ()
+        yield Run(tier, tier, words, (memory or disk) / tier[0], True, alone)
     listed = subprocess.run(
         [*PYTEST, "--collect-only", "-q", *BOOTING], cwd=ROOT, capture_output=True, text=True, check=False
     )
     if listed.returncode:
         raise SystemExit(listed.stdout + listed.stderr)
     tests = [line for line in listed.stdout.splitlines() if line.startswith(BOOTING)]
-    yield from (Run(test, (test,), reports / f"{number}.xml") for number, test in enumerate(tests))
+    yield from (Run(test, "lab", (test,), disk / f"{number}") for number, test in enumerate(tests))
 
 
 @contextmanager
@@ -194,25 +206,38 @@ def building() -> Iterator[None]:
 
 
 @contextmanager
-def in_memory(bad: list[Run]) -> Iterator[Path | None]:
-    """A folder in memory, where we may mount one.  It is on the disk afterwards if any run was bad, else nowhere."""
+def on_disk(bad: list[Done]) -> Iterator[Path]:
+    """A folder for the tests' own, which is there afterwards if any run was bad."""
     folder = Path(tempfile.mkdtemp(prefix="t-"))
-    kept = folder.with_suffix(".kept")
-    mount = ["mount", "-t", "tmpfs", "-o", "mode=755", "hpn-tests", folder]  # some tests are of users other than root
+    try:
+        yield folder
+    finally:
+        if bad:
+            print(f"what failed left its files in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def in_memory(disk: Path, bad: list[Done]) -> Iterator[Path | None]:
+    """A folder in memory, where we may mount one.  If any run was bad, its files are on the disk afterwards, under the
+    same names."""
+    folder, kept = disk / "m", disk / "kept"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "mode=755", "hpn-tests", folder]
     if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        folder.rmdir()
         yield None
         return
+    disk.chmod(0o755)  # some tests are of users other than root
     try:
         yield folder
     finally:
         if bad:
             subprocess.run(["cp", "-a", folder, kept], check=False)
         subprocess.run(["umount", "--lazy", folder], check=True)
-        folder.rmdir()
         if bad:
+            folder.rmdir()
             kept.rename(folder)
-            print(f"what failed left its files in {folder}")
 
 
 def compile_all() -> None:
@@ -228,37 +253,6 @@ def compile_all() -> None:
         subprocess.run(words, cwd=ROOT, env=environ | {"HPN_LAB": "/nowhere"}, capture_output=True, check=False)
 
 
-def merged(done: list[Run]) -> ET.Element:
-    """All their reports as one: a suite for each."""
-    suites = ET.Element("testsuites")
-    for run in done:
-        if run.report.exists():
-            for suite in ET.parse(run.report).getroot().iter("testsuite"):
-                suite.set("name", run.name)
-                suites.append(suite)
-    return suites
-
-
-def node_id(case: ET.Element) -> str:
-    """The name that pytest takes to run the test again: in tests.unit.test_x.TestY the file is test_x."""
-    found = re.fullmatch(r"((?:\w+\.)*?test_\w+)((?:\.\w+)*)", case.get("classname", ""))
-    if found:
-        return f"{found[1].replace('.', '/')}.py{found[2].replace('.', '::')}::{case.get('name')}"
-    return str(case.get("name"))  # a file that could not be collected
-
-
-def summary(suites: ET.Element) -> str:
-    """What failed, by name, and how many there were."""
-    lines, count = list[str](), dict.fromkeys(("passed", "failed", "skipped"), 0)
-    for case in suites.iter("testcase"):
-        said = {element.tag: element.get("message", "") for element in case}
-        failed = said.get("failure", said.get("error"))
-        if failed is not None:
-            lines.append(f"FAILED {node_id(case)}: {''.join(failed.splitlines()[:1])}")
-        count["failed" if failed is not None else "skipped" if "skipped" in said else "passed"] += 1
-    return "\n".join([*lines, ", ".join(f"{number} {what}" for what, number in count.items() if number)])
-
-
 def main() -> int:
     # SIGINT too: what a shell starts in the background ignores it, and so would all that we start.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -267,28 +261,31 @@ def main() -> int:
     parser.add_argument("-j", dest="jobs", type=int, default=_jobs(), help=f"how many at once: {_jobs()}")
     parser.add_argument("--junitxml", type=Path, metavar="FILE", help="one JUnit report of all of them")
     words = parser.parse_args()
-    under_way, bad, began = Runs(), list[Run](), time.monotonic()
+    under_way, bad, began, processors = Runs(), list[Done](), time.monotonic(), Processors()
     with (
         building(),
         tempfile.TemporaryDirectory(prefix="side-by-side-") as reports,
-        in_memory(bad) as folders,
+        on_disk(bad) as disk,
+        in_memory(disk, bad) as memory,
         in_common_places() as alone,
         ThreadPoolExecutor(words.jobs) as threads,
     ):
         try:
             compile_all()
-            todo = list(runs(Path(reports), folders, alone))
-            started = {threads.submit(under_way.complete, run): run for run in todo}
-            bad += [started[done] for done in as_completed(started) if done.result()]
+            started = [
+                threads.submit(under_way.complete, run, Path(reports, f"{number}.xml"))
+                for number, run in enumerate(runs(memory, disk, alone))
+            ]
+            done = [one.result() for one in started]
         except KeyboardInterrupt:
             threads.shutdown(wait=False, cancel_futures=True)
             under_way.end()
             print("interrupted")
             return 130
-        suites = merged(todo)
+        bad += [run for run in done if run.status]
     if words.junitxml:
-        ET.ElementTree(suites).write(words.junitxml, encoding="utf-8", xml_declaration=True)
-    print(f"\n{summary(suites)} in {time.monotonic() - began:.0f} s")
+        ET.ElementTree(merged(done)).write(words.junitxml, encoding="utf-8", xml_declaration=True)
+    print(f"\n{times(done)}\n{processors}\n\n{summary(done)} in {time.monotonic() - began:.0f} s")
     if bad:
         print("failed:", "; ".join(run.name for run in bad))
     return 1 if bad else 0

@@ -12,15 +12,22 @@ from textwrap import dedent
 from xml.etree import ElementTree as ET
 
 import pytest
+import reported
 import side_by_side
 
-LAB = """
+LAB = '''
     import pytest
+    INSIDE = """<testsuites><testsuite name="pytest">
+        <testcase classname="tests.lab.test_sriov" name="test_a" time="1000.0"/>
+        <testcase classname="tests.lab.test_sriov" name="test_b" time="500.0"><failure message="no VF"/></testcase>
+    </testsuite></testsuites>"""
     @pytest.mark.parametrize("boot", ["VFs", "no namespaces"])
-    def test_in_the_lab(boot):
+    def test_in_the_lab(tmp_path, boot):
         print("booted", boot)
+        if boot != "VFs":
+            (tmp_path / "junit.xml").write_text(INSIDE)
         assert boot == "VFs", "of two\\nlines"
-"""
+'''
 OTHERS = """
     import pytest
     def test_passes(): pass
@@ -33,8 +40,8 @@ CLUSTER = """
 PASSES = "def test_passes(): pass"
 FIRST, BUILD = (build.relative_to(side_by_side.ROOT) for build in side_by_side.BUILDS)
 ON_DISK = """
-    import pathlib
-    def test_on_disk(tmp_path): assert "pytest-of" in str(tmp_path.relative_to(pathlib.Path.cwd()))
+    import os
+    def test_on_disk(tmp_path): assert tmp_path.stat().st_dev == os.stat(".").st_dev
 """
 KILLED = """
     import os
@@ -51,7 +58,9 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / BUILD).write_text("#!/bin/sh\ntouch begun\nexec sleep 60\n")
     for build in (FIRST, BUILD):
         (tmp_path / build).chmod(0o755)
-    shutil.copy(side_by_side.__file__, tmp_path / "tests")
+    for module in (side_by_side, reported):
+        shutil.copy(module.__file__, tmp_path / "tests")
+    shutil.copy(reported.TIERS, tmp_path)
     for file, text in zip(side_by_side.BOOTING, (LAB, KILLED), strict=True):
         (tmp_path / file).write_text(dedent(text))
     (tmp_path / "tests/test_others.py").write_text(dedent(OTHERS))
@@ -87,15 +96,19 @@ def test_what_fails_anywhere_is_said_at_the_end(tree: Path) -> None:
     assert run.returncode == 1
     assert "booted no namespaces" in output
     assert "booted VFs" not in output, "what passed has nothing to say"
-    failed, count, runs = output.splitlines()[-3:]
-    assert failed.startswith("FAILED tests/test_lab.py::test_in_the_lab[no namespaces]: AssertionError: of two")
-    assert count.startswith("6 passed, 1 failed, 1 skipped in ")
+    inside, failed, count, runs = output.splitlines()[-4:]
+    boot = "tests/test_lab.py::test_in_the_lab[no namespaces]"
+    assert inside == f"FAILED tests/lab/test_sriov.py::test_b in the guest of {boot}: no VF"
+    assert failed.startswith(f"FAILED {boot}: AssertionError: of two")
+    assert count.startswith("7 passed, 2 failed, 1 skipped in ")
     # One that left no report too.
     assert set(runs.removeprefix("failed: ").split("; ")) == {
         *("tests/test_lab.py::test_in_the_lab[no namespaces]", "tests/test_power_cut.py::test_a_cut")
     }
     cases = {case.get("name") for case in ET.parse(tree / "junit.xml").getroot().iter("testcase")}
     assert cases == {
+        "test_a",
+        "test_b",
         "test_in_the_lab[VFs]",
         "test_in_the_lab[no namespaces]",
         "test_passes",
@@ -129,7 +142,8 @@ def test_tiers_go_side_by_side_and_do_not_see_each_other(tree: Path) -> None:
     (tree / side_by_side.CLUSTER / "test_it.py").write_text(dedent(AT_ONCE).format(tier="cluster", common=()))
     with started(tree, "-j", "5") as run:
         output, _ = run.communicate()
-    assert "passed, 1 failed" in output, output  # one of those with a guest
+    # One of those with a guest, and what failed in it.
+    assert "passed, 2 failed" in output, output
     assert not [place for place in side_by_side.COMMON if Path(place, "hpn-side-by-side").exists()]
     assert [Path(place).exists() for place in side_by_side.COMMON] == before
 
@@ -152,6 +166,10 @@ def test_folders_are_in_memory_and_what_failed_is_kept(tree: Path) -> None:
         output, _ = run.communicate()
     start = "FAILED tests/test_others.py::test_fails: AssertionError: in "
     (folder,) = (Path(line.removeprefix(start)) for line in output.splitlines() if line.startswith(start))
+    kept = folder.parents[2]
+    assert f"what failed left its files in {kept}" in output.splitlines()
+    assert {path.name for path in kept.iterdir()} >= {"m"}
+    assert not [*kept.glob("*/test_on_disk*")], "of what passed nothing is left"
     assert (folder / "written").read_text() == "tmpfs\n"
     # Their sockets' paths are not longer than where nothing is mounted.
     assert len(str(folder.parent.relative_to(tree))) <= len("pytest-of-root/pytest-0")
@@ -165,21 +183,6 @@ def test_a_file_that_cannot_be_read_is_a_failure(tree: Path) -> None:
         output, _ = run.communicate()
     assert run.returncode == 1
     assert "no_such_module" in output
-
-
-def test_a_file_that_cannot_be_collected_has_a_name() -> None:
-    case = ET.fromstring('<testcase classname="" name="tests.unit.test_x"><error message=""/></testcase>')
-    suites = ET.Element("testsuites")
-    suites.append(case)
-    assert side_by_side.summary(suites) == "FAILED tests.unit.test_x: \n1 failed"
-
-
-@pytest.mark.parametrize(
-    ("classname", "expected"),
-    [("tests.test_lint", "tests/test_lint.py::x"), ("tests.unit.test_a.TestB", "tests/unit/test_a.py::TestB::x")],
-)
-def test_a_name_is_one_that_pytest_takes(classname: str, expected: str) -> None:
-    assert side_by_side.node_id(ET.Element("testcase", classname=classname, name="x")) == expected
 
 
 def test_an_end_ends_all_and_what_they_started(tree: Path) -> None:

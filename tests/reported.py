@@ -1,0 +1,134 @@
+"""What the runs of one `make test` reported: one JUnit file, what failed, and where the time went."""
+
+import os
+import re
+import resource
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+TIERS = Path(__file__).parents[1] / "HACKING.md"
+LONGEST = 20
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run that has ended: its times in seconds, of all processes that it waited for, and what it reported.
+
+    ``inside`` is what came out of its guest.
+    """
+
+    name: str
+    tier: str
+    status: int
+    wall: float = 0.0
+    processor: float = 0.0
+    suites: list[ET.Element] = field(default_factory=list)
+    inside: list[ET.Element] = field(default_factory=list)
+
+    def cases(self) -> Iterator[tuple[str, ET.Element, float]]:
+        """Each test by name with its own time: what ran in a guest counts there, not in the test that booted it."""
+        less = 0.0
+        for suite in self.inside:
+            for case in suite.iter("testcase"):
+                less += (time := float(case.get("time", 0)))
+                yield f"{node_id(case)} in the guest of {self.name}", case, time
+        for suite in self.suites:
+            for case in suite.iter("testcase"):
+                yield node_id(case), case, max(0.0, float(case.get("time", 0)) - less)
+
+
+def suites(report: Path, name: str) -> list[ET.Element]:
+    """Those of a report, under this name; none where it was not written, or not to its end."""
+    try:
+        found = [*ET.parse(report).getroot().iter("testsuite")]
+    except (OSError, ET.ParseError):
+        return []
+    for suite in found:
+        suite.set("name", name)
+    return found
+
+
+def merged(done: Sequence[Done]) -> ET.Element:
+    """All their reports as one: a suite for each, and one for each guest."""
+    root = ET.Element("testsuites")
+    for run in done:
+        root.extend([*run.inside, *run.suites])
+    return root
+
+
+def node_id(case: ET.Element) -> str:
+    """The name that pytest takes to run the test again: in tests.unit.test_x.TestY the file is test_x."""
+    found = re.fullmatch(r"((?:\w+\.)*?test_\w+)((?:\.\w+)*)", case.get("classname", ""))
+    if found:
+        return f"{found[1].replace('.', '/')}.py{found[2].replace('.', '::')}::{case.get('name')}"
+    return str(case.get("name"))  # a file that could not be collected
+
+
+def summary(done: Sequence[Done]) -> str:
+    """What failed, by name, and how many there were."""
+    lines, count = list[str](), dict.fromkeys(("passed", "failed", "skipped"), 0)
+    for name, case, _ in (one for run in done for one in run.cases()):
+        said = {element.tag: element.get("message", "") for element in case}
+        failed = said.get("failure", said.get("error"))
+        if failed is not None:
+            lines.append(f"FAILED {name}: {''.join(failed.splitlines()[:1])}")
+        count["failed" if failed is not None else "skipped" if "skipped" in said else "passed"] += 1
+    return "\n".join([*lines, ", ".join(f"{number} {what}" for what, number in count.items() if number)])
+
+
+def budgets() -> dict[str, int]:
+    """What each tier may take, in minutes of a processor, says HACKING."""
+    rows = re.findall(r"^\| `(?:tests/|make )(\w+)` \| (\d+) \|", TIERS.read_text(), re.MULTILINE)
+    return {tier: int(minutes) for tier, minutes in rows}
+
+
+def times(done: Sequence[Done]) -> str:
+    """Each tier beside its budget, and what took longest."""
+    allowed, files = budgets(), defaultdict[str, float](float)
+    tests = [(time, name) for run in done for name, _, time in run.cases()]
+    for time, name in tests:
+        files[name.partition("::")[0]] += time
+    lines = ["minutes of a processor, their budget, minutes from begin to end:"]
+    for tier in dict.fromkeys(run.tier for run in done):
+        took = sum(run.processor for run in done if run.tier == tier) / 60
+        wall = sum(run.wall for run in done if run.tier == tier) / 60
+        over = " is over its budget" if took > allowed[tier] else ""
+        lines.append(f"{took:8.1f} {allowed[tier]:5} {wall:7.1f}  {tier}{over}")
+    slowest = sorted(((time, name) for name, time in files.items()), reverse=True)
+    for what, found in (("files", slowest), ("tests", sorted(tests, reverse=True))):
+        lines += [
+            f"seconds of the {LONGEST} longest {what}:",
+            *(f"{time:8.1f}  {name}" for time, name in found[:LONGEST]),
+        ]
+    return "\n".join(lines)
+
+
+class Processors:
+    """What all processors of the machine do from now on."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    def __str__(self) -> str:
+        idle, spent, ours = (now - before for now, before in zip(self._now(), self._before, strict=True))
+        whole = (idle + spent) or 1.0
+        return (
+            f"{os.cpu_count()} processors: {ours / whole:.0%} with these tests, "
+            f"{max(0.0, spent - ours) / whole:.0%} with other work, {idle / whole:.0%} idle"
+        )
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        """Seconds: idle, not idle, and of what we have waited for."""
+        with open("/proc/stat") as file:
+            user, nice, system, idle, waiting, *others = map(int, file.readline().split()[1:9])
+        ticks = os.sysconf("SC_CLK_TCK")
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return (
+            (idle + waiting) / ticks,
+            (user + nice + system + sum(others)) / ticks,
+            children.ru_utime + children.ru_stime,
+        )
