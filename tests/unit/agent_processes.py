@@ -6,12 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from topology import until
 
 from agent import protocol, workers
 from agent.protocol import HEADER, MAGIC
@@ -27,6 +27,10 @@ def answer(as_ipam, request):
     if request.stdin == b"slow":
         print(os.getpid(), flush=True)
         time.sleep({SLOW})
+    if request.stdin.startswith(b"/"):  # until there is such a file
+        print(os.getpid(), flush=True)
+        while not os.path.exists(request.stdin):
+            time.sleep(0.01)
     return Reply(str(os.getpid()), 0, ())
 
 listener = socket.socket(fileno=int(sys.argv[1]))
@@ -38,7 +42,7 @@ SOON = f"""{PROGRAM}
 import agent.server
 agent.server.QUIET, agent.server.REQUEST_TIMEOUT = {QUIET}, {QUIET}
 lasts, overdue, again, *ends = map(float, sys.argv[2:])
-workers.OVERDUE, workers.AGAIN = overdue or 60, abs(again) or 600
+workers.OVERDUE, workers.AGAIN, workers.IDLE_MOST = overdue or 600, abs(again) or 600, 600
 
 def when_idle():
     print(os.getpid(), flush=True)
@@ -55,7 +59,7 @@ ROOT = Path(__file__).parents[2]
 class Agent:
     """In a process group of its own, as a shell would start it."""
 
-    def __init__(self, path: Path, *arguments: str) -> None:
+    def __init__(self, path: Path, *arguments: str, program: str = SERVE) -> None:
         """With arguments it does work in idle time: a line on stdout, and so many seconds; after how many it is
         overdue, and done again though nobody asks, or 0, negative if it does not ask for that; and by which status its
         process ends, if that is not 0."""
@@ -63,19 +67,20 @@ class Agent:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(self.path)
             listener.listen(100)
-            fd = listener.fileno()
-            argv = [sys.executable, "-c", SOON if arguments else SERVE, str(fd), *arguments]
+            self.fd = fd = listener.fileno()
+            argv = [sys.executable, "-c", SOON if arguments else program, str(fd), *arguments]
             self.process = subprocess.Popen(
                 argv, pass_fds=[fd], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
                 cwd=ROOT,
             )  # fmt: skip
+        self._lines = b""
         self.ask()
         until(lambda: len(self.workers()) == workers.WORKERS)
 
     def written(self, seconds: float) -> bool:
         """Whether there is a line on stdout, or comes in time."""
         assert self.process.stdout
-        return bool(select.select([self.process.stdout], [], [], seconds)[0])
+        return b"\n" in self._lines or bool(select.select([self.process.stdout], [], [], seconds)[0])
 
     def workers(self) -> set[int]:
         """And who does work in idle time."""
@@ -84,7 +89,7 @@ class Agent:
 
     def connect(self, stdin: bytes = b"{}") -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(20)
+        sock.settimeout(60)
         sock.connect(self.path)
         sock.sendall(HEADER.pack(MAGIC, VERSION.encode(), 0, 0, len(stdin)) + stdin)
         return sock
@@ -97,7 +102,17 @@ class Agent:
     def slow(self) -> int:
         """Who has just said so: took a slow request, or does work in idle time."""
         assert self.process.stdout
-        return int(self.process.stdout.readline())
+        while b"\n" not in self._lines:
+            assert self.written(60)
+            self._lines += (more := os.read(self.process.stdout.fileno(), 4096))
+            assert more, "it has ended"
+        line, _, self._lines = self._lines.partition(b"\n")
+        return int(line)
+
+    def listens(self, pid: int) -> bool:
+        """Whether this worker would be woken by a newcomer (man 5 proc, fdinfo of an epoll)."""
+        found = f"tfd: {self.fd:8} "
+        return any(found in info.read_text() for info in Path(f"/proc/{pid}/fdinfo").iterdir())
 
     def said(self) -> str:
         """On stderr, once it has ended."""
@@ -116,13 +131,6 @@ def everything(sock: socket.socket) -> bytes:
     while more := sock.recv(65536):
         data += more
     return data
-
-
-def until(done: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def states(pid: int) -> set[str]:
@@ -155,14 +163,20 @@ def woken(tasks: Iterable[Path]) -> int:
     return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in texts)
 
 
-def ended(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Agent]:
-    """An agent, until the test is over; a parameter has it work in idle time."""
-    agent = Agent(tmp_path / "s", *getattr(request, "param", ()))
-    yield agent
+@contextmanager
+def running(path: Path, *arguments: str, program: str = SERVE) -> Iterator[Agent]:
+    agent = Agent(path, *arguments, program=program)
     with agent.process as process:
         try:
+            yield agent
             if process.poll() is None:
                 process.terminate()
-                assert process.wait(10) == 0
+                assert process.wait(60) == 0
         finally:
             process.kill()
+
+
+def ended(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Agent]:
+    """An agent, until the test is over; a parameter has it work in idle time."""
+    with running(tmp_path / "s", *getattr(request, "param", ())) as agent:
+        yield agent

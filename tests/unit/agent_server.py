@@ -46,7 +46,7 @@ class Agent:
 
     def connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(20)
+        sock.settimeout(60)
         sock.connect(self.path)
         return sock
 
@@ -65,7 +65,7 @@ class Agent:
 
     def end(self) -> None:
         self.server.stop()
-        self.thread.join(15)
+        self.thread.join(60)
         assert not self.thread.is_alive()
         self.listener.close()
 

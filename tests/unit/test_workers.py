@@ -12,18 +12,20 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from topology import until
 from unit.agent_processes import (
     PROGRAM,
     ROOT,
+    SERVE,
     VERSION,
     Agent,
     answered,
     ended,
     everything,
+    running,
     states,
     stopped,
     taken,
-    until,
     woken,
 )
 
@@ -60,24 +62,33 @@ agent = pytest.fixture(ended, name="agent")
 
 def test_all_work(agent: Agent) -> None:
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(agent.ask, [b"slow"] * 8)) == agent.workers()
+        until(lambda: set(pool.map(agent.ask, [b"slow"] * 8)) == agent.workers())
 
 
-def test_one_is_woken(agent: Agent) -> None:
-    def all_woken() -> list[tuple[int, int]]:
-        """Of each worker: the thread that looks after the others, and all."""
+def test_one_is_woken(tmp_path: Path) -> None:
+    """And in it not the thread that looks after the others, which may be due later."""
+
+    def asleep() -> tuple[list[int], list[int]]:
+        """How often each worker was woken, once all sleep: the thread that looks after the others, and all."""
+        until(lambda: all(states(pid) == {"S"} for pid in pids))
+        return (
+            [woken([Path(f"/proc/{pid}/task/{pid}")]) for pid in pids],
+            [woken(Path(f"/proc/{pid}/task").iterdir()) for pid in pids],
+        )
+
+    with running(tmp_path / "s", program=f"import agent.server\nagent.server.STALL = 600\n{SERVE}") as agent:
         pids = sorted(agent.workers())
-        return [(woken([Path(f"/proc/{pid}/task/{pid}")]), woken(Path(f"/proc/{pid}/task").iterdir())) for pid in pids]
-
-    before = all_woken()
-    for _ in range(200):
-        agent.ask()
-        time.sleep(0.002)
-    firsts, alls = zip(*((a - b, c - d) for (a, c), (b, d) in zip(all_woken(), before, strict=True)), strict=True)
-    # The second may be asked while the first is not back yet.  And a thread that had no processor meanwhile finds the
-    # next request there when it would have slept.
-    assert max(firsts) < 100
-    assert (min(alls) < 100, max(alls) >= 50) == (True, True)
+        firsts, before = asleep()
+        both = 0
+        for _ in range(100):
+            who = pids.index(agent.ask())
+            _, after = asleep()
+            assert after[who] > before[who]
+            both += after[1 - who] > before[1 - who]
+            before = after
+        # A thread sleeps too where it waits for the interpreter, and is counted then when it goes on.
+        assert both < 50
+        assert all(now - then < 50 for now, then in zip(asleep()[0], firsts, strict=True))
 
 
 def test_threads_share_their_memory(agent: Agent) -> None:
@@ -93,9 +104,7 @@ def test_threads_share_their_memory(agent: Agent) -> None:
 def test_one_that_hangs_delays_nobody(agent: Agent) -> None:
     with agent.connect(b"slow") as slow:
         with stopped(agent.slow()) as pid:
-            started = time.monotonic()
             assert {agent.ask() for _ in range(50)} == agent.workers() - {pid}
-            assert time.monotonic() - started < 5
         assert answered(slow) == pid
 
 
@@ -105,24 +114,28 @@ def test_one_that_is_killed_is_replaced(agent: Agent) -> None:
         before, killed = agent.workers(), agent.slow()
         os.kill(killed, signal.SIGKILL)
         assert everything(slow) == protocol.TAKEN  # code 11, says the launcher
-    until(lambda: len(agent.workers() - {killed}) == workers.WORKERS, workers.PAUSE / 2)
+    until(lambda: len(agent.workers() - {killed}) == workers.WORKERS)
     assert agent.workers() & before == before - {killed}
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(agent.ask, [b"slow"] * 8)) == agent.workers()
+        until(lambda: set(pool.map(agent.ask, [b"slow"] * 8)) == agent.workers())
     agent.process.terminate()
-    assert agent.process.wait(10) == 0
+    assert agent.process.wait(60) == 0
     assert agent.said() == f"hpn agent: worker {killed} ended by signal 9\n"
 
 
 def test_where_they_die_at_once_the_machine_is_not_kept_busy(agent: Agent) -> None:
+    """The second in one place may come at once; from then on there is a pause before each."""
     seen, started = set[int](), time.monotonic()
-    while time.monotonic() < started + 2.5 * workers.PAUSE:
+
+    def four_in_each_place() -> bool:
         for pid in agent.workers():
             seen.add(pid)
             with suppress(ProcessLookupError):  # one that was killed the last time, and looked after meanwhile
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(0.002)
-    assert 2 * workers.WORKERS <= len(seen) <= 4 * workers.WORKERS
+        return len(seen) >= 4 * workers.WORKERS
+
+    until(four_in_each_place)
+    assert time.monotonic() - started > 2 * workers.PAUSE * 0.9
     assert agent.ask() not in seen
 
 
@@ -131,24 +144,27 @@ def test_killed_it_leaves_none(agent: Agent) -> None:
     with agent.connect(b"slow") as slow:
         taken(slow)
         agent.process.kill()
-        agent.process.wait(10)
+        agent.process.wait(60)
         until(lambda: all(states(pid) <= {"Z"} for pid in left))
         assert everything(slow) == b""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("send", [os.kill, os.killpg])
-def test_ending(agent: Agent, send: Callable[[int, int], None], number: int) -> None:
+def test_ending(agent: Agent, send: Callable[[int, int], None], number: int, tmp_path: Path) -> None:
     """To the one that was started, or as systemd and a terminal may, to all: what was there is answered first."""
     left = agent.workers()
-    working = [agent.connect(b"slow") for _ in range(6)]
+    gate = tmp_path / "gate"
+    working = [agent.connect(bytes(gate)) for _ in range(6)]
     for sock in working:
         taken(sock)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.connect(agent.path)
         send(agent.process.pid, number)
-        time.sleep(0.2)
+        # Asleep: it has served the queue, too.
+        until(lambda: not any(agent.listens(pid) for pid in left) and all(states(pid) == {"S"} for pid in left))
         with agent.connect() as late:
+            gate.touch()
             for sock in working:
                 with sock:
                     assert everything(sock)[12:].isdigit()
@@ -156,7 +172,7 @@ def test_ending(agent: Agent, send: Callable[[int, int], None], number: int) -> 
             # It was in the queue, and that was closed: its launcher does the work itself.
             with pytest.raises(ConnectionResetError):
                 late.recv(1)
-    assert agent.process.wait(10) == 0
+    assert agent.process.wait(60) == 0
     assert all(states(pid) <= {"Z"} for pid in left)
     assert agent.said() == ""
 

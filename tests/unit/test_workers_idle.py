@@ -3,10 +3,12 @@
 import select
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from unit.agent_processes import QUIET, SLOW, Agent, answered, ended, states, stopped, taken, until, woken
+from topology import until
+from unit.agent_processes import QUIET, SLOW, Agent, answered, ended, states, stopped, taken, woken
 
 from agent.workers import WORKERS
 
@@ -18,12 +20,17 @@ def test_idle_it_sleeps(agent: Agent) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(agent.ask, [b"{}"] * 40))
     agent.slow()
-    time.sleep(4 * QUIET)
-    everybody = [agent.process.pid, *agent.workers()]
-    tasks = [task for pid in everybody for task in Path(f"/proc/{pid}/task").iterdir()]
-    before = woken(tasks)
-    time.sleep(3)
-    assert woken(tasks) == before
+
+    def sleeps_for_a_while() -> bool:
+        everybody = [agent.process.pid, *agent.workers()]
+        with suppress(FileNotFoundError, ProcessLookupError):  # one did work in idle time, and has ended
+            tasks = [task for pid in everybody for task in Path(f"/proc/{pid}/task").iterdir()]
+            before = woken(tasks)
+            time.sleep(3)
+            return woken(tasks) == before
+        return False
+
+    until(sleeps_for_a_while)
 
 
 @pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
@@ -32,16 +39,29 @@ def test_work_in_idle_time(agent: Agent) -> None:
     workers = agent.workers()
     agent.slow()  # what the fixture asked
     for _ in range(2):
-        end = time.monotonic() + 3 * QUIET
-        while (now := time.monotonic()) < end:
-            asked = now
-            agent.ask()
-            time.sleep(QUIET / 10)
-        assert not agent.written(0)
+        while asked_often(agent):  # this process had no processor for a while, and the agent had its quiet time
+            agent.slow()
+            assert not agent.written(3 * QUIET)
+        asked = time.monotonic()
+        agent.ask()
         assert agent.slow() not in workers
         # From before the last request, which the agent has heard later.
         assert time.monotonic() - asked > QUIET * 0.9
         assert not agent.written(3 * QUIET)
+
+
+def asked_often(agent: Agent) -> bool:
+    """Ask again and again; whether we were too slow for that once, and the agent has worked."""
+    gap, last = 0.0, time.monotonic()
+    end = last + 3 * QUIET
+    while last < end:
+        agent.ask()
+        now = time.monotonic()
+        gap, last = max(gap, now - last), now
+        time.sleep(QUIET / 10)
+    worked = agent.written(0)
+    assert not worked or gap > QUIET * 0.9
+    return worked
 
 
 @pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
@@ -50,26 +70,26 @@ def test_no_work_in_idle_time_while_a_request_is_served(agent: Agent) -> None:
     agent.slow()
     assert SLOW > 2 * QUIET
     with agent.connect(b"slow") as slow:
-        pid, began = agent.slow(), time.monotonic()
+        pid = agent.slow()
         with stopped(pid):
             assert agent.ask() != pid
-        assert not agent.written(max(0.0, began + SLOW - time.monotonic()))
+        # The answer comes first, by QUIET.
+        assert slow in select.select([slow, agent.process.stdout], [], [], 60)[0]
         assert answered(slow) == pid
     agent.slow()
 
 
-@pytest.mark.parametrize("agent", [["60", "0", "0"]], indirect=True)
+@pytest.mark.parametrize("agent", [["3600", "0", "0"]], indirect=True)
 def test_work_in_idle_time_is_in_nobodys_way(agent: Agent) -> None:
     pid = agent.slow()
-    started = time.monotonic()
     for _ in range(50):
         assert agent.ask() != pid
-    assert time.monotonic() - started < 20
+    assert states(pid) == {"S"}
     # There is one of it at a time, and the agent's end does not wait for it.
     time.sleep(3 * QUIET)
     assert not agent.written(0)
     agent.process.terminate()
-    assert agent.process.wait(5) == 0
+    assert agent.process.wait(60) == 0
     assert states(pid) <= {"Z"}
     assert agent.said() == ""
 
@@ -110,26 +130,30 @@ def test_work_that_is_done_again_though_nobody_asks(agent: Agent, is_said: bool)
     assert len({*found}) == 4
     assert time.monotonic() - began > 2 * 0.5
     agent.process.terminate()
-    assert agent.process.wait(10) == 0
+    assert agent.process.wait(60) == 0
     assert ("work in idle time ended by status 3" in agent.said()) == is_said
 
 
 @pytest.mark.parametrize("agent", [["0", "0", "0.1"]], indirect=True)
-def test_it_sleeps_though_work_is_due(agent: Agent) -> None:
+def test_it_sleeps_though_work_is_due(agent: Agent, tmp_path: Path) -> None:
     """A request is served, and that work waits for its end."""
     everybody = agent.workers()
-    with agent.connect(b"slow") as slow:
+    gate = tmp_path / "gate"
+    with agent.connect(bytes(gate)) as slow:
         taken(slow)
         while agent.slow() not in everybody:
             pass
         time.sleep(0.2)
         until(lambda: states(agent.process.pid) == {"S"})
         assert not select.select([slow], [], [], 0)[0]
+        gate.touch()
 
 
 @pytest.mark.parametrize("agent", [["0", "0", "-0.5"]], indirect=True)
 def test_work_that_need_not_be_done_again(agent: Agent) -> None:
     agent.slow()
-    if agent.written(1.5):  # the other worker was idle later
+    found = 1
+    while agent.written(1.5):  # the other worker was idle later
         agent.slow()
-    assert not agent.written(1.5)
+        found += 1
+    assert found <= 2
