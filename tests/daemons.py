@@ -24,7 +24,7 @@ class Daemon:
         """Ask it to end, if it still runs, and wait for that; its exit status.  Raises TimeoutExpired."""
         self.process.terminate()
         try:
-            return self.process.wait(20)
+            return self.process.wait(60)
         finally:
             self.process.kill()
             self.process.wait()

@@ -102,7 +102,7 @@ class Shell:
         for name, pod in self.pods.items():
             command = re.sub(rf"\b{name}\b", pod.name, command)
         into = [] if where == "node" else ["ip", "netns", "exec", self.pod(where).name]
-        done = subprocess.run([*into, "sh", "-c", command], capture_output=True, text=True, check=False, timeout=30)
+        done = subprocess.run([*into, "sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
         return done.stdout + done.stderr
 
     def retype(self, section: Section, kind: str) -> tuple[str, list[str]]:

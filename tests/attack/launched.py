@@ -4,10 +4,11 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from topology import until
 
 NOBODY = 65534
 # Whatever they do, nothing takes longer; what is waited for ends after ten.
@@ -17,7 +18,7 @@ BOUND = 12.0
 def run(hpn: Path, base: Path, agent: Path | str = "", **env: str) -> subprocess.CompletedProcess[str]:
     """VERSION as a runtime asks for it."""
     environ = {"HPN_AGENT": str(agent), "HPN_PROGRAM_DIR": str(base), "CNI_COMMAND": "VERSION", **env}
-    return subprocess.run([hpn], env=environ, input="", capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run([hpn], env=environ, input="", capture_output=True, text=True, check=False, timeout=60)
 
 
 def error(done: subprocess.CompletedProcess[str]) -> tuple[int, str]:
@@ -48,14 +49,11 @@ def agent(hpn: Path, base: Path, path: Path) -> Iterator[list[int]]:
     environ = {"HPN_PROGRAM_DIR": str(base)}
     with subprocess.Popen([hpn, "agent", "--socket", path], env=environ, stderr=subprocess.PIPE, text=True) as process:
         try:
-            deadline = time.monotonic() + 20
-            while not answers(hpn, Path("/proc/nowhere"), path):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            until(lambda: answers(hpn, Path("/proc/nowhere"), path))
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
             yield [process.pid, *map(int, children.split())]
             process.terminate()
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
 
@@ -72,8 +70,7 @@ def stopped(pids: list[int]) -> Iterator[None]:
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
-        while any(states(pid) != {"T"} for pid in pids):
-            time.sleep(0.001)
+        until(lambda: all(states(pid) == {"T"} for pid in pids))
         yield
     finally:
         for pid in pids:

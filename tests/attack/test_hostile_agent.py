@@ -67,7 +67,7 @@ def started(hpn: Path, public: Path, *words: str | Path, **env: str) -> subproce
     """An agent that should give up at once."""
     environ = {"HPN_PROGRAM_DIR": str(public / "program"), **env}
     argv = [hpn, "agent", *words]
-    return subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=20)
+    return subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.mark.parametrize("what", ["file", "directory", "link to a socket", "fifo"])

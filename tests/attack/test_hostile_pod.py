@@ -191,14 +191,14 @@ workers.serve(socket.socket(fileno=int(sys.argv[1])), {VERSION!r}, main.answer)
     def _launched(self, environ: dict[str, str], stdin: bytes, _pod: Pod) -> int:
         # Nowhere to unpack: the agent has to do it.
         environ |= {"HPN_AGENT": self.path, "HPN_PROGRAM_DIR": "/proc/nowhere"}
-        done = subprocess.run([self.binary], env=environ, input=stdin, capture_output=True, check=False, timeout=20)
+        done = subprocess.run([self.binary], env=environ, input=stdin, capture_output=True, check=False, timeout=60)
         return done.returncode
 
     def _sent(self, environ: dict[str, str], stdin: bytes, pod: Pod) -> int:
         variables = b"".join(f"{k}={v}\0".encode() for k, v in environ.items())
         head = protocol.HEADER.pack(protocol.MAGIC, self.VERSION.encode(), 0, len(variables), len(stdin))
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock, netns.hold_open(pod.path) as fd:
-            sock.settimeout(20)
+            sock.settimeout(60)
             sock.connect(self.path)
             with netns.run_in(fd, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)) as inside:
                 socket.send_fds(sock, [head + variables + stdin], [fd, inside.fileno()])

@@ -46,7 +46,7 @@ def _ever(url: str, prefix: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _asked(url: str, path: str, body: Any) -> Any:
-    return urllib.request.urlopen(urllib.request.Request(url + path, json.dumps(body).encode()), timeout=30)
+    return urllib.request.urlopen(urllib.request.Request(url + path, json.dumps(body).encode()), timeout=60)
 
 
 def _text(key: bytes) -> str:

@@ -26,4 +26,4 @@ def hpn_gc(host: Host, *words: str, **environ: str) -> subprocess.CompletedProce
     (none := host.tmp_path / "none").mkdir(exist_ok=True)
     folders = ("--state-dir", str(host.state), "--data-dir", str(none))
     command = [sys.executable, "-m", "ctl", "gc", *folders, *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=30, env=environ)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60, env=environ)

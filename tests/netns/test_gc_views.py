@@ -30,7 +30,7 @@ def collect_from_elsewhere(host: Host, unseen: Pod) -> None:
     environ = {"PATH": os.environ["PATH"], "CNI_COMMAND": "GC", "CNI_PATH": "/nonexistent"}
     done = subprocess.run(
         ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", script, sys.executable],
-        input=json.dumps(host.conf()).encode(), capture_output=True, check=False, cwd=ROOT, env=environ, timeout=30,
+        input=json.dumps(host.conf()).encode(), capture_output=True, check=False, cwd=ROOT, env=environ, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, b""), done
 

@@ -43,7 +43,7 @@ def awaited(is_so: Callable[[Samples], bool]) -> Samples:
 
 
 def scrape() -> Samples:
-    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=60) as answer:
         return samples(answer.read().decode())
 
 
@@ -56,7 +56,7 @@ def call(process: NodeProcess, command: str, pod: Pod, **keys: Any) -> subproces
     netns = f"/proc/{os.getpid()}/root{pod.path}"
     return subprocess.run(
         ["nsenter", f"--mount=/proc/{process.process.pid}/ns/mnt", f"--wd={ROOT}", sys.executable, "-m", "ctl"],
-        input=json.dumps(conf), capture_output=True, text=True, check=False, timeout=30,
+        input=json.dumps(conf), capture_output=True, text=True, check=False, timeout=60,
         env={"PATH": os.environ["PATH"], "CNI_NETNS": netns} | environ,
     )  # fmt: skip
 
@@ -126,8 +126,8 @@ def test_an_address_that_is_taken(process: NodeProcess) -> None:
 def test_it_ends_in_the_midst_of_a_scrape(process: NodeProcess) -> None:
     with process:
         process.says("serves metrics at")
-        with socket.create_connection(("127.0.0.1", PORT), 10) as sock:
+        with socket.create_connection(("127.0.0.1", PORT), 60) as sock:
             sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
             time.sleep(0.02)
             process.process.send_signal(signal.SIGTERM)
-            assert process.process.wait(5) == 0
+            assert process.process.wait(60) == 0

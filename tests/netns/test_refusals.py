@@ -32,7 +32,7 @@ def inspect(host: Host) -> tuple[str, dict[str, Any]]:
     """What hpn inspect shows, as text and as JSON."""
     command = [sys.executable, "-m", "ctl", "inspect", "--state-dir", str(host.state)]
     said = [
-        subprocess.run([*command, *words], capture_output=True, text=True, check=True, cwd=ROOT, timeout=20).stdout
+        subprocess.run([*command, *words], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60).stdout
         for words in ([], ["--json"])
     ]
     return said[0], json.loads(said[1])

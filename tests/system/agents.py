@@ -7,17 +7,13 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import topology
 from system.machine import Machine, ours
+from topology import until
 
 from agent.workers import WORKERS
-
-# An agent, or one of its processes, may have to start.
-until = partial(topology.until, seconds=20)
 
 
 @contextmanager
@@ -30,7 +26,7 @@ def running(machine: Machine, path: Path, **env: str) -> Iterator[subprocess.Pop
             yield process
             if process.poll() is None:
                 process.terminate()
-                assert process.wait(30) == 0
+                assert process.wait(60) == 0
         finally:
             process.kill()
 

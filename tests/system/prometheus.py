@@ -71,7 +71,7 @@ class Prometheus(Daemon):
     def ask(self, what: str, **words: str | float) -> Any:
         """The ``data`` of an answer of its API (Prometheus, HTTP API).  Raises URLError."""
         url = f"http://{self.address}/api/v1/{what}?{urlencode(words)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return json.load(answer)["data"]
 
     def query(self, expr: str, when: float | None = None) -> list[tuple[dict[str, str], float]]:

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from system.agents import answers, call, conf, descriptors, descriptors_at_rest, ok, processes, running, until
+from system.agents import answers, call, conf, descriptors, descriptors_at_rest, ok, processes, running
 from system.machine import Machine, ours
+from topology import until
 
 CYCLES = 500
 
@@ -171,5 +172,5 @@ def test_by_systemds_socket(machine: Machine, path: Path) -> None:
             assert {Path(f"/proc/{pid}/comm").read_text() for pid in processes(agent)} == {"hpn-agent\n"}
         finally:
             agent.terminate()
-        assert agent.wait(20) == 0
+        assert agent.wait(60) == 0
     assert path.exists()

@@ -165,6 +165,6 @@ def test_what_comes_while_it_ends_is_done_without_it(machine: Machine, path: Pat
         time.sleep(0.2)
         ok(call(machine, path, "ADD", pods[1], conf(machine)))
         ok(slow.result())
-        assert agent.wait(20) == 0
+        assert agent.wait(60) == 0
     ok(call(machine, "", "DEL", pods[1], conf(machine)))
     ok(call(machine, "", "DEL", pods[0], network))

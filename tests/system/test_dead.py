@@ -4,9 +4,9 @@ from pathlib import Path
 
 import fabric
 import pytest
-from system.agents import call, conf, ok, running, until
+from system.agents import call, conf, ok, running
 from system.machine import Machine
-from topology import leases
+from topology import leases, until
 
 
 @pytest.fixture

@@ -177,7 +177,7 @@ def test_over_a_program_that_runs(machine: Machine, root: Path, other: Path) -> 
         assert agent.poll() is None
         assert is_whole(root, machine.tools.binary)
         agent.terminate()
-        assert agent.wait(30) == 0
+        assert agent.wait(60) == 0
 
 
 def test_several_at_once(tools: Tools, root: Path, other: Path) -> None:

@@ -65,12 +65,12 @@ class Attaching:
         (folder / "slow").chmod(0o755)
 
     def run(self, *words: str) -> None:
-        assert self._start(*words).wait(20) == 0
+        assert self._start(*words).wait(60) == 0
 
     def add(self, *ifnames: str, ipam: dict[str, str]) -> list[int]:
         """Attach these, all at once; their exit statuses."""
         attached = [self._add(ifname, ipam) for ifname in ifnames]
-        return [one.wait(30) for one in attached]
+        return [one.wait(60) for one in attached]
 
     def lose_a_block(self) -> None:
         """Have a network of a cluster: one of its blocks is lost, the other full, and nobody has seen them for long."""

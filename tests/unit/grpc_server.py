@@ -37,7 +37,7 @@ class Served:
 
     def connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(15)
+        sock.settimeout(60)
         sock.connect(str(self.path))
         return sock
 
@@ -55,7 +55,7 @@ def serving(path: Path) -> Iterator[Served]:
         yield Served(path, process)
         assert process.poll() is None
     finally:
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 def main(path: str) -> None:

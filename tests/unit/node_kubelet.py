@@ -19,7 +19,7 @@ class Kubelet:
 
     def ask(self, method: str, request: Any, answer: Any) -> Any:
         decode = answer.FromString
-        return self._channel.unary_unary(method, type(request).SerializeToString, decode)(request, timeout=30)
+        return self._channel.unary_unary(method, type(request).SerializeToString, decode)(request, timeout=60)
 
     def info(self) -> Any:
         return self.ask("/pluginregistration.Registration/GetInfo", reg.InfoRequest(), reg.PluginInfo)

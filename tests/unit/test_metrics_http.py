@@ -37,7 +37,7 @@ def port() -> Iterator[int]:
 
 @pytest.fixture
 def client(port: int) -> Iterator[HTTPConnection]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=15)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     yield connection
     connection.close()
 
@@ -50,7 +50,7 @@ def ask(client: HTTPConnection, method: str = "GET", path: str = "/metrics", bod
 
 def said(port: int, data: bytes) -> bytes:
     """What comes for these bytes, until the server hangs up."""
-    with socket.create_connection(("127.0.0.1", port), 15) as sock:
+    with socket.create_connection(("127.0.0.1", port), 60) as sock:
         sock.sendall(data)
         return everything(sock)
 
@@ -146,10 +146,10 @@ def test_an_answer_that_nobody_takes() -> None:
     port, lines = unused(), 40 * LINES  # more than the kernel keeps of a connection
     with serving(f"127.0.0.1:{port}", lines), socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.settimeout(15)
+        sock.settimeout(60)
         sock.connect(("127.0.0.1", port))
         sock.sendall(GET)
-        client = HTTPConnection("127.0.0.1", port, timeout=15)
+        client = HTTPConnection("127.0.0.1", port, timeout=60)
         assert ask(client)[0] == 200  # others have theirs
         client.close()
         time.sleep(12)
@@ -160,9 +160,9 @@ def test_more_connections_than_there_is_room_for(port: int) -> None:
     """Who has been idle for longest goes."""
     with ExitStack() as stack:
         peers = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), 15)) for _ in range(CONNECTIONS_MOST)
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(CONNECTIONS_MOST)
         ]
-        client = HTTPConnection("127.0.0.1", port, timeout=15)
+        client = HTTPConnection("127.0.0.1", port, timeout=60)
         assert ask(client)[0] == 200
         client.close()
         began = time.monotonic()
@@ -202,7 +202,7 @@ def test_who_asks_all_the_time() -> None:
     """They are heard so often in a second and no more; the first second may have begun before."""
     port = unused()
     with serving(f"127.0.0.1:{port}", 1):
-        client = HTTPConnection("127.0.0.1", port, timeout=15)
+        client = HTTPConnection("127.0.0.1", port, timeout=60)
         began = time.monotonic()
         for _ in range(2 * HEARD_MOST):
             assert ask(client)[0] == 200
@@ -215,7 +215,7 @@ def test_others_are_heard_meanwhile() -> None:
 
     def flood() -> None:
         while not ends.is_set():
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 15) as sock:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 60) as sock:
                 while not ends.is_set():
                     sock.sendall(GET)
                     if not sock.recv(1 << 16):

@@ -30,17 +30,17 @@ def channel(served: Served) -> Iterator[grpc.Channel]:
 @pytest.mark.parametrize("size", [0, 1, 16384, 70_000, 500_000])
 def test_unary(channel: grpc.Channel, size: int) -> None:
     message = os.urandom(size)
-    assert channel.unary_unary("/t.Test/Echo")(message, timeout=30) == message
+    assert channel.unary_unary("/t.Test/Echo")(message, timeout=60) == message
 
 
 def test_many_calls_on_a_connection(channel: grpc.Channel) -> None:
     echo = channel.unary_unary("/t.Test/Echo")
-    calls = [echo.future(b"%d" % i, timeout=30) for i in range(500)]
+    calls = [echo.future(b"%d" % i, timeout=60) for i in range(500)]
     assert [one.result() for one in calls] == [b"%d" % i for i in range(500)]
 
 
 def test_two_services(channel: grpc.Channel) -> None:
-    assert channel.unary_unary("/t.Other/Echo")(b"abc", timeout=30) == b"cba"
+    assert channel.unary_unary("/t.Other/Echo")(b"abc", timeout=60) == b"cba"
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_two_services(channel: grpc.Channel) -> None:
 )
 def test_failures(channel: grpc.Channel, method: str, message: bytes, code: grpc.StatusCode, says: str) -> None:
     with pytest.raises(grpc.RpcError) as e:
-        channel.unary_unary(method)(message, timeout=30)
+        channel.unary_unary(method)(message, timeout=60)
     assert e.value.code() == code
     assert says in e.value.details()
-    assert channel.unary_unary("/t.Test/Echo")(b"on", timeout=30) == b"on"
+    assert channel.unary_unary("/t.Test/Echo")(b"on", timeout=60) == b"on"
 
 
 def test_compressed(served: Served) -> None:
@@ -65,14 +65,14 @@ def test_compressed(served: Served) -> None:
         grpc.insecure_channel(f"unix:{served.path}", compression=grpc.Compression.Gzip) as channel,
         pytest.raises(grpc.RpcError) as e,
     ):
-        channel.unary_unary("/t.Test/Echo")(bytes(1000), timeout=30)
+        channel.unary_unary("/t.Test/Echo")(bytes(1000), timeout=60)
     assert e.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
 @pytest.mark.parametrize("authority", ["localhost", "%2Frun%2Fx.sock", "", "what is this"])
 def test_any_authority(served: Served, authority: str) -> None:
     with grpc.insecure_channel(f"unix:{served.path}", options=[("grpc.default_authority", authority)]) as channel:
-        assert channel.unary_unary("/t.Test/Echo")(b"on", timeout=30) == b"on"
+        assert channel.unary_unary("/t.Test/Echo")(b"on", timeout=60) == b"on"
 
 
 def test_watch(channel: grpc.Channel) -> None:
@@ -80,7 +80,7 @@ def test_watch(channel: grpc.Channel) -> None:
     stream = channel.unary_stream("/t.Test/Watch")(b"", timeout=60)
     assert next(stream) == DEVICES
     for message in (b"a", bytes(100_000), b""):
-        assert channel.unary_unary("/t.Test/Tell")(message, timeout=30) == b"1"
+        assert channel.unary_unary("/t.Test/Tell")(message, timeout=60) == b"1"
         assert next(stream) == message
     stream.cancel()
 
@@ -92,11 +92,11 @@ def test_fifty_watchers(served: Served) -> None:
     streams = [channel.unary_stream("/t.Test/Watch")(b"", timeout=60) for channel in channels]
     assert {next(stream) for stream in streams} == {DEVICES}
     tell = channels[0].unary_unary("/t.Test/Tell")
-    assert tell(b"x", timeout=30) == b"50"
+    assert tell(b"x", timeout=60) == b"50"
     assert {next(stream) for stream in streams} == {b"x"}
     for channel in channels[1:]:
         channel.close()
-    while tell(b"y", timeout=30) != b"1":
+    while tell(b"y", timeout=60) != b"1":
         pass
     channels[0].close()
 
@@ -119,7 +119,7 @@ class Peer(grpc.GenericRpcHandler):
         return b""
 
     def _sleep(self, message: bytes, _: grpc.ServicerContext) -> bytes:
-        self.over.wait(30)
+        self.over.wait(60)
         return message
 
 
@@ -138,7 +138,7 @@ def peer(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("size", [0, 1, 100_000, 10_000_000])
 def test_client(peer: Path, size: int) -> None:
     message = os.urandom(size)
-    assert call(peer, "/t.Test/Echo", message, timeout=30) == message
+    assert call(peer, "/t.Test/Echo", message, timeout=60) == message
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_client(peer: Path, size: int) -> None:
 )
 def test_client_is_refused(peer: Path, method: str, message: bytes, code: int, says: str) -> None:
     with pytest.raises(Failed, match=says) as e:
-        call(peer, method, message, timeout=30)
+        call(peer, method, message, timeout=60)
     assert e.value.code == code
 
 
@@ -162,7 +162,7 @@ def test_deadline(peer: Path) -> None:
 
 def test_no_server(tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"none\.sock: No such file or directory"):
-        call(tmp_path / "none.sock", "/t.Test/Echo", b"", timeout=1)
+        call(tmp_path / "none.sock", "/t.Test/Echo", b"", timeout=60)
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(64), b"\xff" * 64])
@@ -180,7 +180,7 @@ def test_no_grpc(tmp_path: Path, answer: bytes) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(Failed):
-            call(tmp_path / "p.sock", "/t.Test/Echo", b"", timeout=5)
+            call(tmp_path / "p.sock", "/t.Test/Echo", b"", timeout=60)
         thread.join()
 
 

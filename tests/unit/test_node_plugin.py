@@ -58,7 +58,7 @@ class Running:
         done = threading.Event()
         self._work += [call, done.set]
         os.eventfd_write(self._woken, 1)
-        assert done.wait(30)
+        assert done.wait(60)
 
     def end(self) -> None:
         self.do(self.plugin.close)
@@ -181,10 +181,10 @@ def test_kubelet_names_all_that_there_can_be(running: Running, asked: Kubelet) -
 def test_what_nobody_can_read(running: Running, asked: Kubelet) -> None:
     """It is the peer's fault, and no reason to report anything."""
     ask = asked._channel.unary_unary("/v1beta1.DevicePlugin/GetPreferredAllocation")
-    assert ask(b"\xff\xff", timeout=30) == b""
+    assert ask(b"\xff\xff", timeout=60) == b""
     for method in ("v1beta1.DevicePlugin/Allocate", "pluginregistration.Registration/NotifyRegistrationStatus"):
         with pytest.raises(grpc.RpcError, match=r"what was sent is no (v1beta1.Alloc|pluginregistration.Reg)"):
-            asked._channel.unary_unary(f"/{method}")(b"\xff\xff", timeout=30)
+            asked._channel.unary_unary(f"/{method}")(b"\xff\xff", timeout=60)
     assert running.said == ["rdma/hca: no advice on devices: what was sent is no v1beta1.PreferredAllocationRequest"]
 
 

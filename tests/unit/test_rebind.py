@@ -4,22 +4,14 @@ import errno
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from topology import until
 
 from cni.kernel import pci
 
 ADDRESS = "0000:3b:00.2"
-LIMIT = 30.0
-
-
-def wait(path: Path, target: str) -> None:
-    deadline = time.monotonic() + LIMIT
-    while f"{path.readlink()}" != target:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_whoever_is_to_end_finishes_it_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +22,7 @@ def test_whoever_is_to_end_finishes_it_first(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(TimeoutError):
         pci.rebind(ADDRESS, "no-such-driver", 0)
     (child,) = map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split())
-    wait(Path(f"/proc/{child}/fd/1"), os.devnull)
+    until(lambda: f"{Path(f'/proc/{child}/fd/1').readlink()}" == os.devnull)
     os.kill(child, signal.SIGTERM)
     ready = os.open(unbind, os.O_RDONLY | os.O_NONBLOCK)
     try:
