@@ -1,6 +1,7 @@
-"""A server of node.grpc's as a process, for tests that are its peers: `python grpc_server.py SOCKET`.
+"""A server of node.grpc's as a process, for tests that are its peers: `python grpc_server.py SOCKET [PATIENCE]`.
 
-It runs until its stdin ends.  Its methods speak in plain bytes, as grpcio does without serializers.
+It runs until its stdin ends.  With PATIENCE a request may take so many seconds, and frames are counted for so many.
+Its methods speak in plain bytes, as grpcio does without serializers.
 """
 
 import socket
@@ -43,10 +44,10 @@ class Served:
 
 
 @contextmanager
-def serving(path: Path) -> Iterator[Served]:
+def serving(path: Path, *patience: str) -> Iterator[Served]:
     process = subprocess.Popen(
-        [sys.executable, __file__, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        cwd=ROOT, env={"PYTHONPATH": str(ROOT)},
+        [sys.executable, __file__, str(path), *patience], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, cwd=ROOT, env={"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert process.stdin
     assert process.stdout
@@ -58,12 +59,15 @@ def serving(path: Path) -> Iterator[Served]:
         process.communicate(timeout=60)
 
 
-def main(path: str) -> None:
+def main(path: str, *patience: str) -> None:
+    from node.grpc import guard, server  # noqa: PLC0415
     from node.grpc.messages import framed  # noqa: PLC0415
-    from node.grpc.server import Server, Watched, Watcher  # noqa: PLC0415
+    from node.grpc.server import Watched, Watcher  # noqa: PLC0415
     from node.grpc.status import Failed  # noqa: PLC0415
     from node.loop import Loop  # noqa: PLC0415
 
+    for seconds in patience:
+        server.REQUEST_TIMEOUT = guard.SPAN = float(seconds)  # type: ignore[misc]
     loop, watchers = Loop(), set[Watcher]()
     loop.watch(0, loop.stop)
 
@@ -91,12 +95,12 @@ def main(path: str) -> None:
         "/t.Test/Break": lambda message: b"%d" % (1 // len(message)),
         "/t.Other/Echo": lambda message: message[::-1],
     }
-    server = Server(loop, listener, methods, lambda sentence: print(sentence, file=sys.stderr, flush=True))
+    serves = server.Server(loop, listener, methods, lambda sentence: print(sentence, file=sys.stderr, flush=True))
     print("ready", flush=True)
     loop.run()
-    server.close()
+    serves.close()
     loop.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

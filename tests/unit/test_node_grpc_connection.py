@@ -50,10 +50,10 @@ def began(loop: Loop, sock: socket.socket, reasons: list[str]) -> tuple[Connecti
 def test_it_takes_nothing(loop: Loop, ends: tuple[socket.socket, socket.socket]) -> None:
     reasons = list[str]()
     one, _ = began(loop, ends[0], reasons)
-    turn(loop, LIMIT / 2)
-    assert one.is_open
-    turn(loop, LIMIT)
-    assert not one.is_open
+    since = time.monotonic()
+    while one.is_open:
+        turn(loop, LIMIT / 10)
+    assert time.monotonic() - since > LIMIT * 0.9
     assert reasons == ["it took nothing for 1 s"]
 
 
@@ -94,5 +94,6 @@ def test_it_reads_no_answers(loop: Loop, ends: tuple[socket.socket, socket.socke
     for _ in range(19):
         if one.is_open:
             ends[1].sendall(ping * 1000)
-            turn(loop, 0.01)
+            for _ in range(20):  # what was sent is there already
+                loop.turn(0)
     assert reasons == ["it asks for answers and does not read them"]

@@ -13,6 +13,7 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from topology import until
 from unit.grpc_server import DEVICES, Served, serving
 
 from node.grpc.guard import FRAMES_MOST, PREFACE
@@ -45,23 +46,22 @@ HELLO = PREFACE + frame(SETTINGS, 0, 0)
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    with serving(tmp_path / "s.sock") as one:
+    """One that does not hang up because time has passed."""
+    with serving(tmp_path / "s.sock", "3600") as one:
         yield one
 
 
-def echo(served: Served) -> float:
-    """Ask as a decent peer; the seconds that it took."""
-    began = time.monotonic()
+def echo(served: Served) -> None:
+    """Ask as a decent peer."""
     with grpc.insecure_channel(f"unix:{served.path}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         assert channel.unary_unary("/t.Test/Echo")(b"on", timeout=60) == b"on"
-    return time.monotonic() - began
 
 
 def pour(sock: socket.socket, data: bytes) -> int:
-    """Send it, and read what comes; how much the server took before it hung up, or took no more for a second."""
+    """Send it, and read what comes; how much the server took before it hung up, or took no more for so long."""
     rest = memoryview(data)
     while rest:
-        readable, writable, _ = select.select([sock], [sock], [], 1)
+        readable, writable, _ = select.select([sock], [sock], [], 60)
         if not readable and not writable:
             break
         try:
@@ -105,7 +105,7 @@ def test_floods(served: Served, flood: str) -> None:
     before = served.peak
     with served.connect() as sock:
         pour(sock, HELLO + FLOODS[flood])
-        assert echo(served) < 5
+        echo(served)
         assert hangs_up(sock)
     assert served.peak - before < GROWTH
 
@@ -117,7 +117,7 @@ def test_answers_that_nobody_reads(served: Served) -> None:
         sock.settimeout(1)
         with pytest.raises((TimeoutError, ConnectionError)):
             sock.sendall(HELLO + frame(PING, 0, 0, bytes(8)) * 1_000_000)
-        assert echo(served) < 5
+        echo(served)
     assert served.peak - before < GROWTH
 
 
@@ -156,12 +156,10 @@ def test_a_watcher_that_reads_nothing(served: Served) -> None:
     ids=range(13),
 )  # fmt: skip
 def test_hangs_up_at_once(served: Served, data: bytes) -> None:
-    began = time.monotonic()
     with served.connect() as sock:
         pour(sock, data)
         assert hangs_up(sock)
-    assert time.monotonic() - began < 5
-    assert echo(served) < 5
+    echo(served)
 
 
 def test_a_gigabyte_is_announced(served: Served) -> None:
@@ -216,7 +214,7 @@ def test_many_half_requests_of_many_peers(served: Served) -> None:
         peers = [stack.enter_context(served.connect()) for _ in range(CONNECTIONS_MOST // 2)]
         for sock in peers:
             pour(sock, half)
-        assert echo(served) < 5
+        echo(served)
         assert hangs_up(peers[0])
     assert served.peak - before < GROWTH
 
@@ -236,8 +234,14 @@ def test_no_room(served: Served) -> None:
         assert all(map(hangs_up, idle))
         assert hangs_up(stack.enter_context(served.connect()))
         watching.pop().close()
-        time.sleep(0.5)
-        ask(b"Echo")
+
+        def is_let_in() -> bool:
+            with suppress(AssertionError, ConnectionError):  # it has not heard of that end yet
+                ask(b"Echo")
+                return True
+            return False
+
+        until(is_let_in)
 
 
 def test_no_descriptors(served: Served) -> None:
@@ -270,16 +274,14 @@ def test_a_slow_reader_with_open_windows(served: Served) -> None:
             assert piece
 
 
-def test_half_of_everything(served: Served) -> None:
+def test_half_of_everything(tmp_path: Path) -> None:
     """Connections that send nothing, or half of something, end by themselves, and leave room for others."""
     whole = HELLO + request(1, b"/t.Test/Echo", EMPTY)
-    began = time.monotonic()
-    peers = [served.connect() for _ in range(CONNECTIONS_MOST)]
-    for i, sock in enumerate(peers):
-        sock.sendall(whole[: i * (len(whole) - 1) // len(peers)])
-    assert echo(served) < 25
-    for sock in peers:
-        sock.settimeout(60)
-        assert hangs_up(sock)
-        sock.close()
-    assert time.monotonic() - began < 20
+    with serving(tmp_path / "s.sock") as served:
+        peers = [served.connect() for _ in range(CONNECTIONS_MOST)]
+        for i, sock in enumerate(peers):
+            sock.sendall(whole[: i * (len(whole) - 1) // len(peers)])
+        echo(served)
+        for sock in peers:
+            assert hangs_up(sock)
+            sock.close()
