@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import drawn
 import pytest
 
 from cni.state import node
@@ -27,6 +28,27 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # In any language but this argparse looks for translations, in 32 files for each parser: half of a parser's time.
     os.environ["LANGUAGE"] = "C"
+    drawn.draw()
+
+
+def pytest_report_header() -> str:
+    return f"{drawn.VARIABLE}={drawn.draw()}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Where anything failed, how to draw the same again."""
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line(f"to draw the same cases again: {drawn.VARIABLE}={drawn.draw()}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """The report notes how many cases the test took of those that are drawn."""
+    drawn.TAKEN.clear()
+    try:
+        yield
+    finally:
+        item.user_properties += drawn.TAKEN.items()
 
 
 def pytest_collection_finish() -> None:

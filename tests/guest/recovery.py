@@ -1,15 +1,12 @@
 """A plugin that is killed at the boundaries between its steps, and what undoes what it left.
 
-A VF's ADD, DEL and GC are killed at every boundary, others where the machine is emulated at each fifth.  A boundary is
-followed by one of RECOVERIES.  The first boundary and the first recovery depend on the commit, so that over commits
-each recovery follows on each boundary.
+A boundary is followed by one of RECOVERIES.  Whenever a boundary is drawn again another recovery follows on it.
 """
 
-import itertools
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
+import drawn
 from guest.machine import Guest
 from killing import killed_at
 from topology import Pod
@@ -48,15 +45,15 @@ def by_an_add_elsewhere(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:
 RECOVERIES = (by_del, by_del_after_the_namespace, by_gc, by_a_new_add, by_an_add_elsewhere)
 
 
-def recovered(node: Guest, pod: Pod, command: str, conf: dict[str, Any], every: int = 5) -> Iterator[str]:
+def recovered(node: Guest, pod: Pod, command: str, conf: dict[str, Any]) -> Iterator[str]:
     """Kill an ADD, DEL or GC at one boundary after the other, until it ends before.  Yields where it was killed, in
     words, each time that one of RECOVERIES has left nothing in the pod and no file."""
     with_list = {"cni.dev/valid-attachments": []} if command == "GC" else {}
-    for turn, boundary in boundaries(every):
+    for boundary in drawn.steps():
         if command != "ADD":
             node.ok("ADD", pod, conf)
         killed = killed_at(boundary, node.request(command, pod, conf | with_list))
-        recover = RECOVERIES[turn % len(RECOVERIES)]
+        recover = RECOVERIES[(boundary + drawn.turn()) % len(RECOVERIES)]
         where = f"at boundary {boundary} of {command}, {recover.__name__}"
         try:
             recover(node, pod, conf)
@@ -74,10 +71,3 @@ def recovered(node: Guest, pod: Pod, command: str, conf: dict[str, Any], every: 
 def _rules(pod: Pod) -> list[dict[str, Any]]:
     """Rules of policy routing that are not there from the start."""
     return [rule for family in ("-4", "-6") for rule in pod.ip(family, "rule") if rule["src"] != "all"]
-
-
-def boundaries(every: int = 5) -> Iterator[tuple[int, int]]:
-    """How often there was one before, over commits, and the boundary.  The first is 0 where nobody knows the commit."""
-    done = subprocess.run(["sh", "-c", "git rev-parse HEAD"], capture_output=True, text=True, check=False)
-    turn, first = divmod(int(done.stdout[:8] or "0", 16), every)
-    return enumerate(itertools.count(first, every), turn)

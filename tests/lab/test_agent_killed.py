@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import drawn
 import pytest
 from guest.node import Node, picture
-from guest.recovery import boundaries
 from killing import at_step
 from topology import PROGRAMS, Pod
 
@@ -91,7 +91,7 @@ def test_the_agent_is_killed(node: Node, pod: Pod, command: str) -> None:
     # As warm as an agent is.
     node.ok("ADD", pod, conf)
     node.ok("DEL", pod, conf)
-    for _, boundary in boundaries():
+    for boundary in drawn.steps():
         with agent(path, killed(command, boundary)) as ask:
             if command == "DEL":
                 assert ask(node.request("ADD", pod, conf)) == 0

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import drawn
 import pytest
 from guest.node import NAME, RDMA, Node, netdev, picture, rdma_devs
 from killing import killed_at
@@ -81,13 +82,14 @@ def test_in_a_dead_pods_namespace(node: Node, pod: Pod, monkeypatch: pytest.Monk
 
 
 def test_an_add_killed_at_every_step(node: Node, pod: Pod) -> None:
-    before, step = picture(), 0
-    while killed_at(step, node.request("ADD", pod, node.conf(**CHANGES))):
+    before = picture()
+    for step in drawn.steps():
+        if not killed_at(step, node.request("ADD", pod, node.conf(**CHANGES))):
+            break
         if [a["state"] for a in told(node, "list")] == ["attached"]:
             node.ok("DEL", pod, node.conf(**CHANGES))
         told(node, "repair")
         assert picture() == before, f"step {step}"
         assert node.state_files() == set(), f"step {step}"
-        step += 1
     node.ok("DEL", pod, node.conf(**CHANGES))
     assert step > 10

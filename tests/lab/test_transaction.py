@@ -1,4 +1,4 @@
-"""Kill the plugin at every boundary of attaching, detaching and collecting a VF with all there is to it."""
+"""Kill the plugin at boundaries of attaching, detaching and collecting a VF with all there is to it."""
 
 import pytest
 from guest.node import MAC, Node, picture
@@ -15,6 +15,6 @@ def test_killed_at_every_boundary(node: Node, pod: Pod, command: str) -> None:
     info = node.tmp_path / "info"
     conf = node.conf(**CHANGES, rdma=RDMA, runtimeConfig={"CNIDeviceInfoFile": str(info)})
     before = picture()
-    for where in recovered(node, pod, command, conf, every=1):
+    for where in recovered(node, pod, command, conf):
         assert list(node.tmp_path.glob("info*")) == [], f"device information left {where}"
         assert picture() == before, f"not as it was {where}"

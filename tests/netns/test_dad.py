@@ -10,6 +10,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
 
+import drawn
 import pytest
 from killing import killed_at
 from namespaces import with_both
@@ -237,11 +238,12 @@ def test_nothing_of_it_comes_home(host: Host, pod: Pod) -> None:
     for name in ("eth9", "far9"):
         ip("link", "set", name, "up")
     conf = host.conf(kind="host-device", device="eth9", master=...)
-    before, step = at_home(), 0
-    while killed_at(step, host.request("ADD", pod, conf)):
+    before = at_home()
+    for step in drawn.steps():
+        if not killed_at(step, host.request("ADD", pod, conf)):
+            break
         host.ok("DEL", pod, conf)
         assert at_home() == before, f"after step {step}"
-        step += 1
     host.ok("DEL", pod, conf)
     assert at_home() == before
     assert step > 20

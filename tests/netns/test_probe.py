@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from ipaddress import IPv6Address
 from typing import Any
 
+import drawn
 import pytest
 from killing import killed_at
 from topology import Host, Pod, ip, leases
@@ -209,8 +210,9 @@ def test_killed_at_every_step(host: Host, pod: Pod, recover: str) -> None:
     """Also while it listens.  The one address that is free must not be lost."""
     other_has("10.56.0.2/24")
     narrow = conf(host, ranges=[[{"subnet": "10.56.0.0/29", "rangeEnd": "10.56.0.3"}]], probe=0.03)
-    step = 0
-    while killed_at(step, host.request("ADD", pod, narrow)):
+    for step in drawn.steps():
+        if not killed_at(step, host.request("ADD", pod, narrow)):
+            break
         if recover == "ADD":
             reply = host.call("ADD", pod, narrow)
             assert not reply.exit_code or '"code":100' in reply.stdout  # it was complete
@@ -222,7 +224,6 @@ def test_killed_at_every_step(host: Host, pod: Pod, recover: str) -> None:
         assert pod.links() == set(), f"link left after step {step}"
         assert host.state_files() == set(), f"files left after step {step}"
         assert host.leases() <= {"10.56.0.2"}, f"address left after step {step}"
-        step += 1
     assert pod.addresses() == {"10.56.0.3/29"}
     host.ok("DEL", pod, narrow)
     assert step > 20

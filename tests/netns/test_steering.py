@@ -4,6 +4,7 @@ import os
 import subprocess
 from typing import Any
 
+import drawn
 import pytest
 from killing import killed_at
 from namespaces import with_both
@@ -87,8 +88,7 @@ def test_check_compares(host: Host, pod: Pod) -> None:
 
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
 def test_killed_at_every_step(host: Host, pod: Pod, eth9: None, command: str) -> None:
-    step = 0
-    while True:
+    for step in drawn.steps():
         if command == "DEL":
             host.ok("ADD", pod, moving(host))
         killed = killed_at(step, host.request(command, pod, moving(host)))
@@ -97,7 +97,6 @@ def test_killed_at_every_step(host: Host, pod: Pod, eth9: None, command: str) ->
         assert host.state_files() == set()
         if not killed:
             break
-        step += 1
     assert step > 10
 
 

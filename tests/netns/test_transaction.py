@@ -1,11 +1,12 @@
-"""Kill the plugin at every boundary between two steps, and see that what is left can always be put right.
+"""Kill the plugin at boundaries between two steps, and see that what is left can always be put right.
 
-n counts up until the command ends by itself, so no boundary is missed.
+The numbers of the boundaries go up until the command ends by itself, so every boundary is among those that are drawn.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import drawn
 import pytest
 from killing import killed_at
 from topology import Host, Pod, ip
@@ -81,8 +82,7 @@ def test_killed_at_every_step(
     untouched = of_namespace(pod)
     assert untouched[1] != "77"
     strangers = {i["ifname"] for i in ip("link")}
-    step = 0
-    while True:
+    for step in drawn.steps():
         if command != "ADD":
             host.ok("ADD", pod, conf)
         with_list = {"cni.dev/valid-attachments": []} if command == "GC" else {}
@@ -93,7 +93,6 @@ def test_killed_at_every_step(
         assert host.state_files() == set(), f"files left after step {step}"
         if not killed:
             break
-        step += 1
     # Both addresses of the pool are there again, and nothing of the host's was touched.
     host.ok("ADD", pod, conf)
     host.ok("DEL", pod, conf)

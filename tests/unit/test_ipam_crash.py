@@ -6,6 +6,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+import drawn
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -26,15 +27,14 @@ SIX = {"fd00::1", "fd00::4", "fd00::5", "fd00::6", "fd00::7"}
 
 
 def each_step(net, prepare, work):
-    """Prepare a fresh store and kill the work at its first step, its second, and so on until it is done."""
-    for step in range(1, 200):
+    """Prepare a fresh store and kill the work before one step after the other, until it is done."""
+    for step in drawn.steps(1):
         shutil.rmtree(net.state, ignore_errors=True)
         prepare()
         if not killed_at(step, work):
             assert step > 5, "too few steps to be true"
             return
         yield step
-    pytest.fail("the work never ended")
 
 
 # In memory: whoever is killed loses nothing that it wrote, and thousands of syncs take minutes.

@@ -6,6 +6,7 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
+import drawn
 import pytest
 from unit.ipam_calls import Net, killed_at
 
@@ -237,7 +238,7 @@ def test_killed_at_every_step(tmp_path, then):
     """An address is in one line, whatever happens; and the lease is there until its DEL."""
     network = Network(tmp_path / "warm", "10.0.0.2", "10.0.0.3", **BOTH)
     network.add()
-    for step in range(1, 200):
+    for step in drawn.steps(1):
         network = Network(tmp_path / str(step), "10.0.0.2", "10.0.0.3", **BOTH)
         if not killed_at(step, network.add):
             assert step > 20
@@ -253,7 +254,6 @@ def test_killed_at_every_step(tmp_path, then):
         assert network.net.agrees(), step
         assert network.store.verify() == [], step
         assert network.net.held() <= held | {"10.0.0.9", "fd00::9"}, step
-    pytest.fail("the work never ended")
 
 
 def test_shown(tmp_path, clock, capsys):

@@ -1,6 +1,5 @@
 """Soft-RoCE on the pod's interface, on a kernel whose soft-RoCE knows namespaces: real traffic between pods."""
 
-import itertools
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +7,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
 
+import drawn
 import pytest
 from guest.machine import rdma, verbs
 from guest.node import Node, pci, rdma_devs
@@ -158,7 +158,7 @@ def test_a_process_has_it_open(node: Node, pod: Pod) -> None:
 @pytest.mark.parametrize("keys", [{"kind": "macvlan", "master": "rail0"}, {"deviceID": pci("rail0v0")}], ids=str)
 def test_killed_between_steps(node: Node, pod: Pod, command: str, keys: dict[str, Any]) -> None:
     one, before = conf(node, **keys), rdma_devs()
-    for step in itertools.count(0, 4):
+    for step in drawn.steps():
         if command == "DEL":
             node.ok("ADD", pod, one)
         killed = killed_at(step, node.request(command, pod, one))

@@ -1,0 +1,90 @@
+"""What a run takes of cases that are too many for each run: a tenth, drawn by the day.
+
+HPN_DRAW=2026-11-24 repeats what runs of that day draw, HPN_DRAW=all takes every case, and HPN_DRAW=2026-11-24,all every
+case with that day's seed.  A run without it draws by the day on which it begins, and its first lines name that day.
+
+Of cases with an order, such as the steps before which a plugin is killed, each is drawn on one day of any ten in a row.
+Of cases that chance makes, a tenth is made, by the day's seed.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from random import Random
+from typing import TypeVar
+
+VARIABLE = "HPN_DRAW"
+DAYS = 10
+# No command has as many steps.
+MOST = 10_000
+T = TypeVar("T")
+# How many cases the present test took: "kills" and others.  conftest.py empties it into the report.
+TAKEN = dict[str, int]()
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A day, and whether all cases are taken."""
+
+    day: date
+    everything: bool
+
+    def __str__(self) -> str:
+        return f"{self.day}{',all' if self.everything else ''}"
+
+
+def draw() -> Draw:
+    """The run's.  The environment holds it from now on: whatever is started from here draws the same, also after
+    midnight."""
+    words = os.environ.get(VARIABLE, "").split(",")
+    days = [word for word in words if word not in ("", "all")]
+    found = Draw(date.fromisoformat(days[0]) if days else datetime.now(UTC).date(), "all" in words)
+    os.environ[VARIABLE] = str(found)
+    return found
+
+
+def seed() -> int:
+    """The day's, for chances."""
+    return draw().day.toordinal()
+
+
+def count(whole: int, what: str) -> int:
+    """How many to make of what chance makes."""
+    return noted(what, whole if draw().everything else max(1, whole // DAYS))
+
+
+def share(cases: Sequence[T], family: str) -> list[T]:
+    """The day's share of them, in their order: one at least, and each on one day of ten."""
+    if draw().everything or not cases:
+        return list(cases)
+    shuffled = list(range(len(cases)))
+    Random(family).shuffle(shuffled)
+    turn = seed() % DAYS
+    return [cases[n] for n in sorted(shuffled[turn::DAYS] or [shuffled[turn % len(shuffled)]])]
+
+
+def steps(first: int = 0) -> Iterator[int]:
+    """The steps before which the present test kills, one after the other: the first, and of each ten one.
+
+    How many there are a command shows when it ends before the step, so a step that is new in it is drawn as others are.
+    Each test draws others of the ten.
+    """
+    family = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
+    for ten in range(first, MOST, DAYS):
+        drawn = share(range(ten, ten + DAYS), f"{family} {ten}")
+        for step in sorted({first, *drawn} if ten == first else drawn):
+            yield step
+            noted("kills", 1)  # else there would be no next one
+    raise AssertionError(f"it has not ended before step {MOST}")
+
+
+def turn() -> int:
+    """What is another one whenever a step is drawn again: which of several things then follows on it."""
+    return seed() // DAYS
+
+
+def noted(what: str, number: int) -> int:
+    """The number, which the report of the present test shows."""
+    TAKEN[what] = TAKEN.get(what, 0) + number
+    return number
