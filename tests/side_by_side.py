@@ -39,6 +39,7 @@ from pathlib import Path
 from threading import Lock
 from xml.etree import ElementTree as ET
 
+import drawn
 from reported import Done, Processors, merged, suites, summary, times
 
 ROOT = Path(__file__).parents[1]
@@ -261,6 +262,7 @@ def main() -> int:
     parser.add_argument("-j", dest="jobs", type=int, default=_jobs(), help=f"how many at once: {_jobs()}")
     parser.add_argument("--junitxml", type=Path, metavar="FILE", help="one JUnit report of all of them")
     words = parser.parse_args()
+    print(f"{drawn.VARIABLE}={drawn.draw()}", flush=True)  # all that starts from here draws by this day
     under_way, bad, began, processors = Runs(), list[Done](), time.monotonic(), Processors()
     with (
         building(),
@@ -285,7 +287,8 @@ def main() -> int:
         bad += [run for run in done if run.status]
     if words.junitxml:
         ET.ElementTree(merged(done)).write(words.junitxml, encoding="utf-8", xml_declaration=True)
-    print(f"\n{times(done)}\n{processors}\n\n{summary(done)} in {time.monotonic() - began:.0f} s")
+    took = f"{time.monotonic() - began:.0f} s, {drawn.VARIABLE}={drawn.draw()}"
+    print(f"\n{times(done)}\n{processors}\n\n{summary(done)} in {took}")
     if bad:
         print("failed:", "; ".join(run.name for run in bad))
     return 1 if bad else 0

@@ -11,19 +11,20 @@ from pathlib import Path
 from textwrap import dedent
 from xml.etree import ElementTree as ET
 
+import drawn
 import pytest
 import reported
 import side_by_side
 
 LAB = '''
-    import pytest
+    import os, pytest
     INSIDE = """<testsuites><testsuite name="pytest">
         <testcase classname="tests.lab.test_sriov" name="test_a" time="1000.0"/>
         <testcase classname="tests.lab.test_sriov" name="test_b" time="500.0"><failure message="no VF"/></testcase>
     </testsuite></testsuites>"""
     @pytest.mark.parametrize("boot", ["VFs", "no namespaces"])
     def test_in_the_lab(tmp_path, boot):
-        print("booted", boot)
+        print("booted", boot, "drew by", os.environ["HPN_DRAW"])
         if boot != "VFs":
             (tmp_path / "junit.xml").write_text(INSIDE)
         assert boot == "VFs", "of two\\nlines"
@@ -58,7 +59,7 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / BUILD).write_text("#!/bin/sh\ntouch begun\nexec sleep 60\n")
     for build in (FIRST, BUILD):
         (tmp_path / build).chmod(0o755)
-    for module in (side_by_side, reported):
+    for module in (side_by_side, reported, drawn):
         shutil.copy(module.__file__, tmp_path / "tests")
     shutil.copy(reported.TIERS, tmp_path)
     for file, text in zip(side_by_side.BOOTING, (LAB, KILLED), strict=True):
@@ -101,6 +102,9 @@ def test_what_fails_anywhere_is_said_at_the_end(tree: Path) -> None:
     assert inside == f"FAILED tests/lab/test_sriov.py::test_b in the guest of {boot}: no VF"
     assert failed.startswith(f"FAILED {boot}: AssertionError: of two")
     assert count.startswith("7 passed, 2 failed, 1 skipped in ")
+    # By one day, which whatever runs has from here.
+    assert output.startswith(count.rpartition(", ")[2] + "\n")
+    assert f"drew by {count.rpartition('=')[2]}" in output
     # One that left no report too.
     assert set(runs.removeprefix("failed: ").split("; ")) == {
         *("tests/test_lab.py::test_in_the_lab[no namespaces]", "tests/test_power_cut.py::test_a_cut")
