@@ -30,7 +30,8 @@ def caught(host: Host, pod: Pod, conf: dict[str, Any], change: Change, *says: st
     """CHECK is fine before the change, and after it says these words; it changes nothing itself, and keeps its error
     beside the record."""
     result = host.ok("ADD", pod, conf)
-    assert host.checked(pod, conf, result).exit_code == 0
+    reply = host.checked(pod, conf, result)
+    assert (reply.exit_code, reply.stdout) == (0, ""), reply.stdout
     change(host, pod, result)
     before = host.picture(pod)[pod.name], host.state_files()
     error = host.refused("CHECK", pod, conf | {"prevResult": result})
@@ -48,4 +49,4 @@ def passes(host: Host, pod: Pod, conf: dict[str, Any], change: Change) -> None:
     result = host.ok("ADD", pod, conf)
     change(host, pod, result)
     reply = host.checked(pod, conf, result)
-    assert (reply.exit_code, reply.stdout) == (0, "")
+    assert (reply.exit_code, reply.stdout) == (0, ""), reply.stdout
