@@ -42,7 +42,7 @@ class Connection:
             return None
         sock.setblocking(False)  # noqa: FBT003
         process, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-        if uid not in (0, os.geteuid()):
+        if uid not in (0, os.geteuid()):  # guard: uid
             sock.close()
             return None
         return cls(sock, process)
@@ -61,10 +61,10 @@ class Connection:
             for level, kind, fds in passed:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                     self.passed += memoryview(fds)[: len(fds) & ~3].cast("i")
-            if flags & socket.MSG_CTRUNC:
+            if flags & socket.MSG_CTRUNC:  # guard: descriptors-lost
                 # More than a launcher passes, or more than we may have open: it does the work itself.
                 raise ValueError("descriptors were lost")
-            if not data:
+            if not data:  # guard: broke-off
                 raise ValueError("it broke off")
             self.data += data
             if self.header is None and len(self.data) >= protocol.HEADER.size:
@@ -87,7 +87,7 @@ class Connection:
 
     def close(self) -> None:
         self.sock.close()
-        for fd in self.passed:
+        for fd in self.passed:  # guard: descriptors-closed
             os.close(fd)
 
 

@@ -57,6 +57,7 @@ def _choose_path(arguments: Sequence[str]) -> Path:
 
 def take_passed() -> socket.socket | None:
     """The socket that systemd made and passed on, if it did (man 3 sd_listen_fds)."""
+    # guard below: passed-to-us ("LISTEN_PID")
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS") != "1":
         return None
     os.set_inheritable(_FIRST_PASSED, False)  # noqa: FBT003
@@ -66,7 +67,7 @@ def take_passed() -> socket.socket | None:
 def bind(path: Path) -> socket.socket:
     """A socket of our own that root alone may connect to.  Raises Unusable, OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if weak := trust.weak_spot(str(path.parent)):
+    if weak := trust.weak_spot(str(path.parent)):  # guard: weak-spot
         words, remedy = weak
         raise Unusable(f"{path}: {words}, and put a socket of their own there; {remedy}; or choose another path")
     _make_room(path)
@@ -79,7 +80,7 @@ def _make_room(path: Path) -> None:
         found = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
+    if not stat.S_ISSOCK(found.st_mode):  # guard: a-socket
         raise Unusable(f"{path} is there and is no socket; remove it, or choose another path")
     deadline = time.monotonic() + _ENDING
     while (process := _listening(path)) is not None:
@@ -95,7 +96,7 @@ def _listening(path: Path) -> int | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)  # noqa: FBT003  # a full queue is an agent that is alive
         refused = probe.connect_ex(str(path))
-        if refused == errno.ECONNREFUSED:
+        if refused == errno.ECONNREFUSED:  # guard: an-agent-is-there = True
             return None
         if refused:
             return 0

@@ -88,7 +88,7 @@ class Server:
         while not self._stopping:
             self._look_after()
         self._epoll.unregister(self._listener)
-        while waiting := Connection.accept(self._listener):
+        while waiting := Connection.accept(self._listener):  # guard: answers-the-queue
             self._watch(waiting)
         # Each thread that ends rings the bell, and then the next one is woken.
         while self._count:
@@ -126,6 +126,7 @@ class Server:
         if self._stall.fd in rung:
             with self._lock:
                 # A thread that was idle in between set the timer anew: then it has not ended.
+                # guard below: threads-most (_count), made-up-for
                 if self._stall.has_ended() and not self._idle and self._count < THREADS_MOST:
                     self._start_thread()
         if self._overdue.fd in rung and self._overdue.has_ended():
@@ -223,11 +224,11 @@ class Server:
 
     def _serve(self, connection: Connection, header: Header) -> None:
         with suppress(OSError):  # a launcher that is gone needs no answer
-            if header.version != self._version:
+            if header.version != self._version:  # guard: version
                 connection.sock.send(protocol.REFUSED)
                 return
             # This fails if the launcher has given up on us: then it does the work itself.
-            connection.sock.send(protocol.TAKEN)
+            connection.sock.send(protocol.TAKEN)  # guard: taken-first
             connection.send(self._answer(header.ipam, connection.request(header)))
 
     def _forget(self, connection: Connection) -> None:
@@ -240,6 +241,7 @@ class Server:
         """Close connections whose request does not come; one that is served has sent its whole request."""
         limit = time.monotonic() - older_than
         with self._lock:
+            # guard below: served-are-not = [*self._connections.values()]
             silent = [c for c in self._connections.values() if not c.whole]
             old = [c for c in silent if c.since <= limit]
             younger = [c.since - limit for c in silent if c.since > limit]
@@ -249,4 +251,4 @@ class Server:
         for connection in old:
             # Not closed: a thread may be about to read from it, and sees its end then.
             with suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+                connection.sock.shutdown(socket.SHUT_RDWR)  # guard: silent-are-dropped

@@ -143,10 +143,10 @@ class _Keeper:
             if pid == self._idle_work:
                 is_said = how not in (0, _UNFINISHED) and not self._stopping
                 self._idle_work, what = 0, "work in idle time"
-                self._again = time.monotonic() + AGAIN if how else _NEVER
+                self._again = time.monotonic() + AGAIN if how else _NEVER  # guard: again (+ AGAIN)
             elif pid in self._alive:
                 since, place = self._alive.pop(pid)
-                self._due.append((since + PAUSE, place))
+                self._due.append((since + PAUSE, place))  # guard: pause (since + PAUSE -> 0.0), replaced
                 self._active[place] = 0
                 what, is_said = f"worker {pid}", how != 0 or not self._stopping
             else:
@@ -159,6 +159,7 @@ class _Keeper:
         now, work = time.monotonic(), self._when_idle
         if not work or self._wanted == _NEVER or self._idle_work or self._stopping:
             return
+        # guard below: overdue (OVERDUE), idle-only
         if any(self._active[:]) and now - self._wanted < OVERDUE:  # an active one signals later
             return
         self._wanted, self._again = _NEVER, now + AGAIN
@@ -170,7 +171,7 @@ class _Keeper:
         # Otherwise launchers could connect to this process after the agent has ended.
         self._listener.close()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
-        signal.alarm(IDLE_MOST)
+        signal.alarm(IDLE_MOST)  # guard: idle-work-ends
         return _UNFINISHED if work() else 0
 
     def _work(self, place: int) -> None:
@@ -196,12 +197,12 @@ def _run_and_exit(parent: int, work: Callable[[], int | None]) -> NoReturn:
     status = 1
     try:
         # Without this, workers would outlive a killed agent.  The parent may be gone already.
-        _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+        _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))  # guard: die-with-the-keeper
         status = (work() or 0) if os.getppid() == parent else 0
     except Exception:  # noqa: BLE001  # whatever it is, this process must not go on as a second parent
         traceback.print_exc()
     finally:
-        os._exit(status)
+        os._exit(status)  # guard: no-second-parent
 
 
 def _reap() -> Iterator[tuple[int, int]]:

@@ -23,9 +23,9 @@ def allowed(request: Request, conf: Config, programs: Collection[str]) -> "NetCo
     """``parsed``.  Raises InvalidConfig for what it names, or the pod chooses, and the node's file does not allow.
     ``programs`` are the names of the IPAM plugins that keep leases here."""
     permits = permitted.read()
-    permits.refuse_choices(request, conf)
+    permits.refuse_choices(request, conf)  # guard: choices-of-a-pod
     wanted = parsed(request)
     # What Multus (4.3) strips a network to for STATUS names nothing of what its ADD names.
-    if request.command == "ADD" or not is_stripped(conf):
+    if request.command == "ADD" or not is_stripped(conf):  # guard: stripped-add (request), stripped = True
         permits.refuse_names(request, conf, wanted.named, has_leases=wanted.where.ipam in programs)
     return wanted

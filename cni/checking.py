@@ -36,8 +36,8 @@ def attachment(state_dir: Path, record: Record, programs: Programs) -> None:
                 raise CheckFailed(f"{now.whose}: its namespace {now.netns} is gone, or cannot be seen from here")
             try:
                 promised = prev_result(now)
-                commands.compare(now, Result.from_json(promised), now.netns, pod, host)
-                if ipam := location(now.config).ipam:
+                commands.compare(now, Result.from_json(promised), now.netns, pod, host)  # guard: compares
+                if ipam := location(now.config).ipam:  # guard: ipam
                     delegate.call(ipam, _request(now, promised), programs)
             except (KeyError, TypeError, ValueError) as e:
                 raise RecordUnreadable(f"the record of {now.whose}, is another version's: {e!r}") from e
@@ -46,7 +46,7 @@ def attachment(state_dir: Path, record: Record, programs: Programs) -> None:
 def prev_result(record: Record) -> Json:
     """The answer of the chain, in libcni's cache; if it is not there, ADD's own."""
     cached = libcni_cache.result(record.network, record.key)
-    if cached is not None:
+    if cached is not None:  # guard: cached
         return cached
     version = str(record.config.get("cniVersion", spec.NEWEST))
     return {"cniVersion": version, **Result.from_json(record.result).to_json(version)}

@@ -46,28 +46,29 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
     # The IPAM plugin comes first and is told to spare every attachment that has a record, because an ADD writes its
     # record before it has a lease.  An attachment with both is undone below, which releases its addresses.
     try:
-        request.refuse_if_abandoned()
-        delegate.ask_if_it_can(where.ipam, _sparing(request, conf, where), programs)
+        request.refuse_if_abandoned()  # guard: ipam-abandoned
+        delegate.ask_if_it_can(where.ipam, _sparing(request, conf, where), programs)  # guard: spared (_sparing)
     except (CniError, OSError) as e:
         failures.append(e)
     for seen, version in there:
         # Without a list only the dead are undone, whenever they were attached.
+        # guard below: listed (key), began-with-its-process (began)
         if valid is not None and (seen.key in valid or _is_since(version, began)):
             continue
         try:
             with journal.lock(where.state_dir, where.network, seen.key) as entry:
-                request.refuse_if_abandoned()
-                if entry.version() != version:
+                request.refuse_if_abandoned()  # guard: abandoned
+                if entry.version() != version:  # guard: written-since
                     continue
                 record = entry.load()
                 if record is None:
                     entry.forget()
-                elif valid is not None or undo.is_dead(record):
+                elif valid is not None or undo.is_dead(record):  # guard: dead-only = True
                     undo.attachment(entry, record, request, programs, log)
                     log.append(f"gc: removed {record.whose}")
-        except (CniError, OSError) as e:
+        except (CniError, OSError) as e:  # guard: goes-on = ZeroDivisionError
             failures.append(e)
-    undo.raise_all(failures)
+    undo.raise_all(failures)  # guard: failures
 
 
 def _began(request: Request) -> float:
@@ -81,7 +82,7 @@ def _began(request: Request) -> float:
 
 def _is_since(version: Version, began: float) -> bool:
     """Whether the record was written after that time.  One of the future is of a time when the clock was wrong."""
-    return version is not None and began < version[1] / 1e9 <= time.time()
+    return version is not None and began < version[1] / 1e9 <= time.time()  # guard: of-the-future (())
 
 
 def _sparing(request: Request, conf: Config, where: Location) -> Request:
@@ -97,6 +98,7 @@ def _sparing(request: Request, conf: Config, where: Location) -> Request:
         for name in spec.VALID_ATTACHMENTS
         if conf.get(name) is not None
     }
+    # guard below: spared-late (attached)
     return replace(request, stdin=json.dumps({**conf, **lists}).encode(), attached=attached)
 
 
@@ -108,10 +110,12 @@ def a_few(where: Location, request: Request, log: list[str], programs: Programs)
     """
     if os.urandom(1)[0] % EVERY:
         return
-    with suppress(CniError, OSError):
+    with suppress(CniError, OSError):  # guard: few-never-fail
         for key in journal.keys(where.state_dir, where.network, _some):
             record = journal.peek(where.state_dir, where.network, key)
+            # guard below: few-cheap (programs), few-dead ((record))
             if record and _is_cheap(record, programs) and undo.is_dead(record):
+                # guard below: few-wait-for-nobody (0 -> 5)
                 if _reclaim(where.state_dir, record, request, programs, log, timeout=0):
                     log.append(f"removed {record.whose}, whose pod is gone")
                 return
@@ -134,8 +138,9 @@ def sweep(
     request = Request(environ, b"{}")
     records = [r for r in journal.records(state_dir) if r.kind != LOST and undo.may_be_dead(r)]
     for record, is_dead in zip(records, undo.are_dead(records), strict=True):
-        if is_dead:
+        if is_dead:  # guard: sweep-dead = True
             try:
+                # guard below: sweep-dry (dry_run)
                 if dry_run or _reclaim(state_dir, record, request, programs, [], timeout=1):
                     yield record, None
             except (CniError, OSError) as e:
@@ -149,10 +154,10 @@ def _reclaim(
     OSError."""
     with journal.lock(state_dir, seen.network, seen.key, timeout) as entry:
         record = entry.load()
-        if record != seen:
+        if record != seen:  # guard: as-it-was-seen = record is None
             return False
         asked = request.but(CNI_COMMAND="GC", CNI_NETNS="")
-        undo.attachment(entry, record, asked, programs, log, counts=False)
+        undo.attachment(entry, record, asked, programs, log, counts=False)  # guard: reclaim-problems
         return True
 
 

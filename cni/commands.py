@@ -60,7 +60,7 @@ def _attach_freeing_a_device(
             return _attach(wanted, request, conf, log, programs)
         except DeviceTaken as e:
             # Here our attachment's lock is released: free_one takes the owner's lock, which may be the same file.
-            if not undo.free_one(e.devices, wanted.where, request, programs, log):
+            if not undo.free_one(e.devices, wanted.where, request, programs, log):  # guard: free_one = True
                 raise
 
 
@@ -69,9 +69,9 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
     step makes must be in ``record`` before the step begins."""
     where, key, kind = wanted.where, request.key, kinds.named(wanted.attach.kind)
     with _open_pod(request) as pod, rtnl.open_in() as host, journal.lock(where.state_dir, where.network, key) as entry:
-        request.refuse_if_abandoned()
-        undo.settle(entry, pod, request, log, programs)
-        with kind.claiming(wanted):
+        request.refuse_if_abandoned()  # guard: add-abandoned
+        undo.settle(entry, pod, request, log, programs)  # guard: settle
+        with kind.claiming(wanted):  # guard: claiming
             plan = _plan(kind, wanted, host, pod, key.ifname)
             record = _record(entry, wanted, request, conf, pod, plan)
         ipam = delegate.Ipam(where.ipam, request, programs, log)
@@ -79,7 +79,7 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
             ipam.ask_early(pod)
             with granted.kept(wanted.attach, plan, request, log):
                 link = _make_link(kind, plan, host, pod, key.ifname)
-            record = replace(record, link={**plan, "index": link.index if link else 0})
+            record = replace(record, link={**plan, "index": link.index if link else 0})  # guard: index-in-the-record
             if record.rxe:
                 parts.rxe.make(entry, record, pod)
             result = ipam.ask()
@@ -93,10 +93,12 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
                     record = parts.steering.make(record, pod, link)
             own = _own_result(wanted, kind.interfaces(plan, link, host, pod, key.ifname), result)
             device_info.write(record.device_info, plan, record.rdma_devs, record.gids)
+            # guard below: record-complete (True -> False)
             entry.save(replace(record, complete=True, result=own.to_json(spec.NEWEST)))
         except BaseException as failure:
-            record = replace(record, given=not isinstance(failure, DelegateError))
+            record = replace(record, given=not isinstance(failure, DelegateError))  # guard: given
             with undo.after(failure, "and could not undo it all, DEL has to"):
+                # guard below: rolls-back, asks-only-who-gave (ipam.may_hold(failure) -> True)
                 undo.attachment(entry, record, request, programs, log, ask_ipam=ipam.may_hold(failure))
             raise
     return own.after(wanted.previous) if wanted.previous else own
@@ -104,10 +106,10 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
 
 def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname: str) -> Json:
     """Decide what the kind is going to make.  Changes nothing.  Raises CniError where ADD cannot be served."""
-    _refuse_old_kernel(host)
+    _refuse_old_kernel(host)  # guard: old-kernel
     plan = kind.plan(wanted, host, pod)
-    parts.status(wanted.attach)
-    _refuse_taken_name(pod, ifname)
+    parts.status(wanted.attach)  # guard: parts-can-be
+    _refuse_taken_name(pod, ifname)  # guard: name-is-free
     return plan
 
 
@@ -142,10 +144,10 @@ def _record(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod
         rxe=parts.rxe.name() if wanted.attach.soft_roce else "",
         device_info=device_info.plan(conf, plan),
     )
-    places.note(entry.state_dir, entry.network, entry.key)
+    places.note(entry.state_dir, entry.network, entry.key)  # guard: note-first
     if wanted.attach.sysctl or wanted.attach.multiRail:
         return parts.tuning.claim(wanted.attach, entry, record, pod)
-    entry.save(record)
+    entry.save(record)  # guard: record-first
     return record
 
 
@@ -154,7 +156,7 @@ def _make_link(kind: kinds.Kind, plan: Json, host: rtnl.Rtnl, pod: Pod, ifname: 
     try:
         return kind.attach(plan, host, pod, ifname)
     except FileExistsError:
-        _refuse_taken_name(pod, ifname)
+        _refuse_taken_name(pod, ifname)  # guard: name-taken-meanwhile
         raise
 
 
@@ -184,15 +186,15 @@ def delete(request: Request, conf: Config, log: list[str], programs: Programs) -
     """Detach what is there of the attachment.  Success means that nothing of it is left."""
     where = location(conf)
     with journal.lock(where.state_dir, where.network, request.key) as entry:
-        request.refuse_if_abandoned()
+        request.refuse_if_abandoned()  # guard: delete-abandoned
         if _detach(entry, request, log, programs):
             return
         noted = places.state_dir_of(where.network, request.key)
-        if noted and noted != where.state_dir:
+        if noted and noted != where.state_dir:  # guard: delete-elsewhere
             with journal.lock(noted, where.network, request.key) as elsewhere:
                 if _detach(elsewhere, request, log, programs):
                     return
-        undo.release(where.ipam, request, programs)
+        undo.release(where.ipam, request, programs)  # guard: delete-without-record
 
 
 def _detach(entry: Entry, request: Request, log: list[str], programs: Programs) -> bool:
@@ -222,25 +224,27 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
         record = _load_complete(entry, wanted, pod)
         compare(record, promised, request.netns, pod, host)
         if where.ipam:
-            delegate.call(where.ipam, request, programs)
+            delegate.call(where.ipam, request, programs)  # guard: check-ipam
 
 
 def compare(record: Record, promised: Result, sandbox: str, pod: Pod, host: rtnl.Rtnl) -> None:
     """Raise CheckFailed unless the kernel has what the record says, and ``promised``, in which the pod is called
     ``sandbox``; OSError."""
     still = parts.promises.of(record, promised, sandbox)
+    # guard below: check-kind = pod.rtnl.link(record.key.ifname)
     link = kinds.named(record.kind).check(record.link, host, pod, record.key.ifname)
     if link:
-        parts.promises.check(pod, link, still)
-        parts.check(record, pod, link, still)
+        parts.promises.check(pod, link, still)  # guard: check-promises
+        parts.check(record, pod, link, still)  # guard: check-parts
 
 
 def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
     """The record.  Raises CheckFailed unless its attachment is complete and in this very namespace."""
     record = entry.load()
-    if record is None or not record.complete:
+    if record is None or not record.complete:  # guard: check-complete (complete)
         whose = entry.key.of(wanted.pod, entry.network)
         raise CheckFailed(f"{whose}, is not attached" + (" completely" if record else ""))
+    # guard below: check-boot (of_this_boot), check-identity (pod)
     if not record.of_this_boot or record.identity != pod.identity:
         raise CheckFailed(f"{record.whose}, was attached to another namespace than {pod.path} is now")
     return record
@@ -250,15 +254,15 @@ def status(request: Request, conf: Config, _log: list[str], programs: Programs) 
     """Raise NotAvailable, or the IPAM plugin's own error, if no ADD of this configuration can be served now."""
     wanted = asked.allowed(request, conf, programs)
     try:
-        durable.probe(wanted.where.state_dir / "locks")
+        durable.probe(wanted.where.state_dir / "locks")  # guard: status-writes
         with rtnl.open_in() as host:
-            _refuse_old_kernel(host)
+            _refuse_old_kernel(host)  # guard: old-kernel-status
             if not is_stripped(conf):
-                _status_of_kind(wanted, host)
-            parts.status(wanted.attach)
+                _status_of_kind(wanted, host)  # guard: status-of-kind
+            parts.status(wanted.attach)  # guard: status-of-parts
     except (CniError, OSError) as e:
         raise NotAvailable(f"no ADD can be served: {told(e).msg}") from e
-    delegate.ask_if_it_can(wanted.where.ipam, request, programs)
+    delegate.ask_if_it_can(wanted.where.ipam, request, programs)  # guard: status-of-ipam
 
 
 def _status_of_kind(wanted: "NetConf", host: rtnl.Rtnl) -> None:
@@ -274,6 +278,7 @@ def _open_pod(request: Request) -> Iterator[Pod]:
     """Open CNI_NETNS.  Raises BadEnvironment, and InvalidNetns for the plugin's own namespace, where ADD would change
     the host."""
     with pods.open_netns(request) as pod:
+        # guard below: own-namespace
         if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):
             raise InvalidNetns(f"CNI_NETNS={request.netns!r} is the plugin's own namespace; give the pod's")
         yield pod

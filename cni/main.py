@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def run(request: Request, programs: "Programs") -> Reply:
     """Answer one CNI request.  ``programs`` are the IPAM plugins that are functions of this program."""
     began = time.monotonic()
-    budget.begin()
+    budget.begin()  # guard: budget
     reply = dispatch.answer(request, dict.fromkeys(VERBS, partial(_run, programs)))
     report.send(request.command, reply, began, partial(_kind, request))
     if reply.code:
@@ -30,7 +30,7 @@ def run(request: Request, programs: "Programs") -> Reply:
 
 
 def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -> Result | None:
-    if request.var(DELEGATED):
+    if request.var(DELEGATED):  # guard: not-as-ipam
         _refuse_as_ipam(request)
         return None
     # Imported here because VERSION needs neither.

@@ -66,7 +66,7 @@ def tasks(found: Iterable[Found]) -> Iterator[Task]:
     """What is to be mended of these."""
     for one in found:
         word, why = one.standing()
-        if word in _ACTIONS:
+        if word in _ACTIONS:  # guard: only-these = True
             yield Task(one, word, why)
 
 
@@ -74,6 +74,7 @@ def leftovers(state_dirs: Iterable[Path]) -> Iterator[Task]:
     """The beginnings of records, of which nobody writes the rest."""
     for state_dir in state_dirs:
         for entry in journal.begun(state_dir):
+            # guard below: running-add (key)
             if not journal.at_work(state_dir, entry.network, entry.key) and entry.version() is None:
                 why = "its ADD was killed while it wrote that, before it changed anything"
                 yield Task(Found(state_dir, entry.path, None), LEFTOVER, why)
@@ -93,11 +94,14 @@ def mend(task: Task, programs: Programs, log: list[str]) -> bool:
 
 def _undo(entry: Entry, seen: Record, programs: Programs, log: list[str]) -> bool:
     # Without the move to quarantine that Entry.load makes of what cannot be read: that is another command's.
+    # guard below: as-it-was-seen (key)
     if journal.peek(entry.state_dir, entry.network, entry.key) != seen or not _is_to_be_undone(entry, seen):
         return False
+    # guard below: lives-on (inode)
     away = held.opened(seen.identity.inode) if seen.of_this_boot and undo.is_dead(seen) else nullcontext(("", ""))
     with away as (path, _):
         # A plugin that says that it gave nothing may refuse: DEL goes on then, too.
+        # guard below: not-counted (not seen.given -> True)
         undo.attachment(entry, seen, _request(path, seen.network), programs, log, counts=not seen.given)
     return True
 
@@ -110,7 +114,7 @@ def _is_to_be_undone(entry: Entry, record: Record) -> bool:
 def _release(entry: Entry, file: Path, record: Record, programs: Programs) -> bool:
     if not file.exists():
         return False
-    if entry.version() is not None:
+    if entry.version() is not None:  # guard: attached-again
         raise TryAgain(
             f"{record.whose}, is attached again; to release now would take its new addresses, delete it first"
         )

@@ -32,12 +32,12 @@ class Standing(NamedTuple):
 
 def of(state_dir: Path, record: Record, *, is_dead: bool) -> Standing:
     """How the attachment of this record stands, whose pod is provably dead or is not."""
-    if is_dead:
+    if is_dead:  # guard: dead
         boot = "" if record.of_this_boot else "it is of an older boot"
         return Standing(DEAD, boot or "no process is in the pod's namespace, and no mount holds it")
     if record.kind == LOST:
         return Standing(UNREADABLE, f"{record.trouble}; {REMEDY}")
-    if record.complete and not is_half_undone(state_dir, record):
+    if record.complete and not is_half_undone(state_dir, record):  # guard: half-undone (state_dir)
         return Standing(ATTACHED, "ADD has ended, and nothing says that the pod is dead")
     return _of_unfinished(state_dir, record)
 
@@ -45,13 +45,13 @@ def of(state_dir: Path, record: Record, *, is_dead: bool) -> Standing:
 def _of_unfinished(state_dir: Path, record: Record) -> Standing:
     """The same of an attachment that a command works on, or that one has left half-done."""
     begun = is_half_undone(state_dir, record)
-    if holder := journal.at_work(state_dir, record.network, record.key):
+    if holder := journal.at_work(state_dir, record.network, record.key):  # guard: at-work
         return Standing(DETACHING if begun else ATTACHING, f"{holder} works on it")
     # Whoever had the lock may have ended since the record was read.
     now = journal.peek(state_dir, record.network, record.key)
     if now is None:
         return Standing(DETACHED, "its record was removed just now")
-    if now != record:
+    if now != record:  # guard: looked-again
         return of(state_dir, now, is_dead=undo.is_dead(now))
     if begun:
         refusal = f"; its IPAM would not release: {record.trouble}" if record.trouble else ""

@@ -47,28 +47,29 @@ def attachment(  # noqa: PLR0913  # all undo by this function, and the last two 
     ``ask_ipam`` is false if the IPAM plugin holds nothing.  ``counts`` says whether a refusal of the plugin is counted
     towards REFUSALS.
     """
-    budget.extend_for_undo()
-    if record.kind == LOST:
+    budget.extend_for_undo()  # guard: budget
+    if record.kind == LOST:  # guard: lost
         _undo_lost(entry, record, request, programs)
         return
-    if record.of_this_boot:
+    if record.of_this_boot:  # guard: an-older-boot = True
         with pods.find(record.identity, record.netns, request) as pod:
             if pod:
-                record = parts.undo(entry, record, pod)
+                record = parts.undo(entry, record, pod)  # guard: parts
             if doubt := _remove_interface(entry, record, pod, log):
                 log.append(f"the interface of {record.whose}, was not found: {doubt}; its addresses may be in use")
-                request = replace(request, in_use=True)
+                request = replace(request, in_use=True)  # guard: escaped-in-use
     if record.steering:
         parts.steering.put_back(record)
-    device_info.undo(record.device_info)
-    if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):
-        entry.forget()
+    device_info.undo(record.device_info)  # guard: device_info
+    if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):  # guard: released = True
+        entry.forget()  # guard: forgotten
 
 
 def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[str]) -> str:
     """Have the kind take the interface out of the pod, then look for what the pod may have hidden or made over it.
     Returns why the interface may still be there; empty if it is gone."""
     was_found = entry.was_found
+    # guard below: link = None
     search = kinds.named(record.kind).detach(record.link, pod, record.key.ifname, entry.note_found)
     if search is None:
         return ""
@@ -77,7 +78,7 @@ def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[s
     if was_found:
         # An earlier undo found the interface and was killed, so it is gone and not hidden.
         search = replace(search, index=0, mac="")
-    return escaped.remove(search, entry, record, pod)
+    return escaped.remove(search, entry, record, pod)  # guard: escaped = ""
 
 
 @contextmanager
@@ -87,7 +88,7 @@ def after(failure: BaseException, then: str) -> Iterator[None]:
     try:
         yield
     except (CniError, OSError) as problem:
-        failure.add_note(f"{then}: {problem}")
+        failure.add_note(f"{then}: {problem}")  # guard: told
 
 
 def _undo_lost(entry: Entry, record: Record, request: Request, programs: Programs) -> None:
@@ -97,6 +98,7 @@ def _undo_lost(entry: Entry, record: Record, request: Request, programs: Program
 
     in_use = record.of_this_boot and not lost.remove(record, request)
     asked = request.but(CNI_CONTAINERID=record.key.container_id, CNI_IFNAME=record.key.ifname)
+    # guard below: lost-in-use (in_use -> False)
     release(location(spec.configuration(request)).ipam, replace(asked, in_use=in_use), programs)
     entry.forget()
 
@@ -114,15 +116,17 @@ def _release_addresses(entry: Entry, record: Record, request: Request, programs:
         if not request.in_use:
             # The interface is gone, so a repeated DEL need not look for it.
             record = replace(record, link={**record.link, "index": 0})
+        # guard below: refusal-of-ours (ipam), refusal-for-now (why), refusal-counts (counts)
         if ipam in programs or why.code in _FOR_NOW or not counts:
             raise
         record = replace(record, refusals=record.refusals + 1, trouble=f"{why}")
+        # guard below: refusals-of-what-gave (REFUSALS), refusals-most = True
         if record.refusals < (REFUSALS if record.given else 2):
-            entry.save(record)
+            entry.save(record)  # guard: refusals-are-counted
             raise
         if record.given:
-            entry.keep_for_people(record)
-            return False
+            entry.keep_for_people(record)  # guard: refused-is-kept
+            return False  # guard: refused-is-kept = True
     return True
 
 
@@ -150,6 +154,7 @@ def release_as_added(ipam: str, record: Record, request: Request, programs: Prog
 def _differs(request: Request, record: Record, ipam: str) -> bool:
     """Whether the caller's configuration is one of the record's network and differs from the recorded one."""
     conf = spec.configuration(request)
+    # guard below: refusal-other-network (record), refusal-other-ipam (ipam)
     if conf.get("name") != record.network or location(conf).ipam != ipam:
         return False
     return conf.get("ipam") != record.config.get("ipam") or request.var("CNI_ARGS") != record.args
@@ -172,8 +177,10 @@ def is_dead(record: Record) -> bool:
 def are_dead(records: Sequence[Record]) -> list[bool]:
     """Of each whether its pod is provably dead.  For a thousand this takes as many looks at /proc as for one."""
     # Of a record that could not be read, nothing but the boot is certain.
+    # guard below: lost-is-not-dead (kind)
     sought = [(r.identity, r.netns) if r.of_this_boot and r.kind != LOST else None for r in records]
     gone = iter(pods.gone([one for one in sought if one]))
+    # guard below: dead-only (next(gone) -> True), dead-by-boot (not r.of_this_boot -> False)
     return [next(gone) if one else not r.of_this_boot for one, r in zip(sought, records, strict=True)]
 
 
@@ -185,10 +192,12 @@ def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: P
     record = entry.load()
     if record is None:
         return
+    # guard below: settle-identity (pod), settle-boot (of_this_boot)
     here = record.of_this_boot and record.identity == pod.identity
+    # guard below: settle-complete (complete), settle-stands (pod), settle-exists
     if here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname):
         raise InterfaceExists(f"{record.whose}, is attached already, since {record.time}; send DEL first")
-    attachment(entry, record, request, programs, log)
+    attachment(entry, record, request, programs, log)  # guard: settle-undone
     log.append(f"undid what an earlier ADD of {record.whose}, left, of {record.time}")
 
 
@@ -208,12 +217,12 @@ def free_one(devices: tuple[str, ...], where: Location, request: Request, progra
             owner = entry.load()
             if owner is None:
                 return True
-            if is_dead(owner):
+            if is_dead(owner):  # guard: free_one-dead = True
                 try:
                     attachment(entry, owner, request.but(CNI_NETNS="", CNI_COMMAND="GC"), programs, log)
                     return True
                 except (CniError, OSError) as e:
-                    failures.append(e)
+                    failures.append(e)  # guard: free_one-failures
     raise_all(failures)
     return False
 

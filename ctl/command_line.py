@@ -54,7 +54,7 @@ def _there(option: str, directory: Path, default: str, what: str) -> Path:
     try:
         os.stat(directory)
     except (FileNotFoundError, NotADirectoryError) as e:
-        if f"{directory}" != default:
+        if f"{directory}" != default:  # guard: misspelt
             raise IoFailure(f"{option} {directory}: {e.strerror}; give {what}") from e
     except OSError:
         pass  # who reads it says why

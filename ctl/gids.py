@@ -55,14 +55,15 @@ def _complain(hca: Hca, port: int | None) -> None:
 
 
 def _is_set(gid: Gid) -> bool:
-    return gid.gid != _UNSET
+    return gid.gid != _UNSET  # guard: not-set-yet = True
 
 
 def _row(gid: Gid) -> tuple[str, ...]:
     # An address has a column of its own, and two blanks behind it.
     address = f"{gid.address}  " if gid.address else "\t"
+    # guard below: a-terminal-obeys-the-device (printable)
     ids = (printable(gid.device), f"{gid.port}", f"{gid.index}", gid.gid)
-    return *ids, address, _version(gid.kind), printable(gid.netdev)
+    return *ids, address, _version(gid.kind), printable(gid.netdev)  # guard: a-terminal-obeys (printable)
 
 
 def _version(kind: str) -> str:

@@ -49,7 +49,7 @@ class Link:
         for address, mac in taken.items():
             spans = next((spans for spans in self.sets if any(address in span for span in spans)), ())
             inside = sum(any(other in span for span in spans) for other in now)
-            if inside < count(spans) // PART and Counter(now.values())[mac] < FEW:
+            if inside < count(spans) // PART and Counter(now.values())[mac] < FEW:  # guard: part (PART), few (mac)
                 now[address] = mac
         return [address for address in taken if address in now and address not in kept]
 
@@ -75,20 +75,21 @@ def resolve(
                 ips = reserve()
             new = {ip.address.ip for ip in ips} - unique
             taken = link.ask(new)
-            if not taken:
+            if not taken:  # guard: not-before-it-is-asked = True
                 return ips
             again = taken.keys() <= found.keys()
             found |= taken
             unique |= new - taken.keys()
             # A requested address is not declined: the attachment can have it as soon as the other host has gone.
             if others := {address: mac for address, mac in taken.items() if address not in requested}:
-                kept |= store.decline(key, others, APART, link.to_keep_back)
+                kept |= store.decline(key, others, APART, link.to_keep_back)  # guard: conceded
                 log.extend(_said(others, kept))
             _refuse_requested(taken, requested)
+            # guard below: slow (LONGEST), not-for-ever = again
             if again or len(found) >= MOST or monotonic() - began > LONGEST:
                 _refuse(found, kept | found, link)
     except BaseException as failure:
-        if ips and not had:
+        if ips and not had:  # guard: holds-nothing-then, keeps-what-it-had (had)
             try:
                 store.release(key, unused=True)
             except CniError as e:
@@ -108,7 +109,7 @@ def _said(taken: Mapping[Address, str], kept: Mapping[Address, str]) -> list[str
 
 def _refuse_requested(taken: Mapping[Address, str], requested: Sequence[Address]) -> None:
     """Raises AddressConflict if another host has a requested address: another try would not help."""
-    if wrong := {address: mac for address, mac in taken.items() if address in requested}:
+    if wrong := {address: mac for address, mac in taken.items() if address in requested}:  # guard: requested
         raise AddressConflict(f"requested address {_words(wrong)}; find that host, or request another")
 
 

@@ -52,7 +52,7 @@ def reserve_on_link(
     with ExitStack() as stack:
         pod = stack.enter_context(pods.open_netns(request))
         link = pod.rtnl.link(ifname)
-        if link is None:
+        if link is None:  # guard: the-link-is-there
             if proving and not proving.again:
                 return proving.unasked(f"{ifname} is not there", pool.requested)
             raise LinkUnavailable(
@@ -87,7 +87,7 @@ def _name(request: Request, link: Link) -> str:
 
 def refuse_unless_probeable(link: Link) -> None:
     """Raises InvalidConfig if nobody could answer a probe, or we could not hear the answer."""
-    if why := _not_probeable(link):
+    if why := _not_probeable(link):  # guard: somebody-answers
         raise InvalidConfig(f"ipam.probe: {link.name} {why}; remove ipam.probe")
 
 
@@ -111,12 +111,12 @@ def _up(pod: Pod, link: Link) -> Iterator[None]:
         return
     pod.rtnl.set_up(link.index)
     try:
-        if not wait_for_carrier(pod.rtnl, link.index, CARRIER_TIMEOUT):
+        if not wait_for_carrier(pod.rtnl, link.index, CARRIER_TIMEOUT):  # guard: carrier
             raise LinkUnavailable(
                 f"{link.name} has no carrier after {CARRIER_TIMEOUT:.0f} s, and ipam.probe nobody to ask; "
                 "see to its cable or master, or remove ipam.probe"
             )
         yield
     finally:
-        if not link.up:
+        if not link.up:  # guard: down-again
             pod.rtnl.set_link(link.index, mask=links.IFF_UP)

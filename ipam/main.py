@@ -35,7 +35,7 @@ T = TypeVar("T")
 def run(request: Request) -> Reply:
     """Answer one request; never raises."""
     began = time.monotonic()
-    budget.begin()
+    budget.begin()  # guard: budget
     reply = answer(request, {**COMMANDS, "ADD": partial(_if_permitted, add), "STATUS": partial(_if_permitted, status)})
     report.send(request.command, reply, began)
     return reply
@@ -77,7 +77,7 @@ def add(request: Request, conf: Config, log: list[str], *, again: bool = False) 
 
     def hold(choose: Choose) -> tuple[Ip, ...]:
         def unless_abandoned(book: Book) -> tuple[Ip, ...]:
-            request.refuse_if_abandoned()
+            request.refuse_if_abandoned()  # guard: abandoned
             return choose(book)
 
         return _with_the_deads(store, log, pool, lambda: store.reserve(owner, unless_abandoned, ranges))
@@ -108,9 +108,9 @@ def delete(request: Request, conf: Config, log: list[str]) -> None:
 
     Raises IoFailure, TryAgain and, once, RecordUnreadable.
     """
-    _store(conf, log).release(request.key, in_use=request.in_use)
+    _store(conf, log).release(request.key, in_use=request.in_use)  # guard: in-use-is-kept-back (in_use)
     # What goes to names goes to the next node when hpn node has heard of this.
-    report.send_freed(lambda: _may_free_number(request, conf))
+    report.send_freed(lambda: _may_free_number(request, conf))  # guard: tells (report)
 
 
 def check(request: Request, conf: Config, log: list[str]) -> None:
@@ -122,7 +122,7 @@ def check(request: Request, conf: Config, log: list[str]) -> None:
         previous = Result.from_json(conf["prevResult"])
     except ValueError as e:
         raise InvalidConfig(f"prevResult: {e}") from e
-    if missing := set(held) - {ip.address.ip for ip in previous.ips}:
+    if missing := set(held) - {ip.address.ip for ip in previous.ips}:  # guard: check-the-result
         names = ", ".join(map(str, missing))
         whose = request.key.of(arguments.pod_name(arguments.cni_args(request.var("CNI_ARGS"))), spec.network_of(conf))
         raise CheckFailed(f"{names}: held by {whose}, and not in prevResult.ips; delete the attachment and add it")
@@ -164,11 +164,11 @@ def collect(request: Request, conf: Config, log: list[str]) -> None:
     def attached() -> Collection[Key]:
         # Asked here, because the caller may have been killed while this waited for the store.
         request.refuse_if_abandoned()
-        return request.attached()
+        return request.attached()  # guard: attached-is-spared = ()
 
     store.collect(spec.valid_attachments(conf), attached)
     # An address that another host had is free again: whoever gets it next probes for it.
-    store.release_conflicts()
+    store.release_conflicts()  # guard: release_conflicts
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -186,7 +186,7 @@ def _if_permitted(command: Command, request: Request, conf: Config, log: list[st
 
     if not _says_nothing(conf):
         permits = permitted.read()
-        permits.refuse_choices(request, conf, ("ips", "sticky"))
+        permits.refuse_choices(request, conf, ("ips", "sticky"))  # guard: choices-of-a-pod
         permits.refuse_names(request, conf, (), has_leases=True)
     return command(request, conf, log)
 
@@ -218,7 +218,7 @@ def _with_the_deads(store: Store, log: list[str], pool: Pool, ask: Callable[[], 
         return ask()
     except (PoolExhausted, AddressHeld):
         freed = store.collect(None, probing=bool(pool.probe))
-        if not freed:
+        if not freed:  # guard: the-deads = True
             raise
         log.append(f"released {freed} leases: of an older boot, of namespaces that are gone, or kept back long enough")
     return ask()

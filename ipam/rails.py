@@ -21,7 +21,7 @@ Device = Mapping[str, Sequence[str | int]]
 def rail_of(rails: Sequence[Rail], device: Device) -> int:
     """The place of the one rail that the attachment is on.  Raises InvalidConfig."""
     found = [at for at, rail in enumerate(rails) if rail.value in device.get(rail.by, ())]
-    if len(found) == 1:
+    if len(found) == 1:  # guard: one-rail = found
         return found[0]
     what = ", ".join(f"{key} {' or '.join(map(str, values))}" for key, values in device.items())
     if not what:
@@ -61,17 +61,17 @@ def _pick(own: RangeSet, column: Sequence[RangeSet], asked: Address | None, book
     sibling, number = next(_numbers(column, book.siblings), (None, 0))
     if sibling is None:
         if asked is not None:
-            _refuse_anothers(own, column, asked, book)
+            _refuse_anothers(own, column, asked, book)  # guard: anothers-number
         return asked or leases.kept(own, book) or _next(own, column, book)
     address = _address(own, number)
     because = f"ipam.align: this container has {sibling}, host number {number}"
-    if asked not in (None, address):
+    if asked not in (None, address):  # guard: same-number
         raise AddressUnavailable(f"requested address {asked} is not what it gets here, {address}; {because}")
     if address is None:
         raise AddressUnavailable(f"{because}, which is outside of {own.key}; {_REMEDY}")
-    if address not in own:
+    if address not in own:  # guard: in-range
         raise AddressUnavailable(f"{because}, and {address} {leases.why_not([own], address)}; {_REMEDY}")
-    if address not in book.mine and (owner := book.holder(address)):
+    if address not in book.mine and (owner := book.holder(address)):  # guard: held
         raise AddressHeld(f"{because}, and {address} is held by {owner}; delete that, or {_AGAIN}")
     return address
 
@@ -127,7 +127,7 @@ def _next(own: RangeSet, column: Sequence[RangeSet], book: Book) -> Address:
             if len(numbers) < len(found):
                 return None
             first = max(numbers)
-            if first == min(numbers):
+            if first == min(numbers):  # guard: free-on-all = True
                 return span.address(first)
         return None
 

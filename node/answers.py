@@ -35,12 +35,12 @@ def grant(offer: Offer, ids: Sequence[str], root: Path = ROOT) -> Grant:
     units = [_unit(resource, there, one) for one in sorted(set(ids))]
     devices = devices_of(units)
     for device in devices:
-        _refuse_gone(resource, device, root)
+        _refuse_gone(resource, device, root)  # guard: gone
     own = {device.id: needs.nodes(resource, device, root) for device in devices}
     common = needs.common_nodes(offer, root)
     nodes = tuple(dict.fromkeys(node for group in (*own.values(), common) for node in group))
     for node in nodes:
-        _refuse_missing(resource, node, root)
+        _refuse_missing(resource, node, root)  # guard: missing
     for unit in units[:_FILES]:
         device_info.write(resource, unit, root)
     env = _env(resource, devices, root)

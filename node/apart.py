@@ -51,7 +51,7 @@ class Child:
         """Tell it to end, and do not wait: nothing ends a process that sleeps in a driver.  To be called in place of
         ``answer``."""
         os.close(self.fd)
-        os.kill(self._pid, signal.SIGTERM)
+        os.kill(self._pid, signal.SIGTERM)  # guard: ends-with-hpn-node
 
     def end(self) -> None:
         """End it now, whatever it does.  To be called in place of ``answer``."""
@@ -66,8 +66,8 @@ def _answer(writer: int, work: Callable[[], object]) -> NoReturn:
     try:
         signal.set_wakeup_fd(-1)
         for number in _ENDING:
-            signal.signal(number, signal.SIG_DFL)
-        _close_sockets()
+            signal.signal(number, signal.SIG_DFL)  # guard: ends-by-sigterm
+        _close_sockets()  # guard: sockets-of-the-parent
         data = pickle.dumps(work())
         with os.fdopen(writer, "wb") as pipe:
             pipe.write(data)

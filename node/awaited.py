@@ -36,7 +36,7 @@ class Awaited:
         self._alarm: Alarm | None = None
         self._written = boot, self._expected = _read(self._file)
         # What is gone since the boot is awaited by nobody: whoever had it has lost it.
-        if self._expected and boot != durable.boot_id():
+        if self._expected and boot != durable.boot_id():  # guard: of-another-boot (boot)
             self._alarm = loop.after(max(began + WAIT - time.monotonic(), 0), self._give_up)
 
     @property
@@ -55,7 +55,7 @@ class Awaited:
         """Take note of what can be given now; ``anew`` if that is by another file, or after hpn node has made VFs."""
         self._there = there
         # What is lost later is kept: drivers may go before hpn node when the node is shut down.
-        before = {} if anew else self._offered
+        before = {} if anew else self._offered  # guard: lost-before-the-boot (anew)
         self._offered = {name: {*ids, *before.get(name, ())} for name, ids in there.items()}
         if not self._alarm:
             return
@@ -76,9 +76,10 @@ class Awaited:
         A file that cannot be written costs the next boot's wait, and so stops nobody.  Raises CniError.
         """
         now = durable.boot_id(), self._offered
-        if not self._alarm and (now != self._written or not self._file.exists()):
+        if not self._alarm and (now != self._written or not self._file.exists()):  # guard: not-meanwhile (_alarm)
             body = {name: sorted(ids) for name, ids in self._offered.items()}
             # A directory of ours would be in the way of kubelet's, which whoever moved it away puts there next.
+            # guard below: in-nobodys-place (makes)
             durable.write(self._file, {"boot": durable.boot_id(), "devices": body}, makes=False)
             self._written = now
 
@@ -111,7 +112,7 @@ def _named(devices: Devices) -> str:
 def _read(file: Path) -> tuple[str, dict[str, set[str]]]:
     """The boot of the file, and the devices in it; nothing where there is none, or it is not ours."""
     try:
-        if not file.parent.is_dir() or trust.weak_spot(f"{file.parent}"):
+        if not file.parent.is_dir() or trust.weak_spot(f"{file.parent}"):  # guard: of-others (f"{file.parent}")
             return "", {}
         body = durable.read(file) or {"boot": "", "devices": {}}
         return str(body["boot"]), {str(name): {*map(str, ids)} for name, ids in body["devices"].items()}

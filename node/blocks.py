@@ -64,7 +64,7 @@ def rounds(kubeconfig: str = "") -> tuple[Found, ...] | None:
     networks = list(networks_with_blocks(stored.data_dirs(records)))
     if not networks:
         return None
-    if why := stored.of_another_boot(records):
+    if why := stored.of_another_boot(records):  # guard: another-boot
         return tuple(Found(path.name, problem=why) for path in networks)
     from ipam import sandboxes  # noqa: PLC0415
     from ipam.cluster import rounds as of_networks  # noqa: PLC0415
@@ -121,7 +121,7 @@ class Blocks:
     def _listen(self) -> None:
         try:
             durable.directory(self._path.parent)
-            trust.refuse_unless_ours(str(self._path.parent))
+            trust.refuse_unless_ours(str(self._path.parent))  # guard: ours-only
             self._path.unlink(missing_ok=True)
             self._sock = unix_sockets.bind(self._path, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
             self._made = sockets.inode(self._path)
@@ -181,7 +181,7 @@ class Blocks:
         problems = [f"network {one.network}: {one.problem}" for one in self._reports if one.problem]
         self._topics.say_new("blocks", *said)
         self._topics.say_new(TOPIC, *problems, is_problem=bool(problems))
-        if reports:
+        if reports:  # guard: no-network-no-alarm = True
             self._after(AGAIN if problems else EVERY)
 
     def _failed(self, why: str) -> None:

@@ -41,7 +41,7 @@ def write(offers: Sequence[Offer], root: Path) -> None:
         with suppress(FileNotFoundError):
             os.unlink(f"{folder}/{stale}")
     for file, text in wanted.items():
-        if _read(f"{folder}/{file}") != text:
+        if _read(f"{folder}/{file}") != text:  # guard: unchanged = True
             with files.open_directory(folder, make=0o755) as fd:
                 files.replace(fd, file, text)
 
@@ -80,8 +80,9 @@ def _file(resource: Resource) -> str:
 
 def _ours(folder: str) -> set[str]:
     """The files that have our kind.  The name alone could be anybody's."""
+    # guard below: our-name ((_START) and one)
     named = [one for one in sysfs.names(folder) if one.startswith(_START) and one.endswith(_END)]
-    return {one for one in named if f'"kind": "{KIND}"' in _read(f"{folder}/{one}")}
+    return {one for one in named if f'"kind": "{KIND}"' in _read(f"{folder}/{one}")}  # guard: our-kind (one)
 
 
 def _read(path: str) -> str:

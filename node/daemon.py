@@ -55,7 +55,7 @@ class Daemon:
         self._plugins = Plugins(loop, self._directory, self._topics)
         # Before anything is written that another process of this program may have written too.
         with suppress(OSError):
-            self._directory.claim()
+            self._directory.claim()  # guard: nothing-written-beside-another
         self._awaited = Awaited(loop, registry, began)
         self._watch = Watch(loop, self._changed)
         # VFs that are gone because the file asks for fewer are not to be missed.
@@ -96,7 +96,7 @@ class Daemon:
         """Read the configuration anew; the one of before stays if it is refused."""
         try:
             settings = self._read()
-        except (Refused, OSError) as e:
+        except (Refused, OSError) as e:  # guard: the-one-of-before = FileExistsError
             what = f"{cause(e) if isinstance(e, OSError) else e}"
             self._topics.forget("configuration")  # each SIGHUP has an answer
             self._topics.problem("configuration", f"{what}; what was read before stays in force")
@@ -148,7 +148,7 @@ class Daemon:
             self._loop.after(AGAIN, lambda: self._changed(devices=True))
             return
         self._topics.solved("devices")
-        found = self._provisioning.look(found)
+        found = self._provisioning.look(found)  # guard: held = self._provisioning.look(found) and found
         self._devices = {device.id: device for device in found}
         offered, sentences = offers.offers(self._settings.resources, found)
         self._topics.say_new("offers", *sentences)

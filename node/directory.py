@@ -77,15 +77,15 @@ class Directory:
         the directory cannot be written, or others than root could.
         """
         if not self.path.is_dir():
-            self.release()
+            self.release()  # guard: nothing-open-in-what-is-gone
             return False
         if self.is_claimed:
             return True
         self.release()
-        sockets.refuse_weak(self.path)
+        sockets.refuse_weak(self.path)  # guard: weak
         fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # guard: one-process = fcntl.flock(fd, fcntl.LOCK_SH)
         except BlockingIOError as e:
             holder = os.read(fd, 20).decode(errors="replace").strip() or "unknown"
             os.close(fd)
@@ -104,7 +104,7 @@ class Directory:
     @property
     def is_claimed(self) -> bool:
         """Whether other processes of this program are kept out of the directory that is at the path now."""
-        return self._lock >= 0 and _is_at(self._lock, self.path / _LOCK)
+        return self._lock >= 0 and _is_at(self._lock, self.path / _LOCK)  # guard: the-lock-that-is-there (path)
 
     def release(self) -> None:
         """Let another process have the directory."""
@@ -120,7 +120,7 @@ class Directory:
 
     def _hear_mounts(self) -> None:
         """Each pod has mounts, and seldom one on the way."""
-        if _identity(self.path) != self._seen:
+        if _identity(self.path) != self._seen:  # guard: a-mount
             self._look()
             self._changed()
 
@@ -128,7 +128,7 @@ class Directory:
         """Watch the way to the directory; what cannot be watched is looked at every AGAIN seconds, until it can be."""
         try:
             self._watch_all()
-        except OSError as e:
+        except OSError as e:  # guard: what-cannot-be-watched = FileExistsError
             self._seen = _identity(self.path)
             self._topics.problem("watch", f"{self.path} cannot be watched: {_unwatched(e)}; looks every {AGAIN:g} s")
             self._again = self._again or self._loop.after(AGAIN, self._look_again)
@@ -147,7 +147,7 @@ class Directory:
                 inotify.unwatch(self._fd, number)
             before, self._watched = _identity(self.path), []
             nearest = next(at for at in (self.path, *self.path.parents) if self._watch(at))
-            for above in nearest.parents:
+            for above in nearest.parents:  # guard: all-above
                 self._watch(above)
             self._seen = _identity(self.path)
             # What has come or gone between the look and the watch would be missed.
@@ -159,7 +159,7 @@ class Directory:
         mask = _ITSELF
         if at == self.path:
             mask |= _INSIDE
-        elif _next(at, self.path).is_symlink():
+        elif _next(at, self.path).is_symlink():  # guard: a-link
             mask |= _COMES | _GOES
         elif not _next(at, self.path).is_dir():
             mask |= _COMES
@@ -177,8 +177,9 @@ def _counts(mask: int, name: str) -> bool:
 
     A write that fails removes its file again, and would be tried again for that, without end.
     """
-    if name.startswith(_OURS) and name != _LOCK:
+    if name.startswith(_OURS) and name != _LOCK:  # guard: nothing-of-its-own
         return False
+    # guard below: not-the-end-of-a-watch (not mask)
     return not mask & inotify.IN_IGNORED and not (mask & inotify.IN_ATTRIB and name)
 
 

@@ -80,7 +80,7 @@ def step(before: Health | None, seen: Observation, now: float, patience: Patienc
         return Health(seen.lost, before.down)
     turned = now if before.turned is None else before.turned
     wait = patience.down_after if seen.down else patience.up_after
-    if now < turned + wait:
+    if now < turned + wait:  # guard: patience
         return Health(seen.lost, before.down, turned)
     return Health(seen.lost, f"{seen.down} since {wait:g} s" if seen.down else "")
 
@@ -120,13 +120,14 @@ def _link(device: Device, facts: Facts) -> str:
     """Why a device that a pod has, or could have, for itself has no link."""
     if device.link_type == "infiniband":
         return _inactive({name: facts.ports(name) for name in facts.rdma_of(device.pf)})
+    # guard below: what-a-pod-has = (*device.netdevs, device.pf_netdev)
     names = (device.pf_netdev,) if device.kind in (Kind.VF, Kind.SF) else device.netdevs
     return _no_carrier([facts.links[name] for name in names if name in facts.links])
 
 
 def _no_carrier(links: Sequence[Link]) -> str:
     """Why a device with these interfaces has no link.  One that is set down does not say."""
-    up = [link for link in links if link.up]
+    up = [link for link in links if link.up]  # guard: set-down-says-nothing = list(links)
     return f"{up[0].name} has no carrier" if up and not any(link.carrier for link in up) else ""
 
 

@@ -87,6 +87,7 @@ class Inventory:
         for bus, read in (("pci", look.read_function), ("auxiliary", look.read_auxiliary)):
             for address, incarnation in _entries(f"{self._root}/bus/{bus}/devices"):
                 known = before.get(address)
+                # guard below: another-incarnation (incarnation), complete (address)
                 if known is None or known[0] != incarnation or look.may_differ(address, known[1]):
                     known = incarnation, read(address, incarnation)
                 self._fixed[address] = known
@@ -183,7 +184,7 @@ class _Look:
             acpi_index=fixed.acpi_index,
             pkeys=frozenset(seen.pkeys) if seen.pkeys else _NONE,
             vdpa=self._vdpa.get(address, ""),
-            reserved=next((why for name in netdevs if (why := self._reserved.get(name))), ""),
+            reserved=next((why for name in netdevs if (why := self._reserved.get(name))), ""),  # guard: default-route
         )
 
     def software(self, found: Mapping[str, Device]) -> Iterator[Device]:
@@ -202,7 +203,7 @@ class _Look:
                 continue
             if not (link_type := self._link_type((name,))):
                 continue
-            if "brport" in inside or ("device" in inside and _is_of(path, found)):
+            if "brport" in inside or ("device" in inside and _is_of(path, found)):  # guard: not-a-port ("brport")
                 continue
             below = [owners[lower] for lower in reserved.all_below(self.root, name) if lower in owners]
             yield Device(
@@ -220,7 +221,7 @@ class _Look:
     def with_use(self, device: Device) -> Device:
         """The device, with what the host would lose with it; all interfaces that may be over it have been seen."""
         used = next((why for name in device.netdevs if (why := self._used.get(name))), "")
-        return replace(device, used=used) if used else device
+        return replace(device, used=used) if used else device  # guard: in-use (replace)
 
     def _rdma_of(self, *names: str) -> tuple[RdmaDevice, ...]:
         """Those of a device and of its interfaces: a soft-RoCE device is an interface's, also where that is a NIC's."""

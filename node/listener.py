@@ -37,7 +37,7 @@ class Listener:
         """Let nobody in for so long; newcomers stay in the kernel's queue."""
         if self._pause:
             self._pause.cancel()
-        self._loop.unwatch(self._sock.fileno())
+        self._loop.unwatch(self._sock.fileno())  # guard: pause
         self._pause = self._loop.after(seconds, self._watch)
 
     def _watch(self) -> None:

@@ -25,7 +25,7 @@ def offers(resources: Sequence[Resource], devices: Sequence[Device]) -> tuple[tu
     for resource in resources:
         claimed, left_out = _claimed(resource, devices)
         left_out += _without_verbs(resource, devices)
-        ours = [device for device in claimed if _is_free(resource, owners.get(device.id))]
+        ours = [device for device in claimed if _is_free(resource, owners.get(device.id))]  # guard: whose (device)
         said += [*_overlaps(resource, claimed, owners), *left_out]
         if not ours and not left_out:
             said.append(_nothing(resource, claimed))
@@ -57,7 +57,7 @@ def agrees(selector: Selector, device: Device) -> bool:
 
 def _is_of_pf(entries: Sequence[PfName], pf: str, device: Device) -> bool:
     """The first entry with that name decides, whatever its case.  A PF is not its own VF."""
-    if device.kind not in (Kind.VF, Kind.SF) or not pf:
+    if device.kind not in (Kind.VF, Kind.SF) or not pf:  # guard: no-vf (kind)
         return False
     name = pf.casefold()
     for entry in entries:
@@ -76,7 +76,7 @@ def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device
         return [device for device, _ in found], []
     asked = {device.id for device, by in found if any(s.kinds == {Kind.PF} for s in by)}
     kept = [device for device, _ in found if device.vfs and device.id not in asked and not device.reserved]
-    rest = [device for device, _ in found if not (device.vfs and device in kept)]
+    rest = [device for device, _ in found if not (device.vfs and device in kept)]  # guard: with-vfs (vfs and device)
     said = [
         f"{_title(resource)} does not offer {_named(device)}: {device.needed}, and a pod that gets the device takes "
         f"it from the host; share it instead, or {'give the host another uplink' if device.reserved else 'remove that'}"
@@ -84,7 +84,7 @@ def _claimed(resource: Resource, devices: Sequence[Device]) -> tuple[list[Device
         for device in rest
         if device.needed
     ]
-    free = [device for device in rest if not device.needed]
+    free = [device for device in rest if not device.needed]  # guard: needed = rest
     given = [device for device in free if device.vfs]
     if kept:
         said.append(

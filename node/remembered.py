@@ -33,10 +33,10 @@ class Memory:
 
     def complete(self, device: str, incarnation: int, driver: str, seen: Seen) -> Seen:
         """What is seen of it now; or what was seen last, if its interfaces are not there now."""
-        life = f"{incarnation} {driver}"
+        life = f"{incarnation} {driver}"  # guard: of-that-driver = f"{incarnation}"
         if not seen.names:
             before, last = self._before.get(device, ("", Seen()))
-            seen = last if before == life else seen
+            seen = last if before == life else seen  # guard: of-that-incarnation (life)
         if seen.names:
             self._now[device] = (life, seen)
         return seen
@@ -61,7 +61,7 @@ def _read(file: Path) -> dict[str, tuple[str, Seen]]:
     """What the file has of this boot; nothing where it is not ours, or older."""
     with suppress(CniError, LookupError, TypeError, ValueError):
         body = durable.read(file) or {}
-        if body.get("boot") == durable.boot_id():
+        if body.get("boot") == durable.boot_id():  # guard: of-this-boot = True
             return {
                 device: (life, Seen(tuple(names), tuple(pkeys)))
                 for device, (life, names, pkeys) in body["devices"].items()

@@ -20,11 +20,12 @@ def interfaces(root: str) -> dict[str, str]:
     default route by a bridge of its may leave by any of them.  Raises OSError.
     """
     budget.begin()
+    # guard below: a-port (all_below(root, OVS) -> ())
     ports = dict.fromkeys(all_below(root, OVS), "Open vSwitch has its interface and may carry the host's traffic by it")
     routes = {
         name: f"the host's default route leaves by {uplink}"
         for uplink in uplinks.of_default_routes()
-        for name in (uplink, *all_below(root, uplink))
+        for name in (uplink, *all_below(root, uplink))  # guard: below-it (root)
     }
     return ports | routes
 

@@ -37,12 +37,13 @@ def is_lasting(device: Device, offer: Offer) -> bool:
 
 def _stays(unit: Unit, devices: Mapping[str, Device], claimed: set[str]) -> bool:
     """Whether a unit that is no longer offered stays: its devices are not merely selected no more."""
+    # guard below: another-has-it (claimed)
     return all(device.id not in claimed and _is_missed(device, devices.get(device.id)) for device in unit.devices)
 
 
 def _is_missed(before: Device, now: Device | None) -> bool:
     if not now:
-        return True
+        return True  # guard: gone-and-listed = False
     has_lost_its_driver = bool(before.driver and not now.driver)
     is_in_a_pod = bool(before.netdevs and not now.netdevs)  # so a selector may no longer know it
     return has_lost_its_driver or is_in_a_pod

@@ -21,7 +21,7 @@ def of_another_boot(records: Iterable[tuple[Path, Record | None]]) -> str:
     boot id than this process, in whose container something may hide the host's; and all pods live.
     """
     known = [(path, record) for path, record in records if record]
-    if not known or any(record.of_this_boot for _, record in known):
+    if not known or any(record.of_this_boot for _, record in known):  # guard: this-boot (of_this_boot)
         return ""
     path, record = known[0]
     return (

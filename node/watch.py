@@ -132,7 +132,7 @@ class Watch:
     def _messages(self, sock: socket.socket) -> Iterator[tuple[int, bytes]]:
         """The types and bodies of the messages that the kernel has sent until now."""
         for data, (port, _) in self._all(lambda: sock.recvfrom(_ROOM, socket.MSG_DONTWAIT)):
-            if port == 0:
+            if port == 0:  # guard: from-the-kernel = True
                 yield from ((kind, body) for kind, _, _, body in netlink.messages(data))
 
     def _all(self, receive: Callable[[], T]) -> Iterator[T]:
@@ -147,7 +147,7 @@ class Watch:
             except OSError as e:
                 if e.errno != errno.ENOBUFS:
                     raise
-                has_lost = True
+                has_lost = True  # guard: what-was-lost
         if has_lost:
             self._read_all()
             self._tell(devices=True)

@@ -1,10 +1,12 @@
 """Take guards out of the program, one at a time, and see that a test notices.
 
-    packaging/venv python tests/guards.py [-j JOBS] [NAME...]
+    packaging/venv python tests/guards.py [-j JOBS] [--changed [BASE]] [--done FILE] [NAME...]
+    packaging/venv python tests/guards.py [-j JOBS] [--done FILE] --mutants NUMBER [--seed SEED]
 
 A name stands for every guard whose file or name begins with it ("cni/undo.py", "agent/server.py:uid"); none for all.
-What is changed is a copy of the tree.  The guards are in tests/guarded/; run as root, or the netns tier notices
-nothing.  The launcher's need what the system tier does: a binary (make binary), HPN_PEERS, and a quiet machine.
+What is changed is a copy of the tree.  tests/guarded/marks.py says how a guard is marked.  Run as root, or the netns
+tier notices nothing.  The launcher's need what the system tier does: a binary (make binary), HPN_PEERS, and a quiet
+machine.
 """
 
 import argparse
@@ -23,9 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from guarded import GUARDS, Guard
+from guarded import GUARDS, ROOT, Guard
+from guarded.changed import is_changed, lines_changed
+from guarded.mutants import Mutant, drawn
 
-ROOT = Path(__file__).parents[1]
 TIMEOUT = 60.0  # seconds: a guard against waiting for ever is noticed by that
 ENDING = 10.0
 PASSING = set[str]()  # tests that were seen to pass with all guards in place
@@ -58,7 +61,7 @@ class Copy:
                 (self.root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self.root / name, follow_symlinks=False)
 
-    def without(self, guard: Guard) -> Verdict:
+    def without(self, guard: Guard | Mutant) -> Verdict:
         """Run the tests that should notice, until one does."""
         file, started = self.root / guard.file, time.monotonic()
         whole = file.read_text()
@@ -69,10 +72,11 @@ class Copy:
             self._write(file, whole)
         # A test that fails by itself, or because the machine is busy, has noticed nothing.
         noticed = " ".join(failed)
-        if noticed and not noticed.startswith("(") and noticed not in PASSING:
-            if self._failing(guard, failed):
+        if noticed and noticed not in PASSING:
+            if self._failing(guard, guard.tests if noticed.startswith("(") else failed):
                 return Verdict(noticed, time.monotonic() - started, sound=False)
-            PASSING.add(noticed)
+            if not noticed.startswith("("):
+                PASSING.add(noticed)
         return Verdict(noticed, time.monotonic() - started)
 
     def _write(self, file: Path, text: str) -> None:
@@ -81,7 +85,7 @@ class Copy:
         self._time += 1
         os.utime(file, (self._time, self._time))
 
-    def _failing(self, guard: Guard, tests: Sequence[str]) -> list[str]:
+    def _failing(self, guard: Guard | Mutant, tests: Sequence[str]) -> list[str]:
         """The first of them that fails, as pytest takes it; an empty list if none does."""
         environ = {"HPN_DAMAGES": "1500", "HPN_SEED": "1", **os.environ}
         if guard.file.startswith("packaging/launcher/"):
@@ -163,14 +167,14 @@ def _end(run: "subprocess.Popen[bytes]") -> None:
         os.killpg(run.pid, signal.SIGKILL)
 
 
-def verdicts(guards: list[Guard], jobs: int) -> Iterator[tuple[Guard, Verdict]]:
+def verdicts(guards: Sequence[Guard | Mutant], jobs: int) -> Iterator[tuple[Guard | Mutant, Verdict]]:
     """Each guard's, as soon as it is known and in the order of the table."""
     with tempfile.TemporaryDirectory(prefix="guards-") as folder, ThreadPoolExecutor(jobs) as threads:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(jobs):
             copies.put(Copy(Path(folder, str(number))))
 
-        def one(guard: Guard) -> Verdict:
+        def one(guard: Guard | Mutant) -> Verdict:
             copy = copies.get()
             try:
                 return copy.without(guard)
@@ -190,17 +194,40 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-j", dest="jobs", type=int, default=1, help="how many at once")
+    parser.add_argument(
+        "--changed", nargs="?", const="HEAD", metavar="BASE", help="those in functions that differ from it"
+    )
+    parser.add_argument(
+        "--done", type=Path, metavar="FILE", help="lists those that were noticed; they are not tried again"
+    )
+    parser.add_argument("--mutants", type=int, metavar="NUMBER", help="so many places without a mark, drawn by chance")
+    parser.add_argument("--seed", type=int, default=1, help="of that chance")
     parser.add_argument("names", nargs="*", metavar="NAME", help="a file, or file:name; the beginning is enough")
     words = parser.parse_args()
-    chosen = [g for g in GUARDS if not words.names or any(g.title.startswith(name) for name in words.names)]
+    chosen: Sequence[Guard | Mutant] = (
+        drawn(words.mutants, words.seed)
+        if words.mutants
+        else [g for g in GUARDS if not words.names or any(g.title.startswith(name) for name in words.names)]
+    )
+    if words.changed:
+        changed = lines_changed(words.changed)
+        chosen = [g for g in chosen if is_changed(g, changed)]
+    if words.done and words.done.exists():
+        done = set(words.done.read_text().splitlines())
+        chosen = [g for g in chosen if g.title not in done]
     for guard in chosen:
         guard.taken_out_of((ROOT / guard.file).read_text())
     survived = 0
     for guard, verdict in verdicts(chosen, words.jobs):
         explained = f" ({guard.survives})" if guard.survives and not verdict.noticed else ""
         print(f"{verdict.seconds:5.0f} s  {guard.title:60}  {verdict.text}{explained}", flush=True)
-        survived += not explained and not (verdict.noticed and verdict.sound)
-    print(f"{len(chosen)} guards, {survived} survived unexplained")
+        if explained or (verdict.noticed and verdict.sound):
+            if words.done:
+                with words.done.open("a") as file:
+                    file.write(f"{guard.title}\n")
+        else:
+            survived += 1
+    print(f"{len(chosen)} {'mutants' if words.mutants else 'guards'}, {survived} survived unexplained")
     return 1 if survived else 0
 
 

@@ -44,7 +44,7 @@ def begin() -> None:
 
 def extend_for_undo() -> None:
     """Leave enough of the budget to undo one attachment, also if the request has spent all of it."""
-    _budget.left = max(_budget.left, UNDOING)
+    _budget.left = max(_budget.left, UNDOING)  # guard: undoing
 
 
 def left() -> float:
@@ -67,13 +67,13 @@ def excuse(since: float) -> None:
     for."""
     waited = min(time.monotonic() - since - _MOMENT, _budget.patience)
     if waited > 0:
-        _budget.patience -= waited
+        _budget.patience -= waited  # guard: patience-spent
         _budget.excused += waited
 
 
 def spend(seconds: float) -> None:
     """Take from the budget what the request has waited."""
-    _budget.left = max(_budget.left - seconds, 0.0)
+    _budget.left = max(_budget.left - seconds, 0.0)  # guard: spent
 
 
 def attempts(seconds: float, pause: float) -> Iterator[None]:
@@ -85,7 +85,7 @@ def attempts(seconds: float, pause: float) -> Iterator[None]:
     yield
     while clock() < deadline and left():
         time.sleep(pause)
-        spend(pause)
+        spend(pause)  # guard: attempts-spend
         yield
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 # Such a descriptor names a file and does not open it, so it is safe on anything (man 2 open, O_PATH).
 _HANDLE: Final = os.O_PATH | os.O_CLOEXEC
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # guard: new-temporary (O_EXCL)
 _KINDS: Final = {
     stat.S_IFLNK: "a link",
     stat.S_IFDIR: "a directory",
@@ -52,9 +52,9 @@ def open_regular(name: str, flags: int, at: int | None = None) -> int:
 
     In the directory ``at``, a link is not followed.
     """
-    handle = os.open(name, _HANDLE | (0 if at is None else os.O_NOFOLLOW), dir_fd=at)
+    handle = os.open(name, _HANDLE | (0 if at is None else os.O_NOFOLLOW), dir_fd=at)  # guard: no-link (0 if at)
     try:
-        if not_regular := why_not_regular(os.fstat(handle).st_mode):
+        if not_regular := why_not_regular(os.fstat(handle).st_mode):  # guard: regular
             raise OSError(errno.EINVAL, not_regular, name)
         return os.open(f"/proc/self/fd/{handle}", flags | os.O_CLOEXEC)
     finally:
@@ -93,7 +93,7 @@ def read_all(fd: int, limit: int) -> bytes:
     data = b""
     while more := os.read(fd, limit + 1 - len(data)):
         data += more
-        if len(data) > limit:
+        if len(data) > limit:  # guard: limit
             raise OSError(errno.EFBIG, f"it is longer than {limit} bytes")
     return data
 
@@ -103,7 +103,7 @@ def _temporary(name: str) -> str:
 
 
 def _enter(at: int, name: str, make: int) -> int:
-    flags = _HANDLE | os.O_DIRECTORY | os.O_NOFOLLOW
+    flags = _HANDLE | os.O_DIRECTORY | os.O_NOFOLLOW  # guard: no-link-between (O_NOFOLLOW)
     try:
         return os.open(name, flags, dir_fd=at)
     except FileNotFoundError:

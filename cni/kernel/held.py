@@ -54,6 +54,7 @@ def _open(inode: int) -> tuple[int, str]:
 def _is_namespace(fd: int, inode: int) -> bool:
     """Whether it is the namespace of that number: all namespaces are files of one file system."""
     found = os.fstat(fd)
+    # guard below: no-device = found.st_ino == inode
     return (found.st_dev, found.st_ino) == (os.stat("/proc/self/ns/net").st_dev, inode)
 
 
@@ -66,7 +67,7 @@ def _ways(inode: int) -> Iterator[tuple[str, str]]:
         with suppress(OSError):  # it ended while we looked, or is beyond us
             yield from ((path, f"{_words(process)} has it open") for path in _descriptors(process, inode))
             mounts = _namespace(process, "mnt")
-            if mounts not in seen:
+            if mounts not in seen:  # guard: own-mounts
                 seen.add(mounts)
                 ours = _namespace(process, "user") == _namespace("self", "user")
                 for point in mount_points((_PROC / process / "mountinfo").read_bytes(), inode, ours=ours):
@@ -89,13 +90,15 @@ def mount_points(mountinfo: bytes, inode: int, *, ours: bool) -> list[str]:
     """
     mounts = list(netns.mounts(mountinfo))
     # What lies over another mount counts as well.
+    # guard below: its-own-overlay (_STACKED and not ours)
     avoided = [point for _, point, kind in mounts if _is_served(kind) or (kind in _STACKED and not ours)]
     if not ours and all(point != "/" for _, point, _ in mounts):
+        # guard below: its-own-root
         avoided.append("/")  # the process has changed its root, and the mount that has it is not told
     return [
         point
         for root, point, _ in mounts
-        if root == f"net:[{inode}]" and not any(_is_within(point, one) for one in avoided)
+        if root == f"net:[{inode}]" and not any(_is_within(point, one) for one in avoided)  # guard: nobody-waits (one)
     ]
 
 

@@ -56,7 +56,7 @@ def open_socket(protocol: int, fd: int | None = None) -> socket.socket:
             os.close(fd)
         raise
     try:
-        sock.connect((0, 0))
+        sock.connect((0, 0))  # guard: kernel-alone
         sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
         sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
     except BaseException:
@@ -111,18 +111,20 @@ def receive(sock: socket.socket, request: bytes = b"", seconds: float = _FOR_EVE
                     return
                 continue
             except OSError as e:
+                # guard below: lost = continue
                 raise AnswerLost(e.errno, f"{e.strerror}: the kernel's answer was lost") from e
-            if not sender:
-                if seconds == _FOR_EVER:
+            if not sender:  # guard: sender = True
+                if seconds == _FOR_EVER:  # guard: kernels-lock
                     budget.excuse(since)
                 yield data
+            # guard below: patience-for-the-kernel-only = (budget.excuse(since), time.monotonic())[1]
             since = time.monotonic()
             if budget.clock() - began > seconds:
                 return
-            if _rest(began) <= 0:
+            if _rest(began) <= 0:  # guard: flood-ends
                 raise _late()
     finally:
-        budget.spend(budget.clock() - began)
+        budget.spend(budget.clock() - began)  # guard: spent
 
 
 def attr(kind: int, payload: bytes) -> bytes:
@@ -205,7 +207,7 @@ def _wait(sock: socket.socket, began: float, since: float, seconds: float) -> bo
             if own <= rest:
                 return False
             raise _late()
-    elif not looking.poll((rest + budget.patience()) * 1000):
+    elif not looking.poll((rest + budget.patience()) * 1000):  # guard: wait-ends = not looking.poll()
         budget.excuse(since)
         raise AnswerLost(
             errno.ETIMEDOUT,

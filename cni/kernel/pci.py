@@ -47,7 +47,7 @@ def _rebind(address: str, driver: str) -> NoReturn:
     number = errno.EIO
     try:
         # systemd sends it to all processes of a service that it ends, and the function would be left without a driver.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # guard: finishes-a-rebind
         # These are the runtime's pipes.  If the child kept them, the runtime would wait for its end.
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):

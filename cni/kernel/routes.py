@@ -61,8 +61,9 @@ class Route:
         link-local and multicast destinations, and what a router has advertised.  A route to one host is nobody's but
         a program's, whatever protocol that has put down: Cilium's is the kernel's."""
         network = self.network
-        if network.is_link_local or (self.family == AF_INET6 and network.is_multicast):
+        if network.is_link_local or (self.family == AF_INET6 and network.is_multicast):  # guard: kernels
             return True
+        # guard below: a-routers = False
         return self.family == AF_INET6 and self.length < 128 and self.protocol in (RTPROT_KERNEL, RTPROT_RA)
 
 
@@ -120,6 +121,7 @@ class Nexthops:
 
     def outputs(self, route: Route) -> frozenset[int]:
         """The indexes of all interfaces by which the route leaves.  Raises OSError."""
+        # guard below: an-object ((route.nexthop))
         return route.outputs | (self._of(route.nexthop) if route.nexthop else frozenset())
 
     def _of(self, number: int) -> frozenset[int]:
@@ -139,4 +141,4 @@ class Nexthops:
         if output := read_u32(found.get(_NHA_OIF, b"")):
             yield output
         for one, *_ in _MEMBER.iter_unpack(found.get(_NHA_GROUP, b"")):
-            yield from self._of(one)
+            yield from self._of(one)  # guard: a-group

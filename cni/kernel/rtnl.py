@@ -74,8 +74,8 @@ class Rtnl:
         try:
             return self._answer(self.pack(kind, flags, body))
         except netlink.AnswerLost:
-            self.reopen()
-            if flags & NLM_F_ACK:
+            self.reopen()  # guard: renewed
+            if flags & NLM_F_ACK:  # guard: changes-once
                 raise
             return self._answer(self.pack(kind, flags, body))
 
@@ -84,7 +84,7 @@ class Rtnl:
         while True:
             answer = next(hearing)
             length, kind, flags, sequence, _ = HEADER.unpack_from(answer)
-            if sequence != self.sequence:
+            if sequence != self.sequence:  # guard: sequence
                 continue  # what is left of a request that nobody waited for to its end
             if kind != NLMSG_ERROR:
                 return answer[HEADER.size : length]
@@ -98,8 +98,8 @@ class Rtnl:
         caller gets the bodies again.  A pod may change things all the time, so it is repeated twice at most: what is
         missing then came meanwhile or was taken away.
         """
-        for _ in range(_DUMPS):
-            if (yield from self._dump_once(self.pack(kind, NLM_F_DUMP, body))):
+        for _ in range(_DUMPS):  # guard: dumps-most = iter(int, 1)
+            if (yield from self._dump_once(self.pack(kind, NLM_F_DUMP, body))):  # guard: dump-changed = True
                 return
 
     def _dump_once(self, request: bytes) -> Generator[bytes, None, bool]:

@@ -43,7 +43,7 @@ def refuse_hidden() -> None:
     try:
         os.close(os.open(_ANY, os.O_WRONLY | os.O_CLOEXEC))
     except OSError as e:
-        if e.errno in _HIDDEN:
+        if e.errno in _HIDDEN:  # guard: hidden
             raise OSError(e.errno, _HIDDEN[e.errno]) from e
 
 
@@ -78,7 +78,7 @@ def put_back(ns_fd: int, exchanged: Mapping[str, tuple[str, str]]) -> None:
 
     def work() -> None:
         for key, (before, new) in exchanged.items():
-            if _read(key) == new:
+            if _read(key) == new:  # guard: changed-meanwhile = True
                 _write(key, before)
 
     run_in(ns_fd, work)

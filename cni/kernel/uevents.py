@@ -38,6 +38,7 @@ def receive(sock: socket.socket) -> Mapping[str, str]:
     """
     data, about, _, (port, _) = sock.recvmsg(_ROOM, socket.CMSG_SPACE(_UCRED.size), socket.MSG_DONTWAIT)
     senders = [_UCRED.unpack(said)[0] for level, kind, said in about if (level, kind) == _CREDENTIALS]
+    # guard below: a-port-of-its-own (port), the-kernels-process (senders)
     return variables(data) if port == 0 and senders == [0] else {}
 
 

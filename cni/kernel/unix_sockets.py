@@ -26,7 +26,7 @@ def bind(path: Path, kind: int) -> socket.socket:
     no other thread may make files meanwhile.
     """
     sock = socket.socket(socket.AF_UNIX, kind)
-    mask = os.umask(_OTHERS)
+    mask = os.umask(_OTHERS)  # guard: root-alone = os.umask(0)
     try:
         sock.bind(str(path))
     except BaseException:

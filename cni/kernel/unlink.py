@@ -37,7 +37,7 @@ def delete(inside: Rtnl, index: int) -> None:
     except netlink.AnswerLost:
         # Anybody may send to this group, and the kernel drops messages when the socket is full: look for the link.
         inside.reopen()
-        _look_until_gone(inside, index)
+        _look_until_gone(inside, index)  # guard: looked-for
 
 
 def _send(fd: int, request: bytes) -> None:
@@ -53,14 +53,16 @@ def _wait_for_end(inside: Rtnl, index: int) -> None:
     while True:
         for kind, flags, sequence, body in messages(next(hearing)):
             if kind == NLMSG_ERROR and sequence == inside.sequence:
-                raise_error(body, flags)
+                raise_error(body, flags)  # guard: answer
                 return
             # With AF_BRIDGE the message says that the link has left a bridge.  With IFLA_NEW_NETNSID it says that the
             # link was moved to another namespace.
             if (
                 kind == RTM_DELLINK
+                # guard below: of-this-link (index -> LINK.unpack_from(body)[2])
+                # guard below: not-a-bridges (socket.AF_UNSPEC -> LINK.unpack_from(body)[0])
                 and LINK.unpack_from(body)[::2][:2] == (socket.AF_UNSPEC, index)
-                and IFLA_NEW_NETNSID not in attributes(body[LINK.size :])
+                and IFLA_NEW_NETNSID not in attributes(body[LINK.size :])  # guard: not-moved
             ):
                 return
 

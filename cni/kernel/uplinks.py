@@ -28,6 +28,7 @@ def of_default_routes() -> set[str]:
         answers_strictly(host.sock)  # an older kernel answers with all routes
         first, second = _of_family(host, AF_INET), _of_family(host, AF_INET6)
     places = first.keys() | second.keys()
+    # guard below: ipv4-first (first.get(place))
     return {name for place in places for index in first.get(place) or second[place] for name in _name(index)}
 
 
@@ -37,7 +38,7 @@ def _of_family(host: Rtnl, family: int) -> dict[int, set[int]]:
     by_table = _default_routes(host, family)
     own = {RT_TABLE_MAIN}
     if by_table.keys() - own:
-        own |= tables_of_all(host, family)
+        own |= tables_of_all(host, family)  # guard: everybodys-table
     vrfs = _tables_of_vrfs(host) if by_table.keys() - own else set()
     found = {table: indexes for table, indexes in by_table.items() if table in vrfs - own}
     return found | {_OUTSIDE: {index for table in by_table.keys() & own for index in by_table[table]}}

@@ -67,8 +67,10 @@ class Plan:
     def is_ours(self, link: Link) -> bool:
         """Whether the link has the index that we chose for ours; where we chose none, its MAC.  So a crash between the
         journal and the kernel never leads us to a stranger's link of the same name."""
-        if link.kind != self.kind:
+        if link.kind != self.kind:  # guard: is_ours-kind, is_ours
             return False
+        # guard below: is_ours = True
+        # guard below: is_ours-mac = link.index == self.at if self.at else True
         return link.index == self.at if self.at else not self.mac or link.mac == self.mac
 
 
@@ -172,7 +174,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
                 raise
             # Before Linux 6.15 the kernel looked for the name among the host's links (rtnl_newlink), although
             # the link is born elsewhere: make it under a name nobody has, and rename it in the pod.
-            make(_other_name(wanted))
+            make(_other_name(wanted))  # guard: name-on-the-host = raise
             if born := find(plan, pod, _other_name(wanted)):
                 pod.rtnl.rename(born.index, ifname)
         link = find(plan, pod, ifname)
@@ -200,7 +202,7 @@ def find(plan: Json, pod: Pod, ifname: str) -> Link | None:
     if wanted.at:
         link = pod.rtnl.link(index=wanted.at)
         return link if link and wanted.is_ours(link) else None
-    for name in (ifname, _other_name(wanted)):
+    for name in (ifname, _other_name(wanted)):  # guard: found-by-the-other-name (wanted)
         link = pod.rtnl.link(name)
         if link and wanted.is_ours(link):
             return link
@@ -232,7 +234,7 @@ def remove(plan: Json, pod: Pod, ifname: str, found: Callable[[], None]) -> bool
         try:
             unlink.delete(pod.rtnl, index)
         except OSError as e:
-            if e.errno != errno.ENODEV:
+            if e.errno != errno.ENODEV:  # guard: gone-already = True
                 raise
             return False
     return True
@@ -252,17 +254,17 @@ def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
     """Kind.check.  The master may be without carrier: ADD did not promise a cable."""
     wanted = Plan(**plan)
     link = find(plan, pod, ifname)
-    if link is None or link.name != ifname:
+    if link is None or link.name != ifname:  # guard: check-ours (name)
         raise CheckFailed(f"{ifname} in {pod.path} is not the {wanted.kind} that ADD made")
     over = (pod.rtnl if wanted.in_container else host).link(index=wanted.parent)
-    if over is None or over.name != wanted.master:
+    if over is None or over.name != wanted.master:  # guard: check-master (name)
         raise CheckFailed(f"master {wanted.master!r} of {ifname} is gone or is another interface now")
-    if not over.up:
+    if not over.up:  # guard: check-master-up
         raise CheckFailed(f"master {wanted.master!r} of {ifname} is down; run: ip link set {wanted.master} up")
     asked = attributes(bytes.fromhex(wanted.data))
-    if asked.items() - attributes(link.data).items():
+    if asked.items() - attributes(link.data).items():  # guard: check-mode
         raise CheckFailed(f"{ifname} is not in the {wanted.kind} mode that ADD set")
-    if link.up and link.arp != has_arp(wanted.kind, asked):
+    if link.up and link.arp != has_arp(wanted.kind, asked):  # guard: check-arp
         state = "on" if link.arp else "off"
         raise CheckFailed(f"{ifname} has ARP {state}; run in the pod: ip link set {ifname} arp {_OTHER[state]}")
     return link

@@ -79,7 +79,7 @@ def refuse_what_needs_an_interface(attach: "Common", driver: str, address: str) 
 def refuse_taken_altname(link: Link, address: str, pod: Pod) -> None:
     """Raise InterfaceExists where an altname, which moves with the netdev, is taken in the pod."""
     for altname in link.altnames:
-        if pod.rtnl.link(altname):
+        if pod.rtnl.link(altname):  # guard: altname-in-the-pod
             raise InterfaceExists(
                 f"{pod.path} has an interface named {altname!r}, an altname of {address}; remove either"
             )
@@ -163,7 +163,7 @@ def take(p: Moved, pod: Pod, ifname: str, host_fd: int) -> None:
             _send_home(p, pod, link, host_fd, attr(IFLA_IFNAME, text(p.netdev)))
         except OSError as e:
             # A name or altname is taken on the host: the kernel has moved it all the same, or not at all.
-            if e.errno != errno.EEXIST:
+            if e.errno != errno.EEXIST:  # guard: name-taken-at-home = True
                 raise
             if find(p, pod, ifname):
                 for altname in link.altnames:
@@ -182,7 +182,7 @@ def _send_home(p: Moved, pod: Pod, link: Link, host_fd: int, *more: bytes) -> No
         pod.rtnl.set_link(link.index, *to_host, *own_index)
     except OSError as e:
         # Somebody gave its index to another link of the host; the kernel itself gives none a second time.
-        if not p.software or e.errno != errno.EBUSY:
+        if not p.software or e.errno != errno.EBUSY:  # guard: index-taken-at-home = True
             raise
         pod.rtnl.set_link(link.index, *to_host)
 
@@ -259,16 +259,16 @@ def restore(host: Rtnl, link: Link, was: Netdev, set_mac: Callable[[Link, str], 
 def _detach_programs(host: Rtnl, link: Link, was: Netdev) -> None:
     """Of XDP and tcx, but for those that it came with: whoever has the device next would run the pod's."""
     for mode, program in link.xdp_programs.items():
-        if program in was.programs:
+        if program in was.programs:  # guard: the-hosts-programs
             continue
         try:
-            host.set_link(link.index, without_xdp(mode))
+            host.set_link(link.index, without_xdp(mode))  # guard: xdp
         except OSError as e:
-            if e.errno != errno.EBUSY or not bpf.detach_xdp_link(link.index, program):
+            if e.errno != errno.EBUSY or not bpf.detach_xdp_link(link.index, program):  # guard: xdp-by-link (link)
                 raise
     for program, (where, holder) in bpf.on_tcx(link.index).items():
         if program not in was.programs:
-            bpf.detach_from_tcx(link.index, program, where, holder)
+            bpf.detach_from_tcx(link.index, program, where, holder)  # guard: tcx
 
 
 def _restore_names(host: Rtnl, link: Link, was: Netdev) -> None:
@@ -277,6 +277,7 @@ def _restore_names(host: Rtnl, link: Link, was: Netdev) -> None:
     for altname in link.altnames:
         if altname not in was.altnames:
             host.remove_altname(link.index, altname)
+    # guard below: no-name-of-the-pods ((was.name))
     for name in (was.name, instead_of(was.name)) if link.name != was.name else ():
         with suppress(FileExistsError):
             host.rename(link.index, name)

@@ -76,13 +76,13 @@ def _parent(wanted: "Ipoib", host: Rtnl) -> Link:
 def _refuse_unless_parent(link: Link) -> None:
     """The kernel asks whether the master is InfiniBand, and takes a bond of such interfaces for one of them
     (ipoib_new_child_link)."""
-    if link.kind != _KIND:
+    if link.kind != _KIND:  # guard: bond
         what = link.kind or "not InfiniBand"
         raise LinkUnavailable(
             f"master {link.name!r} is {what}, and kind ipoib is over IPoIB interfaces alone; name one, see: "
             "ip -d link show type ipoib"
         )
-    if link.parent:
+    if link.parent:  # guard: grandchild
         raise LinkUnavailable(
             f"master {link.name!r} is itself a child, and those have none; name the interface that it is over"
         )

@@ -24,7 +24,7 @@ def remove(record: Record, request: Request) -> bool:
     if request.netns:
         try:
             with pods.open_netns(request) as pod:
-                return not netns.is_own(pod.fd) and _remove_from(pod, record)
+                return not netns.is_own(pod.fd) and _remove_from(pod, record)  # guard: own-namespace (fd)
         except BadEnvironment:
             pass
     with pods.find(record.identity, record.netns) as found:
@@ -34,11 +34,12 @@ def remove(record: Record, request: Request) -> bool:
 def _remove_from(pod: Pod, record: Record) -> bool:
     ifname = record.key.ifname
     link = pod.rtnl.link(ifname)
-    if link is None or link.name != ifname:  # an altname is a stranger's
+    if link is None or link.name != ifname:  # an altname is a stranger's  # guard: altname (name)
         return False
     with doing(f"removing {ifname} from {pod.path}"):
-        if record.link.get("is_the_hosts") and link.kind:
+        if record.link.get("is_the_hosts") and link.kind:  # guard: the-hosts
             _send_home(pod, link)
+        # guard below: could-be-ours = True
         elif link.kind in kinds.KINDS and link.parent:  # an InfiniBand VF is an ipoib too, over nothing
             unlink.delete(pod.rtnl, link.index)
         elif link.device:

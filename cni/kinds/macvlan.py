@@ -39,7 +39,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
     """Kind.attach.  Raises KernelRefused for a length that the kernel passes over, as before Linux 5.11."""
     link = child.attach(plan, host, pod, ifname)
     asked = attributes(bytes.fromhex(plan["data"])).get(IFLA_MACVLAN_BC_QUEUE_LEN, b"")
-    if asked and asked != attributes(link.data).get(IFLA_MACVLAN_BC_QUEUE_LEN):
+    if asked and asked != attributes(link.data).get(IFLA_MACVLAN_BC_QUEUE_LEN):  # guard: queue-length
         raise KernelRefused(
             f"bcqueuelen {read_u32(asked)}: Linux {os.uname().release} passes over it; use a kernel from 5.11 on, or "
             "remove bcqueuelen"

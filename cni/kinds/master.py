@@ -28,9 +28,9 @@ def find(attach: "Child", where: Rtnl, ns_fd: int | None, fits: Callable[[Link],
     (fits or _refuse_unless_ethernet)(link)
     if not attach.linkInContainer and link.parent_nsid is not None:
         _refuse_a_pods(link, where)
-    if not link.up:
+    if not link.up:  # guard: up
         raise LinkUnavailable(f"master {name!r} is down; run: ip link set {name} up")
-    if attach.mtu > link.mtu:
+    if attach.mtu > link.mtu:  # guard: mtu
         raise InvalidConfig(f"mtu {attach.mtu} is above {link.mtu}, that of master {name!r}; lower it or raise that")
     return link
 
@@ -41,7 +41,7 @@ def _refuse_a_pods(link: Link, host: Rtnl) -> None:
     # Masters are hardware as a rule, and those of virtual nodes have their other end where nobody is attached.
     from cni.kinds import wires  # noqa: PLC0415
 
-    if wires.is_pair(link):
+    if wires.is_pair(link):  # guard: a-pods-wire
         wires.refuse(link, host, places.state_dirs(), said="master ")
 
 

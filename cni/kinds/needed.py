@@ -20,20 +20,21 @@ def refuse(link: Link, address: str, use: Use, host: Rtnl, *, said: str = "", ot
     better one.
     """
     name = link.name
-    if link.enslaved:
+    if link.enslaved:  # guard: enslaved
         over = host.link(index=link.enslaved)
         if over and over.kind == "openvswitch":  # which the kernel does not take it out of
             raise LinkUnavailable(f"{said}{name!r} is a port of Open vSwitch; run: ovs-vsctl del-port {name}")
         raise LinkUnavailable(f"{said}{name!r} is in a bridge, bond or VRF; run: ip link set {name} nomaster")
-    if record := use.has_over(link.index):
+    if record := use.has_over(link.index):  # guard: a-master
         raise LinkUnavailable(f"{said}{name!r} is the master of {record.whose}; delete that first")
     for vf in sysfs.vfs(address) if address else ():
-        if owner := use.devices.get(vf):
+        if owner := use.devices.get(vf):  # guard: vf-owned
             raise DeviceInUse(f"{said}VF {vf} of {name!r} belongs to {owner.whose}; delete that first", vf)
         # Whoever has the PF says what its VFs may do.
+        # guard below: vfs-needed
         refuse_function(sysfs.function(vf), use, host, said=f"{said}VF {vf} of {name!r}: ", other=other)
     _refuse_in_use(link, said, other)
-    if uppers := _uppers(link, address, host):
+    if uppers := _uppers(link, address, host):  # guard: carries
         raise InvalidConfig(f"{said}{name!r} carries {', '.join(uppers)} of the host; remove them first, or {other}")
 
 
@@ -58,11 +59,11 @@ def _refuse_in_use(link: Link, said: str, other: str) -> None:
     if any(route.is_default for route in routes):
         from cni.kernel import uplinks  # noqa: PLC0415
 
-        if name in uplinks.of_default_routes():
+        if name in uplinks.of_default_routes():  # guard: default-route
             raise InvalidConfig(f"{said}the host's default route is by {name!r}; {other}")
-    if lost:
+    if lost:  # guard: addresses
         raise InvalidConfig(f"{said}{name!r} has {', '.join(lost)} on the host, which a move loses; remove them first")
-    if shown := [f"{route.network}" for route in routes if not route.is_kernels]:
+    if shown := [f"{route.network}" for route in routes if not route.is_kernels]:  # guard: routes
         more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
         raise InvalidConfig(
             f"{said}the host has routes by {name!r}, which a move loses: {', '.join(shown[:_NAMED])}{more}; "

@@ -29,12 +29,13 @@ def refuse(link: Link, host: Rtnl, state_dirs: Iterable[Path], *, said: str = ""
 
     ``own`` is the namespace of the pod that asks, which may have both ends.
     """
-    if own is not None and nsid.number(host, own) == link.parent_nsid:
+    if own is not None and nsid.number(host, own) == link.parent_nsid:  # guard: its-own
         return
     leads_to = cache(partial(_leads_to, link, host))
     for network, name, sandbox in libcni_cache.all_interfaces():
-        if leads_to(sandbox) if sandbox else name == link.name:
+        if leads_to(sandbox) if sandbox else name == link.name:  # guard: its-name (name == link.name)
             raise _taken(said, link, f"network {network}{f', {sandbox}' if sandbox else ''}")
+    # guard below: our-attachments (state_dirs -> ())
     for file, text in (found for one in state_dirs for found in journal.texts(one)):
         if leads_to(netns_in(text)) and (record := journal.decoded(file, text)) and record.of_this_boot:
             raise _taken(said, link, record.whose)
@@ -43,7 +44,7 @@ def refuse(link: Link, host: Rtnl, state_dirs: Iterable[Path], *, said: str = ""
 def _leads_to(link: Link, host: Rtnl, sandbox: str) -> bool:
     """Whether the other end is in the namespace with that path."""
     with suppress(OSError), netns.hold_open(sandbox) as fd:  # it has ended
-        return nsid.number(host, fd) == link.parent_nsid
+        return nsid.number(host, fd) == link.parent_nsid  # guard: its-namespace = False
     return False
 
 

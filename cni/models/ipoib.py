@@ -17,15 +17,15 @@ def _partition(value: Any) -> int:
     Raises ValueError."""
     if isinstance(value, str) and _PKEY.fullmatch(value):
         value = int(value, 0) if value[1:2] in ("x", "X") else int(value)
-    if type(value) is not int or not 0 <= value <= 0xFFFF:
+    if type(value) is not int or not 0 <= value <= 0xFFFF:  # guard: too-large (0 <=)
         raise ValueError('is not a partition key; write "0x8001", or a number below 65536')
-    if value in (0, _FULL_MEMBER):
+    if value in (0, _FULL_MEMBER):  # guard: no-partition
         raise ValueError("is the key of no partition; give one of the fabric's, or leave it out for the master's")
     return value | _FULL_MEMBER
 
 
 def _datagram(value: Any) -> Any:
-    if value == "connected":
+    if value == "connected":  # guard: connected
         # ipoib_set_mode, called by ipoib_changelink.
         raise ValueError(
             "is not offered: to set it on a child Linux gives up the lock of all interfaces, and goes on without it "
@@ -67,13 +67,13 @@ class Ipoib(Child):
 
     @model_validator(mode="after")
     def _over_infiniband(self) -> "Ipoib":
-        if not self.master:
+        if not self.master:  # guard: no-master
             raise ValueError(
                 "master is not set; name an IPoIB interface of the host, as in ib0: that of the default route is "
                 "hardly one"
             )
         if self.linkInContainer:
             raise ValueError("linkInContainer true: kind ipoib is over the host's interfaces; remove it")
-        if self.soft_roce:
+        if self.soft_roce:  # guard: rxe
             raise ValueError("rdma.mode 'rxe': over InfiniBand there is no RoCE; set rdma.mode auto")
         return self

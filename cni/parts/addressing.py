@@ -95,11 +95,11 @@ def _detecting(pod: Pod, link: Link, result: Result, wanted: "Common", log: list
             log.append(f"{link.name} has no carrier yet; duplicate detection of {_listed(v6)} begins when it has")
             return
         _announce_v4(pod, now, result)
-        if not quick:
+        if not quick:  # guard: link-local-too
             heard.ask()
-        if not heard.until_ended(timeout):
+        if not heard.until_ended(timeout):  # guard: waited-for (timeout -> 0)
             log.append(f"duplicate detection of {_listed(heard.tentative)} goes on after {timeout:g} s")
-        _refuse_duplicates(heard, now)
+        _refuse_duplicates(heard, now)  # guard: duplicates
 
 
 def _refuse_duplicates(heard: Heard, link: Link) -> None:
@@ -134,6 +134,7 @@ def _can_announce(link: Link) -> bool:
 def detection_on(link: Link, wanted: "Common") -> str:
     """``wanted.dad``; optimistic where that is quick without a time, and the link InfiniBand: there a solicitation
     leaves when the subnet manager has let the interface join the address's group, and nobody knows when that is."""
+    # guard below: infiniband ("optimistic")
     return "optimistic" if wanted.dad == "quick" and link.infiniband and not wanted.dadTime else wanted.dad
 
 

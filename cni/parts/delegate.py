@@ -51,7 +51,7 @@ def call(ipam: str, request: Request, programs: Programs, log: list[str] | None 
 def addresses(ipam: str, request: Request, programs: Programs, log: list[str]) -> Result:
     """The plugin's addresses.  Raises what ``call`` does, and DelegateFailed if there is no address."""
     result = call(ipam, request, programs, log)
-    if result is None or not result.ips:
+    if result is None or not result.ips:  # guard: no-address (ips), nothing = result and not result.ips
         raise DelegateFailed(f"IPAM plugin {ipam} returned no address; correct its configuration or remove ipam")
     return result
 
@@ -76,7 +76,7 @@ class Ipam:
         try:
             self._result, self._holds = addresses(self._name, self._request, self._programs, self._log), True
         except DelegateError as e:
-            if e.code != LinkUnavailable.code:
+            if e.code != LinkUnavailable.code:  # guard: needs-link-only, needs-the-link = True
                 raise
 
     def ask(self) -> Result:
@@ -84,13 +84,13 @@ class Ipam:
         link, as dhcp does.  They may hold an address even if they fail."""
         if self._name and not self._holds:
             request = replace(self._request, is_last=True)  # a device of a userspace driver has no interface
-            self._holds = True
+            self._holds = True  # guard: holds-though-it-failed
             self._result = addresses(self._name, request, self._programs, self._log)
         return self._result
 
     def may_hold(self, failure: BaseException) -> bool:
         """Whether the plugin may hold addresses after an ADD that failed like that, so it has to release them."""
-        return self._holds and not isinstance(failure, DelegateNotRun)
+        return self._holds and not isinstance(failure, DelegateNotRun)  # guard: holds-nothing-if-not-run (failure)
 
 
 def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
@@ -100,7 +100,7 @@ def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
         try:
             call(ipam, request, programs)
         except DelegateError as e:
-            if e.code not in _TOO_OLD:
+            if e.code not in _TOO_OLD:  # guard: too-old-only
                 raise
 
 
@@ -109,12 +109,12 @@ def find(ipam: str, request: Request, programs: Programs) -> Ask:
     DelegateFailed."""
     if ipam in programs:
         return partial(_ask, ipam, programs[ipam])
-    if "/" in ipam or ipam in (".", ".."):
+    if "/" in ipam or ipam in (".", ".."):  # guard: no-path
         raise InvalidConfig(f"ipam.type {ipam!r} is not a plugin's name; name a program in CNI_PATH")
     path = request.var("CNI_PATH")
     for folder in filter(None, path.split(os.pathsep)):
         file = f"{folder}/{ipam}"
-        if Path(file).is_file() and os.access(file, os.X_OK):
+        if Path(file).is_file() and os.access(file, os.X_OK):  # guard: executable (X_OK), a-file (())
             os.close(parts.program.open_trusted(file))  # a program that is refused is refused before anything changes
             return partial(_execute, file)
     raise DelegateFailed(f"ipam.type {ipam!r} is no program in CNI_PATH={path!r}; install it there")
@@ -130,6 +130,7 @@ def _ask(ipam: str, ours: Ask, request: Request, log: list[str]) -> Result | Non
 def _execute(file: str, request: Request, _log: list[str]) -> Result | None:
     fd = parts.program.open_trusted(file)
     try:
+        # guard below: not-itself (DELEGATED)
         status, stdout = parts.program.run(fd, file, request.stdin, {**request.environ, DELEGATED: "1"})
     finally:
         os.close(fd)
@@ -137,7 +138,7 @@ def _execute(file: str, request: Request, _log: list[str]) -> Result | None:
 
 
 def _parse(ipam: str, reply: Reply) -> Result | None:
-    if reply.exit_code:
+    if reply.exit_code:  # guard: status
         raise _error_of(ipam, reply)
     if not reply.stdout.strip():
         return None

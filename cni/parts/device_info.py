@@ -35,8 +35,9 @@ def plan(conf: Config, link: Json) -> Json:
         raise InvalidConfig(f"{_KEY} {path!r} must be an absolute path")
     if not path:
         return {}
+    # guard below: allowed = node.place(_KEY, path, ["/"])
     place = node.place(_KEY, path, node.allowed_paths("CNIDeviceInfoFile"))
-    if not place.names:
+    if not place.names:  # guard: a-file
         raise InvalidConfig(f"{_KEY} {path!r} is a directory of this node; name a file in it")
     if not _address(link):
         return {}
@@ -47,7 +48,7 @@ def plan(conf: Config, link: Json) -> Json:
         return planned
     except (OSError, ValueError) as e:
         raise InvalidConfig(f"{_KEY} {path!r} cannot be read ({_why(e)}); remove what is there") from e
-    return planned if _body(planned).get("type", "pci") == "pci" else {}
+    return planned if _body(planned).get("type", "pci") == "pci" else {}  # guard: another-type ("pci")
 
 
 def write(planned: Json, link: Json, rdma_devs: list[str], gids: list[Json]) -> None:
@@ -74,7 +75,7 @@ def undo(planned: Json) -> None:
             files.remove_unfinished(folder, name)
             if before is None:
                 files.remove(folder, name)
-            elif _text(folder, name) not in (before, None):
+            elif _text(folder, name) not in (before, None):  # guard: removed-by-others = True
                 files.replace(folder, name, before)
     except FileNotFoundError:  # the directory is gone, too
         return

@@ -37,10 +37,10 @@ def kept(attach: "Common", plan: Json, request: Request, log: list[str]) -> Iter
         yield
         return
     pod = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_UID", "")
-    given = numbers.promised(address, pod) or sysfs.rdma_nodes(address)
+    given = numbers.promised(address, pod) or sysfs.rdma_nodes(address)  # guard: promised (pod)
     yield
     now = sysfs.rdma_nodes(address)
-    if now == given or _is_given_by_cdi(address, now):
+    if now == given or _is_given_by_cdi(address, now):  # guard: other-nodes = True
         return
     numbers.promise(address, pod, given)
     required = attach.rdma.required
@@ -49,7 +49,7 @@ def kept(attach: "Common", plan: Json, request: Request, log: list[str]) -> Iter
         f"had {', '.join(given)} when the container was given its device nodes, so it cannot open the device; delete "
         "the pod, and its successor is given the new ones; cdi: true in hpn node's file avoids it"
     )
-    if required:
+    if required:  # guard: required
         raise LinkUnavailable(why)
     log.append(why)
 
@@ -59,7 +59,7 @@ def _is_given_by_cdi(address: str, nodes: tuple[str, ...]) -> bool:
     uverbs = {f"/dev/infiniband/{node}" for node in nodes if node.startswith("uverbs")}
     for _ in attempts(_WRITTEN, _POLL):
         written = list(_in_cdi(address))
-        if not written or any(uverbs <= paths for paths in written):
+        if not written or any(uverbs <= paths for paths in written):  # guard: not-yet-written = True
             return bool(written)
     return False
 
@@ -71,7 +71,7 @@ def _in_cdi(address: str) -> Iterator[set[str]]:
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
                 body = _read(f"{_CDI}/{name}")
                 for device in body["devices"]:
-                    if device["name"].endswith(f"_{address}"):
+                    if device["name"].endswith(f"_{address}"):  # guard: of-another-device = True
                         yield {*_paths(body), *_paths(device)}
 
 

@@ -51,7 +51,7 @@ def misplaced(ours: Json, rules: Sequence[Rule]) -> str:
             and (there.source is None or network.subnet_of(there.source))  # type: ignore[arg-type]  # of one version
             and any(_is(ours, one) for one in rules)
         ):
-            return "a rule behind one that leads to the main table"
+            return "a rule behind one that leads to the main table"  # guard: behind-main = continue
     return "lost the rule"
 
 

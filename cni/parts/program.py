@@ -50,12 +50,12 @@ def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str]) -> tuple[i
             stdout=subprocess.PIPE,
             env=dict(environ),
             process_group=0,
-        )
+        )  # guard: by-descriptor (f"/proc/self/fd/{fd}" -> path)
     except OSError as e:
         raise DelegateNotRun(f"IPAM plugin {path} cannot be run: {_unrunnable(e, fd)}") from e
     with child:
         try:
-            stdout, _ = child.communicate(stdin, TIMEOUT)
+            stdout, _ = child.communicate(stdin, TIMEOUT)  # guard: timeout (TIMEOUT -> None)
         except subprocess.TimeoutExpired as e:
             _end(child)
             raise DelegateFailed(
@@ -68,11 +68,11 @@ def run(fd: int, path: str, stdin: bytes, environ: Mapping[str, str]) -> tuple[i
 
 
 def _why_not(above: str, folder: os.stat_result, path: str, found: os.stat_result) -> str:
-    if _others_write(folder) and not folder.st_mode & stat.S_ISVTX:
+    if _others_write(folder) and not folder.st_mode & stat.S_ISVTX:  # guard: others-write-its-directory
         return f"everybody can put programs into {above}, of CNI_PATH; chmod go-w {above}"
-    if not trust.is_trusted(found.st_uid) and found.st_uid != folder.st_uid:
+    if not trust.is_trusted(found.st_uid) and found.st_uid != folder.st_uid:  # guard: owner
         return f"its owner is {found.st_uid}; chown root:root {path}"
-    if _others_write(found):
+    if _others_write(found):  # guard: others-write
         return f"others can write it (mode {stat.S_IMODE(found.st_mode):o}); chmod go-w {path}"
     return "" if found.st_mode & _EXECUTABLE else f"it is not executable; chmod a+x {path}"
 
@@ -97,7 +97,7 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
     with suppress(subprocess.TimeoutExpired):
         child.wait(GRACE)
     # Also if the program itself has ended: a process that it started may go on and keep its stdout open.
-    _signal(child, signal.SIGKILL)
+    _signal(child, signal.SIGKILL)  # guard: by-force
 
 
 def _signal(child: "subprocess.Popen[bytes]", number: int) -> None:

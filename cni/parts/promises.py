@@ -96,7 +96,7 @@ def check(pod: Pod, link: Link, promised: Promised) -> None:
         return
     rules, routes = dump.rules(pod.fd), dump.routes(pod.fd)
     for rule in promised.rules:
-        if problem := leading.misplaced(rule, rules):
+        if problem := leading.misplaced(rule, rules):  # guard: rule
             raise CheckFailed(f"{pod.path} has {problem}: from {rule['from']} lookup {rule['table']}")
     received = [ip for ip in promised.ips if not assigned[ip.address].flags & IFA_F_TENTATIVE]
     for problem in _problems(link, promised, received, rules, routes, {vrf_table} if vrf_table else set()):
@@ -104,6 +104,7 @@ def check(pod: Pod, link: Link, promised: Promised) -> None:
     connected = {ip.address.network for ip in promised.ips}
     ways = {hop.route.table for hop in routes if hop.output == link.index} - {RT_TABLE_LOCAL}
     for ip in promised.ips:
+        # guard below: rejecting-rule
         if found := leading.rejecting(ip, rules, ways, connected | {wanted.dst for wanted in promised.routes}):
             to = f" to {found.destination}" if found.destination else ""
             raise CheckFailed(
@@ -119,12 +120,12 @@ def _problems(
     to."""
     led = {version: leading.tables(rules, version, promised.ips) | vrf for version in (4, 6)}
     for ip in received:
-        yield from _unheard(ip, rules, routes)
+        yield from _unheard(ip, rules, routes)  # guard: received
     for wanted in promised.routes:
-        if problem := differing(wanted, routes, link.index, led[wanted.dst.version]):
+        if problem := differing(wanted, routes, link.index, led[wanted.dst.version]):  # guard: route
             yield problem
     for network in {ip.address.network for ip in promised.ips}:
-        if problem := _of_connected(network, routes, link.index, led[network.version]):
+        if problem := _of_connected(network, routes, link.index, led[network.version]):  # guard: before-connected
             yield problem
 
 
@@ -143,12 +144,12 @@ def differing(wanted: Wanted, there: Sequence[Hop], index: int, led: set[int]) -
     differences, position = min(found, key=lambda one: len(one[0]))
     if differences:
         return f"{wanted.name} is another: " + ", ".join(differences)
-    return _in_front(there, position)
+    return _in_front(there, position)  # guard: in-front = ""
 
 
 def _interface(promised: Result, ifname: str, sandbox: str) -> tuple[int, Interface]:
     for index, interface in enumerate(promised.interfaces):
-        if interface.name == ifname and interface.sandbox == sandbox:
+        if interface.name == ifname and interface.sandbox == sandbox:  # guard: sandbox (sandbox)
             return index, interface
     raise CheckFailed(f"prevResult has no interface {ifname} in sandbox {sandbox}")
 
@@ -193,12 +194,12 @@ def _check_link(pod: Pod, link: Link, promised: Promised) -> int:
         raise CheckFailed(f"{link.name} has MTU {link.mtu}, expected {expected.mtu}")
     if not link.up:
         raise CheckFailed(f"{link.name} is down, expected up; run in the pod: ip link set {link.name} up")
-    if link.proto_down:
+    if link.proto_down:  # guard: held-down
         raise CheckFailed(f"{link.name} is held down; run in the pod: ip link set {link.name} protodown off")
     if not link.enslaved:
         return 0
     over = pod.rtnl.link(index=link.enslaved)
-    if over is None or over.kind != "vrf":
+    if over is None or over.kind != "vrf":  # guard: enslaved
         where = f"{over.name} ({over.kind})" if over else f"the interface of index {link.enslaved}"
         raise CheckFailed(f"{link.name} is enslaved to {where}, expected on its own")
     return read_u32(attributes(over.data).get(_IFLA_VRF_TABLE, b""))
@@ -219,15 +220,15 @@ def _check_addresses(link: Link, ips: Sequence[Ip], there: dict[IPv4Interface | 
         if ip.address not in there:
             raise CheckFailed(f"{link.name} has lost address {ip.address}")
         has = there[ip.address]
-        if has.flags & IFA_F_DADFAILED:
+        if has.flags & IFA_F_DADFAILED:  # guard: duplicate
             raise CheckFailed(f"{link.name} cannot use {ip.address}: another host on the link has it")
-        if ip.address.version == 4 and has.scope != RT_SCOPE_UNIVERSE:
+        if ip.address.version == 4 and has.scope != RT_SCOPE_UNIVERSE:  # guard: scope
             raise CheckFailed(f"{link.name} has {ip.address} with scope {has.scope}, expected 0 (global)")
         if _by_routers(ip):
             continue
-        if has.flags & IFA_F_DEPRECATED:
+        if has.flags & IFA_F_DEPRECATED:  # guard: deprecated
             raise CheckFailed(f"{link.name} has {ip.address} deprecated, so nothing new leaves from it")
-        if min(has.preferred, has.valid) != dump.FOREVER:
+        if min(has.preferred, has.valid) != dump.FOREVER:  # guard: lifetime
             raise CheckFailed(f"{link.name} has {ip.address} for {has.valid} s more, expected for ever")
 
 

@@ -39,9 +39,10 @@ def claim(first: int | None, entry: Entry, record: Record, pod: Pod, result: Res
     in use; OSError, IoFailure."""
     with journal.lock_namespace(entry.state_dir, record.identity):
         claimed_by_others = {rule["table"] for other in journal.beside(entry.state_dir, record) for rule in other.rules}
+        # guard below: table-of-another (claimed_by_others), table-in-use (pod)
         used = kernel_rules.tables_in_use(pod.rtnl) | claimed_by_others
         record = replace(record, rules=planned(first, used, result))
-        entry.save(record)
+        entry.save(record)  # guard: recorded-first
     return record
 
 
@@ -77,7 +78,7 @@ def undo(_entry: Entry, record: Record, pod: Pod) -> Record:
     """Part.undo: remove the rules.  The routes end with the interface.  Raises OSError."""
     for rule in record.rules:
         with doing(f"removing rule from {rule['from']} lookup {rule['table']}"):
-            kernel_rules.remove(pod.rtnl, ip_address(rule["from"]), rule["table"])
+            kernel_rules.remove(pod.rtnl, ip_address(rule["from"]), rule["table"])  # guard: removed
     return record
 
 
@@ -96,11 +97,12 @@ def placed(result: Result, rules: list[Json]) -> Result:
 
 def _tables(first: int | None, number: int, used: set[int], result: Result) -> list[int]:
     if first is None:
+        # guard below: kernels-tables (_KERNELS)
         used = used | _KERNELS | {route.table for route in result.routes if route.table is not None}
         free = (table for table in count(_FIRST) if table not in used)
         return [next(free) for _ in range(number)]
     wanted = list(range(first, first + number))
-    if taken := sorted((used | _KERNELS | {2**32}).intersection(wanted)):
+    if taken := sorted((used | _KERNELS | {2**32}).intersection(wanted)):  # guard: taken
         raise InvalidConfig(
             f"policyRouting.table {first}: {taken[0]} is not free in the pod, see: ip rule, ip route show table all; "
             "choose another, or leave it out to have a free one"

@@ -75,7 +75,7 @@ def put_back(record: Record) -> None:
 def put_back_interrupts(record: Record, numbers: Iterable[int]) -> None:
     """Of ``put_back`` the interrupts: those that are the device's now, whose numbers another device may have got."""
     for number in numbers:
-        with suppress(OSError):
+        with suppress(OSError):  # guard: one-by-one
             for value in _before(record, "irqs", {str(number): cpus.affinity(number)}).values():
                 cpus.set_affinity(number, value)
 
@@ -168,6 +168,7 @@ def _before(record: Record, what: str, now: Mapping[str, str]) -> dict[str, str]
     """The former values of what is still as ADD left it.  Of an ADD that was killed half-way nobody knows how the
     kernel has spelled that."""
     settings = record.steering.get(what, {}).items()
+    # guard below: changed-since (complete or now)
     ours = (name for name, was in settings if name in now and (not record.complete or now[name] == was["value"]))
     return {name: str(record.steering[what][name]["before"]) for name in ours}
 

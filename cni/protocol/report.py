@@ -35,6 +35,7 @@ def send(command: str, reply: Reply, began: float, kind: Callable[[], str] = str
     """Tell it of a command that began at a time of the monotonic clock; ``kind`` is asked only if somebody listens."""
     if command not in _COUNTED:
         return
+    # guard below: nobody-there (OSError -> BlockingIOError)
     with suppress(OSError):  # the pod has its interface, whoever hears of it
         os.stat(SOCKET)
         took = time.monotonic() - began
@@ -60,7 +61,7 @@ def _tell_if(is_so: Callable[[], bool], line: bytes) -> None:
 
 def _tell(line: bytes, where: str) -> None:
     """Raises OSError."""
-    sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK)
+    sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK)  # guard: nobody-waits (SOCK_NONBLOCK)
     try:
         sock.sendto(line, where)
     finally:

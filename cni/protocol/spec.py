@@ -128,7 +128,7 @@ class Request:
         It has to be asked under the lock of what the command would change: a runtime that has killed the caller may
         have sent another command since, and got its answer.
         """
-        if self.abandoned():
+        if self.abandoned():  # guard: abandoned
             raise TryAgain(f"nobody waits for this {self.command} any more, so it was not begun; repeat it")
 
 
@@ -170,6 +170,7 @@ def check_environment(request: Request) -> None:
     required = VERBS[command][1]
     if "CNI_CONTAINERID" in required:
         container_id, ifname = request.var("CNI_CONTAINERID"), request.var("CNI_IFNAME")
+        # guard below: container-id-length (_ID_MAX), container-id = not container_id
         if not _NAME.fullmatch(container_id) or len(container_id) > _ID_MAX:
             raise BadEnvironment(
                 f"CNI_CONTAINERID={container_id!r} is not a container id: "
@@ -183,10 +184,10 @@ def bad_ifname(name: str) -> str:
     """Why the kernel (dev_valid_name) or libcni would refuse an interface's name; empty if neither does."""
     if not 1 <= len(os.fsencode(name)) <= 15:
         return "1 to 15 bytes"
-    if name in (".", ".."):
+    if name in (".", ".."):  # guard: ifname-dots
         return "'.' and '..' are directories"
     # The kernel replaces %d by a number, and the interface would have another name than the requested one.
-    if any(c in "/:%" or c.isspace() or not c.isprintable() for c in name):
+    if any(c in "/:%" or c.isspace() or not c.isprintable() for c in name):  # guard: ifname-characters
         return "no '/', ':', '%', white space or control characters"
     return ""
 
@@ -199,6 +200,7 @@ def cached(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[by
     remembered: Any = lru_cache(_REMEMBERED)(parse)  # Any, because lru_cache's type forgets the parameters
 
     def parsed(stdin: bytes, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        # guard below: result-not-remembered (b'"prevResult"')
         comes_again = len(stdin) < _LONG and b'"prevResult"' not in stdin
         found: T = (remembered if comes_again else parse)(stdin, *args, **kwargs)
         return found
@@ -259,7 +261,7 @@ def version_of(conf: Mapping[str, Any], command: str) -> str:
 def network_of(conf: Mapping[str, Any]) -> str:
     """The network's name, which can name a directory.  Raises InvalidConfig."""
     name = conf.get("name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _ID_MAX:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _ID_MAX:  # guard: network-name (not _NAME)
         raise InvalidConfig(
             f"name {name!r} is not a network name: letters, digits, '_', '.', '-', first a letter or digit, "
             f"at most {_ID_MAX}"
@@ -276,7 +278,7 @@ def valid_attachments(conf: Mapping[str, Any]) -> frozenset[Key] | None:
     members = [_attachment(item) for item in value] if isinstance(value, list) else [None]
     valid = frozenset(filter(None, members))
     # What is not in this list is removed, so nothing is guessed.
-    if None in members:
+    if None in members:  # guard: gc-list
         raise InvalidConfig(f"{key} {value!r} is not a list of {{containerID, ifname}}")
     return valid
 

@@ -25,6 +25,7 @@ from cni.state import trust
 SCHEMA = 1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOST = 1 << 26
+# guard below: no-link (O_NOFOLLOW)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 T = TypeVar("T")
@@ -53,9 +54,9 @@ def directory(path: Path) -> Path:
     try:
         if not path.is_dir():
             directory(path.parent)
-            trust.refuse_unless_safe(f"{path.parent}")
-            path.mkdir(mode=0o700, exist_ok=True)
-            sync_directory(path.parent)
+            trust.refuse_unless_safe(f"{path.parent}")  # guard: made-where-safe
+            path.mkdir(mode=0o700, exist_ok=True)  # guard: directory-mode (0o700 -> 0o777)
+            sync_directory(path.parent)  # guard: directory-sync
     except OSError as e:
         raise IoFailure(f"state directory {path}: {e.strerror}; it must be a writable directory") from e
     return path
@@ -67,7 +68,7 @@ def make_private(path: Path) -> None:
     Raises IoFailure, and InvalidConfig if others than root could put another directory in its place.
     """
     try:
-        trust.refuse_unless_safe(f"{path}")
+        trust.refuse_unless_safe(f"{path}")  # guard: private-where-safe
         path.chmod(0o700)
     except OSError as e:
         raise IoFailure(f"chmod 700 {path}: {e.strerror}") from e
@@ -87,7 +88,7 @@ def with_directory(file: str, attempt: Callable[[], T]) -> T:
 
 def probe(path: Path) -> None:
     """Write a file into the directory as an ADD would, and remove it.  Raises IoFailure, InvalidConfig."""
-    trust.refuse_unless_ours(f"{directory(path)}")
+    trust.refuse_unless_ours(f"{directory(path)}")  # guard: probe-where-ours
     # Not another's who does the same now: a thread of this process, or one of this number in another PID namespace.
     try:
         processes = os.stat("/proc/self/ns/pid").st_ino
@@ -108,20 +109,20 @@ def write(path: Path | str, body: dict[str, Any], *, makes: bool = True) -> None
     text = canonical(body)
     document = f'{{"schema":{SCHEMA},"sha256":"{_digest(text)}","body":{text}}}\n'
     try:
-        new = partial(os.open, temporary, _NEW, 0o600)
+        new = partial(os.open, temporary, _NEW, 0o600)  # guard: file-mode (0o600 -> 0o666)
         fd = with_directory(temporary, new) if makes else new()
         try:
             _write_all(fd, document.encode())
-            os.fsync(fd)
+            os.fsync(fd)  # guard: write-fsync
         finally:
             os.close(fd)
         os.replace(temporary, file)
-        sync_directory(os.path.dirname(file))
+        sync_directory(os.path.dirname(file))  # guard: write-directory
     except OSError as e:
         # The file itself stays: if only the directory's sync failed, it may be the new one or the old, and both are
         # whole.
         with suppress(OSError):
-            os.unlink(temporary)
+            os.unlink(temporary)  # guard: temporary-removed
         raise IoFailure(f"writing {path}: {e.strerror}; the state directory must be writable and have room") from e
 
 
@@ -152,9 +153,9 @@ def parsed(text: bytes, path: Path | str) -> dict[str, Any]:
         whole = document["sha256"] == _digest(canonical(body))
     except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise RecordUnreadable(f"{path} is not a state file of ours ({len(text)} bytes: {type(e).__name__})") from e
-    if schema != SCHEMA:
+    if schema != SCHEMA:  # guard: schema
         raise RecordUnreadable(f"{path} has schema {schema!r}, this version reads {SCHEMA}; a newer version wrote it")
-    if not whole or not isinstance(body, dict):
+    if not whole or not isinstance(body, dict):  # guard: checksum (whole), an-object (body)
         raise RecordUnreadable(f"{path} was altered: its checksum does not match")
     return body
 
@@ -167,9 +168,9 @@ def remove(path: Path | str) -> None:
     file = f"{path}"
     try:
         with suppress(FileNotFoundError):
-            os.unlink(f"{file}.tmp")
+            os.unlink(f"{file}.tmp")  # guard: interrupted-removed
         os.unlink(file)
-        sync_directory(os.path.dirname(file))
+        sync_directory(os.path.dirname(file))  # guard: remove-sync
     except FileNotFoundError:
         return
     except OSError as e:
@@ -184,8 +185,8 @@ def set_aside(path: Path, to: Path) -> Path:
     target = _free(path, to)
     try:
         os.replace(path, target)
-        sync_directory(to)
-        sync_directory(path.parent)
+        sync_directory(to)  # guard: aside-sync-to
+        sync_directory(path.parent)  # guard: aside-sync-from
     except OSError as e:
         raise IoFailure(f"moving unreadable {path} to {target}: {e.strerror}") from e
     return target
@@ -200,10 +201,10 @@ def replace_unreadable(path: Path, to: Path, body: Callable[[Path], dict[str, An
     target = _free(path, to)
     try:
         if path.is_file() and not path.is_symlink():
-            os.link(path, target)
+            os.link(path, target)  # guard: unreadable-is-kept
         else:
             os.replace(path, target)
-        sync_directory(to)
+        sync_directory(to)  # guard: unreadable-sync
     except OSError as e:
         raise IoFailure(f"moving unreadable {path} to {target}: {e.strerror}") from e
     write(path, body(target))
@@ -213,7 +214,7 @@ def replace_unreadable(path: Path, to: Path, body: Callable[[Path], dict[str, An
 def _free(path: Path, to: Path) -> Path:
     directory(to)
     names = (to / f"{path.name}.{n}" for n in range(1_000_000))
-    return next(target for target in names if not os.path.lexists(target))
+    return next(target for target in names if not os.path.lexists(target))  # guard: aside-never-over = next(names)
 
 
 # How anything is written in a body: in one way, which is the checksum's, and can be looked for in a file.  Made once,
@@ -228,6 +229,7 @@ def _digest(text: str) -> str:
 def _read_all(path: Path | str) -> bytes:
     # A link is not followed, and the other end of a FIFO not waited for.
     try:
+        # guard below: read-no-link (O_NOFOLLOW), read-no-fifo (O_NONBLOCK)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.ENXIO):
@@ -235,9 +237,9 @@ def _read_all(path: Path | str) -> bytes:
         raise
     try:
         found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(found.st_mode):  # guard: read-regular
             raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of ours")
-        if found.st_size > _MOST:
+        if found.st_size > _MOST:  # guard: read-most
             raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is no state file of ours")
         data = b""
         # A read of a regular file is short only at its end, and a state file is replaced, never written on.
@@ -250,7 +252,7 @@ def _read_all(path: Path | str) -> bytes:
 
 def _write_all(fd: int, data: bytes) -> None:
     while data:
-        data = data[os.write(fd, data) :]
+        data = data[os.write(fd, data) :]  # guard: all-of-it = data[os.write(fd, data[:4096]) : 0]
 
 
 def sync_directory(path: Path | str) -> None:

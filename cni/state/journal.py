@@ -73,13 +73,14 @@ class Entry:
                 raise RecordUnreadable(f"{self.path} lacks what a record has: {e!r}") from e
             return self._own(record)
         except RecordUnreadable as e:
+            # guard below: stand-in = durable.set_aside(self.path, self.state_dir / "quarantine" / self.network)
             aside = durable.replace_unreadable(self.path, self.state_dir / "quarantine" / self.network, self._stand_in)
             e.add_note(f"kept in {aside}; what else it described must be looked for by hand")
             raise
 
     def _own(self, record: Record | None) -> Record | None:
         """The record, if it is this attachment's.  Raises RecordUnreadable."""
-        if record and (record.network, record.key) != (self.network, self.key):
+        if record and (record.network, record.key) != (self.network, self.key):  # guard: its-own-record
             raise RecordUnreadable(f"{self.path} is the record of another attachment, {record.network}/{record.key}")
         return record
 
@@ -143,7 +144,7 @@ def lock(state_dir: Path, network: str, key: Key, timeout: float | None = None) 
 
     Raises TryAgain if another process holds the lock for ``timeout`` seconds (LOCK_TIMEOUT by default); IoFailure.
     """
-    with locked(state_dir, "attachment", f"{network}/{key}", timeout):
+    with locked(state_dir, "attachment", f"{network}/{key}", timeout):  # guard: lock
         yield Entry(state_dir, network, key)
 
 
@@ -152,6 +153,7 @@ def lock_namespace(state_dir: Path, namespace: Identity) -> Lock:
 
     The lock is taken inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
     """
+    # guard below: namespace-lock = locked(state_dir, "namespace", f"{os.urandom(9)!r}")
     return locked(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
 
 
@@ -181,6 +183,7 @@ def keys(state_dir: Path, network: str, among: Callable[[list[str]], list[str]] 
     ``among`` orders their names, or chooses of them.  Raises IoFailure.
     """
     try:
+        # guard below: interrupted-first-write (name)
         names = {name.removesuffix(".tmp") for name in os.listdir(_folder(state_dir, network))}
     except FileNotFoundError:
         return []
@@ -242,8 +245,9 @@ def decoded(file: str, contents: bytes) -> Record | None:
     """The record of a file with these contents; None for one that cannot be read, or is another attachment's."""
     try:
         path, record = Path(file), Record.from_json(durable.parsed(contents, file))
-    except (RecordUnreadable, TypeError, KeyError, ValueError):
+    except (RecordUnreadable, TypeError, KeyError, ValueError):  # guard: unreadable-is-passed-over = ZeroDivisionError
         return None
+    # guard below: listed-is-its-own (parent)
     return record if path.name.startswith(f"{record.key}.json") and path.parent.name == record.network else None
 
 
@@ -283,9 +287,9 @@ def beside(state_dir: Path, ours: Record) -> list[Record]:
     return [
         record
         for record in records(state_dir, ours.key.container_id)
-        if (record.network, record.key) != (ours.network, ours.key)
-        and record.of_this_boot
-        and record.identity == ours.identity
+        if (record.network, record.key) != (ours.network, ours.key)  # guard: beside-self (network, ours)
+        and record.of_this_boot  # guard: beside-boot
+        and record.identity == ours.identity  # guard: beside-identity
     ]
 
 

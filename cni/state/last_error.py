@@ -32,7 +32,7 @@ def note(request: Request, reply: Reply) -> None:
     If nobody does, another command may have been sent, and answered, since.  The command has released the attachment's
     lock.  If another has it now, nothing is kept: that one may keep its own error, and nobody should wait for this.
     """
-    if request.command not in COMMANDS or request.var(DELEGATED):
+    if request.command not in COMMANDS or request.var(DELEGATED):  # guard: no-delegate (DELEGATED)
         return
     with suppress(CniError, OSError, ValueError, TypeError, KeyError):  # the command has ended as it has
         where = location(spec.configuration(request))
@@ -40,7 +40,7 @@ def note(request: Request, reply: Reply) -> None:
         entries = [Entry(state_dir, where.network, request.key) for state_dir in dirs if state_dir]
         entry = next((entry for entry in entries if entry.version()), None)
         if entry:
-            with journal.lock(entry.state_dir, entry.network, entry.key, timeout=0):
+            with journal.lock(entry.state_dir, entry.network, entry.key, timeout=0):  # guard: locked
                 if _is_its_own(entry, request):
                     _write(entry, {"command": request.command, **_answer(reply)})
 
@@ -49,15 +49,16 @@ def read(record: Path) -> Json | None:
     """The last error of the attachment with its record in this file; None if there was none, or it cannot be read."""
     with suppress(CniError):
         body = durable.read(f"{record}".removesuffix(".json") + ".error")
+        # guard below: members (and body.keys)
         return body if body and body.keys() >= {"time", "command", "code", "msg"} else None
     return None
 
 
 def _is_its_own(entry: Entry, request: Request) -> bool:
     """Whether the attachment is still there, and the request was the last one of it.  Asked with the lock."""
-    if not entry.version() or request.abandoned():
+    if not entry.version() or request.abandoned():  # guard: abandoned (abandoned())
         return False
-    return request.command != "ADD" or not _is_complete(entry)
+    return request.command != "ADD" or not _is_complete(entry)  # guard: attached = True
 
 
 def _is_complete(entry: Entry) -> bool:
@@ -68,11 +69,12 @@ def _is_complete(entry: Entry) -> bool:
 
 def _answer(reply: Reply) -> Json:
     document = json.loads(reply.stdout)
+    # guard below: short (_LONGEST)
     texts = {name: str(document[name])[:_LONGEST] for name in ("msg", "details") if name in document}
     return {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "code": int(document["code"]), **texts}
 
 
 def _write(entry: Entry, body: Json) -> None:
     """Raises CniError, OSError; InvalidConfig where others than root could have led us elsewhere."""
-    trust.refuse_unless_ours(os.path.dirname(entry.error_file))
+    trust.refuse_unless_ours(os.path.dirname(entry.error_file))  # guard: trusted
     durable.write(entry.error_file, body)

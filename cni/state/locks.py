@@ -22,7 +22,7 @@ _POLL: Final = 0.0005
 _POLL_MOST: Final = 0.005
 _OTHERS: Final = 0o077
 # O_NONBLOCK, because opening a FIFO would wait.
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # guard: no-link (O_NOFOLLOW)
 # man 5 proc_locks.
 _LOCKS: Final = Path("/proc/locks")
 
@@ -38,15 +38,15 @@ class Lock:
         Raises TryAgain after ``timeout`` seconds, InvalidConfig if others than root could take the lock, IoFailure,
         OSError.
         """
-        trust.refuse_unless_ours(os.path.dirname(path))
+        trust.refuse_unless_ours(os.path.dirname(path))  # guard: directory
         # The file is opened for every use: flock is between openings, so it excludes threads of one process, too.
         # filelock's own objects do all this and more, at ten times the cost.
-        self._fd = os.open(path, _FLAGS, 0o600)
+        self._fd = os.open(path, _FLAGS, 0o600)  # guard: mode (0o600 -> 0o666)
         try:
             _make_ours(self._fd, path)
             take(self._fd, path, timeout)
         except BaseException:
-            os.close(self._fd)
+            os.close(self._fd)  # guard: closed-if-not-had
             raise
 
     def __enter__(self) -> Self:
@@ -69,10 +69,11 @@ def _make_ours(fd: int, path: str) -> None:
     Whoever has it open already can still hold the lock.  The timeout bounds that, and its error names the holder.
     """
     found = os.fstat(fd)
+    # guard below: regular (st_mode), owner (st_uid)
     if not stat.S_ISREG(found.st_mode) or not trust.is_trusted(found.st_uid):
         raise IoFailure(f"{path} is not a lock of ours: no regular file that root owns; remove it")
     if found.st_mode & _OTHERS:
-        os.fchmod(fd, 0o600)
+        os.fchmod(fd, 0o600)  # guard: put-right
 
 
 def take(fd: int, path: str, timeout: float) -> None:
@@ -81,9 +82,9 @@ def take(fd: int, path: str, timeout: float) -> None:
     Raises TryAgain after ``timeout`` seconds, which begin anew where the kernel's lock of links is taken.
     """
     deadline, pause = time.monotonic() + timeout, _POLL
-    while not lock_descriptor(fd, blocking=False):
-        if time.monotonic() > deadline:
-            if not timeout or not _is_the_kernels_taken():
+    while not lock_descriptor(fd, blocking=False):  # guard: flock
+        if time.monotonic() > deadline:  # guard: deadline
+            if not timeout or not _is_the_kernels_taken():  # guard: kernels-lock = True
                 raise TryAgain(f"{path} was held by {_holder_of(fd)} for {timeout:g} s; try again, and see: lslocks")
             deadline = time.monotonic() + timeout
         time.sleep(pause)
@@ -106,7 +107,7 @@ def _is_the_kernels_taken() -> bool:
 def _holder_of(fd: int) -> str:
     """``holder`` of an open file; "others" if the kernel does not say."""
     try:
-        return _holders(os.fstat(fd)) or "others"
+        return _holders(os.fstat(fd)) or "others"  # guard: holder (fd)
     except OSError:
         return "others"
 

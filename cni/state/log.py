@@ -32,7 +32,7 @@ STDERR: Final = "stderr"
 # These come again and again, and change nothing.  Their success is a line only for debugging.
 _QUIET: Final = ("STATUS", "CHECK")
 # These go on without a log: a pod must be deletable, whatever has become of its configuration.
-_FORGIVING: Final = ("DEL", "GC")
+_FORGIVING: Final = ("DEL", "GC")  # guard: forgiving = ()
 # Errors for a link, a FIFO or a device, which is never a log.  Other errors, such as a full disk, may pass.
 _NO_PLACE: Final = (errno.EINVAL, errno.ELOOP, errno.ENOTDIR)
 # Characters of one member.  A configuration has a few hundred.
@@ -66,10 +66,11 @@ def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[No
         try:
             about = before or _attached(request, conf)
             _write(log, _events(request, conf, lines, (*ended, {**about, **took})), conf, lines)
+        # guard below: a-bug = OSError
         except Exception as e:  # noqa: BLE001  # whatever it is: the command has ended as it has
             lines.append(f"logFile {conf['logFile']!r} cannot be written: {getattr(e, 'strerror', None) or repr(e)}")
         finally:
-            if log:
+            if log:  # guard: closed
                 log.close()
 
 
@@ -85,9 +86,10 @@ def _open(request: Request, path: str, lines: list[str]) -> "LogFile | None":
     from cni.state import log_file  # noqa: PLC0415  # most networks have no log
 
     try:
+        # guard below: allowed (_allowed(request, lines) -> ["/"])
         return log_file.open_for_append(node.place("logFile", path, _allowed(request, lines)))
     except InvalidConfig as e:
-        if request.command not in _FORGIVING:
+        if request.command not in _FORGIVING:  # guard: refused-before
             raise
         lines.append(e.msg)
     except OSError as e:
@@ -139,6 +141,7 @@ def _events(request: Request, conf: Config, lines: Sequence[str], end: tuple[str
     for level, message, more in events:
         if LEVELS.index(level) <= most:
             fields = {"time": _now(), "level": level, **of, "message": message, **more}
+            # guard below: short ([:_LONGEST])
             yield {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in fields.items()}
 
 
@@ -152,7 +155,7 @@ def _of(request: Request, conf: Config) -> Json:
         **({"container": key.container_id, "ifname": key.ifname} if key.container_id else {}),
         **({"pod": pod} if pod else {}),
         **({"traceparent": trace} if parts and (parts[1] != "00" or not parts[2]) else {}),
-    }
+    }  # guard: trace (parts and (parts[1] != "00" or not parts[2]) -> trace)
 
 
 def _now() -> str:
@@ -181,4 +184,5 @@ def _words(event: Json) -> str:
 
 
 def _is_plain(value: str) -> bool:
+    # guard below: quoted (set(' "=\\') -> set())
     return value != "" and value.isascii() and value.isprintable() and not set(value) & set(' "=\\')

@@ -46,7 +46,7 @@ class LogFile:
         If another cannot be opened, the text goes to the one that is open.
         """
         found = os.fstat(self.fd)
-        if found.st_nlink and found.st_size < LIMIT:
+        if found.st_nlink and found.st_size < LIMIT:  # guard: bound (LIMIT), removed (st_nlink)
             return
         try:
             if found.st_nlink and (why := self._why_it_stays(found.st_size)):
@@ -55,7 +55,7 @@ class LogFile:
             another = self.place.open_for_append()
         except FileNotFoundError:  # somebody has removed its directory
             return
-        except OSError as e:
+        except OSError as e:  # guard: goes-on = IndexError
             lines.append(f"logFile {self.place.path!r} cannot be begun again: {e.strerror}; this went to the old one")
             return
         os.close(self.fd)
@@ -66,13 +66,14 @@ class LogFile:
 
         Raises OSError.
         """
-        if not self.place.names:
+        if not self.place.names:  # guard: beside
             return "the node allows this file, but not its directory; allow that, or have logrotate move the file"
         with self.place.folder() as (folder, name):
             try:
                 _rename(folder, name, self.fd)
             except BlockingIOError:
                 # Whoever may read the file can hold its lock for ever.
+                # guard below: not-in-silence (size < 2 * LIMIT -> size)
                 return "" if size < 2 * LIMIT else "another process holds its lock; see: lslocks"
             except OSError as e:
                 return e.strerror or repr(e)
@@ -84,7 +85,7 @@ def open_for_append(place: Place) -> LogFile:
 
     Raises OSError; InvalidConfig for a name that is kept for the older file, which another network may have.
     """
-    if os.path.normpath(place.path).endswith(OLD):
+    if os.path.normpath(place.path).endswith(OLD):  # guard: older-name
         raise InvalidConfig(f"logFile {place.path!r} ends in {OLD}, as a log that was full does; give it another name")
     return LogFile(place, place.open_for_append())
 
@@ -92,7 +93,7 @@ def open_for_append(place: Place) -> LogFile:
 def _rename(folder: int, name: str, fd: int) -> None:
     """Make it FILE.old, unless another process has done so.  Raises OSError, BlockingIOError if another is at it."""
     with suppress(FileNotFoundError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when it is closed
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when it is closed  # guard: alone (LOCK_NB)
         ours, there = os.fstat(fd), os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
+        if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):  # guard: same = True
             os.rename(name, f"{name}{OLD}", src_dir_fd=folder, dst_dir_fd=folder)

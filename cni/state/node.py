@@ -77,11 +77,11 @@ class Place:
 def place(label: str, path: str, allowed: Sequence[str]) -> Place:
     """The path as one of the ``allowed``.  Raises InvalidConfig, with ``label`` as the configuration's key for it."""
     names = _names(path)
-    if ".." in names:
+    if ".." in names:  # guard: up
         raise InvalidConfig(f"{label} {path!r} has '..' in it; write the path without")
     for entry in allowed:
         above = _names(entry)
-        if names[: len(above)] == above:
+        if names[: len(above)] == above:  # guard: below = True
             return Place(path, entry, tuple(names[len(above) :]))
     where, key = " or ".join(allowed) or "any directory", label.rpartition(".")[2]
     raise InvalidConfig(
@@ -102,12 +102,12 @@ def listed_paths(document: Mapping[str, Any], key: str) -> tuple[str, ...] | Non
     listed = document.get(_PATHS, {})
     if not isinstance(listed, dict):
         raise broken(f"{_PATHS} {listed!r} is not an object of lists of paths")
-    if unknown := sorted(listed.keys() - {*DEFAULTS, *UNBOUNDED}):
+    if unknown := sorted(listed.keys() - {*DEFAULTS, *UNBOUNDED}):  # guard: known-paths
         raise broken(f"{_PATHS}.{unknown[0]} is not one of {', '.join((*DEFAULTS, *UNBOUNDED))}")
     if key not in listed:
         return None
     entries = listed[key]
-    if not isinstance(entries, list | tuple) or not all(map(_is_path, entries)):
+    if not isinstance(entries, list | tuple) or not all(map(_is_path, entries)):  # guard: absolute-paths (_is_path)
         raise broken(f"{_PATHS}.{key} {entries!r} is not a list of absolute paths without '..'")
     return tuple(entries)
 
@@ -142,7 +142,7 @@ def document(file: str = "") -> dict[str, Any]:
         raise broken(f"it is not JSON ({e})") from e
     if not isinstance(found, dict):
         raise broken("it is not a JSON object")
-    if unknown := sorted(found.keys() - {_PATHS, NAMES, CHOICES, _STORES}):
+    if unknown := sorted(found.keys() - {_PATHS, NAMES, CHOICES, _STORES}):  # guard: known-keys
         raise broken(f"{unknown[0]} is not a key we know; there are {_PATHS}, {NAMES}, {CHOICES} and {_STORES}")
     return found
 
@@ -166,6 +166,7 @@ def _open_or_create(folder: int, name: str, flags: int) -> int:
             fd = files.open_regular(name, flags, folder)
         except FileNotFoundError:
             try:
+                # guard below: new (O_EXCL), new-mode (0o600 -> 0o666)
                 return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
             except FileExistsError:  # another command has made it meanwhile
                 continue
@@ -177,9 +178,9 @@ def _open_or_create(folder: int, name: str, flags: int) -> int:
 
 def _not_ours(found: os.stat_result) -> OSError | None:
     """Others who may write to the directory can make a file of this name, or give another file the name."""
-    if found.st_nlink > 1:
+    if found.st_nlink > 1:  # guard: one-name
         return OSError(errno.EINVAL, "it is a file with several names")
-    if not trust.is_trusted(found.st_uid):
+    if not trust.is_trusted(found.st_uid):  # guard: owner
         return OSError(errno.EPERM, f"it belongs to user {found.st_uid}, who could read and change it")
     return None
 

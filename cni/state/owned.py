@@ -24,7 +24,7 @@ def lock(device: str) -> Lock:
 
     The lock is taken inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
     """
-    return journal.locked(Path(places.COMMON), "device", device)
+    return journal.locked(Path(places.COMMON), "device", device)  # guard: device-lock (device -> f"{os.urandom(9)!r}")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Use:
         """The attachment of which this interface of the host is the master; None for none."""
         dirs = self.state_dirs if index in self.below else ()
         named = (record for one in dirs for record in journal.naming(one, index, "parent"))
+        # guard below: over-the-hosts ((r)), over-in-this-boot (of_this_boot)
         return next((r for r in named if r.of_this_boot and r.link.get("parent") == index and _is_the_hosts(r)), None)
 
 
@@ -76,4 +77,5 @@ def devices(state_dirs: Iterable[Path]) -> dict[str, Record]:
 def owner(state_dirs: Sequence[Path], device: str) -> Record | None:
     """The attachment that has a device, by its bus address or the host's name for its interface; None if none has."""
     named = (r for one in state_dirs for r in journal.naming(one, device)) if device else ()
+    # guard below: owner-by-name (netdev), owner-of-a-device (r.device)
     return next((r for r in named if r.device and device in (r.link["device"], r.link.get("netdev"))), None)

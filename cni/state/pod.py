@@ -87,7 +87,7 @@ def find(identity: Identity, path: str, request: Request | None = None) -> Itera
         pod = _try(way)
         if pod:
             with pod:
-                if pod.identity == identity:
+                if pod.identity == identity:  # guard: identity = True
                     yield pod
                     return
     yield None
@@ -96,14 +96,15 @@ def find(identity: Identity, path: str, request: Request | None = None) -> Itera
 def gone(seen: Sequence[tuple[Identity, str]]) -> list[bool]:
     """Of each namespace, which was at that path, whether it is provably gone: then all that was in it is gone, or will
     be soon.  The processes are looked through once, however many namespaces these are."""
+    # guard below: held-open-by-others (not _is_at)
     sought = [identity for identity, path in seen if not _is_at(identity, path)]
-    absent = {_seen_from(one) for one in netns.gone(sought)}
+    absent = {_seen_from(one) for one in netns.gone(sought)}  # guard: gone-is-proved (gone)
     return [_seen_from(identity) in absent for identity, _ in seen]
 
 
 def _seen_from(identity: Identity) -> tuple[int, ...]:
     """An identity with what is not compared: what is gone for one who looks from here may be there for others."""
-    return tuple(vars(identity).values())
+    return tuple(vars(identity).values())  # guard: seen-from-elsewhere = identity.inode, identity.cookie
 
 
 def _is_at(identity: Identity, path: str) -> bool:

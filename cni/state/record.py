@@ -84,6 +84,7 @@ class Record:
     def device(self) -> str:
         """The bus address of its device; empty if that device is gone, whichever is at the address now."""
         address = str(self.link.get("device", ""))
+        # guard below: device-boot (of_this_boot), device-incarnation ("incarnation")
         there = address and self.of_this_boot and sysfs.incarnation(address) == self.link.get("incarnation")
         return address if there else ""
 

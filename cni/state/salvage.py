@@ -24,6 +24,7 @@ def namespace(damaged: str, key: Key) -> tuple[str, Identity]:
     try:
         text = _read(damaged)
         netns, identity = _NETNS.search(text), _IDENTITY.search(text)
+        # guard below: legible-key (and f)
         if netns and identity and f'"container_id":"{key.container_id}","ifname":"{key.ifname}"'.encode() in text:
             return os.fsdecode(netns[1]), Identity.from_json(json.loads(identity[1]))
     except (OSError, ValueError, KeyError, TypeError):

@@ -54,7 +54,7 @@ def enter(
     try:
         moved = moving.enter(into, given, log, dry_run=False)
     except BaseException:
-        _release(store, leases, before)
+        _release(store, leases, before)  # guard: leases-back
         raise
     if moved.conflicts:
         _release(store, leases, before)

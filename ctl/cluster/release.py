@@ -80,14 +80,14 @@ def _judged(documents: Documents, document: Document, asked: Asked, *, dry_run: 
 def _done(documents: Documents, document: Document, owner: Machine, now: float, *, dry_run: bool) -> str:
     """What is done with a block, whose owner was that at a time of the store's clock; empty if its node lives."""
     block = Block.of(document)
-    if not block.node or not rules.is_dead(block, owner, now):
+    if not block.node or not rules.is_dead(block, owner, now):  # guard: it-lives (now)
         return ""
-    if rules.may_take(block, owner, now):
+    if rules.may_take(block, owner, now):  # guard: not-yet = True
         return _given_back(documents, document, dry_run=dry_run)
     was: Document | None = document
     # Twice: that it is suspected, and since when that is known.
     while was and (body := rules.suspect(Block.of(was), owner, documents.now())):
-        if dry_run:
+        if dry_run:  # guard: only-say-suspect
             return SUSPECT
         was = documents.replace(was, body.as_json())
     return CHANGED if was is None else WAITING if was is document else SUSPECT
@@ -96,12 +96,12 @@ def _done(documents: Documents, document: Document, owner: Machine, now: float, 
 def _given_back(documents: Documents, document: Document, *, dry_run: bool) -> str:
     """What becomes of what nobody has from now on: a number stays its name's."""
     done = FREED if document.body.get("whose") else REMOVED
-    return done if dry_run or reclaiming.give_back(documents, document) else CHANGED
+    return done if dry_run or reclaiming.give_back(documents, document) else CHANGED  # guard: only-say (dry_run)
 
 
 def why_not(machine: Machine, now: float) -> str:
     """In words, why the node's blocks should not be given back; empty if nothing says that it lives."""
-    if machine.heard is None or now - machine.heard > rules.GRACE:
+    if machine.heard is None or now - machine.heard > rules.GRACE:  # guard: heard-of = True
         return ""
     if not machine.told:
         return (
@@ -123,7 +123,7 @@ def left_by_others(blocks: Sequence[Document], present: Machine, now: float) -> 
         one
         for one in blocks
         if present.uid
-        and one.body.get("machine") not in ("", present.uid)
+        and one.body.get("machine") not in ("", present.uid)  # guard: present-machine (present.uid), which-machine ("")
         and SAID < (one.body.get("suspect") or 0) < now - LOOK
     ]
 

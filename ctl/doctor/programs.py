@@ -47,7 +47,7 @@ def _sockets(read: Reader) -> Iterator[Socket]:
     for path in (AGENT, *registry):
         there = read.at(path)
         if (found := read.stat(there)) and stat.S_ISSOCK(found.st_mode):
-            listens = path in listening or _accepts(there)
+            listens = path in listening or _accepts(there)  # guard: systemd (path)
             yield Socket(there, listens, _resource(there) if listens and path != AGENT else "")
 
 
@@ -62,7 +62,7 @@ def _listening(table: str) -> Iterator[str]:
     """The paths at which somebody of our network namespace listens (man 5 proc_pid_net)."""
     for line in table.splitlines()[1:]:
         fields = line.split(maxsplit=7)
-        if len(fields) > 7 and int(fields[3], 16) & _LISTENS:
+        if len(fields) > 7 and int(fields[3], 16) & _LISTENS:  # guard: listens (& _LISTENS)
             yield fields[7]
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from cni.kernel import cpus, files
 
 # /proc/sys refuses to be read by more than the kernel can allocate in one piece (proc_sys_call_handler).
-_PIECE: Final = 1 << 16
+_PIECE: Final = 1 << 16  # guard: pieces = 1 << 24
 _PIECES: Final = 256
 _BOOT: Final = "/proc/sys/kernel/random/boot_id"
 
@@ -28,7 +28,7 @@ class Reader:
     def is_this_kernel(self) -> bool:
         """Whether the files are those of the kernel that runs, and can be asked for more than they say."""
         boot = self.line(self.at(_BOOT))
-        return boot != "" and boot == self.line(_BOOT)
+        return boot != "" and boot == self.line(_BOOT)  # guard: another-kernel = True
 
     def data(self, path: str) -> bytes | None:
         """What is in a file; None where it cannot be read or is no regular file."""
@@ -77,7 +77,7 @@ class Reader:
             return None
 
     def _note(self, path: str, error: OSError) -> None:
-        if error.errno in (errno.EACCES, errno.EPERM):
+        if error.errno in (errno.EACCES, errno.EPERM):  # guard: unread
             self.unread[path] = os.strerror(error.errno)
 
 

@@ -127,7 +127,7 @@ class _Look:
             why = (
                 f"{state_dir}: {e.strerror}; who has a device is for root to read, so what is called free may be taken"
             )
-            self.unread.append(why)
+            self.unread.append(why)  # guard: journal-unread
             return {}
 
     def _eswitch(self, address: str) -> str:

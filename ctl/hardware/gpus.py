@@ -70,6 +70,6 @@ def relation(one: Place, other: Place) -> str:
 
 def _is_gpu(path: str) -> bool:
     code = sysfs.line(f"{path}/class")
-    if code.startswith(_VGA) and sysfs.line(f"{path}/vendor") not in _MAKERS:
+    if code.startswith(_VGA) and sysfs.line(f"{path}/vendor") not in _MAKERS:  # guard: a-bmc
         return False
     return code.startswith((_VGA, *_CLASSES)) and not sysfs.link(f"{path}/physfn")

@@ -58,13 +58,13 @@ def _walk(way: list[int], root: str, path: str, *, make: bool) -> None:
         target = os.readlink("", dir_fd=below)
         os.close(below)
         links += 1
-        if links > _LINKS:
+        if links > _LINKS:  # guard: endless
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        if found.st_uid not in trusted:
+        if found.st_uid not in trusted:  # guard: link-owner
             raise InvalidConfig(
                 f"{root}: {name} on the way to {path} is a link that user {found.st_uid} made; remove it"
             )
-        _back(way, len(way) - 1 if target.startswith("/") else 0)
+        _back(way, len(way) - 1 if target.startswith("/") else 0)  # guard: below-the-root
         rest += target.split("/")[::-1]
 
 
@@ -97,7 +97,7 @@ def _refuse_unless_safe(found: os.stat_result, trusted: set[int], root: str, pat
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
     # A group may have been given the right on purpose, as staff in Debian's /usr/local.
     is_open = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
-    if found.st_uid not in trusted or is_open:
+    if found.st_uid not in trusted or is_open:  # guard: owner (found), mode (is_open)
         why = f"owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}"
         raise InvalidConfig(
             f"{root}: others than root can change {name} on the way to {path} ({why}); chown root:root and chmod o-w it"

@@ -24,11 +24,11 @@ def holders(root: Path) -> list[str]:
     attached, unreadable, _ = attachments.list_all(state.state_dirs(root))
     living = {Key(one["containerID"], one["ifname"]): one for one in attached if one["alive"]}
     lines = [f"{key.of(one['pod'], one['network'])}" for key, one in living.items()]
-    lines += [f"{path}, which cannot be read" for path in unreadable]
+    lines += [f"{path}, which cannot be read" for path in unreadable]  # guard: unreadable
     for data_dir in filter(Path.is_dir, state.data_dirs(root)):
         for network in networks(data_dir, sandboxes.gone):
             lines += [_of_lease(network.name, one) for one in network.listed if _is_held(one, living)]
-            lines += _unread(network)
+            lines += _unread(network)  # guard: leases-unread
     return lines
 
 
@@ -63,6 +63,7 @@ def _is_held(one: Listed, living: Collection[Key]) -> bool:
     """Whether a pod may use the addresses, and is not among the ``living`` that have been named."""
     if isinstance(one.holding, Lease) and one.holding.owner.key in living:
         return False
+    # guard below: leases ((one)), set-aside (Lost) and not one.is_over)
     return state_of(one) in ("held", "doubtful") or (isinstance(one.holding, Lost) and not one.is_over)
 
 

@@ -68,12 +68,12 @@ def install(
     Raises CniError.
     """
     try:
-        refuse_package(root, "install")
+        refuse_package(root, "install")  # guard: package
         refuse_foreign(root, program)
-        refuse_unreadable(root)
+        refuse_unreadable(root)  # guard: state
         steps = _steps(root, program, units, files)
         if units and (_is_enabled(root, places.NODE) or _is_put(steps, places.wish(places.NODE))):
-            refuse_configuration(root)
+            refuse_configuration(root)  # guard: configuration
         if not dry_run and (steps or found.look(f"{root}", places.LOCK).kind != "nothing"):
             with put.alone(f"{root}"):
                 steps = _steps(root, program, units, files)
@@ -95,7 +95,7 @@ def checked(root: Path, *, is_this_node: bool) -> tuple[str, int]:
     by the node itself.  Raises IoFailure as ``refuse_unknown``."""
     refuse_unknown(root)
     lines = ["this version understands the state on this node"]
-    if not is_this_node:
+    if not is_this_node:  # guard: another-nodes-files
         return text(lines), 0
     from ctl.installation import shared  # noqa: PLC0415  # what it imports no install needs
 
@@ -107,7 +107,7 @@ def refuse_unknown(root: Path) -> None:
     """Raise IoFailure if another version has written what this one would not understand: state, or the file of an
     hpn node that is enabled."""
     try:
-        refuse_unreadable(root)
+        refuse_unreadable(root)  # guard: state-checked
         if _is_enabled(root, places.NODE):
             refuse_configuration(root)
     except OSError as e:

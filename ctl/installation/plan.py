@@ -81,7 +81,7 @@ def wanted(units: Mapping[str, str], there: Mapping[str, Found], *, has_node_fil
         unit
         for unit in places.WANTED_BY
         if unit in units
-        and there.get(f"{places.UNITS}/{unit}", NOTHING).kind == "nothing"
+        and there.get(f"{places.UNITS}/{unit}", NOTHING).kind == "nothing"  # guard: enabled-once
         and (unit != places.NODE or has_node_file)
     ]
     found: dict[str, Content] = {
@@ -90,6 +90,7 @@ def wanted(units: Mapping[str, str], there: Mapping[str, Found], *, has_node_fil
         places.COMMAND: Link(f"/{places.HPN}"),
     }
     found |= {places.wish(unit): Link(f"/{places.UNITS}/{unit}") for unit in wishes}
+    # guard below: masked (there)
     return found | {f"{places.UNITS}/{name}": Text(text) for name, text in units.items() if not is_masked(there, name)}
 
 
@@ -105,7 +106,7 @@ def install(there: Mapping[str, Found], wanted: Mapping[str, Content]) -> list[S
         Remove(path, "left by an install that was interrupted")
         for path in map(places.temporary, wanted)
         if there.get(path, NOTHING).kind != "nothing"
-    ]
+    ]  # guard: left-over (there.get(path, NOTHING).kind != "nothing" -> False)
     replaced = set[str]()
     for path, content in wanted.items():
         found = there.get(path, NOTHING)
@@ -137,14 +138,14 @@ def _instead(path: str, content: Content, found: Found) -> str:
         case "nothing":
             return ""
         case "link" if not isinstance(content, Text):
-            if path in _NAMES and not _leads_to_hpn(path, found):
+            if path in _NAMES and not _leads_to_hpn(path, found):  # guard: replaced-link
                 raise InvalidConfig(
                     f"/{path} is a link to {found.text}, which is none of hpn's names; nothing was replaced.  Move it "
                     "away, or remove it, and run hpn install again"
                 )
             return f"instead of a link to {found.text}"
         case "file" if isinstance(content, Program | HardLink):
-            if found.is_hpn:
+            if found.is_hpn:  # guard: replaced-program = True
                 return "instead of another version"
             raise InvalidConfig(
                 f"/{path} is another program, or a part of one that a copy left when it was interrupted; nothing was "
@@ -152,7 +153,7 @@ def _instead(path: str, content: Content, found: Found) -> str:
             )
         case "file" if isinstance(content, Text):
             name = path.rpartition("/")[2]
-            if places.is_marked(name, found.text) or found.text == places.unmarked(content.text):
+            if places.is_marked(name, found.text) or found.text == places.unmarked(content.text):  # guard: unit = True
                 return "instead of another version's"
             remedy = (
                 "move it away, or leave out --api-server and --credential"
@@ -186,7 +187,7 @@ def uninstall(there: Mapping[str, Found], units: Mapping[str, str]) -> tuple[lis
 def _is_ours(path: str, found: Found, units: Mapping[str, str]) -> bool:
     folder, _, name = path.rpartition("/")
     if path in (places.HPN, places.IPAM):
-        return found.is_hpn or _leads_to_hpn(path, found)
+        return found.is_hpn or _leads_to_hpn(path, found)  # guard: another-program = found.kind != "nothing"
     if path == places.COMMAND:
         return _leads_to_hpn(path, found)
     if path == places.KUBECONFIG:

@@ -47,7 +47,7 @@ def _locked(at: int, name: str) -> int:
     while True:
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=at)
         try:
-            locks.take(fd, f"/{places.LOCK}", _LOCK_TIMEOUT)
+            locks.take(fd, f"/{places.LOCK}", _LOCK_TIMEOUT)  # guard: lock
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=at, follow_symlinks=False)):
                     return fd
@@ -73,7 +73,7 @@ def put(root: str, path: str, content: Content, program: Path) -> None:
             os.fsync(at)
         except BaseException:
             with suppress(OSError):
-                _clear(at, temporary)
+                _clear(at, temporary)  # guard: cleared
             raise
 
 
@@ -82,7 +82,7 @@ def _make(at: int, temporary: str, content: Content, program: Path) -> None:
         case Program():
             with program.open("rb") as source:
                 _write(at, temporary, source, 0o755)
-            _run(at, temporary)
+            _run(at, temporary)  # guard: run
         case Text(text):
             _write(at, temporary, io.BytesIO(text.encode()), 0o644)
         case Link(target):

@@ -28,13 +28,13 @@ def state_dirs(root: Path) -> list[Path]:
                 if (notes / name).is_symlink():
                     noted.add(below(root, os.readlink(notes / name)))
     except OSError as e:
-        raise IoFailure(f"reading {e.filename}: {e.strerror}; run hpn as root") from e
-    return [default, *sorted(noted)]
+        raise IoFailure(f"reading {e.filename}: {e.strerror}; run hpn as root") from e  # guard: notes-unread
+    return [default, *sorted(noted)]  # guard: elsewhere (noted)
 
 
 def data_dirs(root: Path) -> list[Path]:
     """Where networks have their leases.  Raises IoFailure."""
-    return [below(root, IPAM_DIR), *(one / "ipam" for one in state_dirs(root))]
+    return [below(root, IPAM_DIR), *(one / "ipam" for one in state_dirs(root))]  # guard: state-ipam (one)
 
 
 def below(root: Path, path: str) -> Path:
@@ -72,6 +72,7 @@ def _of_record(path: Path) -> str:
         kind = Record.from_json(body).kind
     except (TypeError, KeyError, ValueError) as e:
         return f"is a record of another version ({e})"
+    # guard below: kind (KINDS, LOST)
     return "" if kind in (*KINDS, LOST) else f"is of kind {kind!r}, which this version does not have"
 
 
@@ -80,4 +81,5 @@ def _of_schema(path: Path) -> str:
         schema = json.loads(durable.contents(path) or b"")["schema"]
     except (RecordUnreadable, IoFailure, ValueError, TypeError, KeyError, RecursionError):
         return ""
+    # guard below: schema (schema ==)
     return "" if schema == durable.SCHEMA else f"has schema {schema!r}, and this version reads {durable.SCHEMA}"

@@ -47,7 +47,7 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
     units = places.units(places.carried_units())
     try:
         refuse_package(root, "uninstall")
-        _refuse_while_held(root, force=force)
+        _refuse_while_held(root, force=force)  # guard: held
         noted = state.state_dirs(root)[1:]
         steps, others = _steps(root, units)
         if not steps and not any(_is_there(root, path) for path in (*places.STATE, places.LOCK)):
@@ -57,7 +57,7 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
                 do(root, step, Path())
             # A pod that was attached in the meantime keeps the state: hpn detaches it when it is installed again.
             kept, claimed = held.holders(root), held.claimed(root)
-            gone = [] if kept else [Remove(path) for path in places.STATE if _is_there(root, path)]
+            gone = [] if kept else [Remove(path) for path in places.STATE if _is_there(root, path)]  # guard: kept ([])
             for step in gone:
                 do(root, step, Path())
     except OSError as e:

@@ -41,7 +41,7 @@ def of(host: str, deadline: float) -> list[str]:
     finally:
         os.close(readable)
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)  # guard: killed
         with suppress(ChildProcessError):  # whoever started us has SIGCHLD ignored
             os.waitpid(pid, 0)
 
@@ -68,7 +68,7 @@ def _tell(name: bytes, writable: int, seconds: float) -> None:
 def _heard(host: str, readable: int, deadline: float) -> list[str]:
     said, waiting = b"", select.poll()
     waiting.register(readable, select.POLLIN)
-    while waiting.poll(1000 * left(deadline)):
+    while waiting.poll(1000 * left(deadline)):  # guard: deadline = waiting.poll()
         piece = os.read(readable, _PIECE)
         if not piece:
             break

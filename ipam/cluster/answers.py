@@ -57,7 +57,7 @@ def read(connection: HTTPConnection, deadline: float) -> Answer:
             if len(body) > _MOST:
                 raise HTTPException(f"its answer is longer than {_MOST} bytes")
         # read1 takes an end before the announced length for the end.
-        if response.length:
+        if response.length:  # guard: whole-answer
             raise HTTPException(f"its answer ended {response.length} bytes too early")
         pause = response.headers.get("Retry-After", "")
         return Answer(

@@ -41,7 +41,7 @@ def refuse_uncovered(network: Network, mine: Held) -> None:
             f"node could have their blocks: {some}; make them this node's, on every node before any gives addresses by "
             "this configuration: hpn ipam import --from node CONFIGURATION; or delete the network's pods on this node"
         )
-    _refuse_set_aside(network, held)
+    _refuse_set_aside(network, held)  # guard: set-aside
 
 
 def _refuse_set_aside(network: Network, given: Iterable[Address]) -> None:

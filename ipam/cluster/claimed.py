@@ -45,7 +45,7 @@ def have_number(network: Named, ask: Callable[[], T], log: list[str]) -> T:
             whole = settled(network.network, shared, known(network.network), log)
             mine = settled(network, shared, known(network), log)
             if not whole.blocks:
-                before.refuse_uncovered(network.network, whole)
+                before.refuse_uncovered(network.network, whole)  # guard: before
             try:
                 return ask()
             except AskFirst:
@@ -78,7 +78,7 @@ class _Numbers:
         """Have the number that the name had; False if another was faster."""
         us = Machine(self.mine.node, self.mine.machine)
         for document, block in sorted(named, key=lambda one: not self._is_ours(one[1])):
-            if self._is_ours(block) or not block.node:
+            if self._is_ours(block) or not block.node:  # guard: anothers = True
                 return self._take(document, block)
         for document, block in reclaiming.search(self.shared.documents, us, [one[0] for one in named], self.log):
             return self._take(document, replace(block, taken=True))
@@ -98,7 +98,7 @@ class _Numbers:
             return self._make(limits.nth(free, begin))
         now, theirs = self.shared.documents.now(), [one for one in listed if _is_in(wanted, one[1])]
         for document, block in sorted(theirs, key=lambda one: one[1].free):
-            if block.is_over(now):
+            if block.is_over(now):  # guard: kept = not block.node
                 return self._take(document, block)
         us = Machine(self.mine.node, self.mine.machine)
         for document, block in reclaiming.search(self.shared.documents, us, [one[0] for one in theirs], self.log):
@@ -123,7 +123,7 @@ class _Numbers:
         # Ours, and not known here: this node has forgotten who has its address.
         forgotten = self._is_ours(block) and not asked and not self.mine.block(block.index)
         claim = self._noted(block.index)
-        new = self._claimed(replace(block, taken=block.taken or forgotten), claim)
+        new = self._claimed(replace(block, taken=block.taken or forgotten), claim)  # guard: forgotten (forgotten)
         return self._had(self.shared.documents.replace(document, new.as_json()))
 
     def _make(self, index: int) -> bool:

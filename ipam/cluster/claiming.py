@@ -54,7 +54,7 @@ def give_more(network: Network, ask: Callable[[], T], log: list[str]) -> T:
     InvalidConfig if the blocks of the cluster, or this node's, are not of this configuration; RecordUnreadable,
     Unreachable, StoreRefused, TryAgain, IoFailure.
     """
-    with held.lock(network.directory, LOCK_TIMEOUT):
+    with held.lock(network.directory, LOCK_TIMEOUT):  # guard: alone
         claiming = None
         # Each set that has no room may need a block of its own.
         for _ in range(len(network.pool.sets) + 2):
@@ -65,10 +65,10 @@ def give_more(network: Network, ask: Callable[[], T], log: list[str]) -> T:
             with doing(f"asking for a block of network {network.name}: {need.msg}"):
                 if not claiming:
                     claiming = Claiming.begin(network, log)
-                    if claiming.found_some:
+                    if claiming.found_some:  # guard: what-a-lost-answer-made
                         continue
                 is_first = not claiming.mine.blocks
-                if is_first:
+                if is_first:  # guard: given-before
                     before.refuse_uncovered(network, claiming.mine)
                 claiming.serve(need)
                 if is_first and claiming.mine.blocks:  # hpn node may know of no such network yet
@@ -85,7 +85,7 @@ def refuse_if_none(network: Network, need: PoolExhausted | AskFirst) -> None:
     short = [s for s in network.pool.sets if isinstance(need, AskFirst) or s.key in need.sets]
     wanted = limits.candidates(short, size)
     returning = {one.index for one in network.mine.blocks if one.state == RETURNING} if network.mine else set()
-    known = network.mine.exhausted if network.mine and not returning else None
+    known = network.mine.exhausted if network.mine and not returning else None  # guard: returning-first (returning)
     if known and known.is_of(exhausted.digest(wanted)):
         raise NotAvailable(f"{need.msg}; and {exhausted.in_words(network, known)}")
     try:
@@ -106,7 +106,7 @@ def guesses(wanted: Sequence[Span]) -> Iterator[int]:
     """Some of these blocks at random, the more the more there are, for as long as there is time left for a list."""
     number = count(wanted)
     for _ in range(min(_GUESSES, number // _PER_GUESS)):
-        if budget.left() < budget.REQUEST / 2:
+        if budget.left() < budget.REQUEST / 2:  # guard: time-for-a-list
             return
         yield limits.nth(wanted, secrets.randbelow(number))
 
@@ -151,6 +151,7 @@ class Claiming:
         known = self.mine.exhausted
         is_known = known is not None and known.is_of(exhausted.digest(short))
         for wanted in dict.fromkeys([limits.candidates(sets, self.mine.size), short]):
+            # guard below: remembered (is_known)
             if wanted and (self._take_back(wanted) or (not is_known and self._claim_of(wanted))):
                 return
         if known and is_known:
@@ -162,10 +163,12 @@ class Claiming:
         for block in [one for one in self.mine.blocks if one.state == RETURNING and limits.has(wanted, one.index)]:
             document = self.shared.documents.read(BLOCK, name_of_block(self.network.name, block.index))
             known = found(document) if document else None
+            # guard below: still-ours = document and known
             if document and known and document.uid == block.uid and not is_anothers(block, known[1]):
                 # Changed, because the removal may be under way still: it is of the document as it was.
+                # guard below: answer-where-it-is-held-again (suspect)
                 body = replace(known[1], claim=self.mine.nonce(), machine=self.mine.machine, suspect=0).as_json()
-                if made := self.shared.documents.replace(document, body):
+                if made := self.shared.documents.replace(document, body):  # guard: not-while-it-is-removed (self)
                     self._have(made)
                     return True
             else:
@@ -174,6 +177,7 @@ class Claiming:
 
     def _claim_of(self, wanted: Sequence[Span]) -> bool:
         """Claim a block of those; False if all are taken.  Raises TryAgain if others are faster all the time."""
+        # guard below: none-of-no-use
         if self.network.is_sparing and restored.is_in_doubt(self.mine, self.shared.documents.now()):
             return False  # it would be one more that nothing is given from
         begin = int.from_bytes(hashlib.sha256(self.mine.node.encode()).digest()[:8])
@@ -182,7 +186,7 @@ class Claiming:
             if self._ask_for(self._new(index)):
                 return True
         for index in guesses(wanted):
-            if not self.mine.block(index) and self._ask_for(self._new(index)):
+            if not self.mine.block(index) and self._ask_for(self._new(index)):  # guard: tried-before-a-list
                 return True
         for _ in range(_LISTS):
             listed = self.shared.documents.listed(BLOCK, self.network.name)
@@ -191,6 +195,7 @@ class Claiming:
             free = limits.without(wanted, taken)
             if not free:
                 # A dead node's would be one more that nothing is given from.
+                # guard below: not-for-the-very-last (network)
                 return not self.network.is_sparing and self._take_of(wanted, listed)
             for _ in range(min(_CONFLICTS, count(free))):
                 if self._ask_for(self._new(limits.nth(free, secrets.randbelow(count(free))))):
@@ -202,7 +207,7 @@ class Claiming:
         """Take one of those blocks from a node that is dead; False if there is none."""
         us = Machine(self.mine.node, self.mine.machine)
         for document, block in reclaiming.search(self.shared.documents, us, listed, self.log):
-            if limits.has(wanted, block.index) and self._take(document, block):
+            if limits.has(wanted, block.index) and self._take(document, block):  # guard: only-what-is-needed (index)
                 return True
         return False
 
@@ -224,10 +229,10 @@ class Claiming:
 
     def _ask_for(self, claim: Claim) -> bool:
         """Claim that block; whether it is this node's now."""
-        self._note(replace(self.mine, claim=claim))
+        self._note(replace(self.mine, claim=claim))  # guard: nonce-first
         block = Block(self.network.name, claim.index, self.mine.size, self.mine.node, self.mine.machine, claim.nonce)
         made = self.shared.documents.create(BLOCK, block.name, block.network, block.as_json())
-        if not (made or (made := self._found(claim))):
+        if not (made or (made := self._found(claim))):  # guard: the-answer-was-lost (claim)
             self.mine = replace(self.mine, claim=None)
             return False
         self.log.append(f"block {claim.index} of network {self.network.name} is this node's ({self.mine.node}) now")
@@ -237,10 +242,12 @@ class Claiming:
     def _found(self, claim: Claim) -> Document | None:
         """What an earlier asking for that claim has made, of which the answer was lost."""
         made = self.shared.documents.read(BLOCK, name_of_block(self.network.name, claim.index))
+        # guard below: its-own-nonce = not made or not (block := Block.of(made))
         if not made or (block := Block.of(made)).claim != claim.nonce:
             return None
         # That may be long ago, and others take us for dead: we answer before we give from it.
         answer = rules.answer(block, self.mine.machine)
+        # guard below: answer-first = self.shared.documents.replace(made, made.body)
         return self.shared.documents.replace(made, answer.as_json()) if answer else made
 
     def _have(self, document: Document) -> None:

@@ -41,7 +41,7 @@ _REFUSED: Final = {
         "certificate-authority"
     ),
     "proxy-url": "is a proxy, which is not asked; remove it, and name the API server itself",
-}
+}  # guard: not-anybody ("insecure-skip-tls-verify" -> "insecure"), no-program ("exec" -> "execute")
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _parsed(path: str, data: bytes, stamp: tuple[int, ...]) -> Kubeconfig:
         for key, why in _REFUSED.items():
             if section.get(key) not in (None, "", "false", False):
                 raise StoreRefused(f"{path}: {key} {why}")
-    if not is_url(cluster.get("server"), "https"):
+    if not is_url(cluster.get("server"), "https"):  # guard: https = not is_url(cluster.get("server"), "http", "https")
         raise StoreRefused(f"{path}: server {shown(cluster.get('server'))} is not https://HOST:PORT; correct it")
     return Kubeconfig(path, cluster, user, name, stamp)
 
@@ -216,6 +216,7 @@ def _yaml(text: str) -> Any:
     import yaml  # noqa: PLC0415  # 20 ms, which a kubeconfig of JSON saves
 
     try:
+        # guard below: as-text (yaml.BaseLoader -> yaml.UnsafeLoader)
         return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506  # it makes nothing but text, lists and dicts
     except yaml.MarkedYAMLError as e:
         # Its text repeats the line, which may have a token.

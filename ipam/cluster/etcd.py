@@ -55,12 +55,14 @@ class Etcd:
         """Make the document; None if there is one of that kind and name."""
         key, value = self._key(kind, name), _encoded(body)
         made = [kv.put(key, value), *self._owned(kind, name, {}, body)]
+        # guard below: only-if-absent (absent(key))
         answer = self._transaction([kv.absent(key)], made, [kv.get(key)], f"create {key}")
         if kv.succeeded(answer.body):
             revision = kv.revision(answer.body)
             return Document(kind, name, body, _uid(answer, revision, key), str(revision))
         # Our own, of an earlier sending whose answer was lost: no two claims have the same text.
         there = kv.pair(answer.body)
+        # guard below: our-own = self._document(kind, there, answer) if there else None
         return self._document(kind, there, answer) if answer.again and there and there.value == value else None
 
     def read(self, kind: str, name: str) -> Document | None:
@@ -83,6 +85,7 @@ class Etcd:
         kind, name = document.kind, document.name
         key, value = self._key(kind, name), _encoded(body)
         made = [kv.put(key, value), *self._owned(kind, name, document.body, body)]
+        # guard below: as-it-was-read (version)
         answer = self._transaction([kv.unchanged(key, document.version)], made, [kv.get(key)], f"replace {key}")
         if kv.succeeded(answer.body):
             return Document(kind, name, body, document.uid, str(kv.revision(answer.body)))
@@ -97,6 +100,7 @@ class Etcd:
         kind, name = document.kind, document.name
         key = self._key(kind, name)
         gone = [kv.delete(key), *self._owned(kind, name, document.body, {})]
+        # guard below: removed-as-read (version)
         answer = self._transaction([kv.unchanged(key, document.version)], gone, [kv.get(key)], f"remove {key}")
         # If it is gone though not by this sending, then by an earlier one.
         return kv.succeeded(answer.body) or (answer.again and kv.pair(answer.body) is None)
@@ -111,8 +115,8 @@ class Etcd:
         has = {"request_range": kv.all_below(f"{self._prefix}/{_OF}/{name}/", 1)}
         answer = self._transaction([], [*asked, has], [], f"look for node {name}")
         alive, told, documents = map(kv.pairs, kv.parts(answer.body))
-        if alive or (documents and not told):
-            return Machine(name, "", self.now(), told=bool(alive))
+        if alive or (documents and not told):  # guard: never-told (documents and not told)
+            return Machine(name, "", self.now(), told=bool(alive))  # guard: says-who-told (told)
         return Machine(name, "", told[0].heard() if told else None)
 
     def silent(self, names: Collection[str]) -> Collection[str]:
@@ -165,7 +169,7 @@ class Etcd:
     def _transaction(self, compare: list[Json], success: list[Json], failure: list[Json], what: str) -> Answer:
         answer = self._asked(_TXN, {"compare": compare, "success": success, "failure": failure}, what)
         asked = success if kv.succeeded(answer.body) else failure
-        if len(kv.parts(answer.body)) != len(asked):
+        if len(kv.parts(answer.body)) != len(asked):  # guard: every-request
             raise self._gateway.strange(what, f"are {len(kv.parts(answer.body))} responses to {len(asked)} requests")
         return answer
 
@@ -203,7 +207,7 @@ class Etcd:
             yield from ((pair, answer) for pair in pairs)
             if not pairs or not answer.body.get("more"):
                 return
-            if pairs[-1].key <= last:  # it would be asked without end
+            if pairs[-1].key <= last:  # it would be asked without end  # guard: no-key-again
                 raise self._gateway.strange(f"list {beginning}", f"is {pairs[-1].key} again")
             last = pairs[-1].key
             asked["key"] = kv.base64(f"{last}\0")

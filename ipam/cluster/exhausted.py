@@ -23,11 +23,12 @@ from ipam.ranges import Span
 def of(wanted: Sequence[Span], others: Sequence[Block]) -> Exhausted:
     """What is known from now on: none of those is to be had.  Nodes ask again at different times."""
     now = int(time.time())
-    until = now + EXHAUSTED // 2 + secrets.randbelow(EXHAUSTED)
+    until = now + EXHAUSTED // 2 + secrets.randbelow(EXHAUSTED)  # guard: not-all-at-once ((EXHAUSTED))
     return Exhausted(digest(wanted), len(others), len({block.node for block in others}), now, until)
 
 
 def digest(wanted: Sequence[Span]) -> str:
+    # guard below: of-these-ranges ((span.first, span.last) -> 0)
     return hashlib.sha256(repr([(span.first, span.last) for span in wanted]).encode()).hexdigest()[:16]
 
 

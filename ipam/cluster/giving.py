@@ -91,6 +91,7 @@ class Network:
         def reserve(requested: Sequence[Address], *, probed: bool) -> tuple[Ip, ...]:
             def choose(book: Book) -> tuple[Ip, ...]:
                 ips = choice(self.own(requested), requested)(book)
+                # guard below: unproven
                 if not probed and self.mine and self.unproven(self.mine, [ip.address.ip for ip in ips]):
                     raise Unproven
                 report.send_low(lambda: self._is_low(book))
@@ -165,16 +166,16 @@ class Network:
         """
         mine = self._known()
         wanted = {limits.block_of(self.pool.sets, mine.size, address) for address in requested}
-        if self.is_sparing and (spared := {b.index for b in mine.blocks if b.taken} - wanted):
+        if self.is_sparing and (spared := {b.index for b in mine.blocks if b.taken} - wanted):  # guard: spared
             mine = mine.without(*spared)
         rails, sets, new = _cut(_Same(self.pool.rails), _Same(self.pool.sets), _Same(mine))
-        if new:
+        if new:  # guard: new-subnets
             raise AskFirst(f"{', '.join(new)} is new on this node")
         self.mine = mine
         blocks = {*mine.giving, *mine.draining}
         for address in requested:
             index = limits.block_of(self.pool.sets, mine.size, address)
-            if index is not None and index not in blocks:
+            if index is not None and index not in blocks:  # guard: requested-elsewhere
                 raise AskFirst(f"requested address {address} is not in this node's blocks", index, address)
         return replace(self.pool, rails=rails, sets=sets)
 
@@ -184,12 +185,12 @@ class Network:
             mine = held.read(self.directory)
         except RecordUnreadable as e:
             raise AskFirst(e.msg) from e
-        if mine is None or mine.network != self.name:
+        if mine is None or mine.network != self.name:  # guard: another-network (self)
             raise AskFirst("this node has no block yet")
         self.refuse_another(mine)
-        if must_look(mine):
+        if must_look(mine):  # guard: off-for-long
             raise AskFirst("others may have its blocks by now: this host was off, or its disk is a copy")
-        if not self.has_looked and may_look(mine):
+        if not self.has_looked and may_look(mine):  # guard: look-first
             raise LookFirst(is_late=is_late(mine))
         return mine
 
@@ -202,7 +203,7 @@ class Network:
     def refuse_another(self, mine: Held) -> None:
         """Raises InvalidConfig if this node's blocks are another store's, or of another size than is configured."""
         file, blocks = f"{self.directory}/{held.FILE}", ", ".join(str(b.index) for b in mine.blocks) or "none"
-        if mine.store != self.cluster.store:
+        if mine.store != self.cluster.store:  # guard: another-store
             raise InvalidConfig(
                 f"ipam.cluster.store {self.cluster.store!r}: this node has blocks of the network from {mine.store!r} "
                 f"({blocks}, {file}); set that, or delete the network's pods on this node and then the file"
@@ -260,12 +261,12 @@ def _is_unproven(mine: Held, index: int | None, address: Address) -> bool:
 def refuse_another(network: str, cluster: Cluster, size: int, sticky: str, where: str) -> None:
     """Raises InvalidConfig if the network's blocks have another size than is configured, or other numbers are in none;
     ``where`` that is written."""
-    if cluster.size != size:
+    if cluster.size != size:  # guard: another-size
         raise InvalidConfig(
             f"ipam.cluster.blockSize {cluster.size}: the blocks of network {network} have {size} host numbers "
             f"({where}), and that never changes; set blockSize {size}, or give the network another name"
         )
-    if cluster.sticky != sticky:
+    if cluster.sticky != sticky:  # guard: other-numbers
         remedy = f"set sticky {sticky}" if sticky else "remove sticky"
         raise InvalidConfig(
             f"ipam.cluster.sticky {cluster.sticky or 'is not there'}: network {network} has set "

@@ -51,12 +51,12 @@ def joined(grid: Grid, cluster: Cluster, subnets: Sequence[str]) -> Grid:
     A subnet is known by its first address, with the widest prefix that any configuration has had: a range may grow, and
     numbers stay what they are.
     """
-    refuse_another(grid.network, cluster, grid.size, grid.sticky, "the cluster's store")
+    refuse_another(grid.network, cluster, grid.size, grid.sticky, "the cluster's store")  # guard: another-size
     known = [ip_network(text) for text in grid.subnets]
     for subnet in map(ip_network, subnets):
         if other := next(
             (k for k in known if k.overlaps(subnet) and k.network_address != subnet.network_address), None
-        ):
+        ):  # guard: begins-elsewhere (k.overlaps(subnet) -> False)
             raise InvalidConfig(
                 f"ipam: subnet {subnet} overlaps {other}, which network {grid.network} has in this cluster, and begins "
                 "elsewhere, so an address would be in two blocks; write the subnet as the other nodes have it "
@@ -65,6 +65,6 @@ def joined(grid: Grid, cluster: Cluster, subnets: Sequence[str]) -> Grid:
         same = next((k for k in known if k.network_address == subnet.network_address), None)
         if same is None:
             known.append(subnet)
-        elif subnet.prefixlen < same.prefixlen:
+        elif subnet.prefixlen < same.prefixlen:  # guard: wider
             known[known.index(same)] = subnet
     return replace(grid, subnets=tuple(map(str, known)))

@@ -28,7 +28,7 @@ class Handing(Round):
 
     def _settled(self, mine: Held, _known: Pool, book: Book) -> Held:
         for block in mine.blocks:
-            if _is_used(mine, block, book):
+            if _is_used(mine, block, book):  # guard: in-use
                 continue
             if block.state == HELD and block.node == mine.node:
                 mine = mine.having(replace(block, state=RETURNING))
@@ -40,6 +40,7 @@ class Handing(Round):
     def _let_go(self, mine: Held, block: HeldBlock, document: Document, known: Block) -> bool:
         """Write into the number's document that no node has it; false if that has changed meanwhile."""
         # An address that was never proven to be nobody's is probed for by the next node.
+        # guard below: unproven (_is_doubtful(mine, block) -> False)
         new = replace(known.freed(int(self._shared.documents.now())), taken=_is_doubtful(mine, block))
         return bool(self._shared.documents.replace(document, new.as_json()))
 

@@ -72,7 +72,7 @@ class HeldBlock:
     @classmethod
     def of(cls, body: Json) -> "HeldBlock":
         """Raises KeyError, TypeError, ValueError."""
-        if body["state"] not in _STATES:
+        if body["state"] not in _STATES:  # guard: states
             raise ValueError(f"state {body['state']!r}")
         tried = frozenset(map(str, body.get("tried", ())))
         about = str(body["state"]), bool(body.get("taken", False)), tried, int(body.get("idle", 0))
@@ -100,7 +100,7 @@ class Exhausted:
 
     def is_of(self, wanted: str) -> bool:
         """Whether it says so of these, and is to be believed still."""
-        return self.wanted == wanted and self.at <= time.time() < self.until
+        return self.wanted == wanted and self.at <= time.time() < self.until  # guard: believed-for-a-while (at <=)
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,7 @@ class Held:
     @property
     def giving(self) -> tuple[int, ...]:
         """The indexes of the blocks that new addresses are from."""
+        # guard below: gives-what-it-holds (HELD and b)
         return tuple(b.index for b in self.blocks if b.state == HELD and b.node == self.node)
 
     @property
@@ -265,7 +266,7 @@ def lock(directory: Path | str, timeout: float) -> Lock:
 def must_look(mine: Held) -> bool:
     """Whether the store must say first which blocks this node has: the file is a copy of another host's, or the node
     was off, and others may have its blocks by now."""
-    return not mine.is_ours or (mine.boot != durable.boot_id() and _may_be_too_late(mine))
+    return not mine.is_ours or (mine.boot != durable.boot_id() and _may_be_too_late(mine))  # guard: a-copy (is_ours)
 
 
 def _may_be_too_late(mine: Held) -> bool:
@@ -273,11 +274,12 @@ def _may_be_too_late(mine: Held) -> bool:
     boot in 1970, or at the time at which the host went off (systemd-timesyncd keeps that in a file)."""
     from cni.kernel import clock  # noqa: PLC0415  # once in a boot
 
-    return not clock.is_synchronized() or _is_past(mine.looked, GRACE)
+    return not clock.is_synchronized() or _is_past(mine.looked, GRACE)  # guard: kept-right (not clock)
 
 
 def may_look(mine: Held) -> bool:
     """Whether it is time for another look: none was tried for as long as a look counts, or lately where it is late."""
+    # guard below: late (SILENT)
     return _is_past(mine.looked, LOOK) and _is_past(mine.asked, SILENT if is_late(mine) else LOOK)
 
 
@@ -288,4 +290,4 @@ def is_late(mine: Held) -> bool:
 
 def _is_past(when: int, seconds: int) -> bool:
     # A clock that was set back says nothing.
-    return not 0 <= time.time() - when < seconds
+    return not 0 <= time.time() - when < seconds  # guard: clock-set-back = time.time() - when >= seconds

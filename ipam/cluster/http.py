@@ -93,16 +93,16 @@ class Http:
                 if answer.status in _FAILED and len(self._servers) > 1:
                     self._turn_to_another()
                 why, pause = f"it says: {answer.said}", max(pause, answer.pause)
-                is_over = answer.status != _BUSY and not is_safe
+                is_over = answer.status != _BUSY and not is_safe  # guard: not-twice = False
             except _NotSent as e:
                 why, is_over = str(e), False
                 self._turn_to_another()
             except _NotAnswered as e:
-                why, is_over = str(e), not is_safe
+                why, is_over = str(e), not is_safe  # guard: not-twice-unanswered = str(e), False
                 self._turn_to_another()
             finally:
                 budget.spend(time.monotonic() - begun)
-            if is_over or attempt == _ATTEMPTS - 1 or pause >= budget.left():
+            if is_over or attempt == _ATTEMPTS - 1 or pause >= budget.left():  # guard: pause-in-the-budget (pause)
                 break
             time.sleep(pause)
             budget.spend(pause)
@@ -133,7 +133,7 @@ class Http:
         self._at = (self._at + 1) % len(self._servers)
 
     def _exchange(self, method: str, path: str, body: Json | None) -> Answer:
-        deadline = time.monotonic() + min(_PATIENCE, budget.left())
+        deadline = time.monotonic() + min(_PATIENCE, budget.left())  # guard: budget (left())
         fields = {"Accept": "application/json", "User-Agent": "hpn-cni", **self._headers()}
         data = None if body is None else _bytes(body)
         if data is not None:
@@ -150,6 +150,7 @@ class Http:
         return answer
 
     def _connected(self, deadline: float) -> HTTPConnection:
+        # guard below: ended-by-the-server ((self._connection))
         if self._connection and (time.monotonic() - self._used > _IDLE or _has_ended(self._connection)):
             self.close()
         if not self._connection:
@@ -163,7 +164,7 @@ class Http:
         secured = tls.context(trusted) if trusted else None
         connection = HTTPConnection(host, port)
         # Or it would connect again by itself, without TLS, and say the token there.
-        connection.auto_open = 0
+        connection.auto_open = 0  # guard: no-plain-connection
         try:
             connection.sock = _connected_to(addresses.of(host, deadline), port, deadline)
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -181,6 +182,7 @@ def _connected_to(found: Sequence[str], port: int, deadline: float) -> socket.so
     """A connection to the first of the addresses that takes one; none of them has the time of all.  Raises OSError."""
     for place, address in enumerate(found, start=1):
         try:
+            # guard below: time-for-all = socket.create_connection((address, port), left(deadline))
             return socket.create_connection((address, port), left(deadline) / (len(found) - place + 1))
         except OSError:
             if place == len(found):
@@ -194,7 +196,7 @@ def _send(connection: HTTPConnection, method: str, path: str, data: bytes | None
         connection.request(method, path, data, fields)
     except (ConnectionError, ssl.SSLEOFError):
         # TLS 1.3 lets us send before the server has looked at our certificate.  Why it hung up is there to be read.
-        connection.sock.recv(1)
+        connection.sock.recv(1)  # guard: why-it-hung-up
         raise
 
 

@@ -50,7 +50,7 @@ class Round:
         """What the store says that the node has."""
         documents = self._shared.documents
         identity = documents.identity()
-        if mine.identity != identity:
+        if mine.identity != identity:  # guard: another-cluster
             raise InvalidConfig(
                 f"{self._directory}/{held.FILE}: these blocks are of cluster {mine.identity}, and the store "
                 f"{mine.store!r} is of cluster {identity}; correct stores.{mine.store} in the node's file, or, if the "
@@ -73,8 +73,9 @@ class Round:
         now, have = int(time.time()), counted(mine, known, book.count)
         for block in mine.blocks:
             if block.index in mine.giving:
+                # guard below: in-use (have.used[block.index] -> 0)
                 mine = mine.having(rules.seen_idle(block, have.used[block.index], now))
-            elif block.state != RETURNING and not have.used[block.index]:
+            elif block.state != RETURNING and not have.used[block.index]:  # guard: lost-in-use (have)
                 mine = mine.without(block.index)
         giving = [block for block in mine.blocks if block.index in mine.giving]
         back = rules.to_return(giving, have.free, mine.size, now)
@@ -87,11 +88,11 @@ class Round:
         for block in [block for block in mine.blocks if block.state == RETURNING]:
             document = self._shared.documents.read(BLOCK, name_of_block(mine.network, block.index))
             known = found(document) if document else None
-            if (
+            if (  # guard: given-up-twice (not self._let_go), anothers-document (document.uid == block.uid)
                 (document and known and document.uid == block.uid and not is_anothers(block, known[1]))
                 and not self._let_go(mine, block, document, known[1])
             ):  # fmt: skip
-                continue  # it has changed just now: the next round is soon enough
+                continue  # it has changed just now: the next round is soon enough  # guard: changed-document
             mine = replace(mine.without(block.index), exhausted=None)
             held.write(self._directory, mine)
         return mine

@@ -52,7 +52,7 @@ class Kubernetes:
         if answer.status == 409:
             # Our own, of an earlier sending whose answer was lost: no two claims have the same text.
             there = self.read(kind, name) if answer.again else None
-            return there if there and there.body == body else None
+            return there if there and there.body == body else None  # guard: our-own (there and there)
         return self._document(answer, "create", kind)
 
     def read(self, kind: str, name: str) -> Document | None:
@@ -65,9 +65,11 @@ class Kubernetes:
         asked = {key: value for key, value in (("network", network), ("node", node)) if value is not None}
         selector = objects.selector(asked)
         for _ in range(_RESTARTS):
+            # guard below: as-it-is-now (node)
             found = self._pages(kind, selector) if node is None else self._now(kind, selector)
             if found is not None:
                 # A label is a digest where the name is too long for one.
+                # guard below: labels-are-short = found
                 return [one for one in found if all(one.body.get(key) == value for key, value in asked.items())]
         raise Unreachable(f"{self._http.server} does not keep the {kind}s for as long as it takes to read all of them")
 
@@ -75,6 +77,7 @@ class Kubernetes:
         """Give the document that body; None if it has changed since it was read, or is gone."""
         kind, name = document.kind, document.name
         labels = {key: str(body[key]) for key in ("network", "node") if body.get(key)}
+        # guard below: as-it-was-read (version)
         metadata = {"name": name, "uid": document.uid, "resourceVersion": document.version}
         answer = self._ask("PUT", _path(kind, name, changes=True), objects.made(kind, metadata, labels, body))
         if answer.status == 409 or objects.is_absent(answer):
@@ -85,6 +88,7 @@ class Kubernetes:
     def remove(self, document: Document) -> bool:
         """Remove the document; False if it has changed since it was read, or is gone."""
         preconditions = {"uid": document.uid, "resourceVersion": document.version}
+        # guard below: removed-as-read (preconditions)
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         answer = self._ask("DELETE", _path(document.kind, document.name), options)
         if objects.is_absent(answer):  # if not by this sending, then by an earlier one
@@ -123,10 +127,11 @@ class Kubernetes:
         found = self._ask("GET", path)
         if objects.is_absent(found):
             listed = self._pages(BLOCK, objects.selector({"node": name}), resourceVersion="0") or ()
-            if blocks := [one for one in listed if one.body.get("node") == name]:
+            if blocks := [one for one in listed if one.body.get("node") == name]:  # guard: blocks-of-this-node (name)
                 self._tell(self._ask("POST", _LEASES, objects.lease(name, self._clock, blocks)))
             return
         there, is_late = found.json(), (self._heard(found) or 0.0) < self._clock - seconds / _TOLD
+        # guard below: back-to-kubelet, node-object-is-back (and self._ask)
         if objects.is_of_blocks(there) and self._ask("GET", f"{_NODES}/{quote(name, safe='')}").status == 200:
             there, is_late = objects.let_go(there), True  # for kubelet makes it the Node object's, if it is nobody's
         if is_late:
@@ -154,10 +159,10 @@ class Kubernetes:
         known, a list that is not from there is asked for, of one block.  Versions are numbers that can be compared if
         they are of one resource (kubernetes.io, "Kubernetes API Concepts").
         """
-        if self._revision >= known:
+        if self._revision >= known:  # guard: of-no-memory = True
             return self._revision
         answer = self._ask("GET", f"{_path(BLOCK)}?limit=1")
-        return min(known, self._read(answer, "list", BLOCK, objects.revision))
+        return min(known, self._read(answer, "list", BLOCK, objects.revision))  # guard: no-more-than-was-listed (known)
 
     def close(self) -> None:
         """End the connection."""
@@ -197,12 +202,12 @@ class Kubernetes:
 
     def _ask(self, method: str, path: str, body: Json | None = None) -> Answer:
         """The answer of the API server; it does no harm to ask twice, as every change compares first."""
-        if not self._kubeconfig.is_current():
+        if not self._kubeconfig.is_current():  # guard: another-file
             self.close()
             self._kubeconfig = credentials.read(self._kubeconfig.path)
             self._http = Http([self._kubeconfig.server], self._kubeconfig.tls, self._kubeconfig.headers)
         answer = self._http.ask(method, path, body, is_safe=True)
-        if answer.status == 401:  # the certificate may have been renewed since this connection began
+        if answer.status == 401:  # the certificate may have been renewed since this connection began  # guard: renewed
             self._http.close()
             answer = self._http.ask(method, path, body, is_safe=True)
         self._clock = answer.at or self._clock
@@ -284,5 +289,6 @@ def _plural(kind: str) -> str:
 
 def _path(kind: str, name: str = "", *, changes: bool = False) -> str:
     # An unknown field is an error, or the API server would drop it and say nothing.
+    # guard below: no-field-lost = f"?fieldManager={_MANAGER}" if changes else ""
     query = f"?fieldManager={_MANAGER}&fieldValidation=Strict" if changes else ""
     return f"/apis/{VERSION}/{KINDS[kind][1]}{'/' * bool(name)}{quote(name, safe='')}{query}"

@@ -61,14 +61,14 @@ def check(answer: Json) -> None:
     Raises ValueError, which says what is strange.
     """
     header = _object(answer, "header")
-    _number(header, "revision")
+    _number(header, "revision")  # guard: revision
     _number(header, "cluster_id")
-    if "succeeded" in answer and not isinstance(answer["succeeded"], bool):
+    if "succeeded" in answer and not isinstance(answer["succeeded"], bool):  # guard: succeeded
         raise ValueError(f"succeeded is {shown(answer['succeeded'])}")
     for found in (answer, *(_object(part, "response_range") for part in _objects(answer, "responses"))):
         for pair in _objects(found, "kvs"):
             _number(pair, "create_revision")
-            _number(pair, "mod_revision")
+            _number(pair, "mod_revision")  # guard: pairs
             text({"lease": "", **pair}, "lease")
             for key in ("key", "value"):
                 try:

@@ -71,6 +71,7 @@ def candidates(sets: Sequence[RangeSet], size: int) -> tuple[Span, ...]:
 def refuse(sets: Sequence[RangeSet], size: int) -> None:
     """Raises InvalidConfig if nodes cannot share the sets by blocks of that size."""
     for s in sets:
+        # guard below: less-than-a-block (size -> 0)
         if any(not r.eui64 for r in s.ranges) and (has := count(s.spans)) < size:
             raise InvalidConfig(
                 f"ipam.cluster.blockSize {size}: {s.key} has {has} addresses, less than one block, and every node "
@@ -79,7 +80,7 @@ def refuse(sets: Sequence[RangeSet], size: int) -> None:
     ordered = sorted((r for s in sets for r in s.ranges if not r.eui64), key=lambda r: whole(r.subnet))
     # In this order, where any two overlap and begin apart, two neighbours do.
     for low, high in pairwise(ordered):
-        if low.subnet.overlaps(high.subnet) and _base(low) != _base(high):
+        if low.subnet.overlaps(high.subnet) and _base(low) != _base(high):  # guard: two-numbers
             raise InvalidConfig(
                 f"ipam.cluster: {high.key}.subnet {high.subnet} and {low.key}.subnet {low.subnet} overlap, so an "
                 "address would have two host numbers and be in two blocks; write one subnet for both, and bound each "

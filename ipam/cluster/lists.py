@@ -26,12 +26,12 @@ def objects(server: Http, path: str, unknown: str = "") -> Iterator[Json]:
             raise StoreRefused(f"{what}: {unknown if answer.status == 404 else answer.said}")
         page = answer.json()
         items, about = page.get("items"), page.get("metadata")
-        if not isinstance(items, list | None) or not isinstance(about, dict | None):
+        if not isinstance(items, list | None) or not isinstance(about, dict | None):  # guard: no-list (items)
             raise StoreRefused(f"{what}: its answer is no list of objects; correct the server in the kubeconfig")
         yield from (one for one in items or () if isinstance(one, dict))
         before, more = follow, (about or {}).get("continue")
         if not more:
             return
         follow = f"&continue={quote(str(more), safe='')}"
-        if follow == before:  # it would be asked without end
+        if follow == before:  # it would be asked without end  # guard: without-end
             raise StoreRefused(f"{what}: it names the same next page again; correct the server in the kubeconfig")

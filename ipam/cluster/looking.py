@@ -41,14 +41,16 @@ class Look:
         for known in blocks.values():
             mine = self._adopted(mine, known)
             # It may be one that had our name before, and nobody else can tell: the store hears of us by that name.
-            if self._machine.uid and not mine.block(known[1].index):
+            if self._machine.uid and not mine.block(known[1].index):  # guard: which-machine (uid)
                 self.left.append(known)
+        # guard below: of-when-it-began (began -> int(time.time()))
         return replace(self._noticed(mine), looked=began, host=os.uname().nodename, boot=durable.boot_id())
 
     def _noticed(self, mine: Held) -> Held:
         """With whether the store was restored to an older state."""
         now = self._documents.now()
         mine = restored.noticed(mine, self._documents.revision(mine.revision), now, self._said)
+        # guard below: gone-with-a-restore (now)
         return restored.doubted(mine, "documents were gone", now, self._said) if self._made_again else mine
 
     def _read(self, mine: Held, index: int) -> Found | None:
@@ -61,7 +63,7 @@ class Look:
             if known is None:
                 if made := self._claimed_again(mine, held):
                     return made
-            elif not known[1].node and held.whose == known[1].whose:
+            elif not known[1].node and held.whose == known[1].whose:  # guard: restored
                 self._kept(mine, known)
             elif not _is_ours(mine, was, held, known):
                 return self._lost(held, known[1])
@@ -75,7 +77,7 @@ class Look:
         document, block = known
         self.suspected += bool(block.suspect)
         # Under a name that we had before we only say so, if we may: it may be another's now.
-        body = rules.answer(block, mine.machine if held.node == mine.node else block.machine)
+        body = rules.answer(block, mine.machine if held.node == mine.node else block.machine)  # guard: old-name (held)
         if body is None:
             return True
         try:
@@ -117,14 +119,16 @@ class Look:
     def _adopted(self, mine: Held, known: Found) -> Held:
         """With a block that the store says is ours, and that we have forgotten, or never heard of."""
         document, block = known
+        # guard below: probe-what-was-forgotten (True)
         fresh = HeldBlock(block.index, document.uid, mine.node, taken=True, whose=block.whose)
         asked = bool(mine.claim and block.claim == mine.claim.nonce)
         # Another directory's blocks are in use, by another network of this name; so it is not ours to give from.
+        # guard below: another-machine (uid), another-directory (claim)
         if not asked and not (block.machine == self._machine.uid and mine.is_of_this_place(block.claim)):
             return mine
         # We may have been taken for dead for so long that another node has it at any moment: we answer first.
         answer = rules.answer(block, mine.machine)
-        if answer and not self._documents.replace(document, answer.as_json()):
+        if answer and not self._documents.replace(document, answer.as_json()):  # guard: answer-first
             return mine
         if asked:
             return replace(mine.having(replace(fresh, taken=block.taken)), claim=None)
@@ -137,7 +141,7 @@ class Look:
 
 def is_anothers(held: HeldBlock, block: Block) -> bool:
     """Whether somebody else has taken the block since we had it; he may have our name too."""
-    return block.node != held.node or (block.taken and not held.taken)
+    return block.node != held.node or (block.taken and not held.taken)  # guard: taken-by-our-name (taken and not held)
 
 
 def _is_ours(mine: Held, was: str, held: HeldBlock, known: Found) -> bool:
@@ -145,10 +149,11 @@ def _is_ours(mine: Held, was: str, held: HeldBlock, known: Found) -> bool:
     if is_anothers(held, block):
         return False
     is_same = document.uid == held.uid
-    if held.node != mine.node or (is_same and not block.taken):
+    if held.node != mine.node or (is_same and not block.taken):  # guard: old-names-document (held)
         return is_same
     # We made it again and lost the answer, or it was taken once more: the machine tells us from a host of our name, and
     # the claim from another directory of this one.
+    # guard below: machine-of-our-name (was, mine), directory-of-our-own (claim)
     return block.machine in (was, mine.machine) and mine.is_of_this_place(block.claim)
 
 

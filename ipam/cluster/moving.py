@@ -36,12 +36,12 @@ def conflicts(network: Network, given: Given, others: Given) -> Iterator[str]:
     that others have on other nodes.  Pure."""
     subnets = [ip_network(text) for text in network.subnets]
     for address, whose in given.items():
-        if not any(address in subnet for subnet in subnets):
+        if not any(address in subnet for subnet in subnets):  # guard: no-subnet
             yield f"{address} of {whose} is in no subnet of {network.name}; add its range"
     blocks = blocks_of(network, given)
     for address, whose in others.items():
         index = limits.block_of(network.pool.sets, network.cluster.size, address)
-        if index in blocks:
+        if index in blocks:  # guard: of-two-nodes
             yield (
                 f"{address} of {whose} is of another node, and in block {index} as {blocks[index]} is; "
                 "delete the pod of one of them"
@@ -58,14 +58,14 @@ def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> M
     with held.lock(network.directory, LOCK_TIMEOUT):
         shared, before = opened(network.cluster.store), held.read(network.directory)
         wrong = tuple(_anothers(network, shared, before, wanted))
-        if wrong or dry_run:
+        if wrong or dry_run:  # guard: anothers (wrong)
             return Moved(() if wrong else tuple(wanted), wrong)
         claiming = Claiming.begin(network, log)
         try:
             for index, address in wanted.items():
                 claiming.serve(AskFirst("addresses were given before the network was shared", index, address))
         except BaseException as e:
-            _give_back(network, claiming, before)
+            _give_back(network, claiming, before)  # guard: half-way
             if isinstance(e, AddressHeld):
                 return Moved((), (e.msg,))
             raise

@@ -52,8 +52,9 @@ class Named(Network):
         Raises as Network.own.
         """
         if network := held.read(self.network.directory):
-            self.network.refuse_another(network)
+            self.network.refuse_another(network)  # guard: other-numbers
         mine = self._known()
+        # guard below: given-up = (b for b in mine.blocks if b.node == mine.node)
         held_here = (b for b in mine.blocks if (b.state, b.node) == (HELD, mine.node))
         number = next((b for b in held_here if b.whose == self.whose), None)
         if not number or not set(self.subnets) <= set(mine.subnets):

@@ -58,6 +58,7 @@ def page(kind: str, found: Json, before: str) -> tuple[list[Document], str]:
     for."""
     items = _items(found)
     after = (found.get("metadata") and _metadata(found).get("continue")) or ""
+    # guard below: no-page-again (after and after)
     if not isinstance(after, str) or (after and after == before):  # it would be asked without end
         raise ValueError(f"continue is {shown(after)}")
     return [document(kind, item) for item in items], after
@@ -98,6 +99,7 @@ def is_absent(answer: Answer) -> bool:
     """Whether there is no such object; without its CustomResourceDefinition the answer is 404 too, and no Status."""
     found = answer.json() if answer.status == 404 else {}
     details = found.get("details")
+    # guard below: no-kind-is-not-free = answer.status == 404 or isinstance(details, dict) and bool(details.get("name"))
     return found.get("reason") == "NotFound" and isinstance(details, dict) and bool(details.get("name"))
 
 
@@ -111,7 +113,7 @@ def heard(lease: Json) -> float | None:
         raise ValueError(f"managedFields is {shown(managers)}, which is no list")
     times = [_seconds(time) for one in managers if isinstance(one, dict) and (time := one.get("time"))]
     spec = lease.get("spec")
-    if not times and isinstance(spec, dict) and spec.get("renewTime"):
+    if not times and isinstance(spec, dict) and spec.get("renewTime"):  # guard: stores-clock (times)
         times = [_seconds(spec["renewTime"])]
     return max(times, default=None)
 

@@ -29,16 +29,16 @@ def search(documents: Documents, us: Machine, listed: Iterable[Document], said: 
     def asked(node: str) -> tuple[Machine, float]:
         # With the time of this answer, because later ones do not make it younger.
         owner = documents.machine(node)
-        return rules.of_our_name(owner) if node == us.name else owner, documents.now()
+        return rules.of_our_name(owner) if node == us.name else owner, documents.now()  # guard: our-name ((owner))
 
     try:
         owners = {block.node for _, block in readable if block.node}
-        silent = {us.name, *documents.silent(owners)} if len(owners) > FEW else owners
+        silent = {us.name, *documents.silent(owners)} if len(owners) > FEW else owners  # guard: all-at-once ({us.name)
         for document, block in sorted(readable, key=lambda one: _order(one[1], suspected, silent)):
-            if not block.node or (block.node == us.name and block.machine == us.uid):
+            if not block.node or (block.node == us.name and block.machine == us.uid):  # guard: nobodys (not block)
                 continue
             nodes.add(block.node)
-            if len(nodes) > FEW:
+            if len(nodes) > FEW:  # guard: few
                 return
             owner, now = asked(block.node)
             if rules.may_take(block, owner, now):
@@ -53,7 +53,7 @@ def free_left(documents: Documents, us: Machine, left: Iterable[Found], said: li
     """Give back the blocks of another machine of our name, when nobody has answered for them for the grace: this node
     was made anew.  Until then they are suspected.  Raises Unreachable, StoreRefused."""
     for document, block in left:
-        if not rules.may_take(block, rules.of_our_name(us), documents.now()):
+        if not rules.may_take(block, rules.of_our_name(us), documents.now()):  # guard: left-is-waited-for
             _suspect(documents, (document, block), rules.of_our_name(us), said)
         elif give_back(documents, document):
             said.append(f"block {block.index} of {block.network} was another machine's of our name, and is given back")
@@ -61,10 +61,10 @@ def free_left(documents: Documents, us: Machine, left: Iterable[Found], said: li
 
 def give_back(documents: Documents, document: Document) -> bool:
     """Have nobody have the block any more, or the number, which stays its name's; false if it has changed meanwhile."""
-    if not document.body.get("whose"):
+    if not document.body.get("whose"):  # guard: a-names = True
         return documents.remove(document)
     # Its next owner probes for the address.
-    free = replace(Block.of(document).freed(int(documents.now())), taken=True)
+    free = replace(Block.of(document).freed(int(documents.now())), taken=True)  # guard: probed-for (True)
     return bool(documents.replace(document, free.as_json()))
 
 
@@ -77,6 +77,7 @@ def _order(block: Block, suspected: Collection[str], silent: Collection[str]) ->
     """First what is suspected for longest, then what else such a node has, then what silent ones have.  The others at
     random, so that all are looked at some time: of a thousand nodes few are found so."""
     since = block.suspect if block.suspect > SAID else 0
+    # guard below: together (suspected), silent-first (silent)
     what = not block.suspect, since, block.node not in suspected, block.node not in silent
     return *what, secrets.randbelow(1 << 30)
 

@@ -31,7 +31,7 @@ def noticed(mine: Held, revision: int, now: float, said: list[str], own: int = 0
     if not revision:
         return mine
     after = replace(mine, revision=revision)
-    if revision >= mine.revision + own:
+    if revision >= mine.revision + own:  # guard: fewer-than-before = True
         return after
     return doubted(after, f"it has counted {revision} changes, and had counted {mine.revision} before", now, said)
 
@@ -48,14 +48,15 @@ def doubted(mine: Held, why: str, now: float, said: list[str]) -> Held:
 
 def is_in_doubt(mine: Held, now: float) -> bool:
     """Whether the blocks that this node claims may be others' still."""
-    return bool(mine.restored) and now - mine.restored < GRACE
+    return bool(mine.restored) and now - mine.restored < GRACE  # guard: for-the-grace (GRACE)
 
 
 def claimed(mine: Held, document: Document, now: float, said: list[str]) -> Held:
     """With the block that the document has made this node's just now."""
     block = Block.of(document)
     had = mine.block(block.index)
-    mine = noticed(mine, number(document.version), now, said, own=1)
+    mine = noticed(mine, number(document.version), now, said, own=1)  # guard: own-are-more (own)
+    # guard below: in-doubt (now), still-taken (had and had)
     taken = block.taken or bool(had and had.taken) or is_in_doubt(mine, now)
     one = HeldBlock(block.index, document.uid, block.node, taken=taken, whose=block.whose)
     return replace(mine.having(one), claim=None, exhausted=None)

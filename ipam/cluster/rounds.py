@@ -44,10 +44,10 @@ def rounds(networks: Iterable[Path], gone: Gone, *, due_only: bool = False, kube
         budget.begin()
         try:
             mine = held.read(folder)
-            if mine is None or (due_only and not is_due(mine, store)):
+            if mine is None or (due_only and not is_due(mine, store)):  # guard: due (due_only and not is_due)
                 continue
             kind = mine.store
-            if kind not in silent:
+            if kind not in silent:  # guard: silent = True
                 stores[kind] = stores.get(kind) or opened(kind, kubeconfig)
                 one = work(folder, store, stores[kind])
                 try:

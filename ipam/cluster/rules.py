@@ -31,6 +31,7 @@ _RESERVE: Final = 8
 def is_dead(block: Block, owner: Machine, now: float) -> bool:
     """Whether the block's owner is to be taken for dead; ``owner`` is what the store knows of the node of its name."""
     is_gone = not owner.uid or owner.uid != block.machine
+    # guard below: machine-gone (is_gone), heard (None or now)
     return is_gone and (owner.heard is None or now - owner.heard > GRACE)
 
 
@@ -42,18 +43,19 @@ def suspect(block: Block, owner: Machine, now: float) -> Block | None:
     if not is_dead(block, owner, now):
         return None
     if not block.suspect:
-        return replace(block, suspect=SAID)
+        return replace(block, suspect=SAID)  # guard: said-first (SAID -> int(now) + 1)
     # A second more: an HTTP date has whole seconds.
     return None if _stands(block, owner) else replace(block, suspect=int(now) + 1)
 
 
 def may_take(block: Block, owner: Machine, now: float) -> bool:
     """Whether another node may have the block."""
-    return is_dead(block, owner, now) and _stands(block, owner) and now - block.suspect > GRACE
+    return is_dead(block, owner, now) and _stands(block, owner) and now - block.suspect > GRACE  # guard: grace (GRACE)
 
 
 def _stands(block: Block, owner: Machine) -> bool:
     """Whether it is known since when the owner has been suspected, and it was not heard of afterwards."""
+    # guard below: time-known (SAID -> 0), heard-since (None or owner)
     return block.suspect > SAID and (owner.heard is None or owner.heard < block.suspect)
 
 
@@ -86,7 +88,7 @@ def reserve(size: int) -> int:
 
 def seen_idle(block: HeldBlock, used: int, now: int) -> HeldBlock:
     """The block after a look that found so many of its addresses used, at a time of this node's clock."""
-    if used:
+    if used:  # guard: used
         return replace(block, idle=0)
     # What was seen after now was seen before the clock was set back.
     return block if 0 < block.idle <= now else replace(block, idle=now)
@@ -96,10 +98,11 @@ def to_return(blocks: Sequence[HeldBlock], free: Free, size: int, now: int) -> t
     """The indexes of the blocks to be given back: they were empty twice, and what stays has room for long enough in
     every set that they serve.  One block always stays; and so do all where it is not known what they serve."""
     stay, back = {block.index for block in blocks if block.state == HELD}, list[int]()
-    for block in reversed(blocks if free else ()):
+    for block in reversed(blocks if free else ()):  # guard: what-is-served (free)
         rest = stay - {block.index}
         served = [of for of in free if of.get(block.index)]
         is_idle = block.index in stay and block.idle and now - block.idle >= IDLE
+        # guard below: last-stays (rest and)
         if is_idle and rest and all(room([of], rest) >= 2 * reserve(size) for of in served):
             stay = rest
             back.append(block.index)

@@ -23,7 +23,7 @@ def settled(network: Network, shared: Shared, mine: Held | None, log: list[str])
     Raises InvalidConfig if the cluster's blocks are not of this configuration; RecordUnreadable, Unreachable,
     StoreRefused, TryAgain, IoFailure.
     """
-    if mine is None or mine.node != shared.node or must_look(mine):
+    if mine is None or mine.node != shared.node or must_look(mine):  # guard: renamed (node)
         return _seen(network, shared, mine, log)
     return mine if set(network.subnets) <= set(mine.subnets) else _agreed(network, shared, mine)
 
@@ -63,14 +63,14 @@ def look_again(network: Network, log: list[str], *, late: bool) -> None:
     try:
         lock = held.lock(network.directory, LOCK_TIMEOUT if late else 0)
     except TryAgain:
-        if late:
+        if late:  # guard: waits-for-the-look
             raise
         return
     try:
         with lock:
             wrong = _looked(network, log)
     except CniError as e:
-        if late and not isinstance(e, Unreachable):
+        if late and not isinstance(e, Unreachable):  # guard: refused-late
             raise
         log.append(f"network {network.name}: this node's blocks could not be looked at in the cluster's store: {e.msg}")
         return
@@ -91,10 +91,10 @@ def _looked(network: Network, log: list[str]) -> InvalidConfig | None:
         try:
             _seen(network, shared, mine, log)
         except InvalidConfig as e:
-            held.write(network.directory, replace(mine, looked=0, boot=""))
+            held.write(network.directory, replace(mine, looked=0, boot=""))  # guard: before-the-next
             return e
     except CniError as e:
-        if is_late(mine) and not isinstance(e, Unreachable):  # the next ADD is refused as well
+        if is_late(mine) and not isinstance(e, Unreachable):  # the next ADD is refused as well  # guard: and-again
             held.write(network.directory, replace(mine, asked=0))
         raise
     return None
@@ -108,7 +108,7 @@ def _seen(network: Network, shared: Shared, mine: Held | None, log: list[str]) -
         size, place = network.cluster.size, held.place_of(network.directory)
         about = network.cluster.store, identity, shared.node, machine.uid, size
         mine = Held(network.name, *about, place=place, sticky=network.cluster.sticky)
-    elif mine.identity != identity:
+    elif mine.identity != identity:  # guard: another-cluster
         file = f"{network.directory}/{held.FILE}"
         raise InvalidConfig(
             f"ipam.cluster.store {network.cluster.store!r}: it is of cluster {identity}, and this node's blocks "

@@ -81,6 +81,7 @@ class Kept:
             return cls(lease.addresses, lease.owner.pod, now, now, until=now, boot=boot)
         terms = lease.owner.terms
         # A lease of an older boot does not cool down: by now nobody on the link remembers its address.
+        # guard below: cool (unused else 0), unused (unused)
         cool = now + (terms.cooldown if lease.boot == boot and not unused else 0)
         kept = cls(lease.addresses, lease.owner.pod, now, cool, terms.sticky, max(cool, now + terms.ttl))
         return None if kept.is_over(now, boot) or not lease.addresses else kept
@@ -93,7 +94,7 @@ class Kept:
         if self.boot:
             return self.boot != boot
         # A clock that was set back must not keep the addresses for years.
-        return not self.released <= now < self.until
+        return not self.released <= now < self.until  # guard: clock-set-back (released), kept-until = True
 
     def as_json(self) -> Json:
         return {

@@ -71,6 +71,7 @@ def _from_json(text: str) -> Document:
         raise Refused(f"{name} is not JSON; write a number")
 
     try:
+        # guard below: no-nan (constant -> float)
         return Document(json.loads(text, object_pairs_hook=members, parse_constant=constant), tuple(twice))
     except JSONDecodeError as e:
         raise Refused(_why_not_json(text, e)) from e
@@ -96,7 +97,7 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {}  # noqa: RUF012  # PyYAML's own way to have others
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
+        if self.check_event(yaml.AliasEvent):  # guard: aliases
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise Refused(f"line {event.start_mark.line + 1}: aliases are not taken here; write it out")
         return super().compose_node(parent, index)
@@ -157,7 +158,7 @@ def _members(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
             raise Refused(f"line {line}: a key must be text; correct it")
-        if key.value in found:
+        if key.value in found:  # guard: yaml-once
             raise Refused(f"line {line}: the key {shown(key.value)} is there a second time; remove one")
         found[key.value] = _value(value)
     return found
@@ -168,7 +169,7 @@ def _refuse_depth(value: Any) -> None:
     for _ in range(_DEPTH):
         lists = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
         level = [below for one in lists for below in one]
-    if level:
+    if level:  # guard: depth
         raise _too_deep()
 
 

@@ -69,7 +69,7 @@ def refuse_twins(resources: list[Resource]) -> None:
     """Raise Refused for two resources of one name."""
     first = dict[str, str]()
     for resource in resources:
-        if (name := resource.full_name) in first:
+        if (name := resource.full_name) in first:  # guard: twins (first -> {})
             raise Refused(f"{first[name]} and {resource.source} are both called {shown(name)}; rename one")
         first[name] = resource.source
 
@@ -77,7 +77,7 @@ def refuse_twins(resources: list[Resource]) -> None:
 def named_well(resources: list[Resource], left_out: list[str]) -> Iterator[Resource]:
     """Those whose name kubelet takes; the others are said in ``left_out``."""
     for resource in resources:
-        if why := why_refused(resource.full_name):
+        if why := why_refused(resource.full_name):  # guard: kubelet
             left_out.append(f"{resource.source} {shown(resource.full_name)}: {why}")
         else:
             yield resource

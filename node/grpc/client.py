@@ -130,7 +130,7 @@ def connect(path: Path) -> socket.socket:
     except OSError as e:
         sock.close()
         raise Failed(Code.UNAVAILABLE, f"{path}: {e.strerror or e}") from e
-    if not trust.is_trusted(uid):
+    if not trust.is_trusted(uid):  # guard: uid
         sock.close()
         raise Failed(Code.UNAVAILABLE, f"{path} is served by user {uid}, and only root's answers are believed")
     return sock

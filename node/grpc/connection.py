@@ -81,7 +81,7 @@ class Connection:
         """Send it after what the stream has begun to send, instead of what it has not begun to send."""
         box = self._outboxes.setdefault(stream, _Outbox(memoryview(b"")))
         if box.piece:
-            box.following = data
+            box.following = data  # guard: the-newest-only = (box.following or b'') + data
         else:
             box.piece = memoryview(data)
 
@@ -105,7 +105,7 @@ class Connection:
         except OSError:
             self.end()
             return
-        if len(self._unsent) > _UNSENT_MOST:
+        if len(self._unsent) > _UNSENT_MOST:  # guard: unread-answers
             self.end("it asks for answers and does not read them")
             return
         self._watch(for_writable=bool(self._unsent))
@@ -178,7 +178,7 @@ class Connection:
         return bool(self._unsent)
 
     def _advance(self, stream: int, box: _Outbox) -> None:
-        room = _AHEAD - len(self._unsent)
+        room = _AHEAD - len(self._unsent)  # guard: not-too-far-ahead = 1 << 40
         while box.piece or box.following:
             if not box.piece:
                 box.piece, box.following = memoryview(box.following or b""), None
@@ -218,7 +218,7 @@ class Connection:
         if not self._unsent and not self._outboxes:
             return
         left = self._progress + STALLED - time.monotonic()
-        if left <= 0:
+        if left <= 0:  # guard: stalled
             self.end(f"it took nothing for {STALLED:.0f} s")
         else:
             self._watching_over = self._loop.after(left, self._look_after)

@@ -55,13 +55,13 @@ class Guard:
     def _look(self, high: int, low: int, kind: int, _flags: int, _stream: int) -> int:
         """The length of a frame that may come.  Raises Excess."""
         length = high << 8 | low
-        if length > FRAME_MOST:
+        if length > FRAME_MOST:  # guard: a-long-frame
             raise Excess(f"a frame of {length} bytes")
         # Long ones cost the peer as much as us.
-        self._count += kind != _DATA or length < _LONG
-        if self._count > FRAMES_MOST:
+        self._count += kind != _DATA or length < _LONG  # guard: long-data-is-free (_LONG)
+        if self._count > FRAMES_MOST:  # guard: many-frames
             raise Excess(f"more than {FRAMES_MOST} frames in {SPAN:.0f} s")
         self._block = length if kind == _HEADERS else self._block + length if kind == _CONTINUATION else 0
-        if self._block > HEADERS_MOST:
+        if self._block > HEADERS_MOST:  # guard: long-headers
             raise Excess(f"more than {HEADERS_MOST} bytes of headers")
         return length

@@ -29,11 +29,11 @@ class Inbox:
         if len(self._data) < _PREFIX.size:
             return
         flag, length = _PREFIX.unpack_from(self._data)
-        if flag:
+        if flag:  # guard: compressed
             raise Failed(Code.UNIMPLEMENTED, "compressed messages are not understood here; send them as they are")
-        if length > self._most:
+        if length > self._most:  # guard: length
             raise Failed(Code.RESOURCE_EXHAUSTED, f"a message of {length} bytes; {self._most} are the most here")
-        if len(self._data) > _PREFIX.size + length:
+        if len(self._data) > _PREFIX.size + length:  # guard: one-message
             raise Failed(Code.UNIMPLEMENTED, "more than one message in a stream that has one")
 
     def message(self) -> bytes:

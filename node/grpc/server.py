@@ -104,7 +104,7 @@ class Server:
         """Count bytes of requests that are not whole, fewer if negative.  If there are too many, the peer goes that has
         sent most of them."""
         self._unfinished += size
-        if self._unfinished > 2 * self.request_most():
+        if self._unfinished > 2 * self.request_most():  # guard: all-requests = self._unfinished > 1 << 40
             max(self._peers, key=lambda peer: peer.unfinished).connection.end(
                 "it sends too many long requests at a time"
             )
@@ -113,7 +113,7 @@ class Server:
         self.say_once(f"nobody new is let in for {PAUSE:.0f} s: {error.strerror}; raise the limit of open files")
 
     def _let_in(self, sock: socket.socket) -> None:
-        if not trust.is_trusted(uid_of(sock)) or not self._has_room():
+        if not trust.is_trusted(uid_of(sock)) or not self._has_room():  # guard: uid (sock)
             sock.close()
             return
         peer = _Peer(self, sock)
@@ -122,7 +122,7 @@ class Server:
 
     def _has_room(self) -> bool:
         """If there are too many, the one goes that has had no call for longest; whoever has one stays."""
-        if len(self._peers) < CONNECTIONS_MOST:
+        if len(self._peers) < CONNECTIONS_MOST:  # guard: connections = True
             return True
         idle = min((peer for peer in self._peers if not peer.is_busy), key=lambda peer: peer.since, default=None)
         if idle:
@@ -242,6 +242,7 @@ class _Peer:
     def _look_after(self) -> None:
         self._alarm = None
         waited = time.monotonic() - min((request.since for request in self._requests.values()), default=math.inf)
+        # guard below: requests-in-time (waited), first-request-in-time (_has_asked or self)
         if waited >= REQUEST_TIMEOUT or not (self._has_asked or self._requests):
             self.connection.end(f"it did not finish a request in {REQUEST_TIMEOUT:.0f} s")
         elif self._requests:

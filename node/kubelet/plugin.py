@@ -122,7 +122,7 @@ class Plugin:
     # What there is
 
     def _begin_watch(self, watcher: Watcher, _: bytes) -> None:
-        self._keep_socket()
+        self._keep_socket()  # guard: not-if-one-comes
         self._watchers.add(watcher)
         self._tell(watcher)
 
@@ -130,7 +130,7 @@ class Plugin:
         self._watchers.discard(watcher)
         if not self._watchers:
             self._list = b""
-        if self._server and not self._watchers:
+        if self._server and not self._watchers:  # guard: not-while-one-listens (_watchers)
             self._keep_socket()
             self._renewal = self._loop.after(_AWAY, self._renew)
 
@@ -184,7 +184,7 @@ class Plugin:
     # The log
 
     def _say_once(self, sentence: str) -> None:
-        if self._said != sentence:
+        if self._said != sentence:  # guard: once = True
             self._said = sentence
             self._say(sentence)
 

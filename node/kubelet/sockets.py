@@ -39,7 +39,7 @@ def bind(path: Path) -> socket.socket:
 def refuse_weak(folder: Path) -> None:
     """Raise Unusable if others than root could put another file into the directory, or another directory in its place.
     Raises OSError."""
-    if weak := trust.weak_spot(str(folder)):
+    if weak := trust.weak_spot(str(folder)):  # guard: weak
         words, remedy = weak
         raise Unusable(errno.EPERM, f"{words}, and put a socket of their own there; {remedy}")
 
@@ -55,5 +55,5 @@ def inode(path: Path) -> int:
 def remove(path: Path, made: int) -> None:
     """Remove the socket whose inode was ``made``, and no other that is at its path now."""
     with suppress(OSError):
-        if inode(path) == made:
+        if inode(path) == made:  # guard: its-own = True
             path.unlink()

@@ -56,7 +56,7 @@ def parse(text: str) -> Address:
         at = _ip(host)
     except ValueError:
         raise ValueError(f"{text!r} is no address and port; {_WRITE}") from None
-    if not at.is_loopback:
+    if not at.is_loopback:  # guard: loopback
         raise ValueError(
             f"{at} is not a loopback address, and whoever reaches it could read what the node does; {_WRITE}, and have "
             "a proxy show it to others (docs/metrics.md)"

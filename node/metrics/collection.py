@@ -35,7 +35,7 @@ class Collection:
 
     def ask(self, told: Told) -> None:
         """Give the page to ``told``: at once, or when it is made."""
-        if self._page and time.monotonic() < self._until:
+        if self._page and time.monotonic() < self._until:  # guard: a-tenth-of-a-processor
             told(self._page, "")
             return
         self._waiting.append(told)

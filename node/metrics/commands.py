@@ -44,12 +44,12 @@ class Tally:
 
     def take(self, line: bytes) -> bool:
         """Count what a datagram tells; False if it is none of ours."""
-        found = _LINE.fullmatch(line)
+        found = _LINE.fullmatch(line)  # guard: a-line-of-ours = _LINE.match(line)
         if not found:
             return False
         verb, kind, code, microseconds = (word.decode() for word in found.groups())
         kind = "" if kind == "-" else kind
-        if (verb, kind, code) not in self.ended and len(self.ended) >= _MOST:
+        if (verb, kind, code) not in self.ended and len(self.ended) >= _MOST:  # guard: not-without-end
             return False
         self.ended[verb, kind, code] += 1
         self.durations[verb, kind].add(int(microseconds) / 1e6)
@@ -63,7 +63,7 @@ class Commands:
         """Raises OSError, IoFailure, InvalidConfig."""
         self._loop, self._tally, self._path = loop, tally, path
         durable.directory(path.parent)
-        trust.refuse_unless_ours(str(path.parent))
+        trust.refuse_unless_ours(str(path.parent))  # guard: of-root
         path.unlink(missing_ok=True)
         self._sock = unix_sockets.bind(path, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._made = sockets.inode(path)

@@ -66,7 +66,7 @@ class Server:
         if now - self._since >= _SECOND:
             self._heard, self._since = 0, now
         self._heard += 1
-        if self._heard >= HEARD_MOST:
+        if self._heard >= HEARD_MOST:  # guard: so-often
             self._rest(self._since + _SECOND - now)
 
     def _rest(self, seconds: float) -> None:
@@ -91,7 +91,7 @@ class Server:
 
     def _has_room(self) -> bool:
         """If there are too many, the one goes that has been idle for longest."""
-        if len(self._peers) < CONNECTIONS_MOST:
+        if len(self._peers) < CONNECTIONS_MOST:  # guard: connections = True
             return True
         idle = min((peer for peer in self._peers if not peer.is_owed), key=lambda peer: peer.since, default=None)
         if idle:
@@ -104,6 +104,7 @@ class _Peer:
 
     def __init__(self, server: Server, sock: socket.socket) -> None:
         self._server, self._sock = server, sock
+        # guard below: bytes-of-a-request (REQUEST_MOST -> 1 << 30)
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MOST)
         self._unsent = bytearray()
         self._alarm: Alarm | None = None
@@ -138,7 +139,7 @@ class _Peer:
     def _owe(self) -> None:
         """End the connection unless something has happened after TIMEOUT seconds."""
         self._settle()
-        self._alarm = self._server.loop.after(TIMEOUT, self.end)
+        self._alarm = self._server.loop.after(TIMEOUT, self.end)  # guard: time (TIMEOUT -> 1000)
 
     def _settle(self) -> None:
         if self._alarm:
@@ -183,7 +184,7 @@ class _Peer:
 
     def _ask(self, request: h11.Request | None) -> None:
         # The next request before the answer to this one: nobody who scrapes does that.
-        self._closes = bool(self._http.trailing_data[0])
+        self._closes = bool(self._http.trailing_data[0])  # guard: one-at-a-time = False
         if not request or request.method != b"GET":
             self._say(405, b"there is only GET\n", *_ALLOWED)
         elif bytes(request.target).partition(b"?")[0] == PATH.encode():

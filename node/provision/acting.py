@@ -149,19 +149,19 @@ def _while_free(change: SetVfs | SetMtu | SetTrust | SetGuids, vfs: Sequence[Vf]
     Raises Left, CniError, OSError.
     """
     pf = change.pf
-    with owned.lock(pf.device.id), rtnl.open_in() as host:
+    with owned.lock(pf.device.id), rtnl.open_in() as host:  # guard: a-lock (device)
         attached = users.owners()
-        if sysfs.vfs(pf.device.id) != tuple(vf.address for vf in pf.vfs):
+        if sysfs.vfs(pf.device.id) != tuple(vf.address for vf in pf.vfs):  # guard: other-vfs = False
             raise Left("its VFs have changed meanwhile; run: systemctl reload hpn-node")
-        if why := found.why_reserved(pf.device.id):
+        if why := found.why_reserved(pf.device.id):  # guard: the-way-out-again
             raise Left(f"refused, {why}; choose another PF")
-        if bond := found.lag(pf.device.id):
+        if bond := found.lag(pf.device.id):  # guard: a-lag-again
             raise Left(f"refused, {shares(bond)}")
-        if user := users.user(pf.device.id, attached):
+        if user := users.user(pf.device.id, attached):  # guard: the-pf-again
             raise Left(f"{user} has the PF; delete that, {AFTER}")
         above = over.of_pods(host)
         now = [found.with_users(one, attached, host, above) for one in vfs]
-        if why := why_left(change, found.whose_over(pf.device, host, above), now):
+        if why := why_left(change, found.whose_over(pf.device, host, above), now):  # guard: its-vfs-again
             raise Left(why)
         yield host
 

@@ -86,7 +86,7 @@ def _of_rdma(exclusive: bool | None, state: State) -> Iterator[Change]:  # noqa:
 
 
 def _of_pf(pf: Pf, rules: Sequence[PfRule]) -> list[Change | Refusal]:
-    if len(rules) > 1:
+    if len(rules) > 1:  # guard: one-rule
         sources = " and ".join(rule.source for rule in rules)
         return [Refusal(f"{sources} are both for {pf.title}, which is left as it is; let one of them select it")]
     found = [one for rule in rules for one in _of_rule(pf, rule)]
@@ -100,11 +100,11 @@ def _of_pf(pf: Pf, rules: Sequence[PfRule]) -> list[Change | Refusal]:
 
 def _why_untouched(pf: Pf) -> str:
     """Why nothing of the PF may be changed, and what to do; empty if it may."""
-    if pf.device.reserved:
+    if pf.device.reserved:  # guard: the-way-out
         return f"refused, {pf.device.reserved}; choose another PF, or make it by hand before the network is up"
-    if pf.user:
+    if pf.user:  # guard: a-pods-pf
         return f"refused while {pf.user} has the PF; delete that, {AFTER}"
-    if pf.lag:
+    if pf.lag:  # guard: a-lag
         return f"refused, {shares(pf.lag)}"
     if not pf.device.driver:
         return f"it has no driver; bind one: echo {pf.device.id} > /sys/bus/pci/drivers_probe"
@@ -125,7 +125,7 @@ def _of_rule(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
     # Those that are made anew are looked at when they are there.
     if not any(isinstance(one, SetVfs) for one in of_count):
         # With many NICs a VF's MTU can be no more than its PF's.
-        if not any(isinstance(one, Refusal) for one in of_pf):
+        if not any(isinstance(one, Refusal) for one in of_pf):  # guard: no-more-than-the-pfs-mtu = True
             yield from _vf_mtus(pf, rule)
         yield from _trust(pf, rule)
         yield from _guids(pf, rule)
@@ -133,16 +133,16 @@ def _of_rule(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
 
 def _count(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
     count, now = rule.num_vfs, len(pf.vfs)
-    if count is None or count == now:
+    if count is None or count == now:  # guard: as-asked (now)
         return
     said = f"{rule.source}.numVfs {count}: {pf.title}"
     if pf.total_vfs is None or not pf.total_vfs:
         why = "has no SR-IOV" if pf.total_vfs is None else "can have no VF (sriov_totalvfs is 0)"
         yield Refusal(f"{said} {why}; enable SR-IOV in the machine's and the NIC's firmware, or remove numVfs")
-    elif count > pf.total_vfs:
+    elif count > pf.total_vfs:  # guard: most-vfs
         remedy = f"write {pf.total_vfs} or less, or raise the NIC's limit in its firmware"
         yield Refusal(f"{said} can have {pf.total_vfs} VFs (sriov_totalvfs); {remedy}")
-    elif why := in_use(pf.vfs):
+    elif why := in_use(pf.vfs):  # guard: in-use
         yield Refusal(f"{said} has {now}, and all of them would be removed first, but {why}")
     else:
         yield SetVfs(pf, count, _then(rule))
@@ -170,7 +170,7 @@ def why_left(change: SetVfs | SetMtu | SetTrust | SetGuids, over: str, vfs: Sequ
 
     ``over`` is whose an interface is over the PF's at this moment, and ``vfs`` are those that the change concerns.
     """
-    if isinstance(change, SetMtu) and not change.vfs and over:
+    if isinstance(change, SetMtu) and not change.vfs and over:  # guard: mtu-under-a-pods-meanwhile
         return _is_master(over)
     return in_use(vfs)
 
@@ -182,7 +182,7 @@ def _is_master(over: str) -> str:
 
 def _left(said: str, vfs: Sequence[Vf]) -> Iterator[Refusal]:
     """Which of the VFs, all of which were to be changed, are left as they are."""
-    if why := in_use(vfs):
+    if why := in_use(vfs):  # guard: a-pods-vf-is-told
         yield Refusal(f"{said}: VFs in use are left as they are: {why}")
 
 
@@ -197,11 +197,11 @@ def _mtu(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
     if not pf.mtu:
         if not pf.user:
             yield Refusal(f"{said} has no interface on the host; bind its driver, or bring its interface back")
-    elif pf.most_mtu and rule.mtu > pf.most_mtu:
+    elif pf.most_mtu and rule.mtu > pf.most_mtu:  # guard: most-mtu
         yield Refusal(f"{said} takes {pf.most_mtu} at most; write that or less")
-    elif why := in_use(pf.vfs):
+    elif why := in_use(pf.vfs):  # guard: mtu-in-use
         yield Refusal(f"{said} has {pf.mtu}, and another MTU may interrupt its VFs, but {why}")
-    elif pf.over:
+    elif pf.over:  # guard: mtu-under-a-pods
         yield Refusal(f"{said} has {pf.mtu}, and {_is_master(pf.over)}")
     else:
         yield SetMtu(pf, rule.mtu)
@@ -212,7 +212,7 @@ def _vf_mtus(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
         return
     others = [vf for vf in pf.vfs if vf.mtu not in (0, rule.mtu)]
     yield from _left(f"{rule.source}.mtu {rule.mtu}: {pf.title}", others)
-    if free := _free(others):
+    if free := _free(others):  # guard: mtu-of-free-vfs (_free -> tuple)
         yield SetMtu(pf, rule.mtu, free)
 
 
@@ -225,7 +225,7 @@ def _trust(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
         return
     others = [vf for vf in pf.vfs if vf.trust is not None and vf.trust is not rule.trust]
     yield from _left(said, others)
-    if free := _free(others):
+    if free := _free(others):  # guard: trust-of-free-vfs (_free -> tuple)
         yield SetTrust(pf, rule.trust, free)
     if silent := [vf.number for vf in pf.vfs if vf.trust is None]:
         yield Refusal(f"{said}: its driver does not say whether it trusts VF {ranges(silent)}; remove trust")
@@ -238,10 +238,10 @@ def _guids(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
     if pf.device.link_type != "infiniband":
         yield Refusal(f"{said} is Ethernet, which has no GUIDs; remove guids")
         return
-    without = [vf for vf in pf.vfs if vf.has_guids is False]
+    without = [vf for vf in pf.vfs if vf.has_guids is False]  # guard: guids-that-are-there (False)
     if without and not pf.guid:
         yield Refusal(f"{said} has no GUID of its own to make others of; load its RDMA driver")
         return
     yield from _left(said, without)
-    if free := _free(without):
+    if free := _free(without):  # guard: guids-of-free-vfs (_free -> tuple)
         yield SetGuids(pf, free, tuple(guid(pf.guid, vf.number) for vf in free))

@@ -78,6 +78,7 @@ def _with_users(
     if not difference(rules, None, State((pf,))).changes:
         return pf
     over_it = whose_over(pf.device, host, above())
+    # guard below: what-the-host-needs = replace(pf, over=over_it, vfs=pf.vfs)
     return replace(pf, over=over_it, vfs=tuple(with_users(one, attached, host, above()) for one in pf.vfs))
 
 
@@ -113,6 +114,7 @@ def lag(address: str) -> str:
     for name in sysfs.names(f"{path(address)}/net"):
         bond = sysfs.link(f"{sysfs.SYS}/class/net/{name}/master")
         if bond and os.path.exists(f"{sysfs.SYS}/class/net/{bond}/bonding"):
+            # guard below: its-own-members (one)
             members = [one for one in sysfs.functions_under(bond) if one.driver == driver]
             if 0 < sum(bool(sysfs.rdma_names(one.address)) for one in members) < len(members):
                 return bond
@@ -141,4 +143,4 @@ def _vf(address: str, number: int, told: vf.Vf | None, attached: Mapping[str, Re
         trust=told.trust if told else None,
         has_guids=bool(told.node_guid and told.port_guid) if told and is_infiniband else None,
         user=users.user(address, attached),
-    )
+    )  # guard: what-comes-home (_mtu_at_home(attached.get(address)) -> 0)

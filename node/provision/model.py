@@ -35,7 +35,7 @@ class Vf:
     @property
     def is_free(self) -> bool:
         """Whether it may be changed."""
-        return not self.user and not self.needed
+        return not self.user and not self.needed  # guard: a-pods-vf (user), the-hosts-vf (needed)
 
 
 @dataclass(frozen=True)

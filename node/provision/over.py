@@ -50,12 +50,12 @@ def _attached() -> Iterator[tuple[int, str]]:
 def _seen(host: Rtnl, own: int) -> Iterator[tuple[int, str]]:
     """The same by the kernel.  A namespace that cannot be asked has just ended."""
     numbers = set[int]()
-    for path in _paths(netns.inode(own)):
+    for path in _paths(netns.inode(own)):  # guard: by-path
         with suppress(OSError), netns.hold_open(path) as fd, rtnl.open_in(fd) as inside:
             numbers.add(nsid.number(host, fd))
             links = nsid.links_over_others(inside)  # which has the kernel give our namespace a number
             yield from _over(links, nsid.number(inside, own), path)
-    for number in nsid.numbers(host) - numbers:
+    for number in nsid.numbers(host) - numbers:  # guard: by-number (nsid.numbers(host) - numbers -> set())
         with suppress(OSError):
             links = nsid.links_over_others(host, attr(nsid.IFLA_TARGET_NETNSID, u32(number)))
             yield from _over(links, nsid.number(host, own), f"{number} of: ip netns list-id")
@@ -68,5 +68,5 @@ def _paths(own: int) -> list[str]:
 
 def _over(links: Iterable[Link], number: int, place: str) -> Iterator[tuple[int, str]]:
     for link in links:
-        if link.parent_nsid == number:
+        if link.parent_nsid == number:  # guard: of-the-hosts = True
             yield link.parent, f"a {link.kind} in the namespace {place}"

@@ -60,7 +60,7 @@ class Provisioning:
     def configure(self, settings: Settings) -> None:
         """Take another file, and begin with all that it asks for."""
         if not (self._turn and self._settings.pfs):
-            self._held.pass_all()
+            self._held.pass_all()  # guard: those-that-are-there
         self._settings = settings
         self._seen, self._refused = frozenset(), ()
         self._topics.forget(_TOPIC)  # each SIGHUP has an answer
@@ -79,6 +79,7 @@ class Provisioning:
         if not self._turn:
             self._begin_with_new()
         all_of_them = {one.address for one in self._there}
+        # guard below: while-it-works (alone or all_of_them)
         return self._held.without(devices, (self._turn.alone or all_of_them) if self._turn else ())
 
     def close(self) -> None:
@@ -121,7 +122,7 @@ class Provisioning:
                 say(f"made ready: {change}")
             self._refuse(turn, *report.refused)
             self._seen |= report.seen
-        if (done or self._held.some) and not is_awaited:
+        if (done or self._held.some) and not is_awaited:  # guard: are-not-forgotten (self)
             self._made()
         self._go_on()
 

@@ -30,7 +30,7 @@ def state_dirs() -> list[Path]:
     """Where journals are: the default, and each other ``stateDir`` that an ADD has noted.  Each is there once, also if
     several paths lead to it."""
     found = dict[Path, None]()
-    for state_dir in (JOURNAL, *places.state_dirs()[1:]):
+    for state_dir in (JOURNAL, *places.state_dirs()[1:]):  # guard: elsewhere (*places)
         with suppress(OSError):  # it is gone
             found[state_dir.resolve(strict=state_dir != JOURNAL)] = None
     return list(found)
@@ -42,8 +42,9 @@ def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, v
         return record.whose
     path = f"{root}/bus/pci/devices/{address}"
     # sysfs hides what is in another namespace, and keeps the directory that it is in (kobject_rename).
-    if os.path.isdir(f"{path}/net") and not sysfs.names(f"{path}/net"):
+    if os.path.isdir(f"{path}/net") and not sysfs.names(f"{path}/net"):  # guard: its-interface
         return "a namespace that its interface is in"
+    # guard below: its-rdma-device (set(sysfs.rdma_names(address, root)) -> set())
     if set(sysfs.rdma_names(address, root)) - set(sysfs.names(f"{path}/infiniband")):
         return "a namespace that its RDMA device is in"
     # Drivers of vendors are VFIO's too, and without an IOMMU the node has another name (vfio_group_init).

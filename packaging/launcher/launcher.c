@@ -80,11 +80,12 @@ static int send_request(int fd, struct request *q)
     struct iovec parts[] = {{q, sizeof *q}, {text, text_size}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     const char *path = getenv("CNI_NETNS");
+    /* guard below: no-fifo (O_NONBLOCK -> 0) */
     int pod = path && *path ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1, own = -1, inside = -1;
 
     if (pod >= 0 && (own = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) >= 0 && !setns(pod, CLONE_NEWNET)) {
         inside = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 0);
-        if (setns(own, CLONE_NEWNET))
+        if (setns(own, CLONE_NEWNET))  /* guard: back-from-the-pod */
             FAIL("5", errno, "cannot return from the pod's namespace");
     }
     if (inside >= 0) {
@@ -152,23 +153,26 @@ static void ask_agent(size_t variables)
     if (fd < 0 || !*path || strlen(path) >= sizeof address.sun_path)
         return;
     strcpy(address.sun_path, path);
+    /* guard below: another-version = memset(q.version, 'f', sizeof q.version); */
     memcpy(q.version, carried.version, sizeof q.version);
     /* EAGAIN is a full queue: then the work is done here. */
     if (connect(fd, (void *)&address, sizeof address) || fcntl(fd, F_SETFL, 0) ||
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout) ||
+        /* guard below: agents-uid ((peer.uid && peer.uid != geteuid()) -> 0) */
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) || (peer.uid && peer.uid != geteuid()) ||
         send_request(fd, &q))
         return;
-    nudge(fd, &address);
+    nudge(fd, &address);  /* guard: nudge = (void)nudge; */
     size_t got = receive(fd, &r);
     /* Until the agent says that it has taken the request, we may give it up: after the shutdown it cannot say so. */
     if (!got) {
-        shutdown(fd, SHUT_RDWR);
+        shutdown(fd, SHUT_RDWR);  /* guard: given-up */
         recv(fd, &r.word, 1, MSG_DONTWAIT);
     }
     if (r.word != 'T')
         return;
     if (got < offsetof(struct reply, text) || got < offsetof(struct reply, text) + r.out + r.err)
+        /* guard below: not-doubled = return; */
         FAIL("11", 0, "the agent took the request and did not answer; it may be done or not, so repeat it");
     print(2, r.text + r.out, r.err);
     print(1, r.text, r.out);
@@ -230,7 +234,7 @@ int main(int argc, char **argv, char **environment)
         size_t variables = text_size;
         for (ssize_t n; (n = read(0, text + text_size, sizeof text - text_size)) > 0;)
             text_size += n;
-        if (text_size > variables + STDIN_MOST)
+        if (text_size > variables + STDIN_MOST)  /* guard: stdin-most */
             FAIL("6", 0, "stdin is longer than 4 MiB");
         if (!*environment) /* all of it fitted in */
             ask_agent(variables);

@@ -1,75 +1,70 @@
-"""The guards of the program, each with what takes it out, for tests/guards.py: a file for each of its floors.
+"""The guards of the program: each is marked in the source (marks.py); the tables beside say which tests notice.
 
-A guard's old text occurs once in its file; where the code has moved on, tests/unit/test_guards.py says so.
+A table has a file for each folder of the program.  In it a file's ``tests`` are those of all its guards, the cheapest
+first, but for those with a row of their own; ``survives`` says why none can notice.
 """
 
-from guarded import (
-    agent,
-    attachments,
-    cluster,
-    cluster_add,
-    cluster_commands,
-    cluster_sticky,
-    cluster_stores,
-    commands,
-    devices,
-    doctor,
-    index,
-    installation,
-    ipam,
-    kernel,
-    kinds,
-    launcher,
-    logs,
-    metrics,
-    needed,
-    node,
-    node_grpc,
-    parts,
-    permitted,
-    protocol,
-    provision,
-    shown,
-    state,
-    store,
-    undo,
-)
-from guarded.form import Guard
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-__all__ = ["GUARDS", "Guard"]
+from guarded import marks
 
-GUARDS = [
-    guard
-    for floor in (
-        commands,
-        undo,
-        attachments,
-        cluster,
-        kinds,
-        devices,
-        needed,
-        parts,
-        state,
-        permitted,
-        logs,
-        kernel,
-        protocol,
-        agent,
-        ipam,
-        cluster_add,
-        store,
-        index,
-        node,
-        metrics,
-        node_grpc,
-        installation,
-        provision,
-        shown,
-        doctor,
-        cluster_commands,
-        cluster_sticky,
-        cluster_stores,
-        launcher,
-    )
-    for guard in floor.GUARDS
-]
+ROOT = Path(__file__).parents[2]
+FLOORS = ("cni", "ipam", "agent", "node", "ctl", "packaging/launcher")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """``tests`` are those that should notice, the cheapest first; ``survives`` says why none can."""
+
+    file: str
+    name: str
+    tests: tuple[str, ...]
+    survives: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.file}:{self.name}"
+
+    def taken_out_of(self, text: str) -> str:
+        """The file's text without it.  Raises LookupError where that cannot be."""
+        try:
+            return marks.without(text, self.name, is_python=self.file.endswith(".py"))
+        except LookupError as e:
+            raise LookupError(f"{self.file}: {e}; see tests/guarded/marks.py") from e
+
+
+def sources() -> dict[str, str]:
+    """The text of each file of the program."""
+    return {
+        f"{path.relative_to(ROOT)}": path.read_text()
+        for floor in FLOORS
+        for path in sorted((ROOT / floor).rglob("*.[cp]*"))
+        if path.suffix in (".c", ".py") and not path.stem.endswith("_pb2")
+    }
+
+
+def table() -> dict[str, dict[str, Any]]:
+    """By file, and by name of guard: a list of tests below tests/, or a table of ``tests`` and ``survives``."""
+    return {
+        file: rows
+        for path in sorted(Path(__file__).parent.glob("*.toml"))
+        for file, rows in tomllib.loads(path.read_text()).items()
+    }
+
+
+def _all() -> Iterator[Guard]:
+    rows = table()
+    for file, text in sources().items():
+        for name in dict.fromkeys(mark.name for mark in marks.marks(text)):
+            of_file = rows.get(file, {})
+            row = of_file.get(name, {})
+            row = {"tests": row} if isinstance(row, list) else row
+            tests = row.get("tests", of_file.get("tests", []))
+            yield Guard(file, name, tuple(f"tests/{test}" for test in tests), row.get("survives", ""))
+
+
+GUARDS = [*_all()]

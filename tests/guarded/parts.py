@@ -1,264 +1,107 @@
-"""Guards of what else an attachment may have."""
+"""What of a statement may be taken out, and what stands there then."""
 
-# ruff: noqa: E501  # a text is easier to compare with the code in one piece
-from guarded.form import of
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-GUARDS = [
-    *of(
-        "cni/parts/delegate.py",
-        "unit/test_delegate.py",
-        ("no-path", 'if "/" in ipam or ipam in (".", ".."):', "if False:"),
-        (
-            "no-address",
-            "if result is None or not result.ips:",
-            "if result is None:",
-            "netns/test_bad_input.py::test_refused_without_a_trace[circumstances: IPAM plugin gives no address]",
-        ),
-        (
-            "nothing",
-            "if result is None or not result.ips:",
-            "if result and not result.ips:",
-            "netns/test_bad_input.py::test_refused_without_a_trace[circumstances: IPAM plugin gives nothing]",
-        ),
-        ("status", "    if reply.exit_code:\n        raise _error_of(ipam, reply)\n", ""),
-        ("executable", " and os.access(file, os.X_OK)", ""),
-        ("a-file", "Path(file).is_file() and ", ""),
-        (
-            "too-old-only",
-            "            if e.code not in _TOO_OLD:\n                raise",
-            "            pass",
-            "netns/test_gc.py::test_an_ipam_older_than_gc netns/test_status.py::test_a_foreign_ipam",
-        ),
-        (
-            "needs-the-link",
-            "            if e.code != LinkUnavailable.code:\n                raise",
-            "            raise",
-            "unit/test_asking.py netns/test_eui64.py",
-        ),
-        (
-            "holds-though-it-failed",
-            "            self._holds = True\n            self._result",
-            "            self._result",
-            "unit/test_asking.py netns/test_bad_input.py::test_an_ipam_that_failed_to_give_is_asked_to_take_back",
-        ),
-        (
-            "holds-nothing-if-not-run",
-            " and not isinstance(failure, DelegateNotRun)",
-            "",
-            "unit/test_asking.py netns/test_refusals.py netns/test_bad_input.py::test_refused_without_a_trace[circumstances: IPAM plugin not a program]",
-        ),
-        (
-            "needs-link-only",
-            "            if e.code != LinkUnavailable.code:\n                raise",
-            "            pass",
-            "unit/test_asking.py",
-        ),
-        (
-            "not-itself",
-            '{**request.environ, DELEGATED: "1"}',
-            "{**request.environ}",
-            "netns/test_bad_input.py::test_hpn_never_asks_itself_for_addresses",
-        ),
-    ),
-    *of(
-        "cni/parts/tuning.py",
-        "netns/test_tuning.py",
-        (
-            "list",
-            "        if not any(_matches(line.strip(), sysctl.name(sysctl.path(key))) for line in lines if line.strip()):",
-            "        if False:",
-        ),
-        (
-            "another-value",
-            '            if value.split() != str(other.sysctl[path]["value"]).split():',
-            "            if False:",
-        ),
-        (
-            "contradicts-a-rail",
-            "        if named[path].strip() != of_a_rail[path]:",
-            "        if False:",
-            "netns/test_multi_rail.py::test_a_sysctl_that_contradicts",
-        ),
-        ("before-another", '            return str(other.sysctl[path]["before"])', "            return now"),
-        ("not-the-last", " - {path for other in others for path in other.sysctl}:", ":"),
-        ("changed-since", 'if not record.complete or sysctl.read(pod.fd, path) == ours[path]["value"]:', "if True:"),
-        ("same-twice", "        if path in found:\n            raise", "        if False:\n            raise"),
-        (
-            "recorded-first",
-            "        record = replace(record, sysctl=settings)\n        entry.save(record)\n",
-            "        record = replace(record, sysctl=settings)\n",
-        ),
-    ),
-    *of(
-        "cni/parts/routing.py",
-        "netns/test_routing.py unit/test_routing.py",
-        ("table-of-another", " | claimed_by_others\n", "\n"),
-        ("table-in-use", "kernel_rules.tables_in_use(pod.rtnl) | claimed_by_others", "claimed_by_others"),
-        ("kernels-tables", "used = used | _KERNELS |", "used = used |"),
-        ("taken", "    if taken := sorted((used | _KERNELS | {2**32}).intersection(wanted)):", "    if taken := []:"),
-        (
-            "recorded-first",
-            "        entry.save(record)\n    return record",
-            "    return record",
-            "netns/test_routing.py",
-        ),
-        (
-            "removed",
-            '            kernel_rules.remove(pod.rtnl, ip_address(rule["from"]), rule["table"])\n',
-            "            pass\n",
-            "netns/test_routing.py",
-        ),
-    ),
-    *of(
-        "cni/parts/granted.py",
-        "unit/test_granted.py",
-        ("other-nodes", "    if now == given or _is_given_by_cdi(address, now):", "    if True:"),
-        ("required", "    if required:\n        raise", "    if False:\n        raise"),
-        ("promised", "numbers.promised(address, pod) or ", ""),
-        ("of-another-device", 'device["name"].endswith(f"_{address}")', "True"),
-        ("not-yet-written", "if not written or any(uverbs <= paths for paths in written):", "if True:"),
-    ),
-    *of(
-        "cni/parts/device_info.py",
-        "unit/test_device_info.py attack/test_hostile_configuration.py",
-        (
-            "allowed",
-            '    place = node.place(_KEY, path, node.allowed_paths("CNIDeviceInfoFile"))',
-            '    place = node.place(_KEY, path, ["/"])',
-        ),
-        ("another-type", ' if _body(planned).get("type", "pci") == "pci" else {}', ""),
-        (
-            "a-file",
-            "    if not place.names:\n        raise",
-            "    if False:\n        raise",
-            "unit/test_device_info.py attack/test_hostile_configuration.py",
-            "a directory is refused all the same, when it is read; by other words",
-        ),
-        ("removed-by-others", "            elif _text(folder, name) not in (before, None):", "            else:"),
-    ),
-    *of(
-        "cni/parts/promises.py",
-        "netns/test_check_addresses.py",
-        (
-            "rule",
-            "        if problem := leading.misplaced(rule, rules):",
-            "        if problem := None:",
-            "netns/test_check_routes.py::test_policy_routing",
-        ),
-        (
-            "route",
-            "        if problem := differing(wanted, routes, link.index, led[wanted.dst.version]):",
-            "        if problem := None:",
-            "netns/test_check_routes.py",
-        ),
-        (
-            "before-connected",
-            "        if problem := _of_connected(network, routes, link.index, led[network.version]):",
-            "        if problem := None:",
-            "netns/test_check_routes.py::test_a_route_that_rejects_in_front",
-        ),
-        (
-            "rejecting-rule",
-            "        if found := leading.rejecting(ip, rules, ways, connected | {wanted.dst for wanted in promised.routes}):",
-            "        if found := None:",
-            "netns/test_check_routes.py::test_a_rule_that_rejects_in_front",
-        ),
-        (
-            "in-front",
-            "    return _in_front(there, position)\n\n\ndef _interface",
-            '    return ""\n\n\ndef _interface',
-            "netns/test_check_routes.py::test_a_route_that_rejects_in_front",
-        ),
-        (
-            "received",
-            "        yield from _unheard(ip, rules, routes)\n",
-            "        pass\n",
-            "netns/test_check_reached.py",
-        ),
-        ("held-down", "    if link.proto_down:", "    if False:", "netns/test_check_reached.py"),
-        ("sandbox", " and interface.sandbox == sandbox:", ":", "netns/test_check.py::test_fails"),
-        (
-            "duplicate",
-            "        if has.flags & IFA_F_DADFAILED:",
-            "        if False:",
-            "netns/test_check_addresses.py netns/test_check.py netns/test_addressing.py",
-        ),
-        ("scope", "        if ip.address.version == 4 and has.scope != RT_SCOPE_UNIVERSE:", "        if False:"),
-        ("deprecated", "        if has.flags & IFA_F_DEPRECATED:", "        if False:"),
-        ("lifetime", "        if min(has.preferred, has.valid) != dump.FOREVER:", "        if False:"),
-        ("enslaved", '    if over is None or over.kind != "vrf":', "    if False:", "netns/test_check_link.py"),
-    ),
-    *of(
-        "cni/parts/leading.py",
-        "netns/test_check_reached.py",
-        (
-            "behind-main",
-            '            return "a rule behind one that leads to the main table"\n',
-            "            continue\n",
-        ),
-    ),
-    *of(
-        "cni/parts/addressing.py",
-        "netns/test_dad.py::test_an_address_in_use",
-        ("duplicates", "        _refuse_duplicates(heard, now)\n", ""),
-        (
-            "waited-for",
-            "        if not heard.until_ended(timeout):",
-            "        if not heard.until_ended(0):",
-            "netns/test_dad.py::test_an_unknown_neighbour_is_reached_at_once",
-        ),
-        (
-            "link-local-too",
-            "        if not quick:\n            heard.ask()\n",
-            "",
-            "netns/test_dad.py::test_the_link_local_address_is_there_too",
-            "mostly: its detection begins before the others'",
-        ),
-        (
-            "infiniband",
-            " and link.infiniband and not wanted.dadTime else wanted.dad",
-            " and False else wanted.dad",
-            "unit/test_addressing.py",
-        ),
-    ),
-    *of(
-        "cni/parts/program.py",
-        "attack/test_hostile_plugin.py::test_a_plugin_that_others_could_have_written",
-        ("others-write", "    if _others_write(found):", "    if False:"),
-        ("others-write-its-directory", "    if _others_write(folder) and not", "    if False and not"),
-        ("owner", "    if not trust.is_trusted(found.st_uid) and found.st_uid != folder.st_uid:", "    if False:"),
-        (
-            "by-descriptor",
-            '            executable=f"/proc/self/fd/{fd}",\n',
-            "            executable=path,\n",
-            "attack/test_hostile_plugin.py::test_a_plugin_that_is_swapped",
-        ),
-        (
-            "timeout",
-            "child.communicate(stdin, TIMEOUT)",
-            "child.communicate(stdin, None)",
-            "attack/test_hostile_plugin.py::test_a_plugin_that_hangs",
-        ),
-        (
-            "by-force",
-            "    # Also if the program itself has ended: a process that it started may go on and keep its stdout open.\n    _signal(child, signal.SIGKILL)\n",
-            "",
-            "attack/test_hostile_plugin.py::test_a_plugin_that_hangs",
-        ),
-    ),
-    *of(
-        "cni/parts/steering.py",
-        "unit/test_steering.py",
-        ("changed-since", ' and (not record.complete or now[name] == was["value"])', ""),
-        (
-            "one-by-one",
-            "        with suppress(OSError):\n            for value in _before",
-            "        if True:\n            for value in _before",
-        ),
-    ),
-    *of(
-        "cni/kernel/cpus.py",
-        "unit/test_cpus.py",
-        ("a-list", "if not first <= last < MOST:", "if False:"),
-    ),
-]
+_Place = tuple[int, int]  # line and column, the latter in bytes, as ast has them
+_BODIES = {"body", "orelse", "finalbody", "handlers", "cases"}
+_SIDES = ast.BitOr | ast.BitAnd | ast.Sub | ast.Add  # of these either side may go
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part between two places; ``new`` takes the place of what is in ``field`` of ``above``, or ``at`` of it."""
+
+    begin: _Place
+    end: _Place
+    above: ast.AST
+    field: str
+    at: int | None
+    new: ast.AST | None
+
+    def take_out(self) -> None:
+        put(self.above, self.field, self.at, self.new)
+
+
+def put(above: ast.AST, field: str, at: int | None, new: ast.AST | None) -> None:
+    if at is None:
+        setattr(above, field, new)
+    elif new is None:
+        del getattr(above, field)[at]
+    else:
+        getattr(above, field)[at] = new
+
+
+def inside(statement: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
+    """All nodes of a statement that are not of a statement below it, each with where it is."""
+    for field, value in ast.iter_fields(statement):
+        if field in _BODIES and isinstance(value, list):
+            continue
+        for at, one in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if isinstance(one, ast.AST):
+                yield statement, field, at, one
+                yield from inside(one)
+
+
+def parts(statement: ast.AST) -> list[Part]:
+    return [part for place in inside(statement) for part in _of(*place)]
+
+
+def _of(above: ast.AST, field: str, at: int | None, node: ast.AST) -> Iterator[Part]:
+    if isinstance(node, ast.comprehension):
+        for number, one in enumerate(node.ifs):
+            yield Part(*span(one), node, "ifs", number, None)
+    elif field == "decorator_list" or (field == "elts" and isinstance(above, ast.Set | ast.List | ast.Tuple)):
+        yield Part(*span(node), above, field, at, None)
+    for begin, end, new in _short(node):
+        yield Part(begin, end, above, field, at, new)
+
+
+def _short(node: ast.AST) -> Iterator[tuple[_Place, _Place, ast.AST | None]]:
+    """What a node is without one of its parts, and where that part is."""
+    match node:
+        case ast.BoolOp(op=op, values=values):
+            for number, one in enumerate(values):
+                rest = values[:number] + values[number + 1 :]
+                yield *span(one), rest[0] if len(rest) == 1 else ast.BoolOp(op, rest)
+        case ast.Compare(left=left, ops=[first, second], comparators=[middle, right]):
+            yield *span(left), ast.Compare(middle, [second], [right])
+            yield *span(right), ast.Compare(left, [first], [middle])
+        case ast.Dict(keys=keys, values=values):
+            for number, key in enumerate(keys):
+                rest = ast.Dict(keys[:number] + keys[number + 1 :], values[:number] + values[number + 1 :])
+                yield span(key or values[number])[0], span(values[number])[1], rest
+        case ast.keyword(arg=str()) | ast.withitem():
+            yield *span(node if isinstance(node, ast.keyword) else node.context_expr), None
+        case _:
+            yield from ((*span(gone), rest) for gone, rest in _one_stays(node))
+
+
+def _one_stays(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """What goes, and what of the node stays then."""
+    match node:
+        case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _SIDES):
+            yield from ((left, right), (right, left))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            yield from ((test, body), (body, orelse), (orelse, body))
+        case ast.Subscript(value=value, slice=ast.Slice() as cut):
+            yield cut, value
+        case ast.Call():
+            yield from _of_call(node)
+
+
+def _of_call(call: ast.Call) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """A bound goes, or what is done with the first argument; or with what a method is of, if nothing else is in it."""
+    match call:
+        case ast.Call(func=ast.Name(id="min" | "max"), args=[one, other]):
+            yield from ((one, other), (other, one))
+        case ast.Call(func=ast.Attribute(value=value)) if all(isinstance(one, ast.Constant) for one in call.args):
+            yield call.func, value
+        case ast.Call(args=[first, *_]) if not isinstance(first, ast.Starred):
+            yield call.func, first
+
+
+def span(node: ast.AST) -> tuple[_Place, _Place]:
+    begin, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+    return begin, end

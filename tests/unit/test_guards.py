@@ -1,19 +1,23 @@
-"""The table of tests/guards.py applies to the tree; the guards themselves are taken out by hand only."""
+"""Each mark of a guard has its tests, and can be taken out; that is done by hand only (tests/guards.py)."""
 
 import ast
 
 import pytest
-from guarded import GUARDS, Guard
-from guards import ROOT
+from guarded import GUARDS, ROOT, Guard, marks, sources, table
+
+_APART = 20  # lines at most between marks of one name: two guards of one name would go together
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.title)
 def test_it_can_be_taken_out(guard: Guard) -> None:
     text = (ROOT / guard.file).read_text()
     without = guard.taken_out_of(text)
-    assert without != text
     if guard.file.endswith(".py"):
-        ast.parse(without)  # what no longer compiles would be noticed by everybody, and show nothing
+        # What no longer compiles would be noticed by everybody, and show nothing.
+        compile(without, guard.file, "exec")
+        assert ast.dump(ast.parse(without)) != ast.dump(ast.parse(text))
+    else:
+        assert without != text
 
 
 @pytest.mark.parametrize("test", sorted({test for guard in GUARDS for test in guard.tests}))
@@ -22,6 +26,26 @@ def test_its_tests_exist(test: str) -> None:
     assert f"def {name.partition('[')[0]}" in (ROOT / file).read_text()
 
 
-def test_each_has_a_name() -> None:
-    titles = [guard.title for guard in GUARDS]
-    assert len(set(titles)) == len(titles)
+def test_each_has_tests() -> None:
+    assert [guard.title for guard in GUARDS if not guard.tests] == []
+
+
+def test_each_row_has_its_mark() -> None:
+    marked = {guard.title for guard in GUARDS}
+    files = {guard.file for guard in GUARDS}
+    rows = table()
+    assert [file for file in rows if file not in files] == []
+    assert [
+        f"{file}:{name}" for file in rows for name in rows[file] if name != "tests" and f"{file}:{name}" not in marked
+    ] == []
+
+
+def test_each_has_a_name_of_its_own() -> None:
+    apart = []
+    for file, text in sources().items():
+        found = marks.marks(text)
+        for name in {mark.name for mark in found}:
+            lines = [mark.line for mark in found if mark.name == name]
+            if max(lines) - min(lines) > _APART:
+                apart.append(f"{file}:{name}")
+    assert apart == []

@@ -31,7 +31,7 @@ def _with_mac(mac: str) -> str:
     with rtnl.open_in() as host:
         links = [link for body in host.dump(RTM_GETLINK, get_link()) if (link := parse_link(body)).mac == mac]
     names = sorted(link.name for link in links if link.device) or sorted(link.name for link in links)
-    if len(names) > 1:
+    if len(names) > 1:  # guard: one-of-a-mac
         raise InvalidConfig(f"hwaddr {mac!r} is that of {', '.join(names)}; set device to one of them")
     return "".join(names)
 
@@ -51,13 +51,13 @@ def find(wanted: "HostDevice", where: "Location", host: Rtnl, own: int | None = 
     link = host.link(name) if name else None
     if link is None:
         raise _missing(wanted, where, host)
-    if link.name != name:
+    if link.name != name:  # guard: altname
         raise LinkUnavailable(f"device {name!r} is an altname of {link.name}; write that")
     _refuse_unmovable(link, function.address)
     vfs = sysfs.vfs(function.address) if function.address else ()
     use = owned.use(places.state_dirs_with(where.state_dir), vfs)
     needed.refuse(link, function.address, use, host, other="name another interface")
-    if wires.is_pair(link):
+    if wires.is_pair(link):  # guard: a-pods-wire
         wires.refuse(link, host, use.state_dirs, own=own)
     return function, link
 
@@ -109,7 +109,7 @@ def _refuse_owned(where: "Location", address: str) -> None:
 def _refuse_unmovable(link: Link, address: str) -> None:
     """Raise for what no kernel moves, or what would not come back as it was.  ``address`` is empty for software."""
     name = link.name
-    if name == "lo":
+    if name == "lo":  # guard: lo
         raise InvalidConfig("device 'lo' is every namespace's own; name another interface")
     if link.infiniband:
         raise LinkUnavailable(f"{name!r} is InfiniBand, whose interface does not move with its device; use kind sriov")

@@ -66,7 +66,7 @@ def restore(host: Rtnl, p: Plan) -> None:
         try:
             _set_or_own(host, p, name)
         except OSError as e:
-            if e.errno != errno.EOPNOTSUPP:
+            if e.errno != errno.EOPNOTSUPP:  # guard: a-driver-that-fails
                 raise
 
 
@@ -77,6 +77,7 @@ def _set_or_own(host: Rtnl, p: Plan, name: str) -> None:
     try:
         _set(host, p, name, value)
     except OSError as e:
+        # guard below: no-mac-only (name, value)
         if (name, value) != ("mac", _NO_MAC) or e.errno not in (errno.EINVAL, errno.EADDRNOTAVAIL):
             raise
         # A userspace driver's has none that we know.

@@ -36,14 +36,14 @@ def find(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
     use = owned.use(state_dirs, addresses)
     if wanted.pf and wanted.vf is None:
         return find_free_vf(wanted.pf, addresses, use, host)
-    if (number := wanted.vf or 0) >= len(addresses):
+    if (number := wanted.vf or 0) >= len(addresses):  # guard: vf-there
         raise InvalidConfig(f"vf {number}: pf {wanted.pf!r} has VFs 0 to {len(addresses) - 1}")
     address = addresses[number]
     what = f"vf {number} of pf {wanted.pf!r} ({address})" if wanted.pf else f"deviceID {address!r}"
-    if owner := use.devices.get(address):
+    if owner := use.devices.get(address):  # guard: vf-owned
         raise DeviceInUse(f"{what} belongs to {owner.whose}, since {owner.time}; delete that first", address)
     function = find_vf(address)
-    needed.refuse_function(function, use, host, said=f"{what}: ")
+    needed.refuse_function(function, use, host, said=f"{what}: ")  # guard: vf-needed
     return function
 
 
@@ -54,11 +54,11 @@ def find_vf(address: str) -> sysfs.Function:
         function = sysfs.function(address)
         if function is None:
             raise LinkUnavailable(f"deviceID {address!r} is no PCI function of this host; see: ls /sys/bus/pci/devices")
-        if not function.pf:
+        if not function.pf:  # guard: a-vf
             raise InvalidConfig(f"deviceID {address!r} is no VF; give one of its VFs, see: ls -l virtfn* beside it")
         if function.netdevs or function.driver in sysfs.USERSPACE:
             return function
-        if not function.driver:
+        if not function.driver:  # guard: a-driver
             raise LinkUnavailable(
                 f"deviceID {address!r} has no driver; bind it: echo {address} > /sys/bus/pci/drivers_probe"
             )
@@ -82,16 +82,16 @@ def find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtnl
     """The first VF that no attachment has, that is down on the host, and that nobody needs there.  Raises NoneFree."""
     why = ""
     for address in addresses:
-        if address in use.devices:
+        if address in use.devices:  # guard: any-owned
             continue
         function = sysfs.function(address)
         if function is None or not function.netdevs:
             continue
         link = host.link(function.netdevs[0])
-        if link is None or link.up:
+        if link is None or link.up:  # guard: any-up (up)
             continue
         try:
-            needed.refuse_function(function, use, host)
+            needed.refuse_function(function, use, host)  # guard: any-needed
         except (InvalidConfig, LinkUnavailable) as e:
             why = why or f"; the host needs {address}: {e}"
             continue
@@ -104,13 +104,13 @@ def find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtnl
 
 def find_pf(pf: str, state_dirs: Sequence[Path], host: Rtnl) -> sysfs.Function:
     """The PF itself.  Refuses one that the host, or another pod, needs where it is."""
-    if owner := owned.owner(state_dirs, pf):
+    if owner := owned.owner(state_dirs, pf):  # guard: pf-owned
         raise DeviceInUse(f"pf {pf!r} belongs to {owner.whose}, since {owner.time}; delete that first", owner.device)
     function = sysfs.function(sysfs.address_of(pf))
     link = host.link(pf)
     if function is None or link is None:
         raise LinkUnavailable(f"pf {pf!r} is no PCI network interface of this host; correct it, see: ip link")
-    if function.pf:
+    if function.pf:  # guard: whole-a-vf
         raise InvalidConfig(f"pf {pf!r} is a VF; give it as deviceID {function.address!r}, without pfOnly")
     use = owned.use(state_dirs, sysfs.vfs(function.address))
     needed.refuse(link, function.address, use, host, said="pfOnly: ", other="choose another PF")

@@ -21,7 +21,7 @@ def adopt(table: Table, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
         book = TableBook(table, held.holding.ips if held else ())
         holders = ((ip, book.holder(ip)) for ip in lease.ips if ip not in book.mine)
         collisions += [f"{ip} is held by {whom} here, by {lease.owner.key} there" for ip, whom in holders if whom]
-    if not collisions and not dry_run:
+    if not collisions and not dry_run:  # guard: adopts-what-is-free (collisions), adopts-dry (dry_run)
         for lease in leases:
             if here[lease.owner.key] is None:
                 table.put(None, lease)

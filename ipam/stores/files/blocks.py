@@ -57,7 +57,7 @@ class Blocks:
     def _read(self, n: int) -> bytes:
         stored = os.pread(self._fd, _STRIDE, self._start + n * _STRIDE)
         data = stored[:SIZE]
-        if stored[SIZE:] != crc32(data, self._generation ^ n).to_bytes(4, "little"):
+        if stored[SIZE:] != crc32(data, self._generation ^ n).to_bytes(4, "little"):  # guard: checksum
             raise IndexCorrupt(f"block {n} of the index is not as it was written")
         self._seen[n] = data
         return data

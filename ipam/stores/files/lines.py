@@ -32,7 +32,7 @@ READ: Final = 2048
 
 QUARANTINE: Final = "quarantine"
 # A FIFO or a device must not make us wait.
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # guard: no-link (O_NOFOLLOW)
 
 HEAD: Final = to_line({"schema": SCHEMA, "about": "hpn-ipam: a lease per line of 512 bytes; jq . shows them"})
 
@@ -58,7 +58,7 @@ class Lines:
         self.write(0, HEAD)
 
     def sync(self) -> None:
-        os.fdatasync(self.fd)
+        os.fdatasync(self.fd)  # guard: sync
 
     def count(self) -> int:
         """How many lines; the last may be cut off.  What lies behind MOST_LINES is not ours."""
@@ -88,7 +88,7 @@ class Lines:
             self.sync()
         except OSError:
             with suppress(OSError):
-                os.ftruncate(self.fd, lines * LINE)
+                os.ftruncate(self.fd, lines * LINE)  # guard: grown-or-not
             raise
         return lines + more
 
@@ -118,7 +118,7 @@ def open_file(path: str, log: list[str] | None = None) -> int:
     With ``log``, what cannot be opened because it is no file is moved to quarantine, and ``log`` says so.
     """
     try:
-        return os.open(path, _FLAGS, 0o600)
+        return os.open(path, _FLAGS, 0o600)  # guard: mode (0o600 -> 0o666)
     except OSError:
         if log is None or stat.S_ISREG(_mode(Path(path)) or stat.S_IFREG):
             raise
@@ -149,6 +149,7 @@ def _in_place_of(path: str, log: list[str]) -> int:
 
 def reading(path: Path | str) -> int:
     """Open the file for reading.  Raises OSError if it is no file."""
+    # guard below: reading-no-link (O_NOFOLLOW)
     return regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), path)
 
 
@@ -179,4 +180,4 @@ def _write(fd: int, data: bytes, at: int) -> None:
     # A full disk may take a part, and fails only when it is given the rest.
     while data:
         done = os.pwrite(fd, data, at)
-        data, at = data[done:], at + done
+        data, at = data[done:], at + done  # guard: all-of-it = b"", at

@@ -53,7 +53,7 @@ def unknown(directory: Path) -> str:
     with suppress(OSError):
         bodies, _ = _bodies(path, first=0)
         schema = bodies.pop(0, {}).get("schema", SCHEMA)
-        if schema != SCHEMA:
+        if schema != SCHEMA:  # guard: schema
             return f"{path} has schema {schema!r}, and this version reads {SCHEMA}"
         for line, body in bodies.items():
             if "of" not in body:

@@ -166,11 +166,11 @@ class Pages:
         return n
 
     def _about(self, n: int) -> bytes:
-        if not 0 < n <= self.count:
+        if not 0 < n <= self.count:  # guard: page-number
             raise IndexCorrupt(f"the index names page {n} of {self.count}")
         about = os.pread(self._fd, _SUMS_AT + _SUMS, self._start + (n - 1) * _PAGE_SIZE)
         said = crc32(about[: _ABOUT.size], self._generation ^ n).to_bytes(4, "little")
-        if about[_ABOUT.size : _SUMS_AT] != said or len(about) != _SUMS_AT + _SUMS:
+        if about[_ABOUT.size : _SUMS_AT] != said or len(about) != _SUMS_AT + _SUMS:  # guard: about (said)
             raise IndexCorrupt(f"page {n} of the index is not as it was written")
         self._seen[n] = about
         return about
@@ -179,6 +179,7 @@ class Pages:
         """The at-th part of a page: _SOME entries."""
         data = os.pread(self._fd, _PART, self._start + (n - 1) * _PAGE_SIZE + _ENTRIES_AT + _PART * at)
         said = _SUMS_AT + 4 * at
+        # guard below: part (_seen)
         if len(data) != _PART or self._sum(n, at * _PART, data) != self._seen[n][said : said + 4]:
             raise IndexCorrupt(f"part {at} of page {n} of the index is not as it was written")
         return data

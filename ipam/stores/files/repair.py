@@ -68,18 +68,19 @@ class _Found:
 def repair(table: Table) -> None:
     """Leave the table clean.  Raises OSError, IoFailure; RecordUnreadable where the whole file had to be set aside."""
     # A process that was killed may not have synced what it wrote.  It must last, since decisions here rest on it.
-    table.lines.sync()
-    known = _known(table.index) if table.index.of_this_boot else {}
+    table.lines.sync()  # guard: sync-first
+    known = _known(table.index) if table.index.of_this_boot else {}  # guard: known ((table.index))
     complete = table.index.is_complete
     with suppress(OSError):  # no room for a header: then nobody believes this index anyway
         # If this process is killed in the middle, the next one finds all as it was.
         (table.index.mark_suspect if complete else table.index.mark_dirty)()
     _cut(table)
     why = _foreign(table.lines)
-    if why:
+    if why:  # guard: foreign
         _start_again(table, known, why)
     found = _look(table.lines, known)
-    _resolve(table, found, known if complete else {})
+    _resolve(table, found, known if complete else {})  # guard: index-knows-better (known)
+    # guard below: newer-leases (table)
     _hold(found, known, complete=complete and max(found.age.values(), default=0) <= table.index.written)
     _keep(table, found)
     _rebuild(table, found)
@@ -100,7 +101,7 @@ def _known(index: Index) -> dict[int, _Claim]:
 def _cut(table: Table) -> None:
     """Cut off what lies behind the last possible line: it is not ours, and would take for ever to read."""
     if (size := os.fstat(table.lines.fd).st_size) > MOST_LINES * LINE:
-        os.ftruncate(table.lines.fd, MOST_LINES * LINE)
+        os.ftruncate(table.lines.fd, MOST_LINES * LINE)  # guard: cut
         table.log.append(f"{table.lines.path} had {size} bytes, cut to {MOST_LINES * LINE}: no more can be of ours")
 
 
@@ -148,7 +149,7 @@ def _look(file: Lines, known: dict[int, _Claim]) -> _Found:
             body = None if data == zeros else from_line(data)
             if body is None:
                 # The line was cut off or zeroed.  Releasing a lease leaves neither.
-                if line in known:
+                if line in known:  # guard: cut-off
                     found.damaged.add(line)
             elif "of" in body:
                 link(body, "of", 0), link(body, "next", 0)
@@ -177,7 +178,7 @@ def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
             lines.append(at)
             bodies.append(found.parts[at])
             at = bodies[-1].get("next", 0)
-        if at:
+        if at:  # guard: half-a-long-one
             found.damaged.add(line)
         else:
             found.leases[line] = outline(joined(bodies))
@@ -189,6 +190,7 @@ def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
     def order(line: int) -> tuple[bool, bool, bool, int, int]:
         """The lease that was given last comes first: one that a complete index has, and the original before a copy."""
         checksum, at = claimed.get(found.leases[line][0], (None, 0))
+        # guard below: the-old-give-way (line in found.old -> False)
         return line in found.old, checksum != found.checksums[line], at != line, -found.age[line], line
 
     # If the power went while one lease was released and its address given to another, the disk may have both; both pods
@@ -197,7 +199,7 @@ def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
     keys, addresses_ = set[bytes](), set[tuple[int, int]]()
     for line in sorted(found.leases, key=order):
         digest, held = found.leases[line]
-        if digest in keys or not addresses_.isdisjoint(held):
+        if digest in keys or not addresses_.isdisjoint(held):  # guard: twice
             (found.dead if line in found.old else found.damaged).add(line)
             del found.leases[line]
         else:
@@ -214,13 +216,13 @@ def _hold(found: _Found, known: dict[int, _Claim], *, complete: bool) -> None:
         if (complete and stands.get(claim.digest) != claim.checksum) or (
             not complete and line in found.damaged and claim.digest not in stands
         ):
-            found.held[line] = claim
+            found.held[line] = claim  # guard: stay-held
     if not complete:
         return
     keys = {claim.digest for claim in found.held.values()}
     addresses = {address for claim in found.held.values() for address in claim.addresses}
     for line, (digest, has) in list(found.leases.items()):
-        if digest in keys or not addresses.isdisjoint(has):  # an old copy of a line
+        if digest in keys or not addresses.isdisjoint(has):  # an old copy of a line  # guard: old-copy
             found.damaged.add(line)
             del found.leases[line]
 
@@ -230,7 +232,7 @@ def _keep(table: Table, found: _Found) -> None:
     file, damaged = table.lines, sorted(found.damaged)
     size = os.fstat(file.fd).st_size
     lines = [file.read(line) for line in damaged]
-    kept = file.copy(lines, table.quarantine) if any(lines) else None
+    kept = file.copy(lines, table.quarantine) if any(lines) else None  # guard: kept-first (table)
     stay = _put_held(table, found, f"{table.quarantine.name}/{kept.name}" if kept else "nowhere")
     for line in (found.damaged | found.dead) - found.leases.keys() - found.rest:
         file.write(line, BLANK)
@@ -255,6 +257,7 @@ def _put_held(table: Table, found: _Found, kept: str) -> int:
     used, stay = {*found.leases, *found.rest, *found.held}, 0
     free = (line for line in range(1, MOST_LINES) if line not in used)
     for line, claim in sorted(found.held.items()):
+        # guard below: not-what-others-have = claim.addresses
         ips = [address for address in claim.addresses if address not in given]
         at = next(free) if line in found.leases or line in found.rest else line
         parts = [body] if to_line_if_it_fits(body := encode(claim.lost(ips, kept))) else split(body)
@@ -285,7 +288,7 @@ def _rebuild(table: Table, found: _Found) -> None:
         table.mark_clean()
     except OSError:
         # No room on disk.  Leases can be freed all the same, with an index of this call's own in memory.
-        index.close()
+        index.close()  # guard: in-memory-if-need-be = raise
         table.index = Index()
         table.index.written, table.index.last = index.written, index.last
         table.index.rebuild(file.count(), held())

@@ -14,10 +14,11 @@ from ipam.stores.holdings import Lease
 def addresses(table: Table, key: Key) -> tuple[Address, ...]:
     """Of all attachments of the key's container but the key's own.  Raises OSError, IoFailure."""
     # The quote excludes names that only end like this one; in any other place a quote has a backslash before it.
+    # guard below: the-whole-name = f'{key.container_id}'.encode()
     text = f'"containerID":{json.dumps(key.container_id)}'.encode()
     found = list[Address]()
     for line in list(table.lines.containing(text, table.index.lines)):
         lease = table.at(head).holding if (head := table.head(line)) else None
-        if isinstance(lease, Lease) and lease.owner.key != key:
+        if isinstance(lease, Lease) and lease.owner.key != key:  # guard: not-its-own (key)
             found += lease.ips
     return tuple(found)

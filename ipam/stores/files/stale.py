@@ -33,18 +33,19 @@ class Rule:
         """The same rule; where a list decides, it spares the leases of these keys too."""
         if self.spared is None or not keys:
             return self
-        return replace(self, spared=self.spared | frozenset(map(digest, keys)))
+        return replace(self, spared=self.spared | frozenset(map(digest, keys)))  # guard: attached (replace)
 
     def applies(self, body: Json) -> bool:
         """Raises Unreadable."""
         if "released" in body:
             kept = decode(body)
             return isinstance(kept, Kept) and (
+                # guard below: kept-back, probing (probing)
                 kept.is_over(self.now, durable.boot_id()) or bool(kept.boot and self.probing)
             )
         if self.spared is not None:
-            return outline(body)[0] not in self.spared
-        return body.get("boot") != durable.boot_id() or sandbox(body) in self.dead
+            return outline(body)[0] not in self.spared  # guard: listed = True
+        return body.get("boot") != durable.boot_id() or sandbox(body) in self.dead  # guard: dead-only = True
 
 
 def find_stale(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]:
@@ -69,5 +70,6 @@ def find_stale(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]
     finally:
         file.close()
     # Asked after the leases were read, so that nothing is said of a namespace that was made since.
+    # guard below: gone-is-asked-after (gone)
     dead = frozenset(gone({box for _, box in doubtful.values()})) if doubtful else frozenset[Sandbox]()
     return replace(rule, dead=dead), stale | {line: said for line, (said, box) in doubtful.items() if box in dead}

@@ -22,7 +22,7 @@ from ipam.stores.holdings import Kept, Lease, Lost
 def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_use: bool = False) -> None:
     """Free them, or keep them back; on disk when this returns, unless ``Table.is_late``.  Raises OSError."""
     now, free = int(time.time()), [held for held in leases if held.is_plain and not in_use]
-    rest = [held for held in leases if not held.is_plain or in_use]
+    rest = [held for held in leases if not held.is_plain or in_use]  # guard: in-use (in_use)
     if in_use:
         rest = [held for held in rest if not _keep_unreadable(table, held, now)]
     # These first, because what is kept of a lease may take the place of one.
@@ -36,7 +36,7 @@ def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_
         if kept is None:
             free.append(held)
             continue
-        if kept.sticky:
+        if kept.sticky:  # guard: successor
             _replace_kept(table, kept.sticky, now)
         try:
             table.put(held, kept)
@@ -71,7 +71,7 @@ def decline(
     believed = set(keep_back(taken, kept))
     # The lease first: so no address is ever in two lines, and one that is in none will only be probed for again.  What
     # was given last stays as it is, so that the next ADD goes on after all that was tried.
-    rest = tuple(a for a in lease.addresses if a.ip not in taken)
+    rest = tuple(a for a in lease.addresses if a.ip not in taken)  # guard: lease-first = lease.addresses
     table.put(held, replace(lease, addresses=rest), table.index.last)
     last = table.index.last
     for address in (a for a in lease.addresses if a.ip in believed):
@@ -104,6 +104,7 @@ def find_held(table: Table, name: str, gone: Gone) -> Stored | None:
     for line in list(table.lines.containing(text, table.index.lines)):
         if head := table.head(line):
             held = table.at(head)
+            # guard below: of-the-dead (gone), of-the-name (name)
             if isinstance(held.holding, Lease) and held.holding.owner.terms.sticky == name and _is_dead(held, gone):
                 return held
     return None

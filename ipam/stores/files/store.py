@@ -62,7 +62,7 @@ class FileStore:
             if held is None and owner.terms.sticky:
                 held = sticky.find_held(table, owner.terms.sticky, self._gone)
             old = held.holding if held else None
-            if isinstance(old, Lost):
+            if isinstance(old, Lost):  # guard: lost-is-held
                 raise self._unreadable(owner.key, old, "held until it is deleted: delete the attachment, then add it")
             ips = choose(TableBook(table, old.ips if old else (), owner.key))
             new = Lease(owner, tuple(ip.address for ip in ips), durable.boot_id(), _now())
@@ -73,6 +73,7 @@ class FileStore:
                 rest = elsewhere(table.index.last, ranges, new.ips) if len(ranges) > len(ips) else ()
                 table.put(held, new, rest, late=held is None)
             else:
+                # guard below: killed-before-its-sync
                 table.lines.sync()  # whoever wrote it may have been killed before its sync
             return ips
 
@@ -114,7 +115,7 @@ class FileStore:
             raise CheckFailed(
                 f"{self._whose(key)}, holds no address in {self._directory}; delete the attachment and add it"
             )
-        if isinstance(lost := held.holding, Lost):
+        if isinstance(lost := held.holding, Lost):  # guard: check-lost
             raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
         return held.holding.ips
 
@@ -133,7 +134,7 @@ class FileStore:
             rule, lines = find_stale(f"{self._directory}/{LEASES}", Rule.of(valid, probing=probing), self._gone)
         except OSError as e:
             raise _refusal(self._directory, e) from e
-        rule = rule.sparing(attached())
+        rule = rule.sparing(attached())  # guard: attached-is-spared
         stale, problems, freed = list(lines.items()), list[CniError](), 0
         for start in range(0, len(stale), BATCH):
             try:
@@ -189,7 +190,7 @@ class FileStore:
             self._refuse_host_locals()  # whose directory has mode 755
             raise
         try:
-            self._refuse_host_locals()
+            self._refuse_host_locals()  # guard: host-local-gave
         except BaseException:
             lock.release()
             raise
@@ -211,12 +212,13 @@ class FileStore:
             table.lines.sync()
         except OSError:
             with self._lock():
-                table.take_back()
+                table.take_back()  # guard: taken-back
             raise
 
     def _collect(self, lines: Sequence[tuple[int, int]], rule: Rule, problems: list[CniError]) -> int:
         def work(table: Table) -> tuple[int, list[Lost]]:
             said = [(line, was) for line, was in lines if line < table.index.lines and table.index.is_head(line)]
+            # guard below: collected-as-seen (== was)
             same = [line for line, was in said if hash(table.lines.read(line)) == was]
             stale = [held for held in map(table.at, same) if rule.applies(held.body)]
             sticky.release(table, stale)
@@ -251,7 +253,7 @@ class FileStore:
         try:
             with self._table(make=make) as table:
                 return work(table)
-        except IndexCorrupt as e:
+        except IndexCorrupt as e:  # guard: corrupt-again = ZeroDivisionError
             self._log.append(f"{e}; the index of {self._directory} was rebuilt")
         try:
             with self._table(make=make) as table:
@@ -264,21 +266,22 @@ class FileStore:
         """The files, locked; with ``mend`` the index is clean."""
         try:
             locked = self._first_lock if make else self._lock
+            # guard below: lock (locked() -> Lock(f"{self._directory}/lock", 0))
             with locked() as lock, Table(self._directory, self._log, mend=mend) as table:
                 if not table.is_clean:
-                    table.ensure_files()
-                    if mend:
+                    table.ensure_files()  # guard: no-others
+                    if mend:  # guard: mended
                         repair(table)
                 try:
                     yield table
                 except IndexCorrupt:
-                    table.index.mark_suspect()
+                    table.index.mark_suspect()  # guard: corrupt-marks-suspect
                     raise
                 if table.is_late:
                     # The sync takes longer than all the rest, so others need not wait for it.  They may decide by lines
                     # that are not on disk yet: a sync is of the whole file, so theirs puts these lines on disk too.
-                    lock.release()
-                    self._sync(table)
+                    lock.release()  # guard: without-the-lock
+                    self._sync(table)  # guard: synced-late
         except OSError as e:
             raise _refusal(self._directory, e) from e
 

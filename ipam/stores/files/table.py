@@ -121,6 +121,7 @@ class Table:
         while at:
             data = self.lines.read(at)
             body = from_line(data)
+            # guard below: of-this-lease = body is None
             if body is None or at in lines or body.get("of", line if at == line else 0) != line:
                 raise Unreadable(f"line {at} is no part of a lease at {line}")
             lines.append(at)
@@ -140,7 +141,7 @@ class Table:
             head = link(from_line(self.lines.read(line)) or {}, "of", line)
         except Unreadable:
             return 0
-        return head if 0 < head < self.index.lines and self.index.is_head(head) else 0
+        return head if 0 < head < self.index.lines and self.index.is_head(head) else 0  # guard: head-in-range (0 <)
 
     def at(self, line: int) -> Stored:
         """The lease that the index has at the line.  Raises IndexCorrupt if the line says something else."""
@@ -148,7 +149,7 @@ class Table:
             held = self.read(line)
         except Unreadable as e:
             raise IndexCorrupt(f"line {line} of {self.lines.path}: {e}") from e
-        if held.checksum != self.index.checksum(line):
+        if held.checksum != self.index.checksum(line):  # guard: the-keys-own
             raise IndexCorrupt(f"line {line} of {self.lines.path} is not the lease that the index has there")
         return held
 
@@ -170,7 +171,7 @@ class Table:
                     self.index.rename(old.outline[0], digest, line, checksum)
                 else:
                     self.index.set_checksum(line, checksum)
-            for version, number in set(before) - set(after):
+            for version, number in set(before) - set(after):  # guard: moved-addresses-are-freed
                 self.index.pages.free(version, number)
             for version, number in after:
                 self.index.pages.hold(version, number, line)
@@ -187,17 +188,17 @@ class Table:
         """Blank the lines that were put late and could not be synced, under the lock again.  Raises OSError."""
         self.index.mark_dirty()
         for line, data in self._late:
-            if self.lines.read(line) == data:
+            if self.lines.read(line) == data:  # guard: taken-back-is-ours = True
                 self.lines.write(line, BLANK)
         self.lines.sync()
 
     def drop(self, leases: Sequence[Stored], *, late: bool = False) -> None:
         """Free the leases; on disk when this returns, but ``late`` leaves the sync to the caller, as in ``put``."""
-        self.index.mark_dirty()
+        self.index.mark_dirty()  # guard: drop-marks-dirty
         for held in leases:
             self.lines.write(held.line, BLANK)
         # A continuation's line may go to another lease before the disk knows that its own first line is free.
-        if late and not any(held.lines[1:] for held in leases):
+        if late and not any(held.lines[1:] for held in leases):  # guard: drop-long-at-once (held)
             self._late += [(held.line, BLANK) for held in leases]
         else:
             self.lines.sync()
@@ -240,25 +241,25 @@ class Table:
         fresh = self._lines(len(parts) - bool(line))
         lines = [line, *fresh] if line else fresh
         old = self.lines.read(line) if line else BLANK
-        self.index.mark_dirty()
+        self.index.mark_dirty()  # guard: write-marks-dirty
         try:
             if fresh[1:] or (line and fresh):
                 for at, part, after in zip(lines[1:], parts[1:], [*lines[2:], 0], strict=True):
                     rest += (data := to_line({"of": lines[0], **part} | ({"next": after} if after else {})))
                     self.lines.write(at, data)
-                self.lines.sync()
+                self.lines.sync()  # guard: continuations-first
                 parts[0]["next"] = lines[1]
             data = whole or to_line(parts[0])
             self.lines.write(lines[0], data)
             if late:
                 self._late.append((lines[0], data))
             else:
-                self.lines.sync()
+                self.lines.sync()  # guard: write-sync
         except OSError:
             # The line may have reached the disk all the same.
             with suppress(OSError):
-                self.lines.write(lines[0], old)
-                self.lines.sync()
+                self.lines.write(lines[0], old)  # guard: write-failed
+                self.lines.sync()  # guard: write-failed
             raise
         return lines[0], crc32(data + rest)
 
@@ -270,13 +271,13 @@ class Table:
                 if not self.index.free:
                     self._grow()
                 taken.append(self.index.pop())
-                if self.lines.read(taken[-1]).strip(b"\0 \n"):
+                if self.lines.read(taken[-1]).strip(b"\0 \n"):  # guard: free-is-free
                     raise IndexCorrupt(f"line {taken[-1]} of {self.lines.path} counts as free and is not")
         except OSError:
             # Only the time of the file has changed.
-            for line in reversed(taken):
+            for line in reversed(taken):  # guard: lines-given-back
                 self.index.push(line)
-            self.mark_clean()
+            self.mark_clean()  # guard: lines-given-back
             raise
         return taken
 
