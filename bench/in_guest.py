@@ -5,19 +5,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-LAB = Path(__file__).parents[1] / "netns-fixtures" / "lab"
+LAB = Path(__file__).parents[1] / "netns-fixtures" / "lab", "--processors", "2"
 BROKEN = 125
 
 
 def run_in_guest(words: list[str | Path], seconds: int = 900) -> None:
-    """Run that in a guest, with these options of the lab's before it, for so many seconds at most.
+    """Run that in a guest of two processors, with these options of the lab's before it, for so many seconds at most.
 
     A lab that broke itself is booted once more: its emulated processors stand still now and then.  Where a program logs
     to is the guest's only output, so what it prints is shown only if it fails, and then this program ends.
     """
     env = {**os.environ, "HPN_LAB_TIMEOUT": str(seconds)}
     for is_last in (False, True):
-        done = subprocess.run([LAB, *words], stdout=subprocess.PIPE, text=True, env=env, check=False)
+        done = subprocess.run([*LAB, *words], stdout=subprocess.PIPE, text=True, env=env, check=False)
         if done.returncode == 0:
             return
         if is_last or done.returncode != BROKEN:

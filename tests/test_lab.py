@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 LAB = ROOT / "netns-fixtures" / "lab"
 BROKEN, TOO_LONG = 125, 124
 TCX = "tests/lab/test_devices.py::test_bpf_programs_stay_behind[rail0v0-tcx by link]"  # since Linux 6.6
+TWO = ("--processors", "2")
 # What runs in which boot: netns-fixtures/lab's options, and the tests.
 BOOTS = {
     # On the oldest kernel that Debian keeps, Debian 12's.  What that lacks is tested on the newer one, below.
@@ -44,7 +45,6 @@ BOOTS = {
             "tests/lab/test_examples.py",
             "tests/lab/test_pages.py",
             "tests/lab/test_kinds.py",
-            "tests/lab/test_steering.py",
             "tests/lab/test_devices_shown.py",
             TCX,
             "tests/netns/test_ipvlan.py",
@@ -55,7 +55,6 @@ BOOTS = {
             "tests/netns/test_macvlan.py::test_the_host_has_an_interface_of_that_name",
             "tests/netns/test_routing.py::test_kinds[ipvlan]",
             *(f"tests/netns/test_tuning.py::test_set_and_put_back[ipvlan-names{n}]" for n in range(3)),
-            *(f"tests/netns/test_steering.py::test_of_a_link_for_the_pod[ipvlan-{cpus}]" for cpus in ("0-1", "0")),
             "tests/netns/test_eui64.py::test_ipvlans_have_one_mac",
             "tests/netns/test_probe.py::test_ipvlan_is_refused",
             "tests/netns/test_check_link.py::test_mtu",
@@ -78,9 +77,16 @@ BOOTS = {
         ),
     ),
     "IPoIB": ((), ("tests/lab/infiniband/test_ipoib.py", "tests/lab/infiniband/test_ipoib_gone.py")),
+    # What is about several processors, or many processes at once.
     "failures": (
-        (),
-        tuple(f"tests/lab/test_{name}.py" for name in ("failures", "elsewhere", "contention", "hostile_pod", "repair")),
+        TWO,
+        (
+            *(
+                f"tests/lab/test_{name}.py"
+                for name in ("failures", "elsewhere", "contention", "hostile_pod", "repair", "steering")
+            ),
+            *(f"tests/netns/test_steering.py::test_of_a_link_for_the_pod[ipvlan-{cpus}]" for cpus in ("0-1", "0")),
+        ),
     ),
     "without IPv6, in 1970": (
         ("--without-ipv6", "--date", "1970-01-01", "--pfs", "1", "--vfs", "1"),
@@ -189,7 +195,7 @@ def test_the_units() -> None:
 
 def test_under_load() -> None:
     stress = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/lab/stress.py")
-    done = lab("--pfs", "8", "--vfs", "7", *stress)
+    done = lab(*TWO, "--pfs", "8", "--vfs", "7", *stress)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
