@@ -23,7 +23,7 @@ import pytest
 from conftest import require
 from dm_log import Cut, cuts, entries
 from guest.recording import SIZE, call, conf, cools, sticky
-from test_lab import TWO
+from test_lab import TWO, lab
 
 ROOT = Path(__file__).parents[1]
 LAB = ROOT / "netns-fixtures" / "lab"
@@ -41,9 +41,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
         require("lab", ready.stderr.strip())
     out = tmp_path_factory.mktemp("recorded")
     inside = ["env", f"PYTHONPATH={ROOT}:{ROOT / 'tests'}", sys.executable, "-m", "guest.recording", str(OPERATIONS)]
-    done = subprocess.run(
-        [LAB, *TWO, "--pfs", "0", "--out", out, *inside], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = lab(*TWO, "--pfs", "0", "--out", out, *inside)
     assert done.returncode == 0, done.stdout + done.stderr
     return out / "log"
 
