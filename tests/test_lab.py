@@ -18,6 +18,7 @@ LAB = ROOT / "netns-fixtures" / "lab"
 BROKEN = 125
 TCX = "tests/lab/test_devices.py::test_bpf_programs_stay_behind[rail0v0-tcx by link]"  # since Linux 6.6
 TWO = ("--processors", "2")
+IPOIB = ("ipoib", "ipoib_gone")
 # What runs in which boot: netns-fixtures/lab's options, and the tests.
 BOOTS = {
     # On the oldest kernel that Debian keeps, Debian 12's.  What that lacks is tested on the newer one, below.
@@ -73,10 +74,9 @@ BOOTS = {
         (),
         tuple(
             f"tests/lab/infiniband/test_{name}.py"
-            for name in ("vf", "guids", "gone", "node_devices", "node", "provision", "devices_shown")
+            for name in ("vf", "guids", "gone", "node_devices", "node", "provision", "devices_shown", *IPOIB)
         ),
     ),
-    "IPoIB": ((), ("tests/lab/infiniband/test_ipoib.py", "tests/lab/infiniband/test_ipoib_gone.py")),
     # What is about several processors, or many processes at once.
     "failures": (
         TWO,

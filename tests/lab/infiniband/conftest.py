@@ -5,12 +5,14 @@ from collections.abc import Iterator
 import pytest
 from guest import hca
 from guest.hca import NAME, PF, Node
+from guest.kernel_log import KernelLog
 from guest.machine import Guest
 from topology import ip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def plugged() -> Iterator[None]:
+@pytest.fixture(scope="session", autouse=True)
+def plugged(kernel_log: KernelLog) -> Iterator[None]:
+    """Before anything looks at what the kernel says of its end."""
     with hca.plugged():
         yield
 
