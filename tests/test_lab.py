@@ -5,6 +5,7 @@ these two run here as well.
 """
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -171,25 +172,24 @@ def test_a_processor_that_stands_still(stop: str) -> None:
     )  # fmt: skip
 
 
-def test_a_power_failure(tmp_path: Path) -> None:
-    """The disk keeps what was synced and nothing else, as no test that kills processes can show."""
-    power = ("env", f"PYTHONPATH={ROOT / 'tests'}", sys.executable, "-m", "guest.power")
-    options = ("--pfs", "0", "--disk", tmp_path / "disk")
-    lost = lab(*options, *power, "lose")
-    assert lost.returncode == 123, lost.stderr
-    after = lab(*options, *power)
+def test_power_failures(tmp_path: Path) -> None:
+    """Journal and leases of an older boot: what was answered is there, nothing is lost for ever, no device touched.
+
+    And the disk keeps what was synced and nothing else, as no test that kills processes can show.
+    """
+    inside = ("--disk", tmp_path / "disk", "env", f"PYTHONPATH={ROOT / 'tests'}:{ROOT}")
+    program = (sys.executable, "-m")
+    recover = list[str]()
+    for journal, verb, step in (("disk", "ADD", 4), ("memory", "ADD", 20), ("disk", "DEL", 12)):
+        lost = lab(*inside, *program, "guest.outage", *recover, "lose", journal, verb, str(step))
+        assert lost.returncode == 123, lost.stdout + lost.stderr
+        recover = ["recover", journal, lost.stdout.strip()]
+    both = f"{shlex.join((*program, 'guest.outage', *recover))} && {shlex.join((*program, 'guest.power', 'lose'))}"
+    lost = lab(*inside, "sh", "-c", both)
+    assert lost.returncode == 123, lost.stdout + lost.stderr
+    after = lab("--pfs", "0", *inside, *program, "guest.power")
     assert (after.returncode, after.stderr) == (0, "")
     assert set(after.stdout.split()) == {"synced:1000", "renamed-and-synced:1000", "renamed.new:1000"}
-
-
-def test_power_failures_of_a_node(tmp_path: Path) -> None:
-    """Journal and leases of an older boot: what was answered is there, nothing is lost for ever, no device touched."""
-    outage = ("env", f"PYTHONPATH={ROOT / 'tests'}:{ROOT}", sys.executable, "-m", "guest.outage")
-    for journal, verb, step in (("disk", "ADD", 4), ("memory", "ADD", 20), ("disk", "DEL", 12)):
-        lost = lab("--disk", tmp_path / "disk", *outage, journal, "lose", verb, str(step))
-        assert lost.returncode == 123, lost.stdout + lost.stderr
-        after = lab("--disk", tmp_path / "disk", *outage, journal, "recover", lost.stdout)
-        assert after.returncode == 0, after.stdout + after.stderr
 
 
 def test_the_units() -> None:

@@ -1,9 +1,11 @@
 """Run in the guest with --disk, boot after boot: attach VFs, and lose power; then find out what the next boot makes of
 what the last one left.
 
-    outage JOURNAL lose VERB STEP    attach two, detach one of them, and pull the plug just before a step of VERB with
+    outage lose JOURNAL VERB STEP    attach two, detach one of them, and pull the plug just before a step of VERB with
                                      another
-    outage JOURNAL recover ANSWERED  after that; ANSWERED is what ``lose`` printed
+    outage recover JOURNAL ANSWERED  after that; ANSWERED is what ``lose`` printed
+
+Words for ``lose`` may follow: a boot is put right, and the next outage is of the same.
 
 The leases are on the disk, as by default; the journal is there as well, or in memory ("disk", "memory").
 What the plugin answered before the plug was pulled is printed at once, and so is outside the guest by then.
@@ -74,6 +76,7 @@ def recover(node: Node, answered: set[str]) -> None:
     assert answered <= held
     assert len(held) <= 2
     # To the older boot's records the first VF is what they had attached; to this boot it is the host's.
+    was = netdev()
     ip("link", "set", PF, "vf", "0", "vlan", "9")
     ip("link", "set", NAME, "address", MAC, "mtu", "1300", "name", "mine", "up")
     mine = netdev("mine"), vf()
@@ -90,7 +93,8 @@ def recover(node: Node, answered: set[str]) -> None:
     node.ok("DEL", new, conf(node, devices[2]))
     assert (node.state_files(), leased()) == (set(), set())
 
-    ip("link", "set", "mine", "down", "name", NAME)
+    ip("link", "set", PF, "vf", "0", "vlan", "0")
+    ip("link", "set", "mine", "down", "name", NAME, "address", was["address"], "mtu", f"{was['mtu']}")
     pods = [made(f"{n}") for n in range(len(devices))]
     addresses = [attach(node, pod, device) for pod, device in zip(pods, devices, strict=True)]
     assert len(set().union(*addresses)) == len(devices)
@@ -99,10 +103,18 @@ def recover(node: Node, answered: set[str]) -> None:
     assert (node.state_files(), leased()) == (set(), set())
 
 
+def main(words: list[str]) -> None:
+    match words:
+        case ["recover", journal, answered, *words]:
+            recover(node_of(journal), set(json.loads(answered)))
+    match words:
+        case ["lose", journal, verb, step]:
+            lose(node_of(journal), verb, int(step))
+
+
+def node_of(journal: str) -> Node:
+    return Node(DISK if journal == "disk" else Path("/run/outage"))
+
+
 if __name__ == "__main__":
-    node = Node(DISK if sys.argv[1] == "disk" else Path("/run/outage"))
-    match sys.argv[2:]:
-        case ["lose", verb, step]:
-            lose(node, verb, int(step))
-        case ["recover", answered]:
-            recover(node, set(json.loads(answered)))
+    main(sys.argv[1:])

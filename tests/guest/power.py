@@ -6,7 +6,7 @@ from pathlib import Path
 
 from guest.qmp import Monitor
 
-DISK = Path("/run/lab/disk")
+DISK = Path("/run/lab/disk/power")
 
 
 def write(name: str, *, synced: bool) -> Path:
@@ -26,6 +26,7 @@ def sync_names() -> None:
 
 
 def lose() -> None:
+    DISK.mkdir()
     write("synced", synced=True)
     write("renamed-and-synced.new", synced=True).rename(DISK / "renamed-and-synced")
     write("renamed.new", synced=True)
