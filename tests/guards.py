@@ -87,7 +87,9 @@ class Copy:
 
     def _failing(self, guard: Guard | Mutant, tests: Sequence[str]) -> list[str]:
         """The first of them that fails, as pytest takes it; an empty list if none does."""
-        environ = {"HPN_DAMAGES": "1500", "HPN_SEED": "1", **os.environ}
+        # All cases of one day: no verdict depends on the day.  10,000 damages take longer than TIMEOUT.
+        every = "" if any("damaged_leases" in test for test in tests) else ",all"
+        environ = {**os.environ, "HPN_DRAW": f"2026-11-24{every}"}
         if guard.file.startswith("packaging/launcher/"):
             if not self._built():
                 return ["(the build's own test)"]

@@ -17,13 +17,12 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import drawn
 from disks import mounted
 from unit.ipam_calls import Net
 
 from ctl.main import main
 
-DAMAGES = int(os.environ.get("HPN_DAMAGES", "10000"))
-SEED = int(os.environ.get("HPN_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 # Seconds that a call may take at the most.
 MOST = 10.0
 IPAM = {"ranges": [[{"subnet": "10.0.0.0/26"}], [{"subnet": "fd00::/64"}]]}
@@ -272,15 +271,14 @@ def used(store: Store, chance: random.Random) -> None:
 
 
 def test_no_address_is_given_twice(tmp_path: Path) -> None:
-    print(f"HPN_SEED={SEED}, HPN_DAMAGES={DAMAGES}")
     with mounted(tmp_path / "memory", "64m") as memory:
         store = Store(memory / "state")
-        for n in range(DAMAGES):
-            chance = random.Random(SEED + n)
+        for n in range(drawn.count(10_000, "damages")):
+            chance = random.Random(f"{drawn.seed()} {n}")
             store.restored()
             what = damage(store, chance)
             try:
                 used(store, chance)
             except Exception as e:
-                e.add_note(f"HPN_SEED={SEED + n} HPN_DAMAGES=1: {what}")
+                e.add_note(f"number {n}: {what}")
                 raise

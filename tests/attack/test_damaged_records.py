@@ -1,8 +1,7 @@
 """Damaged records: whatever became of an attachment's record, its address is not given to another while its interface
 stands, and its pod can be deleted.
 
-The witness is ``ip``: which address is on which interface.  HPN_DAMAGES says how many there are, and another HPN_SEED
-makes others of them.
+The witness is ``ip``: which address is on which interface.
 """
 
 import os
@@ -11,11 +10,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import drawn
 import pytest
 from topology import Host, Pod, ip
 
-DAMAGES = int(os.environ.get("HPN_DAMAGES", "200"))
-SEED = int(os.environ.get("HPN_SEED", "1"))
 MakePod = Callable[[], Pod]
 
 
@@ -86,9 +84,8 @@ def delete(host: Host, pod: Pod) -> None:
 
 def test_damaged_records(host: Host, pods: list[Pod]) -> None:
     """One of three attachments has its record damaged; after that pods come and go."""
-    print(f"seed {SEED}")
-    dice = random.Random(SEED)
-    for round_ in range(DAMAGES):
+    dice = random.Random(drawn.seed())
+    for round_ in range(drawn.count(1_000, "damages")):
         for pod in pods:
             host.ok("ADD", pod, host.conf(ipam={"type": "hpn-ipam", "subnet": "10.56.0.0/24"}))
         victim, damage = dice.choice(pods), dice.choice(ALL)

@@ -1,7 +1,4 @@
-"""Configurations that nobody thought of: five thousand of them, each asked for with every command.
-
-HPN_FUZZ=n tries n, HPN_FUZZ_SEED=s others; what fails says which it was.
-"""
+"""Configurations that nobody thought of, each asked for with every command; what fails says which it was."""
 
 import itertools
 import json
@@ -11,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import drawn
 import pytest
 from attack.mutation import mutants
 from disks import mounted
@@ -20,8 +18,6 @@ from topology import PROGRAMS, Host, Pod
 from cni.main import run as hpn
 from cni.state import node, places
 
-COUNT = int(os.environ.get("HPN_FUZZ", "5000"))
-SEED = int(os.environ.get("HPN_FUZZ_SEED", "1"))
 SLOW = 10.0  # seconds, that no call takes
 COMMANDS = ("STATUS", "ADD", "CHECK", "DEL", "GC")
 
@@ -57,13 +53,13 @@ def nowhere(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mutilated_configurations(host: Host, pod: Pod, log: Path) -> None:
     """No trace of Python, no wait, nothing made outside, and everything undone."""
     bases = [*shown(), host.conf(logFile=str(log), logLevel="debug"), host.conf(policyRouting=True), host.conf()]
-    outside, added = surroundings(host), 0
-    for n, stdin in enumerate(itertools.islice(mutants(SEED, bases, host.state), COUNT)):
-        said = f"HPN_FUZZ_SEED={SEED}, number {n}: {stdin[:2000]!r}"
+    outside, added, count = surroundings(host), 0, drawn.count(5_000, "mutilations")
+    for n, stdin in enumerate(itertools.islice(mutants(drawn.seed(), bases, host.state), count)):
+        said = f"number {n}: {stdin[:2000]!r}"
         added += survived(host, pod, stdin, said)
-        if n % 250 == 249 or n == COUNT - 1:
+        if n % 250 == 249 or n == count - 1:
             assert (pod.links(), surroundings(host) - outside) == (set(), set()), said
-    assert added > COUNT / 50, "hardly any was one that ADD takes"
+    assert added > count / 50, "hardly any was one that ADD takes"
     assert {json.loads(line)["command"] for line in log.read_bytes().splitlines()} == set(COMMANDS)
 
 

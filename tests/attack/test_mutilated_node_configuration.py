@@ -1,16 +1,16 @@
 """Configuration files of hpn node that nobody thought of: the program takes them, or refuses them in words.
 
-HPN_FUZZ=n tries n of them, HPN_FUZZ_SEED=s others; what fails says which it was.
+What fails says which it was.
 """
 
 import copy
 import json
-import os
 import random
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import drawn
 import yaml
 from attack.mutation import CHANGES, VALUES, mutilated, objects
 from unit.node_files import ALL
@@ -20,8 +20,6 @@ from node.config import Refused
 from node.model import Selector, Settings
 from node.naming import why_refused
 
-COUNT = int(os.environ.get("HPN_FUZZ", "5000"))
-SEED = int(os.environ.get("HPN_FUZZ_SEED", "1"))
 MOST = 50_000
 # What the other files have in these places.
 MEANT: Sequence[Any] = (
@@ -72,9 +70,9 @@ def written(file: dict[str, Any], dice: random.Random, *, is_yaml: bool) -> byte
 
 def test_mutilated_files() -> None:
     """No exception but Refused, whose sentence is one line that any terminal can show; what is taken can be offered."""
-    taken = 0
-    for number, (data, is_yaml) in enumerate(islice(documents(SEED), COUNT)):
-        said = f"HPN_FUZZ_SEED={SEED}, number {number}, yaml {is_yaml}: {data[:2000]!r}"
+    taken, count = 0, drawn.count(5_000, "mutilations")
+    for number, (data, is_yaml) in enumerate(islice(documents(drawn.seed()), count)):
+        said = f"number {number}, yaml {is_yaml}: {data[:2000]!r}"
         try:
             settings = config.settings(data, is_yaml=is_yaml, prefix="example.com")
         except Refused as e:
@@ -84,7 +82,7 @@ def test_mutilated_files() -> None:
             sentences = [*settings.left_out, *settings.notes]
             assert can_be_offered(settings), said
         assert all(is_a_line(one) for one in sentences), (sentences, said)
-    assert COUNT / 10 < taken < COUNT * 9 / 10, taken
+    assert count / 10 < taken < count * 9 / 10, taken
 
 
 def is_a_line(sentence: str) -> bool:
