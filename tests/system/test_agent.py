@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import drawn
 import pytest
 from system.agents import answers, call, conf, descriptors, descriptors_at_rest, ok, processes, running
 from system.machine import Machine, ours
@@ -75,7 +76,7 @@ def test_mixed_at_random(machine: Machine, path: Path) -> None:
         conf(machine, ipam={"type": "hpn-ipam", "subnet": "10.56.0.0/27"}),
         [machine.pod() for _ in range(8)],
     )
-    chance, held = random.Random(1), dict[str, str]()
+    chance, held = random.Random(drawn.seed()), dict[str, str]()
 
     def cycle(pod: str, by_agent: list[bool]) -> None:
         for first, second in zip(by_agent[::2], by_agent[1::2], strict=True):
@@ -87,7 +88,7 @@ def test_mixed_at_random(machine: Machine, path: Path) -> None:
             ok(call(machine, path if second else "", "DEL", pod, network))
 
     with running(machine, path), ThreadPoolExecutor(8) as pool:
-        each = CYCLES // len(pods)
+        each = drawn.count(CYCLES, "pairs") // len(pods)
         # Three of four by the agent: the others take a hundred times as long.
         plans = [[chance.random() < 0.75 for _ in range(2 * each)] for _ in pods]
         list(pool.map(cycle, pods, plans))

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import drawn
 import pytest
 from fabric import container_id
 from system.agents import answers, call, conf, ok, opened, processes, running, sleeper, stopped, until
@@ -17,7 +18,7 @@ from system.machine import running as running_programs
 
 from cni.state.locks import Lock
 
-KILLS = 100
+KILLS = 200
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 def test_killed_at_random(machine: Machine, path: Path) -> None:
     """Whatever it was doing: with a new agent and a DEL for each pod nothing is left."""
     network, pods = conf(machine), [machine.pod() for _ in range(4)]
-    chance, codes = random.Random(2), set[int]()
+    chance, codes = random.Random(drawn.seed()), set[int]()
 
     def load(pod: str) -> None:
         for verb in ("ADD", "DEL") * 3:
@@ -36,7 +37,7 @@ def test_killed_at_random(machine: Machine, path: Path) -> None:
             if done.returncode:
                 codes.add(json.loads(done.stdout)["code"])
 
-    for _ in range(KILLS // 10):
+    for _ in range(drawn.count(KILLS, "kills") // 10):
         for _ in range(10):
             with running(machine, path) as agent, ThreadPoolExecutor(4) as pool:
                 loads = [pool.submit(load, pod) for pod in pods]

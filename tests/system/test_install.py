@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import drawn
 import pytest
 from disks import mounted, read_only
 from system.machine import Machine, Tools, ours
@@ -193,8 +194,8 @@ def test_killed_at_any_time(tools: Tools, root: Path, other: Path) -> None:
     began = time.monotonic()
     done(tools.binary, "install", "--root", root)
     takes = time.monotonic() - began
-    chance = random.Random(16)
-    for n in range(20):
+    chance = random.Random(drawn.seed())
+    for n in range(drawn.count(60, "kills")):
         program = (other, tools.binary)[n % 2]
         with subprocess.Popen([program, "install", "--root", root], stdout=subprocess.DEVNULL) as process:
             time.sleep(takes * chance.random())

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
+import drawn
 from system.agents import call, running
 from system.machine import Machine, fabric, ours
 from topology import leases, until
 
 NETWORKS = {"a": 56, "b": 57}
-ROUNDS, STEPS, CALLERS = 15, 12, 4
+ROUNDS, STEPS, CALLERS = 50, 12, 4
 # A name, an address, a table or a sysctl that another attachment has; no ADD is refused for anything else.
 REFUSED = {7, 100, 102}
 INSIDE = (
@@ -203,13 +203,12 @@ def shared(pods: list[str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         yield subprocess.check_output(argv, text=True), rules_of(pod)
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_attachments_come_and_go(machine: Machine, tmp_path: Path, seed: int) -> None:
+def test_attachments_come_and_go(machine: Machine, tmp_path: Path) -> None:
     """Each caller's requests are the seed's; how they meet is not."""
-    chance, node = random.Random(seed), Node(machine, tmp_path / "agent.sock")
+    chance, node = random.Random(drawn.seed()), Node(machine, tmp_path / "agent.sock")
     before = list(shared(machine.pods))
     with running(machine, node.agent), ThreadPoolExecutor(CALLERS) as pool:
-        for _ in range(ROUNDS):
+        for _ in range(drawn.count(ROUNDS, "rounds of requests")):
             seeds = [chance.random() for _ in range(CALLERS)]
             for done in [pool.submit(node.caller, node.all[n::CALLERS], seed) for n, seed in enumerate(seeds)]:
                 done.result()
