@@ -11,8 +11,6 @@ from pathlib import Path
 from topology import until
 
 NOBODY = 65534
-# Whatever they do, nothing takes longer; what is waited for ends after ten.
-BOUND = 12.0
 
 
 def run(hpn: Path, base: Path, agent: Path | str = "", **env: str) -> subprocess.CompletedProcess[str]:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import cast
 
 import pytest
+from elapsed import Elapsed
 from topology import Pod
 
 from cni import main
@@ -130,14 +131,14 @@ def test_another_end_is_not_taken_for_the_links(pod: Pod, inside: rtnl.Rtnl, com
 
 def test_a_flood_does_not_make_it_wait_longer(pod: Pod, inside: rtnl.Rtnl) -> None:
     inside.sock.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP_LINK)
-    began = time.monotonic()
+    elapsed = Elapsed()
     with (
         stranger(pod) as other,
         repeated(lambda: other.sendto(gone(1), (0, GROUP_LINK))),
         pytest.raises(netlink.AnswerLost),
     ):
         next(netlink.receive(inside.sock))
-    assert time.monotonic() - began < WAIT + 2
+    assert elapsed.seconds() < WAIT + 2
 
 
 class Flooded:
@@ -154,7 +155,7 @@ def test_a_flood_without_a_pause_ends() -> None:
         raise AssertionError("it hangs")
 
     before = signal.signal(signal.SIGALRM, hangs)
-    signal.alarm(10)
+    signal.alarm(60)
     try:
         with pytest.raises(netlink.AnswerLost):
             next(netlink.receive(cast("socket.socket", Flooded())))
@@ -164,11 +165,11 @@ def test_a_flood_without_a_pause_ends() -> None:
 
 
 def test_waits_for_the_kernel_come_out_of_one_budget(inside: rtnl.Rtnl) -> None:
-    began = time.monotonic()
+    elapsed = Elapsed()
     for _ in range(10):
         with pytest.raises(netlink.AnswerLost):
             next(netlink.receive(inside.sock))
-    assert time.monotonic() - began < 2 * WAIT + 2
+    assert elapsed.seconds() < 2 * WAIT + 2
 
 
 def test_patience_ends(inside: rtnl.Rtnl) -> None:
@@ -179,22 +180,23 @@ def test_patience_ends(inside: rtnl.Rtnl) -> None:
 
 
 def test_attempts_come_out_of_one_budget() -> None:
-    began = time.monotonic()
+    elapsed = Elapsed()
     for _ in range(10):
         for _ in budget.attempts(1, 0.01):
             pass
-    assert time.monotonic() - began < WAIT + 2
+    assert elapsed.seconds() < WAIT + 2
 
 
 def test_all_waits_of_a_request_are_one(inside: rtnl.Rtnl) -> None:
     """What is at hand is taken after that too."""
-    began = time.monotonic()
+    began, elapsed = time.monotonic(), Elapsed()
     for _ in range(5):
         with pytest.raises(netlink.AnswerLost):
             next(netlink.receive(inside.sock))
         for _ in budget.attempts(1, 0.01):
             pass
-    assert WAIT * 0.9 < time.monotonic() - began < 2 * WAIT + 2
+    assert time.monotonic() - began > WAIT * 0.9
+    assert elapsed.seconds() < 2 * WAIT + 2
     assert budget.left() == 0
     assert inside.link("lo")
     budget.extend_for_undo()
