@@ -1,6 +1,8 @@
-"""Seconds that work takes, but for those in which it could go on and had no processor: a busy machine gives it few."""
+"""What work takes on a machine that does other work too: seconds but for those without a processor, and of one only."""
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -12,19 +14,33 @@ class Elapsed:
     """
 
     def __init__(self, *pids: int) -> None:
-        self._tasks = [Path(f"/proc/self/task/{Path('/proc/thread-self').readlink().name}")]
-        self._others = [Path(f"/proc/{pid}/task") for pid in pids]
-        self._since, self._waited = time.monotonic(), self._now()
+        self._folders = [Path(f"/proc/{pid}/task") for pid in pids]
+        self._own = Path(f"/proc/self/task/{Path('/proc/thread-self').readlink().name}")
+        self._since, self._waited = time.monotonic(), self._waits()
 
     def seconds(self) -> float:
         took = time.monotonic() - self._since
-        return took - (self._now() - self._waited)
+        return took - sum(now - self._waited.get(task, 0) for task, now in self._waits().items()) / 1e9
 
-    def _now(self) -> float:
-        tasks = self._tasks + [task for folder in self._others for task in folder.iterdir()]
-        return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
+    def _waits(self) -> dict[Path, int]:
+        found = dict[Path, int]()
+        for task in [self._own, *(task for folder in self._folders for task in folder.iterdir())]:
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+                found[task] = int((task / "schedstat").read_text().split()[1])
+        return found
 
 
 def children(pid: int) -> list[int]:
     """It and its children."""
     return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
+def cost(work: Callable[[], object]) -> float:
+    """Seconds of a processor that this process spends on it, at best: to be compared with those of more or less."""
+
+    def once() -> float:
+        before = time.process_time()
+        work()
+        return time.process_time() - before
+
+    return min(once() for _ in range(3))

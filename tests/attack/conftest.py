@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from attack.user import SLOW
 from conftest import require
+from elapsed import Elapsed
 from netns.conftest import host, ipvlan, kind, make_pod, pod, pods
 
 __all__ = ["host", "ipvlan", "kind", "make_pod", "pod", "pods"]
@@ -38,6 +38,6 @@ def hpn(public: Path) -> Path:
 @pytest.fixture
 def in_time() -> Iterator[None]:
     """The test takes no longer than a few calls may."""
-    started = time.monotonic()
+    elapsed = Elapsed()
     yield
-    assert time.monotonic() - started < 2 * SLOW
+    assert elapsed.seconds() < 2 * SLOW

@@ -2,12 +2,12 @@
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from elapsed import Elapsed
 from topology import Host, Pod
 
 from cni.parts import device_info
@@ -54,9 +54,9 @@ def elsewhere(request: pytest.FixtureRequest, allowed: Path, victim: Path) -> st
 
 @pytest.fixture(autouse=True)
 def in_time() -> Iterator[None]:
-    started = time.monotonic()
+    elapsed = Elapsed()
     yield
-    assert time.monotonic() - started < SLOW
+    assert elapsed.seconds() < SLOW
 
 
 def resolving(host: Host, path: str) -> dict[str, Any]:

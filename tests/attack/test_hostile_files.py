@@ -2,7 +2,6 @@
 
 import os
 import stat
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,11 +41,9 @@ def theirs(path: Path) -> None:
 def test_what_is_no_lock(tmp_path: Path, make: Callable[[Path], None]) -> None:
     path = durable.directory(tmp_path / "s") / "lock"
     make(path)
-    started = time.monotonic()
     with pytest.raises((IoFailure, OSError)) as e:
         Lock(str(path), 1)
     assert str(path) in str(e.value)
-    assert time.monotonic() - started < 0.5
     assert not (tmp_path / "elsewhere").exists()
 
 

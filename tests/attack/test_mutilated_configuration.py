@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import drawn
 import pytest
 from attack.mutation import mutants
 from disks import mounted
+from elapsed import Elapsed
 from shipped import FILES, plugins, requests, texts
 from topology import PROGRAMS, Host, Pod
 
@@ -68,9 +68,9 @@ def survived(host: Host, pod: Pod, stdin: bytes, said: str) -> bool:
     result: dict[str, Any] = {}
     for command in COMMANDS:
         asked = json.dumps(json.loads(stdin) | {"prevResult": result}).encode() if result else stdin
-        started = time.monotonic()
+        elapsed = Elapsed()
         reply = hpn(host.request(command, pod, asked), PROGRAMS)
-        assert time.monotonic() - started < SLOW, (command, said)
+        assert elapsed.seconds() < SLOW, (command, said)
         answer = json.loads(reply.stdout) if reply.stdout else {}
         assert answer.get("code") != 999, (command, reply, said)
         assert bool(reply.exit_code) == ("code" in answer), (command, reply, said)

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ from system.machine import Machine, ours
 from topology import until
 
 from agent.workers import WORKERS
+
+# A launcher with this cannot do it itself.
+BY_THE_AGENT = {"HPN_PROGRAM_DIR": "/proc/nowhere"}
 
 
 @contextmanager
@@ -32,18 +35,36 @@ def running(machine: Machine, path: Path, **env: str) -> Iterator[subprocess.Pop
 
 
 def answers(machine: Machine, path: Path) -> bool:
-    return path.exists() and call(machine, path, "VERSION", "", "{}", direct=False).returncode == 0
+    return path.exists() and once(machine, path, "VERSION", "", "{}", direct=False).returncode == 0
+
+
+def once(
+    machine: Machine, agent: Path | str, verb: str, pod: str, conf: str, *, direct: bool = True, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """One request as a runtime makes it; where the agent has to do it, there is no program to fall back to."""
+    command = machine.command(verb, pod) if pod else {"CNI_COMMAND": verb}
+    elsewhere = {} if direct else BY_THE_AGENT
+    environ = {**os.environ, **command, "HPN_AGENT": str(agent), **elsewhere, **env}
+    argv = machine.node.command(str(machine.tools.hpn))
+    return subprocess.run(argv, env=environ, input=conf, capture_output=True, text=True, check=False)
 
 
 def call(
     machine: Machine, agent: Path | str, verb: str, pod: str, conf: str, *, direct: bool = True, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """One request as a runtime makes it; where the agent has to do it, there is no program to fall back to."""
-    command = machine.command(verb, pod) if pod else {"CNI_COMMAND": verb}
-    elsewhere = {} if direct else {"HPN_PROGRAM_DIR": "/proc/nowhere"}
-    environ = {**os.environ, **command, "HPN_AGENT": str(agent), **elsewhere, **env}
-    argv = machine.node.command(str(machine.tools.hpn))
-    return subprocess.run(argv, env=environ, input=conf, capture_output=True, text=True, check=False)
+    """The same, again where no worker had a processor in the two seconds that a launcher waits for one."""
+    return taken(lambda: once(machine, agent, verb, pod, conf, direct=direct, **env))
+
+
+def taken(ask: Callable[[], subprocess.CompletedProcess[str]]) -> subprocess.CompletedProcess[str]:
+    """Ask until an agent takes it; before, a launcher that may not do it has done nothing."""
+
+    def done() -> subprocess.CompletedProcess[str] | None:
+        answer = ask()
+        return None if BY_THE_AGENT["HPN_PROGRAM_DIR"] in answer.stdout + answer.stderr else answer
+
+    answer: subprocess.CompletedProcess[str] = until(done)
+    return answer
 
 
 def ok(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -91,12 +112,14 @@ def stopped(pids: list[int]) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def sleeper(machine: Machine, seconds: int) -> tuple[Path, str]:
-    """A network whose IPAM takes so long to ADD; and where it writes the command and whose child it is."""
-    calls, program = machine.scratch / "calls", machine.scratch / "bin" / "sleeper"
+def sleeper(machine: Machine) -> tuple[Path, Path, str]:
+    """A network whose IPAM's ADD ends when there is a file; where it writes the command and whose child it is; and that
+    file."""
+    calls, gate, program = machine.scratch / "calls", machine.scratch / "gate", machine.scratch / "bin" / "sleeper"
     result = '{"cniVersion": "1.1.0", "ips": [{"address": "10.57.0.2/24"}]}'
     program.write_text(
-        f"#!/bin/sh\necho $CNI_COMMAND $PPID >>{calls}\n[ $CNI_COMMAND != ADD ] || sleep {seconds}\necho '{result}'\n"
+        f"#!/bin/sh\necho $CNI_COMMAND $PPID >>{calls}\n"
+        f"[ $CNI_COMMAND != ADD ] || until [ -e {gate} ]; do sleep 0.05; done\necho '{result}'\n"
     )
     program.chmod(0o755)
-    return calls, conf(machine, ipam={"type": "sleeper"})
+    return calls, gate, conf(machine, ipam={"type": "sleeper"})

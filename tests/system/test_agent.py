@@ -11,7 +11,19 @@ from pathlib import Path
 
 import drawn
 import pytest
-from system.agents import answers, call, conf, descriptors, descriptors_at_rest, ok, processes, running
+from system.agents import (
+    BY_THE_AGENT,
+    answers,
+    call,
+    conf,
+    descriptors,
+    descriptors_at_rest,
+    ok,
+    once,
+    processes,
+    running,
+    taken,
+)
 from system.machine import Machine, ours
 from topology import until
 
@@ -53,9 +65,9 @@ def test_through_cnitool(machine: Machine, path: Path) -> None:
     machine.network(ours())
     pod = machine.pod()
     with running(machine, path):
-        env = {"HPN_AGENT": str(path), "HPN_PROGRAM_DIR": "/proc/nowhere"}
-        machine.ok("add", pod, **env)
-        machine.ok("del", pod, **env)
+        env = {"HPN_AGENT": str(path), **BY_THE_AGENT}
+        ok(taken(lambda: machine.cnitool("add", pod, **env)))
+        ok(taken(lambda: machine.cnitool("del", pod, **env)))
 
 
 def test_called_as_the_ipam(machine: Machine, path: Path) -> None:
@@ -64,10 +76,10 @@ def test_called_as_the_ipam(machine: Machine, path: Path) -> None:
     )
     pod = machine.pod()
     with running(machine, path):
-        env = {"HPN_AGENT": str(path), "HPN_PROGRAM_DIR": "/proc/nowhere"}
-        machine.ok("add", pod, **env)
+        env = {"HPN_AGENT": str(path), **BY_THE_AGENT}
+        ok(taken(lambda: machine.cnitool("add", pod, **env)))
         assert machine.addresses(pod) == {"10.57.0.2/24"}
-        machine.ok("del", pod, **env)
+        ok(taken(lambda: machine.cnitool("del", pod, **env)))
 
 
 def test_mixed_at_random(machine: Machine, path: Path) -> None:
@@ -134,7 +146,7 @@ def test_another_version_is_not_used(machine: Machine, path: Path) -> None:
         try:
             until(path.exists)
             time.sleep(0.2)
-            assert json.loads(call(machine, path, "ADD", pod, network, direct=False).stdout)["code"] == 5
+            assert json.loads(once(machine, path, "ADD", pod, network, direct=False).stdout)["code"] == 5
             ok(call(machine, path, "ADD", pod, network))
             ok(call(machine, path, "DEL", pod, network))
         finally:

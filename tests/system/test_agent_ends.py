@@ -12,7 +12,7 @@ from pathlib import Path
 import drawn
 import pytest
 from fabric import container_id
-from system.agents import answers, call, conf, ok, opened, processes, running, sleeper, stopped, until
+from system.agents import answers, call, conf, ok, once, opened, processes, running, sleeper, stopped, until
 from system.machine import Machine
 from system.machine import running as running_programs
 
@@ -33,7 +33,7 @@ def test_killed_at_random(machine: Machine, path: Path) -> None:
 
     def load(pod: str) -> None:
         for verb in ("ADD", "DEL") * 3:
-            done = call(machine, path, verb, pod, network, direct=False)
+            done = once(machine, path, verb, pod, network, direct=False)
             if done.returncode:
                 codes.add(json.loads(done.stdout)["code"])
 
@@ -67,14 +67,16 @@ def test_one_that_hangs_is_passed_by(machine: Machine, path: Path) -> None:
 
 
 def test_one_that_hangs_at_work_is_not_doubled(machine: Machine, path: Path) -> None:
-    calls, network = sleeper(machine, 4)
+    calls, gate, network = sleeper(machine)
     pod = machine.pod()
-    with running(machine, path):
+    with running(machine, path), ThreadPoolExecutor(1) as pool:
         done = call(machine, path, "ADD", pod, network, HPN_AGENT_TIMEOUT="1")
         assert json.loads(done.stdout)["code"] == 11
         assert calls.read_text().split()[::2] == ["ADD"]
         # The runtime's DEL waits for it, and finds what it left.
-        ok(call(machine, path, "DEL", pod, network))
+        deleted = pool.submit(call, machine, path, "DEL", pod, network)
+        gate.touch()
+        ok(deleted.result())
         assert machine.links(pod) == set()
 
 
@@ -125,7 +127,7 @@ def test_a_caller_that_is_killed_while_it_waits(
 
 def test_a_worker_is_killed_at_work(machine: Machine, path: Path) -> None:
     """Its launcher is told to try again, others notice nothing, and another worker is there."""
-    calls, network = sleeper(machine, 2)
+    calls, gate, network = sleeper(machine)
     pod, quick, local = machine.pod(), machine.pod(), conf(machine)
     with running(machine, path) as agent, ThreadPoolExecutor(1) as pool:
         before = processes(agent)
@@ -136,6 +138,7 @@ def test_a_worker_is_killed_at_work(machine: Machine, path: Path) -> None:
         killed = int(calls.read_text().split()[1])
         assert killed in before[1:]
         os.kill(killed, signal.SIGKILL)
+        gate.touch()  # its child, which nobody waits for any more
         assert json.loads(slow.result().stdout)["code"] == 11
         until(lambda: len(processes(agent)) == len(before) and killed not in processes(agent))
         ok(call(machine, path, "DEL", pod, network, direct=False))
@@ -143,7 +146,7 @@ def test_a_worker_is_killed_at_work(machine: Machine, path: Path) -> None:
 
 
 def test_killed_it_leaves_no_process(machine: Machine, path: Path) -> None:
-    calls, network = sleeper(machine, 1)
+    calls, gate, network = sleeper(machine)
     pod, before = machine.pod(), running_programs()
     with running(machine, path) as agent, ThreadPoolExecutor(1) as pool:
         assert sorted(set(running_programs()) - set(before)) == sorted(processes(agent))
@@ -151,13 +154,14 @@ def test_killed_it_leaves_no_process(machine: Machine, path: Path) -> None:
         until(calls.exists)
         agent.kill()
         agent.wait()
+        gate.touch()
         assert json.loads(slow.result().stdout)["code"] == 11
         until(lambda: running_programs() == before)
     ok(call(machine, "", "DEL", pod, network))
 
 
 def test_what_comes_while_it_ends_is_done_without_it(machine: Machine, path: Path) -> None:
-    calls, network = sleeper(machine, 1)
+    calls, gate, network = sleeper(machine)
     pods = machine.pod(), machine.pod()
     with running(machine, path) as agent, ThreadPoolExecutor(1) as pool:
         slow = pool.submit(call, machine, path, "ADD", pods[0], network, direct=False)
@@ -165,6 +169,7 @@ def test_what_comes_while_it_ends_is_done_without_it(machine: Machine, path: Pat
         agent.terminate()
         time.sleep(0.2)
         ok(call(machine, path, "ADD", pods[1], conf(machine)))
+        gate.touch()
         ok(slow.result())
         assert agent.wait(60) == 0
     ok(call(machine, "", "DEL", pods[1], conf(machine)))

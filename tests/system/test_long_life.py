@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from system.agents import conf, descriptors_at_rest, processes, running
+from system.agents import BY_THE_AGENT, conf, descriptors_at_rest, processes, running, taken
 from system.machine import Machine, fabric
 
 PAIRS = int(os.environ.get("HPN_PAIRS", "20000"))
@@ -73,13 +73,15 @@ def pair(machine: Machine, path: Path, pod: str, number: int) -> None:
         "CNI_IFNAME": f"hpn{number}",
         "CNI_ARGS": f"K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod{number}",
         "HPN_AGENT": str(path),
-        "HPN_PROGRAM_DIR": "/proc/nowhere",
+        **BY_THE_AGENT,
     }
     for verb in ("ADD", "DEL"):
-        done = subprocess.run(
-            [machine.tools.hpn], env={**environ, "CNI_COMMAND": verb}, input=network, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
+        asked = environ | {"CNI_COMMAND": verb}
+        done = taken(
+            lambda asked=asked: subprocess.run(
+                [machine.tools.hpn], env=asked, input=network, capture_output=True, text=True, check=False
+            )
+        )
         assert done.returncode == 0, (number, verb, done.stdout, done.stderr)
 
 
