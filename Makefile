@@ -29,8 +29,9 @@ demo: root binary ## as root: attach two pods with cnitool, ping, draw, detach, 
 # All that tests ask for is installed before the first: some compare /etc before and after, and apt writes there.
 NEEDS := go tls qemu guest module disk verbs mpi systemd traffic cluster seccomp browser
 
-# With PYTEST_ARGS one pytest process is told those; JUNIT names a file for the report.
-test: binary ## every test, lint included; as root, or the tiers that need it are skipped (CI=true: fail)
+# With PYTEST_ARGS one pytest process is told those; JUNIT names a file for the report.  Else side_by_side.py makes the
+# binary beside the first tests, and later the target plain.
+test: $(if $(PYTEST_ARGS)$(FOREIGN),binary) ## every test, lint included; as root, or the tiers that need it are skipped (CI=true: fail)
 ifneq ($(FOREIGN),)
 	@peers=$$(HPN_ARCH=$(FOREIGN) netns-fixtures/peers) && HPN_BINARY=$(CURDIR)/$(BINARY) HPN_PEERS=$$peers \
 	netns-fixtures/arm64 $(BINARY) python3 -m pytest -p no:cacheprovider $(or $(PYTEST_ARGS),tests/unit tests/netns tests/system)
@@ -46,7 +47,7 @@ plain: ## as root: build without what makes a start fast (docs/packaging.md), an
 	@$(MAKE) --no-print-directory binary PLAIN=1
 	@netns-fixtures/setup net
 	@peers=$$(netns-fixtures/peers) && HPN_BINARY=$(CURDIR)/dist/plain/hpn HPN_PEERS=$$peers \
-	packaging/venv pytest $(addprefix tests/system/test_,verbs.py binary.py supply.py traceback.py)
+	packaging/venv pytest $(addprefix tests/system/test_,verbs.py binary.py supply.py traceback.py) $(PYTEST_ARGS)
 
 # Asked for here: the guest has no network to make a virtual environment from.
 lab: binary ## as root: two kernels in QEMU: VFs with RDMA devices in pods, then RDMA traffic between pods, drawn

@@ -37,7 +37,11 @@ class Done:
                 yield f"{node_id(case)} in the guest of {self.name}", case, time
         for suite in self.suites:
             for case in suite.iter("testcase"):
-                yield node_id(case), case, max(0.0, float(case.get("time", 0)) - less)
+                yield (
+                    node_id(case) + (" of make plain" if self.tier == "plain" else ""),
+                    case,
+                    max(0.0, float(case.get("time", 0)) - less),
+                )
 
 
 def suites(report: Path, name: str) -> list[ET.Element]:

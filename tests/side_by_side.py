@@ -3,8 +3,9 @@
     packaging/venv python tests/side_by_side.py [-j JOBS] [--junitxml FILE]
 
 Each tier is a process, and each test that boots a guest is one.  There are half as many again at once as there are
-processors, for guests and the cluster wait for a third of their time.  What takes longest comes first: the system tier
-and the cluster, which would otherwise be what the processors wait for in the end.
+processors, for guests and the cluster wait for a third of their time.  What takes longest comes first: else the
+processors would wait for it in the end.  The binary is built first of all, and what does not need it goes beside that.
+So does the plain build later, with its part of the tests.
 
 A tier that runs on this machine itself is in a mount namespace of its own, where nothing is in the places in which hpn,
 libcni and `ip netns` keep what is common to a machine.  So it neither sees nor disturbs another tier, or what the
@@ -17,9 +18,9 @@ The folders of the tiers unit, netns and attack are in memory, as state on a nod
 disk otherwise.  Those of the system tier are on the disk, for there are commands in it that may have little memory.
 Afterwards the folders are gone; those of a run that failed are on the disk, under the same names.
 
-The tiers are shown line by line as they go.  A test with a guest has one line, and its whole report if it failed.  The
-last lines say where the time went, and name all tests that failed, those in guests as themselves.  An interrupt ends
-all processes, and each takes down what it made.
+The tiers are shown line by line as they go, and their failures together.  A test with a guest has one line, and its
+whole report if it failed.  The last lines say where the time went, and name all tests that failed, those in guests as
+themselves.  An interrupt ends all processes, and each takes down what it made.
 """
 
 import argparse
@@ -36,24 +37,26 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from xml.etree import ElementTree as ET
 
 import drawn
+from places_of_tests import in_common_places, in_memory, on_disk
 from reported import Done, Processors, merged, suites, summary, times
 
 ROOT = Path(__file__).parents[1]
 # The files whose tests boot guests, and make nothing else.
 BOOTING = ("tests/test_lab.py", "tests/test_power_cut.py")
-CLUSTER, SYSTEM = "tests/cluster", "tests/system"
-# Those whose folders are in memory.  With unit goes what stands beside the tiers.
-TIERS = {"netns": "tests/netns", "unit": "tests", "attack": "tests/attack"}
+# In the order in which they begin.  With unit goes what stands beside the tiers.
+TIERS = ("netns", "unit", "system", "cluster", "attack")
+IN_MEMORY = ("netns", "unit", "attack")
+WITHOUT_BINARY = ("netns", "unit")
+# Targets of make.
+BINARY, PLAIN = "binary", "plain"
 BUILDS = (ROOT / "netns-fixtures/prometheus", ROOT / "netns-fixtures/cluster/build")
 # Without a cache, which one run makes in the checkout while a test of another looks at what came there.
 PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
 ENDING = 30.0
-# What is common to a machine: hpn's notes and locks, the namespaces with names, libcni's results.
-COMMON = ("/run/hpn", "/run/netns", "/var/lib/cni")
 # A guest takes 2 GiB, and what is around it some more.
 _GUEST = 5 << 29
 
@@ -67,7 +70,7 @@ def _jobs() -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """One pytest process: what it is called in reports, its tier, what it is told, and where its tests' folders are.
+    """One pytest process, or ``make`` with that target: its name in reports, its tier, and the folder of its tests.
 
     ``alone`` is what runs it where it sees nothing of what others keep in common places.
     """
@@ -78,6 +81,19 @@ class Run:
     folder: Path
     shown_at_once: bool = False
     alone: tuple[str, ...] = ()
+    make: str = ""
+    needs_binary: bool = True
+
+    def argv(self, report: Path) -> list[str]:
+        """The command that writes this report."""
+        told = (
+            f"--basetemp={self.folder}",
+            f"--junitxml={report}",
+            f"--color={'yes' if sys.stdout.isatty() else 'no'}",
+        )
+        if self.make:
+            return [*self.alone, "make", "--no-print-directory", self.make, f"PYTEST_ARGS={shlex.join(told)}"]
+        return [*self.alone, *PYTEST, *self.words, *told]
 
 
 class Runs:
@@ -87,31 +103,39 @@ class Runs:
         self._running = set["subprocess.Popen[str]"]()
         self._terminal = Lock()
         self._ended = False
+        self._binary, self._no_binary = Event(), 0
 
     def complete(self, run: Run, report: Path) -> Done:
         """Run it to its end, and show its output."""
-        words = [*run.alone, *PYTEST, *run.words, f"--basetemp={run.folder}", f"--junitxml={report}"]
-        words.append(f"--color={'yes' if sys.stdout.isatty() else 'no'}")
+        if run.needs_binary:
+            self._binary.wait()
+            if self._no_binary:
+                self._show(f"--- {run.name}: not run, for there is no binary\n")
+                return Done(run.name, run.tier, self._no_binary)
         began = time.monotonic()
         with self._terminal:
             if self._ended:
                 return Done(run.name, run.tier, 130)
             # In a session of its own: so an interrupt reaches it once, from us, and whatever it has started too.
             process = subprocess.Popen(
-                words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                errors="replace", start_new_session=True,
+                run.argv(report), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                text=True, errors="replace", start_new_session=True,
             )  # fmt: skip
             self._running.add(process)
         assert process.stdout
-        kept = list[str]()
+        kept, titles = list[str](), 0
         for said in process.stdout:
             line = said.removesuffix("\n") + "\n"  # one that is interrupted ends in the midst of a line
-            if run.shown_at_once:
+            titles += "==========" in line  # of the session, then of what failed
+            if run.shown_at_once and titles < 2:
                 self._show(line)
             else:
                 kept.append(line)
         spent, status = processor_time(process.pid), process.wait()
         self._running.discard(process)
+        if run.make == BINARY:
+            self._no_binary = status
+            self._binary.set()
         if not status:  # then only what it lacked is of interest
             kept = [line for line in kept if "SKIPPED" in line]
         outcome, wall = f"exit status {status}" if status else "passed", time.monotonic() - began
@@ -131,6 +155,7 @@ class Runs:
         """Interrupt all of them, as a terminal does; kill what has not ended then."""
         with self._terminal:
             self._ended = True
+            self._binary.set()
         for sent, patience in ((signal.SIGINT, ENDING), (signal.SIGKILL, ENDING)):
             for process in [*self._running]:
                 with suppress(ProcessLookupError):
@@ -150,15 +175,21 @@ def processor_time(pid: int) -> float:
 
 
 def runs(memory: Path | None, disk: Path, alone: tuple[str, ...]) -> Iterator[Run]:
-    """What takes longest first.  The tests' folders are in one of the two, with short names: tests make sockets there,
-    whose paths have 107 bytes at most (man 7 unix)."""
-    yield Run("system", "system", (SYSTEM,), disk / "s", True, alone)
-    yield Run("cluster", "cluster", (CLUSTER,), disk / "c", True)
-    elsewhere = (*BOOTING, CLUSTER, SYSTEM, *(path for path in TIERS.values() if path != "tests"))
-    for tier, path in TIERS.items():
-        words = (path, "-o", "tmp_path_retention_policy=failed")
-        words += tuple(f"--ignore={other}" for other in elsewhere) if path == "tests" else ()
-        yield Run(tier, tier, words, (memory or disk) / tier[0], True, alone)
+    """The binary, and what does not need it; then what takes longest first.
+
+    The tests' folders are in one of the two, with short names: tests make sockets there, whose paths have 107 bytes at
+    most (man 7 unix).
+    """
+    yield Run(BINARY, BINARY, (), disk / "b", make=BINARY, needs_binary=False)
+    elsewhere = [*BOOTING, *(f"tests/{tier}" for tier in TIERS if tier != "unit")]
+    for tier in TIERS:
+        words = ("tests", *(f"--ignore={path}" for path in elsewhere)) if tier == "unit" else (f"tests/{tier}",)
+        folder = disk / tier[0]
+        if tier in IN_MEMORY and memory:
+            folder, words = memory / tier[0], (*words, "-o", "tmp_path_retention_policy=failed")
+        needs_binary = tier not in WITHOUT_BINARY
+        yield Run(tier, tier, words, folder, True, () if tier == "cluster" else alone, needs_binary=needs_binary)
+    yield Run(PLAIN, PLAIN, (), disk / "p", True, alone, make=PLAIN, needs_binary=False)
     listed = subprocess.run(
         [*PYTEST, "--collect-only", "-q", *BOOTING], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -166,28 +197,6 @@ def runs(memory: Path | None, disk: Path, alone: tuple[str, ...]) -> Iterator[Ru
         raise SystemExit(listed.stdout + listed.stderr)
     tests = [line for line in listed.stdout.splitlines() if line.startswith(BOOTING)]
     yield from (Run(test, "lab", (test,), disk / f"{number}") for number, test in enumerate(tests))
-
-
-@contextmanager
-def in_common_places() -> Iterator[tuple[str, ...]]:
-    """What runs a command where the common places are its own, and empty.  Nothing where nobody may mount there."""
-    script = 'for at in $COMMON; do mount -t tmpfs -o mode=755 hpn-tests "$at" || exit; done; exec "$@"'
-    script = script.replace("$COMMON", " ".join(COMMON))
-    words = ("unshare", "--mount", "--propagation=private", "sh", "-c", script, "sh")
-    places = {folder for at in map(Path, COMMON) for folder in (at, *at.parents) if not folder.exists()}
-    made = sorted(places, key=lambda folder: len(folder.parts))
-    if os.geteuid():
-        yield ()
-        return
-    try:
-        for folder in made:
-            folder.mkdir()
-        tried = subprocess.run([*words, "true"], capture_output=True, check=False)
-        yield () if tried.returncode else words
-    finally:
-        for folder in reversed(made):
-            with suppress(OSError):  # something else has come there
-                folder.rmdir()
 
 
 @contextmanager
@@ -204,41 +213,6 @@ def building() -> Iterator[None]:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
-
-
-@contextmanager
-def on_disk(bad: list[Done]) -> Iterator[Path]:
-    """A folder for the tests' own, which is there afterwards if any run was bad."""
-    folder = Path(tempfile.mkdtemp(prefix="t-"))
-    try:
-        yield folder
-    finally:
-        if bad:
-            print(f"what failed left its files in {folder}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def in_memory(disk: Path, bad: list[Done]) -> Iterator[Path | None]:
-    """A folder in memory, where we may mount one.  If any run was bad, its files are on the disk afterwards, under the
-    same names."""
-    folder, kept = disk / "m", disk / "kept"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "mode=755", "hpn-tests", folder]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        yield None
-        return
-    disk.chmod(0o755)  # some tests are of users other than root
-    try:
-        yield folder
-    finally:
-        if bad:
-            subprocess.run(["cp", "-a", folder, kept], check=False)
-        subprocess.run(["umount", "--lazy", folder], check=True)
-        if bad:
-            folder.rmdir()
-            kept.rename(folder)
 
 
 def compile_all() -> None:

@@ -12,6 +12,7 @@ from textwrap import dedent
 from xml.etree import ElementTree as ET
 
 import drawn
+import places_of_tests
 import pytest
 import reported
 import side_by_side
@@ -39,11 +40,24 @@ CLUSTER = """
     def test_is_up(): assert os.path.exists("begun") or os.geteuid()
 """
 PASSES = "def test_passes(): pass"
+MAKEFILE = """
+.PHONY: binary plain
+binary: ; @sleep 2 && touch frozen
+plain: ; @{python} -m pytest plain $(PYTEST_ARGS)
+"""
 FIRST, BUILD = (build.relative_to(side_by_side.ROOT) for build in side_by_side.BUILDS)
 ON_DISK = """
     import os
     def test_on_disk(tmp_path): assert tmp_path.stat().st_dev == os.stat(".").st_dev
 """
+TIERS = {
+    "tests/netns": PASSES,
+    "tests/unit": PASSES,
+    "tests/system": ON_DISK,
+    "tests/cluster": CLUSTER,
+    "tests/attack": PASSES,
+    "plain": PASSES,
+}
 KILLED = """
     import os
     def test_a_cut(): os.kill(os.getpid(), 9)
@@ -52,22 +66,21 @@ KILLED = """
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    (tmp_path / side_by_side.CLUSTER).mkdir(parents=True)
-    (tmp_path / side_by_side.CLUSTER / "test_it.py").write_text(dedent(CLUSTER))
+    for folder, text in TIERS.items():
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / f"test_{Path(folder).name}.py").write_text(dedent(text))
     (tmp_path / BUILD).parent.mkdir(parents=True)
     (tmp_path / FIRST).write_text("#!/bin/sh\nexit 1\n")  # the other is built all the same
     (tmp_path / BUILD).write_text("#!/bin/sh\ntouch begun\nexec sleep 60\n")
     for build in (FIRST, BUILD):
         (tmp_path / build).chmod(0o755)
-    for module in (side_by_side, reported, drawn):
+    (tmp_path / "Makefile").write_text(MAKEFILE.format(python=sys.executable))
+    for module in (side_by_side, reported, drawn, places_of_tests):
         shutil.copy(module.__file__, tmp_path / "tests")
     shutil.copy(reported.TIERS, tmp_path)
     for file, text in zip(side_by_side.BOOTING, (LAB, KILLED), strict=True):
         (tmp_path / file).write_text(dedent(text))
     (tmp_path / "tests/test_others.py").write_text(dedent(OTHERS))
-    for folder, text in ((side_by_side.SYSTEM, ON_DISK), ("tests/netns", PASSES), ("tests/attack", PASSES)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / f"test_{Path(folder).name}.py").write_text(dedent(text))
     return tmp_path
 
 
@@ -101,7 +114,7 @@ def test_what_fails_anywhere_is_said_at_the_end(tree: Path) -> None:
     boot = "tests/test_lab.py::test_in_the_lab[no namespaces]"
     assert inside == f"FAILED tests/lab/test_sriov.py::test_b in the guest of {boot}: no VF"
     assert failed.startswith(f"FAILED {boot}: AssertionError: of two")
-    assert count.startswith("7 passed, 2 failed, 1 skipped in ")
+    assert count.startswith("9 passed, 2 failed, 1 skipped in ")
     # By one day, which whatever runs has from here.
     assert output.startswith(count.rpartition(", ")[2] + "\n")
     assert f"drew by {count.rpartition('=')[2]}" in output
@@ -125,12 +138,13 @@ def test_what_fails_anywhere_is_said_at_the_end(tree: Path) -> None:
 AT_ONCE = """
     import pathlib, time
     def test_it():
+        assert "{tier}" in ("netns", "unit", "plain") or pathlib.Path("frozen").exists()
         for name in {common}:
             assert not list(pathlib.Path(name).iterdir()), name
             pathlib.Path(name, "hpn-side-by-side").touch()
         pathlib.Path("begun-{tier}").touch()
         until = time.monotonic() + 60
-        while len(list(pathlib.Path().glob("begun-*"))) < 5:
+        while len(list(pathlib.Path().glob("begun-*"))) < 6:
             assert time.monotonic() < until, "the others have not begun"
             time.sleep(0.05)
         for name in {common}: assert len(list(pathlib.Path(name).iterdir())) == 1, name
@@ -139,17 +153,20 @@ AT_ONCE = """
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 def test_tiers_go_side_by_side_and_do_not_see_each_other(tree: Path) -> None:
-    """Nor does this machine see them.  The cluster's folders are not in common places at all."""
-    before = [Path(place).exists() for place in side_by_side.COMMON]
-    for tier, folder in ((Path(path).name, path) for path in (side_by_side.SYSTEM, *side_by_side.TIERS.values())):
-        (tree / folder / f"test_{tier}.py").write_text(dedent(AT_ONCE).format(tier=tier, common=side_by_side.COMMON))
-    (tree / side_by_side.CLUSTER / "test_it.py").write_text(dedent(AT_ONCE).format(tier="cluster", common=()))
-    with started(tree, "-j", "5") as run:
+    """Nor does this machine see them.  The cluster's folders are not in common places at all.
+
+    What needs the binary begins when that is there.
+    """
+    before = [Path(place).exists() for place in places_of_tests.COMMON]
+    for folder, tier in ((folder, Path(folder).name) for folder in TIERS):
+        common = () if tier == "cluster" else places_of_tests.COMMON
+        (tree / folder / f"test_{tier}.py").write_text(dedent(AT_ONCE).format(tier=tier, common=common))
+    with started(tree, "-j", "7") as run:
         output, _ = run.communicate()
     # One of those with a guest, and what failed in it.
     assert "passed, 2 failed" in output, output
-    assert not [place for place in side_by_side.COMMON if Path(place, "hpn-side-by-side").exists()]
-    assert [Path(place).exists() for place in side_by_side.COMMON] == before
+    assert not [place for place in places_of_tests.COMMON if Path(place, "hpn-side-by-side").exists()]
+    assert [Path(place).exists() for place in places_of_tests.COMMON] == before
 
 
 FOLDERS = """
@@ -179,6 +196,44 @@ def test_folders_are_in_memory_and_what_failed_is_kept(tree: Path) -> None:
     assert len(str(folder.parent.relative_to(tree))) <= len("pytest-of-root/pytest-0")
     assert not [*folder.parent.glob("test_passes*")]
     assert str(tree) not in Path("/proc/mounts").read_text()
+
+
+def test_without_a_binary(tree: Path) -> None:
+    """What needs it is not run, fails, and is not waited for."""
+    (tree / "Makefile").write_text(".PHONY: plain\nbinary plain: ; @echo no compiler; exit 1\n")
+    with started(tree, "-j", "1") as run:
+        output, _ = run.communicate()
+    assert run.returncode == 1
+    assert "no compiler" in output.splitlines()
+    failed = {"binary", "plain", "system", "cluster", "attack"}
+    assert set(output.splitlines()[-1].removeprefix("failed: ").split("; ")) > failed
+    assert "3 passed, 1 skipped in " in output.splitlines()[-2]
+
+
+IN_THE_END = """
+    import pathlib, time
+    def pytest_terminal_summary(terminalreporter):
+        if terminalreporter.config.option.collectonly: return
+        terminalreporter.section("what failed")
+        terminalreporter.write_line("first of two")
+        until = time.monotonic() + 60
+        while not pathlib.Path("unit-ended").exists() and time.monotonic() < until: time.sleep(0.05)
+        time.sleep(1)
+        terminalreporter.write_line("second of two")
+"""
+ENDS = """
+    import pathlib
+    def test_ends(): pathlib.Path("unit-ended").touch()
+"""
+
+
+def test_what_failed_in_a_tier_is_shown_together(tree: Path) -> None:
+    (tree / "tests/netns/conftest.py").write_text(dedent(IN_THE_END))
+    (tree / "tests/netns/test_netns.py").write_text("def test_fails(): raise AssertionError")
+    (tree / "tests/unit/test_unit.py").write_text(dedent(ENDS))
+    with started(tree, "-j", "3") as run:
+        output, _ = run.communicate()
+    assert "first of two\nsecond of two\n" in output
 
 
 def test_a_file_that_cannot_be_read_is_a_failure(tree: Path) -> None:

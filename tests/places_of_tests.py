@@ -1,0 +1,71 @@
+"""Where the processes of one `make test` have their files: folders for their tests, and what is common to a machine."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from reported import Done
+
+# What is common to a machine: hpn's notes and locks, the namespaces with names, libcni's results.
+COMMON = ("/run/hpn", "/run/netns", "/var/lib/cni")
+
+
+@contextmanager
+def in_common_places() -> Iterator[tuple[str, ...]]:
+    """What runs a command where the common places are its own, and empty.  Nothing where nobody may mount there."""
+    script = 'for at in $COMMON; do mount -t tmpfs -o mode=755 hpn-tests "$at" || exit; done; exec "$@"'
+    script = script.replace("$COMMON", " ".join(COMMON))
+    words = ("unshare", "--mount", "--propagation=private", "sh", "-c", script, "sh")
+    places = {folder for at in map(Path, COMMON) for folder in (at, *at.parents) if not folder.exists()}
+    made = sorted(places, key=lambda folder: len(folder.parts))
+    if os.geteuid():
+        yield ()
+        return
+    try:
+        for folder in made:
+            folder.mkdir()
+        tried = subprocess.run([*words, "true"], capture_output=True, check=False)
+        yield () if tried.returncode else words
+    finally:
+        for folder in reversed(made):
+            with suppress(OSError):  # something else has come there
+                folder.rmdir()
+
+
+@contextmanager
+def on_disk(bad: list[Done]) -> Iterator[Path]:
+    """A folder for the tests' own, which is there afterwards if any run was bad."""
+    folder = Path(tempfile.mkdtemp(prefix="t-"))
+    try:
+        yield folder
+    finally:
+        if bad:
+            print(f"what failed left its files in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def in_memory(disk: Path, bad: list[Done]) -> Iterator[Path | None]:
+    """A folder in memory, where we may mount one.  If any run was bad, its files are on the disk afterwards, under the
+    same names."""
+    folder, kept = disk / "m", disk / "kept"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "mode=755", "hpn-tests", folder]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        yield None
+        return
+    disk.chmod(0o755)  # some tests are of users other than root
+    try:
+        yield folder
+    finally:
+        if bad:
+            subprocess.run(["cp", "-a", folder, kept], check=False)
+        subprocess.run(["umount", "--lazy", folder], check=True)
+        if bad:
+            folder.rmdir()
+            kept.rename(folder)
