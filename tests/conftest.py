@@ -51,6 +51,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.user_properties += drawn.TAKEN.items()
 
 
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """No other test begins once it is later than HPN_UNTIL (tests/check.py)."""
+    if time.monotonic() > float(os.environ.get("HPN_UNTIL", "inf")):
+        item.session.shouldstop = "there is no more time"
+
+
 def pytest_collection_finish() -> None:
     """Take what was imported out of the collector's sight, which else looks at all of it each time."""
     gc.freeze()

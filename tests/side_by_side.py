@@ -131,6 +131,7 @@ class Runs:
                 self._show(line)
             else:
                 kept.append(line)
+        process.stdout.close()
         spent, status = processor_time(process.pid), process.wait()
         self._running.discard(process)
         if run.make == BINARY:

@@ -1,0 +1,167 @@
+"""Lint, and the tests that a change touches, in five minutes: what one runs before each commit.
+
+    packaging/venv python tests/check.py            # make check; BASE=COMMIT says what is compared with
+
+A change is what differs from where it left main, whether it is committed or not.  The tests that are nearest to it
+come first (tests/touched.py), of several the shortest.  When the time is over, what is left is named.  Then guards of
+the changed files are taken out (tests/guards.py), as many as there is time for: those next to a changed line first.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Timer
+
+import guarded
+import pytest
+import side_by_side as beside
+import touched
+from reported import Done, summary
+from side_by_side import Run, Runs
+
+sys.path.append(str(beside.ROOT))
+from test_lab import BOOTS
+
+LIMIT = 300.0
+PATIENCE = 15.0  # until a test that does not end is interrupted
+# A run that ends early by itself, one that is not begun any more, one that is killed.
+CUT = (LATE := int(pytest.ExitCode.INTERRUPTED), 130, -signal.SIGINT, -signal.SIGKILL)
+SHOWN = 8
+KEPT = ("-o", "tmp_path_retention_policy=failed")
+GUARDS = 90.0  # of that for guards, where there are any
+BATCH = 30.0  # pytest takes two seconds to begin
+PROCESSORS = len(os.sched_getaffinity(0))
+JOBS = PROCESSORS + (PROCESSORS + 1) // 2  # tests wait for a third of their time
+
+
+def batches(works: Iterable[touched.Work]) -> Iterator[tuple[str, ...]]:
+    """In their order; the first are short, so that what notices a mistake says so soon."""
+    batch, took, most = list[str](), 0.0, BATCH / 4
+    for work in works:
+        if batch and took + work.seconds > most:
+            yield tuple(batch)
+            batch, took, most = [], 0.0, min(BATCH, most * 1.5)
+        batch += work.tests
+        took += work.seconds
+    if batch:
+        yield tuple(batch)
+
+
+def tests(runs: Sequence[Run], until: float) -> list[Done]:
+    """Run them, several at once, until there is no more time."""
+    under_way = Runs()
+    os.environ["HPN_UNTIL"] = f"{until}"  # each ends by itself behind the test that it is at
+    clock = Timer(until + PATIENCE - time.monotonic(), under_way.end)
+    clock.start()
+    threads = ThreadPoolExecutor(JOBS)
+    try:
+        return [*threads.map(lambda run: ended(run, under_way, until), runs)]
+    except KeyboardInterrupt:
+        threads.shutdown(wait=False, cancel_futures=True)
+        under_way.end()
+        raise
+    finally:
+        clock.cancel()
+        threads.shutdown()
+        del os.environ["HPN_UNTIL"]
+
+
+def ended(run: Run, under_way: Runs, until: float) -> Done:
+    if time.monotonic() > until:
+        return Done(run.name, run.tier, LATE)
+    return under_way.complete(run, run.folder.with_suffix(".xml"))
+
+
+def guards(names: Sequence[str], until: float) -> tuple[int, int]:
+    """Take them out until there is no more time: how many were, and how many nothing noticed."""
+    words = [sys.executable, "tests/guards.py", "-j", f"{PROCESSORS}", *names]
+    process = subprocess.Popen(
+        words, cwd=beside.ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    clock = Timer(max(0, until - time.monotonic()), process.terminate)
+    clock.start()
+    done = bad = 0
+    try:
+        assert process.stdout
+        for line in process.stdout:
+            if " s  " in line:
+                done += 1
+                bad += line.rstrip().endswith("SURVIVED") or "FAILS WITHOUT IT TOO" in line
+                print(line, end="", flush=True)
+        if process.wait() and done < len(names) and clock.is_alive():
+            raise SystemExit("tests/guards.py failed")
+    finally:
+        clock.cancel()
+        with suppress(ProcessLookupError):
+            process.terminate()
+        process.wait()
+    return done, bad
+
+
+def unfinished(run: Run, done: Done) -> list[str]:
+    """The files of a run that was cut: from the one on that it was at."""
+    files = [word.partition("::")[0] for word in run.words if word.startswith("tests/")]
+    seen = {name.partition("::")[0] for name, _, _ in done.cases()}
+    return files[max((number for number, file in enumerate(files) if file in seen), default=0) :]
+
+
+def shortened(files: Iterable[str]) -> str:
+    first, more = sorted(files)[:SHOWN], sorted(files)[SHOWN:]
+    return ", ".join(first) + (f" and {len(more)} more" if more else "")
+
+
+def named(batch: tuple[str, ...]) -> str:
+    return batch[0] + (f" and {len(batch) - 1} more" if len(batch) > 1 else "")
+
+
+def main() -> int:
+    for sent in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sent, signal.default_int_handler)
+    began = time.monotonic()
+    since = touched.base()
+    files = touched.changed(since)
+    far = touched.distances(files)
+    todo = touched.guards(since, files) if not os.geteuid() else []
+    for_tests = LIMIT - PATIENCE - beside.ENDING - (GUARDS if todo else 0)
+    until = began + for_tests
+    works = [*touched.works(files, far, guarded.GUARDS, touched.seconds())]
+    chosen, left = touched.chosen(works, (for_tests - BATCH) * JOBS)
+    late = {work.file for work in left} - {work.file for work in chosen}
+    print(f"{len(files)} files differ from {touched.git('log', '-1', '--format=%h (%s)', since) or 'nothing'}")
+    print(f"{len({work.file for work in works})} test files may notice; no time for {len(late)} of them", flush=True)
+    bad = list[Done]()
+    with beside.on_disk(bad) as disk, beside.in_memory(disk, bad) as memory, beside.in_common_places() as alone:
+        runs = [
+            Run(named(batch), "", (*batch, *KEPT), (memory or disk) / f"{number}", alone=alone)
+            for number, batch in enumerate([(touched.LINT,), touched.ALWAYS, *batches(chosen)])
+        ]
+        try:
+            done = tests(runs, until)
+        except KeyboardInterrupt:
+            print("interrupted")
+            return 130
+        over = time.monotonic() > until
+        cut = [(run, one) for run, one in zip(runs, done, strict=True) if over and one.status in CUT]
+        late |= {file for run, one in cut for file in unfinished(run, one)}
+        bad += [one for one in done if one.status and one not in [late for _, late in cut]]
+    said = summary(done)
+    taken, survived = guards([guard.title for guard in todo], began + LIMIT) if todo else (0, 0)
+    print(f"\n{said} in {time.monotonic() - began:.0f} s")
+    if todo:
+        print(f"{taken} of {len(todo)} guards of these files taken out, {survived} unnoticed")
+    if late:
+        print(
+            f"no time for {len(late)} of {len({w.file for w in works})} test files: {shortened(late)}; all: make test"
+        )
+    for name in touched.elsewhere(far, BOOTS):
+        print(f"not run here: make test PYTEST_ARGS='{name}'")
+    return 1 if bad or survived or "FAILED " in said else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

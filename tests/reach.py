@@ -1,0 +1,159 @@
+"""Which tests a file of the tree can reach: by imports, and by the names that stand in texts."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path, PurePath
+
+# A module's name, or a file's: "ctl.listing" is imported by that text, "packaging/deb/build.py" is run by it.
+_NAME, _WORD = re.compile(r"[\w./-]*\w"), re.compile(r"\w+")
+# Where an import looks (pyproject.toml, and sys.path of those that start what is there).
+_TOPS = ("", "tests/", "netns-fixtures/")
+
+# Tables of the program's text, which say by themselves whose they are.
+_TEXTS = "tests/guarded/"
+
+Uses = dict[str, set[str]]
+
+
+def listed(root: Path) -> list[str]:
+    """Every file of the tree, also one that is new, and one that was removed."""
+    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True)
+    return sorted(filter(None, done.stdout.split("\0")))
+
+
+def is_test(path: str) -> bool:
+    return path.startswith("tests/") and bool(re.fullmatch(r"test_\w+\.py", PurePath(path).name))
+
+
+def graph(root: Path, files: Iterable[str]) -> Uses:
+    """Of each Python file: what it uses."""
+    index = _index(files)
+    parsed = dict(_sources(root, index))
+    found = {path: set(_used(path, tree, index)) - {path} for path, tree in parsed.items()}
+    given: Uses = {}
+    for path, tree in parsed.items():
+        if path.endswith("/conftest.py"):
+            for name, used in _fixtures(path, tree, index):
+                given.setdefault(name, set()).update(used)
+            found[path] = set()  # but for its fixtures: a test has those that it names
+    for path in filter(is_test, found):
+        above = {f"{folder}/conftest.py" for folder in PurePath(path).parents}
+        found[path] |= above & found.keys()
+        words, todo = set[str](), set(_asked(parsed[path]))
+        while todo := (todo & given.keys()) - words:
+            words |= todo
+            todo = {one for name in todo for one in given[name]}
+        found[path] |= {one for name in words for one in given[name] if one not in given}
+    return found
+
+
+def distances(uses: Uses, changed: Iterable[str]) -> dict[str, int]:
+    """How far each file is from the nearest one of those: 1 for what names it itself."""
+    users: Uses = {}
+    for path, used in uses.items():
+        for one in used:
+            users.setdefault(one, set()).add(path)
+    far = dict.fromkeys(changed, 0)
+    border = set(far)
+    for distance in range(1, len(uses) + 2):
+        border = {user for one in border for user in users.get(one, ())} - far.keys()
+        far |= dict.fromkeys(border, distance)
+    return far
+
+
+def namesakes(changed: str, tests: Iterable[str]) -> set[str]:
+    """The tests that are called after a file: cni/parts/gids.py has test_gids_command.py too."""
+    place = PurePath(changed)
+    of_folder = place.suffix in (".c", ".h") or place.stem == "__init__"
+    words = set((place.parent.name if of_folder else place.stem).split("_"))
+    return {test for test in tests if words <= set(PurePath(test).stem.split("_")[1:])}
+
+
+def _asked(tree: ast.Module) -> Iterator[str]:
+    """What its tests take as arguments, and words that may stand in usefixtures."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _fixtures(path: str, tree: ast.Module, index: Mapping[str, str]) -> Iterator[tuple[str, set[str]]]:
+    """Of each function of a conftest.py: the files that it uses, and the functions there that it names."""
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    names = {function.name for function in functions}
+    imported: Uses = {}
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for name in node.names:
+                one: ast.stmt = ast.Import([name])
+                if isinstance(node, ast.ImportFrom):
+                    one = ast.ImportFrom(node.module, [name], 0)
+                imported[name.asname or name.name] = set(_used(path, ast.Module([one], []), index))
+    for function in functions:
+        words = set(_WORD.findall(ast.unparse(function))) - {function.name}
+        yield function.name, {one for word in words & imported.keys() for one in imported[word]} | (words & names)
+
+
+def _index(files: Iterable[str]) -> dict[str, str]:
+    """By what names a file goes: its module's, its path, and the end of that, where no other file has it."""
+    names: dict[str, set[str]] = {}
+    for path in files:
+        parts = PurePath(path).parts
+        for start in range(len(parts)):
+            if start < len(parts) - 1 or "." in path:
+                names.setdefault("/".join(parts[start:]), set()).add(path)
+        if path.endswith(".py"):
+            for top in _TOPS:
+                if path.startswith(top):
+                    module = path[len(top) :].removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                    names.setdefault(module, set()).add(path)
+        if "/" not in path:  # "Makefile", a word that could be anything elsewhere
+            names[f"/{path}"] = {path}
+    return {name: path for name, (path, *others) in names.items() if not others}
+
+
+def _sources(root: Path, index: Mapping[str, str]) -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(set(index.values())):
+        if path.endswith(".py") and not path.startswith(_TEXTS) and (root / path).exists():
+            yield path, ast.parse((root / path).read_bytes())
+
+
+def _used(path: str, parsed: ast.Module, index: Mapping[str, str]) -> Iterator[str]:
+    nodes = [*ast.walk(parsed)]
+    spoken = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    package = str(PurePath(path).parent).replace("/", ".") if path.endswith("/__init__.py") else ""
+    for node in nodes:
+        names = list[str]()
+        if isinstance(node, ast.Import):
+            names = [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f if (f := f"{node.module}.{n.name}") in index else str(node.module) for n in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in spoken:
+            names = list(_in_text(node.value, package))
+        elif isinstance(node, ast.List | ast.Tuple | ast.Call):
+            names = list(_started(node.args if isinstance(node, ast.Call) else node.elts))
+        yield from (index[name] for name in names if name in index)
+
+
+def _started(words: list[ast.expr]) -> Iterator[str]:
+    """The package that is started by "-m", "ctl"."""
+    texts = [str(word.value) if isinstance(word, ast.Constant) else "" for word in words]
+    yield from (f"{name}.__main__" for option, name in pairwise(texts) if option == "-m")
+
+
+def _in_text(text: str, package: str) -> Iterator[str]:
+    """A package's row may name what is in it by its last name."""
+    if text.isidentifier():
+        yield f"{package}.{text}"
+        yield f"/{text}"
+        return
+    for found in _NAME.findall(text):
+        if "/" in found or "." in found:
+            yield found.strip("./")
+            while "." in (found := found.rpartition(".")[0]):  # cni.kernel.netns.run_in
+                yield found

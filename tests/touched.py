@@ -1,0 +1,158 @@
+"""Which tests a change touches, and in which order they are worth their time."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+import reach
+from guarded import GUARDS, Guard
+from side_by_side import BOOTING
+
+ROOT = Path(__file__).parents[1]
+# What holds of the tree as a whole; each takes a second or less but for the linters.
+ALWAYS = (
+    *(f"tests/test_{name}.py" for name in ("layering", "pages", "security", "keys", "conf", "conformance")),
+    *(f"tests/unit/test_{name}.py" for name in ("guards", "documented")),
+)
+LINT = "tests/test_lint.py"
+# The tiers that run here.  What needs the binary, the lab or the cluster is named only.
+HERE = ("tests/unit/", "tests/netns/", "tests/attack/")
+# How long each test file takes by itself; those that are not listed take this long.
+TABLE = ROOT / "tests/seconds.txt"
+SHORT = 1.5
+# Of a file that takes longer, a guard's tests alone go first.
+LONG = 10.0
+_NOTHING = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's name of an empty tree
+
+
+@dataclass(frozen=True, order=True)
+class Work:
+    """A file's tests, or some of them: how near they are to the change, how long they take."""
+
+    near: int
+    seconds: float
+    file: str
+    tests: tuple[str, ...]
+
+
+def chosen(works: Iterable[Work], budget: float) -> tuple[list[Work], list[Work]]:
+    """The nearest, of these the shortest first, as long as there is time; and those that there is none for."""
+    taken, left = list[Work](), list[Work]()
+    for work in sorted(works):
+        fits = work.seconds <= budget
+        (taken if fits else left).append(work)
+        budget -= work.seconds if fits else 0
+    return taken, left
+
+
+def works(
+    changed: Iterable[str], far: Mapping[str, int], guards: Iterable[Guard], seconds: Mapping[str, float]
+) -> Iterator[Work]:
+    """All that may notice, of the tiers that run here.
+
+    A guard's tests are as near as can be, for they were seen to notice; so is a test that was changed itself, or that
+    is called after what was.
+    """
+    changed = set(changed)
+    named: dict[str, set[str]] = {}
+    for guard in guards:
+        if guard.file in changed:
+            for test in guard.tests:
+                named.setdefault(test.partition("::")[0], set()).add(test)
+    after = {test for path in changed for test in called_after(path, far)}
+    for test in sorted({*filter(reach.is_test, far), *named}):
+        if test in (*ALWAYS, LINT) or not test.startswith(HERE):
+            continue
+        takes, near = seconds.get(test, SHORT), far.get(test, len(far))
+        if test in named and (takes <= LONG or test in named[test]):
+            near = 0
+        elif test in named:
+            yield Work(0, min(takes, SHORT * len(named[test])), test, tuple(sorted(named[test])))
+        yield Work(min(near, 1) if test in after else near, takes, test, (test,))
+
+
+def called_after(path: str, files: Iterable[str]) -> set[str]:
+    """The tests of a file by name.  A page has those of all pages, which type what is in them."""
+    tests = [file for file in files if reach.is_test(file)]
+    pages = {t for t in tests if PurePath(t).name in ("test_pages.py", "test_pages_shown.py")}
+    return reach.namesakes(path, tests) | (pages if path.endswith(".md") else set())
+
+
+def distances(changed: Iterable[str]) -> dict[str, int]:
+    """Of each test file that may reach a change: how near it is.  Called after it counts as importing it."""
+    changed = list(changed)
+    files = sorted({*reach.listed(ROOT), *changed})
+    far = reach.distances(reach.graph(ROOT, files), changed)
+    for path in changed:
+        for test in called_after(path, files):
+            far[test] = min(1, far.get(test, 1))
+    return {path: distance for path, distance in far.items() if (ROOT / path).exists()}
+
+
+def seconds() -> dict[str, float]:
+    """What the table has."""
+    return {path: float(took) for took, path in map(str.split, TABLE.read_text().splitlines())}
+
+
+def elsewhere(far: Mapping[str, int], boots: Mapping[str, tuple[object, tuple[str, ...]]]) -> list[str]:
+    """What `make test` takes to run those of the other tiers that were changed, or that import what was."""
+    near = [test for test, distance in sorted(far.items()) if distance <= 1 and reach.is_test(test)]
+    found = dict.fromkeys(test for test in near if test.startswith(("tests/system/", "tests/cluster/", *BOOTING)))
+    for test in near:
+        inside = (f"tests/test_lab.py::test_in_the_lab[{boot}]" for boot, (_, words) in boots.items() if test in words)
+        found |= dict.fromkeys(inside if test.startswith("tests/lab/") else ())
+    return [*found]
+
+
+def git(*words: str) -> str:
+    """What git answers; nothing where it has no answer."""
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def base() -> str:
+    """What a change is compared with: where it left main; on main itself the commit before, unless there is more."""
+    if given := os.environ.get("BASE"):
+        if not (known := git("rev-parse", "--verify", "--quiet", f"{given}^{{commit}}")):
+            raise SystemExit(f"BASE={given}: git knows no such commit")
+        return known
+    head = git("rev-parse", "HEAD")
+    for main in ("@{upstream}", "origin/main", "main"):
+        left = git("merge-base", "HEAD", main)
+        if left and left != head:
+            return left
+    if git("status", "--porcelain"):
+        return head
+    return git("rev-parse", "--verify", "--quiet", "HEAD^") or _NOTHING
+
+
+def changed(since: str) -> list[str]:
+    """The files that differ, also those that git has not been told of."""
+    new = git("ls-files", "--others", "--exclude-standard")
+    return sorted({*git("diff", "--name-only", "--no-renames", since).splitlines(), *new.splitlines()})
+
+
+def guards(since: str, files: Iterable[str]) -> list[Guard]:
+    """Those of the files, first those of functions that were changed.  The launcher's need a build for each."""
+    files = {path for path in files if path.endswith(".py") and (ROOT / path).exists()}
+    lines = {path: _lines(since, path) for path in files}
+    texts = {path: (ROOT / path).read_text() for path in files}
+
+    def apart(guard: Guard) -> int:
+        at = _first_difference(texts[guard.file], guard.taken_out_of(texts[guard.file]))
+        return min((abs(at - line) for line in lines[guard.file]), default=0)
+
+    return sorted((guard for guard in GUARDS if guard.file in files and not guard.survives), key=apart)
+
+
+def _lines(since: str, path: str) -> list[int]:
+    """The lines of a file that differ, as it is now."""
+    found = re.findall(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", git("diff", "-U0", since, "--", path), re.MULTILINE)
+    return [line for first, count in found for line in range(int(first), int(first) + max(1, int(count or 1)))]
+
+
+def _first_difference(one: str, other: str) -> int:
+    lines = zip(one.splitlines(), other.splitlines(), strict=False)
+    return next((number for number, (here, there) in enumerate(lines, 1) if here != there), 1)

@@ -1,0 +1,230 @@
+"""What `make check` chooses: nothing that a change reaches is forgotten, and what is nearest comes first."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import check
+import pytest
+import reach
+import touched
+from guarded import Guard
+from touched import Work
+
+TREE = {
+    "cni/__init__.py": "",
+    "cni/__main__.py": "from cni.main import run",
+    "cni/main.py": "from cni import parts\n\ndef run(): parts.gids.wait()",
+    "cni/parts/__init__.py": "ROWS = ('gids',)",
+    "cni/parts/gids.py": "",
+    "cni/late.py": "",
+    "cni/alone.py": '"""Beside cni.main."""\nNAME = "cni.late"',
+    "Makefile": "",
+    "packaging/deb/build.py": "",
+    "packaging/launcher/launcher.c": "",
+    "tests/conftest.py": "import pytest\nfrom host import Host\n\n@pytest.fixture\ndef host(): yield Host()",
+    "tests/host.py": "from cni.main import run\n\nclass Host: pass",
+    "tests/unit/test_parts.py": "from cni.parts.gids import wait",
+    "tests/unit/test_late.py": "import cni.alone",
+    "tests/unit/test_spec.py": "host = 'gids'",
+    "tests/unit/test_process.py": "import sys\nCNI = [sys.executable, '-m', 'cni']",
+    "tests/unit/test_deb.py": "BUILD = ROOT / 'packaging/deb/build.py'",
+    "tests/netns/test_add.py": "def test_add(host): pass",
+    "tests/system/test_launcher.py": "",
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for path, text in TREE.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.setattr(touched, "ROOT", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changed", "tests"),
+    [
+        pytest.param(
+            "cni/parts/gids.py",
+            {"unit/test_parts.py": 1, "netns/test_add.py": 4, "unit/test_process.py": 4},
+            id="by import, by a row, by a fixture, by a program",
+        ),
+        pytest.param("cni/late.py", {"unit/test_late.py": 2}, id="by a name in a text, not in a docstring"),
+        pytest.param("packaging/deb/build.py", {"unit/test_deb.py": 1}, id="by a path"),
+        pytest.param("tests/host.py", {"netns/test_add.py": 1}, id="what a fixture uses"),
+        pytest.param(
+            "tests/conftest.py",
+            {f"{path.removeprefix('tests/')}": 1 for path in TREE if reach.is_test(path)},
+            id="conftest.py",
+        ),
+        pytest.param("Makefile", {}, id="nothing"),
+    ],
+)
+def test_reached(tree: Path, changed: str, tests: dict[str, int]) -> None:
+    far = reach.distances(reach.graph(tree, TREE), [changed])
+    assert {path: far[path] for path in far if reach.is_test(path)} == {f"tests/{t}": n for t, n in tests.items()}
+
+
+def test_removed_is_reached(tree: Path) -> None:
+    (tree / "cni/parts/gids.py").unlink()
+    assert reach.distances(reach.graph(tree, TREE), ["cni/parts/gids.py"])["tests/unit/test_parts.py"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "test"),
+    [
+        ("cni/parts/gids.py", "tests/unit/test_gids_command.py"),
+        ("cni/parts/__init__.py", "tests/unit/test_parts.py"),
+        ("packaging/launcher/place.c", "tests/system/test_launcher.py"),
+        ("docs/check.md", "tests/netns/test_pages.py"),
+    ],
+)
+def test_called_after(changed: str, test: str) -> None:
+    other = "tests/unit/test_netlink.py"
+    assert touched.called_after(changed, [test, other]) == {test}
+
+
+def guard(file: str, *tests: str) -> Guard:
+    return Guard(file, "a-guard", "old", "new", tests)
+
+
+def test_what_a_guard_names_is_nearest() -> None:
+    far = {"tests/unit/test_short.py": 3, "tests/unit/test_long.py": 4, "tests/unit/test_far.py": 5, "cni/a.py": 0}
+    named = [
+        guard("cni/a.py", "tests/unit/test_short.py::test_it", "tests/unit/test_long.py::test_it"),
+        guard("cni/a.py", "tests/system/test_it.py", "tests/netns/test_unreached.py"),
+        guard("cni/b.py", "tests/unit/test_far.py"),
+    ]
+    found = sorted(
+        touched.works(["cni/a.py"], far, named, {"tests/unit/test_long.py": 60, "tests/unit/test_far.py": 2})
+    )
+    assert [(work.near, work.tests) for work in found] == [
+        (0, ("tests/netns/test_unreached.py",)),
+        (0, ("tests/unit/test_long.py::test_it",)),
+        (0, ("tests/unit/test_short.py",)),
+        (4, ("tests/unit/test_long.py",)),
+        (5, ("tests/unit/test_far.py",)),
+    ]
+
+
+def work(near: int, seconds: float, name: str) -> Work:
+    return Work(near, seconds, name, (name,))
+
+
+def test_the_nearest_first_and_what_has_no_time_is_left() -> None:
+    works = [
+        work(3, 2, "far"),
+        work(1, 9, "near, long"),
+        work(1, 2, "near"),
+        work(2, 50, "too long"),
+        work(4, 8, "late"),
+    ]
+    taken, left = touched.chosen(works, 20)
+    assert [w.file for w in taken] == ["near", "near, long", "far"]
+    assert [w.file for w in left] == ["too long", "late"]
+
+
+def test_batches() -> None:
+    """None is lost, and the first is short."""
+    works = [work(1, 5, f"tests/unit/test_{n}.py") for n in range(40)]
+    batches = [*check.batches(works)]
+    assert [test for batch in batches for test in batch] == [w.file for w in works]
+    assert len(batches[0]) == 1
+    assert max(map(len, batches)) == 6
+
+
+HOOK = """
+import importlib.util, sys
+sys.path[:0] = {folders}
+spec = importlib.util.spec_from_file_location("theirs", {file})
+theirs = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(theirs)
+pytest_runtest_teardown = theirs.pytest_runtest_teardown
+"""
+WAITS = """
+import os, time
+def test_it(): time.sleep(max(0, float(os.environ["HPN_UNTIL"]) - time.monotonic()) + {longer})
+def test_next(): assert False
+"""
+
+
+@pytest.mark.parametrize(("longer", "patience"), [(0.01, 600.0), (600, 0.1)], ids=["by itself", "interrupted"])
+def test_what_has_no_time_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longer: float, patience: float
+) -> None:
+    """No test begins once the time is over, and one that goes on is interrupted."""
+    monkeypatch.setattr(check, "PATIENCE", patience)
+    tests = Path(check.__file__).parent
+    hook = HOOK.format(folders=[f"{tests.parent}", f"{tests}"], file=repr(f"{tests}/conftest.py"))
+    (tmp_path / "conftest.py").write_text(hook)
+    (tmp_path / "test_it.py").write_text(WAITS.format(longer=longer))
+    run = check.Run("it", "unit", (f"{tmp_path}/test_it.py",), tmp_path / "t")
+    (done,) = check.tests([run], time.monotonic() + 1)
+    assert done.status in check.CUT
+    named = check.Run("it", "unit", ("tests/unit/test_a.py", "-q", "tests/unit/test_b.py"), tmp_path)
+    assert check.unfinished(named, done) == ["tests/unit/test_a.py", "tests/unit/test_b.py"]
+    assert "HPN_UNTIL" not in os.environ
+
+
+def test_other_tiers_are_named() -> None:
+    boots = {"VFs": ((), ("tests/lab/test_sriov.py",)), "RDMA": ((), ("tests/lab/test_rdma.py",))}
+    far = {"tests/lab/test_sriov.py": 1, "tests/lab/test_rdma.py": 2, "tests/system/test_peers.py": 0, "cni/a.py": 0}
+    assert touched.elsewhere(far, boots) == ["tests/system/test_peers.py", "tests/test_lab.py::test_in_the_lab[VFs]"]
+
+
+@pytest.fixture
+def git(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """A clone of one commit, and how to work in it."""
+    monkeypatch.delenv("BASE", raising=False)
+    for name, value in (("GIT_CONFIG_GLOBAL", "/dev/null"), ("GIT_CONFIG_SYSTEM", "/dev/null")):
+        monkeypatch.setenv(name, value)
+    for who in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{who}_NAME", "somebody")
+        monkeypatch.setenv(f"GIT_{who}_EMAIL", "somebody@example.com")
+
+    def run(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=tree, capture_output=True, text=True, check=True).stdout.strip()
+
+    run("init", "-b", "main")
+    run("add", ".")
+    run("commit", "-m", "all")
+    return run
+
+
+def test_compared_with(tree: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert touched.changed(touched.base()) == sorted(TREE)  # the first commit, with nothing before it
+    first = git("rev-parse", "HEAD")
+    (tree / "cni/main.py").write_text("")
+    assert touched.changed(touched.base()) == ["cni/main.py"]
+    git("commit", "-am", "main")
+    assert touched.base() == first  # the commit before, for all is committed
+    second = git("rev-parse", "HEAD")
+    git("switch", "-c", "other")
+    (tree / "cni/late.py").unlink()
+    git("commit", "-am", "one")
+    (tree / "cni/new.py").write_text("")
+    assert touched.base() == second
+    assert touched.changed(second) == ["cni/late.py", "cni/new.py"]
+    monkeypatch.setenv("BASE", first)
+    assert touched.changed(touched.base()) == ["cni/late.py", "cni/main.py", "cni/new.py"]
+    monkeypatch.setenv("BASE", "nothing")
+    with pytest.raises(SystemExit, match="BASE=nothing"):
+        touched.base()
+
+
+def test_guards_of_changed_lines_first(tree: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f"line {n}\n" for n in range(30)]
+    (tree / "cni/main.py").write_text("".join(lines))
+    git("commit", "-am", "lines")
+    (tree / "cni/main.py").write_text("".join([*lines[:20], "changed\n", *lines[21:]]))
+    table = [Guard("cni/main.py", f"{n}", f"line {n}\n", "", ("tests/unit/test_spec.py",)) for n in (3, 12, 19, 28)]
+    monkeypatch.setattr(touched, "GUARDS", [*table, guard("cni/late.py", "tests/unit/test_late.py")])
+    assert [g.name for g in touched.guards("HEAD", ["cni/main.py", "Makefile"])] == ["19", "12", "28", "3"]
+
+
+def test_the_table_names_test_files() -> None:
+    assert [path for path in touched.seconds() if not (Path(__file__).parents[2] / path).exists()] == []
