@@ -2,10 +2,10 @@
 
     packaging/venv python tests/side_by_side.py [-j JOBS] [--junitxml FILE]
 
-Each tier is a process, and each test that boots a guest is one.  There are half as many again at once as there are
-processors, for guests and the cluster wait for a third of their time.  What takes longest comes first: else the
-processors would wait for it in the end.  The binary is built first of all, and what does not need it goes beside that.
-So does the plain build later, with its part of the tests.
+Each tier is a process, and each test that boots a guest is one.  None keeps a processor busy all the time, so
+there are more at once than processors: as many as these can serve, by what each is known to keep busy.  What takes
+longest comes first: else the processors would wait for it in the end.  The binary is built first of all, and what does
+not need it goes beside that.  So does the plain build later, with its part of the tests.
 
 A tier that runs on this machine itself is in a mount namespace of its own, where nothing is in the places in which hpn,
 libcni and `ip netns` keep what is common to a machine.  So it neither sees nor disturbs another tier, or what the
@@ -33,11 +33,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Lock
+from threading import Condition, Event, Lock
 from xml.etree import ElementTree as ET
 
 import drawn
@@ -57,15 +57,32 @@ BUILDS = (ROOT / "netns-fixtures/prometheus", ROOT / "netns-fixtures/cluster/bui
 # Without a cache, which one run makes in the checkout while a test of another looks at what came there.
 PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
 ENDING = 30.0
+# How busy each keeps a processor, in per cent; the rest of its time it waits.
+SHARES = {BINARY: 100, "netns": 40, "unit": 75, "system": 55, "cluster": 55, "attack": 60, PLAIN: 75, "lab": 85}
+# What is given to each processor.  Their sum may be more than it can do, for not all are busy at the same time.
+_GIVEN = 130
 # A guest takes 2 GiB, and what is around it some more.
 _GUEST = 5 << 29
 
 
-def _jobs() -> int:
-    """How many at once: three for two processors, if there is memory for as many."""
-    processors = len(os.sched_getaffinity(0))
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(processors + (processors + 1) // 2, memory // _GUEST))
+class Room:
+    """What may be under way at once: shares up to so many per cent, or one run that is more than that."""
+
+    def __init__(self, whole: int) -> None:
+        self._free, self._inside, self._changed = whole, 0, Condition()
+
+    def enter(self, share: int) -> None:
+        """Wait until there is room."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._inside or share <= self._free)
+            self._free -= share
+            self._inside += 1
+
+    def leave(self, share: int) -> None:
+        with self._changed:
+            self._free += share
+            self._inside -= 1
+            self._changed.notify_all()
 
 
 @dataclass(frozen=True)
@@ -234,10 +251,13 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-j", dest="jobs", type=int, default=_jobs(), help=f"how many at once: {_jobs()}")
+    here = len(os.sched_getaffinity(0))
+    parser.add_argument("-j", dest="jobs", type=int, default=here, help=f"processors: {here}; 0: one after the other")
     parser.add_argument("--junitxml", type=Path, metavar="FILE", help="one JUnit report of all of them")
     words = parser.parse_args()
     print(f"{drawn.VARIABLE}={drawn.draw()}", flush=True)  # all that starts from here draws by this day
+    guests = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _GUEST
+    room = Room(min(words.jobs * _GIVEN, guests * SHARES["lab"]))
     under_way, bad, began, processors = Runs(), list[Done](), time.monotonic(), Processors()
     with (
         building(),
@@ -245,14 +265,15 @@ def main() -> int:
         on_disk(bad) as disk,
         in_memory(disk, bad) as memory,
         in_common_places() as alone,
-        ThreadPoolExecutor(words.jobs) as threads,
+        ThreadPoolExecutor(1 + words.jobs * _GIVEN // min(SHARES.values())) as threads,
     ):
         try:
             compile_all()
-            started = [
-                threads.submit(under_way.complete, run, Path(reports, f"{number}.xml"))
-                for number, run in enumerate(runs(memory, disk, alone))
-            ]
+            started = list[Future[Done]]()
+            for number, run in enumerate(runs(memory, disk, alone)):
+                room.enter(share := SHARES[run.tier])
+                started.append(threads.submit(under_way.complete, run, Path(reports, f"{number}.xml")))
+                started[-1].add_done_callback(lambda _, share=share: room.leave(share))  # type: ignore[misc]
             done = [one.result() for one in started]
         except KeyboardInterrupt:
             threads.shutdown(wait=False, cancel_futures=True)

@@ -37,6 +37,7 @@ def test_each_tier_has_a_budget() -> None:
     """In HACKING's table, which the report reads."""
     tiers = {run.tier for run in side_by_side.runs(None, Path("/nowhere"), ())}
     assert (reported.budgets().keys(), min(reported.budgets().values()) > 0) == (tiers, True)
+    assert side_by_side.SHARES.keys() == tiers
 
 
 def test_times(monkeypatch: pytest.MonkeyPatch) -> None:

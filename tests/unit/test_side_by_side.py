@@ -8,7 +8,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Empty, Queue
 from textwrap import dedent
+from threading import Thread
 from xml.etree import ElementTree as ET
 
 import drawn
@@ -234,6 +236,29 @@ def test_what_failed_in_a_tier_is_shown_together(tree: Path) -> None:
     with started(tree, "-j", "3") as run:
         output, _ = run.communicate()
     assert "first of two\nsecond of two\n" in output
+
+
+def test_what_there_is_room_for_goes_beside() -> None:
+    """And one that is more than all there is goes alone."""
+    room, entered = side_by_side.Room(100), Queue[int]()
+
+    def follow(share: int) -> None:
+        room.enter(share)
+        entered.put(share)
+
+    room.enter(70)
+    room.enter(30)
+    Thread(target=follow, args=(150,), daemon=True).start()
+    room.leave(30)
+    with pytest.raises(Empty):
+        entered.get(timeout=0.2)
+    room.leave(70)
+    assert entered.get(timeout=60) == 150
+    Thread(target=follow, args=(1,), daemon=True).start()
+    with pytest.raises(Empty):
+        entered.get(timeout=0.2)
+    room.leave(150)
+    assert entered.get(timeout=60) == 1
 
 
 def test_a_file_that_cannot_be_read_is_a_failure(tree: Path) -> None:
