@@ -1,6 +1,6 @@
 # Everything a target downloads lies in $XDG_CACHE_HOME/hpn-cni (default ~/.cache/hpn-cni); the tree gets dist/ and build/.
 
-.PHONY: help docs protocols demo test check plain lab cluster lint binary deb bench bench-lab bench-cluster bench-blocks bench-traffic bench-rails bench-size clean root
+.PHONY: help docs protocols demo test check soak plain lab cluster lint binary deb bench bench-lab bench-cluster bench-blocks bench-traffic bench-rails bench-size clean root
 .DEFAULT_GOAL := help
 
 # A run that must not pass by skipping says so to every tier; see tests/*/conftest.py.
@@ -54,6 +54,12 @@ plain: ## as root: build without what makes a start fast (docs/packaging.md), an
 	@netns-fixtures/setup net
 	@peers=$$(netns-fixtures/peers) && HPN_BINARY=$(CURDIR)/dist/plain/hpn HPN_PEERS=$$peers \
 	packaging/venv pytest $(addprefix tests/system/test_,verbs.py binary.py supply.py traceback.py) $(PYTEST_ARGS)
+
+soak: root binary ## as root: all cases of which a run draws a tenth, and all guards; for hours, goes on after an interrupt; WRITE=1 updates docs/develop/soak.md
+	@netns-fixtures/setup net
+	@for need in $(NEEDS); do netns-fixtures/setup $$need || true; done
+	@peers=$$(netns-fixtures/peers) && HPN_REQUIRE=unit,netns,system,attack,lab,cluster \
+	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python tests/soak.py $(if $(WRITE),--write)
 
 # Asked for here: the guest has no network to make a virtual environment from.
 lab: binary ## as root: two kernels in QEMU: VFs with RDMA devices in pods, then RDMA traffic between pods, drawn

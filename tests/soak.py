@@ -1,0 +1,270 @@
+"""Take all cases of which a run draws a tenth, 50 histories of the checker, and all guards out, one at a time.
+
+    packaging/venv python tests/soak.py [--write]
+
+It takes hours.  build/soak.jsonl gets a line for each part as it ends.  An interrupt ends all that is under way; the
+next soak of the same commit does what is missing then.  A part that failed is missing.
+
+What runs on this machine itself is done one after the other; beside it what runs in guests, and the cluster's.
+--write writes what a whole soak came to into docs/develop/soak.md.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from threading import Event, Lock, Thread
+from xml.etree import ElementTree as ET
+
+import drawn
+from guarded import GUARDS
+from side_by_side import ENDING, PYTEST, ROOT, compile_all, in_common_places
+from test_lab import BOOTS
+
+NOTES, PAGE = ROOT / "build/soak.jsonl", ROOT / "docs/develop/soak.md"
+BEGIN, END = "<!-- the last whole soak -->\n", "<!-- end -->"
+CHECKER, GUARDS_TOOL = "tests/cluster/test_checker.py", "tests/guards.py"
+HISTORIES = 50
+# These have their processes and links in guests, and in namespaces of their own.
+APART = ("lab", "cluster", "histories")
+# A file with tests that draw.
+DRAWS = re.compile(r"^import drawn$|\brecovered\(|\.test_killed_at_every_step\(", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process: a file of a tier, a boot, a history by a day, or the guards of a folder."""
+
+    tier: str
+    name: str
+    words: tuple[str, ...]
+    draw: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.tier}: {self.name}"
+
+
+@dataclass(frozen=True)
+class Note:
+    """What became of it, on a commit in a soak that began on a day."""
+
+    commit: str
+    day: str
+    title: str
+    began: str
+    seconds: float
+    status: int
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def parts(day: date) -> Iterator[Part]:
+    """All of them.  Guards come last, for they take longest."""
+    every = f"{day},all"
+    for tier in ("unit", "netns", "attack", "system", "cluster"):
+        for path in sorted((ROOT / "tests" / tier).rglob("test_*.py")):
+            name = f"{path.relative_to(ROOT)}"
+            if draws(path) and name not in (CHECKER, "tests/unit/test_drawn.py", "tests/unit/test_side_by_side.py"):
+                yield Part(tier, path.stem, (name,), every)
+    for boot, (_, tests) in BOOTS.items():
+        if any(draws(ROOT / test) for test in {test.partition("::")[0] for test in tests if not test.startswith("-")}):
+            yield Part("lab", boot, (f"tests/test_lab.py::test_in_the_lab[{boot}]",), every)
+    for test in ("test_lab.py::test_power_failures", "test_lab.py::test_under_load", "test_power_cut.py"):
+        yield Part("lab", test, (f"tests/{test}",), every)
+    for number in range(HISTORIES):
+        of = day + timedelta(number)
+        yield Part("histories", f"{of}", (CHECKER,), f"{of},all")
+    files = sorted({(f"{Path(guard.file).parent}", guard.file) for guard in GUARDS})
+    for folder, own in itertools.groupby(files, key=lambda both: both[0]):
+        yield Part("guards", folder, (GUARDS_TOOL, *(file for _, file in own)), every)
+
+
+def draws(path: Path) -> bool:
+    return bool(DRAWS.search(path.read_text()))
+
+
+def checkout() -> str:
+    """The commit, which must be what is in the tree."""
+    changed = git("status", "--porcelain")
+    if changed:
+        raise SystemExit(f"the soak is of a commit, and the tree differs from it: {changed}")
+    return git("rev-parse", "HEAD")
+
+
+def git(*words: str) -> str:
+    return subprocess.check_output(["git", *words], cwd=ROOT, text=True).strip()
+
+
+def notes(file: Path, commit: str) -> list[Note]:
+    """Those of the commit.  A line that was not written whole is none."""
+    found = list[Note]()
+    for line in file.read_text().splitlines() if file.exists() else ():
+        with suppress(ValueError, TypeError):
+            found.append(Note(**json.loads(line)))
+    return [note for note in found if note.commit == commit]
+
+
+def missing(all_of_it: Sequence[Part], noted: Sequence[Note]) -> list[Part]:
+    done = {note.title for note in noted if note.status == 0}
+    return [part for part in all_of_it if part.title not in done]
+
+
+class Soak:
+    """Of a commit: what is under way, and the file that gets a line of each part.
+
+    ``alone`` runs what is not apart where it sees nothing of what others keep in common places.
+    """
+
+    def __init__(self, commit: str, day: date, file: Path, alone: tuple[str, ...] = ()) -> None:
+        self.commit, self.day, self.file, self.alone = commit, day, file, alone
+        self.over = Event()
+        self._lock = Lock()
+        self._running = set["subprocess.Popen[str]"]()
+
+    def lane(self, todo: Sequence[Part]) -> None:
+        for part in todo:
+            if self.over.is_set():
+                return
+            self._do(part)
+
+    def _do(self, part: Part) -> None:
+        began, clock = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
+        # With a short name: tests make sockets in it, whose paths have 107 bytes at most (man 7 unix).
+        with tempfile.TemporaryDirectory(prefix="s-", ignore_cleanup_errors=True) as folder:
+            Path(folder).chmod(0o755)  # some tests are of users other than root
+            report = Path(folder, "report.xml")
+            program: tuple[str, ...] = (sys.executable,)
+            if part.tier != "guards":
+                program = (*PYTEST, "-q", f"--basetemp={folder}/t", f"--junitxml={report}")
+            words = (*(() if part.tier in APART else self.alone), *program)
+            with self._lock:
+                if self.over.is_set():
+                    return
+                # In a session of its own: an interrupt reaches it once, from us, and whatever it has started too.
+                process = subprocess.Popen(
+                    [*words, *part.words], cwd=ROOT, env={**os.environ, drawn.VARIABLE: part.draw}, text=True,
+                    errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )  # fmt: skip
+                self._running.add(process)
+            said = process.communicate()[0]
+            self._running.discard(process)
+            if self.over.is_set():
+                return
+            counts = (
+                reported(report)
+                if report.exists()
+                else Counter(guards=len(re.findall(r"^ *\d+ s  ", said, re.MULTILINE)))
+            )
+        seconds = round(time.monotonic() - clock, 1)
+        self._note(Note(self.commit, f"{self.day}", part.title, began, seconds, process.returncode, dict(counts)))
+        shown = f"{part.title}: {'failed' if process.returncode else 'passed'} after {seconds:.0f} s, {told(counts)}"
+        print(f"{said if process.returncode else ''}{shown}", flush=True)
+
+    def _note(self, note: Note) -> None:
+        with self._lock, self.file.open("a") as file:
+            file.write(json.dumps(asdict(note)) + "\n")
+
+    def end(self) -> None:
+        """Interrupt what is under way, as a terminal does; kill what has not ended then."""
+        with self._lock:
+            self.over.set()
+        for sent in (signal.SIGINT, signal.SIGKILL):
+            for process in [*self._running]:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, sent)
+            deadline = time.monotonic() + ENDING
+            while any(process.poll() is None for process in [*self._running]) and time.monotonic() < deadline:
+                time.sleep(0.1)
+
+
+def reported(report: Path) -> Counter[str]:
+    """How many tests there were, and how many cases they took of what is drawn."""
+    counts, root = Counter[str](), ET.parse(report).getroot()
+    for case in root.iter("testcase"):
+        counts["tests"] += 1
+        counts["failed"] += any(case.find(tag) is not None for tag in ("failure", "error"))
+        counts["skipped"] += case.find("skipped") is not None
+        for one in case.iter("property"):
+            counts[str(one.get("name"))] += int(one.get("value", "0"))
+    return +counts
+
+
+def told(counts: Counter[str]) -> str:
+    return ", ".join(f"{number:,} {what}" for what, number in counts.items())
+
+
+def table(noted: Sequence[Note]) -> str:
+    """Of each tier what passed, as the page shows it."""
+    rows = ["| | parts | what they took | failed before they passed | processes' time |", "|---|---|---|---|---|"]
+    for tier in dict.fromkeys(note.title.partition(":")[0] for note in noted):
+        own = [note for note in noted if note.title.startswith(f"{tier}:")]
+        passed = [note for note in own if note.status == 0]
+        counts = sum((Counter(note.counts) for note in passed), Counter[str]())
+        minutes = sum(note.seconds for note in own) / 60
+        rows.append(f"| {tier} | {len(passed)} | {told(counts)} | {len(own) - len(passed)} | {minutes:.0f} min |")
+    return "\n".join(rows)
+
+
+def write(noted: Sequence[Note], page: Path) -> None:
+    """Put a whole soak into the page, in the place of what was there."""
+    text = page.read_text()
+    head, tail = text.partition(BEGIN)[0], text.partition(BEGIN)[2].partition(END)[2]
+    last = max(noted, key=lambda note: note.began)
+    about = (
+        f"Commit {last.commit[:12]}, from {noted[0].began[:10]} to {last.began[:10]}, every case by the day {last.day}."
+    )
+    page.write_text(f"{head}{BEGIN}{about}\n\n{table(noted)}\n{END}{tail}")
+
+
+def main() -> int:
+    # SIGINT too: what a shell starts in the background ignores it, and so would all that we start.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help=f"write a whole soak into {PAGE.relative_to(ROOT)}")
+    words = parser.parse_args()
+    commit = checkout()
+    NOTES.parent.mkdir(exist_ok=True)
+    before = notes(NOTES, commit)
+    day = date.fromisoformat(before[0].day) if before else drawn.draw().day
+    all_of_it = list(parts(day))
+    todo = missing(all_of_it, before)
+    print(f"{commit[:12]}, {day}: {len(todo)} of {len(all_of_it)} parts are to be done", flush=True)
+    lanes = [[part for part in todo if (part.tier in APART) == apart] for apart in (False, True)]
+    with in_common_places() as alone:
+        soak = Soak(commit, day, NOTES, alone)
+        threads = [Thread(target=soak.lane, args=(lane,)) for lane in lanes]
+        try:
+            compile_all()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            soak.end()
+    after = notes(NOTES, commit)
+    left = missing(all_of_it, after)
+    print(f"\n{table(after)}\n{len(left)} parts are missing", *(part.title for part in left), sep="\n")
+    if left:
+        return 130 if soak.over.is_set() else 1
+    if words.write:
+        write(after, PAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
