@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import drawn
 import pytest
 from conftest import require
 
@@ -146,6 +147,8 @@ def test_in_the_lab(tmp_path: Path, boot: str) -> None:
     report = tmp_path / "junit.xml"
     assert report.exists(), f"no report came back; the lab ended with {done.returncode}: {done.stderr}"
     cases = list(ET.parse(report).getroot().iter("testcase"))
+    for one in (one for case in cases for one in case.iter("property")):
+        drawn.noted(str(one.get("name")), int(one.get("value", "")))
     # A skip is a failure too: the guest has whatever these tests may lack elsewhere.
     others = [f"{c.get('classname')}::{c.get('name')}: {e.tag}: {e.get('message')}" for c in cases for e in outcomes(c)]
     assert (others, done.returncode) == ([], 0), "\n".join(others)
@@ -180,7 +183,9 @@ def test_power_failures(tmp_path: Path) -> None:
     inside = ("--disk", tmp_path / "disk", "env", f"PYTHONPATH={ROOT / 'tests'}:{ROOT}")
     program = (sys.executable, "-m")
     recover = list[str]()
-    for journal, verb, step in (("disk", "ADD", 4), ("memory", "ADD", 20), ("disk", "DEL", 12)):
+    cases = drawn.share((("disk", "ADD", 4), ("memory", "ADD", 20), ("disk", "DEL", 12)), "power failures")
+    drawn.noted("power failures of a node", len(cases))
+    for journal, verb, step in cases:
         lost = lab(*inside, *program, "guest.outage", *recover, "lose", journal, verb, str(step))
         assert lost.returncode == 123, lost.stdout + lost.stderr
         recover = ["recover", journal, lost.stdout.strip()]
@@ -204,6 +209,7 @@ def test_the_units() -> None:
 
 
 def test_under_load() -> None:
+    drawn.noted("boots under load", 1)
     stress = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/lab/stress.py")
     done = lab(*TWO, "--pfs", "8", "--vfs", "7", *stress)
     assert done.returncode == 0, done.stdout + done.stderr

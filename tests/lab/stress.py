@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import drawn
 from guest.machine import hardware
 from guest.node import Node, rdma_devs
 from guest.processes import at_once
@@ -37,9 +38,9 @@ def test_pods_come_and_go(node: Node, make_pod: Callable[[], Pod]) -> None:
         )
         return node.conf(**which, vlan=n + 1, mac=f"02:00:00:00:{n:02x}:{i:02x}")
 
-    n, coming = 0, list[Pod]()
+    n, coming, rounds = 0, list[Pod](), drawn.count(ROUNDS, "rounds under load")
     while n == 0 or coming:
-        going, over = coming, n == ROUNDS or time.monotonic() - started > SECONDS
+        going, over = coming, n == rounds or time.monotonic() - started > SECONDS
         coming = [] if over else halves[n % 2]
         requests = [node.request("ADD", pod, wish(n, i)) for i, pod in enumerate(coming)]
         requests += [node.request("DEL", pod, wish(n - 1, i)) for i, pod in enumerate(going)]
