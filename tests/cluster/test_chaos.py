@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import drawn
 import pytest
 from cluster import manifests
 from cluster.host import Host
@@ -27,8 +28,8 @@ RESOURCE = "hpn.test/rail0"
 OFFERED = {"name": RESOURCE, "kind": "master", "count": 3, "selectors": {"ifNames": ["rail0"]}}
 KILLED = (("kubelet",), ("containerd",), ("agent", "containerd"), ("node",), ("agent", "kubelet", "node"))
 POWER = ("power",)
-# 20 kills and 5 power cuts.
-ROUNDS = {"node1": 2 * KILLED + 3 * (POWER,), "node2": 2 * KILLED + 2 * (POWER,)}
+# Of each node.
+ROUNDS = 3 * KILLED + 5 * (POWER,)
 # About as long as Multus takes for two pods.
 WINDOW = 0.4
 PATIENCE = 90
@@ -46,8 +47,7 @@ def offering(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def test_killed_while_pods_are_attached(offering: Cluster) -> None:
-    seed = time.time_ns()
-    print(f"random.Random({seed})")
+    seed = drawn.seed()
     for n in range(RAILS):
         ipam = {"type": "hpn-ipam", "ranges": [[{"subnet": f"10.{60 + n}.0.0/24"}]]}
         resource = "" if n else RESOURCE
@@ -68,7 +68,8 @@ class Rounds:
     chance: random.Random
 
     def run(self) -> None:
-        rounds = list(ROUNDS[self.node.name])
+        rounds = drawn.share(ROUNDS, self.node.name)
+        drawn.noted("rounds of kills and power cuts", len(rounds))
         self.chance.shuffle(rounds)
         self.make("stays")
         self.await_attached("stays")

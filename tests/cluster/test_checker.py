@@ -1,6 +1,6 @@
 """No address has two owners, and no block is lost, whatever goes wrong: histories, on real servers.
 
-Each run draws its faults by a seed.  HPN_CHECKER_SEED chooses another one, HPN_CHECKER_SECONDS a longer run,
+Each run draws its faults by the day's seed (HPN_DRAW).  HPN_CHECKER_SECONDS is for a longer run,
 HPN_CHECKER_STORES one of the stores, and HPN_CHECKER_NODES how many nodes there are beside the few that are killed.
 HPN_CHECKER_SPEED says how fast the clocks go: at 300 or less the store may also be silent.
 """
@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address
 from pathlib import Path
 
+import drawn
 import pytest
 from checker.faults import SPEED
 from checker.servers import Servers
@@ -28,9 +29,8 @@ from cluster import two_nodes
 from cluster.space import Failed
 
 MANIFESTS = Path(__file__).parents[2] / "packaging" / "kubernetes" / "cluster"
-SEED = int(os.environ.get("HPN_CHECKER_SEED", "1"))
-# Of each store, and both at once: two minutes in all.
-SECONDS = float(os.environ.get("HPN_CHECKER_SECONDS", "60"))
+# Of each store, and both at once.
+SECONDS = float(os.environ.get("HPN_CHECKER_SECONDS", "60" if drawn.draw().everything else "30"))
 STORES = os.environ.get("HPN_CHECKER_STORES", "etcd,kubernetes").split(",")
 MANY = int(os.environ.get("HPN_CHECKER_NODES", "20"))
 FEW = 3
@@ -44,6 +44,7 @@ ADDRESSES = LAST - 1 - 8  # without the network's own and the gateway's
 
 
 def test_histories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn.noted("histories", len(STORES))
     if "kubernetes" in STORES:
         try:
             two_nodes.built()
@@ -57,7 +58,7 @@ def test_histories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = {store: one.result() for store, one in under_way.items()}
     with capsys.disabled():
         for store, (told, _) in found.items():
-            print(f"\n{store}, seed {SEED}, {SECONDS:.0f} s, {FEW + MANY} nodes, speed {SPEED:.0f}: {told}")
+            print(f"\n{store}, seed of {drawn.draw()}, {SECONDS:.0f} s, {FEW + MANY} nodes, speed {SPEED:.0f}: {told}")
     wrong = {store: wrong for store, (_, wrong) in found.items() if wrong}
     assert wrong == {}, f"how that came about: {tmp_path}/*/nodes/record"
 
@@ -83,7 +84,7 @@ def of_kubernetes(folder: Path) -> tuple[str, list[str]]:
 def checked(folder: Path, servers: Servers, store: str, secured: Mapping[str, str]) -> tuple[str, list[str]]:
     """What happened, and what of it must not have."""
     ipam = {**IPAM, "sticky": 1, "cluster": {"store": store, "blockSize": SIZE, "sticky": ASIDE}}
-    with world(folder / "nodes", servers, SEED, (FEW, MANY), ipam, secured) as it:
+    with world(folder / "nodes", servers, drawn.seed(), (FEW, MANY), ipam, secured) as it:
         it.name_all()
         it.run(SECONDS)
         it.settle()
