@@ -29,6 +29,11 @@ class Guard:
     def title(self) -> str:
         return f"{self.file}:{self.name}"
 
+    @property
+    def runs(self) -> list[tuple[str, ...]]:
+        """The tests as they are run, until one notices."""
+        return [self.tests]
+
     def taken_out_of(self, text: str) -> str:
         """The file's text without it.  Raises LookupError where that cannot be."""
         try:

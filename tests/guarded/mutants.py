@@ -2,12 +2,12 @@
 
 import ast
 import random
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from guarded import marks, sources, table
+from guarded import ROOT, marks, sources, table
 from guarded.parts import parts
 
 _WHOLE = (
@@ -31,6 +31,11 @@ class Mutant:
     def title(self) -> str:
         return f"{self.file}:{self.name}"
 
+    @property
+    def runs(self) -> list[tuple[str, ...]]:
+        """One by one: all of them may take longer than a run may."""
+        return [(test,) for test in self.tests]
+
     def taken_out_of(self, text: str) -> str:
         tree = ast.parse(text)
         statement, first, _ = [*marks.statements(tree)][self.statement]
@@ -40,10 +45,12 @@ class Mutant:
 
 
 def drawn(number: int, seed: int) -> list[Mutant]:
-    texts = sources()
-    places = [place for file, text in texts.items() if file.endswith(".py") for place in _places(file, text)]
+    """Of all files with tests that are known to be theirs."""
+    texts = {file: text for file, text in sources().items() if file.endswith(".py")}
+    tests = _tests({file: ast.parse(text) for file, text in texts.items()})
+    places = [place for file in texts if tests[file] for place in _places(file, texts[file])]
     return [
-        Mutant(file, name, statement, part, _tests(file, texts))
+        Mutant(file, name, statement, part, tests[file])
         for file, name, statement, part in random.Random(seed).sample(places, number)
     ]
 
@@ -61,22 +68,40 @@ def _places(file: str, text: str) -> Iterator[tuple[str, str, int, int | None]]:
                 yield file, f"{first}:{part.begin[0]}.{part.begin[1]}.{at}", number, at
 
 
-def _tests(file: str, texts: dict[str, str]) -> tuple[str, ...]:
-    """Those of the file's guards; where it has none, those of the guards of what imports it."""
-    rows = table()
-    if file in rows:
-        return _of(rows[file])
-    path = Path(file).with_suffix("")
-    module = path.parent if path.name == "__init__" else path
-    above, own = re.escape(".".join(module.parts[:-1])), re.escape(module.name)
-    imported = re.compile(
-        rf"^ *(?:from {above}\.{own} import|import {above}\.{own}\b|from {above} import .*\b{own}\b)", re.MULTILINE
-    )
-    return tuple(
-        dict.fromkeys(t for f, text in texts.items() if f in rows and imported.search(text) for t in _of(rows[f]))
-    )
+def _tests(trees: dict[str, ast.Module]) -> dict[str, tuple[str, ...]]:
+    """By file: the tests of its guards and those that import it; if there are none, those of what imports it."""
+    rows, found, imported = table(), {}, {file: _imported(tree) for file, tree in trees.items()}
+    importing = {f"{path.relative_to(ROOT)}": _imported(ast.parse(path.read_text())) for path in _unit_tests()}
+    for file in trees:
+        near, seen = [file], {file}
+        while near and not found.get(file):
+            own = [test for one in near for test in _of(rows.get(one, {}))]
+            own += [test for test, names in importing.items() if any(_module(one) in names for one in near)]
+            found[file] = tuple(dict.fromkeys(own))
+            near = [one for one in trees if one not in seen and any(_module(n) in imported[one] for n in near)]
+            seen.update(near)
+    return found
 
 
-def _of(rows: dict) -> tuple[str, ...]:
+def _unit_tests() -> list[Path]:
+    return sorted((ROOT / "tests/unit").glob("test_*.py"))
+
+
+def _module(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    """The names of all modules that it imports, and of what may be one."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+    return found
+
+
+def _of(rows: dict[str, Any]) -> tuple[str, ...]:
     listed = [row if isinstance(row, list) else row.get("tests", []) for row in rows.values()]
     return tuple(dict.fromkeys(f"tests/{test}" for row in listed for test in row))
