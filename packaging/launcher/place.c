@@ -154,7 +154,7 @@ void lock(int fd, int how, const char *what, const char *name)
     while (flock(fd, how | LOCK_NB)) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             FAIL("5", errno, "cannot lock ", what, "/", name);
-        if (now() > deadline) {  /* guard: wait-ends */
+        if (now() > deadline) {  /* guard: wait-ends (now() -> 0) */
             const char *pid = holder(fd);
             FAIL("11", 0, what, "/", name, " is locked", pid ? " by process " : "", pid ? pid : "", "; try again, and see: lslocks");
         }

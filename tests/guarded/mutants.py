@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from guarded import ROOT, marks, sources, table
-from guarded.parts import parts
+from guarded.parts import parts, span
 
 _WHOLE = (
     ast.If, ast.While, ast.With, ast.For, ast.ExceptHandler, ast.Expr, ast.Assign, ast.AugAssign, ast.Return, ast.Raise,
@@ -56,16 +56,21 @@ def drawn(number: int, seed: int) -> list[Mutant]:
 
 
 def _places(file: str, text: str) -> Iterator[tuple[str, str, int, int | None]]:
-    tree, marked = ast.parse(text), {mark.line for mark in marks.marks(text)}
+    tree, marked, lines = ast.parse(text), {mark.line for mark in marks.marks(text)}, text.split("\n")
     for number, (statement, first, last) in enumerate(marks.statements(tree)):
         if not marked.isdisjoint(range(first, last + 1)) or isinstance(statement, ast.Import | ast.ImportFrom):
             continue
         is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if isinstance(statement, _WHOLE) and not is_text:
-            yield file, f"{first}", number, None
+            yield file, f"{first} {lines[first - 1].strip()}", number, None
         if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            types = [span(statement.annotation)] if isinstance(statement, ast.AnnAssign) else []
             for at, part in enumerate(parts(statement)):
-                yield file, f"{first}:{part.begin[0]}.{part.begin[1]}.{at}", number, at
+                if any(begin <= part.begin < end for begin, end in types):
+                    continue
+                (line, begin), (below, end) = part.begin, part.end
+                what = lines[line - 1].encode()[begin : end if line == below else None].decode()
+                yield file, f"{first}.{at} {what}", number, at
 
 
 def _tests(trees: dict[str, ast.Module]) -> dict[str, tuple[str, ...]]:
