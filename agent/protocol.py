@@ -38,7 +38,7 @@ class Header:
 def header(data: bytes | bytearray) -> Header:
     """Decode a request's header.  Raises ValueError if no launcher would send it."""
     magic, version, ipam, environment, stdin = HEADER.unpack_from(data)
-    # guard below: magic (magic), flag (ipam), environment (environment), stdin (stdin)
+    # guard below: magic (magic), flag (ipam), environment (ENVIRONMENT_MOST), stdin (STDIN_MOST)
     if magic != MAGIC or ipam > 1 or environment > ENVIRONMENT_MOST or stdin > STDIN_MOST:
         raise ValueError("not a request")
     return Header(version.decode(errors="replace"), bool(ipam), environment, stdin)

@@ -126,7 +126,7 @@ class Server:
         if self._stall.fd in rung:
             with self._lock:
                 # A thread that was idle in between set the timer anew: then it has not ended.
-                # guard below: threads-most (_count), made-up-for
+                # guard below: threads-most (THREADS_MOST), made-up-for
                 if self._stall.has_ended() and not self._idle and self._count < THREADS_MOST:
                     self._start_thread()
         if self._overdue.fd in rung and self._overdue.has_ended():

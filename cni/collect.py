@@ -52,7 +52,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
         failures.append(e)
     for seen, version in there:
         # Without a list only the dead are undone, whenever they were attached.
-        # guard below: listed (key), began-with-its-process (began)
+        # guard below: listed (seen), began-with-its-process (version)
         if valid is not None and (seen.key in valid or _is_since(version, began)):
             continue
         try:

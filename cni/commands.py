@@ -244,7 +244,7 @@ def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
     if record is None or not record.complete:  # guard: check-complete (complete)
         whose = entry.key.of(wanted.pod, entry.network)
         raise CheckFailed(f"{whose}, is not attached" + (" completely" if record else ""))
-    # guard below: check-boot (of_this_boot), check-identity (pod)
+    # guard below: check-boot (of_this_boot), check-identity (identity)
     if not record.of_this_boot or record.identity != pod.identity:
         raise CheckFailed(f"{record.whose}, was attached to another namespace than {pod.path} is now")
     return record

@@ -74,7 +74,7 @@ def leftovers(state_dirs: Iterable[Path]) -> Iterator[Task]:
     """The beginnings of records, of which nobody writes the rest."""
     for state_dir in state_dirs:
         for entry in journal.begun(state_dir):
-            # guard below: running-add (key)
+            # guard below: running-add (state_dir)
             if not journal.at_work(state_dir, entry.network, entry.key) and entry.version() is None:
                 why = "its ADD was killed while it wrote that, before it changed anything"
                 yield Task(Found(state_dir, entry.path, None), LEFTOVER, why)
@@ -94,10 +94,10 @@ def mend(task: Task, programs: Programs, log: list[str]) -> bool:
 
 def _undo(entry: Entry, seen: Record, programs: Programs, log: list[str]) -> bool:
     # Without the move to quarantine that Entry.load makes of what cannot be read: that is another command's.
-    # guard below: as-it-was-seen (key)
+    # guard below: as-it-was-seen (state_dir)
     if journal.peek(entry.state_dir, entry.network, entry.key) != seen or not _is_to_be_undone(entry, seen):
         return False
-    # guard below: lives-on (inode)
+    # guard below: lives-on (identity)
     away = held.opened(seen.identity.inode) if seen.of_this_boot and undo.is_dead(seen) else nullcontext(("", ""))
     with away as (path, _):
         # A plugin that says that it gave nothing may refuse: DEL goes on then, too.

@@ -116,7 +116,7 @@ def _release_addresses(entry: Entry, record: Record, request: Request, programs:
         if not request.in_use:
             # The interface is gone, so a repeated DEL need not look for it.
             record = replace(record, link={**record.link, "index": 0})
-        # guard below: refusal-of-ours (ipam), refusal-for-now (why), refusal-counts (counts)
+        # guard below: refusal-of-ours (programs), refusal-for-now (_FOR_NOW), refusal-counts (counts)
         if ipam in programs or why.code in _FOR_NOW or not counts:
             raise
         record = replace(record, refusals=record.refusals + 1, trouble=f"{why}")
@@ -154,7 +154,7 @@ def release_as_added(ipam: str, record: Record, request: Request, programs: Prog
 def _differs(request: Request, record: Record, ipam: str) -> bool:
     """Whether the caller's configuration is one of the record's network and differs from the recorded one."""
     conf = spec.configuration(request)
-    # guard below: refusal-other-network (record), refusal-other-ipam (ipam)
+    # guard below: refusal-other-network (network), refusal-other-ipam (ipam)
     if conf.get("name") != record.network or location(conf).ipam != ipam:
         return False
     return conf.get("ipam") != record.config.get("ipam") or request.var("CNI_ARGS") != record.args
@@ -192,9 +192,9 @@ def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: P
     record = entry.load()
     if record is None:
         return
-    # guard below: settle-identity (pod), settle-boot (of_this_boot)
+    # guard below: settle-identity (identity), settle-boot (of_this_boot)
     here = record.of_this_boot and record.identity == pod.identity
-    # guard below: settle-complete (complete), settle-stands (pod), settle-exists
+    # guard below: settle-complete (complete), settle-stands (ifname), settle-exists
     if here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname):
         raise InterfaceExists(f"{record.whose}, is attached already, since {record.time}; send DEL first")
     attachment(entry, record, request, programs, log)  # guard: settle-undone

@@ -49,7 +49,7 @@ class Link:
         for address, mac in taken.items():
             spans = next((spans for spans in self.sets if any(address in span for span in spans)), ())
             inside = sum(any(other in span for span in spans) for other in now)
-            if inside < count(spans) // PART and Counter(now.values())[mac] < FEW:  # guard: part (PART), few (mac)
+            if inside < count(spans) // PART and Counter(now.values())[mac] < FEW:  # guard: part (inside), few (mac)
                 now[address] = mac
         return [address for address in taken if address in now and address not in kept]
 

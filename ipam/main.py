@@ -108,9 +108,9 @@ def delete(request: Request, conf: Config, log: list[str]) -> None:
 
     Raises IoFailure, TryAgain and, once, RecordUnreadable.
     """
-    _store(conf, log).release(request.key, in_use=request.in_use)  # guard: in-use-is-kept-back (in_use)
+    _store(conf, log).release(request.key, in_use=request.in_use)  # guard: in-use-is-kept-back (request)
     # What goes to names goes to the next node when hpn node has heard of this.
-    report.send_freed(lambda: _may_free_number(request, conf))  # guard: tells (report)
+    report.send_freed(lambda: _may_free_number(request, conf))  # guard: tells (send_freed)
 
 
 def check(request: Request, conf: Config, log: list[str]) -> None:

@@ -82,7 +82,7 @@ def _ours(folder: str) -> set[str]:
     """The files that have our kind.  The name alone could be anybody's."""
     # guard below: our-name ((_START) and one)
     named = [one for one in sysfs.names(folder) if one.startswith(_START) and one.endswith(_END)]
-    return {one for one in named if f'"kind": "{KIND}"' in _read(f"{folder}/{one}")}  # guard: our-kind (one)
+    return {one for one in named if f'"kind": "{KIND}"' in _read(f"{folder}/{one}")}  # guard: our-kind (folder)
 
 
 def _read(path: str) -> str:

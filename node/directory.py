@@ -104,7 +104,7 @@ class Directory:
     @property
     def is_claimed(self) -> bool:
         """Whether other processes of this program are kept out of the directory that is at the path now."""
-        return self._lock >= 0 and _is_at(self._lock, self.path / _LOCK)  # guard: the-lock-that-is-there (path)
+        return self._lock >= 0 and _is_at(self._lock, self.path / _LOCK)  # guard: the-lock-that-is-there (_LOCK)
 
     def release(self) -> None:
         """Let another process have the directory."""

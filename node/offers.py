@@ -25,7 +25,7 @@ def offers(resources: Sequence[Resource], devices: Sequence[Device]) -> tuple[tu
     for resource in resources:
         claimed, left_out = _claimed(resource, devices)
         left_out += _without_verbs(resource, devices)
-        ours = [device for device in claimed if _is_free(resource, owners.get(device.id))]  # guard: whose (device)
+        ours = [device for device in claimed if _is_free(resource, owners.get(device.id))]  # guard: whose (resource)
         said += [*_overlaps(resource, claimed, owners), *left_out]
         if not ours and not left_out:
             said.append(_nothing(resource, claimed))
@@ -57,7 +57,7 @@ def agrees(selector: Selector, device: Device) -> bool:
 
 def _is_of_pf(entries: Sequence[PfName], pf: str, device: Device) -> bool:
     """The first entry with that name decides, whatever its case.  A PF is not its own VF."""
-    if device.kind not in (Kind.VF, Kind.SF) or not pf:  # guard: no-vf (kind)
+    if device.kind not in (Kind.VF, Kind.SF) or not pf:  # guard: no-vf (device)
         return False
     name = pf.casefold()
     for entry in entries:

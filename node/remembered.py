@@ -36,7 +36,7 @@ class Memory:
         life = f"{incarnation} {driver}"  # guard: of-that-driver = f"{incarnation}"
         if not seen.names:
             before, last = self._before.get(device, ("", Seen()))
-            seen = last if before == life else seen  # guard: of-that-incarnation (life)
+            seen = last if before == life else seen  # guard: of-that-incarnation (before)
         if seen.names:
             self._now[device] = (life, seen)
         return seen

@@ -145,7 +145,7 @@ class Heard:
                         self._flags.clear()
             elif kind in (RTM_NEWADDR, RTM_DELADDR):
                 index, address, flags = parse_address(body)
-                if index == self._index and kind == RTM_NEWADDR:  # guard: our-addresses (self)
+                if index == self._index and kind == RTM_NEWADDR:  # guard: our-addresses (_index)
                     self._note(address, flags)
                 elif index == self._index:
                     self._flags.pop(address, None)

@@ -52,6 +52,6 @@ def _addresses(host: Rtnl, index: int = 0) -> Iterator[tuple[int, str]]:
         told = attributes(body[_ADDRESS.size :])
         # IFA_LOCAL is the interface's own address where IFA_ADDRESS is a point-to-point peer's.
         address = ip_interface((told.get(IFA_LOCAL) or told[IFA_ADDRESS], length))
-        # guard below: link-local (address), a-routers (_IFA_PROTO)
+        # guard below: link-local (is_link_local), a-routers (_IFAPROT_KERNEL_RA)
         if not address.ip.is_link_local and told.get(_IFA_PROTO) != _IFAPROT_KERNEL_RA:
             yield one, f"{address}"

@@ -254,10 +254,10 @@ def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
     """Kind.check.  The master may be without carrier: ADD did not promise a cable."""
     wanted = Plan(**plan)
     link = find(plan, pod, ifname)
-    if link is None or link.name != ifname:  # guard: check-ours (name)
+    if link is None or link.name != ifname:  # guard: check-ours (ifname)
         raise CheckFailed(f"{ifname} in {pod.path} is not the {wanted.kind} that ADD made")
     over = (pod.rtnl if wanted.in_container else host).link(index=wanted.parent)
-    if over is None or over.name != wanted.master:  # guard: check-master (name)
+    if over is None or over.name != wanted.master:  # guard: check-master (master)
         raise CheckFailed(f"master {wanted.master!r} of {ifname} is gone or is another interface now")
     if not over.up:  # guard: check-master-up
         raise CheckFailed(f"master {wanted.master!r} of {ifname} is down; run: ip link set {wanted.master} up")

@@ -264,7 +264,7 @@ def _detach_programs(host: Rtnl, link: Link, was: Netdev) -> None:
         try:
             host.set_link(link.index, without_xdp(mode))  # guard: xdp
         except OSError as e:
-            if e.errno != errno.EBUSY or not bpf.detach_xdp_link(link.index, program):  # guard: xdp-by-link (link)
+            if e.errno != errno.EBUSY or not bpf.detach_xdp_link(link.index, program):  # guard: xdp-by-link (program)
                 raise
     for program, (where, holder) in bpf.on_tcx(link.index).items():
         if program not in was.programs:

@@ -129,10 +129,10 @@ class _Hunt:
         deadline, looks, removed = budget.clock() + _SECONDS, 0, 0
         self.found = not self.search.index
         with netns.hold_open("/proc/self/ns/net") as own:
-            while looks < (1 if self.found else _LOOKS):  # guard: again (self)
+            while looks < (1 if self.found else _LOOKS):  # guard: again (found)
                 removed = self._remove_once(pod.fd, own, deadline)
                 looks = 0 if removed else looks + 1
-                if budget.clock() > deadline or self.visited >= _NAMESPACES:  # guard: ends (self)
+                if budget.clock() > deadline or self.visited >= _NAMESPACES:  # guard: ends (_NAMESPACES)
                     return f"the pod has more namespaces or links than {_SECONDS:.0f} s are enough for"
         if not self.found:  # guard: not-found
             return f"it is neither in the pod nor in {self.visited - 1} other namespaces that the pod moved links to"
@@ -147,7 +147,7 @@ class _Hunt:
 
         def is_strange(fd: int, inside: Rtnl) -> bool:
             inode = netns.inode(fd)
-            # guard below: strangers (sock)
+            # guard below: strangers (strangers)
             return inode == host or Identity(inode, netns.cookie(inside.sock)) in self.strangers
 
         def look(inside: Rtnl, *more: bytes) -> list[Link]:
@@ -186,7 +186,7 @@ class _Hunt:
         theirs = any(
             link.index == (plan["index"] or plan.get("born_as")) or link.mac == plan["mac"] != "" for plan in over
         )
-        return theirs or link.index in self.search.others  # guard: mates (theirs), others (link)
+        return theirs or link.index in self.search.others  # guard: mates (theirs), others (others)
 
     def _is_plugins(self, link: Link) -> bool:
         """Whether another plugin made the link, or may have made it."""

@@ -34,7 +34,7 @@ def remove(record: Record, request: Request) -> bool:
 def _remove_from(pod: Pod, record: Record) -> bool:
     ifname = record.key.ifname
     link = pod.rtnl.link(ifname)
-    if link is None or link.name != ifname:  # an altname is a stranger's  # guard: altname (name)
+    if link is None or link.name != ifname:  # an altname is a stranger's  # guard: altname (ifname)
         return False
     with doing(f"removing {ifname} from {pod.path}"):
         if record.link.get("is_the_hosts") and link.kind:  # guard: the-hosts

@@ -39,7 +39,7 @@ def claim(first: int | None, entry: Entry, record: Record, pod: Pod, result: Res
     in use; OSError, IoFailure."""
     with journal.lock_namespace(entry.state_dir, record.identity):
         claimed_by_others = {rule["table"] for other in journal.beside(entry.state_dir, record) for rule in other.rules}
-        # guard below: table-of-another (claimed_by_others), table-in-use (pod)
+        # guard below: table-of-another (claimed_by_others), table-in-use (rtnl)
         used = kernel_rules.tables_in_use(pod.rtnl) | claimed_by_others
         record = replace(record, rules=planned(first, used, result))
         entry.save(record)  # guard: recorded-first

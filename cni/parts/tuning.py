@@ -94,7 +94,7 @@ def undo(entry: Entry, record: Record, pod: Pod) -> Record:
         return record
     with journal.lock_namespace(entry.state_dir, record.identity):
         others = journal.beside(entry.state_dir, record)
-        for path in ours.keys() - {path for other in others for path in other.sysctl}:  # guard: not-the-last (path)
+        for path in ours.keys() - {path for other in others for path in other.sysctl}:  # guard: not-the-last (others)
             # A value that the kernel refuses (a congestion control that only the host may choose) is not restored.  It
             # ends with the namespace; a pod that cannot be deleted would be worse.
             with suppress(OSError):

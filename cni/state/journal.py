@@ -183,7 +183,7 @@ def keys(state_dir: Path, network: str, among: Callable[[list[str]], list[str]] 
     ``among`` orders their names, or chooses of them.  Raises IoFailure.
     """
     try:
-        # guard below: interrupted-first-write (name)
+        # guard below: interrupted-first-write (removesuffix)
         names = {name.removesuffix(".tmp") for name in os.listdir(_folder(state_dir, network))}
     except FileNotFoundError:
         return []
@@ -247,7 +247,7 @@ def decoded(file: str, contents: bytes) -> Record | None:
         path, record = Path(file), Record.from_json(durable.parsed(contents, file))
     except (RecordUnreadable, TypeError, KeyError, ValueError):  # guard: unreadable-is-passed-over = ZeroDivisionError
         return None
-    # guard below: listed-is-its-own (parent)
+    # guard below: listed-is-its-own (network)
     return record if path.name.startswith(f"{record.key}.json") and path.parent.name == record.network else None
 
 

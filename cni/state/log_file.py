@@ -46,7 +46,7 @@ class LogFile:
         If another cannot be opened, the text goes to the one that is open.
         """
         found = os.fstat(self.fd)
-        if found.st_nlink and found.st_size < LIMIT:  # guard: bound (LIMIT), removed (st_nlink)
+        if found.st_nlink and found.st_size < LIMIT:  # guard: bound (st_size), removed (st_nlink)
             return
         try:
             if found.st_nlink and (why := self._why_it_stays(found.st_size)):

@@ -98,7 +98,7 @@ def gone(seen: Sequence[tuple[Identity, str]]) -> list[bool]:
     be soon.  The processes are looked through once, however many namespaces these are."""
     # guard below: held-open-by-others (not _is_at)
     sought = [identity for identity, path in seen if not _is_at(identity, path)]
-    absent = {_seen_from(one) for one in netns.gone(sought)}  # guard: gone-is-proved (gone)
+    absent = {_seen_from(one) for one in netns.gone(sought)}  # guard: gone-is-proved (netns)
     return [_seen_from(identity) in absent for identity, _ in seen]
 
 

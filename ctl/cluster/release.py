@@ -80,7 +80,7 @@ def _judged(documents: Documents, document: Document, asked: Asked, *, dry_run: 
 def _done(documents: Documents, document: Document, owner: Machine, now: float, *, dry_run: bool) -> str:
     """What is done with a block, whose owner was that at a time of the store's clock; empty if its node lives."""
     block = Block.of(document)
-    if not block.node or not rules.is_dead(block, owner, now):  # guard: it-lives (now)
+    if not block.node or not rules.is_dead(block, owner, now):  # guard: it-lives (owner)
         return ""
     if rules.may_take(block, owner, now):  # guard: not-yet = True
         return _given_back(documents, document, dry_run=dry_run)

@@ -47,7 +47,7 @@ def _sockets(read: Reader) -> Iterator[Socket]:
     for path in (AGENT, *registry):
         there = read.at(path)
         if (found := read.stat(there)) and stat.S_ISSOCK(found.st_mode):
-            listens = path in listening or _accepts(there)  # guard: systemd (path)
+            listens = path in listening or _accepts(there)  # guard: systemd (listening)
             yield Socket(there, listens, _resource(there) if listens and path != AGENT else "")
 
 

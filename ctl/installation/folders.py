@@ -97,7 +97,7 @@ def _refuse_unless_safe(found: os.stat_result, trusted: set[int], root: str, pat
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
     # A group may have been given the right on purpose, as staff in Debian's /usr/local.
     is_open = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
-    if found.st_uid not in trusted or is_open:  # guard: owner (found), mode (is_open)
+    if found.st_uid not in trusted or is_open:  # guard: owner (trusted), mode (is_open)
         why = f"owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}"
         raise InvalidConfig(
             f"{root}: others than root can change {name} on the way to {path} ({why}); chown root:root and chmod o-w it"

@@ -34,7 +34,7 @@ def state_dirs(root: Path) -> list[Path]:
 
 def data_dirs(root: Path) -> list[Path]:
     """Where networks have their leases.  Raises IoFailure."""
-    return [below(root, IPAM_DIR), *(one / "ipam" for one in state_dirs(root))]  # guard: state-ipam (one)
+    return [below(root, IPAM_DIR), *(one / "ipam" for one in state_dirs(root))]  # guard: state-ipam (ipam)
 
 
 def below(root: Path, path: str) -> Path:

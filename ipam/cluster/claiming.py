@@ -168,7 +168,7 @@ class Claiming:
                 # Changed, because the removal may be under way still: it is of the document as it was.
                 # guard below: answer-where-it-is-held-again (suspect)
                 body = replace(known[1], claim=self.mine.nonce(), machine=self.mine.machine, suspect=0).as_json()
-                if made := self.shared.documents.replace(document, body):  # guard: not-while-it-is-removed (self)
+                if made := self.shared.documents.replace(document, body):  # guard: not-while-it-is-removed (documents)
                     self._have(made)
                     return True
             else:
@@ -195,7 +195,7 @@ class Claiming:
             free = limits.without(wanted, taken)
             if not free:
                 # A dead node's would be one more that nothing is given from.
-                # guard below: not-for-the-very-last (network)
+                # guard below: not-for-the-very-last (is_sparing)
                 return not self.network.is_sparing and self._take_of(wanted, listed)
             for _ in range(min(_CONFLICTS, count(free))):
                 if self._ask_for(self._new(limits.nth(free, secrets.randbelow(count(free))))):
@@ -207,7 +207,7 @@ class Claiming:
         """Take one of those blocks from a node that is dead; False if there is none."""
         us = Machine(self.mine.node, self.mine.machine)
         for document, block in reclaiming.search(self.shared.documents, us, listed, self.log):
-            if limits.has(wanted, block.index) and self._take(document, block):  # guard: only-what-is-needed (index)
+            if limits.has(wanted, block.index) and self._take(document, block):  # guard: only-what-is-needed (wanted)
                 return True
         return False
 

@@ -85,7 +85,7 @@ class Etcd:
         kind, name = document.kind, document.name
         key, value = self._key(kind, name), _encoded(body)
         made = [kv.put(key, value), *self._owned(kind, name, document.body, body)]
-        # guard below: as-it-was-read (version)
+        # guard below: as-it-was-read (document)
         answer = self._transaction([kv.unchanged(key, document.version)], made, [kv.get(key)], f"replace {key}")
         if kv.succeeded(answer.body):
             return Document(kind, name, body, document.uid, str(kv.revision(answer.body)))
@@ -100,7 +100,7 @@ class Etcd:
         kind, name = document.kind, document.name
         key = self._key(kind, name)
         gone = [kv.delete(key), *self._owned(kind, name, document.body, {})]
-        # guard below: removed-as-read (version)
+        # guard below: removed-as-read (document)
         answer = self._transaction([kv.unchanged(key, document.version)], gone, [kv.get(key)], f"remove {key}")
         # If it is gone though not by this sending, then by an earlier one.
         return kv.succeeded(answer.body) or (answer.again and kv.pair(answer.body) is None)
@@ -116,7 +116,7 @@ class Etcd:
         answer = self._transaction([], [*asked, has], [], f"look for node {name}")
         alive, told, documents = map(kv.pairs, kv.parts(answer.body))
         if alive or (documents and not told):  # guard: never-told (documents and not told)
-            return Machine(name, "", self.now(), told=bool(alive))  # guard: says-who-told (told)
+            return Machine(name, "", self.now(), told=bool(alive))  # guard: says-who-told (alive)
         return Machine(name, "", told[0].heard() if told else None)
 
     def silent(self, names: Collection[str]) -> Collection[str]:

@@ -185,7 +185,7 @@ class Network:
             mine = held.read(self.directory)
         except RecordUnreadable as e:
             raise AskFirst(e.msg) from e
-        if mine is None or mine.network != self.name:  # guard: another-network (self)
+        if mine is None or mine.network != self.name:  # guard: another-network (network)
             raise AskFirst("this node has no block yet")
         self.refuse_another(mine)
         if must_look(mine):  # guard: off-for-long

@@ -75,7 +75,7 @@ class Round:
             if block.index in mine.giving:
                 # guard below: in-use (have.used[block.index] -> 0)
                 mine = mine.having(rules.seen_idle(block, have.used[block.index], now))
-            elif block.state != RETURNING and not have.used[block.index]:  # guard: lost-in-use (have)
+            elif block.state != RETURNING and not have.used[block.index]:  # guard: lost-in-use (index)
                 mine = mine.without(block.index)
         giving = [block for block in mine.blocks if block.index in mine.giving]
         back = rules.to_return(giving, have.free, mine.size, now)

@@ -77,7 +77,7 @@ class Kubernetes:
         """Give the document that body; None if it has changed since it was read, or is gone."""
         kind, name = document.kind, document.name
         labels = {key: str(body[key]) for key in ("network", "node") if body.get(key)}
-        # guard below: as-it-was-read (version)
+        # guard below: as-it-was-read (resourceVersion)
         metadata = {"name": name, "uid": document.uid, "resourceVersion": document.version}
         answer = self._ask("PUT", _path(kind, name, changes=True), objects.made(kind, metadata, labels, body))
         if answer.status == 409 or objects.is_absent(answer):

@@ -41,7 +41,7 @@ class Look:
         for known in blocks.values():
             mine = self._adopted(mine, known)
             # It may be one that had our name before, and nobody else can tell: the store hears of us by that name.
-            if self._machine.uid and not mine.block(known[1].index):  # guard: which-machine (uid)
+            if self._machine.uid and not mine.block(known[1].index):  # guard: which-machine (_machine)
                 self.left.append(known)
         # guard below: of-when-it-began (began -> int(time.time()))
         return replace(self._noticed(mine), looked=began, host=os.uname().nodename, boot=durable.boot_id())
@@ -50,7 +50,7 @@ class Look:
         """With whether the store was restored to an older state."""
         now = self._documents.now()
         mine = restored.noticed(mine, self._documents.revision(mine.revision), now, self._said)
-        # guard below: gone-with-a-restore (now)
+        # guard below: gone-with-a-restore (documents)
         return restored.doubted(mine, "documents were gone", now, self._said) if self._made_again else mine
 
     def _read(self, mine: Held, index: int) -> Found | None:
@@ -119,11 +119,11 @@ class Look:
     def _adopted(self, mine: Held, known: Found) -> Held:
         """With a block that the store says is ours, and that we have forgotten, or never heard of."""
         document, block = known
-        # guard below: probe-what-was-forgotten (True)
+        # guard below: probe-what-was-forgotten (taken)
         fresh = HeldBlock(block.index, document.uid, mine.node, taken=True, whose=block.whose)
         asked = bool(mine.claim and block.claim == mine.claim.nonce)
         # Another directory's blocks are in use, by another network of this name; so it is not ours to give from.
-        # guard below: another-machine (uid), another-directory (claim)
+        # guard below: another-machine (_machine), another-directory (claim)
         if not asked and not (block.machine == self._machine.uid and mine.is_of_this_place(block.claim)):
             return mine
         # We may have been taken for dead for so long that another node has it at any moment: we answer first.

@@ -64,7 +64,7 @@ def give_back(documents: Documents, document: Document) -> bool:
     if not document.body.get("whose"):  # guard: a-names = True
         return documents.remove(document)
     # Its next owner probes for the address.
-    free = replace(Block.of(document).freed(int(documents.now())), taken=True)  # guard: probed-for (True)
+    free = replace(Block.of(document).freed(int(documents.now())), taken=True)  # guard: probed-for (taken)
     return bool(documents.replace(document, free.as_json()))
 
 

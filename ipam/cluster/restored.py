@@ -56,7 +56,7 @@ def claimed(mine: Held, document: Document, now: float, said: list[str]) -> Held
     block = Block.of(document)
     had = mine.block(block.index)
     mine = noticed(mine, number(document.version), now, said, own=1)  # guard: own-are-more (own)
-    # guard below: in-doubt (now), still-taken (had and had)
+    # guard below: in-doubt (mine), still-taken (had and had)
     taken = block.taken or bool(had and had.taken) or is_in_doubt(mine, now)
     one = HeldBlock(block.index, document.uid, block.node, taken=taken, whose=block.whose)
     return replace(mine.having(one), claim=None, exhausted=None)

@@ -23,7 +23,7 @@ def settled(network: Network, shared: Shared, mine: Held | None, log: list[str])
     Raises InvalidConfig if the cluster's blocks are not of this configuration; RecordUnreadable, Unreachable,
     StoreRefused, TryAgain, IoFailure.
     """
-    if mine is None or mine.node != shared.node or must_look(mine):  # guard: renamed (node)
+    if mine is None or mine.node != shared.node or must_look(mine):  # guard: renamed (shared)
         return _seen(network, shared, mine, log)
     return mine if set(network.subnets) <= set(mine.subnets) else _agreed(network, shared, mine)
 

@@ -58,7 +58,7 @@ class Guard:
         if length > FRAME_MOST:  # guard: a-long-frame
             raise Excess(f"a frame of {length} bytes")
         # Long ones cost the peer as much as us.
-        self._count += kind != _DATA or length < _LONG  # guard: long-data-is-free (_LONG)
+        self._count += kind != _DATA or length < _LONG  # guard: long-data-is-free (length)
         if self._count > FRAMES_MOST:  # guard: many-frames
             raise Excess(f"more than {FRAMES_MOST} frames in {SPAN:.0f} s")
         self._block = length if kind == _HEADERS else self._block + length if kind == _CONTINUATION else 0

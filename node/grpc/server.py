@@ -242,7 +242,7 @@ class _Peer:
     def _look_after(self) -> None:
         self._alarm = None
         waited = time.monotonic() - min((request.since for request in self._requests.values()), default=math.inf)
-        # guard below: requests-in-time (waited), first-request-in-time (_has_asked or self)
+        # guard below: requests-in-time (REQUEST_TIMEOUT), first-request-in-time (_has_asked or self)
         if waited >= REQUEST_TIMEOUT or not (self._has_asked or self._requests):
             self.connection.end(f"it did not finish a request in {REQUEST_TIMEOUT:.0f} s")
         elif self._requests:

@@ -238,7 +238,7 @@ def _guids(pf: Pf, rule: PfRule) -> Iterator[Change | Refusal]:
     if pf.device.link_type != "infiniband":
         yield Refusal(f"{said} is Ethernet, which has no GUIDs; remove guids")
         return
-    without = [vf for vf in pf.vfs if vf.has_guids is False]  # guard: guids-that-are-there (False)
+    without = [vf for vf in pf.vfs if vf.has_guids is False]  # guard: guids-that-are-there (has_guids)
     if without and not pf.guid:
         yield Refusal(f"{said} has no GUID of its own to make others of; load its RDMA driver")
         return

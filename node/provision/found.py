@@ -114,7 +114,7 @@ def lag(address: str) -> str:
     for name in sysfs.names(f"{path(address)}/net"):
         bond = sysfs.link(f"{sysfs.SYS}/class/net/{name}/master")
         if bond and os.path.exists(f"{sysfs.SYS}/class/net/{bond}/bonding"):
-            # guard below: its-own-members (one)
+            # guard below: its-own-members (driver)
             members = [one for one in sysfs.functions_under(bond) if one.driver == driver]
             if 0 < sum(bool(sysfs.rdma_names(one.address)) for one in members) < len(members):
                 return bond

@@ -23,7 +23,7 @@ class Held:
         """The devices but for VFs that have come since PFs are ``busy``, by address.  A VF that was let through before
         is not held back."""
         vfs = {device.id: sysfs.incarnation(device.id) for device in devices if device.kind is Kind.VF}
-        # guard below: offered-before (self), of-that-pf (busy)
+        # guard below: offered-before (_offered), of-that-pf (busy)
         held = {d.id for d in devices if d.id in vfs and d.pf in busy and vfs[d.id] not in self._offered}
         self.some = bool(held)
         self._offered = frozenset(number for address, number in vfs.items() if address not in held)

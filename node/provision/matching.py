@@ -50,7 +50,7 @@ def seen(rules: Sequence[PfRule], devices: Sequence[Device]) -> frozenset[Seen]:
 def lasting(before: Iterable[Seen], devices: Sequence[Device]) -> frozenset[Seen]:
     """What counts still of what was seen before: a PF that has lost its driver, or is gone, comes anew afterwards."""
     drivers = {device.id: device.driver for device in devices}
-    return frozenset(one for one in before if drivers.get(one.address) == one.driver)  # guard: another-driver (one)
+    return frozenset(one for one in before if drivers.get(one.address) == one.driver)  # guard: another-driver (address)
 
 
 def only(rules: Sequence[PfRule], addresses: Collection[str]) -> tuple[PfRule, ...]:

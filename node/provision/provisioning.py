@@ -122,7 +122,7 @@ class Provisioning:
                 say(f"made ready: {change}")
             self._refuse(turn, *report.refused)
             self._seen |= report.seen
-        if (done or self._held.some) and not is_awaited:  # guard: are-not-forgotten (self)
+        if (done or self._held.some) and not is_awaited:  # guard: are-not-forgotten (_held)
             self._made()
         self._go_on()
 

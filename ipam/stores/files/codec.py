@@ -122,7 +122,7 @@ def from_line(data: bytes) -> Json | None:
     if data == BLANK:
         return None
     text, _, end = data.rpartition(b',"crc":"')
-    if len(data) != LINE or (_SEAL % crc32(text))[8:] != end.rstrip(b" \n"):  # guard: checksum (text)
+    if len(data) != LINE or (_SEAL % crc32(text))[8:] != end.rstrip(b" \n"):  # guard: checksum (_SEAL)
         # Zeros are what a file system shows where nothing was ever written.
         if not data.strip(b"\0 \n"):
             return None

@@ -76,7 +76,7 @@ class Index:
         self.ranges: bytes = ranges
         self._of = tuple[int, ...](numbers[:3])
         self.lines, self.free, self.leases, pages, self._generation, self.written = map(int, numbers[3:])
-        self.of_this_boot = self.readable and boot == _boot()  # guard: boot (boot)
+        self.of_this_boot = self.readable and boot == _boot()  # guard: boot (_boot)
         self._last = body[_HEADER.size :]
         self._blocks = Blocks(self.fd, HEADER, self._generation)
         self.pages = Pages(self.fd, self._blocks, _PAGES_AT, _END, self._generation, pages)
@@ -90,7 +90,7 @@ class Index:
         return self.of_this_boot and self._mark in (_CLEAN, _SUSPECT)
 
     def is_clean(self, leases: os.stat_result) -> bool:
-        # guard below: of-these-leases (_of), mark (_mark)
+        # guard below: of-these-leases (leases), mark (_CLEAN)
         return self.of_this_boot and self._mark == _CLEAN and self._of == _identity(leases)
 
     def mark_dirty(self) -> None:

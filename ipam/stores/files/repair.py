@@ -80,7 +80,7 @@ def repair(table: Table) -> None:
         _start_again(table, known, why)
     found = _look(table.lines, known)
     _resolve(table, found, known if complete else {})  # guard: index-knows-better (known)
-    # guard below: newer-leases (table)
+    # guard below: newer-leases (written)
     _hold(found, known, complete=complete and max(found.age.values(), default=0) <= table.index.written)
     _keep(table, found)
     _rebuild(table, found)
@@ -232,7 +232,7 @@ def _keep(table: Table, found: _Found) -> None:
     file, damaged = table.lines, sorted(found.damaged)
     size = os.fstat(file.fd).st_size
     lines = [file.read(line) for line in damaged]
-    kept = file.copy(lines, table.quarantine) if any(lines) else None  # guard: kept-first (table)
+    kept = file.copy(lines, table.quarantine) if any(lines) else None  # guard: kept-first (quarantine)
     stay = _put_held(table, found, f"{table.quarantine.name}/{kept.name}" if kept else "nowhere")
     for line in (found.damaged | found.dead) - found.leases.keys() - found.rest:
         file.write(line, BLANK)

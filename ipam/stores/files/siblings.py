@@ -19,6 +19,6 @@ def addresses(table: Table, key: Key) -> tuple[Address, ...]:
     found = list[Address]()
     for line in list(table.lines.containing(text, table.index.lines)):
         lease = table.at(head).holding if (head := table.head(line)) else None
-        if isinstance(lease, Lease) and lease.owner.key != key:  # guard: not-its-own (key)
+        if isinstance(lease, Lease) and lease.owner.key != key:  # guard: not-its-own (owner)
             found += lease.ips
     return tuple(found)

@@ -104,7 +104,7 @@ def find_held(table: Table, name: str, gone: Gone) -> Stored | None:
     for line in list(table.lines.containing(text, table.index.lines)):
         if head := table.head(line):
             held = table.at(head)
-            # guard below: of-the-dead (gone), of-the-name (name)
+            # guard below: of-the-dead (gone), of-the-name (sticky)
             if isinstance(held.holding, Lease) and held.holding.owner.terms.sticky == name and _is_dead(held, gone):
                 return held
     return None

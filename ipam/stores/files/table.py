@@ -198,7 +198,7 @@ class Table:
         for held in leases:
             self.lines.write(held.line, BLANK)
         # A continuation's line may go to another lease before the disk knows that its own first line is free.
-        if late and not any(held.lines[1:] for held in leases):  # guard: drop-long-at-once (held)
+        if late and not any(held.lines[1:] for held in leases):  # guard: drop-long-at-once (leases)
             self._late += [(held.line, BLANK) for held in leases]
         else:
             self.lines.sync()
