@@ -131,6 +131,8 @@ class Copy:
         program = self.root / "build/program"
         if not program.exists():
             shutil.copytree(ROOT / "build/program", program, symlinks=True)
+            taken = (ROOT / "build/taken.json").read_text()
+            program.with_name("taken.json").write_text(taken.replace(f"{ROOT}/", f"{self.root}/"))
             # The tools, but for the one that would freeze the program again.
             (self.root / "packaging/venv").write_text(
                 f'#!/bin/sh\n[ "$1" = pyinstaller ] || {{ shift; exec {sys.executable} "$@"; }}\n'
