@@ -84,6 +84,7 @@ def _between(server: list[str], client: list[str], listening: list[str], who: st
             while not any("LISTEN" in line and who in line for line in _output(listening)):
                 if serving.poll() is not None or time.monotonic() > deadline:
                     raise subprocess.CalledProcessError(serving.poll() or 1, server, "it did not come to listen")
+                # time: the pace of a loop with a deadline
                 time.sleep(0.1)
             return subprocess.run(
                 client, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True, timeout=_PATIENCE

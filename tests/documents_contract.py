@@ -5,11 +5,11 @@ NODES are known.  A store that is never quite empty may have what the test befor
 its own.
 """
 
-import time
 from dataclasses import replace
 from itertools import count
 
 import pytest
+from topology import until
 
 from ipam.cluster import BLOCK, GRID, Document, Documents
 from ipam.cluster.blocks import Block, Grid, name_of_block, name_of_grid
@@ -36,9 +36,12 @@ def names(documents: object) -> list[str]:
 
 def own(store: Documents, node: str, most: int, network: str) -> list[str]:
     """The names of the node's blocks, as soon as there are so many: one of a moment ago may be missing."""
-    deadline = time.monotonic() + 60
-    while len(found := names(store.listed(BLOCK, network, node))) < most and time.monotonic() < deadline:
-        time.sleep(0.01)
+
+    def listed() -> list[str] | None:
+        found = names(store.listed(BLOCK, network, node))
+        return found if len(found) >= most else None
+
+    found: list[str] = until(listed)
     return found
 
 

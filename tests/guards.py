@@ -158,6 +158,7 @@ def _failed_of(run: "subprocess.Popen[bytes]", noted: Path) -> list[str]:
     while run.poll() is None and not noted.exists():
         if time.monotonic() > deadline:
             return [f"(not done in {TIMEOUT:g} s)"]
+        # time: the pace of a loop with a deadline
         time.sleep(0.1)
     if noted.exists():
         with suppress(subprocess.TimeoutExpired):

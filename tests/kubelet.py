@@ -139,6 +139,5 @@ class Kubelet:
 
 
 def _ask(channel: grpc.Channel, method: str, request: Any, answer: Any) -> Any:
-    """kubelet gives GetInfo one second."""
     ask = channel.unary_unary(f"/{method}", type(request).SerializeToString, answer.FromString)
-    return ask(request, timeout=1.0)
+    return ask(request, timeout=60.0)

@@ -63,5 +63,6 @@ class NodeProcess(Daemon):
     def sleeps(self, seconds: float) -> bool:
         """Whether nothing wakes it up for so long."""
         before = self.status_of("voluntary_ctxt_switches")
+        # time: nothing is to happen
         time.sleep(seconds)
         return self.status_of("voluntary_ctxt_switches") == before

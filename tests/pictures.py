@@ -26,7 +26,7 @@ def _links_and_routes(netns: str) -> tuple[list[dict[str, Any]], list[dict[str, 
     """All of a namespace, from one process."""
     command = ["ip", *(["-n", netns] if netns else []), "-j", "-d", "-batch", "-"]
     done = subprocess.run(
-        command, input="addr\nroute show table all\n", capture_output=True, text=True, check=True, timeout=20
+        command, input="addr\nroute show table all\n", capture_output=True, text=True, check=True, timeout=60
     )
     links, routes = done.stdout.splitlines()
     return json.loads(links), json.loads(routes)

@@ -200,5 +200,6 @@ def api_server(folder: Path, programs: Path, users: Mapping[str, str], authority
 def _is_ready(kubectl: Sequence[str]) -> bool:
     words = [*kubectl, "get", "--raw=/readyz"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
+    # time: the pace at which it is asked
     time.sleep(0.1)
     return done.stdout == "ok"

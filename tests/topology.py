@@ -76,7 +76,7 @@ class Pod:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """A command inside; ``ip netns exec`` shows it the namespace's own sysctls too."""
         return subprocess.run(
-            ["ip", "netns", "exec", self.name, *command], capture_output=True, text=True, check=False, timeout=20
+            ["ip", "netns", "exec", self.name, *command], capture_output=True, text=True, check=False, timeout=60
         )
 
     def sysctl(self, key: str, value: str = "") -> str:

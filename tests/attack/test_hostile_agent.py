@@ -55,6 +55,7 @@ def test_workers_that_are_stopped(hpn: Path, public: Path, many: int) -> None:
     base, path = public / "program", public / "s"
     with agent(hpn, base, path) as pids:
         for stopping in [pids[1:2], pids[2:3]] if many == 1 else [pids[1:]]:
+            # time: so that those to be stopped wait for requests again
             time.sleep(0.2)
             with stopped(stopping):
                 for _ in range(3):

@@ -73,6 +73,7 @@ class Proxy:
                     answer = await _answer(server, request)
                 self._note("answered", number=number, status=answer[0])
                 if fault == SILENT:
+                    # time: what it is asked for
                     await asyncio.sleep(SILENCE)
                 if fault in (LOST, SILENT):
                     return

@@ -134,6 +134,7 @@ class ApiServer:
         """When it has been up for some seconds it is killed, and takes some seconds to start."""
         if self.up is None and self._answers():
             self.up = time.monotonic()
+        # time: how long a side is up at least, drawn
         if self.up is None or time.monotonic() - self.up < draw.uniform(5, 30):
             return False
         self.up = None
@@ -184,5 +185,6 @@ class ApiServer:
                         return {}
             except OSError:
                 pass
+            # time: the pace of a loop with a deadline
             time.sleep(0.1)
         pytest.fail(f"the API server does not answer {method} {path}")

@@ -217,6 +217,7 @@ class World:
 
     def _hear(self) -> None:
         busy = {worker.process.stdout: worker for worker in self.workers if worker.command}
+        # time: the pace of a loop with a deadline
         for stream in select.select(list(busy), [], [], 0.2)[0]:
             self._heard(busy[stream])
 

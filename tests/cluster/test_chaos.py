@@ -78,6 +78,7 @@ class Rounds:
             new = [f"{number}-x", f"{number}-y"]
             self.make(*new)
             until(lambda: len(self.attached()) > 1, "Multus to begin", PATIENCE, 0.01)
+            # time: when to kill, drawn
             time.sleep(self.chance.uniform(0, WINDOW))
             self.strike(victims)
             self.await_attached("stays", *new)

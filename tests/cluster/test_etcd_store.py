@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster.space import until
 from documents_contract import Contract, block, create, names
 from shared_stores import Etcds, etcds
 from unit.tls_server import Authority, authority
@@ -68,10 +69,8 @@ def test_a_node_is_silent(one: Etcds, opened: Opened) -> None:
     store.keep_alive("node1", 2)
     told = store.machine("node1").heard
     assert told
-    deadline = time.monotonic() + 60
-    while one.call(0, "/v3/kv/range", kv.get("/silent/alive/node1")["request_range"]).get("kvs"):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    alive = kv.get("/silent/alive/node1")["request_range"]
+    until(lambda: not one.call(0, "/v3/kv/range", alive).get("kvs"), "the lease to end", 60)
     heard = store.machine("node1").heard
     assert heard is not None
     assert heard < store.now()
@@ -80,6 +79,7 @@ def test_a_node_is_silent(one: Etcds, opened: Opened) -> None:
 
 
 def test_the_clock_is_the_servers(one: Etcds, opened: Opened) -> None:
+    # time: two clocks, not how long anything takes
     assert abs(opened(*one.urls).now() - time.time()) < 60
 
 
@@ -91,10 +91,7 @@ def test_a_lost_leader(opened: Opened, tmp_path: Path) -> None:
         for index in range(1, 4):
             leader = three.leader()
             three.members[leader].kill()
-            made = None
-            deadline = time.monotonic() + 60
-            while made is None and time.monotonic() < deadline:
-                made = _tried(store, index)
+            made = until(lambda index=index: _tried(store, index), "an answer", 60)
             assert made == store.read(BLOCK, f"net.{index}")
             three.members[leader].start()
         assert len(store.listed(BLOCK, "net")) == 4

@@ -83,13 +83,14 @@ class KernelLog:
 
     def complaints(self) -> list[str]:
         """What was said since the last look that is a warning or worse, but for what is harmless."""
-        found, complaints, deadline = list[str](), Complaints(), time.monotonic() + 10
+        found, complaints, deadline = list[str](), Complaints(), time.monotonic() + 60
         while True:
             try:
                 record = os.read(self._fd, 8192).decode(errors="replace")
             except BlockingIOError:
                 if not complaints.unfinished or time.monotonic() > deadline:
                     return [*found, *complaints.end()]
+                # time: the pace of a loop with a deadline
                 time.sleep(0.01)
                 continue
             except BrokenPipeError:

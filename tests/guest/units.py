@@ -62,6 +62,7 @@ class Machine:
         env = {"CNI_COMMAND": "VERSION", "HPN_PROGRAM_DIR": "/proc/nowhere"}
         answered = self.run("/opt/cni/bin/hpn", stdin="{}", **env).returncode == 0
         # It has a core to itself meanwhile: everything in here is emulated.
+        # time: the pace at which it is asked
         time.sleep(0 if answered else 2)
         return answered
 

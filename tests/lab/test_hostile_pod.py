@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from elapsed import Elapsed
 from guest.node import RDMA, Node, rdma_devs
 from topology import Pod
 
@@ -42,9 +42,9 @@ def running(pod: Pod, *words: str) -> Iterator[None]:
 
 
 def timed(node: Node, command: str, pod: Pod) -> int:
-    began = time.monotonic()
+    elapsed = Elapsed()
     reply = node.call(command, pod, node.conf(vlan=7))
-    took = time.monotonic() - began
+    took = elapsed.seconds()
     assert took < BOUND, f"{command} took {took:.1f} s: {reply}"
     return reply.exit_code
 

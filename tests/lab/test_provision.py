@@ -211,6 +211,7 @@ def test_a_pf_pulled_and_plugged(
         # What somebody else does is left alone.
         count(address, 0)
         until(lambda: not any(kubelet.devices(RAIL0).values()), SOON)
+        # time: nothing is to happen
         time.sleep(3)
         assert count(address) == 0
 

@@ -80,6 +80,7 @@ def test_what_others_say_is_no_reason_for_patience(pod: Pod, inside: rtnl.Rtnl) 
     elapsed = Elapsed()
 
     def drip() -> None:
+        # time: the pace of what others say
         time.sleep(WAIT / 2)
         other.sendto(gone(1), (0, GROUP_LINK))
 

@@ -184,6 +184,7 @@ def test_devices_that_come_late_after_a_boot(process: NodeProcess, monkeypatch: 
         before = file.read_bytes()
         with process:
             process.says("waits up to 60 s for what was offered before the boot: rail0 of example.com/rail0")
+            # time: nothing is to come
             systemd.settimeout(5)
             with pytest.raises(TimeoutError):
                 systemd.recv(100)

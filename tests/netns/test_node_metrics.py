@@ -119,7 +119,7 @@ def test_an_address_that_is_taken(process: NodeProcess) -> None:
             )
             process.says(f"serves {NAME}")
             other.close()
-            process.says("serves metrics at", 20)
+            process.says("serves metrics at")
             assert scrape()["hpn_devices", NAME, "healthy"] == 1
 
 
@@ -128,6 +128,7 @@ def test_it_ends_in_the_midst_of_a_scrape(process: NodeProcess) -> None:
         process.says("serves metrics at")
         with socket.create_connection(("127.0.0.1", PORT), 60) as sock:
             sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            # time: so that it is in the midst of it; any moment is right
             time.sleep(0.02)
             process.process.send_signal(signal.SIGTERM)
             assert process.process.wait(60) == 0

@@ -164,6 +164,7 @@ def test_another_host_probes_for_it_at_the_same_time(host: Host, pod: Pod) -> No
         sock.bind(("fabric", 0))
 
         def probing() -> None:
+            # time: the pace of probes
             while not stop.wait(0.02):
                 sock.send(arp)
                 sock.send(solicited)

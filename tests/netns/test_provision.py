@@ -125,6 +125,7 @@ def test_the_rdma_devices_of_new_vfs_are_waited_for(host: Host, tree: Tree) -> N
         paths = [tree.pci(vf, pf=PF, driver="mlx5_core") for vf in others]
         for number, path in enumerate(paths, 2):
             tree.netdev(f"vf{number}", path)
+        # time: a driver that takes its time
         time.sleep(0.5)
         for number, path in enumerate((*(pf.parent / vf for vf in VFS), *paths), 1):
             tree.rdma(f"mlx5_{number}", path, number)

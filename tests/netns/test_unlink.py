@@ -72,6 +72,7 @@ def test_the_late_answer_is_nobody_elses(pod: Pod) -> None:
             index = make(pod)
             with rtnl.adopt(first.sock.fileno()) as one, rtnl.adopt(first.sock.fileno()) as other:
                 delete(one, index)
+                # time: so that the answer is late; any moment is right
                 time.sleep(0.1)
                 assert other.link("lo")
                 assert other.link("v0") is None

@@ -95,6 +95,7 @@ def descriptors_at_rest(agent: subprocess.Popen[bytes]) -> int:
 
     def steady() -> int:
         now = descriptors(agent)
+        # time: nothing is to happen
         time.sleep(0.5)
         return now if len(processes(agent)) == 1 + WORKERS and descriptors(agent) == now else 0
 

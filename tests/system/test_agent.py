@@ -145,6 +145,7 @@ def test_another_version_is_not_used(machine: Machine, path: Path) -> None:
     with subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": root}) as agent:
         try:
             until(path.exists)
+            # time: so that it listens, or not; either is right
             time.sleep(0.2)
             assert json.loads(once(machine, path, "ADD", pod, network, direct=False).stdout)["code"] == 5
             ok(call(machine, path, "ADD", pod, network))

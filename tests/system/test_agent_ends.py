@@ -41,6 +41,7 @@ def test_killed_at_random(machine: Machine, path: Path) -> None:
         for _ in range(10):
             with running(machine, path) as agent, ThreadPoolExecutor(4) as pool:
                 loads = [pool.submit(load, pod) for pod in pods]
+                # time: when to kill, drawn
                 time.sleep(chance.random() * 0.15)
                 agent.kill()
                 agent.wait()
@@ -108,7 +109,8 @@ def test_a_caller_that_is_killed_while_it_waits(
         assert machine.node.run(ipam, {**machine.command("ADD", pod), **other}, network).returncode == 0
         (file,) = machine.state.glob(lock)
         before = machine.records()
-        time.sleep(0.1)  # what was attached up to 20 ms before GC is left to the next one
+        # time: longer than what GC leaves alone
+        time.sleep(0.1)
         with Lock(str(file), 1):
             environ = {**os.environ, **machine.command(verb, pod), "HPN_AGENT": str(path)}
             argv = machine.node.command(str(machine.tools.plugins / program))
@@ -167,6 +169,7 @@ def test_what_comes_while_it_ends_is_done_without_it(machine: Machine, path: Pat
         slow = pool.submit(call, machine, path, "ADD", pods[0], network, direct=False)
         until(calls.exists)
         agent.terminate()
+        # time: so that it has heard of its end, or not; either is right
         time.sleep(0.2)
         ok(call(machine, path, "ADD", pods[1], conf(machine)))
         gate.touch()

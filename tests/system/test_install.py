@@ -16,6 +16,7 @@ import drawn
 import pytest
 from disks import mounted, read_only
 from system.machine import Machine, Tools, ours
+from topology import until
 
 NODE = "resources: [{name: example.com/rail0, kind: master, selectors: {ifNames: [rail0]}}]"
 OTHER = b"0123456789abcdef"
@@ -133,6 +134,7 @@ def test_upgrade_and_downgrade_with_pods(machine: Machine, root: Path, other: Pa
             done(program, "install", "--root", root)
             assert is_whole(root, program)
             machine.ok("check", older)
+            # time: so that the third pod comes and goes
             time.sleep(0.3)
         machine.ok("add", newer)
         done(machine.tools.binary, "install", "--root", root)
@@ -172,8 +174,7 @@ def test_over_a_program_that_runs(machine: Machine, root: Path, other: Path) -> 
     socket = machine.scratch / "agent.sock"
     argv = [root / "opt/cni/bin/hpn", "agent", "--socket", socket]
     with subprocess.Popen(argv) as agent:
-        while not socket.exists():
-            time.sleep(0.01)
+        until(socket.exists)
         done(machine.tools.binary, "install", "--root", root)
         assert agent.poll() is None
         assert is_whole(root, machine.tools.binary)
@@ -198,6 +199,7 @@ def test_killed_at_any_time(tools: Tools, root: Path, other: Path) -> None:
     for n in range(drawn.count(60, "kills")):
         program = (other, tools.binary)[n % 2]
         with subprocess.Popen([program, "install", "--root", root], stdout=subprocess.DEVNULL) as process:
+            # time: when to kill, drawn
             time.sleep(takes * chance.random())
             process.send_signal(signal.SIGKILL)
         assert is_whole(root, tools.binary, other), n

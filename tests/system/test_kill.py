@@ -36,6 +36,7 @@ def test_killed_add_is_undone_by_del(machine: Machine, seed: int) -> None:
         )
         process.stdin.write(conf.encode())
         process.stdin.close()
+        # time: when to kill, drawn
         time.sleep(whole * (i + chance.random()) / MOMENTS)
         process.kill()
         killed += process.wait() == -9

@@ -72,6 +72,7 @@ def test_a_killed_add(machine: Machine) -> None:
         assert process.stdin
         process.stdin.write(network.encode())
         process.stdin.close()
+        # time: when to kill
         time.sleep(whole * moment / MOMENTS)
         process.kill()
         process.wait()

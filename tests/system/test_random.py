@@ -173,7 +173,8 @@ class Node:
         kept = [one for one in all_of_it if one.result and chance.random() < 0.5]
         valid = [{"containerID": one.container, "ifname": one.ifname} for one in kept]
         conf = wishes(chance, network) | {"cni.dev/valid-attachments": valid}
-        time.sleep(0.1)  # GC leaves what was attached up to 20 ms before
+        # time: longer than what GC leaves alone
+        time.sleep(0.1)
         assert self.ask(chance, "GC", all_of_it[0], conf) == {}
         for one in all_of_it:
             if one not in kept:

@@ -149,7 +149,8 @@ def seen(tools: Tools, programs: Path) -> Iterator[Seen]:
             until(prometheus.ready, 120)
             assert attaching.add("hpn0", "hpn1", ipam=OURS) == [0, 0]
             until(lambda: prometheus.query("sum(up) == 3 and sum(hpn_attachments) == 2"), 120)
-            time.sleep(5)  # longer than the rules wait
+            # time: nothing is to happen
+            time.sleep(5)
             well = prometheus.alerts()
         _damage(attaching, port)
         every = [rule["alert"] for rule in rules() if rule["alert"] != "HpnAbsent"]

@@ -20,6 +20,7 @@ VERSION = "0123456789abcdef"
 def answer(as_ipam: bool, request: Request) -> Reply:
     """What it was asked, so that the test sees it; or something that takes its time, or fails."""
     if request.stdin == b"slow":
+        # time: work that takes its time
         time.sleep(0.5)
     if request.stdin == b"pod":
         with suppress(BadEnvironment), pod.open_netns(request):
@@ -60,6 +61,7 @@ class Agent:
             for at in range(0, len(frame), step):
                 sock.sendall(frame[at : at + step])
                 if pieces > 1:
+                    # time: the pace of pieces
                     time.sleep(0.02)
             return everything(sock)
 

@@ -260,6 +260,7 @@ def test_an_answer_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
                 with one, suppress(OSError):
                     for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n":
                         one.sendall(bytes([byte]))
+                        # time: the pace of bytes
                         time.sleep(0.05)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:

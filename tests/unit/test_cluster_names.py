@@ -5,10 +5,12 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from conftest import require
+from topology import until
 
 from cni.kernel import budget
 from cni.protocol.errors import Unreachable
@@ -66,8 +68,10 @@ def test_no_name(host: str) -> None:
 
 
 def test_it_takes_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    # time: for ever
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(10_000))
     with pytest.raises(addresses.NotFound, match="the name store could not be looked up in time"):
+        # time: it ends by that
         addresses.of("store", time.monotonic() + 0.2)
     assert is_alone()
 
@@ -83,8 +87,18 @@ def test_one_address_does_not_take_the_time_of_all(monkeypatch: pytest.MonkeyPat
         for one in fill:
             one.setblocking(False)
             one.connect_ex(("127.0.0.1", port))
-        with http._connected_to(["127.0.0.1", "127.0.0.2"], port, time.monotonic() + 4) as found:
-            assert found.getpeername() == ("127.0.0.2", port)
+
+        def reached() -> object:
+            # time: half of it is the first one's; where we had no processor for the other half, again
+            deadline = time.monotonic() + 4
+            with (
+                suppress(TimeoutError),
+                http._connected_to(["127.0.0.1", "127.0.0.2"], port, deadline) as found,
+            ):
+                return found.getpeername()
+            return None
+
+        assert until(reached) == ("127.0.0.2", port)
         for one in fill:
             one.close()
 
@@ -103,6 +117,7 @@ def test_no_name_server_answers(tmp_path: Path) -> None:
 
 
 def test_through_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    # time: for ever
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(10_000))
     monkeypatch.setattr(budget, "REQUEST", 0.5)
     budget.begin()

@@ -134,6 +134,7 @@ def test_nobody_gives_it_up(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -
     one.call("DEL", "c1", *WEB)
     one.add("c2", *of("web-1"))
     assert two.refused("ADD", "c3", *WEB)[0] == 11
+    # time: what the clock is set to
     now = time.time() + LOOK + 1
     monkeypatch.setattr("time.time", lambda: now)
     one.add("c2", *of("web-1"))

@@ -116,6 +116,7 @@ def in_a_child(work):
 def test_busy_store_says_which_lock(net):
     net.add()
     with FileLock(net.dir / "lock"), pytest.raises(TryAgain, match=r"net/lock was held by process \d+ .* for 0\.1 s"):
+        # time: it ends by that
         FileStore(net.dir, [], timeout=0.1).release(Key("c", "net1"))
     assert list(net.leases()) == ["c:net1"]
 

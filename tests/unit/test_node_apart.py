@@ -19,6 +19,7 @@ def test_it_is_not_waited_for() -> None:
     reader, writer = os.pipe()
     try:
         child = Child(lambda: os.read(reader, 1))
+        # time: nothing is to come
         assert select.select([child.fd], [], [], 0.2)[0] == []
         os.write(writer, b"x")
         assert select.select([child.fd], [], [], 60)[0] == [child.fd]

@@ -157,6 +157,7 @@ def test_client_is_refused(peer: Path, method: str, message: bytes, code: int, s
 
 def test_deadline(peer: Path) -> None:
     with pytest.raises(Failed, match=r"p.sock did not answer in 0\.2 s"):
+        # time: it ends by that
         call(peer, "/t.Test/Sleep", b"", timeout=0.2)
 
 

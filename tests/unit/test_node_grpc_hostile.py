@@ -114,6 +114,7 @@ def test_answers_that_nobody_reads(served: Served) -> None:
     echo(served)
     before = served.peak
     with served.connect() as sock:
+        # time: it ends by that, or is hung up on
         sock.settimeout(1)
         with pytest.raises((TimeoutError, ConnectionError)):
             sock.sendall(HELLO + frame(PING, 0, 0, bytes(8)) * 1_000_000)
@@ -251,6 +252,7 @@ def test_no_descriptors(served: Served) -> None:
     resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (open_now, hard))
     with served.connect() as sock:
         sock.sendall(HELLO + request(1, b"/t.Test/Echo", ABC))
+        # time: nothing is to happen
         time.sleep(1.5)
         assert served.ticks < 50
         resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (soft, hard))

@@ -79,4 +79,5 @@ def test_it_sleeps(loop: Loop, pipe: tuple[int, int]) -> None:
     loop.after(0.2, loop.stop)
     loop.run()
     assert time.monotonic() - began >= 0.2
+    # time: of this thread's processor, and a loop that spins has all of it
     assert time.thread_time() - before < 0.1

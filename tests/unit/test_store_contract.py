@@ -264,6 +264,7 @@ def test_a_look_counts_what_is_not_free(network: Network) -> None:
 def test_nothing_is_given_during_a_look(network: Network) -> None:
     def look(book: Book) -> int:
         asked.append(others.submit(network.reserve, A, lowest).result)
+        # time: nothing is to happen
         time.sleep(0.05)
         return book.count(TEN)
 

@@ -101,6 +101,7 @@ def test_another_interface_of_that_name_is_not_asked(tmp_path: Path, port: Path)
 def grow(counters: Path, stop: threading.Event) -> None:
     """Count up, in both directions, until told to stop."""
     number = 0
+    # time: the pace of counters
     while not stop.wait(0.01):
         number += 1
         for name, factor in (("port_rcv_data", 1), ("port_xmit_data", 2)):

@@ -109,7 +109,8 @@ def test_one_that_hangs_delays_nobody(agent: Agent) -> None:
 
 
 def test_one_that_is_killed_is_replaced(agent: Agent) -> None:
-    time.sleep(workers.PAUSE)  # it has lived for so long
+    # time: it has lived for so long
+    time.sleep(workers.PAUSE)
     with agent.connect(b"slow") as slow:
         before, killed = agent.workers(), agent.slow()
         os.kill(killed, signal.SIGKILL)

@@ -26,6 +26,7 @@ def test_idle_it_sleeps(agent: Agent) -> None:
         with suppress(FileNotFoundError, ProcessLookupError):  # one did work in idle time, and has ended
             tasks = [task for pid in everybody for task in Path(f"/proc/{pid}/task").iterdir()]
             before = woken(tasks)
+            # time: nothing is to happen
             time.sleep(3)
             return woken(tasks) == before
         return False
@@ -58,6 +59,7 @@ def asked_often(agent: Agent) -> bool:
         agent.ask()
         now = time.monotonic()
         gap, last = max(gap, now - last), now
+        # time: the pace of requests
         time.sleep(QUIET / 10)
     worked = agent.written(0)
     assert not worked or gap > QUIET * 0.9
@@ -86,6 +88,7 @@ def test_work_in_idle_time_is_in_nobodys_way(agent: Agent) -> None:
         assert agent.ask() != pid
     assert states(pid) == {"S"}
     # There is one of it at a time, and the agent's end does not wait for it.
+    # time: nothing is to happen
     time.sleep(3 * QUIET)
     assert not agent.written(0)
     agent.process.terminate()
@@ -143,6 +146,7 @@ def test_it_sleeps_though_work_is_due(agent: Agent, tmp_path: Path) -> None:
         taken(slow)
         while agent.slow() not in everybody:
             pass
+        # time: nothing is to happen
         time.sleep(0.2)
         until(lambda: states(agent.process.pid) == {"S"})
         assert not select.select([slow], [], [], 0)[0]

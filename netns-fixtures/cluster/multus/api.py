@@ -38,8 +38,10 @@ class Server:
             self._headers["Authorization"] = f"Bearer {token}"
         host, port = url.hostname or "", url.port
         if url.scheme == "https":
+            # time: multus asks again
             self._connection = http.client.HTTPSConnection(host, port, context=_tls(cluster, user), timeout=10)
         else:
+            # time: multus asks again
             self._connection = http.client.HTTPConnection(host, port, timeout=10)
 
     def get(self, path: str) -> Json:
@@ -59,6 +61,7 @@ class Server:
         failure = ""
         for attempt in range(_TRIES):
             if attempt:
+                # time: the pace at which it asks again
                 time.sleep(_PAUSE)
             try:
                 self._connection.request(method, path, body, headers)

@@ -54,6 +54,7 @@ def _list(path: str) -> bytes:
     windows = _frame(_SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW_SIZE, _WIDEST))
     windows += _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _WIDEST - 0xFFFF))
     with socket.socket(socket.AF_UNIX) as kubelet:
+        # time: multus' own bound
         kubelet.settimeout(10)
         kubelet.connect(path)
         # The request is an empty message: not compressed, and no byte long.

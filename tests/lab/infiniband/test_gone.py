@@ -97,6 +97,7 @@ def test_killed_while_the_driver_lets_go(node: Node, pod: Pod, slow: None) -> No
         node.call("ADD", pod, node.conf(guid=GUID))
         os._exit(0)
     until(lambda: Path(f"/proc/{plugin}/task/{plugin}/children").read_text(), 120)
+    # time: so that it is in the midst of it; any moment is right
     time.sleep(0.5)
     os.kill(plugin, signal.SIGKILL)
     os.waitpid(plugin, 0)

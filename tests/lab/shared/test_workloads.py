@@ -52,6 +52,7 @@ def test_mpi(node: Node, make_pod: Callable[[], Pod], tmp_path: Path, capsys: py
         ]
         while not all(job.done() for job in running):
             counted.append([(sent(end), jobs.tcp_segments(end.netns)) for end in ends])
+            # time: the pace of looks
             time.sleep(0.5)
     for said in (job.result() for job in running):
         assert (said.count(" right"), "WRONG" in said) == (8, False), said

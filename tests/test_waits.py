@@ -1,0 +1,110 @@
+"""No test fails because the machine has other work: every wait ends by an event, with a long bound, and no time of this
+machine is compared with a number of seconds.
+
+What is no such wait says so in a comment `# time: WHY`, in its line or above it: nothing is to happen for a while, or
+a test does something again and again.
+"""
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LEAST = 60  # seconds that something may take on a busy machine
+CLOCKS = {"monotonic", "perf_counter", "time", "process_time", "thread_time"}
+# Where the bound of a wait is, among what is given without a name.
+BOUNDS = {"settimeout": 0, "wait": 0, "join": 0, "result": 0, "until": 1, "create_connection": 1, "select": 3}
+NAMES = {"timeout", "patience", "seconds"}
+# Each is the one that polls, of the tests, of the cluster's nodes, and of programs that run where there is no test.
+POLLING = {
+    "tests/topology.py": "until",
+    "netns-fixtures/cluster/space.py": "until",
+    "tests/conftest.py": "nothing_left",
+}
+
+
+def files() -> list[Path]:
+    found = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "netns-fixtures").rglob("*.py")]
+    return sorted(path for path in found if "guarded" not in path.parts)
+
+
+def name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def is_short(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and 0 < node.value < LEAST
+
+
+def reads_a_clock(node: ast.AST) -> bool:
+    return any(isinstance(one, ast.Call) and name(one.func) in CLOCKS for one in ast.walk(node))
+
+
+def what_is_wrong(node: ast.AST) -> str:
+    """The rule that it breaks, if it does."""
+    if isinstance(node, ast.Call):
+        called = name(node.func)
+        at = BOUNDS.get(called, len(node.args))
+        bounds = [*node.args[at : at + 1], *(word.value for word in node.keywords if word.arg in NAMES)]
+        if any(map(is_short, bounds)):
+            return f"{called} waits for less than {LEAST} s"
+        if called == "sleep":
+            return "it sleeps, and waits for no event"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and reads_a_clock(node) and is_short(node.right):
+        return f"a deadline in less than {LEAST} s"
+    if isinstance(node, ast.Compare) and any(isinstance(op, ast.Lt | ast.LtE) for op in node.ops):
+        elapsed = [one for one in ast.walk(node) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Sub)]
+        if any(map(reads_a_clock, elapsed)):
+            return "an elapsed time is compared with one of another machine"
+    return ""
+
+
+def offences(text: str, polls: str = "") -> Iterator[str]:
+    """What breaks a rule in it and says nothing, but for what is in the function that polls."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    explained = {one.start[0] for one in tokens if one.type == tokenize.COMMENT and one.string.startswith("# time: ")}
+    tree = ast.parse(text)
+    allowed = {id(inner) for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == polls
+               for inner in ast.walk(one)}  # fmt: skip
+    for node in ast.walk(tree):
+        wrong = what_is_wrong(node) if id(node) not in allowed else ""
+        if wrong and isinstance(node, ast.expr) and not explained & {node.lineno - 1, node.lineno}:
+            yield f"{node.lineno}: {wrong}: {ast.unparse(node)}"
+
+
+def test_every_wait_ends_by_an_event() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{one}"
+        for path in files()
+        for one in offences(path.read_text(), POLLING.get(f"{path.relative_to(ROOT)}", ""))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "time.sleep(0.1)", "process.wait(10)", "subprocess.run(argv, timeout=20)", "until(done, 20)",
+        "until(done, seconds=5)", "end = time.monotonic() + 5", "assert time.monotonic() - began < 1",
+        "assert 9 < time.time() - began < 12", "sock.settimeout(15)", "socket.create_connection(address, 15)",
+        "select.select([fd], [], [], 10)", "assert call(request, timeout=5) == b''",
+    ],
+)  # fmt: skip
+def test_what_is_found(line: str) -> None:
+    assert len(list(offences(line))) == 1
+    assert list(offences(f"# time: nothing comes\n{line}")) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "process.wait(60)", "until(done)", "time.monotonic() - began > 9", "end = time.monotonic() + 60",
+        "select.select([fd], [], [], 0)", "program = 'time.sleep(1)'", "'x'.join(words)", "sock.settimeout(LONG)",
+    ],
+)  # fmt: skip
+def test_what_is_not(line: str) -> None:
+    assert list(offences(line)) == []
