@@ -14,10 +14,19 @@ from unit.ipam_calls import Net
 from unit.tls_server import Server, api_server
 
 from cni.kernel import budget
+from ipam.cluster import http
 
 # No deadline: a loaded machine is no bug.  No database: a run leaves nothing behind and repeats itself anywhere.
 settings.register_profile("unit", deadline=None, database=None, derandomize=True)
 settings.load_profile("unit")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded machine is no server that does not answer, and no request that has waited for too long."""
+    monkeypatch.setattr(http, "_PATIENCE", 60.0)
+    monkeypatch.setattr(budget, "REQUEST", 120.0)
+    budget.begin()
 
 
 @pytest.fixture

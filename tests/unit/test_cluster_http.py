@@ -31,14 +31,6 @@ def server(signer: Authority, tmp_path: Path) -> Iterator[Server]:
         yield one
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loaded machine is no server that does not answer."""
-    monkeypatch.setattr(http, "_PATIENCE", 60.0)
-    monkeypatch.setattr(budget, "REQUEST", 120.0)
-    budget.begin()
-
-
 @contextmanager
 def client(*urls: str, is_patient: bool = False, **trusted: bytes | str) -> Iterator[Http]:
     one = Http(urls, lambda: Tls(**trusted), is_patient=is_patient)  # type: ignore[arg-type]

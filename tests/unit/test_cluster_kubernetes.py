@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from unit.tls_server import Authority, Server, Told, authority, serving
 
-from cni.kernel import budget
 from cni.protocol.errors import InvalidConfig, StoreRefused
-from ipam.cluster import BLOCK, GRID, Document, Machine, http, kubernetes
+from ipam.cluster import BLOCK, GRID, Document, Machine, kubernetes
 from ipam.cluster.blocks import Block
 from ipam.cluster.kubernetes import Kubernetes
 
@@ -64,10 +63,7 @@ def write(file: Path, server: str, token: str) -> None:
 
 
 @pytest.fixture
-def store(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernetes]:
-    monkeypatch.setattr(http, "_PATIENCE", 60.0)  # a loaded machine is no server that does not answer
-    monkeypatch.setattr(budget, "REQUEST", 120.0)
-    budget.begin()
+def store(kubeconfig: Path) -> Iterator[Kubernetes]:
     one, _ = kubernetes.opened({"kubeconfig": str(kubeconfig)}, "node1")
     assert isinstance(one, Kubernetes)
     yield one

@@ -15,10 +15,8 @@ from unit.test_cluster_kubernetes import NO_PAGE, status
 from unit.test_inspect import VF, save
 from unit.tls_server import Server, Told, api_server
 
-from cni.kernel import budget
 from cni.state import node
 from ctl.installation.install import checked
-from ipam.cluster import http
 
 # A command's connections end with its process.
 pytestmark = pytest.mark.filterwarnings("ignore:.*ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning")
@@ -43,8 +41,6 @@ def asked(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
 @pytest.fixture
 def server(asked: tuple[Server, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     """The API server that the node's file names."""
-    monkeypatch.setattr(http, "_PATIENCE", 60.0)  # a loaded machine is no server that does not answer
-    monkeypatch.setattr(budget, "REQUEST", 120.0)
     server, kubeconfig = asked
     (tmp_path / "hpn.json").write_text(
         json.dumps({"stores": {"kubernetes": {"kubeconfig": str(kubeconfig)}, "nodeName": "node1"}})

@@ -8,8 +8,7 @@ import pytest
 from unit.test_cluster_kubernetes import ABSENT, BLOCKS, found, status
 from unit.tls_server import Server, Told
 
-from cni.kernel import budget
-from ipam.cluster import http, kubernetes
+from ipam.cluster import kubernetes
 from ipam.cluster.kubernetes import Kubernetes
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -17,10 +16,7 @@ OWNER = {"apiVersion": "hpn-cni.io/v1", "kind": "HpnBlock", "name": "net.3", "ui
 
 
 @pytest.fixture
-def store(asked: tuple[Server, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernetes]:
-    monkeypatch.setattr(http, "_PATIENCE", 60.0)  # a loaded machine is no server that does not answer
-    monkeypatch.setattr(budget, "REQUEST", 120.0)
-    budget.begin()
+def store(asked: tuple[Server, Path]) -> Iterator[Kubernetes]:
     one, _ = kubernetes.opened({"kubeconfig": str(asked[1])}, "node1")
     assert isinstance(one, Kubernetes)
     yield one

@@ -7,17 +7,13 @@ import pytest
 from unit.test_cluster_kubernetes import ABSENT, BLOCKS, BODY, KNOWN, found, status
 from unit.tls_server import Server, Told
 
-from cni.kernel import budget
 from cni.protocol.errors import Unreachable
-from ipam.cluster import BLOCK, http, kubernetes
+from ipam.cluster import BLOCK, kubernetes
 from ipam.cluster.kubernetes import Kubernetes
 
 
 @pytest.fixture
-def store(asked: tuple[Server, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernetes]:
-    monkeypatch.setattr(http, "_PATIENCE", 60.0)  # a loaded machine is no server that does not answer
-    monkeypatch.setattr(budget, "REQUEST", 120.0)
-    budget.begin()
+def store(asked: tuple[Server, Path]) -> Iterator[Kubernetes]:
     one, _ = kubernetes.opened({"kubeconfig": str(asked[1])}, "node1")
     assert isinstance(one, Kubernetes)
     yield one

@@ -14,7 +14,7 @@ from unit.tls_server import Authority, Server, Told, authority
 
 from cni.kernel import budget
 from cni.protocol.errors import RecordUnreadable, StoreRefused
-from ipam.cluster import BLOCK, GRID, Document, Documents, http, kubernetes
+from ipam.cluster import BLOCK, GRID, Document, Documents, kubernetes
 from ipam.cluster.blocks import Block, Grid
 
 ROUNDS = 60
@@ -58,12 +58,6 @@ CALLS: list[tuple[Callable[[Documents], object], list[Any]]] = [
     (lambda store: store.keep_alive("n1", 3600), [ADOPTED, NODE, LEASE]),
     (lambda store: store.identity(), [NODE]),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_PATIENCE", 60.0)
-    monkeypatch.setattr(budget, "REQUEST", 120.0)
 
 
 @pytest.fixture(scope="module")
