@@ -99,7 +99,7 @@ class Run:
     shown_at_once: bool = False
     alone: tuple[str, ...] = ()
     make: str = ""
-    needs_binary: bool = True
+    needs_binary: bool = False
 
     def argv(self, report: Path) -> list[str]:
         """The command that writes this report."""
@@ -198,7 +198,7 @@ def runs(memory: Path | None, disk: Path, alone: tuple[str, ...]) -> Iterator[Ru
     The tests' folders are in one of the two, with short names: tests make sockets there, whose paths have 107 bytes at
     most (man 7 unix).
     """
-    yield Run(BINARY, BINARY, (), disk / "b", make=BINARY, needs_binary=False)
+    yield Run(BINARY, BINARY, (), disk / "b", make=BINARY)
     elsewhere = [*BOOTING, *(f"tests/{tier}" for tier in TIERS if tier != "unit")]
     for tier in TIERS:
         words = ("tests", *(f"--ignore={path}" for path in elsewhere)) if tier == "unit" else (f"tests/{tier}",)
@@ -207,14 +207,14 @@ def runs(memory: Path | None, disk: Path, alone: tuple[str, ...]) -> Iterator[Ru
             folder, words = memory / tier[0], (*words, "-o", "tmp_path_retention_policy=failed")
         needs_binary = tier not in WITHOUT_BINARY
         yield Run(tier, tier, words, folder, True, () if tier == "cluster" else alone, needs_binary=needs_binary)
-    yield Run(PLAIN, PLAIN, (), disk / "p", True, alone, make=PLAIN, needs_binary=False)
+    yield Run(PLAIN, PLAIN, (), disk / "p", True, alone, make=PLAIN)
     listed = subprocess.run(
         [*PYTEST, "--collect-only", "-q", *BOOTING], cwd=ROOT, capture_output=True, text=True, check=False
     )
     if listed.returncode:
         raise SystemExit(listed.stdout + listed.stderr)
     tests = [line for line in listed.stdout.splitlines() if line.startswith(BOOTING)]
-    yield from (Run(test, "lab", (test,), disk / f"{number}") for number, test in enumerate(tests))
+    yield from (Run(test, "lab", (test,), disk / f"{n}", needs_binary=True) for n, test in enumerate(tests))
 
 
 @contextmanager

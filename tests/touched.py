@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 import reach
-from guarded import GUARDS, Guard
+from guarded import GUARDS, Guard, marks
 from side_by_side import BOOTING
 
 ROOT = Path(__file__).parents[1]
@@ -141,8 +141,8 @@ def guards(since: str, files: Iterable[str]) -> list[Guard]:
     texts = {path: (ROOT / path).read_text() for path in files}
 
     def apart(guard: Guard) -> int:
-        at = _first_difference(texts[guard.file], guard.taken_out_of(texts[guard.file]))
-        return min((abs(at - line) for line in lines[guard.file]), default=0)
+        own = [mark.line for mark in marks.marks(texts[guard.file]) if mark.name == guard.name]
+        return min((abs(at - line) for at in own for line in lines[guard.file]), default=0)
 
     return sorted((guard for guard in GUARDS if guard.file in files and not guard.survives), key=apart)
 
@@ -151,8 +151,3 @@ def _lines(since: str, path: str) -> list[int]:
     """The lines of a file that differ, as it is now."""
     found = re.findall(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", git("diff", "-U0", since, "--", path), re.MULTILINE)
     return [line for first, count in found for line in range(int(first), int(first) + max(1, int(count or 1)))]
-
-
-def _first_difference(one: str, other: str) -> int:
-    lines = zip(one.splitlines(), other.splitlines(), strict=False)
-    return next((number for number, (here, there) in enumerate(lines, 1) if here != there), 1)

@@ -89,7 +89,7 @@ def test_called_after(changed: str, test: str) -> None:
 
 
 def guard(file: str, *tests: str) -> Guard:
-    return Guard(file, "a-guard", "old", "new", tests)
+    return Guard(file, "a-guard", tests)
 
 
 def test_what_a_guard_names_is_nearest() -> None:
@@ -217,11 +217,11 @@ def test_compared_with(tree: Path, git: Callable[..., str], monkeypatch: pytest.
 
 
 def test_guards_of_changed_lines_first(tree: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [f"line {n}\n" for n in range(30)]
+    lines = [f"line({n})  # guard: {n}\n" for n in range(30)]
     (tree / "cni/main.py").write_text("".join(lines))
     git("commit", "-am", "lines")
     (tree / "cni/main.py").write_text("".join([*lines[:20], "changed\n", *lines[21:]]))
-    table = [Guard("cni/main.py", f"{n}", f"line {n}\n", "", ("tests/unit/test_spec.py",)) for n in (3, 12, 19, 28)]
+    table = [Guard("cni/main.py", f"{n}", ("tests/unit/test_spec.py",)) for n in (3, 12, 19, 28)]
     monkeypatch.setattr(touched, "GUARDS", [*table, guard("cni/late.py", "tests/unit/test_late.py")])
     assert [g.name for g in touched.guards("HEAD", ["cni/main.py", "Makefile"])] == ["19", "12", "28", "3"]
 
