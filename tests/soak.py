@@ -31,6 +31,9 @@ from xml.etree import ElementTree as ET
 import drawn
 from guarded import GUARDS
 from side_by_side import ENDING, PYTEST, ROOT, compile_all, in_common_places
+
+sys.path.insert(0, str(ROOT))  # tests import the program
+
 from test_lab import BOOTS
 
 NOTES, PAGE = ROOT / "build/soak.jsonl", ROOT / "docs/develop/soak.md"

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 from threading import Thread
@@ -72,6 +73,12 @@ def test_all_that_draws_has_a_part() -> None:
     booted = {test for _, tests in soak.BOOTS.values() for test in tests}
     others = {"tests/unit/test_drawn.py", "tests/unit/test_soak.py"}
     assert {f"{path.relative_to(soak.ROOT)}" for path in drawing} <= named | booted | others
+
+
+def test_it_is_a_program(tmp_path: Path) -> None:
+    argv = [sys.executable, soak.__file__, "--help"]
+    shown = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (shown.returncode, "build/soak.jsonl" in shown.stdout) == (0, True), shown.stderr
 
 
 def python(title: str, code: str) -> soak.Part:
