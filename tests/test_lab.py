@@ -95,14 +95,15 @@ BOOTS = {
         ("tests/lab/test_poor.py",),
     ),
     "kills": ((), ("tests/lab/test_transaction.py", "tests/lab/test_agent_killed.py")),
+    # Each rank of a job polls, and so takes a processor.
     "soft-RoCE": (
-        ("--kernel", "trixie", "--rdma", "shared", "--vfs", "1"),
+        (*TWO, "--kernel", "trixie", "--rdma", "shared", "--vfs", "1"),
         tuple(
             f"tests/lab/shared/test_{name}.py" for name in ("rxe", "node_devices", "devices_shown", "top", "workloads")
         ),
     ),
     "rails": (
-        ("--kernel", "trixie", "--rdma", "shared", "--pfs", "8", "--vfs", "1"),
+        (*TWO, "--kernel", "trixie", "--rdma", "shared", "--pfs", "8", "--vfs", "1"),
         ("tests/lab/shared/test_multi_rail.py", "tests/lab/shared/test_workloads_on_rails.py"),
     ),
     "soft-RoCE without namespaces": (
