@@ -5,7 +5,6 @@ from ipaddress import ip_interface
 from typing import Any
 
 import pytest
-from elapsed import Elapsed
 from topology import Host, Pod, ip, until
 
 from cni.kernel import addresses, budget, links, netns, rtnl
@@ -231,9 +230,8 @@ def test_master_without_carrier(host: Host, pod: Pod, dad: str) -> None:
     """No cable is no error and nothing to wait for; the addresses work once there is one."""
     pod.quick_dad()
     ip("link", "set", "fabric", "down")
-    elapsed = Elapsed()
     result = host.ok("ADD", pod, host.conf(dad=dad))
-    assert elapsed.seconds() < budget.REQUEST / 2
+    assert budget.left() > 0, "it has waited for as long as it may"
     link = pod.link()
     assert link
     assert "UP" in link["flags"]

@@ -12,7 +12,6 @@ from functools import partial
 from typing import cast
 
 import pytest
-from elapsed import Elapsed
 from topology import Pod
 
 from cni import main
@@ -26,11 +25,20 @@ WAIT = 0.5  # seconds
 
 @pytest.fixture(autouse=True)
 def a_request(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test is a request with little time, and little patience where nothing is going on."""
+    """Each test is a request with little time, and little patience where nothing is going on.  What waits for more than
+    all of that waits for ever, and is ended."""
+
+    def hangs(*_: object) -> None:
+        raise AssertionError("it hangs")
+
     monkeypatch.setattr(budget, "PATIENCE", WAIT)
     budget.begin()
     budget.spend(budget.REQUEST - WAIT)
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(60)
     yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
     budget.begin()
 
 
@@ -131,14 +139,12 @@ def test_another_end_is_not_taken_for_the_links(pod: Pod, inside: rtnl.Rtnl, com
 
 def test_a_flood_does_not_make_it_wait_longer(pod: Pod, inside: rtnl.Rtnl) -> None:
     inside.sock.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP_LINK)
-    elapsed = Elapsed()
     with (
         stranger(pod) as other,
         repeated(lambda: other.sendto(gone(1), (0, GROUP_LINK))),
         pytest.raises(netlink.AnswerLost),
     ):
         next(netlink.receive(inside.sock))
-    assert elapsed.seconds() < WAIT + 2
 
 
 class Flooded:
@@ -150,26 +156,15 @@ class Flooded:
 
 def test_a_flood_without_a_pause_ends() -> None:
     """It is never waited for, so no wait ends it."""
-
-    def hangs(*_: object) -> None:
-        raise AssertionError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, hangs)
-    signal.alarm(60)
-    try:
-        with pytest.raises(netlink.AnswerLost):
-            next(netlink.receive(cast("socket.socket", Flooded())))
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(netlink.AnswerLost):
+        next(netlink.receive(cast("socket.socket", Flooded())))
 
 
 def test_waits_for_the_kernel_come_out_of_one_budget(inside: rtnl.Rtnl) -> None:
-    elapsed = Elapsed()
-    for _ in range(10):
+    """A thousand of them, which would be ten minutes."""
+    for _ in range(1000):
         with pytest.raises(netlink.AnswerLost):
             next(netlink.receive(inside.sock))
-    assert elapsed.seconds() < 2 * WAIT + 2
 
 
 def test_patience_ends(inside: rtnl.Rtnl) -> None:
@@ -180,23 +175,20 @@ def test_patience_ends(inside: rtnl.Rtnl) -> None:
 
 
 def test_attempts_come_out_of_one_budget() -> None:
-    elapsed = Elapsed()
-    for _ in range(10):
+    for _ in range(1000):
         for _ in budget.attempts(1, 0.01):
             pass
-    assert elapsed.seconds() < WAIT + 2
 
 
 def test_all_waits_of_a_request_are_one(inside: rtnl.Rtnl) -> None:
     """What is at hand is taken after that too."""
-    began, elapsed = time.monotonic(), Elapsed()
-    for _ in range(5):
+    began = time.monotonic()
+    for _ in range(1000):
         with pytest.raises(netlink.AnswerLost):
             next(netlink.receive(inside.sock))
         for _ in budget.attempts(1, 0.01):
             pass
     assert time.monotonic() - began > WAIT * 0.9
-    assert elapsed.seconds() < 2 * WAIT + 2
     assert budget.left() == 0
     assert inside.link("lo")
     budget.extend_for_undo()

@@ -6,7 +6,6 @@ import socket
 import time
 
 import pytest
-from elapsed import Elapsed
 from topology import Pod, until
 
 from cni.kernel import budget, links, netns, rtnl, unlink
@@ -35,12 +34,9 @@ def test_gone_when_it_returns_and_the_socket_goes_on(pod: Pod) -> None:
     with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as inside:
         for n in range(20):
             index = make(pod)
-            elapsed = Elapsed()
             delete(inside, index)
-            took = elapsed.seconds()
             assert inside.link("v0") is None, n
             assert inside.link(index=index) is None
-            assert took < 5
             # Others' answers, announcements and the late one of the deletion are none of the next request's.
             inside.change_all([links.setting_up(lo) for lo in [inside.link("lo")] if lo])
     assert until(lambda: open_descriptors() == before)  # the asking thread's goes with it
