@@ -26,8 +26,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from guarded import GUARDS, ROOT, Guard
-from guarded.changed import is_changed, lines_changed
 from guarded.mutants import Mutant, drawn
+from touched import in_changed_functions
 
 TIMEOUT = 60.0  # seconds: a guard against waiting for ever is noticed by that
 ENDING = 10.0
@@ -220,8 +220,8 @@ def main() -> int:
         else [g for g in GUARDS if not words.names or any(g.title.startswith(name) for name in words.names)]
     )
     if words.changed:
-        changed = lines_changed(words.changed)
-        chosen = [g for g in chosen if is_changed(g, changed)]
+        changed = set(in_changed_functions(words.changed))
+        chosen = [g for g in chosen if g in changed]
     if words.done and words.done.exists():
         done = set(words.done.read_text().splitlines())
         chosen = [g for g in chosen if g.title not in done]

@@ -1,5 +1,6 @@
 """Which tests a change touches, and in which order they are worth their time."""
 
+import ast
 import os
 import re
 import subprocess
@@ -135,16 +136,42 @@ def changed(since: str) -> list[str]:
 
 
 def guards(since: str, files: Iterable[str]) -> list[Guard]:
-    """Those of the files, first those of functions that were changed.  The launcher's need a build for each."""
+    """Those of the files, first those next to changed lines.  The launcher's need a build for each."""
     files = {path for path in files if path.endswith(".py") and (ROOT / path).exists()}
     lines = {path: _lines(since, path) for path in files}
-    texts = {path: (ROOT / path).read_text() for path in files}
+    marked = {path: marks.marks((ROOT / path).read_text()) for path in files}
 
     def apart(guard: Guard) -> int:
-        own = [mark.line for mark in marks.marks(texts[guard.file]) if mark.name == guard.name]
-        return min((abs(at - line) for at in own for line in lines[guard.file]), default=0)
+        at = [mark.line for mark in marked[guard.file] if mark.name == guard.name]
+        return min((abs(one - line) for one in at for line in lines[guard.file]), default=0)
 
     return sorted((guard for guard in GUARDS if guard.file in files and not guard.survives), key=apart)
+
+
+def in_changed_functions(since: str) -> list[Guard]:
+    """Also those of files that git does not know yet; in C, those of changed files."""
+    files = {path: (ROOT / path).read_text() for path in changed(since) if (ROOT / path).exists()}
+    trees = {path: ast.parse(text) for path, text in files.items() if path.endswith(".py")}
+    lines = {path: set(_lines(since, path)) for path in trees}
+    return [
+        guard
+        for guard in GUARDS
+        if guard.file in files
+        if not lines.get(guard.file)
+        or any(
+            not lines[guard.file].isdisjoint(_around(trees[guard.file], mark.line))
+            for mark in marks.marks(files[guard.file])
+            if mark.name == guard.name
+        )
+    ]
+
+
+def _around(tree: ast.AST, line: int) -> range:
+    """The lines of the innermost function that has this one; of the statement, if there is none."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno <= line <= node.end_lineno]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inner = max(functions or nodes, key=lambda node: node.lineno)
+    return range(inner.lineno, inner.end_lineno + 1)
 
 
 def _lines(since: str, path: str) -> list[int]:
