@@ -214,7 +214,7 @@ def runs(memory: Path | None, disk: Path, alone: tuple[str, ...]) -> Iterator[Ru
     if listed.returncode:
         raise SystemExit(listed.stdout + listed.stderr)
     tests = [line for line in listed.stdout.splitlines() if line.startswith(BOOTING)]
-    yield from (Run(test, "lab", (test,), disk / f"{n}", needs_binary=True) for n, test in enumerate(tests))
+    yield from (Run(test, "lab", (test,), disk / f"{at}", needs_binary=True) for at, test in enumerate(tests))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import places_of_tests
 import pytest
 import reported
 import side_by_side
+from reported import Done
 
 LAB = '''
     import os, pytest
@@ -198,6 +199,15 @@ def test_folders_are_in_memory_and_what_failed_is_kept(tree: Path) -> None:
     assert len(str(folder.parent.relative_to(tree))) <= len("pytest-of-root/pytest-0")
     assert not [*folder.parent.glob("test_passes*")]
     assert str(tree) not in Path("/proc/mounts").read_text()
+
+
+def test_what_needs_no_binary_waits_for_none(tmp_path: Path) -> None:
+    """As `make check` runs tests, which builds none."""
+    it, done = side_by_side.Run("it", "", ("--version",), tmp_path / "folder"), list[Done]()
+    thread = Thread(target=lambda: done.append(side_by_side.Runs().complete(it, tmp_path / "it.xml")), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert [one.status for one in done] == [0]
 
 
 def test_without_a_binary(tree: Path) -> None:
