@@ -136,21 +136,21 @@ def changed(since: str) -> list[str]:
 
 
 def guards(since: str, files: Iterable[str]) -> list[Guard]:
-    """Those of the files, first those next to changed lines.  The launcher's need a build for each."""
+    """Those of the files, first those of functions that were changed.  The launcher's need a build for each."""
     files = {path for path in files if path.endswith(".py") and (ROOT / path).exists()}
     lines = {path: _lines(since, path) for path in files}
-    marked = {path: marks.marks((ROOT / path).read_text()) for path in files}
+    texts = {path: (ROOT / path).read_text() for path in files}
 
     def apart(guard: Guard) -> int:
-        at = [mark.line for mark in marked[guard.file] if mark.name == guard.name]
-        return min((abs(one - line) for one in at for line in lines[guard.file]), default=0)
+        own = [mark.line for mark in marks.marks(texts[guard.file]) if mark.name == guard.name]
+        return min((abs(at - line) for at in own for line in lines[guard.file]), default=0)
 
     return sorted((guard for guard in GUARDS if guard.file in files and not guard.survives), key=apart)
 
 
 def in_changed_functions(since: str) -> list[Guard]:
     """Also those of files that git does not know yet; in C, those of changed files."""
-    files = {path: (ROOT / path).read_text() for path in changed(since) if (ROOT / path).exists()}
+    files = {path: (ROOT / path).read_text() for path in {guard.file for guard in GUARDS}.intersection(changed(since))}
     trees = {path: ast.parse(text) for path, text in files.items() if path.endswith(".py")}
     lines = {path: set(_lines(since, path)) for path in trees}
     return [

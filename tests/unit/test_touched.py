@@ -217,12 +217,11 @@ def test_compared_with(tree: Path, git: Callable[..., str], monkeypatch: pytest.
 
 
 def test_guards_of_changed_lines_first(tree: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    marked = (3, 12, 19, 28)
-    lines = [f"line = {n}{f'  # guard: {n}' if n in marked else ''}\n" for n in range(30)]
+    lines = [f"line({n})  # guard: {n}\n" for n in range(30)]
     (tree / "cni/main.py").write_text("".join(lines))
     git("commit", "-am", "lines")
     (tree / "cni/main.py").write_text("".join([*lines[:20], "changed\n", *lines[21:]]))
-    table = [Guard("cni/main.py", f"{n}", ("tests/unit/test_spec.py",)) for n in marked]
+    table = [Guard("cni/main.py", f"{n}", ("tests/unit/test_spec.py",)) for n in (3, 12, 19, 28)]
     monkeypatch.setattr(touched, "GUARDS", [*table, guard("cni/late.py", "tests/unit/test_late.py")])
     assert [g.name for g in touched.guards("HEAD", ["cni/main.py", "Makefile"])] == ["19", "12", "28", "3"]
 
@@ -234,8 +233,8 @@ def test_guards_of_changed_functions(tree: Path, git: Callable[..., str], monkey
     git("commit", "-am", "functions")
     (tree / "cni/main.py").write_text(text.replace("print()", "print(2)", 1))
     (tree / "cni/new.py").write_text("one = 1  # guard: one\n")
-    table = [Guard(file, name, ()) for file in ("cni/main.py", "cni/late.py") for name in ("one", "two", "three")]
-    monkeypatch.setattr(touched, "GUARDS", [*table, Guard("cni/new.py", "one", ())])
+    table = [Guard("cni/main.py", name, ()) for name in ("one", "two", "three")]
+    monkeypatch.setattr(touched, "GUARDS", [*table, Guard("cni/late.py", "one", ()), Guard("cni/new.py", "one", ())])
     assert [g.title for g in touched.in_changed_functions("HEAD")] == ["cni/main.py:two", "cni/new.py:one"]
 
 
