@@ -190,6 +190,7 @@ class Soak:
                     os.killpg(process.pid, sent)
             deadline = time.monotonic() + ENDING
             while any(process.poll() is None for process in [*self._running]) and time.monotonic() < deadline:
+                # time: the pace of a loop with a deadline
                 time.sleep(0.1)
 
 

@@ -163,6 +163,7 @@ def test_what_has_no_time_is_named(
     (tmp_path / "conftest.py").write_text(hook)
     (tmp_path / "test_it.py").write_text(WAITS.format(longer=longer))
     run = check.Run("it", "unit", (f"{tmp_path}/test_it.py",), tmp_path / "t")
+    # time: it ends by that
     (done,) = check.tests([run], time.monotonic() + 1)
     assert done.status in check.CUT
     named = check.Run("it", "unit", ("tests/unit/test_a.py", "-q", "tests/unit/test_b.py"), tmp_path)
