@@ -5,14 +5,12 @@ from collections.abc import Iterator
 import pytest
 from guest import hca
 from guest.hca import NAME, PF, Node
-from guest.kernel_log import KernelLog
 from guest.machine import Guest
 from topology import ip
 
 
-@pytest.fixture(scope="session", autouse=True)
-def plugged(kernel_log: KernelLog) -> Iterator[None]:
-    """Before anything looks at what the kernel says of its end."""
+@pytest.fixture(scope="module", autouse=True)
+def plugged() -> Iterator[None]:
     with hca.plugged():
         yield
 
