@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from threading import Timer
 
 import guarded
@@ -27,15 +26,16 @@ from side_by_side import Run, Runs
 sys.path.append(str(beside.ROOT))
 from test_lab import BOOTS
 
+PROCESSORS = len(os.sched_getaffinity(0))
 LIMIT = 300.0
 PATIENCE = 15.0  # until a test that does not end is interrupted
 # A run that ends early by itself, one that is not begun any more, one that is killed.
 CUT = (LATE := int(pytest.ExitCode.INTERRUPTED), 130, -signal.SIGINT, -signal.SIGKILL)
 SHOWN = 8
 KEPT = ("-o", "tmp_path_retention_policy=failed")
+AT_ONCE = 2 * PROCESSORS  # guards: a minute, or less
 GUARDS = 90.0  # of that for guards, where there are any
 BATCH = 30.0  # pytest takes two seconds to begin
-PROCESSORS = len(os.sched_getaffinity(0))
 JOBS = PROCESSORS + (PROCESSORS + 1) // 2  # tests wait for a third of their time
 
 
@@ -77,30 +77,27 @@ def ended(run: Run, under_way: Runs, until: float) -> Done:
     return under_way.complete(run, run.folder.with_suffix(".xml"))
 
 
-def guards(names: Sequence[str], until: float) -> tuple[int, int]:
-    """Take them out until there is no more time: how many were, and how many nothing noticed."""
-    words = [sys.executable, "tests/guards.py", "-j", f"{PROCESSORS}", *names]
-    process = subprocess.Popen(
-        words, cwd=beside.ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    clock = Timer(max(0, until - time.monotonic()), process.terminate)
-    clock.start()
-    done = bad = 0
-    try:
-        assert process.stdout
-        for line in process.stdout:
-            if " s  " in line:
-                done += 1
-                bad += line.rstrip().endswith("SURVIVED") or "FAILS WITHOUT IT TOO" in line
-                print(line, end="", flush=True)
-        if process.wait() and done < len(names) and clock.is_alive():
-            raise SystemExit("tests/guards.py failed")
-    finally:
-        clock.cancel()
-        with suppress(ProcessLookupError):
-            process.terminate()
-        process.wait()
-    return done, bad
+def guards(names: Sequence[str], alone: tuple[str, ...], until: float) -> tuple[int, int]:
+    """Take them out, some at once, as long as there is time: how many were, and how many nothing noticed."""
+    taken = unnoticed = 0
+    while taken < len(names) and time.monotonic() < until:
+        some = names[taken : taken + AT_ONCE]
+        words = [*alone, sys.executable, "tests/guards.py", "-j", f"{PROCESSORS}", *some]
+        with subprocess.Popen(
+            words, cwd=beside.ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        ) as run:
+            assert run.stdout
+            try:
+                lines = [line.rstrip() for line in run.stdout if " s  " in line]
+            except KeyboardInterrupt:
+                run.terminate()
+                raise
+        print(*lines, sep="\n", flush=True)
+        bad = sum(line.endswith("SURVIVED") or "FAILS WITHOUT IT TOO" in line for line in lines)
+        if len(lines) < len(some) or run.returncode != (bad > 0):
+            raise SystemExit(f"{' '.join(words)} failed")
+        taken, unnoticed = taken + len(some), unnoticed + bad
+    return taken, unnoticed
 
 
 def unfinished(run: Run, done: Done) -> list[str]:
@@ -126,7 +123,7 @@ def main() -> int:
     since = touched.base()
     files = touched.changed(since)
     far = touched.distances(files)
-    todo = touched.guards(since, files) if not os.geteuid() else []
+    todo = [] if os.geteuid() else [guard.title for guard in touched.guards(since, files)]
     for_tests = LIMIT - PATIENCE - beside.ENDING - (GUARDS if todo else 0)
     until = began + for_tests
     works = [*touched.works(files, far, guarded.GUARDS, touched.seconds())]
@@ -142,25 +139,25 @@ def main() -> int:
         ]
         try:
             done = tests(runs, until)
+            over = time.monotonic() > until
+            cut = [(run, one) for run, one in zip(runs, done, strict=True) if over and one.status in CUT]
+            bad += [one for one in done if one.status and one not in [late for _, late in cut]]
+            taken, unnoticed = guards(todo, alone, began + LIMIT - PATIENCE - beside.ENDING)
         except KeyboardInterrupt:
             print("interrupted")
             return 130
-        over = time.monotonic() > until
-        cut = [(run, one) for run, one in zip(runs, done, strict=True) if over and one.status in CUT]
-        late |= {file for run, one in cut for file in unfinished(run, one)}
-        bad += [one for one in done if one.status and one not in [late for _, late in cut]]
+    late |= {file for run, one in cut for file in unfinished(run, one)}
     said = summary(done)
-    taken, survived = guards([guard.title for guard in todo], began + LIMIT) if todo else (0, 0)
     print(f"\n{said} in {time.monotonic() - began:.0f} s")
     if todo:
-        print(f"{taken} of {len(todo)} guards of these files taken out, {survived} unnoticed")
+        print(f"{taken} of {len(todo)} guards of these files taken out, {unnoticed} unnoticed")
     if late:
         print(
             f"no time for {len(late)} of {len({w.file for w in works})} test files: {shortened(late)}; all: make test"
         )
     for name in touched.elsewhere(far, BOOTS):
         print(f"not run here: make test PYTEST_ARGS='{name}'")
-    return 1 if bad or survived or "FAILED " in said else 0
+    return 1 if bad or unnoticed or "FAILED " in said else 0
 
 
 if __name__ == "__main__":

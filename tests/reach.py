@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path, PurePath
 
@@ -120,7 +121,8 @@ def _index(files: Iterable[str]) -> dict[str, str]:
 def _sources(root: Path, index: Mapping[str, str]) -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(set(index.values())):
         if path.endswith(".py") and not path.startswith(_TEXTS) and (root / path).exists():
-            yield path, ast.parse((root / path).read_bytes())
+            with suppress(SyntaxError):  # the linters report it
+                yield path, ast.parse((root / path).read_bytes())
 
 
 def _used(path: str, parsed: ast.Module, index: Mapping[str, str]) -> Iterator[str]:

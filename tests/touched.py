@@ -1,29 +1,35 @@
-"""Which tests a change touches, and in which order they are worth their time."""
+"""Which tests a change touches, and in which order they are worth their time.
+
+packaging/venv python tests/touched.py REPORT    # write tests/seconds.txt, of what make test JUNIT=REPORT wrote
+"""
 
 import ast
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from xml.etree import ElementTree as ET
 
 import reach
+import reported
 from guarded import GUARDS, Guard, marks
 from side_by_side import BOOTING
 
 ROOT = Path(__file__).parents[1]
+LINT = "tests/test_lint.py"
 # What holds of the tree as a whole; each takes a second or less but for the linters.
 ALWAYS = (
-    *(f"tests/test_{name}.py" for name in ("layering", "pages", "security", "keys", "conf", "conformance")),
+    *(p for at in sorted(ROOT.glob("tests/test_*.py")) if (p := f"tests/{at.name}") not in (*BOOTING, LINT)),
     *(f"tests/unit/test_{name}.py" for name in ("guards", "documented")),
 )
-LINT = "tests/test_lint.py"
 # The tiers that run here.  What needs the binary, the lab or the cluster is named only.
 HERE = ("tests/unit/", "tests/netns/", "tests/attack/")
 # How long each test file takes by itself; those that are not listed take this long.
 TABLE = ROOT / "tests/seconds.txt"
-SHORT = 1.5
+SHORT, LISTED = 1.5, 3.0
 # Of a file that takes longer, a guard's tests alone go first.
 LONG = 10.0
 _NOTHING = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's name of an empty tree
@@ -40,9 +46,10 @@ class Work:
 
 
 def chosen(works: Iterable[Work], budget: float) -> tuple[list[Work], list[Work]]:
-    """The nearest, of these the shortest first, as long as there is time; and those that there is none for."""
+    """As many as there is time for, and the rest.  Those of the change itself come first; then one that is nearer by a
+    file than another may take three times as long."""
     taken, left = list[Work](), list[Work]()
-    for work in sorted(works):
+    for work in sorted(works, key=lambda work: (work.near > 0, work.seconds * 3**work.near, work)):
         fits = work.seconds <= budget
         (taken if fits else left).append(work)
         budget -= work.seconds if fits else 0
@@ -91,6 +98,17 @@ def distances(changed: Iterable[str]) -> dict[str, int]:
         for test in called_after(path, files):
             far[test] = min(1, far.get(test, 1))
     return {path: distance for path, distance in far.items() if (ROOT / path).exists()}
+
+
+def table(report: Path) -> str:
+    """The test files that take long, with their seconds, as a report has them."""
+    took = dict[str, float]()
+    for case in ET.parse(report).getroot().iter("testcase"):
+        path = reported.node_id(case).partition("::")[0]
+        took[path] = took.get(path, 0) + float(case.get("time", 0))
+    return "".join(
+        f"{took[path]:6.1f} {path}\n" for path in sorted(took) if path.startswith(HERE) and took[path] >= LISTED
+    )
 
 
 def seconds() -> dict[str, float]:
@@ -178,3 +196,7 @@ def _lines(since: str, path: str) -> list[int]:
     """The lines of a file that differ, as it is now."""
     found = re.findall(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", git("diff", "-U0", since, "--", path), re.MULTILINE)
     return [line for first, count in found for line in range(int(first), int(first) + max(1, int(count or 1)))]
+
+
+if __name__ == "__main__":
+    TABLE.write_text(table(Path(sys.argv[1])))

@@ -74,6 +74,12 @@ def test_removed_is_reached(tree: Path) -> None:
     assert reach.distances(reach.graph(tree, TREE), ["cni/parts/gids.py"])["tests/unit/test_parts.py"] == 1
 
 
+def test_a_file_that_is_no_python(tree: Path) -> None:
+    """The linters report it, and tests of others run all the same."""
+    (tree / "cni/main.py").write_text("def run(:")
+    assert reach.distances(reach.graph(tree, TREE), ["cni/main.py"])["tests/netns/test_add.py"] == 2
+
+
 @pytest.mark.parametrize(
     ("changed", "test"),
     [
@@ -88,16 +94,12 @@ def test_called_after(changed: str, test: str) -> None:
     assert touched.called_after(changed, [test, other]) == {test}
 
 
-def guard(file: str, *tests: str) -> Guard:
-    return Guard(file, "a-guard", tests)
-
-
 def test_what_a_guard_names_is_nearest() -> None:
     far = {"tests/unit/test_short.py": 3, "tests/unit/test_long.py": 4, "tests/unit/test_far.py": 5, "cni/a.py": 0}
     named = [
-        guard("cni/a.py", "tests/unit/test_short.py::test_it", "tests/unit/test_long.py::test_it"),
-        guard("cni/a.py", "tests/system/test_it.py", "tests/netns/test_unreached.py"),
-        guard("cni/b.py", "tests/unit/test_far.py"),
+        Guard("cni/a.py", "a-name", ("tests/unit/test_short.py::test_it", "tests/unit/test_long.py::test_it")),
+        Guard("cni/a.py", "a-name", ("tests/system/test_it.py", "tests/netns/test_unreached.py")),
+        Guard("cni/b.py", "a-name", ("tests/unit/test_far.py",)),
     ]
     found = sorted(
         touched.works(["cni/a.py"], far, named, {"tests/unit/test_long.py": 60, "tests/unit/test_far.py": 2})
@@ -117,14 +119,15 @@ def work(near: int, seconds: float, name: str) -> Work:
 
 def test_the_nearest_first_and_what_has_no_time_is_left() -> None:
     works = [
-        work(3, 2, "far"),
-        work(1, 9, "near, long"),
+        work(3, 1, "far"),
+        work(2, 4, "nearer, longer"),
         work(1, 2, "near"),
         work(2, 50, "too long"),
         work(4, 8, "late"),
+        work(0, 9, "its own"),
     ]
     taken, left = touched.chosen(works, 20)
-    assert [w.file for w in taken] == ["near", "near, long", "far"]
+    assert [w.file for w in taken] == ["its own", "near", "far", "nearer, longer"]
     assert [w.file for w in left] == ["too long", "late"]
 
 
@@ -163,8 +166,7 @@ def test_what_has_no_time_is_named(
     (tmp_path / "conftest.py").write_text(hook)
     (tmp_path / "test_it.py").write_text(WAITS.format(longer=longer))
     run = check.Run("it", "unit", (f"{tmp_path}/test_it.py",), tmp_path / "t")
-    # time: it ends by that
-    (done,) = check.tests([run], time.monotonic() + 1)
+    (done,) = check.tests([run], time.monotonic() + 1)  # time: it is to be over
     assert done.status in check.CUT
     named = check.Run("it", "unit", ("tests/unit/test_a.py", "-q", "tests/unit/test_b.py"), tmp_path)
     assert check.unfinished(named, done) == ["tests/unit/test_a.py", "tests/unit/test_b.py"]
@@ -218,12 +220,13 @@ def test_compared_with(tree: Path, git: Callable[..., str], monkeypatch: pytest.
 
 
 def test_guards_of_changed_lines_first(tree: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [f"line({n})  # guard: {n}\n" for n in range(30)]
+    marked = (3, 12, 19, 28)
+    lines = [f"line = {n}{f'  # guard: {n}' if n in marked else ''}\n" for n in range(30)]
     (tree / "cni/main.py").write_text("".join(lines))
     git("commit", "-am", "lines")
     (tree / "cni/main.py").write_text("".join([*lines[:20], "changed\n", *lines[21:]]))
-    table = [Guard("cni/main.py", f"{n}", ("tests/unit/test_spec.py",)) for n in (3, 12, 19, 28)]
-    monkeypatch.setattr(touched, "GUARDS", [*table, guard("cni/late.py", "tests/unit/test_late.py")])
+    table = [Guard("cni/main.py", f"{n}", ("tests/unit/test_spec.py",)) for n in marked]
+    monkeypatch.setattr(touched, "GUARDS", [*table, Guard("cni/late.py", "other", ())])
     assert [g.name for g in touched.guards("HEAD", ["cni/main.py", "Makefile"])] == ["19", "12", "28", "3"]
 
 
@@ -234,10 +237,18 @@ def test_guards_of_changed_functions(tree: Path, git: Callable[..., str], monkey
     git("commit", "-am", "functions")
     (tree / "cni/main.py").write_text(text.replace("print()", "print(2)", 1))
     (tree / "cni/new.py").write_text("one = 1  # guard: one\n")
-    table = [Guard("cni/main.py", name, ()) for name in ("one", "two", "three")]
-    monkeypatch.setattr(touched, "GUARDS", [*table, Guard("cni/late.py", "one", ()), Guard("cni/new.py", "one", ())])
+    table = [Guard(file, name, ()) for file in ("cni/main.py", "cni/late.py") for name in ("one", "two", "three")]
+    monkeypatch.setattr(touched, "GUARDS", [*table, Guard("cni/new.py", "one", ())])
     assert [g.title for g in touched.in_changed_functions("HEAD")] == ["cni/main.py:two", "cni/new.py:one"]
 
 
 def test_the_table_names_test_files() -> None:
     assert [path for path in touched.seconds() if not (Path(__file__).parents[2] / path).exists()] == []
+
+
+def test_the_table_is_made_of_a_report(tmp_path: Path) -> None:
+    report = tmp_path / "junit.xml"
+    cases = [("unit.test_a", 2), ("unit.test_a.TestIt", 2), ("unit.test_short", 1), ("system.test_b", 9)]
+    text = "".join(f'<testcase classname="tests.{name}" name="test_it" time="{time}"/>' for name, time in cases)
+    report.write_text(f"<testsuites><testsuite>{text}</testsuite></testsuites>")
+    assert touched.table(report) == "   4.0 tests/unit/test_a.py\n"
