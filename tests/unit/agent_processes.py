@@ -42,11 +42,11 @@ SOON = f"""{PROGRAM}
 import agent.server
 agent.server.QUIET, agent.server.REQUEST_TIMEOUT = {QUIET}, {QUIET}
 lasts, overdue, again, *ends = map(float, sys.argv[2:])
-workers.OVERDUE, workers.AGAIN, workers.IDLE_MOST = overdue or 600, abs(again) or 600, 600
+workers.OVERDUE, workers.AGAIN, workers.IDLE_MOST = overdue or 600, abs(again) or 600, 600 if lasts >= 0 else 1
 
 def when_idle():
     print(os.getpid(), flush=True)
-    time.sleep(lasts)
+    time.sleep(abs(lasts))
     if ends:
         os._exit(int(ends[0]))
     return again > 0
@@ -60,9 +60,9 @@ class Agent:
     """In a process group of its own, as a shell would start it."""
 
     def __init__(self, path: Path, *arguments: str, program: str = SERVE) -> None:
-        """With arguments it does work in idle time: a line on stdout, and so many seconds; after how many it is
-        overdue, and done again though nobody asks, or 0, negative if it does not ask for that; and by which status its
-        process ends, if that is not 0."""
+        """With arguments it does work in idle time: a line on stdout, and so many seconds, negative if they are more
+        than it may take; after how many it is overdue, and done again though nobody asks, or 0, negative if it does not
+        ask for that; and by which status its process ends, if that is not 0."""
         self.path = str(path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(self.path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from topology import until
-from unit.agent_processes import QUIET, SLOW, Agent, answered, ended, states, stopped, taken, woken
+from unit.agent_processes import QUIET, SLOW, Agent, ended, everything, states, stopped, taken, woken
 
 from agent.workers import WORKERS
 
@@ -73,12 +73,22 @@ def test_no_work_in_idle_time_while_a_request_is_served(agent: Agent) -> None:
     assert SLOW > 2 * QUIET
     with agent.connect(b"slow") as slow:
         pid = agent.slow()
+        taken(slow)
         with stopped(pid):
             assert agent.ask() != pid
         # The answer comes first, by QUIET.
         assert slow in select.select([slow, agent.process.stdout], [], [], 60)[0]
-        assert answered(slow) == pid
+        assert int(everything(slow)[12:]) == pid
     agent.slow()
+
+
+@pytest.mark.parametrize("agent", [["-3600", "0", "0"]], indirect=True)
+def test_work_in_idle_time_that_does_not_end(agent: Agent) -> None:
+    pid = agent.slow()
+    until(lambda: states(pid) <= {"Z"})
+    agent.process.terminate()
+    assert agent.process.wait(60) == 0
+    assert agent.said() == "hpn agent: work in idle time ended by signal 14\n"
 
 
 @pytest.mark.parametrize("agent", [["3600", "0", "0"]], indirect=True)
