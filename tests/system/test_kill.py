@@ -19,11 +19,15 @@ def test_killed_add_is_undone_by_del(machine: Machine, seed: int) -> None:
     pod = machine.pod()
     argv = [str(machine.tools.hpn)]
 
-    started = time.monotonic()
-    assert machine.node.run(argv, machine.command("ADD", pod), conf).returncode == 0
-    whole = time.monotonic() - started
-    assert machine.node.run(argv, machine.command("DEL", pod), conf).returncode == 0
+    def once() -> float:
+        started = time.monotonic()
+        assert machine.node.run(argv, machine.command("ADD", pod), conf).returncode == 0
+        took = time.monotonic() - started
+        assert machine.node.run(argv, machine.command("DEL", pod), conf).returncode == 0
+        return took
 
+    # The least of some: a pause of the machine would have all kills come too late.
+    whole = min(once() for _ in range(3))
     chance = random.Random(seed)
     killed = 0
     for i in range(MOMENTS):
