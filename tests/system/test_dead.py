@@ -1,5 +1,6 @@
 """What a dead pod left goes without GC: in the agent's idle time, and by hpn gc."""
 
+import os
 from pathlib import Path
 
 import fabric
@@ -7,6 +8,8 @@ import pytest
 from system.agents import call, conf, ok, running
 from system.machine import Machine
 from topology import leases, until
+
+from cni.state.places import ELSEWHERE
 
 
 @pytest.fixture
@@ -39,6 +42,8 @@ def test_in_the_agents_idle_time(machine: Machine, left_by_a_dead_pod: str, tmp_
     with running(machine, path := tmp_path / "agent.sock"):
         ok(call(machine, path, "STATUS", "", left_by_a_dead_pod))
         until(lambda: held(machine) == {fabric.container_id(machine.pods[0])})
+        # Last goes the note of where the state is.  The agent's end would come before that.
+        until(lambda: len(os.listdir(ELSEWHERE)) == 1)
     finish(machine, left_by_a_dead_pod)
 
 

@@ -45,8 +45,9 @@ def test_what_a_browser_shows(machine: Machine, tools: Tools, browser: tuple[str
         assert word in words
     assert "What could not be read" not in words
     assert shown.stdout.count("<svg") == 1
-    # The browser complains there of what the page's policy forbids, and of errors.
-    assert "CONSOLE" not in shown.stderr
+    # The browser complains there of what the page's policy forbids, and of errors.  Its own page complains of a machine
+    # that is slow.
+    assert [said for said in shown.stderr.splitlines() if "CONSOLE" in said and "source: chrome://" not in said] == []
     picture = tmp_path / "page.png"
     opened(browser, page, f"--screenshot={picture}")
     data = picture.read_bytes()
