@@ -21,20 +21,38 @@ BROKEN = 125
 TCX = "tests/lab/test_devices.py::test_bpf_programs_stay_behind[rail0v0-tcx by link]"  # since Linux 6.6
 TWO = ("--processors", "2")
 IPOIB = ("ipoib", "ipoib_gone")
-# What runs in which boot: netns-fixtures/lab's options, and the tests.
+# What runs in which boot: netns-fixtures/lab's options, and the tests.  What takes longest comes first.
 BOOTS = {
-    # On the oldest kernel that Debian keeps, Debian 12's.  What that lacks is tested on the newer one, below.
-    "VFs": (
-        ("--kernel", "6.1"),
+    "InfiniBand": (
+        (),
+        tuple(
+            f"tests/lab/infiniband/test_{name}.py"
+            for name in ("vf", "guids", "gone", "node_devices", "node", "provision", "devices_shown", *IPOIB)
+        ),
+    ),
+    "hpn node": (
+        (),
+        tuple(
+            f"tests/lab/test_{name}.py" for name in ("node", "rdma_numbers", "provision", "provision_beside", "doctor")
+        ),
+    ),
+    # Each rank of a job polls, and so takes a processor.
+    "soft-RoCE": (
+        (*TWO, "--kernel", "trixie", "--rdma", "shared", "--vfs", "1"),
+        tuple(
+            f"tests/lab/shared/test_{name}.py" for name in ("rxe", "node_devices", "devices_shown", "top", "workloads")
+        ),
+    ),
+    "kills": ((), ("tests/lab/test_transaction.py", "tests/lab/test_agent_killed.py")),
+    # What is about several processors, or many processes at once.
+    "failures": (
+        TWO,
         (
-            f"--deselect={TCX}",
-            "tests/lab/test_guest.py",
-            "tests/lab/test_sriov.py",
-            "tests/lab/test_devices.py",
-            "tests/lab/test_host_device.py",
-            "tests/lab/test_node_devices.py",
-            "tests/lab/test_node_metrics.py",
-            "tests/lab/test_node_check.py",
+            *(
+                f"tests/lab/test_{name}.py"
+                for name in ("failures", "elsewhere", "contention", "hostile_pod", "repair", "steering")
+            ),
+            *(f"tests/netns/test_steering.py::test_of_a_link_for_the_pod[ipvlan-{cpus}]" for cpus in ("0-1", "0")),
         ),
     ),
     "RDMA": (
@@ -66,45 +84,27 @@ BOOTS = {
             "tests/netns/test_node_uplinks.py::test_vrf",
         ),
     ),
-    "hpn node": (
-        (),
-        tuple(
-            f"tests/lab/test_{name}.py" for name in ("node", "rdma_numbers", "provision", "provision_beside", "doctor")
-        ),
-    ),
-    "InfiniBand": (
-        (),
-        tuple(
-            f"tests/lab/infiniband/test_{name}.py"
-            for name in ("vf", "guids", "gone", "node_devices", "node", "provision", "devices_shown", *IPOIB)
-        ),
-    ),
-    # What is about several processors, or many processes at once.
-    "failures": (
-        TWO,
+    # On the oldest kernel that Debian keeps, Debian 12's.  What that lacks is tested on the newer one, below.
+    "VFs": (
+        ("--kernel", "6.1"),
         (
-            *(
-                f"tests/lab/test_{name}.py"
-                for name in ("failures", "elsewhere", "contention", "hostile_pod", "repair", "steering")
-            ),
-            *(f"tests/netns/test_steering.py::test_of_a_link_for_the_pod[ipvlan-{cpus}]" for cpus in ("0-1", "0")),
-        ),
-    ),
-    "without IPv6, in 1970": (
-        ("--without-ipv6", "--date", "1970-01-01", "--pfs", "1", "--vfs", "1"),
-        ("tests/lab/test_poor.py",),
-    ),
-    "kills": ((), ("tests/lab/test_transaction.py", "tests/lab/test_agent_killed.py")),
-    # Each rank of a job polls, and so takes a processor.
-    "soft-RoCE": (
-        (*TWO, "--kernel", "trixie", "--rdma", "shared", "--vfs", "1"),
-        tuple(
-            f"tests/lab/shared/test_{name}.py" for name in ("rxe", "node_devices", "devices_shown", "top", "workloads")
+            f"--deselect={TCX}",
+            "tests/lab/test_guest.py",
+            "tests/lab/test_sriov.py",
+            "tests/lab/test_devices.py",
+            "tests/lab/test_host_device.py",
+            "tests/lab/test_node_devices.py",
+            "tests/lab/test_node_metrics.py",
+            "tests/lab/test_node_check.py",
         ),
     ),
     "rails": (
         (*TWO, "--kernel", "trixie", "--rdma", "shared", "--pfs", "8", "--vfs", "1"),
         ("tests/lab/shared/test_multi_rail.py", "tests/lab/shared/test_workloads_on_rails.py"),
+    ),
+    "without IPv6, in 1970": (
+        ("--without-ipv6", "--date", "1970-01-01", "--pfs", "1", "--vfs", "1"),
+        ("tests/lab/test_poor.py",),
     ),
     "soft-RoCE without namespaces": (
         ("--rdma", "shared", "--pfs", "1", "--vfs", "1"),
