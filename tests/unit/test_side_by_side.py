@@ -261,14 +261,12 @@ def test_what_there_is_room_for_goes_beside() -> None:
     Thread(target=follow, args=(150,), daemon=True).start()
     room.leave(30)
     with pytest.raises(Empty):
-        # time: nothing is to come
-        entered.get(timeout=0.2)
+        entered.get(timeout=0.2)  # time: nothing is to come
     room.leave(70)
     assert entered.get(timeout=60) == 150
     Thread(target=follow, args=(1,), daemon=True).start()
     with pytest.raises(Empty):
-        # time: nothing is to come
-        entered.get(timeout=0.2)
+        entered.get(timeout=0.2)  # time: nothing is to come
     room.leave(150)
     assert entered.get(timeout=60) == 1
 
