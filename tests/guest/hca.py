@@ -92,8 +92,10 @@ def netdev(name: str = NAME) -> dict[str, Any]:
 
 
 def _attributes(link: dict[str, Any]) -> dict[str, Any]:
-    keys = ("ifname", "mtu", "txqlen", "ifalias", "flags", "operstate", "altnames", "linkinfo", "parentdev")
-    return {k: link.get(k) for k in keys}
+    """Without the carrier, which comes and goes by itself."""
+    keys = ("ifname", "mtu", "txqlen", "ifalias", "altnames", "linkinfo", "parentdev")
+    flags = [flag for flag in link["flags"] if flag not in ("LOWER_UP", "NO-CARRIER")]
+    return {k: link.get(k) for k in keys} | {"flags": flags}
 
 
 def ipoib(node: Guest, **keys: Any) -> dict[str, Any]:
