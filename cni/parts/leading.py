@@ -1,12 +1,12 @@
 """Where rules of policy routing lead the packets of an interface's addresses, as CHECK sees it.  Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_network
 from typing import Final
 
 from cni.kernel import dump
-from cni.kernel.addresses import RT_TABLE_LOCAL, RT_TABLE_MAIN
-from cni.kernel.dump import Rule
+from cni.kernel.addresses import RT_TABLE_LOCAL, RT_TABLE_MAIN, RTN_LOCAL
+from cni.kernel.dump import Hop, Rule
 from cni.protocol.result import Ip, Network
 from cni.protocol.spec import Json
 
@@ -69,3 +69,19 @@ def rejecting(ip: Ip, rules: Sequence[Rule], ways: set[int], destinations: set[N
 
 def _concerns(network: Network | None, destinations: set[Network]) -> bool:
     return network is None or any(d.version == network.version and d.overlaps(network) for d in destinations)
+
+
+def local_tables(ip: Ip, there: Sequence[Hop]) -> set[int]:
+    """The tables in which the address is local."""
+    own = ip_network(ip.address.ip)
+    return {hop.route.table for hop in there if (hop.kind, hop.route.dst) == (RTN_LOCAL, own)}
+
+
+def unheard(ip: Ip, rules: Sequence[Rule], there: Sequence[Hop]) -> Iterator[str]:
+    """Why nothing that is sent to the address arrives.  In a VRF the address is in its table."""
+    own, local = ip_network(ip.address.ip), local_tables(ip, there)
+    if not local:
+        yield f"{own} is lost from the table local, so nothing sent to it arrives; remove the address and add it again"
+    if local == {RT_TABLE_LOCAL} and RT_TABLE_LOCAL not in tables(rules, own.version):
+        family = "-6 " if own.version == 6 else ""
+        yield f"no rule leads to the table local, so nothing arrives; run in the pod: ip {family}rule add lookup local"

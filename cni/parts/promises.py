@@ -8,19 +8,18 @@ what is compared and what is left to others.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Interface, IPv6Interface, ip_network
+from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import Path
 from typing import Any, Final
 
 from cni import parts
-from cni.kernel import dump
+from cni.kernel import budget, dump
 from cni.kernel.addresses import (
     IFA_F_DADFAILED,
     IFA_F_DEPRECATED,
     IFA_F_TENTATIVE,
     RT_SCOPE_UNIVERSE,
     RT_TABLE_LOCAL,
-    RTN_LOCAL,
     RTN_UNICAST,
     RTPROT_KERNEL,
 )
@@ -38,6 +37,8 @@ from cni.state.record import Record
 # The reference plugin tuning keeps here, by its default, what it changed.  Nothing else tells that it changed an MTU.
 _TUNED: Final = Path("/run/cni/tuning")
 _IFLA_VRF_TABLE: Final = 1
+# Seconds: how long the kernel may take to make an IPv6 address local.
+_LOCAL: Final = 2.0
 _ATTRIBUTES: Final = ("gw", "mtu", "advmss", "priority", "table", "scope")
 
 
@@ -94,11 +95,11 @@ def check(pod: Pod, link: Link, promised: Promised) -> None:
     _check_addresses(link, promised.ips, assigned)
     if not promised.ips and not promised.routes:
         return
-    rules, routes = dump.rules(pod.fd), dump.routes(pod.fd)
+    received = [ip for ip in promised.ips if not assigned[ip.address].flags & IFA_F_TENTATIVE]
+    rules, routes = dump.rules(pod.fd), _routes(pod, received)
     for rule in promised.rules:
         if problem := leading.misplaced(rule, rules):  # guard: rule
             raise CheckFailed(f"{pod.path} has {problem}: from {rule['from']} lookup {rule['table']}")
-    received = [ip for ip in promised.ips if not assigned[ip.address].flags & IFA_F_TENTATIVE]
     for problem in _problems(link, promised, received, rules, routes, {vrf_table} if vrf_table else set()):
         raise CheckFailed(f"{link.name}: {problem}")
     connected = {ip.address.network for ip in promised.ips}
@@ -120,7 +121,7 @@ def _problems(
     to."""
     led = {version: leading.tables(rules, version, promised.ips) | vrf for version in (4, 6)}
     for ip in received:
-        yield from _unheard(ip, rules, routes)  # guard: received
+        yield from leading.unheard(ip, rules, routes)  # guard: received
     for wanted in promised.routes:
         if problem := differing(wanted, routes, link.index, led[wanted.dst.version]):  # guard: route
             yield problem
@@ -277,12 +278,12 @@ def _of_connected(network: Network, there: Sequence[Hop], index: int, led: set[i
     return f"route {network} is in table {tables[0]}, where no rule leads" if tables else ""
 
 
-def _unheard(ip: Ip, rules: Sequence[Rule], there: Sequence[Hop]) -> Iterator[str]:
-    """Why nothing that is sent to the address arrives.  In a VRF the address is in its table."""
-    own = ip_network(ip.address.ip)
-    tables = {hop.route.table for hop in there if (hop.kind, hop.route.dst) == (RTN_LOCAL, own)}
-    if not tables:
-        yield f"{own} is lost from the table local, so nothing sent to it arrives; remove the address and add it again"
-    if tables == {RT_TABLE_LOCAL} and RT_TABLE_LOCAL not in leading.tables(rules, own.version):
-        family = "-6 " if own.version == 6 else ""
-        yield f"no rule leads to the table local, so nothing arrives; run in the pod: ip {family}rule add lookup local"
+def _routes(pod: Pod, received: Sequence[Ip]) -> list[Hop]:
+    """All routes, once these addresses are local.  The kernel makes an IPv6 address first, and its local route in its
+    own time (addrconf_dad_work in net/ipv6/addrconf.c), which is later on a busy machine."""
+    routes = list[Hop]()
+    for _ in budget.attempts(_LOCAL, 0.01):
+        routes = dump.routes(pod.fd)
+        if all(leading.local_tables(ip, routes) for ip in received):
+            break
+    return routes

@@ -1,8 +1,12 @@
 """CHECK of what cuts a pod off while its interface, its addresses and its routes are there."""
 
+from typing import Any
+
 import pytest
 from netns.tampering import caught, in_pod, passes
 from topology import Host, Pod
+
+from cni.kernel import dump
 
 
 @pytest.mark.parametrize(
@@ -46,3 +50,21 @@ def test_a_rule_behind_the_main_tables(host: Host, pod: Pod, moved: tuple[str, .
 )
 def test_what_others_may_do(host: Host, pod: Pod, commands: tuple[str, ...]) -> None:
     passes(host, pod, host.conf(policyRouting=True), in_pod(*commands))
+
+
+def test_the_kernel_makes_an_address_local_later(host: Host, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does so in its own time after it has the address, which is late on a busy machine."""
+    conf, ask, seen = host.conf(), dump.routes, list[Any]()
+    result = host.ok("ADD", pod, conf)
+    route = ("local", "fd00:56::2", "dev", "hpn0", "table", "local")
+    pod.ip("-6", "route", "del", *route)
+
+    def once_more(ns_fd: int) -> list[Any]:
+        seen.append(ask(ns_fd))
+        if len(seen) == 1:
+            pod.ip("-6", "route", "add", *route, "proto", "kernel")
+        return seen[-1]
+
+    monkeypatch.setattr(dump, "routes", once_more)
+    reply = host.checked(pod, conf, result)
+    assert (reply.exit_code, reply.stdout, len(seen)) == (0, "", 2)
