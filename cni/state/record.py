@@ -15,8 +15,6 @@ _RARE = {"given": True, "refusals": 0, "trouble": "", "steering": {}}
 # The kind of a record that stands in for one which could not be read (cni/kinds/lost.py).
 LOST = "lost"
 
-_decoder = json.JSONDecoder()
-
 
 @dataclass(frozen=True)
 class Record:
@@ -95,8 +93,9 @@ class Record:
 
 
 def netns_in(text: bytes) -> str:
-    """The ``netns`` of a record as it is written; empty if there is none.  It is ten times as fast as to decode all."""
+    """The ``netns`` of a record in its file's text, which may be damaged; empty if there is none.  To decode and check
+    the whole record takes seven times as long."""
     try:
-        return str(_decoder.raw_decode(text.partition(b'"netns":')[2].decode())[0])
-    except ValueError:
+        return str(json.loads(text)["body"]["netns"])
+    except (ValueError, TypeError, KeyError, RecursionError):
         return ""

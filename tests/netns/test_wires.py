@@ -61,7 +61,15 @@ def by_an_attachment(host: Host, _results: Path, pod: Pod) -> None:
     host.ok("ADD", pod, host.conf(name="fabric"), CNI_IFNAME="net1")
 
 
-@pytest.mark.parametrize("known", [by_its_namespace, by_its_name, by_an_attachment])
+def by_an_attachment_that_names_another(host: Host, _results: Path, pod: Pod) -> None:
+    """Its author may put any key into cni-args, which the record keeps."""
+    conf = host.conf(name="fabric", args={"cni": {"netns": "/run/netns/none"}})
+    host.ok("ADD", pod, conf, CNI_IFNAME="net1")
+
+
+@pytest.mark.parametrize(
+    "known", [by_its_namespace, by_its_name, by_an_attachment, by_an_attachment_that_names_another]
+)
 def test_it_is_not_given_away(
     host: Host, make_pod: Callable[[], Pod], results: Path, neighbour: Pod, known: Callable[[Host, Path, Pod], None]
 ) -> None:
