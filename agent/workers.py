@@ -62,24 +62,25 @@ def serve(listener: socket.socket, version: str, answer: Answer, when_idle: When
 
 
 class _Activity:
-    """Whether one worker is active, and has had a request, in memory that its keeper shares."""
+    """Whether one worker is active, and whether it was asked, in memory that its keeper shares."""
 
-    def __init__(self, shared: mmap.mmap, place: int, keeper: int) -> None:
-        self._shared, self._place, self._keeper = shared, place, keeper
+    def __init__(self, active: mmap.mmap, asked: mmap.mmap, place: int, keeper: int) -> None:
+        self._active, self._asked, self._place, self._keeper = active, asked, place, keeper
 
     def began(self) -> None:
         """The worker has a request."""
-        self._shared[self._place] = 1
+        self._active[self._place] = 1
 
     def ended(self) -> None:
         """The worker has had no request for a while."""
-        self._shared[WORKERS + self._place] = 1
-        self._shared[self._place] = 0  # last: from now on the work may begin, and the signal be one of before
+        self._asked[self._place] = 1
+        # In this order: from now on the work may begin, and the signal be of before.
+        self._active[self._place] = 0
         self._signal()
 
     def goes_on(self) -> None:
         """There was a request, so there is work for the next idle time."""
-        self._shared[WORKERS + self._place] = 1
+        self._asked[self._place] = 1
         self._signal()
 
     def _signal(self) -> None:
@@ -94,9 +95,9 @@ class _Keeper:
         self._listener, self._version, self._answer, self._when_idle = listener, version, answer, when_idle
         self._alive = dict[int, tuple[float, int]]()  # when each was started, and its place
         self._due = [(0.0, place) for place in range(WORKERS)]
-        # A byte for each worker: whether it is active.  Then one: whether it has had a request since the last work for
-        # idle time began, for a signal of before that may come later.
-        self._active = mmap.mmap(-1, 2 * WORKERS)
+        # A byte for each worker: whether it is active, and whether it was asked since work for idle time last began.
+        # A signal of before that may come later.
+        self._active, self._asked = mmap.mmap(-1, WORKERS), mmap.mmap(-1, WORKERS)
         self._idle_work, self._wanted = 0, _NEVER  # the process that does it; since when there is some
         self._again = time.monotonic() + AGAIN if when_idle else _NEVER  # when there is some though nobody asks
         self._pid, self._stopping = os.getpid(), False
@@ -108,7 +109,7 @@ class _Keeper:
             number = self._wait_for_signal()
             if number in _STOP:
                 self._stop()
-            self._note_idle_work(is_quiet=number == _QUIET and any(self._active[WORKERS:]))
+            self._note_idle_work(is_quiet=number == _QUIET and any(self._asked[:]))
             self._replace_dead()
             self._start_idle_work()
 
@@ -167,10 +168,10 @@ class _Keeper:
         if not work or self._wanted == _NEVER or self._idle_work or self._stopping:
             return
         # guard below: overdue (OVERDUE), idle-only
-        if any(self._active[:WORKERS]) and now - self._wanted < OVERDUE:  # an active one signals later
+        if any(self._active[:]) and now - self._wanted < OVERDUE:  # an active one signals later
             return
         self._wanted, self._again = _NEVER, now + AGAIN
-        self._active[WORKERS:] = bytes(WORKERS)
+        self._asked[:] = bytes(WORKERS)  # guard: idle-work-once
         with suppress(OSError):  # the next quiet time is soon enough
             self._idle_work = _fork(partial(self._do_idle_work, work))
 
@@ -184,7 +185,7 @@ class _Keeper:
 
     def _work(self, place: int) -> None:
         """Run a worker, in its process."""
-        activity = _Activity(self._active, place, self._pid) if self._when_idle else None
+        activity = _Activity(self._active, self._asked, place, self._pid) if self._when_idle else None
         with Server(self._listener, self._version, self._answer, activity) as server:
             signal.signal(signal.SIGTERM, lambda *_: server.stop())
             # Ctrl-C reaches the whole group; the keeper decides what it means.  Not SIG_IGN: programs would inherit it.

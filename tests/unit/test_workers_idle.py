@@ -1,6 +1,8 @@
 """The agent's processes while there are no requests: they sleep, or work."""
 
+import os
 import select
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -67,6 +69,14 @@ def asked_often(agent: Agent) -> bool:
 
 
 @pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
+def test_a_signal_that_comes_late_is_of_before(agent: Agent) -> None:
+    """Workers may signal more than once before the work begins, and none had a request since."""
+    agent.slow()
+    os.kill(agent.process.pid, signal.SIGUSR1)
+    assert not agent.written(3 * QUIET)
+
+
+@pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
 def test_no_work_in_idle_time_while_a_request_is_served(agent: Agent) -> None:
     """Also where the other worker has had a request meanwhile, and says that it is idle again."""
     agent.slow()
@@ -91,7 +101,7 @@ def test_no_work_in_idle_time_while_a_request_is_served(agent: Agent) -> None:
 @pytest.mark.parametrize("agent", [["-3600", "0", "0"]], indirect=True)
 def test_work_in_idle_time_that_does_not_end(agent: Agent) -> None:
     pid = agent.slow()
-    until(lambda: states(pid) <= {"Z"})
+    until(lambda: not states(pid))  # the agent has heard of it: an agent that stops says nothing
     agent.process.terminate()
     assert agent.process.wait(60) == 0
     assert agent.said() == "hpn agent: work in idle time ended by signal 14\n"
