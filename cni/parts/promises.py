@@ -279,11 +279,11 @@ def _of_connected(network: Network, there: Sequence[Hop], index: int, led: set[i
 
 
 def _routes(pod: Pod, received: Sequence[Ip]) -> list[Hop]:
-    """All routes, once these addresses are local.  The kernel makes an IPv6 address first, and its local route in its
-    own time (addrconf_dad_work in net/ipv6/addrconf.c), which is later on a busy machine."""
-    routes = list[Hop]()
+    """All routes, once the IPv6 addresses are local.  The kernel makes an IPv6 address first, and its local route in
+    its own time (addrconf_dad_work in net/ipv6/addrconf.c), which is later on a busy machine."""
+    routes, v6 = list[Hop](), [ip for ip in received if ip.address.version == 6]
     for _ in budget.attempts(_LOCAL, 0.01):
         routes = dump.routes(pod.fd)
-        if all(leading.local_tables(ip, routes) for ip in received):
+        if all(leading.local_tables(ip, routes) for ip in v6):
             break
     return routes
