@@ -26,7 +26,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from guarded import GUARDS, ROOT, Guard
-from guarded.mutants import Mutant, drawn
+from guarded.mutants import drawn
+from reach import listed
 from touched import in_changed_functions
 
 TIMEOUT = 60.0  # seconds: a guard against waiting for ever is noticed by that
@@ -55,13 +56,12 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.root, self.scratch, self._time = folder / "tree", folder / "t", int(time.time())
-        listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0"):
-            if name and (ROOT / name).exists():
+        for name in listed(ROOT):
+            if (ROOT / name).exists():
                 (self.root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self.root / name, follow_symlinks=False)
 
-    def without(self, guard: Guard | Mutant) -> Verdict:
+    def without(self, guard: Guard) -> Verdict:
         """Run the tests that should notice, until one does."""
         started, noticed = time.monotonic(), ""
         for tests in guard.runs:
@@ -75,7 +75,7 @@ class Copy:
                     return Verdict(noticed, time.monotonic() - started)
         return Verdict(noticed, time.monotonic() - started, sound=not noticed)
 
-    def _failing_without(self, guard: Guard | Mutant, tests: Sequence[str]) -> list[str]:
+    def _failing_without(self, guard: Guard, tests: Sequence[str]) -> list[str]:
         file = self.root / guard.file
         whole = file.read_text()
         self._write(file, guard.taken_out_of(whole))
@@ -90,7 +90,7 @@ class Copy:
         self._time += 1
         os.utime(file, (self._time, self._time))
 
-    def _failing(self, guard: Guard | Mutant, tests: Sequence[str]) -> list[str]:
+    def _failing(self, guard: Guard, tests: Sequence[str]) -> list[str]:
         """The first of them that fails, as pytest takes it; an empty list if none does."""
         # All cases of one day: no verdict depends on the day.  10,000 damages take longer than TIMEOUT.
         every = "" if any("damaged_leases" in test for test in tests) else ",all"
@@ -177,14 +177,14 @@ def _end(run: "subprocess.Popen[bytes]") -> None:
         os.killpg(run.pid, signal.SIGKILL)
 
 
-def verdicts(guards: Sequence[Guard | Mutant], jobs: int) -> Iterator[tuple[Guard | Mutant, Verdict]]:
+def verdicts(guards: Sequence[Guard], jobs: int) -> Iterator[tuple[Guard, Verdict]]:
     """Each guard's, as soon as it is known and in the order of the table."""
     with tempfile.TemporaryDirectory(prefix="guards-") as folder, ThreadPoolExecutor(jobs) as threads:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(jobs):
             copies.put(Copy(Path(folder, str(number))))
 
-        def one(guard: Guard | Mutant) -> Verdict:
+        def one(guard: Guard) -> Verdict:
             copy = copies.get()
             try:
                 return copy.without(guard)
@@ -214,7 +214,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of that chance")
     parser.add_argument("names", nargs="*", metavar="NAME", help="a file, or file:name; the beginning is enough")
     words = parser.parse_args()
-    chosen: Sequence[Guard | Mutant] = (
+    chosen: Sequence[Guard] = (
         drawn(words.mutants, words.seed)
         if words.mutants
         else [g for g in GUARDS if not words.names or any(g.title.startswith(name) for name in words.names)]

@@ -160,7 +160,7 @@ def guards(since: str, files: Iterable[str]) -> list[Guard]:
     texts = {path: (ROOT / path).read_text() for path in files}
 
     def apart(guard: Guard) -> int:
-        own = [mark.line for mark in marks.marks(texts[guard.file]) if mark.name == guard.name]
+        own = marks.lines(texts[guard.file], guard.name)
         return min((abs(at - line) for at in own for line in lines[guard.file]), default=0)
 
     return sorted((guard for guard in GUARDS if guard.file in files and not guard.survives), key=apart)
@@ -177,9 +177,8 @@ def in_changed_functions(since: str) -> list[Guard]:
         if guard.file in files
         if not lines.get(guard.file)
         or any(
-            not lines[guard.file].isdisjoint(_around(trees[guard.file], mark.line))
-            for mark in marks.marks(files[guard.file])
-            if mark.name == guard.name
+            not lines[guard.file].isdisjoint(_around(trees[guard.file], line))
+            for line in marks.lines(files[guard.file], guard.name)
         )
     ]
 

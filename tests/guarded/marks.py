@@ -48,6 +48,11 @@ def marks(text: str) -> list[Mark]:
     return [*_found(text)] if " guard" in text else []
 
 
+def lines(text: str, name: str) -> list[int]:
+    """Those that the guard of that name is in."""
+    return [mark.line for mark in marks(text) if mark.name == name]
+
+
 def _found(text: str) -> Iterator[Mark]:
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):

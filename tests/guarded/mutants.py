@@ -2,12 +2,13 @@
 
 import ast
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from guarded import ROOT, marks, sources, table
+import reach
+
+from guarded import ROOT, Guard, marks, sources, table
 from guarded.parts import parts, span
 
 _WHOLE = (
@@ -16,20 +17,12 @@ _WHOLE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Mutant:
+@dataclass(frozen=True, kw_only=True)
+class Mutant(Guard):
     """A statement, by its number in the file, and a part of it, by its number there; None for all of it."""
 
-    file: str
-    name: str
     statement: int
     part: int | None
-    tests: tuple[str, ...]
-    survives: str = ""
-
-    @property
-    def title(self) -> str:
-        return f"{self.file}:{self.name}"
 
     @property
     def runs(self) -> list[tuple[str, ...]]:
@@ -47,15 +40,16 @@ class Mutant:
 def drawn(number: int, seed: int) -> list[Mutant]:
     """Of all files with tests that are known to be theirs."""
     texts = {file: text for file, text in sources().items() if file.endswith(".py")}
-    tests = _tests({file: ast.parse(text) for file, text in texts.items()})
-    places = [place for file in texts if tests[file] for place in _places(file, texts[file])]
+    tests = _tests(texts)
+    population = [place for file in texts if tests[file] for place in places(file, texts[file])]
     return [
-        Mutant(file, name, statement, part, tests[file])
-        for file, name, statement, part in random.Random(seed).sample(places, number)
+        Mutant(file, name, tests[file], statement=statement, part=part)
+        for file, name, statement, part in random.Random(seed).sample(population, number)
     ]
 
 
-def _places(file: str, text: str) -> Iterator[tuple[str, str, int, int | None]]:
+def places(file: str, text: str) -> Iterator[tuple[str, str, int, int | None]]:
+    """What can be taken out of a file and has no mark: as Mutant has file, name, statement and part."""
     tree, marked, lines = ast.parse(text), {mark.line for mark in marks.marks(text)}, text.split("\n")
     for number, (statement, first, last) in enumerate(marks.statements(tree)):
         if not marked.isdisjoint(range(first, last + 1)) or isinstance(statement, ast.Import | ast.ImportFrom):
@@ -73,38 +67,24 @@ def _places(file: str, text: str) -> Iterator[tuple[str, str, int, int | None]]:
                 yield file, f"{first}.{at} {what}", number, at
 
 
-def _tests(trees: dict[str, ast.Module]) -> dict[str, tuple[str, ...]]:
-    """By file: the tests of its guards and those that import it; if there are none, those of what imports it."""
-    rows, found, imported = table(), {}, {file: _imported(tree) for file, tree in trees.items()}
-    importing = {f"{path.relative_to(ROOT)}": _imported(ast.parse(path.read_text())) for path in _unit_tests()}
-    for file in trees:
-        near, seen = [file], {file}
-        while near and not found.get(file):
-            own = [test for one in near for test in _of(rows.get(one, {}))]
-            own += [test for test, names in importing.items() if any(_module(one) in names for one in near)]
+def _tests(files: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """By file: the tests of its guards, and those of the tier unit that use it; if there are none, those of what uses
+    it."""
+    rows, found = table(), {}
+    uses = reach.graph(ROOT, reach.listed(ROOT))
+    for file in files:
+        far = reach.distances(uses, [file])
+        for near in range(1, max(far.values()) + 2):
+            own = [test for one, at in far.items() if at == near - 1 for test in _of(rows.get(one, {}))]
+            own += [one for one, at in sorted(far.items()) if at == near and is_of_unit(one)]
             found[file] = tuple(dict.fromkeys(own))
-            near = [one for one in trees if one not in seen and any(_module(n) in imported[one] for n in near)]
-            seen.update(near)
+            if own:
+                break
     return found
 
 
-def _unit_tests() -> list[Path]:
-    return sorted((ROOT / "tests/unit").glob("test_*.py"))
-
-
-def _module(file: str) -> str:
-    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def _imported(tree: ast.Module) -> set[str]:
-    """The names of all modules that it imports, and of what may be one."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {one.name for one in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
-    return found
+def is_of_unit(path: str) -> bool:
+    return path.startswith("tests/unit/") and reach.is_test(path)
 
 
 def _of(rows: dict[str, Any]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import ast
 
 import pytest
 from guarded import GUARDS, ROOT, Guard, marks, sources, table
+from guarded.mutants import Mutant, places
 
 _APART = 20  # lines at most between marks of one name: two guards of one name would go together
 
@@ -43,9 +44,22 @@ def test_each_row_has_its_mark() -> None:
 def test_each_has_a_name_of_its_own() -> None:
     apart = []
     for file, text in sources().items():
-        found = marks.marks(text)
-        for name in {mark.name for mark in found}:
-            lines = [mark.line for mark in found if mark.name == name]
+        for name in {mark.name for mark in marks.marks(text)}:
+            lines = marks.lines(text, name)
             if max(lines) - min(lines) > _APART:
                 apart.append(f"{file}:{name}")
     assert apart == []
+
+
+def test_a_mutant_is_what_has_no_mark() -> None:
+    file = "cni/undo.py"
+    text = (ROOT / file).read_text()
+    mutants = [Mutant(file, name, (), statement=at, part=part) for _, name, at, part in places(file, text)]
+    assert len({mutant.title for mutant in mutants}) == len(mutants) > 100
+    marked = {mark.line for mark in marks.marks(text)}
+    assert not marked & {int(mutant.name.partition(" ")[0].partition(".")[0]) for mutant in mutants}
+    whole = ast.dump(ast.parse(text))
+    for mutant in mutants:
+        without = mutant.taken_out_of(text)
+        compile(without, file, "exec")
+        assert ast.dump(ast.parse(without)) != whole, mutant.title
