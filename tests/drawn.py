@@ -1,10 +1,10 @@
-"""What a run takes of cases that are too many for each run: a tenth, drawn by the day.
+"""The tenth that a run takes of cases that are too many for each run, drawn by the day.
 
 HPN_DRAW=2026-11-24 repeats what runs of that day draw, HPN_DRAW=all takes every case, and HPN_DRAW=2026-11-24,all every
 case with that day's seed.  A run without it draws by the day on which it begins, and its first lines name that day.
 
 Of cases with an order, such as the steps before which a plugin is killed, each is drawn on one day of any ten in a row.
-Of cases that chance makes, a tenth is made, by the day's seed.
+Of random cases a run makes a tenth, by the day's seed.
 """
 
 import os
@@ -45,12 +45,12 @@ def draw() -> Draw:
 
 
 def seed() -> int:
-    """The day's, for chances."""
+    """The day's seed for random cases."""
     return draw().day.toordinal()
 
 
 def count(whole: int, what: str) -> int:
-    """How many to make of what chance makes."""
+    """How many random cases to make."""
     return noted(what, whole if draw().everything else max(1, whole // DAYS))
 
 
@@ -80,11 +80,11 @@ def steps(first: int = 0) -> Iterator[int]:
 
 
 def turn() -> int:
-    """What is another one whenever a step is drawn again: which of several things then follows on it."""
+    """A number that changes whenever a step is drawn again: it chooses what follows on the step."""
     return seed() // DAYS
 
 
 def noted(what: str, number: int) -> int:
-    """The number, which the report of the present test shows."""
+    """Count the cases in the present test's report, and return their number."""
     TAKEN[what] = TAKEN.get(what, 0) + number
     return number

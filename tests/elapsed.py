@@ -1,4 +1,4 @@
-"""What work takes on a machine that does other work too: seconds but for those without a processor, and of one only."""
+"""Measure work on a busy machine: elapsed seconds without the wait for a processor, or seconds of a processor."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Elapsed:
-    """Of this thread from now on, and of other processes that work for it.
+    """The time of this thread from now on, and of other processes that work for it.
 
     man 5 proc has no schedstat; Documentation/scheduler/sched-stats.rst: the second number is the time in a queue for a
     processor, in nanoseconds.

@@ -16,7 +16,7 @@ COMMON = ("/run/hpn", "/run/netns", "/var/lib/cni")
 
 @contextmanager
 def in_common_places() -> Iterator[tuple[str, ...]]:
-    """What runs a command where the common places are its own, and empty.  Nothing where nobody may mount there."""
+    """Yield the words that run a command with empty common places of its own; none where it may not mount."""
     script = 'for at in $COMMON; do mount -t tmpfs -o mode=755 hpn-tests "$at" || exit; done; exec "$@"'
     script = script.replace("$COMMON", " ".join(COMMON))
     words = ("unshare", "--mount", "--propagation=private", "sh", "-c", script, "sh")

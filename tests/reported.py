@@ -1,4 +1,4 @@
-"""What the runs of one `make test` reported: one JUnit file, what failed, and where the time went."""
+"""Merge the reports of the runs of one `make test`: one JUnit file, what failed, and where the time went."""
 
 import os
 import re
@@ -17,7 +17,7 @@ LONGEST = 20
 class Done:
     """A run that has ended: its times in seconds, of all processes that it waited for, and what it reported.
 
-    ``inside`` is what came out of its guest.
+    ``inside`` has the suites that ran in its guest.
     """
 
     name: str
@@ -71,15 +71,20 @@ def node_id(case: ET.Element) -> str:
     return str(case.get("name"))  # a file that could not be collected
 
 
+def failure(case: ET.Element) -> str | None:
+    """The message of a failure or an error; None where there is neither."""
+    found = next((element for element in case if element.tag in ("failure", "error")), None)
+    return None if found is None else found.get("message", "")
+
+
 def summary(done: Sequence[Done]) -> str:
     """What failed, by name, and how many there were."""
     lines, count = list[str](), dict.fromkeys(("passed", "failed", "skipped"), 0)
     for name, case, _ in (one for run in done for one in run.cases()):
-        said = {element.tag: element.get("message", "") for element in case}
-        failed = said.get("failure", said.get("error"))
+        failed, is_skipped = failure(case), case.find("skipped") is not None
         if failed is not None:
             lines.append(f"FAILED {name}: {''.join(failed.splitlines()[:1])}")
-        count["failed" if failed is not None else "skipped" if "skipped" in said else "passed"] += 1
+        count["failed" if failed is not None else "skipped" if is_skipped else "passed"] += 1
     return "\n".join([*lines, ", ".join(f"{number} {what}" for what, number in count.items() if number)])
 
 

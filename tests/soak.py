@@ -1,4 +1,4 @@
-"""Take all cases of which a run draws a tenth, 50 histories of the checker, and all guards out, one at a time.
+"""Run every case that a test run draws a tenth of and 50 histories of the checker, and take each guard out.
 
     packaging/venv python tests/soak.py [--write]
 
@@ -30,6 +30,7 @@ from xml.etree import ElementTree as ET
 
 import drawn
 from guarded import GUARDS
+from reported import failure
 from side_by_side import ENDING, PYTEST, ROOT, compile_all, in_common_places
 
 sys.path.insert(0, str(ROOT))  # tests import the program
@@ -62,7 +63,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Note:
-    """What became of it, on a commit in a soak that began on a day."""
+    """The outcome of a part: on which commit, and in the soak that began on which day."""
 
     commit: str
     day: str
@@ -111,7 +112,7 @@ def git(*words: str) -> str:
 
 
 def notes(file: Path, commit: str) -> list[Note]:
-    """Those of the commit.  A line that was not written whole is none."""
+    """The notes of the commit.  A line that was not written whole is skipped."""
     found = list[Note]()
     for line in file.read_text().splitlines() if file.exists() else ():
         with suppress(ValueError, TypeError):
@@ -167,7 +168,7 @@ class Soak:
             if self.over.is_set():
                 return
             counts = (
-                reported(report)
+                counted(report)
                 if report.exists()
                 else Counter(guards=len(re.findall(r"^ *\d+ s  ", said, re.MULTILINE)))
             )
@@ -194,12 +195,12 @@ class Soak:
                 time.sleep(0.1)
 
 
-def reported(report: Path) -> Counter[str]:
-    """How many tests there were, and how many cases they took of what is drawn."""
+def counted(report: Path) -> Counter[str]:
+    """Count the tests of a report, and the drawn cases that they took."""
     counts, root = Counter[str](), ET.parse(report).getroot()
     for case in root.iter("testcase"):
         counts["tests"] += 1
-        counts["failed"] += any(case.find(tag) is not None for tag in ("failure", "error"))
+        counts["failed"] += failure(case) is not None
         counts["skipped"] += case.find("skipped") is not None
         for one in case.iter("property"):
             counts[str(one.get("name"))] += int(one.get("value", "0"))
