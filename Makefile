@@ -8,7 +8,7 @@ ifeq ($(CI),true)
 export HPN_REQUIRE ?= unit,netns,system,attack,lab,cluster
 endif
 
-SOURCES := Makefile $(shell find cni ipam agent node ctl -name '*.py') pyproject.toml $(wildcard packaging/*.py packaging/startup/*.py packaging/launcher/* packaging/systemd/*) packaging/hpn.spec
+SOURCES := Makefile $(shell find base hardware cni ipam agent node ctl -name '*.py') pyproject.toml $(wildcard packaging/*.py packaging/startup/*.py packaging/launcher/* packaging/systemd/*) packaging/hpn.spec
 
 # What dist/hpn carries is unpacked here by these targets, and by an installed one into /var/lib/cni/hpn/program.
 export HPN_PROGRAM_DIR := $(CURDIR)/build/unpacked
@@ -86,8 +86,8 @@ docs: ## make the tables of keys in docs/ anew, from the models, and a picture
 	packaging/venv python -m docs.keys
 	packaging/venv python -m docs.blocks
 
-protocols: ## make node/kubelet/*_pb2.py anew, from the .proto files beside them
-	packaging/venv python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. node/kubelet/*.proto
+protocols: ## make base/kubelet/*_pb2.py anew, from the .proto files beside them
+	packaging/venv python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. base/kubelet/*.proto
 
 # PLAIN=1 leaves out what makes a start fast, WITHOUT=a,b only some of it (docs/packaging.md): such a build lies beside
 # the ordinary one, in a directory of its name.

@@ -1,4 +1,11 @@
-"""One launcher's connection to the agent: who is let in, what it has sent so far, and what it is told."""
+"""One launcher's connection to the agent: who is let in, what it has sent so far, and what it is answered.
+
+The frames (docs/protocol.md; packaging/launcher/launcher.c is the other end):
+
+request   "HPN1", version, 1 if called hpn-ipam, length of environment, length of stdin; environment, stdin
+answer    "T": taken, the work may be done from now on; or "R": another version's, the launcher does it itself
+reply     exit code, length of stdout, length of stderr; stdout, stderr
+"""
 
 import os
 import select
@@ -9,15 +16,58 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Self
 
-from agent import protocol
-from agent.protocol import Header
-from cni.protocol.spec import Reply, Request
+from base.protocol.spec import Reply, Request, variables
 
+MAGIC: Final = b"HPN1"
+TAKEN, REFUSED = b"T", b"R"
+ENVIRONMENT_MOST: Final = 1 << 20
+STDIN_MOST: Final = 4 << 20
+
+HEADER: Final = struct.Struct("=4s16sIII")
+_REPLY: Final = struct.Struct("=III")
 REPLY_TIMEOUT: Final = 10.0  # seconds for a launcher to take its reply
 PIECE: Final = 1 << 16  # bytes read at once; most requests are shorter
 _PASSED: Final = 2  # a namespace and a netlink socket inside it
 _ROOM: Final = socket.CMSG_SPACE(4 * _PASSED)
 _UCRED: Final = struct.Struct("=iII")
+
+
+@dataclass(frozen=True)
+class Header:
+    """The fixed part of a request; ``version`` is the launcher's, 16 characters."""
+
+    version: str
+    ipam: bool
+    environment: int
+    stdin: int
+
+    @property
+    def end(self) -> int:
+        """The size of the whole request."""
+        return HEADER.size + self.environment + self.stdin
+
+
+def decode_header(data: bytes | bytearray) -> Header:
+    """Decode a request's header.  Raises ValueError if no launcher would send it."""
+    magic, version, ipam, environment, stdin = HEADER.unpack_from(data)
+    # guard below: magic (magic), flag (ipam), environment (ENVIRONMENT_MOST), stdin (STDIN_MOST)
+    if magic != MAGIC or ipam > 1 or environment > ENVIRONMENT_MOST or stdin > STDIN_MOST:
+        raise ValueError("not a request")
+    return Header(version.decode(errors="replace"), bool(ipam), environment, stdin)
+
+
+def divide(header: Header, request: bytes) -> tuple[dict[str, str], bytes]:
+    """The environment and the stdin of a whole request."""
+    stdin = HEADER.size + header.environment
+    return variables(request[HEADER.size : stdin]), request[stdin : header.end]
+
+
+def encode(answer: Reply) -> bytes:
+    """Encode a reply."""
+    # A line may name an interface whose name is no text: escaped, as Python's stderr has it.
+    log = "".join(f"{line}\n" for line in answer.log)
+    out, err = answer.stdout.encode(), log.encode(errors="backslashreplace")
+    return _REPLY.pack(answer.exit_code, len(out), len(err)) + out + err
 
 
 @dataclass
@@ -67,19 +117,19 @@ class Connection:
             if not data:  # guard: broke-off
                 raise ValueError("it broke off")
             self.data += data
-            if self.header is None and len(self.data) >= protocol.HEADER.size:
-                self.header = protocol.header(self.data)
+            if self.header is None and len(self.data) >= HEADER.size:
+                self.header = decode_header(self.data)
         return whole
 
     def request(self, header: Header) -> Request:
         """What the launcher asks, of a whole request."""
-        environ, stdin = protocol.parts(header, bytes(self.data))
+        environ, stdin = divide(header, bytes(self.data))
         inside = (self.passed[0], self.passed[1]) if len(self.passed) == _PASSED else None
         return Request(environ, stdin, inside, partial(_has_hung_up, self.sock), process=self.process)
 
     def send(self, answer: Reply) -> None:
         """Raises OSError."""
-        reply = protocol.reply(answer)
+        reply = encode(answer)
         sent = self.sock.send(reply)
         if sent < len(reply):
             self.sock.settimeout(REPLY_TIMEOUT)

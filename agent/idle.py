@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from base.protocol.errors import CniError
+from base.protocol.location import IPAM_DIR
+from base.state import places
 from cni import collect
-from cni.protocol.errors import CniError
-from cni.protocol.location import IPAM_DIR
-from cni.state import places
 from ipam import main as ipam
-from ipam import sandboxes, stores
+from ipam import sandboxes
+from ipam.stores import access
 
 # Seconds between two looks.  Without this a runtime that keeps asking for STATUS would cause one in each pause.
 EVERY: Final = 60.0
@@ -53,13 +54,13 @@ def undo_dead(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
     for state_dir in state_dirs:
         for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}):
             yield (
-                f"{record.whose} could not be undone: {problem}"
+                f"{record.title} could not be undone: {problem}"
                 if problem
-                else f"removed {record.whose}, which is dead"
+                else f"removed {record.title}, which is dead"
             )
     for folder in (data_dir, *(state_dir / "ipam" for state_dir in state_dirs)):
         try:
-            networks = stores.networks(folder)
+            networks = access.networks(folder)
         except OSError as e:
             yield f"leases in {folder} could not be looked for: {e}"
             continue
@@ -70,7 +71,7 @@ def undo_dead(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
 def _release_dead(data_dir: Path, network: str) -> Iterator[str]:
     log = list[str]()
     try:
-        if freed := stores.open_in(data_dir, network, log, sandboxes.gone).collect(None):
+        if freed := access.open_in(data_dir, network, log, sandboxes.gone).collect(None):
             log.append(f"released {freed} leases of {network}, whose pods are gone")
     except CniError as e:
         log.append(f"leases of {network} could not be released: {e}")
@@ -81,9 +82,9 @@ def keep_blocks(data_dirs: list[Path]) -> Iterator[str]:
     """Look after the blocks of the networks there, where that is due; a line for what an operator should know."""
     if not _with_blocks(data_dirs):
         return
-    from ipam.cluster import rounds  # noqa: PLC0415  # for this process, which ends
+    from ipam.cluster.reconcile import reconcile_all  # noqa: PLC0415  # for this process, which ends
 
-    for one in rounds.rounds(rounds.directories(data_dirs), sandboxes.gone, due_only=True):
+    for one in reconcile_all.rounds(reconcile_all.directories(data_dirs), sandboxes.gone, due_only=True):
         yield from one.said
         if one.problem:
             yield f"network {one.network}: its blocks could not be looked after: {one.problem}"

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from cni.kernel import unix_sockets
-from cni.state import trust
+from base.kernel import unix_sockets
+from base.state import trust
 
 SOCKET: Final = "/run/hpn/agent.sock"
 _FIRST_PASSED: Final = 3  # man 3 sd_listen_fds
@@ -68,8 +68,8 @@ def bind(path: Path) -> socket.socket:
     """A socket of our own that root alone may connect to.  Raises Unusable, OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if weak := trust.weak_spot(str(path.parent)):  # guard: weak-spot
-        words, remedy = weak
-        raise Unusable(f"{path}: {words}, and put a socket of their own there; {remedy}; or choose another path")
+        why, remedy = weak
+        raise Unusable(f"{path}: {why}, and put a socket of their own there; {remedy}; or choose another path")
     _make_room(path)
     return unix_sockets.listen(path, _BACKLOG)
 

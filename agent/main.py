@@ -1,21 +1,26 @@
 """hpn agent: the plugin and its IPAM, kept warm for launchers of the same version."""
 
+import ctypes
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from agent import host, idle, listening, workers
-from agent.listening import SOCKET
+from agent import idle, listening, workers
+from agent.listening import SOCKET, Unusable
+from base.protocol.spec import Reply, Request
 from cni import collect, commands, config, kinds  # noqa: F401  # every request needs these
 from cni.main import run
-from cni.protocol.spec import Reply, Request
 from ipam import config as ipam_config  # noqa: F401  # as above
 from ipam import main as ipam
 from ipam import models as ipam_models
-from ipam import stores
+from ipam.stores import access
 
+_CLONE_NEWNS: Final = 0x20000
+_NEEDED: Final = "the pod needs hostPID, and the container the capabilities SYS_ADMIN, SYS_CHROOT and SYS_PTRACE"
+_libc = ctypes.CDLL(None, use_errno=True)
 HELP: Final = f"""\
 usage: hpn agent [--host] [--socket PATH]
 
@@ -23,6 +28,25 @@ Answers the CNI requests of this version of hpn from warm processes, until SIGTE
 for it: at $HPN_AGENT, by default {SOCKET}; --socket says another.  A socket passed by systemd is used instead.
 With --host it sees the host's files from a container whose pod has hostPID.
 """
+
+
+def _enter_mounts_of_host() -> None:
+    """Enter the mount namespace of the host's first process.  Raises Unusable.
+
+    Only from there can it be proven which pods are dead, also by the next agent, and only there can /sys and /proc/sys
+    be written to.  What the program itself has not loaded yet is found all the same, by an open descriptor.
+    """
+    try:
+        there = os.open("/proc/1/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as e:
+        raise Unusable(f"--host: /proc/1/ns/mnt: {e.strerror}; {_NEEDED}") from e
+    try:
+        if os.fstat(there).st_ino == os.stat("/proc/self/ns/mnt").st_ino:
+            raise Unusable(f"--host: process 1 has the same mounts as this one, so it is not the host's; {_NEEDED}")
+        if _libc.setns(there, _CLONE_NEWNS):
+            raise Unusable(f"--host: setns: {os.strerror(ctypes.get_errno())}; {_NEEDED}")
+    finally:
+        os.close(there)
 
 
 def main(arguments: Sequence[str], version: str) -> int:
@@ -37,7 +61,7 @@ def main(arguments: Sequence[str], version: str) -> int:
             return 0 if arguments in (["--help"], ["help"]) else 2
     try:
         if of_host:
-            host.enter()
+            _enter_mounts_of_host()
         with listening.listener(arguments) as (sock, where):
             _warm_up()
             sys.stderr.write(f"hpn agent: listens at {where}\n")
@@ -50,7 +74,7 @@ def main(arguments: Sequence[str], version: str) -> int:
 
 def _warm_up() -> None:
     """Do once what every request would do first."""
-    stores.preload()
+    access.preload()
     # Here there is one thread.  A plugin's process builds a model's validator when it first needs it.
     ipam_models.Conf.model_rebuild()
     for kind in kinds.KINDS:

@@ -3,22 +3,50 @@
 A connection needs no thread until its request is whole, so idle and half-sent ones block nobody.
 """
 
+import ctypes
 import os
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol, Self
 
-from agent import protocol
-from agent.connection import PIECE, Connection
-from agent.protocol import Header
-from agent.timers import Timer
-from cni.protocol.spec import Reply, Request
+from agent.connection import PIECE, REFUSED, TAKEN, Connection, Header
+from base.protocol.spec import Reply, Request
 
+# struct itimerspec: four longs, of 64 bits each where we run.  man 2 timerfd_settime; os has it from Python 3.13 on.
+_ITIMERSPEC: Final = struct.Struct("=4q")
+_libc = ctypes.CDLL(None, use_errno=True)
 Answer = Callable[[bool, Request], Reply]
+
+
+class Timer:
+    """Its descriptor is readable once the time has passed; it does not repeat."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self.fd = int(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK))
+        if self.fd < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"timerfd_create: {os.strerror(number)}")
+
+    def set(self, seconds: float) -> None:
+        """Make it readable after so many seconds, and not before."""
+        whole, rest = divmod(max(1, int(seconds * 1e9)), 10**9)  # 0 would disarm the timer
+        _libc.timerfd_settime(self.fd, 0, _ITIMERSPEC.pack(0, 0, whole, rest), None)
+
+    def has_ended(self) -> bool:
+        """Whether the time has passed since it was last set.  After that it is not readable until it is set again."""
+        with suppress(BlockingIOError):
+            os.read(self.fd, 8)
+            return True
+        return False
+
+    def close(self) -> None:
+        os.close(self.fd)
 
 
 class Activity(Protocol):
@@ -225,10 +253,10 @@ class Server:
     def _serve(self, connection: Connection, header: Header) -> None:
         with suppress(OSError):  # a launcher that is gone needs no answer
             if header.version != self._version:  # guard: version
-                connection.sock.send(protocol.REFUSED)
+                connection.sock.send(REFUSED)
                 return
             # This fails if the launcher has given up on us: then it does the work itself.
-            connection.sock.send(protocol.TAKEN)  # guard: taken-first
+            connection.sock.send(TAKEN)  # guard: taken-first
             connection.send(self._answer(header.ipam, connection.request(header)))
 
     def _forget(self, connection: Connection) -> None:

@@ -25,12 +25,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from places import Place, added, must, places, timed
-from shared_stores import Api
+from support.shared_stores import Api
 
 from bench import write
-from ipam.cluster import claiming, etcd, kubernetes, opening  # noqa: F401  # before forks
-from ipam.cluster.http import Http
-from ipam.cluster.tls import Tls
+from ipam.cluster.backends import backend, etcd, kubernetes  # noqa: F401  # before forks
+from ipam.cluster.backends.http import Http
+from ipam.cluster.backends.tls import Tls
+from ipam.cluster.reconcile import claim_block  # noqa: F401  # before forks
 
 CROWD, AT_ONCE = 1000, 50
 BLOCKS = 4096  # of 16 in a /16

@@ -21,14 +21,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from blocks import table
 from places import Place, added, must, places, timed
 
+from base.kernel import budget
+from base.protocol.errors import Unreachable
 from bench import write
-from cni.kernel import budget
-from cni.protocol.errors import Unreachable
 from ctl.cluster import release
-from ipam.cluster import BLOCK, Documents, kv, objects
-from ipam.cluster import held as node_has
-from ipam.cluster.blocks import Block
-from ipam.cluster.rounds import rounds as rounds_of_networks
+from ipam.cluster import BLOCK, Documents
+from ipam.cluster.backends import kv, objects
+from ipam.cluster.reconcile.reconcile_all import rounds as rounds_of_networks
+from ipam.cluster.rules.documents import Block
+from ipam.cluster.state import node_blocks as node_has
 
 NODES, EACH = 10_000, 4
 FEW = 3  # rounds of what takes seconds
@@ -39,7 +40,7 @@ def fill(place: Place, documents: Documents) -> int:
 
     One is made as nodes make it.  The others are written into etcd as that one stands there.
     """
-    made = documents.create(BLOCK, "many.0", "many", _block(0).as_json())
+    made = documents.create(BLOCK, "many.0", "many", _block(0).to_json())
     assert made
     found = place.below.call(0, "/v3/kv/range", kv.all_below(PREFIXES[place.kind] + "many.0", 2))["kvs"][0]
     template = kv.Pair.of(found).value
@@ -59,12 +60,12 @@ def _block(index: int) -> Block:
 def _puts(place: Place, template: bytes, index: int) -> Iterator[dict[str, Any]]:
     body, name = json.loads(template), f"many.{index}"
     if place.kind == "etcd":
-        body = _block(index).as_json()
+        body = _block(index).to_json()
         yield kv.put(f"/hpn/of/{body['node']}/block/{name}", b"{}")
     else:
         body["metadata"] |= {"name": name, "uid": f"{index:08x}-0000-4000-8000-000000000000"}
         body["metadata"]["labels"] |= objects.labels({"node": f"node{index // EACH}"})
-        body["spec"] = _block(index).as_json()
+        body["spec"] = _block(index).to_json()
     yield kv.put(PREFIXES[place.kind] + name, json.dumps(body, separators=(",", ":")).encode())
 
 
@@ -97,7 +98,7 @@ def held(place: Place, rounds: int) -> dict[str, Sequence[float]]:
     def take(_: int) -> None:
         found = documents.read(BLOCK, f"many.{next(indexes)}")
         assert found
-        assert documents.replace(found, Block.of(found).given_to("bench", "", "taken").as_json())
+        assert documents.replace(found, Block.of(found).given_to("bench", "", "taken").to_json())
 
     measure("a block read and taken over", take)
     measure("a list of numbers for names", lambda _: documents.listed(BLOCK, "many/sticky"), FEW)

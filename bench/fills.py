@@ -9,10 +9,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from cni.protocol.spec import Key
-from ipam import leases, stores
+from base.protocol.spec import Key
+from ipam import leases
 from ipam.config import load
-from ipam.stores import Owner
+from ipam.stores import Owner, access
 
 
 def ours(network: Path, subnet: str, held: int) -> None:
@@ -21,7 +21,7 @@ def ours(network: Path, subnet: str, held: int) -> None:
     network.mkdir(mode=0o700, parents=True, exist_ok=True)
     choose = partial(leases.choose, load({"ipam": ipam}, {}).sets, ())
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
-        store = stores.open_in(memory, "net", [])
+        store = access.open_in(memory, "net", [])
         for i in range(held):
             store.reserve(Owner(Key(f"{i:064x}", "hpn0"), f"default/pod-{i}", "/run/netns/pod"), choose)
         if held:

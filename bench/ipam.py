@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import fills
 from sides import spawned
 
+from base.protocol.spec import Request
 from bench import ROOT, agent, write
-from cni.protocol.spec import Request
 from ipam.main import run
 
 PLOT = ROOT / "docs" / "ipam.svg"

@@ -14,11 +14,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "netns-fixtures"))
 
 from cluster import two_nodes
-from shared_stores import Api, Etcds, api_server, etcds
+from support.shared_stores import Api, Etcds, api_server, etcds
 
-from cni.protocol.spec import Request
-from cni.state import node
-from ipam.cluster import Documents, opening
+from base.protocol.spec import Request
+from base.state import node
+from ipam.cluster import Documents
+from ipam.cluster.backends import backend
 from ipam.main import run
 
 MANIFESTS = Path(__file__).parents[1] / "packaging" / "kubernetes" / "cluster"
@@ -44,7 +45,7 @@ class Place:
 
     def documents(self) -> Documents:
         self.as_node("bench")
-        return opening.opened(self.kind).documents
+        return backend.opened(self.kind).documents
 
     def ipam(self, subnet: str, size: int) -> dict[str, Any]:
         return {"ranges": [[{"subnet": subnet}]], "cluster": {"store": self.kind, "blockSize": size}}

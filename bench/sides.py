@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from fabric import container_id, netns_path
 
 from agent.workers import WORKERS
-from cni.kernel import addresses, links, netlink, netns, rtnl, unlink
+from base.kernel import addresses, links, netlink, netns, rtnl
 
 VERBS = ("ADD", "DEL")
 _ECHO, _ECHO_REPLY = 128, 129  # ICMPv6
@@ -193,7 +193,7 @@ class Floor(Side):
                     if verb == "ADD":
                         self._add(host, inside, fd, master.index)
                     elif link := inside.link("hpn0"):
-                        unlink.delete(inside, link.index)
+                        rtnl.delete_link(inside, link.index)
                 os.pwrite(lease, bytes(512), 0)
                 os.fdatasync(lease)
             took = (time.perf_counter() - started) * 1000 / len(pods)

@@ -28,14 +28,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from fabric import namespace, run
 from rails import RAILS, on_a_node, on_rails, said
 from sides import Side, spawned
-from sysfs_tree import Tree
+from support.sysfs_tree import Tree
 
+from base.kernel import sysfs
+from base.protocol.spec import Key
+from base.state import journal
+from base.state.pod import Identity
+from base.state.record import Record
 from bench import PAGE, ROOT, WARM_UP, Bench, agent, write
-from cni.kernel import sysfs
-from cni.protocol.spec import Key
-from cni.state import journal
-from cni.state.pod import Identity
-from cni.state.record import Record
 
 PREFIX = "hpn-size"
 PODS = 125

@@ -11,12 +11,12 @@ from ipaddress import ip_interface
 from pathlib import Path
 from typing import Any, Final
 
-from cni import kinds, standing, undo
-from cni.protocol.errors import IoFailure
-from cni.protocol.spec import Json, Key
-from cni.standing import Standing
-from cni.state import journal, last_error
-from cni.state.record import Record
+from base.protocol.errors import IoFailure
+from base.protocol.spec import Json, Key
+from base.state import journal, last_error
+from base.state.record import Record
+from cni import attachment_state, kinds, undo
+from cni.attachment_state import State
 
 # The member of an attachment that is for the table only: what it is made of, in words.
 WORDS: Final = "words"
@@ -46,22 +46,22 @@ class Found:
         return Key(container_id, ifname)
 
     @property
-    def whose(self) -> str:
+    def title(self) -> str:
         """The attachment's name in a message for people."""
         return self.key.of(self.record.pod if self.record else "", self.network)
 
-    def standing(self) -> Standing:
+    def state(self) -> State:
         """How the attachment stands."""
-        return standings([self])[0]
+        return states([self])[0]
 
-    def stands(self, *, is_dead: bool) -> Standing:
+    def state_if(self, *, is_dead: bool) -> State:
         """The same, where it is known whether its pod is provably dead."""
         if self.is_refused:
             trouble = self.record.trouble if self.record else f"{self.path} cannot be read"
-            return Standing(standing.REFUSED, f"it is detached, and its IPAM would not release: {trouble}")
+            return State(attachment_state.REFUSED, f"it is detached, and its IPAM would not release: {trouble}")
         if self.record is None:
-            return Standing(standing.UNREADABLE, f"{self.path} cannot be read; {standing.REMEDY}")
-        return standing.of(self.state_dir, self.record, is_dead=is_dead)
+            return State(attachment_state.UNREADABLE, f"{self.path} cannot be read; {attachment_state.REMEDY}")
+        return attachment_state.of(self.state_dir, self.record, is_dead=is_dead)
 
     def last_error(self) -> Json | None:
         """What the last command that failed answered, since it was attached; None if none did."""
@@ -154,9 +154,9 @@ def _unreadable(path: str, e: OSError) -> IoFailure:
     return IoFailure(f"reading {path}: {e.strerror}{remedy}")
 
 
-def standings(found: Sequence[Found]) -> list[Standing]:
+def states(found: Sequence[Found]) -> list[State]:
     """How each of them stands."""
-    return [one.stands(is_dead=is_dead) for one, is_dead in zip(found, are_dead(found), strict=True)]
+    return [one.state_if(is_dead=is_dead) for one, is_dead in zip(found, are_dead(found), strict=True)]
 
 
 def are_dead(found: Sequence[Found]) -> list[bool]:

@@ -14,17 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from base.kernel import netns
+from base.protocol import spec
+from base.protocol.errors import CniError
+from base.protocol.location import Location, location
+from base.protocol.spec import Config, Key, Request
+from base.state import journal
+from base.state.journal import Version
+from base.state.record import LOST, Record
 from cni import undo
-from cni.kernel import netns
-from cni.parts import delegate
-from cni.parts.delegate import Programs
-from cni.protocol import spec
-from cni.protocol.errors import CniError
-from cni.protocol.location import Location, location
-from cni.protocol.spec import Config, Key, Request
-from cni.state import journal
-from cni.state.journal import Version
-from cni.state.record import LOST, Record
+from cni.features import delegate
+from cni.features.delegate import Programs
 
 # One ADD in EVERY looks at LOOKS attachments.  With a hundred attachments that takes 220 us, 28 us for the average ADD.
 EVERY: Final = 8
@@ -65,7 +65,7 @@ def gc(request: Request, conf: Config, log: list[str], programs: Programs) -> No
                     entry.forget()
                 elif valid is not None or undo.is_dead(record):  # guard: dead-only = True
                     undo.attachment(entry, record, request, programs, log)
-                    log.append(f"gc: removed {record.whose}")
+                    log.append(f"gc: removed {record.title}")
         except (CniError, OSError) as e:  # guard: goes-on = ZeroDivisionError
             failures.append(e)
     undo.raise_all(failures)  # guard: failures
@@ -117,7 +117,7 @@ def a_few(where: Location, request: Request, log: list[str], programs: Programs)
             if record and _is_cheap(record, programs) and undo.is_dead(record):
                 # guard below: few-wait-for-nobody (0 -> 5)
                 if _reclaim(where.state_dir, record, request, programs, log, timeout=0):
-                    log.append(f"removed {record.whose}, whose pod is gone")
+                    log.append(f"removed {record.title}, whose pod is gone")
                 return
 
 

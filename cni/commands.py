@@ -4,17 +4,14 @@ GC is in cni/collect.py.  Only cni/undo.py undoes what a command changed.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cni import asked, collect, kinds, parts, undo
-from cni.kernel import links, netns, nsid, rtnl
-from cni.parts import addressing, delegate, device_info, gids, granted
-from cni.parts.delegate import Programs
-from cni.protocol import spec
-from cni.protocol.errors import (
+from base.kernel import links, netns, nsid, rtnl
+from base.protocol import spec
+from base.protocol.errors import (
     CheckFailed,
     CniError,
     DelegateError,
@@ -25,24 +22,28 @@ from cni.protocol.errors import (
     KernelRefused,
     NotAvailable,
     RecordUnreadable,
-    told,
+    as_cni_error,
 )
-from cni.protocol.location import is_stripped, location
-from cni.protocol.result import Interface, Ip, Result
-from cni.protocol.spec import Config, Json, Request
-from cni.state import durable, journal, places
-from cni.state import pod as pods
-from cni.state.journal import Entry
-from cni.state.pod import Pod
-from cni.state.record import Record
+from base.protocol.location import is_stripped, location
+from base.protocol.result import Interface, Ip, Result
+from base.protocol.spec import Config, Json, Request
+from base.state import durable, journal, permitted, places
+from base.state import pod as pods
+from base.state.journal import Entry
+from base.state.pod import Pod
+from base.state.record import Record
+from cni import collect, features, kinds, undo
+from cni.features import addressing, delegate, device_info, gids, granted
+from cni.features.delegate import Programs
 
 if TYPE_CHECKING:
-    from cni.config import NetConf
+    # Not at run time: DEL does without pydantic.
+    from cni.models import NetConf
 
 
 def add(request: Request, conf: Config, log: list[str], programs: Programs) -> Result:
     """Attach the interface with all that belongs to it, or change nothing and raise."""
-    wanted = asked.allowed(request, conf, programs)
+    wanted = _allowed(request, conf, programs)
     log.extend(wanted.remarks)
     if wanted.where.ipam:
         delegate.find(wanted.where.ipam, request, programs)
@@ -81,16 +82,16 @@ def _attach(wanted: "NetConf", request: Request, conf: Config, log: list[str], p
                 link = _make_link(kind, plan, host, pod, key.ifname)
             record = replace(record, link={**plan, "index": link.index if link else 0})  # guard: index-in-the-record
             if record.rxe:
-                parts.rxe.make(entry, record, pod)
+                features.rxe.make(entry, record, pod)
             result = ipam.ask()
             if link:
                 if by_source := wanted.attach.source_routing:
-                    record = parts.routing.claim(by_source.table, entry, record, pod, result)
+                    record = features.routing.claim(by_source.table, entry, record, pod, result)
                 record = _configure(wanted, record, pod, link, result, log)
                 if wanted.attach.steered:
                     # After the link is up: some drivers have their interrupts only then.
-                    record = parts.steering.claim(wanted.attach, entry, record, pod, link)
-                    record = parts.steering.make(record, pod, link)
+                    record = features.steering.claim(wanted.attach, entry, record, pod, link)
+                    record = features.steering.make(record, pod, link)
             own = _own_result(wanted, kind.interfaces(plan, link, host, pod, key.ifname), result)
             device_info.write(record.device_info, plan, record.rdma_devs, record.gids)
             # guard below: record-complete (True -> False)
@@ -108,7 +109,7 @@ def _plan(kind: kinds.Kind, wanted: "NetConf", host: rtnl.Rtnl, pod: Pod, ifname
     """Decide what the kind is going to make.  Changes nothing.  Raises CniError where ADD cannot be served."""
     _refuse_old_kernel(host)  # guard: old-kernel
     plan = kind.plan(wanted, host, pod)
-    parts.status(wanted.attach)  # guard: parts-can-be
+    features.status(wanted.attach)  # guard: features-can-be
     _refuse_taken_name(pod, ifname)  # guard: name-is-free
     return plan
 
@@ -123,9 +124,9 @@ def _refuse_old_kernel(host: rtnl.Rtnl) -> None:
 
 def _refuse_taken_name(pod: Pod, ifname: str) -> None:
     if taken := pod.rtnl.link(ifname):
-        whose = f" (as altname of {taken.name})" if taken.name != ifname else ""
+        altname = f" (as altname of {taken.name})" if taken.name != ifname else ""
         raise InterfaceExists(
-            f"CNI_IFNAME={ifname}: {pod.path} has an interface of that name{whose}; choose another, or remove it"
+            f"CNI_IFNAME={ifname}: {pod.path} has an interface of that name{altname}; choose another, or remove it"
         )
 
 
@@ -141,12 +142,12 @@ def _record(entry: Entry, wanted: "NetConf", request: Request, conf: Config, pod
         config={k: v for k, v in conf.items() if k != "prevResult"},
         args=request.var("CNI_ARGS"),
         pod=wanted.pod,
-        rxe=parts.rxe.name() if wanted.attach.soft_roce else "",
+        rxe=features.rxe.name() if wanted.attach.soft_roce else "",
         device_info=device_info.plan(conf, plan),
     )
     places.note(entry.state_dir, entry.network, entry.key)  # guard: note-first
     if wanted.attach.sysctl or wanted.attach.multiRail:
-        return parts.tuning.claim(wanted.attach, entry, record, pod)
+        return features.tuning.claim(wanted.attach, entry, record, pod)
     entry.save(record)  # guard: record-first
     return record
 
@@ -165,14 +166,14 @@ def _configure(wanted: "NetConf", record: Record, pod: Pod, link: links.Link, re
     the sysctls have now, and with the GIDs."""
     placed = result
     if record.rules:
-        parts.routing.add(pod, record.rules)
-        placed = parts.routing.placed(result, record.rules)
+        features.routing.add(pod, record.rules)
+        placed = features.routing.placed(result, record.rules)
     with gids.watch(pod, record.rdma_devs) as tables:
         sysctls = {path: setting["value"] for path, setting in record.sysctl.items()}
         addressing.apply(pod, link, placed, wanted.attach, sysctls, log)
         found = tables.find(link.name, [ip.address.ip for ip in result.ips], wanted.attach.rdma, log)
     if record.sysctl:
-        record = replace(record, sysctl=parts.tuning.read_back(pod, record.sysctl))
+        record = replace(record, sysctl=features.tuning.read_back(pod, record.sysctl))
     return replace(record, gids=found) if found else record
 
 
@@ -216,7 +217,7 @@ def _detach(entry: Entry, request: Request, log: list[str], programs: Programs) 
 
 def check(request: Request, _conf: Config, _log: list[str], programs: Programs) -> None:
     """Raise unless the attachment is as ADD left it, but for what later plugins of the chain say that they changed."""
-    wanted = asked.parsed(request)
+    wanted = _parsed(request)
     where, key, promised = wanted.where, request.key, wanted.previous
     if promised is None:
         raise InvalidConfig("prevResult is missing; CHECK compares with what ADD answered")
@@ -230,38 +231,38 @@ def check(request: Request, _conf: Config, _log: list[str], programs: Programs) 
 def compare(record: Record, promised: Result, sandbox: str, pod: Pod, host: rtnl.Rtnl) -> None:
     """Raise CheckFailed unless the kernel has what the record says, and ``promised``, in which the pod is called
     ``sandbox``; OSError."""
-    still = parts.promises.of(record, promised, sandbox)
+    still = features.expected.of(record, promised, sandbox)
     # guard below: check-kind = pod.rtnl.link(record.key.ifname)
     link = kinds.named(record.kind).check(record.link, host, pod, record.key.ifname)
     if link:
-        parts.promises.check(pod, link, still)  # guard: check-promises
-        parts.check(record, pod, link, still)  # guard: check-parts
+        features.expected.check(pod, link, still)  # guard: check-expected
+        features.check(record, pod, link, still)  # guard: check-features
 
 
 def _load_complete(entry: Entry, wanted: "NetConf", pod: Pod) -> Record:
     """The record.  Raises CheckFailed unless its attachment is complete and in this very namespace."""
     record = entry.load()
     if record is None or not record.complete:  # guard: check-complete (complete)
-        whose = entry.key.of(wanted.pod, entry.network)
-        raise CheckFailed(f"{whose}, is not attached" + (" completely" if record else ""))
+        title = entry.key.of(wanted.pod, entry.network)
+        raise CheckFailed(f"{title}, is not attached" + (" completely" if record else ""))
     # guard below: check-boot (of_this_boot), check-identity (identity)
     if not record.of_this_boot or record.identity != pod.identity:
-        raise CheckFailed(f"{record.whose}, was attached to another namespace than {pod.path} is now")
+        raise CheckFailed(f"{record.title}, was attached to another namespace than {pod.path} is now")
     return record
 
 
 def status(request: Request, conf: Config, _log: list[str], programs: Programs) -> None:
     """Raise NotAvailable, or the IPAM plugin's own error, if no ADD of this configuration can be served now."""
-    wanted = asked.allowed(request, conf, programs)
+    wanted = _allowed(request, conf, programs)
     try:
         durable.probe(wanted.where.state_dir / "locks")  # guard: status-writes
         with rtnl.open_in() as host:
             _refuse_old_kernel(host)  # guard: old-kernel-status
             if not is_stripped(conf):
                 _status_of_kind(wanted, host)  # guard: status-of-kind
-            parts.status(wanted.attach)  # guard: status-of-parts
+            features.status(wanted.attach)  # guard: status-of-features
     except (CniError, OSError) as e:
-        raise NotAvailable(f"no ADD can be served: {told(e).msg}") from e
+        raise NotAvailable(f"no ADD can be served: {as_cni_error(e).msg}") from e
     delegate.ask_if_it_can(wanted.where.ipam, request, programs)  # guard: status-of-ipam
 
 
@@ -282,3 +283,23 @@ def _open_pod(request: Request) -> Iterator[Pod]:
         if netns.is_own(pod.fd) and request.var("CNI_NETNS_OVERRIDE").lower() not in ("1", "true"):
             raise InvalidNetns(f"CNI_NETNS={request.netns!r} is the plugin's own namespace; give the pod's")
         yield pod
+
+
+def _parsed(request: Request) -> "NetConf":
+    """Raises InvalidConfig, UnsupportedField, BadEnvironment."""
+    # Imported here because DEL and GC need no pydantic, which takes most of the time of a start.
+    from cni import config  # noqa: PLC0415
+
+    return config.of(request)
+
+
+def _allowed(request: Request, conf: Config, programs: Collection[str]) -> "NetConf":
+    """``_parsed``.  Raises InvalidConfig for what it names, or the pod chooses, and the policy file does not allow.
+    ``programs`` are the names of the IPAM plugins that keep leases here."""
+    permits = permitted.read()
+    permits.refuse_choices(request, conf)  # guard: choices-of-a-pod
+    wanted = _parsed(request)
+    # What Multus (4.3) strips a network to for STATUS names nothing of what its ADD names.
+    if request.command == "ADD" or not is_stripped(conf):  # guard: stripped-add (request), stripped = True
+        permits.refuse_names(request, conf, wanted.named, has_leases=wanted.where.ipam in programs)
+    return wanted

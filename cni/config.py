@@ -6,19 +6,19 @@ passed over.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from base.protocol import arguments, spec
+from base.protocol.errors import CniError, InvalidConfig, UnsupportedField, combine
+from base.protocol.location import location, names_itself
+from base.protocol.result import Result
+from base.protocol.spec import Config, Json, Request
+from base.state.permitted import Named
 from cni import kinds
-from cni.models import Common, port_guid, unicast_mac
-from cni.protocol import arguments, spec
-from cni.protocol.errors import CniError, InvalidConfig, UnsupportedField, combine
-from cni.protocol.location import Location, location, names_itself
-from cni.protocol.result import Result
-from cni.protocol.spec import Config, Json, Request
-from cni.state.permitted import Named
+from cni.models import Common, NetConf, port_guid, unicast_mac
 
 # What runtimes put into a plugin's configuration: the specification's own keys, libcni's, and Multus' two.
 _RUNTIME_KEYS: Final = frozenset({
@@ -36,7 +36,7 @@ _PASSED_OVER: Final = {
     "vfioPciMode": "a VF's driver is found by itself",
 }
 
-# The lists of the node's file, and the keys of kinds whose values each judges (cni/state/permitted.py).
+# The lists of the policy file, and the keys of kinds whose values each judges (base/state/permitted.py).
 _NAMING: Final[Mapping[str, tuple[str, ...]]] = {
     "kind": ("kind",),
     "master": ("master",),
@@ -46,25 +46,6 @@ _NAMING: Final[Mapping[str, tuple[str, ...]]] = {
 
 # What hustcat's sriov-cni, and those that came of it, have beside a master, which is the PF to them.
 _BESIDE_A_PF: Final = frozenset({"vf", "vlan", "pfOnly", "l2enable"})
-
-
-@dataclass(frozen=True)
-class NetConf:
-    """One attachment's configuration, valid as far as can be told without asking the kernel.
-
-    ``named`` is what it names of the node, for the node's file to allow (cni/state/permitted.py).  ``remarks`` are for
-    the log: what was passed over.
-    """
-
-    where: Location
-    attach: Common
-    mac: str
-    guid: str
-    pod: str
-    previous: Result | None
-    dns: Json = field(default_factory=dict)
-    named: tuple[Named, ...] = ()
-    remarks: tuple[str, ...] = ()
 
 
 def of(request: Request) -> NetConf:

@@ -4,16 +4,17 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cni.kernel import budget
-from cni.protocol import dispatch, report, spec
-from cni.protocol.errors import CniError, InvalidConfig
-from cni.protocol.result import Result
-from cni.protocol.spec import DELEGATED, VERBS, Config, Reply, Request
-from cni.state.log import log_command
+from base.kernel import budget
+from base.protocol import dispatch, report, spec
+from base.protocol.errors import CniError, InvalidConfig
+from base.protocol.location import is_stripped
+from base.protocol.result import Result
+from base.protocol.spec import DELEGATED, VERBS, Config, Reply, Request
+from base.state.log import log_command
 
 if TYPE_CHECKING:
     # Not at run time, because VERSION does not need it.
-    from cni.parts.delegate import Programs
+    from cni.features.delegate import Programs
 
 
 def run(request: Request, programs: "Programs") -> Reply:
@@ -23,7 +24,7 @@ def run(request: Request, programs: "Programs") -> Reply:
     reply = dispatch.answer(request, dict.fromkeys(VERBS, partial(_run, programs)))
     report.send(request.command, reply, began, partial(_kind, request))
     if reply.code:
-        from cni.state import last_error  # noqa: PLC0415  # only after a failure
+        from base.state import last_error  # noqa: PLC0415  # only after a failure
 
         last_error.note(request, reply)
     return reply
@@ -50,7 +51,6 @@ def _run(programs: "Programs", request: Request, conf: Config, log: list[str]) -
 def _kind(request: Request) -> str:
     """The kind that the configuration asks for; empty where nobody can tell."""
     from cni import kinds  # noqa: PLC0415  # as above
-    from cni.protocol.location import is_stripped  # noqa: PLC0415
 
     try:
         conf = spec.configuration(request)

@@ -1,6 +1,12 @@
-"""What is half-done, finished or undone: by the one undo (undo.py), from the journal, under each attachment's lock.
+"""What an operator does by hand: check an attachment (hpn check), and repair what is half-done (hpn repair).
 
-    dead            Its pod is provably dead, as for hpn gc.  If its namespace lives on unseen (kernel/held.py), its
+A check is CHECK of an attachment that no runtime asks for: by its record, as a runtime's CHECK of it would end.  A
+runtime hands over prevResult, the answer of the whole chain, from libcni's cache.  It is read there.  Where there is
+none, ADD's own answer has to do, which does not know what later plugins of the chain have changed.
+
+A repair is the one undo (undo.py), from the journal, under each attachment's lock:
+
+    dead            Its pod is provably dead, as for hpn gc.  If its namespace lives on unseen (kernel/holders.py), its
                     interface comes home from there.
     half-attached   Its ADD did not end, and nobody has its lock.  It is undone.
     half-detached   An undo of it began and did not end.  That is finished.
@@ -12,24 +18,27 @@ An attachment that is complete, and whose pod lives, is never touched.
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from cni import collect, standing, undo
+from base.kernel import holders, rtnl
+from base.protocol import spec
+from base.protocol.errors import CheckFailed, RecordUnreadable, TryAgain
+from base.protocol.location import location
+from base.protocol.result import Result
+from base.protocol.spec import Json, Request
+from base.state import durable, journal, libcni_cache
+from base.state import pod as pods
+from base.state.journal import Entry
+from base.state.record import Record
+from cni import attachment_state, collect, commands, undo
+from cni.attachment_state import DEAD, HALF_ATTACHED, HALF_DETACHED, REFUSED, UNREADABLE
 from cni.attachments import Found
-from cni.kernel import held
-from cni.parts.delegate import Programs
-from cni.protocol import spec
-from cni.protocol.errors import TryAgain
-from cni.protocol.location import location
-from cni.protocol.spec import Request
-from cni.standing import DEAD, HALF_ATTACHED, HALF_DETACHED, REFUSED, UNREADABLE
-from cni.state import durable, journal
-from cni.state.journal import Entry
-from cni.state.record import Record
+from cni.features import delegate
+from cni.features.delegate import Programs
 
 LEFTOVER: Final = "leftover"
 _UNDONE: Final = (DEAD, HALF_ATTACHED, HALF_DETACHED)
@@ -65,7 +74,7 @@ class Task:
 def tasks(found: Iterable[Found]) -> Iterator[Task]:
     """What is to be mended of these."""
     for one in found:
-        word, why = one.standing()
+        word, why = one.state()
         if word in _ACTIONS:  # guard: only-these = True
             yield Task(one, word, why)
 
@@ -98,17 +107,17 @@ def _undo(entry: Entry, seen: Record, programs: Programs, log: list[str]) -> boo
     if journal.peek(entry.state_dir, entry.network, entry.key) != seen or not _is_to_be_undone(entry, seen):
         return False
     # guard below: lives-on (identity)
-    away = held.opened(seen.identity.inode) if seen.of_this_boot and undo.is_dead(seen) else nullcontext(("", ""))
+    away = holders.opened(seen.identity.inode) if seen.of_this_boot and undo.is_dead(seen) else nullcontext(("", ""))
     with away as (path, _):
         # A plugin that says that it gave nothing may refuse: DEL goes on then, too.
         # guard below: not-counted (not seen.given -> True)
-        undo.attachment(entry, seen, _request(path, seen.network), programs, log, counts=not seen.given)
+        undo.attachment(entry, seen, _undo_request(path, seen.network), programs, log, counts=not seen.given)
     return True
 
 
 def _is_to_be_undone(entry: Entry, record: Record) -> bool:
     """Asked under its lock, so no ADD runs."""
-    return not record.complete or standing.is_half_undone(entry.state_dir, record) or undo.is_dead(record)
+    return not record.complete or attachment_state.is_half_undone(entry.state_dir, record) or undo.is_dead(record)
 
 
 def _release(entry: Entry, file: Path, record: Record, programs: Programs) -> bool:
@@ -116,9 +125,9 @@ def _release(entry: Entry, file: Path, record: Record, programs: Programs) -> bo
         return False
     if entry.version() is not None:  # guard: attached-again
         raise TryAgain(
-            f"{record.whose}, is attached again; to release now would take its new addresses, delete it first"
+            f"{record.title}, is attached again; to release now would take its new addresses, delete it first"
         )
-    undo.release_as_added(location(record.config).ipam, record, _request("", record.network), programs)
+    undo.release_as_added(location(record.config).ipam, record, _undo_request("", record.network), programs)
     durable.remove(file)
     return True
 
@@ -130,7 +139,7 @@ def _remove_leftover(entry: Entry) -> bool:
     return True
 
 
-def _request(netns: str, network: str) -> Request:
+def _undo_request(netns: str, network: str) -> Request:
     """As GC's; other IPAM plugins are looked for as by collect.sweep.
 
     The configuration is for a record that stands in for one that could not be read: it has none.
@@ -138,3 +147,45 @@ def _request(netns: str, network: str) -> Request:
     environ = {"CNI_COMMAND": "GC", "CNI_NETNS": netns, "CNI_PATH": os.environ.get("CNI_PATH", collect.PLUGINS)}
     stdin = json.dumps({"cniVersion": spec.NEWEST, "name": network, "type": "hpn"}).encode()
     return Request({**environ, "PATH": os.environ.get("PATH", "")}, stdin)
+
+
+def check(state_dir: Path, record: Record, programs: Programs) -> None:
+    """Raise CniError or OSError unless the attachment is as ADD left it.  Waits for a command that works on it."""
+    with journal.lock(state_dir, record.network, record.key):
+        # Without a move of what cannot be read: nothing is changed.
+        now = journal.peek(state_dir, record.network, record.key)
+        if now is None or not now.complete:
+            raise CheckFailed(f"{record.title}, was detached or attached anew meanwhile; repeat this")
+        with pods.find(now.identity, now.netns) as pod, rtnl.open_in() as host:
+            if pod is None:
+                raise CheckFailed(f"{now.title}: its namespace {now.netns} is gone, or cannot be seen from here")
+            try:
+                promised = prev_result(now)
+                commands.compare(now, Result.from_json(promised), now.netns, pod, host)  # guard: compares
+                if ipam := location(now.config).ipam:  # guard: ipam
+                    delegate.call(ipam, _check_request(now, promised), programs)
+            except (KeyError, TypeError, ValueError) as e:
+                raise RecordUnreadable(f"the record of {now.title}, is another version's: {e!r}") from e
+
+
+def prev_result(record: Record) -> Json:
+    """The answer of the chain, in libcni's cache; if it is not there, ADD's own."""
+    cached = libcni_cache.result(record.network, record.key)
+    if cached is not None:  # guard: cached
+        return cached
+    version = str(record.config.get("cniVersion", spec.NEWEST))
+    return {"cniVersion": version, **Result.from_json(record.result).to_json(version)}
+
+
+def _check_request(record: Record, promised: Mapping[str, Any]) -> Request:
+    """CHECK, as a runtime sends it."""
+    environ = {
+        "CNI_COMMAND": "CHECK",
+        "CNI_CONTAINERID": record.key.container_id,
+        "CNI_IFNAME": record.key.ifname,
+        "CNI_NETNS": record.netns,
+        "CNI_ARGS": record.args,
+        "CNI_PATH": os.environ.get("CNI_PATH", collect.PLUGINS),
+        "PATH": os.environ.get("PATH", ""),
+    }
+    return Request(environ, json.dumps({**record.config, "prevResult": promised}).encode())

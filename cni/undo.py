@@ -10,20 +10,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from cni import kinds, parts
-from cni.kernel import budget
+from base.kernel import budget
+from base.protocol import spec
+from base.protocol.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, combine
+from base.protocol.location import Location, location
+from base.protocol.spec import Request
+from base.state import journal, owned, places
+from base.state import pod as pods
+from base.state.journal import Entry
+from base.state.pod import Pod
+from base.state.record import LOST, Record
+from cni import features, kinds
+from cni.features import delegate, device_info
+from cni.features.delegate import Programs
 from cni.kinds import escaped
-from cni.parts import delegate, device_info
-from cni.parts.delegate import Programs
-from cni.protocol import spec
-from cni.protocol.errors import CniError, DelegateError, DelegateFailed, InterfaceExists, IoFailure, TryAgain, combine
-from cni.protocol.location import Location, location
-from cni.protocol.spec import Request
-from cni.state import journal, owned, places
-from cni.state import pod as pods
-from cni.state.journal import Entry
-from cni.state.pod import Pod
-from cni.state.record import LOST, Record
 
 # So many times another project's IPAM plugin may refuse to release.  Then the pod may end, and people have to look.
 REFUSALS: Final = 10
@@ -54,12 +54,12 @@ def attachment(  # noqa: PLR0913  # all undo by this function, and the last two 
     if record.of_this_boot:  # guard: an-older-boot = True
         with pods.find(record.identity, record.netns, request) as pod:
             if pod:
-                record = parts.undo(entry, record, pod)  # guard: parts
+                record = features.undo(entry, record, pod)  # guard: features
             if doubt := _remove_interface(entry, record, pod, log):
-                log.append(f"the interface of {record.whose}, was not found: {doubt}; its addresses may be in use")
+                log.append(f"the interface of {record.title}, was not found: {doubt}; its addresses may be in use")
                 request = replace(request, in_use=True)  # guard: escaped-in-use
     if record.steering:
-        parts.steering.put_back(record)
+        features.steering.put_back(record)
     device_info.undo(record.device_info)  # guard: device_info
     if not ask_ipam or _release_addresses(entry, record, request, programs, counts=counts):  # guard: released = True
         entry.forget()  # guard: forgotten
@@ -74,7 +74,7 @@ def _remove_interface(entry: Entry, record: Record, pod: Pod | None, log: list[s
     if search is None:
         return ""
     if search.note:
-        log.append(f"{search.note}; {record.whose}, had it")
+        log.append(f"{search.note}; {record.title}, had it")
     if was_found:
         # An earlier undo found the interface and was killed, so it is gone and not hidden.
         search = replace(search, index=0, mac="")
@@ -196,9 +196,9 @@ def settle(entry: Entry, pod: Pod, request: Request, log: list[str], programs: P
     here = record.of_this_boot and record.identity == pod.identity
     # guard below: settle-complete (complete), settle-stands (ifname), settle-exists
     if here and record.complete and kinds.named(record.kind).stands(record.link, pod, record.key.ifname):
-        raise InterfaceExists(f"{record.whose}, is attached already, since {record.time}; send DEL first")
+        raise InterfaceExists(f"{record.title}, is attached already, since {record.time}; send DEL first")
     attachment(entry, record, request, programs, log)  # guard: settle-undone
-    log.append(f"undid what an earlier ADD of {record.whose}, left, of {record.time}")
+    log.append(f"undid what an earlier ADD of {record.title}, left, of {record.time}")
 
 
 def free_one(devices: tuple[str, ...], where: Location, request: Request, programs: Programs, log: list[str]) -> bool:

@@ -51,7 +51,7 @@ def main() -> NoReturn:
 
 def plugin() -> NoReturn:
     """Answer the runtime."""
-    from cni.protocol.process import serve  # noqa: PLC0415
+    from base.protocol.dispatch import serve  # noqa: PLC0415
     from ipam import main as ipam  # noqa: PLC0415
 
     if Path(sys.argv[0]).name == IPAM:

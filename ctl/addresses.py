@@ -5,17 +5,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from cni.protocol.errors import CniError
-from cni.protocol.printable import printable
-from cni.protocol.spec import Json, Key
+from base.protocol.errors import CniError
+from base.protocol.spec import Json, Key
+from base.table import aligned, printable
 from ctl import migrate
 from ctl.cluster import command as cluster
 from ctl.cluster.own import own_blocks
 from ctl.command_line import add_data_dir, as_document, data_dir, parser_for
 from ctl.screen import moment, text
-from ctl.table import aligned
-from ipam import sandboxes, stores
+from ipam import sandboxes
 from ipam.inventory import STATES, networks, pools, state
+from ipam.stores import access
 from ipam.stores.contents import Contents, Listed
 from ipam.stores.holdings import Kept, Lease, Lost
 
@@ -114,7 +114,7 @@ def _release(options: argparse.Namespace) -> tuple[str, int]:
     ips = ", ".join(map(str, one.holding.ips))
     if state(one) != "dead" and not options.force:
         return text([f"{key} may be alive and use {ips}; its runtime's DEL releases that, or add --force"]), 1
-    stores.open_in(options.data_dir, network.name, []).release(key)
+    access.open_in(options.data_dir, network.name, []).release(key)
     return text([f"released {ips} of {key}"]), 0
 
 
@@ -146,7 +146,7 @@ def release_dead(data_dir: Path, names: Sequence[str] = (), *, dry_run: bool) ->
             done += [*dead, *conflicts]
             continue
         try:
-            store = stores.open_in(data_dir, network.name, done, sandboxes.gone)
+            store = access.open_in(data_dir, network.name, done, sandboxes.gone)
             store.collect(None)
             done += dead
             store.release_conflicts()
@@ -168,7 +168,7 @@ def _verify(options: argparse.Namespace) -> tuple[str, int]:
     lines = list[str]()
     found = networks(options.data_dir, sandboxes.gone, options.network)
     for network in found:
-        store = stores.open_in(options.data_dir, network.name, [])
+        store = access.open_in(options.data_dir, network.name, [])
         lines += [f"{network.name}: {problem}" for problem in store.verify()]
     good = f"{len(found)} networks, {sum(len(one.listed) for one in found)} leases: all is as it should be"
     return text(lines or [good]), 1 if lines else 0
@@ -187,7 +187,7 @@ def _described(network: Contents) -> Json:
 
 
 def _about(one: Listed) -> Json:
-    about: Json = {**one.holding.as_json(), "state": state(one), "line": one.line}
+    about: Json = {**one.holding.to_json(), "state": state(one), "line": one.line}
     return about if isinstance(one.holding, Lease) else {"state": about["state"], **about}
 
 

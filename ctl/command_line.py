@@ -5,9 +5,9 @@ import json
 import os
 from pathlib import Path
 
-from cni.protocol.errors import IoFailure
-from cni.protocol.location import IPAM_DIR, STATE_DIR
-from cni.protocol.spec import Json
+from base.protocol.errors import IoFailure
+from base.protocol.location import IPAM_DIR, STATE_DIR
+from base.protocol.spec import Json
 
 
 def parser_for(
@@ -32,7 +32,7 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
 
 def state_dirs(options: argparse.Namespace) -> list[Path]:
     """Where to look for attachments.  Raises IoFailure if somebody named a directory that is not there."""
-    from cni.state import places  # noqa: PLC0415  # half of the commands look at no attachment
+    from base.state import places  # noqa: PLC0415  # half of the commands look at no attachment
 
     if options.state_dir is None:
         return places.state_dirs()

@@ -10,13 +10,13 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final
 
-from cni.kernel import rdma_netlink, sysfs
-from cni.protocol.errors import LinkUnavailable
-from cni.protocol.printable import printable
-from cni.protocol.spec import Json
+from base.kernel import rdma_netlink, sysfs
+from base.protocol.errors import LinkUnavailable
+from base.protocol.spec import Json
+from base.table import printable
 from ctl.command_line import as_document, parser_for
-from ctl.hardware import drivers, rdma
-from ctl.hardware.rdma import Gid, Hca, Port
+from hardware import rdma_devices
+from hardware.rdma_devices import Gid, Hca, Port
 
 # What a line says, by the name that ibv_devinfo gives it.
 Fields = Iterator[tuple[str, str]]
@@ -57,7 +57,7 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
     parser.add_argument("-v", "--verbose", action="store_true", help="more, as GIDs")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     options = parser.parse_args(words)
-    found = rdma.one_of(rdma.hcas(root), options.ib_dev)
+    found = rdma_devices.one_of(rdma_devices.hcas(root), options.ib_dev)
     if not found:
         raise LinkUnavailable("there is no RDMA device in this network namespace; see: hpn devices")
     if options.json:
@@ -87,7 +87,7 @@ def _of_device(hca: Hca, root: Path) -> Fields:
         yield "fw_ver", hca.fw_ver
     yield "node_guid", hca.node_guid
     yield "sys_image_guid", hca.sys_image_guid
-    if who := drivers.identity(hca, root):
+    if who := rdma_devices.identity(hca, root):
         yield "vendor_id", f"0x{who.vendor_id:04x}"
         yield "vendor_part_id", f"{who.vendor_part_id}"
         yield "hw_ver", f"0x{who.hw_ver:X}"
@@ -98,20 +98,20 @@ def _of_device(hca: Hca, root: Path) -> Fields:
 
 def _of_port(hca: Hca, port: Port, root: Path) -> Fields:
     yield "state", f"{_STATES.get(port.state, 'invalid state')} ({port.state})"
-    if found := drivers.mtus(hca, port, root):
-        yield from zip(("max_mtu", "active_mtu"), (f"{drivers.mtu_bytes(n)} ({n})" for n in found), strict=True)
+    if found := rdma_devices.mtus(hca, port, root):
+        yield from zip(("max_mtu", "active_mtu"), (f"{rdma_devices.mtu_bytes(n)} ({n})" for n in found), strict=True)
     yield "sm_lid", f"{port.number_of('sm_lid')}"
     yield "port_lid", f"{port.number_of('lid')}"
     yield "port_lmc", f"0x{port.number_of('lid_mask_count'):02x}"
-    yield "link_layer", port.link_layer if port.link_layer == rdma.ROCE else "InfiniBand"
+    yield "link_layer", port.link_layer if port.link_layer == rdma_devices.ROCE else "InfiniBand"
 
 
 def _more_of_port(hca: Hca, port: Port) -> Fields:
-    if port.link_layer != rdma.ROCE:  # else verbs add a flag to what /sys says
+    if port.link_layer != rdma_devices.ROCE:  # else verbs add a flag to what /sys says
         yield "port_cap_flags", f"0x{port.number_of('cap_mask'):08x}"
     yield "sm_sl", f"{port.number_of('sm_sl')}"
-    yield "pkey_tbl_len", f"{rdma.pkey_places(port)}"
-    yield "gid_tbl_len", f"{rdma.gid_places(port)}"
+    yield "pkey_tbl_len", f"{rdma_devices.pkey_places(port)}"
+    yield "gid_tbl_len", f"{rdma_devices.gid_places(port)}"
     rate = re.search(r"\((\d+)X (\w+)\)", port.rate)
     if rate and rate[1] in _WIDTHS:
         yield "active_width", f"{rate[1]}X ({_WIDTHS[rate[1]]})"
@@ -128,11 +128,11 @@ def _transport(hca: Hca) -> str:
 
 def _shown(hca: Hca, port: Port) -> Iterator[Gid]:
     """Those whose lower half is set."""
-    return (gid for gid in rdma.gids(hca, port) if gid.gid[20:].strip("0:"))
+    return (gid for gid in rdma_devices.gids(hca, port) if gid.gid[20:].strip("0:"))
 
 
 def _gid(port: Port, gid: Gid) -> str:
-    if port.link_layer != rdma.ROCE:
+    if port.link_layer != rdma_devices.ROCE:
         return gid.gid
     # As inet_ntop writes it.
     return f"{_short(gid.gid)}, RoCE v2" if gid.kind == "RoCE v2" else f"{gid.gid}, RoCE v1"

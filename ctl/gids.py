@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from cni.kernel import sysfs
-from cni.protocol.errors import LinkUnavailable
-from cni.protocol.printable import printable
-from cni.protocol.spec import Json
+from base.kernel import sysfs
+from base.protocol.errors import LinkUnavailable
+from base.protocol.spec import Json
+from base.table import printable
 from ctl.command_line import as_document, parser_for
-from ctl.hardware import rdma
-from ctl.hardware.rdma import Gid, Hca
+from hardware import rdma_devices
+from hardware.rdma_devices import Gid, Hca
 
 # show_gids pads with these very tabs and blanks.
 _HEADER: Final = (
@@ -39,11 +39,11 @@ def answer(words: Sequence[str], root: Path = sysfs.SYS) -> tuple[str, int]:
 
 def _gids(root: Path, device: str, port: int | None) -> Iterator[Gid]:
     """In the order of show_gids, which is that of names: 10 comes before 2."""
-    for hca in sorted(rdma.one_of(rdma.hcas(root), device), key=lambda hca: hca.name):
+    for hca in sorted(rdma_devices.one_of(rdma_devices.hcas(root), device), key=lambda hca: hca.name):
         _complain(hca, port)
         for one in sorted(hca.ports, key=lambda one: str(one.number)):
             if port in (None, one.number):
-                yield from sorted(filter(_is_set, rdma.gids(hca, one)), key=lambda gid: str(gid.index))
+                yield from sorted(filter(_is_set, rdma_devices.gids(hca, one)), key=lambda gid: str(gid.index))
 
 
 def _complain(hca: Hca, port: int | None) -> None:

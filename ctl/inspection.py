@@ -1,4 +1,4 @@
-"""hpn inspect: what is attached, where, and by which GIDs it is reached.
+"""hpn list and hpn inspect: what is attached, where, and by which GIDs it is reached.
 
 Not called inspect.py: beside a __main__.py that is run as a file it would be found for the standard library's.
 """
@@ -8,13 +8,53 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from cni import standing
-from cni.attachments import WORDS, list_all
-from cni.protocol.spec import Json
-from cni.state.record import LOST
-from ctl import chosen, command_line, details, given
+from base.protocol.spec import Json
+from base.state.record import LOST
+from cni import attachment_state, interface_location
+from cni.attachments import WORDS, Found, are_dead, describe, list_all, states, with_error
+from ctl import allocations, command_line, selection
 from ctl.command_line import as_document
 from ctl.screen import Table, moment, text
+
+_LISTED_COLUMNS = ("POD", "IFNAME", "NETWORK", "DEVICE", "ADDRESS", "RDMA", "STATE")
+_MEMBERS = ("kind", "device", "netdev", "master", "addresses", WORDS)
+
+
+def answer_list(words: Sequence[str]) -> tuple[str, int]:
+    """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    about = "List the attachments, and how each stands: attached, dead, half-attached ... (docs/inspect.md)."
+    options = selection.parser("list", about, "hpn list --json", what="").parse_args(words)
+    found = selection.selected(options, [])
+    listed = [_listed(one, *stands) for one, stands in zip(found, states(found), strict=True)]
+    if options.json:
+        state_dirs = [str(state_dir) for state_dir in command_line.state_dirs(options)]
+        return as_document({"stateDirs": state_dirs, "attachments": [selection.without_words(a) for a in listed]}), 0
+    if not listed:
+        return text([selection.nothing(options, [])]), 0
+    troubles = [line for one, a in zip(found, listed, strict=True) for line in _troubles(one, a)]
+    return text([Table(_LISTED_COLUMNS, [_listed_row(a) for a in listed]), *troubles]), 0
+
+
+def _listed(one: Found, word: str, why: str) -> Json:
+    nothing: Json = {"addresses": [], "rdma": {"devices": []}}
+    described = describe(one.record, alive=word != attachment_state.DEAD) if one.record else nothing
+    listed = selection.identified(one)
+    listed |= {key: described[key] for key in _MEMBERS if key in described}
+    return listed | {"rdma": described["rdma"]["devices"], "state": word, "why": why}
+
+
+def _troubles(one: Found, a: Json) -> Iterator[str]:
+    """Lines below the table: why the attachment does not stand, and the last error that a command had with it."""
+    if a["state"] != attachment_state.ATTACHED:
+        yield f"{one.title}: {a['why']}"
+    if error := one.last_error():
+        yield f"{one.title}: {selection.failure(error)}"
+
+
+def _listed_row(a: Json) -> tuple[str, ...]:
+    cells = (a.get(WORDS), ", ".join(a["addresses"]), ", ".join(a["rdma"]))
+    return (a["pod"] or a["containerID"][:12], a["ifname"], a["network"], *(cell or "-" for cell in cells), a["state"])
+
 
 _COLUMNS: Final = (
     "POD", "NETWORK", "IFNAME", "KIND", "DEVICE", "RESOURCE", "ADDRESS", "RDMA/PORT", "GID v2", "v1", "STATE", "SINCE",
@@ -22,29 +62,33 @@ _COLUMNS: Final = (
 )  # fmt: skip
 
 
-def answer(words: Sequence[str]) -> tuple[str, int]:
+def answer_inspect(words: Sequence[str]) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
     about = "Show what is attached; of what WHAT names, all that is known, and where it is now."
-    parser = chosen.parser("inspect", about, "hpn inspect default/worker-0", what="*")
-    parser.add_argument("--kubelet-dir", type=Path, default=Path(given.KUBELET), help=f"default {given.KUBELET}")
+    parser = selection.parser("inspect", about, "hpn inspect default/worker-0", what="*")
+    parser.add_argument(
+        "--kubelet-dir", type=Path, default=Path(allocations.KUBELET), help=f"default {allocations.KUBELET}"
+    )
     options = parser.parse_args(words)
     state_dirs = command_line.state_dirs(options)
     if options.what:
         return _of_some(options)
     attachments, unreadable, refused = list_all(state_dirs)
-    rest = given.match(attachments, given.held(options.kubelet_dir))
+    rest = allocations.match(attachments, allocations.allocated(options.kubelet_dir))
     if options.json:
         document = {
             "stateDirs": [str(state_dir) for state_dir in state_dirs],
-            "attachments": [chosen.without_words(a) for a in attachments],
+            "attachments": [selection.without_words(a) for a in attachments],
             "unreadable": [str(path) for path in unreadable],
-            "refused": [chosen.without_words(a) for a in refused],
+            "refused": [selection.without_words(a) for a in refused],
             "unattached": rest,
         }
         return as_document(document), 0
     parts: list[Table | str] = [_table(attachments)] if attachments else []
     parts += [f"{_who(a)} of {a['network']}: {_trouble(a)}" for a in attachments if "trouble" in a]
-    parts += [f"{_who(a)} of {a['network']}: {chosen.failure(a['lastError'])}" for a in attachments if "lastError" in a]
+    parts += [
+        f"{_who(a)} of {a['network']}: {selection.failure(a['lastError'])}" for a in attachments if "lastError" in a
+    ]
     parts += [f"{path} cannot be read; {_remedy(path)}" for path in unreadable]
     parts += [
         f"{_who(a)} of {a['network']} is detached, and its IPAM would not release {', '.join(a['addresses']) or 'it'}: "
@@ -52,7 +96,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
         for a in refused
     ]
     parts = parts or [f"nothing is attached, says {', '.join(map(str, state_dirs))}"]
-    parts += ["", "given by kubelet, and no interface of the pod's:", given.table(rest)] if rest else []
+    parts += ["", "given by kubelet, and no interface of the pod's:", allocations.table(rest)] if rest else []
     return text(parts), 0
 
 
@@ -62,29 +106,33 @@ def _is_unreadable(a: Json) -> bool:
 
 
 def _trouble(a: Json) -> str:
-    return f"{a['trouble']}; {standing.REMEDY}" if _is_unreadable(a) else str(a["trouble"])
+    return f"{a['trouble']}; {attachment_state.REMEDY}" if _is_unreadable(a) else str(a["trouble"])
 
 
 def _remedy(unreadable: Path) -> str:
     """What is to be done about a file of the journal that cannot be read."""
     # No command reads what was detached already.
     is_refused = unreadable.parts[-3] == "refused"
-    return "it is detached: release its addresses by hand, then remove that file" if is_refused else standing.REMEDY
+    return (
+        "it is detached: release its addresses by hand, then remove that file"
+        if is_refused
+        else attachment_state.REMEDY
+    )
 
 
 def _of_some(options: argparse.Namespace) -> tuple[str, int]:
     """The same of those that a word names, with all that is known of each."""
-    found = chosen.chosen(options, options.what)
-    known = [details.known(one) for one in found]
-    given.match([a for a in known if "device" in a or "master" in a], given.held(options.kubelet_dir))
-    unknown = chosen.unknown(options.what, found)
+    found = selection.selected(options, options.what)
+    known = [all_known(one) for one in found]
+    allocations.match([a for a in known if "device" in a or "master" in a], allocations.allocated(options.kubelet_dir))
+    unknown = selection.unknown(options.what, found)
     status = 1 if unknown else 0
     if options.json:
         state_dirs = [str(state_dir) for state_dir in command_line.state_dirs(options)]
-        attachments = [chosen.without_words(a) for a in known]
+        attachments = [selection.without_words(a) for a in known]
         return as_document({"stateDirs": state_dirs, "attachments": attachments, "unknown": unknown}), status
-    blocks = ["\n".join(details.lines(one, a)) for one, a in zip(found, known, strict=True)]
-    blocks += [chosen.nothing(options, unknown)] if unknown else []
+    blocks = ["\n".join(detail_lines(one, a)) for one, a in zip(found, known, strict=True)]
+    blocks += [selection.nothing(options, unknown)] if unknown else []
     return text(["\n\n".join(blocks)]), status
 
 
@@ -102,7 +150,7 @@ def _rows(a: Json) -> Iterator[tuple[str, ...]]:
     the attachment's own."""
     who = _who(a)
     state = ("alive" if a["alive"] else "dead") + ("" if a["complete"] else ", incomplete")
-    state = standing.UNREADABLE if _is_unreadable(a) else state
+    state = attachment_state.UNREADABLE if _is_unreadable(a) else state
     first: tuple[str, ...] = (who, a["network"], a["ifname"], a["kind"], a.get(WORDS, "-"), _resource(a))
     last: tuple[str, ...] = (state, moment(a["since"]), a["netns"])
     for row in list(_addresses(a)) or [("-", ", ".join(a["rdma"]["devices"]) or "-", "-", "-")]:
@@ -127,3 +175,53 @@ def _addresses(a: Json) -> Iterator[tuple[str, str, str, str]]:
         for device, port in ports:
             index = {gid["type"]: str(gid["index"]) for gid in gids if (gid["device"], gid["port"]) == (device, port)}
             yield address, f"{device}/{port}", index.get("RoCE v2", "-"), index.get("IB/RoCE v1", "-")
+
+
+def all_known(one: Found) -> Json:
+    """As JSON, with WORDS."""
+    word, why = one.state()
+    body: Json = {**selection.identified(one), "state": word, "why": why, "record": str(one.path)}
+    if one.record is None:
+        return body
+    [is_dead] = are_dead([one])
+    body |= with_error(describe(one.record, alive=not is_dead), one)
+    body["namespace"] = one.record.identity.inode
+    if not one.is_refused:
+        try:
+            place = interface_location.of(one.record)
+        except OSError as e:
+            place = interface_location.Place("unknown", f"could not be looked for: {e.strerror or e}")
+        body["now"] = {"where": place.where, "words": place.sentence, "name": place.name, "netns": place.netns}
+    return body
+
+
+def detail_lines(one: Found, a: Json) -> Iterator[str]:
+    """The same for a person: whose it is, then a name and a value in each line."""
+    yield one.title
+    for name, value in _values(a):
+        if value:
+            yield f"  {name:10} {value}"
+
+
+def _values(a: Json) -> Iterator[tuple[str, str]]:
+    yield "state", f"{a['state']}: {a['why']}"
+    yield "record", a["record"]
+    if "kind" not in a:
+        return
+    yield "container", a["containerID"]
+    yield "since", moment(a["since"])
+    yield "namespace", f"{a['netns']} (net:[{a['namespace']}]), {'alive' if a['alive'] else 'dead'}"
+    yield "interface", ", ".join(filter(None, (f"{a['kind']} {a.get(WORDS, '')}".strip(), _mac(a))))
+    yield "PF", f"{a['pf']} {a.get('pfName', '')}".strip() if "pf" in a else ""
+    yield "resource", a["resource"]["name"] if "resource" in a else ""
+    yield "addresses", ", ".join(a["addresses"])
+    yield "RDMA", ", ".join(a["rdma"]["devices"])
+    for gid in a["rdma"]["gids"]:
+        yield "GID", f"{gid['device']}/{gid['port']} index {gid['index']}, {gid['type']}: {gid['address']}"
+    yield "now", a["now"]["words"] if "now" in a else ""
+    yield "trouble", a.get("trouble", "")
+    yield "last error", selection.failure(a["lastError"]) if "lastError" in a else ""
+
+
+def _mac(a: Json) -> str:
+    return f"MAC {a['mac']}" if a["mac"] else ""

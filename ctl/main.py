@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from cni.protocol.spec import VERSIONS
+from base.protocol.spec import VERSIONS
 
 VERSION = "0.1.0"
 
@@ -52,24 +52,24 @@ CNI protocol versions supported: {", ".join(VERSIONS)}
 """
 
 
-# Of each command: the module whose ``answer`` takes the words behind it, and returns what is printed and the status.
+# Of each command: the function that takes the words behind it, and returns what is printed and the status.
 # A module is imported when it is asked for, because help and version must not wait for the journal.
 COMMANDS: Final = {
-    "list": "ctl.listing",
-    "inspect": "ctl.inspection",
-    "check": "ctl.checking",
-    "repair": "ctl.repair",
-    "hints": "ctl.hints.command",
-    "ipam": "ctl.addresses",
-    "report": "ctl.report.command",
-    "gc": "ctl.collection",
-    "devices": "ctl.devices.command",
-    "gids": "ctl.gids",
-    "devinfo": "ctl.devinfo",
-    "top": "ctl.traffic.top",
-    "doctor": "ctl.doctor.report",
-    "install": "ctl.installation.install",
-    "uninstall": "ctl.installation.uninstall",
+    "list": "ctl.inspection.answer_list",
+    "inspect": "ctl.inspection.answer_inspect",
+    "check": "ctl.repair.answer_check",
+    "repair": "ctl.repair.answer_repair",
+    "hints": "ctl.hints.command.answer",
+    "ipam": "ctl.addresses.answer",
+    "report": "ctl.report.command.answer",
+    "gc": "ctl.repair.answer_gc",
+    "devices": "ctl.devices.command.answer",
+    "gids": "ctl.gids.answer",
+    "devinfo": "ctl.devinfo.answer",
+    "top": "ctl.traffic.top.answer",
+    "doctor": "ctl.doctor.command.answer",
+    "install": "ctl.installation.install.answer",
+    "uninstall": "ctl.installation.uninstall.answer",
 }
 
 
@@ -89,10 +89,17 @@ def main(argv: Sequence[str], file: str = "", build: str = "") -> int:
         case [command, *words] if command in COMMANDS:
             # Only these have to know which file it is, and of which build.
             more = (file, build) if command in ("doctor", "install", "report") else ()
-            return _print(command, lambda: import_module(COMMANDS[command]).answer(words, *more))
+            return _print(command, lambda: function(COMMANDS[command])(words, *more))
         case _:
             sys.stderr.write(f"hpn: {' '.join(argv[1:])!r} is not a command; see: hpn help\n")
             return 2
+
+
+def function(path: str) -> Callable[..., tuple[str, int]]:
+    """The function of that module, which is imported."""
+    module, _, name = path.rpartition(".")
+    found: Callable[..., tuple[str, int]] = getattr(import_module(module), name)
+    return found
 
 
 def _version() -> int:
@@ -115,7 +122,7 @@ def _licenses() -> int:
 
 def _print(command: str, work: Callable[[], tuple[str, int]]) -> int:
     """Print what the command answers, or its error; the exit status."""
-    from cni.protocol.errors import CniError  # noqa: PLC0415
+    from base.protocol.errors import CniError  # noqa: PLC0415
 
     try:
         text, status = work()
@@ -129,7 +136,7 @@ def _print(command: str, work: Callable[[], tuple[str, int]]) -> int:
 
 def _complain(command: str, error: str) -> int:
     """Say on stderr what is wrong; the exit status.  A name in it may be a pod's, and a terminal would obey it."""
-    from cni.protocol.printable import printable_lines  # noqa: PLC0415
+    from base.table import printable_lines  # noqa: PLC0415
 
     sys.stderr.write(printable_lines(f"hpn {command}: {error}\n"))
     return 1

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cni.protocol.errors import InvalidConfig, IoFailure
-from cni.protocol.spec import network_of
-from cni.state import durable
+from base.protocol.errors import InvalidConfig, IoFailure
+from base.protocol.spec import network_of
+from base.state import durable
 from ctl.screen import text
-from ipam import migrate, sandboxes, stores
+from ipam import migrate, sandboxes
 from ipam.inventory import networks
-from ipam.stores import Store
+from ipam.stores import Store, access
 from ipam.stores.holdings import Kept, Lease, Lost
 
 if TYPE_CHECKING:
-    from ipam.cluster.giving import Network
+    from ipam.cluster.rules.network import Network
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
     into = _into(conf, options.data_dir) if conf else None
     default = options.path.resolve().name if options.source == "host-local" else ""
     name = network_of({"name": options.network or (into.name if into else default)})
-    store = stores.open_in(options.data_dir, name, log := list[str](), sandboxes.gone)
+    store = access.open_in(options.data_dir, name, log := list[str](), sandboxes.gone)
     is_ours = options.source == "host-local" and _is_same(options.path, options.data_dir / name)
     with _source(options, is_ours=is_ours) as (leases, others):
         if is_ours and not options.dry_run:
@@ -76,12 +76,12 @@ def import_leases(options: argparse.Namespace) -> tuple[str, int]:
 def _enter(
     into: "Network", store: Store, leases: Sequence[Lease], others: Sequence[Lease], log: list[str], *, dry_run: bool
 ) -> tuple[str, int]:
-    from ctl.cluster import moving  # noqa: PLC0415
+    from ctl.cluster import import_export  # noqa: PLC0415
 
-    moved = moving.enter(into, store, leases, others, log, dry_run=dry_run)
+    moved = import_export.enter(into, store, leases, others, log, dry_run=dry_run)
     if moved.conflicts:
         return text([*moved.conflicts, f"{into.name}: nothing was imported"]), 1
-    blocks = moving.blocks_in_words(into, moved, dry_run=dry_run)
+    blocks = import_export.blocks_in_words(into, moved, dry_run=dry_run)
     return text([*log, *blocks, *_said(into.name, leases, dry_run=dry_run)]), 0
 
 
@@ -92,9 +92,9 @@ def _said(name: str, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
 
 
 def _into(file: Path, data_dir: Path) -> "Network":
-    from ctl.cluster import moving  # noqa: PLC0415
+    from ctl.cluster import import_export  # noqa: PLC0415
 
-    return moving.network(_decoded(file, "give a network's configuration with ipam.cluster"), file, data_dir)
+    return import_export.network(_decoded(file, "give a network's configuration with ipam.cluster"), file, data_dir)
 
 
 def _is_same(path: Path, directory: Path) -> bool:
@@ -150,9 +150,9 @@ def _of_whereabouts(options: argparse.Namespace) -> tuple[list[Lease], list[Leas
 def export_leases(options: argparse.Namespace) -> tuple[str, int]:
     """hpn ipam export.  Raises IoFailure; InvalidConfig without a path, and RecordUnreadable, TryAgain to node."""
     if options.to == "node":
-        from ctl.cluster import moving  # noqa: PLC0415
+        from ctl.cluster import import_export  # noqa: PLC0415
 
-        return text(moving.leave(options.data_dir, options.network, dry_run=options.dry_run)), 0
+        return text(import_export.leave(options.data_dir, options.network, dry_run=options.dry_run)), 0
     if options.path is None:
         raise InvalidConfig("export --to host-local: a path is missing; give the network's directory of host-local's")
     (network,) = networks(options.data_dir, sandboxes.gone, [options.network])
@@ -182,7 +182,7 @@ def _decoded(file: Path, remedy: str) -> Any:
             return json.loads(data)
         except (ValueError, RecursionError) as e:
             raise InvalidConfig(f"{file} is not JSON ({e}); {remedy}") from e
-    from node.config.document import parse  # noqa: PLC0415  # with a library that nothing else here needs
+    from base.yaml_document import parse  # noqa: PLC0415  # with a library that nothing else here needs
 
     try:
         return parse(data, is_yaml=True).value

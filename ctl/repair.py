@@ -1,32 +1,69 @@
-"""hpn repair: finish or undo what is half-done, then what dead pods left."""
+"""hpn check, hpn repair and hpn gc: attachments compared with what ADD left, finished or undone."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from cni import repair
-from cni.attachments import WORDS
-from cni.protocol.errors import CniError
-from cni.protocol.spec import Json
+from base.protocol.errors import CniError, KernelRefused
+from base.protocol.spec import Json
+from base.state.record import Record
+from cni import attachment_state, collect, repair
+from cni.attachment_state import UNREADABLE
+from cni.attachments import WORDS, Found
 from cni.repair import Task
-from cni.standing import UNREADABLE
-from ctl import chosen, command_line
-from ctl.collection import release_leases
-from ctl.command_line import add_data_dir, as_document
-from ctl.screen import progress, text
+from ctl import addresses, command_line, selection
+from ctl.command_line import add_data_dir, add_state_dir, as_document, parser_for
+from ctl.screen import Table, moment, progress, text
 from ipam import main as ipam
 
+_COLUMNS = ("POD", "IFNAME", "NETWORK", "STATE", "WHY")
+# Of these a command's own answer tells more.
+_AT_WORK = (attachment_state.ATTACHING, attachment_state.DETACHING, attachment_state.DETACHED)
 
-def answer(words: Sequence[str]) -> tuple[str, int]:
+
+def answer_check(words: Sequence[str]) -> tuple[str, int]:
+    """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
+    about = "Compare attachments with what ADD left, as CNI's CHECK does, and change nothing (docs/inspect.md)."
+    options = selection.parser("check", about, "hpn check default/worker-0", what="*").parse_args(words)
+    found = selection.selected(options, options.what)
+    checked = [_checked(one) for one in progress(found, "checking")]
+    unknown = selection.unknown(options.what, found)
+    status = 1 if unknown or any(a["wrong"] for a in checked) else 0
+    if options.json:
+        state_dirs = [str(state_dir) for state_dir in command_line.state_dirs(options)]
+        return as_document({"stateDirs": state_dirs, "attachments": checked, "unknown": unknown}), status
+    parts: list[Table | str] = [Table(_COLUMNS, [_row(a) for a in checked])] if checked else []
+    parts += [selection.nothing(options, unknown)] if unknown or not checked else []
+    return text(parts), status
+
+
+def _checked(one: Found) -> Json:
+    """How the attachment stands and, if it is attached, what CHECK says."""
+    word, why, code = *one.state(), 0
+    if word == attachment_state.ATTACHED and one.record:
+        word, why = "ok", ""
+        try:
+            repair.check(one.state_dir, one.record, {"hpn-ipam": ipam.ask})
+        except (CniError, OSError) as e:
+            word, why, code = "wrong", selection.words_of(e), getattr(e, "code", KernelRefused.code)
+    wrong = word != "ok" and word not in _AT_WORK
+    return {**selection.identified(one), "state": word, "why": why, "code": code, "wrong": wrong}
+
+
+def _row(a: Json) -> tuple[str, ...]:
+    return a["pod"] or a["containerID"][:12], a["ifname"], a["network"], a["state"], a["why"] or "-"
+
+
+def answer_repair(words: Sequence[str]) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises IoFailure, and SystemExit for wrong options."""
     about = "Undo or finish what is half-done, and what dead pods left; complete attachments of living pods stay."
-    parser = chosen.parser("repair", about, "hpn repair --dry-run", what="*")
+    parser = selection.parser("repair", about, "hpn repair --dry-run", what="*")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
     add_data_dir(parser)
     options = parser.parse_args(words)
     state_dirs, data_dir = command_line.state_dirs(options), command_line.data_dir(options)
-    found = chosen.chosen(options, options.what)
+    found = selection.selected(options, options.what)
     tasks = [*repair.tasks(found), *_leftovers(state_dirs, options.what)]
-    unknown = chosen.unknown(options.what, [*found, *(task.found for task in tasks)])
+    unknown = selection.unknown(options.what, [*found, *(task.found for task in tasks)])
     done = [step for task in progress(tasks, "repairing") if (step := _done(task, dry_run=options.dry_run))]
     leases, problems = list[str](), list[str]()
     if not options.what:
@@ -42,7 +79,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
         *(line for step in done for line in (step[WORDS], *step["remarks"])),
         *leases,
         *problems,
-        *([chosen.nothing(options, unknown)] if unknown else []),
+        *([selection.nothing(options, unknown)] if unknown else []),
     ]
     return text(lines or ["nothing is half-done, and nothing is left of the dead"]), status
 
@@ -59,15 +96,52 @@ def _done(task: Task, *, dry_run: bool) -> Json | None:
             if not repair.mend(task, {"hpn-ipam": ipam.ask}, remarks):
                 return None
         except (CniError, OSError) as e:
-            problem = chosen.words_of(e)
+            problem = selection.words_of(e)
     done = task.can_be_done and not dry_run and not problem
     step = {"state": task.word, "why": task.why, "action": task.action[0], "done": done, "problem": problem}
     step["remarks"] = remarks
-    return {**chosen.identified(task.found), **step, WORDS: _sentence(task, problem, done=done)}
+    return {**selection.identified(task.found), **step, WORDS: _sentence(task, problem, done=done)}
 
 
 def _sentence(task: Task, problem: str, *, done: bool) -> str:
     would, did = task.action
     if problem:
-        return f"could not {would} {task.found.whose}: {problem}"
-    return f"{did if done or not task.can_be_done else f'would {would}'} {task.found.whose}: {task.why}"
+        return f"could not {would} {task.found.title}: {problem}"
+    return f"{did if done or not task.can_be_done else f'would {would}'} {task.found.title}: {task.why}"
+
+
+def answer_gc(words: Sequence[str]) -> tuple[str, int]:
+    """What the command prints, and its exit status.  Raises CniError, and SystemExit for wrong options."""
+    about = "Undo the attachments of pods that are provably dead, and release their addresses."
+    parser = parser_for("gc", about, "example: hpn gc --dry-run")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+    add_state_dir(parser)
+    add_data_dir(parser)
+    options = parser.parse_args(words)
+    where, leases = command_line.state_dirs(options), command_line.data_dir(options)
+    gone, failures = list[str](), list[str]()
+    for state_dir in where:
+        for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}, dry_run=options.dry_run):
+            gone += [] if problem else [_obituary(record, dry_run=options.dry_run)]
+            failures += [f"{record.title} could not be undone: {problem}"] if problem else []
+    released, not_released = release_leases(leases, where, dry_run=options.dry_run)
+    gone, failures = gone + released, failures + not_released
+    lines = [*gone, *failures] or ["nothing is provably dead"]
+    return text(lines), 1 if failures else 0
+
+
+def _obituary(record: Record, *, dry_run: bool) -> str:
+    return f"{'would undo' if dry_run else 'undid'} {record.title}, of {moment(record.time)}"
+
+
+def release_leases(data_dir: Path, state_dirs: Sequence[Path], *, dry_run: bool) -> tuple[list[str], list[str]]:
+    """Release the addresses of the dead, there and below each state directory: what is released, and what failed."""
+    done, failed = list[str](), list[str]()
+    for folder in dict.fromkeys((data_dir, *(state_dir / "ipam" for state_dir in state_dirs))):
+        try:
+            if folder.is_dir():
+                released, not_released = addresses.release_dead(folder, dry_run=dry_run)
+                done, failed = done + released, failed + not_released
+        except (CniError, OSError) as e:
+            failed.append(f"the addresses in {folder} could not be released: {e}")
+    return done, failed

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from cni.protocol.printable import printable, printable_lines
-from ctl.table import aligned
+from base.table import aligned, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  # a folder of pages is no package
-"""make docs: the picture of cluster-addresses.md; its numbers are those of ipam/cluster/blocks.py."""
+"""make docs: the picture of cluster-addresses.md; its numbers are those of ipam/cluster/rules/documents.py."""
 
 import sys
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Final
 
-from ipam.cluster.blocks import SIZE, Block
+from ipam.cluster.rules.documents import SIZE, Block
 
 PICTURE: Final = Path(__file__).parent / "cluster-addresses.svg"
 RAILS: Final = ("10.1.0.0/16", "10.2.0.0/16", "fd00:1::/64", "fd00:2::/64")

@@ -1,6 +1,6 @@
 """Answer one CNI request as an IPAM plugin: python -m ipam."""
 
-from cni.protocol.process import serve
+from base.protocol.dispatch import serve
 from ipam.main import run
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from functools import lru_cache
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from cni.protocol import arguments
-from cni.protocol.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, combine
-from cni.protocol.result import Address
-from cni.protocol.spec import Config, Json
+from base.protocol import arguments
+from base.protocol.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, combine
+from base.protocol.result import Address
+from base.protocol.spec import Config, Json
 from ipam import resolv_conf
 from ipam.models import Conf, address_of, listed
 from ipam.pool import Cluster, Pool, Rail, Range, RangeSet, rails_of, range_sets
@@ -53,14 +53,14 @@ def _parsed(text: str) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...], Cl
     sets = tuple(s for rail in rails for s in rail.sets) or range_sets(list(_written(conf)))
     if not (cluster := _cluster(conf)):
         return conf, rails, sets, None, None
-    from ipam.cluster import limits  # noqa: PLC0415  # only where nodes share the pool
+    from ipam.cluster.rules import block_math  # noqa: PLC0415  # only where nodes share the pool
 
     pool, aside = Pool(sets, rails=rails, align=bool(conf.ipam.align)), None
     if cluster.sticky:
         if not conf.ipam.sticky:
             raise InvalidConfig("ipam.cluster.sticky: of no effect without ipam.sticky, which says for how long")
-        pool, aside = limits.divided(pool, cluster.sticky)
-    limits.refuse(pool.sets, cluster.size)
+        pool, aside = block_math.divided(pool, cluster.sticky)
+    block_math.refuse(pool.sets, cluster.size)
     return conf, pool.rails, pool.sets, cluster, aside
 
 

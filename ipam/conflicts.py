@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final, NoReturn
 
-from cni.protocol.errors import AddressConflict, CheckFailed, CniError, doing
-from cni.protocol.result import Address, Ip
-from cni.protocol.spec import Key
+from base.protocol.errors import AddressConflict, CheckFailed, CniError, doing
+from base.protocol.result import Address, Ip
+from base.protocol.spec import Key
 from ipam.ranges import Span, count
 from ipam.stores import Store
 

@@ -6,9 +6,9 @@ An IPAM plugin is told the main plugin's configuration, whichever plugin that is
 from pathlib import Path
 from typing import Any
 
-from cni.kernel import sysfs
-from cni.protocol import arguments, spec
-from cni.protocol.spec import Config
+from base.kernel import sysfs
+from base.protocol import arguments, spec
+from base.protocol.spec import Config
 from ipam.rails import Device
 
 # Plugins that take a master, by default the one of the default route, and ignore the device that Multus adds.

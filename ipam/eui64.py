@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from ipaddress import IPv6Address
 
-from cni.protocol.result import Address
+from base.protocol.result import Address
 from ipam.pool import RangeSet
 
 _UNIVERSAL = 0x02

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from cni.protocol.errors import IoFailure
-from cni.protocol.result import Address
-from cni.protocol.spec import Json
-from ipam import stores
+from base.protocol.errors import IoFailure
+from base.protocol.result import Address
+from base.protocol.spec import Json
 from ipam.ranges import count
-from ipam.stores import Gone
+from ipam.stores import Gone, access
 from ipam.stores.contents import Contents, Listed
 from ipam.stores.holdings import Kept, Lease, Lost
 
@@ -22,12 +21,12 @@ STATES: Final = ("held", "dead", "cooling", "sticky", "conflict", "doubtful", "u
 def networks(data_dir: Path, gone: Gone, names: Sequence[str] = ()) -> list[Contents]:
     """The networks of these names, without names all.  Raises IoFailure."""
     try:
-        found = stores.networks(data_dir)
+        found = access.networks(data_dir)
     except OSError as e:
         raise IoFailure(f"reading {e.filename or data_dir}: {e.strerror}; it is for root") from e
     if missing := set(names) - set(found):
         raise IoFailure(f"no network {', '.join(sorted(missing))} in {data_dir}; see: hpn ipam show")
-    return [stores.open_in(data_dir, name, [], gone).contents() for name in found if not names or name in names]
+    return [access.open_in(data_dir, name, [], gone).contents() for name in found if not names or name in names]
 
 
 def state(one: Listed) -> str:

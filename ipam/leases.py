@@ -4,8 +4,8 @@ is after its release.  Pure."""
 import json
 from collections.abc import Sequence
 
-from cni.protocol.errors import AddressHeld, AddressUnavailable, BadEnvironment, PoolExhausted
-from cni.protocol.result import Address, Ip
+from base.protocol.errors import AddressHeld, AddressUnavailable, BadEnvironment, PoolExhausted
+from base.protocol.result import Address, Ip
 from ipam.pool import Pool, RangeSet
 from ipam.ranges import count, next_free
 from ipam.stores import Book, Terms

@@ -3,79 +3,64 @@
 Imported only if a configuration asks for one of these.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from cni.kernel import links, probe
-from cni.kernel.budget import wait_for_carrier
-from cni.kernel.links import Link
-from cni.protocol.errors import InvalidConfig, LinkUnavailable, doing
-from cni.protocol.result import Address, Ip
-from cni.protocol.spec import Request, configuration
-from cni.state import pod as pods
-from cni.state.pod import Pod
-from ipam import conflicts, eui64
-from ipam.pool import Pool
-from ipam.stores import Store
+from base.kernel import links, probe
+from base.kernel.links import Link
+from base.kernel.rtnl import wait_for_carrier
+from base.protocol.errors import InvalidConfig, LinkUnavailable, doing
+from base.protocol.result import Ip
+from base.protocol.spec import Request, configuration
+from base.state import pod as pods
+from base.state.pod import Pod
+from ipam import conflicts, eui64, models
+from ipam.allocation import Allocation
 
 # Seconds.  A VF has its carrier after its PF's next interrupt; the switch's port was up before.
 CARRIER_TIMEOUT: Final = 2.0
 
 
-# Holds addresses for the attachment; it is given the requested ones.
-Reserve = Callable[[Sequence[Address]], tuple[Ip, ...]]
+def hold(allocation: Allocation, *, again: bool) -> tuple[Ip, ...]:
+    """The addresses held.  Those made of the interface's MAC are requested too, and all are probed for if the
+    configuration says so, or if nobody knows the leases of the block that they are in.
 
-
-@dataclass(frozen=True)
-class Proving:
-    """That addresses are probed for although the configuration does not say so, where the link can be asked: ``proven``
-    is told which addresses nobody else has, and ``unasked`` reserves where nobody can be asked, for the reason that it
-    is given.  That is so if there is no interface, unless the caller asks ``again`` when there is one."""
-
-    proven: Callable[[Sequence[Address]], None]
-    unasked: Callable[[str, Sequence[Address]], tuple[Ip, ...]]
-    again: bool
-
-
-def reserve_on_link(
-    request: Request, pool: Pool, store: Store, reserve: Reserve, log: list[str], proving: Proving | None = None
-) -> tuple[Ip, ...]:
-    """What ``reserve`` gives.  The addresses made of the interface's MAC are requested too, and all are probed for.
+    ``again``: where there is no interface yet, the caller asks again when there is one.
 
     Raises LinkUnavailable where there is no such interface (yet), or no carrier; BadEnvironment, InvalidConfig,
-    AddressConflict, and what ``reserve`` does.
+    AddressConflict, and what Allocation.hold does.
     """
+    request, pool, sets = allocation.request, allocation.pool, allocation.sets
     ifname = request.key.ifname
     with ExitStack() as stack:
         pod = stack.enter_context(pods.open_netns(request))
         link = pod.rtnl.link(ifname)
         if link is None:  # guard: the-link-is-there
-            if proving and not proving.again:
-                return proving.unasked(f"{ifname} is not there", pool.requested)
+            if not (pool.needs_link or again):
+                return allocation.hold_unprobed(f"{ifname} is not there", pool.requested)
             raise LinkUnavailable(
                 f"CNI_IFNAME={ifname}: {request.netns} has no such interface yet, which ipam.probe and eui64 need; "
                 "remove these, or attach with a plugin that makes it before it asks for addresses"
             )
-        own = eui64.addresses(pool.sets, link.mac)
+        own = eui64.addresses(sets, link.mac)
         if own:
             stack.enter_context(doing(f"giving {ifname} the address of its MAC {link.mac} (eui64)"))
         requested = (*pool.requested, *own)
         if not pool.probe:
-            return reserve(requested)
-        if proving:
+            if pool.needs_link and (ips := allocation.hold(requested)):
+                return ips
             stack.enter_context(doing("probing for addresses of a block whose leases nobody knows (ipam.cluster)"))
-        if proving and (why := _not_probeable(link)):
-            return proving.unasked(f"{link.name} {why}", requested)
+            if why := _not_probeable(link):
+                return allocation.hold_unprobed(f"{link.name} {why}", requested)
         refuse_unless_probeable(link)
         with _up(pod, link):
-            ask = partial(probe.find_owners, pod.fd, link, seconds=pool.probe)
-            asked = conflicts.Link(ask, _name(request, link), [s.all_spans for s in pool.sets])
-            ips = conflicts.resolve(store, request.key, requested, partial(reserve, requested), asked, log)
-        if proving:
-            proving.proven([ip.address.ip for ip in ips])
+            ask = partial(probe.find_owners, pod.fd, link, seconds=pool.probe or models.PROBE)
+            asked = conflicts.Link(ask, _name(request, link), [s.all_spans for s in sets])
+            hold = partial(allocation.hold, requested)
+            ips = conflicts.resolve(allocation.store, request.key, requested, hold, asked, allocation.log)
+        allocation.note_probed(ips)
         return ips
 
 

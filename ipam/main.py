@@ -2,17 +2,15 @@
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from cni.kernel import budget
-from cni.protocol import arguments, report, spec
-from cni.protocol.dispatch import Command, answer
-from cni.protocol.errors import (
-    AddressHeld,
+from base.kernel import budget
+from base.protocol import arguments, report, spec
+from base.protocol.dispatch import Command, answer
+from base.protocol.errors import (
     CheckFailed,
     CniError,
     InvalidConfig,
@@ -20,16 +18,16 @@ from cni.protocol.errors import (
     NotAvailable,
     PoolExhausted,
 )
-from cni.protocol.result import Address, Ip, Result
-from cni.protocol.spec import Config, Key, Reply, Request
-from ipam import kernel, leases
-from ipam.pool import Pool
-from ipam.stores import Book, Choose, Owner, Sandbox, Store, Terms, directory, open_store
+from base.protocol.result import Result
+from base.protocol.spec import Config, Key, Reply, Request
+from ipam import allocation, leases
+from ipam.allocation import Allocation
+from ipam.pool import Cluster, Pool
+from ipam.stores import Owner, Sandbox, Store
+from ipam.stores.access import directory, open_store
 
 if TYPE_CHECKING:
-    from ipam.cluster.giving import Network, Proven, Reserve, Unasked
-
-T = TypeVar("T")
+    from ipam.cluster.rules.network import Network
 
 
 def run(request: Request) -> Reply:
@@ -60,46 +58,13 @@ def add(request: Request, conf: Config, log: list[str], *, again: bool = False) 
     IoFailure, TryAgain; AddressConflict, and LinkUnavailable where the interface is needed and not there (yet);
     StoreRefused where the nodes of a cluster share the addresses.
     """
-    args = arguments.cni_args(request.var("CNI_ARGS"))
-    pool = _pool(conf, args)
-    pod, shared = arguments.pod_name(args), _shared(conf, pool)
-    at = _rail(pool, conf)
-    has_number = pool.aside and not pool.requested and (pool.sticky_name or arguments.is_ordinal(pod))
-    # All that a container has on rails that are aligned is one number's.
-    place = "" if has_number and pool.align else request.key.ifname if at is None else str(pool.rails[at])
-    terms = leases.terms(pool, pod, place)
-    store, ranges = _store(conf, log), tuple(s.all_spans for s in pool.sets)
-    if shared and has_number:
-        shared, terms = _named(shared, terms)
-        pool = shared.pool
-    sets = pool.sets if at is None else pool.rails[at].sets
-    owner = Owner(request.key, pod, request.netns, _sandbox(request), terms)
+    wanted = _allocation(request, conf, log)
+    pool = wanted.pool
+    ips = () if pool.needs_link else wanted.hold(pool.requested)
+    if not ips:
+        from ipam import link  # noqa: PLC0415  # few ask for it
 
-    def hold(choose: Choose) -> tuple[Ip, ...]:
-        def unless_abandoned(book: Book) -> tuple[Ip, ...]:
-            request.refuse_if_abandoned()  # guard: abandoned
-            return choose(book)
-
-        return _with_the_deads(store, log, pool, lambda: store.reserve(owner, unless_abandoned, ranges))
-
-    def give(reserve: "Reserve") -> tuple[Ip, ...]:
-        if not pool.needs_link:
-            return reserve(pool.requested)
-        return _on_link(request, replace(pool, sets=sets), store, reserve, log)
-
-    def prove(reserve: "Reserve", proven: "Proven", unasked: "Unasked") -> tuple[Ip, ...]:
-        from ipam import link, models  # noqa: PLC0415
-
-        here, proving = replace(pool, sets=sets, probe=models.PROBE), link.Proving(proven, unasked, again)
-        return link.reserve_on_link(request, here, store, reserve, log, proving)
-
-    def choice(pool: Pool, requested: Sequence[Address]) -> Choose:
-        return _choice(pool, at, requested)
-
-    if shared:
-        ips = shared.give(choice, hold, give, prove, log)
-    else:
-        ips = give(lambda requested: hold(choice(pool, requested)))
+        ips = link.hold(wanted, again=again)
     return Result(ips=ips, routes=pool.routes, dns=pool.dns)
 
 
@@ -133,19 +98,28 @@ def status(_request: Request, conf: Config, log: list[str]) -> None:
     if _says_nothing(conf):
         return
     pool = _pool(conf, {})
-    kernel.refuse_without_ipv6(pool)
-    store, network = _store(conf, log), _shared(conf, pool)
-
-    def rehearse() -> None:
-        store.rehearse(network.choice(_rehearsal) if network else _rehearsal(pool))
-
+    _refuse_without_ipv6(pool)
+    store = _store(conf, log)
     try:
-        if network:
-            network.see_that(lambda: _with_the_deads(store, log, pool, rehearse))
+        if pool.cluster:
+            from ipam.cluster import allocate  # noqa: PLC0415
+
+            allocate.rehearse(_network(conf, pool, pool.cluster), store, log)
         else:
-            _with_the_deads(store, log, pool, rehearse)
+            allocation.rehearse(store, pool, partial(allocation.newcomers, pool), log)
     except (PoolExhausted, IoFailure) as e:
         raise NotAvailable(e.msg, e.details) from e
+
+
+def _refuse_without_ipv6(pool: Pool) -> None:
+    """Raise NotAvailable where the kernel has no IPv6, which the ranges give.  Where /proc is hidden nobody knows."""
+    if not os.path.exists("/proc/sys/net") or os.path.exists("/proc/sys/net/ipv6"):
+        return
+    if of_ipv6 := [s.key for s in pool.sets if s.ranges[0].subnet.version == 6]:
+        raise NotAvailable(
+            f"{', '.join(of_ipv6)}: this kernel has no IPv6 (/proc/sys/net/ipv6 is not there); boot it without "
+            "ipv6.disable=1, or remove that range from ipam"
+        )
 
 
 def _says_nothing(conf: Config) -> bool:
@@ -182,7 +156,7 @@ COMMANDS: Mapping[str, Command] = {
 
 def _if_permitted(command: Command, request: Request, conf: Config, log: list[str]) -> Result | None:
     """The command of another main plugin, which does not ask what the node allows.  ``ask``'s caller does."""
-    from cni.state import permitted  # noqa: PLC0415  # neither DEL nor VERSION needs it
+    from base.state import permitted  # noqa: PLC0415  # neither DEL nor VERSION needs it
 
     if not _says_nothing(conf):
         permits = permitted.read()
@@ -197,31 +171,8 @@ def _may_free_number(request: Request, conf: Config) -> bool:
         args = arguments.cni_args(request.var("CNI_ARGS"))
         name = arguments.requested(conf, args, "sticky", "STICKY")
         if name or arguments.is_ordinal(arguments.pod_name(args)):
-            return os.path.exists(f"{directory(conf)}/sticky/blocks")  # ipam/cluster/named.py
+            return os.path.exists(f"{directory(conf)}/sticky/blocks")  # ipam/cluster/rules/network.py
     return False
-
-
-def _named(network: "Network", terms: Terms) -> "tuple[Network, Terms]":
-    """The network as an attachment sees it whose name has one number on all nodes.  The cluster's store keeps that for
-    the name, so this node need not keep the address."""
-    from ipam.cluster.named import Named  # noqa: PLC0415  # where numbers are set aside only
-
-    return Named.of(network, terms.sticky, max(terms.ttl, terms.cooldown)), Terms()
-
-
-def _with_the_deads(store: Store, log: list[str], pool: Pool, ask: Callable[[], T]) -> T:
-    """What ``ask`` answers; if addresses are short, after the provably dead leases were released.
-
-    Not before, because that looks at every lease.
-    """
-    try:
-        return ask()
-    except (PoolExhausted, AddressHeld):
-        freed = store.collect(None, probing=bool(pool.probe))
-        if not freed:  # guard: the-deads = True
-            raise
-        log.append(f"released {freed} leases: of an older boot, of namespaces that are gone, or kept back long enough")
-    return ask()
 
 
 # pydantic and filelock take most of this program's start.  VERSION needs neither.  DEL needs filelock only, and must
@@ -249,36 +200,29 @@ def _rail(pool: Pool, conf: Config) -> int | None:
     return rails.rail_of(pool.rails, device.of(conf))
 
 
-def _choice(pool: Pool, at: int | None, requested: Sequence[Address]) -> Choose:
-    """How this attachment gets its addresses."""
-    if at is None:
-        return partial(leases.choose, pool.sets, requested)
-    from ipam import rails  # noqa: PLC0415
-
-    return rails.choice(pool, at, requested)
-
-
-def _on_link(request: Request, pool: Pool, store: Store, reserve: "Reserve", log: list[str]) -> tuple[Ip, ...]:
-    from ipam import link  # noqa: PLC0415
-
-    return link.reserve_on_link(request, pool, store, reserve, log)
-
-
-def _shared(conf: Config, pool: Pool) -> "Network | None":
-    """The network as the nodes of a cluster share it; None if this node has it to itself."""
+def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
+    """What the attachment asks for."""
+    args = arguments.cni_args(request.var("CNI_ARGS"))
+    pool, pod = _pool(conf, args), arguments.pod_name(args)
+    rail = _rail(pool, conf)
+    has_number = bool(pool.aside and not pool.requested and (pool.sticky_name or arguments.is_ordinal(pod)))
+    # All that a container has on rails that are aligned is one number's.
+    place = "" if has_number and pool.align else request.key.ifname if rail is None else str(pool.rails[rail])
+    owner = Owner(request.key, pod, request.netns, _sandbox(request), leases.terms(pool, pod, place))
+    ranges = tuple(s.all_spans for s in pool.sets)
+    alone = Allocation(request, pool, rail, owner, ranges, _store(conf, log), log)
     if not pool.cluster:
-        return None
-    from ipam.cluster.giving import Network  # noqa: PLC0415
+        return alone
+    from ipam.cluster import allocate  # noqa: PLC0415
 
-    return Network(spec.network_of(conf), directory(conf), pool.cluster, pool)
+    return allocate.shared(alone, _network(conf, pool, pool.cluster), has_number=has_number)
 
 
-def _rehearsal(pool: Pool) -> Choose:
-    if not pool.rails:
-        return partial(leases.choose, pool.sets, ())
-    from ipam import rails  # noqa: PLC0415
+def _network(conf: Config, pool: Pool, cluster: Cluster) -> "Network":
+    """The network as the nodes of a cluster share it."""
+    from ipam.cluster.rules.network import Network  # noqa: PLC0415
 
-    return rails.rehearsal(pool)
+    return Network(spec.network_of(conf), directory(conf), cluster, pool)
 
 
 def _pool(conf: Config, args: Mapping[str, str]) -> Pool:

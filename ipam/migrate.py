@@ -9,12 +9,12 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip
 from pathlib import Path
 from typing import Any
 
-from cni.protocol import spec
-from cni.protocol.errors import BadEnvironment, InvalidConfig, IoFailure, TryAgain
-from cni.protocol.result import Address
-from cni.protocol.spec import Json, Key
-from cni.state import durable
-from cni.state.locks import take
+from base.protocol import spec
+from base.protocol.errors import BadEnvironment, InvalidConfig, IoFailure, TryAgain
+from base.protocol.result import Address
+from base.protocol.spec import Json, Key
+from base.state import durable
+from base.state.locks import take
 from ipam.stores import LOCK_TIMEOUT, Owner
 from ipam.stores.holdings import Lease
 
@@ -82,12 +82,14 @@ def whereabouts_pools(kubeconfig: Path) -> Json:
 
     Raises InvalidConfig, StoreRefused, Unreachable.
     """
-    from ipam.cluster import credentials, http, lists  # noqa: PLC0415  # they load TLS, and few ask
+    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, and few ask
 
     whom = credentials.read(f"{kubeconfig.absolute()}")
     server = http.Http([whom.server], whom.tls, whom.headers, is_patient=True)
     try:
-        return {"items": list(lists.objects(server, _IPPOOLS, "the cluster has no IPPools of whereabouts'"))}
+        return {
+            "items": list(kubernetes.listed_objects(server, _IPPOOLS, "the cluster has no IPPools of whereabouts'"))
+        }
     finally:
         server.close()
 

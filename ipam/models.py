@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo, model_validator
 from pydantic.alias_generators import to_camel
 
-from cni.protocol import spec
-from cni.protocol.errors import InvalidConfig
-from cni.protocol.result import Address, Network, Route
-from cni.protocol.spec import Json
+from base.protocol import spec
+from base.protocol.errors import InvalidConfig
+from base.protocol.result import Address, Network, Route
+from base.protocol.spec import Json
 from ipam.pool import Range
 from ipam.ranges import Span, default_gateway, whole
 
@@ -131,6 +131,7 @@ class Bounds(Section):
     Refused: 7: outside the subnet"""
     eui64: Annotated[bool, Field(strict=True)] | None = None
     """Make the address of the subnet, and the modified EUI-64 of the interface's MAC or of the InfiniBand port's GUID.
+    For sites whose firewalls and DNS know a device's address before a pod has it.
     Default: `false`
     Refused: 7: not an IPv6 /64, with `rangeStart`, `rangeEnd`, `exclude`, `reserved` or `align`, another range in its
     set; 101: no such interface; 102: held by another attachment"""
@@ -228,7 +229,7 @@ class RouteKeys(Section):
 class ClusterKeys(Section):
     store: Literal["kubernetes", "etcd"]
     """Where the nodes agree on who has which block: the cluster's API server, or an etcd.  The
-    [node's file](node.md#the-nodes-file) says where that is, and with which credentials.
+    [policy file](node.md#the-policy-file) says where that is, and with which credentials.
     Refused: 7: this node has blocks of another store"""
     block_size: Annotated[int, Field(strict=True, ge=1, le=4096)] = 16
     """How many host numbers a block has.  The first node to give an address decides, and it never changes.
@@ -262,7 +263,7 @@ class IpamKeys(Sets):
     """Routes for the result: below.
     Default: none"""
     resolv_conf: str | None = None
-    """A resolv.conf whose contents become the result's `dns`, where the [node](node.md#the-nodes-file) allows it.
+    """A resolv.conf whose contents become the result's `dns`, where the [node](node.md#the-policy-file) allows it.
     Default: none
     Refused: 7: not allowed, unreadable, longer than 64 KiB"""
     release_cooldown: _Seconds | None = None

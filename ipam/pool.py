@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from ipaddress import IPv4Interface, IPv6Interface
 from itertools import islice, pairwise
 
-from cni.protocol.errors import InvalidConfig, combine
-from cni.protocol.result import Address, Ip, Network, Route
-from cni.protocol.spec import Json
+from base.protocol.errors import InvalidConfig, combine
+from base.protocol.result import Address, Ip, Network, Route
+from base.protocol.spec import Json
 from ipam.ranges import Span, assignable, subtract, whole
 
 
@@ -57,6 +58,11 @@ class RangeSet:
     @property
     def all_spans(self) -> tuple[Span, ...]:
         return tuple(span for spans in self.usable for span in spans)
+
+    @cached_property
+    def subnets(self) -> tuple[str, ...]:
+        """As text, for a pool that nodes share: an ADD compares them, and writing them takes as long as the choice."""
+        return tuple(str(r.subnet) for r in self.ranges if not r.eui64)
 
     def __contains__(self, address: Address) -> bool:
         return any(address in span for span in self.all_spans)

@@ -5,14 +5,13 @@ rail from its first attachment on, so the later attachments find their address f
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
-from cni.protocol.errors import AddressHeld, AddressUnavailable, InvalidConfig, PoolExhausted
-from cni.protocol.result import Address, Ip
+from base.protocol.errors import AddressHeld, AddressUnavailable, InvalidConfig, PoolExhausted
+from base.protocol.result import Address, Ip
 from ipam import leases
 from ipam.pool import Pool, Rail, RangeSet
 from ipam.ranges import Span, common, next_free, whole
-from ipam.stores import Book, Choose
+from ipam.stores import Book
 
 # What is known of an attachment's device: for each key of a rail, the values that match.
 Device = Mapping[str, Sequence[str | int]]
@@ -35,17 +34,11 @@ def rail_of(rails: Sequence[Rail], device: Device) -> int:
     raise InvalidConfig(f"ipam.rails: the attachment has {what}, which is on {both}; leave one of them")
 
 
-def choice(pool: Pool, at: int, requested: Sequence[Address]) -> Choose:
-    """How an attachment on that rail gets its addresses."""
+def choose(pool: Pool, at: int, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
+    """The addresses of an attachment on that rail."""
     if pool.align:
-        return partial(_aligned, pool.rails, at, requested)
-    return partial(leases.choose, pool.rails[at].sets, requested)
-
-
-def rehearsal(pool: Pool) -> Choose:
-    """A choice that raises what an ADD on any rail would, for a container that has nothing yet."""
-    every = [choice(pool, at, ()) for at in range(len(pool.rails))]
-    return lambda book: tuple(ip for choose in every for ip in choose(book))
+        return _aligned(pool.rails, at, requested, book)
+    return leases.choose(pool.rails[at].sets, requested, book)
 
 
 def _aligned(rails: Sequence[Rail], at: int, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
-from cni.protocol.result import Address, Network
+from base.protocol.result import Address, Network
 
 
 @dataclass(frozen=True, order=True)

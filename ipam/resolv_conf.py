@@ -2,10 +2,10 @@
 
 import json
 
-from cni.protocol.errors import InvalidConfig
-from cni.protocol.location import is_absolute
-from cni.protocol.spec import Json
-from cni.state import node
+from base.protocol.errors import InvalidConfig
+from base.protocol.location import is_absolute
+from base.protocol.spec import Json
+from base.state import node
 
 _LIMIT = 1 << 16
 

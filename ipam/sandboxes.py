@@ -7,8 +7,8 @@ kernel gives an inode's number to another namespace.
 import socket
 from collections.abc import Collection
 
-from cni.kernel import netns
-from cni.protocol.spec import Request
+from base.kernel import netns
+from base.protocol.spec import Request
 from ipam.stores import Sandbox
 
 

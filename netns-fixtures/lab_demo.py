@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import hardware
 import jobs
+import nics
 import verbs
 from demo import DIM, IFNAME, PLAIN, RED, Failed, box, ok, title
 from fabric import ip
@@ -82,7 +82,7 @@ class Lab:
 def vf(binary: Path, peers: Path) -> None:
     """VFs with RDMA devices of their own, in exclusive mode."""
     title(1, f"The NICs: Linux {os.uname().release}, two PFs on one wire, an RDMA device per VF")
-    before = hardware.table()
+    before = nics.table()
     show(before)
     with two_pods(binary, peers, lambda pf: {"pf": pf}) as lab:
         title(2, "ADD: any free VF of rail0 for one pod, of rail1 for the other")
@@ -97,8 +97,8 @@ def vf(binary: Path, peers: Path) -> None:
         ok(next(line for line in out.splitlines() if " bytes from " in line))
         title(5, "DEL: VFs and RDMA devices are home, and as they were")
         lab.detach()
-    if hardware.table() != before:
-        show(hardware.table())
+    if nics.table() != before:
+        show(nics.table())
         raise Failed("the NICs are not as they were")
     ok("the table of 1, line for line")
 
@@ -220,7 +220,7 @@ def counted(pod: str) -> dict[str, int]:
 
 
 def parent(device: str) -> str:
-    return next(pf.netdev for pf in hardware.pfs() if device in {vf.address for vf in pf.vfs})
+    return next(pf.netdev for pf in nics.pfs() if device in {vf.address for vf in pf.vfs})
 
 
 def master(link: dict[str, Any]) -> str:

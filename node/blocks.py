@@ -4,6 +4,7 @@ The work is done by a process that ends: it asks a store elsewhere, and that may
 network is not woken up by this.  It hears of the first one by a datagram.
 """
 
+import asyncio
 import errno
 import signal
 import socket
@@ -12,15 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cni.kernel import unix_sockets
-from cni.protocol import report
-from cni.protocol.errors import CniError
-from cni.protocol.location import IPAM_DIR
-from cni.state import durable, places, trust
-from node.apart import Child
+from base.child_process import Child
+from base.kernel import unix_sockets
+from base.protocol import report
+from base.protocol.errors import CniError
+from base.protocol.location import IPAM_DIR
+from base.state import durable, places, trust
 from node.kubelet import sockets
-from node.loop import Alarm, Loop
-from node.saying import Topics
+from node.log import Topics
 
 # Seconds between two rounds: a sixth of the time after which others may take a block of a node that seems dead.
 EVERY: Final = 600.0
@@ -40,7 +40,8 @@ _AT_ONCE: Final = 64  # datagrams that are read before others have their turn
 
 
 class Found(NamedTuple):
-    """What the round of a network has found (ipam.cluster.rounds.Report, which is for the other process to import)."""
+    """What the round of a network has found (Report of ipam.cluster.reconcile.reconcile_all, which is for the other
+    process to import)."""
 
     network: str
     suspected: int = 0
@@ -55,7 +56,7 @@ Rounds = Callable[[], tuple[Found, ...] | None]
 def rounds(kubeconfig: str = "") -> tuple[Found, ...] | None:
     """For a process of its own: do a round for each network of which this node has blocks.
 
-    ``kubeconfig`` says as whom the API server is asked, if not as the node's file does.
+    ``kubeconfig`` says as whom the API server is asked, if not as the policy file does.
     """
     from node import stored  # noqa: PLC0415  # what is imported here is for that process
 
@@ -67,26 +68,28 @@ def rounds(kubeconfig: str = "") -> tuple[Found, ...] | None:
     if why := stored.of_another_boot(records):  # guard: another-boot
         return tuple(Found(path.name, problem=why) for path in networks)
     from ipam import sandboxes  # noqa: PLC0415
-    from ipam.cluster import rounds as of_networks  # noqa: PLC0415
+    from ipam.cluster.reconcile import reconcile_all as of_networks  # noqa: PLC0415
 
     reports = of_networks.rounds(networks, sandboxes.gone, kubeconfig=kubeconfig)
     return tuple(Found(one.network, one.suspected, one.said, one.problem) for one in reports)
 
 
 def networks_with_blocks(data_dirs: Iterable[Path]) -> Iterator[Path]:
-    """The directories of the networks of which this node has blocks (ipam/cluster/held.py)."""
+    """The directories of the networks of which this node has blocks (ipam/cluster/state/node_blocks.py)."""
     return (path.parent for folder in data_dirs for path in sorted(folder.glob("*/blocks")))
 
 
 class Blocks:
     """Has the rounds done: at once, in time, and when a command tells that there is little room."""
 
-    def __init__(self, loop: Loop, rounds: Rounds = rounds, path: Path = Path(report.ROOM)) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, rounds: Rounds = rounds, path: Path = Path(report.ROOM)
+    ) -> None:
         self._loop, self._rounds, self._path = loop, rounds, path
         self._topics = Topics()
         self._reports: tuple[Found, ...] = ()
         self._child: Child | None = None
-        self._next: Alarm | None = None
+        self._next: asyncio.TimerHandle | None = None
         self._began = -APART
         self._sock: socket.socket | None = None
         self._made = 0  # the socket's inode
@@ -110,11 +113,11 @@ class Blocks:
         if self._next:
             self._next.cancel()
         if self._child:
-            self._loop.unwatch(self._child.fd)
+            self._loop.remove_reader(self._child.fd)
             self._child.leave()
             self._child = None
         if self._sock:
-            self._loop.unwatch(self._sock.fileno())
+            self._loop.remove_reader(self._sock.fileno())
             self._sock.close()
             sockets.remove(self._path, self._made)
 
@@ -129,7 +132,7 @@ class Blocks:
             why = e.msg if isinstance(e, CniError) else e.strerror
             self._topics.say_new("room", f"commands cannot tell that a network has little room: {self._path}: {why}")
         else:
-            self._loop.watch(self._sock.fileno(), self._hear)
+            self._loop.add_reader(self._sock.fileno(), self._hear)
 
     def _hear(self) -> None:
         asked = set[bytes]()
@@ -147,11 +150,11 @@ class Blocks:
     def _after(self, seconds: float) -> None:
         """Do the rounds so many seconds from now, unless they are done before that."""
         due = time.monotonic() + seconds
-        if self._next and not self._next.cancelled and self._next.due <= due:
+        if self._next and not self._next.cancelled() and self._next.when() <= due:
             return
         if self._next:
             self._next.cancel()
-        self._next = self._loop.after(seconds, self._start)
+        self._next = self._loop.call_later(seconds, self._start)
 
     def _start(self) -> None:
         self._next = None
@@ -164,13 +167,13 @@ class Blocks:
         except OSError as e:
             self._failed(f"no process can be started: {e.strerror}")
         else:
-            self._loop.watch(self._child.fd, self._take)
+            self._loop.add_reader(self._child.fd, self._take)
 
     def _take(self) -> None:
         child, self._child = self._child, None
         if not child:
             return
-        self._loop.unwatch(child.fd)
+        self._loop.remove_reader(child.fd)
         try:
             reports = child.answer()
         except (OSError, EOFError) as e:

@@ -5,10 +5,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cni.kernel import sysfs
-from ctl.table import aligned
-from node import config, inventory, near, obstacles, offers
-from node.model import Device, Kind, Offer, Settings, devices_of
+from base.kernel import sysfs
+from base.table import aligned
+from hardware import inventory
+from hardware.model import Device, Kind
+from node import config
+from node.model import Offer, Settings, devices_of
+from node.offer import needs, no_match, offers
 
 # The exit status.  A selector that finds nothing is no fault: one file is often written for many nodes.
 WHOLE: Final = 0
@@ -30,8 +33,8 @@ def answer(
         return (_json({"file": f"{file}", "refused": sentences}) if as_json else _lines(sentences)), REFUSED
     devices = inventory.devices(root, inventory.MEMORY)
     made, said = offers.offers(settings.resources, devices)
-    found = [*near.sentences(made, devices), *(one for one in said if not one.endswith(offers.LOOK))]
-    found += obstacles.sentences(made, root.parent)
+    found = [*no_match.sentences(made, devices), *(one for one in said if not one.endswith(offers.LOOK))]
+    found += needs.obstacles(made, root.parent)
     status = LEFT_OUT if settings.left_out else WHOLE
     if as_json:
         return _json(_document(file, settings, made, found, devices)), status

@@ -1,5 +1,6 @@
 """The node's program at work: what it offers, whether that is healthy, and who is told."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
@@ -7,20 +8,20 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from cni.kernel import sysfs
-from cni.protocol.errors import CniError
-from node import answers, inventory, obstacles, offers, roster
-from node.awaited import Awaited
-from node.directory import AGAIN, Directory
-from node.health import Facts, Health, Observation, Patience, due, observe, step
-from node.loop import Alarm, Loop
-from node.model import Device, Kind, Offer, Settings, devices_of
-from node.plugins import Plugins
+from base.kernel import sysfs
+from base.protocol.errors import CniError
+from hardware import inventory
+from hardware.model import Device, Kind
+from node.health.status import Facts, Health, Observation, Patience, due, observe, step
+from node.health.watch import Watch
+from node.kubelet.awaited import Awaited
+from node.kubelet.directory import AGAIN, Directory
+from node.kubelet.registry import Judged, Registry, Served
+from node.log import Topics, cause, say, some
+from node.model import Offer, Settings, devices_of
+from node.offer import answers, keep_lost, needs, offers
 from node.provision.provisioning import Provisioning
 from node.reading import Refused
-from node.saying import Topics, cause, say, some
-from node.serving import Judged, Served
-from node.watch import Watch
 
 # After a look the next one waits this many times as long as it took, but no longer than this: pods come and go in
 # dozens, and every VF of theirs is an event.
@@ -34,7 +35,7 @@ PROBLEMS: Final = ("configuration", "devices", "files", "kubelet", "provisioning
 class Daemon:
     """Serves the resources of a configuration until ``close``."""
 
-    def __init__(self, loop: Loop, registry: Path, read: Callable[[], Settings]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, registry: Path, read: Callable[[], Settings]) -> None:
         """``registry`` is kubelet's plugins_registry; ``read`` reads the configuration, now and for each ``reload``.
 
         Raises Refused for a configuration that is, Taken, OSError.
@@ -45,14 +46,14 @@ class Daemon:
         self._inventory = inventory.Inventory(memory=inventory.MEMORY)
         self._devices = dict[str, Device]()
         self._topics = Topics()
-        self._due: Alarm | None = None
-        self._again: Alarm | None = None
+        self._due: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
         self._devices_changed = self._is_awaited = False
         self._rests_until = 0.0
         began = time.monotonic()
         settings = read()
         self._directory = Directory(loop, registry, self._open)
-        self._plugins = Plugins(loop, self._directory, self._topics)
+        self._resources = Registry(loop, self._directory, self._topics)
         # Before anything is written that another process of this program may have written too.
         with suppress(OSError):
             self._directory.claim()  # guard: nothing-written-beside-another
@@ -74,7 +75,7 @@ class Daemon:
         The files for runtimes and Multus stay: a container that is started once more, or a pod that is not attached
         yet, needs them, and nobody asks us again.
         """
-        self._plugins.close()
+        self._resources.close()
         self._provisioning.close()
         self._watch.close()
         self._directory.close()
@@ -89,7 +90,7 @@ class Daemon:
         """Each resource's devices, and why each is unhealthy; empty where it is not."""
         return {
             name: [(device, self._health.get(key, Health()).reason) for key, device in served.devices.items()]
-            for name, served in self._plugins.served.items()
+            for name, served in self._resources.served.items()
         }
 
     def reload(self) -> None:
@@ -114,8 +115,8 @@ class Daemon:
         selectors = [selector for resource in settings.resources for selector in resource.selectors]
         self._watch.software = any(not one.kinds or Kind.NETDEV in one.kinds for one in selectors)
         names = {resource.full_name for resource in settings.resources}
-        for name in self._plugins.served.keys() - names:
-            self._plugins.remove(name)
+        for name in self._resources.served.keys() - names:
+            self._resources.remove(name)
         self._look(before={})
 
     # What there is
@@ -124,14 +125,14 @@ class Daemon:
         self._devices_changed = self._devices_changed or devices
         if not self._is_awaited:
             self._is_awaited = True
-            self._loop.after(max(self._rests_until - time.monotonic(), 0), self._catch_up)
+            self._loop.call_later(max(self._rests_until - time.monotonic(), 0), self._catch_up)
 
     def _catch_up(self) -> None:
         began = time.monotonic()
         self._is_awaited = False
         if self._devices_changed:
             self._devices_changed = False
-            self._look({name: served.offer for name, served in self._plugins.served.items()})
+            self._look({name: served.offer for name, served in self._resources.served.items()})
         else:
             self._judge()
         now = time.monotonic()
@@ -145,15 +146,15 @@ class Daemon:
             self._topics.problem(
                 "devices", f"the devices cannot be read: {cause(e)}; what was offered stays, until they can"
             )
-            self._loop.after(AGAIN, lambda: self._changed(devices=True))
+            self._loop.call_later(AGAIN, lambda: self._changed(devices=True))
             return
         self._topics.solved("devices")
         found = self._provisioning.look(found)  # guard: held = self._provisioning.look(found) and found
         self._devices = {device.id: device for device in found}
         offered, sentences = offers.offers(self._settings.resources, found)
         self._topics.say_new("offers", *sentences)
-        self._topics.say_new("obstacles", *obstacles.sentences(offered))
-        kept = roster.keep(before, offered, self._devices)
+        self._topics.say_new("obstacles", *needs.obstacles(offered))
+        kept = keep_lost.keep(before, offered, self._devices)
         for name, offer in kept.items():
             self._offer(name, offer)
         self._publish()
@@ -161,17 +162,19 @@ class Daemon:
 
     def _usable(self, served: Served) -> Set[str]:
         """The devices that a pod could use, and that should be there after a boot."""
-        devices = [(key, device) for key, device in served.devices.items() if roster.is_lasting(device, served.offer)]
+        devices = [
+            (key, device) for key, device in served.devices.items() if keep_lost.is_lasting(device, served.offer)
+        ]
         return {key.id for key, _ in devices if not self._health[key].lost}
 
     def _offer(self, name: str, offer: Offer) -> None:
-        self._plugins.offer(name, offer)
+        self._resources.offer(name, offer)
         devices = {device.id for device in devices_of(offer.units)}
         self._topics.say_new(f"offer {name}", f"offers {name}: {_count(len(offer.units), 'unit')} of {some(devices)}")
 
     def _publish(self) -> None:
         try:
-            answers.publish([served.offer for served in self._plugins.served.values()])
+            answers.publish([served.offer for served in self._resources.served.values()])
         except OSError as e:
             self._topics.problem("files", f"{cause(e)}; containers get no device by CDI until it can be written")
             self._try_again()
@@ -181,7 +184,7 @@ class Daemon:
     def _try_again(self) -> None:
         """Write anew what could not be written, because a disk that has room again is no event."""
         if not self._again:
-            self._again = self._loop.after(AGAIN, self._write)
+            self._again = self._loop.call_later(AGAIN, self._write)
 
     def _write(self) -> None:
         self._again = None
@@ -189,7 +192,7 @@ class Daemon:
         self._open()
 
     def _open(self) -> None:
-        if self._awaited.is_over and not self._plugins.open():
+        if self._awaited.is_over and not self._resources.open():
             self._try_again()
         self._keep()
 
@@ -215,20 +218,20 @@ class Daemon:
         """
         now, patience = time.monotonic(), Patience(self._settings.down_after, self._settings.up_after)
         facts = self._facts()
-        judged = [key for served in self._plugins.served.values() for key in served.judged]
+        judged = [key for served in self._resources.served.values() for key in served.judged]
         self._watch.moved.intersection_update(key.id for key in judged)
         before, self._health = (
             self._health,
             {key: step(self._health.get(key), self._observe(key, facts), now, patience) for key in judged},
         )
-        for name, served in self._plugins.served.items():
+        for name, served in self._resources.served.items():
             self._report(name, served, before)
-        self._plugins.tell(self._health)
+        self._resources.tell(self._health)
         times = [at for health in self._health.values() if (at := due(health, patience)) is not None]
         if self._due:
             self._due.cancel()
-        self._due = self._loop.after(max(min(times) - now, 0), self._judge) if times else None
-        self._awaited.look({name: self._usable(one) for name, one in self._plugins.served.items()}, anew=anew)
+        self._due = self._loop.call_later(max(min(times) - now, 0), self._judge) if times else None
+        self._awaited.look({name: self._usable(one) for name, one in self._resources.served.items()}, anew=anew)
         self._keep()
 
     def _observe(self, key: Judged, facts: Facts) -> Observation:

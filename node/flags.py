@@ -1,55 +1,33 @@
-"""The command line of hpn node: our flags, and those that manifests of other device plugins have; pure.
+"""The command line of hpn node: our options, and those that manifests of other device plugins have; pure.
 
 Go's programs take one dash or two, and a value after "=" or as the next word.
 """
 
+import argparse
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from argparse import SUPPRESS, ArgumentTypeError
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NoReturn
 
-from node.directory import KUBELET
+from node.kubelet.directory import KUBELET
+from node.metrics import address
 from node.metrics.address import Address
-from node.metrics.address import parse as parse_address
 
-HELP: Final = f"""\
-usage: hpn node [--config FILE] [--kubelet-dir DIR] [--kubeconfig FILE]
+_USAGE: Final = """\
+hpn node [--config FILE] [--kubelet-dir DIR] [--kubeconfig FILE]
        hpn node --check FILE [--json]
        hpn node --dry-run [--config FILE]
 
-Offers the node's network devices to kubelet, until SIGTERM.  SIGHUP has it read its configuration anew.
-
-  --config FILE        the configuration: our own, or that of another device plugin as it is (docs/node.md); by default
-                       the first that is there of where each of them looks
-  --check FILE         say what a configuration would offer here, and end
-  --dry-run            say what of this node would be changed to be as the configuration asks (pfs), and end
-  --kubelet-dir DIR    where kubelet keeps its state, by default {KUBELET}
-  --kubeconfig FILE    as whom the API server is asked for blocks of addresses that nodes share, or a directory with
-                       token and ca.crt of this pod's service account; by default as the node's file says
-  --resource-prefix P  the prefix of resources that have none in sriov-network-device-plugin's file
-  --use-cdi            give devices by CDI names
-  --metrics ADDRESS    serve metrics for Prometheus at unix:/run/hpn/metrics.sock or 127.0.0.1:9617 (docs/metrics.md)
-  --version            print the version
-
-Flags of other device plugins work too: --config-file, and one dash in place of two.  What they log is not chosen by
-flags here, so --log-dir, --log-level and the like are passed over.
-"""
-_LOGGING: Final[frozenset[str]] = frozenset(
-    {
-        "log-dir",
-        "log-level",
-        "log_dir",
-        "logtostderr",
-        "alsologtostderr",
-        "stderrthreshold",
-        "vmodule",
-        "log_backtrace_at",
-    }
-)
-_SWITCHES: Final = frozenset(
-    {"json", "dry-run", "use-cdi", "version", "v", "help", "h", "logtostderr", "alsologtostderr"}
-)
+Offers the node's network devices to kubelet, until SIGTERM.  SIGHUP has it read its configuration anew."""
+_OTHERS: Final = """\
+Options of other device plugins work too: --config-file, and one dash in place of two.  What they log is not chosen by
+options here, so --log-dir, --log-level and the like are passed over."""
+_LOGGING: Final = ("log-dir", "log-level", "log_dir", "stderrthreshold", "vmodule", "log_backtrace_at")
+_LOGGING_SWITCHES: Final = ("logtostderr", "alsologtostderr")
+_NOTHING: Final = "passed_over"
 _LONGEST: Final = 60  # and "/plugins_registry/.hpn-", sixteen letters for the resource's name, ".sock"
 _TRUE, _FALSE = ("1", "t", "true", "T", "TRUE", "True"), ("0", "f", "false", "F", "FALSE", "False")
 
@@ -76,91 +54,83 @@ class Flags:
     help: bool = False
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Wrong(f"{message}; see: hpn node --help")
+
+
 def parse(arguments: Sequence[str]) -> Flags:
     """Raises Wrong."""
-    flags = Flags()
-    for name, value in _pairs(arguments):
-        if name in _FLAGS:
-            field, read = _FLAGS[name]
-            flags = replace(flags, **{field: read(name, value)})
-        elif name not in _LOGGING:
-            raise Wrong(f"--{name} is no flag of hpn node; see: hpn node --help")
-    return flags
+    words = [f"--{word}" if word in ("help", "version") else re.sub(r"^-(?=\w{2})", "--", word) for word in arguments]
+    found = vars(_parser().parse_args(words))
+    found.pop(_NOTHING, None)
+    return Flags(**found)
 
 
-def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each flag's name, without dashes, and its value."""
-    words = iter(arguments)
-    for word in words:
-        name, has_value, value = word.lstrip("-").partition("=")
-        if word in ("help", "version"):
-            yield word, "true"
-        elif not word.startswith("-") or not name:
-            raise Wrong(f"{word!r} is no flag; see: hpn node --help")
-        elif has_value:
-            yield name, value
-        elif name in _SWITCHES:
-            yield name, "true"
-        else:
-            try:
-                yield name, next(words)
-            except StopIteration:
-                raise Wrong(f"--{name} needs a value: --{name}=...") from None
+def usage() -> str:
+    """What hpn node --help prints."""
+    return _parser().format_help()
 
 
-def _text(_: str, value: str) -> str:
+def _parser() -> _Parser:
+    parser = _Parser(
+        add_help=False, allow_abbrev=False, usage=_USAGE, epilog=_OTHERS, argument_default=SUPPRESS,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=23, width=118),
+    )  # fmt: skip
+    option = parser.add_argument
+    option("--config", metavar="FILE", type=Path, help="the configuration: our own, or that of another device plugin "
+           "as it is (docs/node.md); by default the first that is there of where each of them looks")  # fmt: skip
+    option("--config-file", dest="config", type=Path, help=SUPPRESS)
+    option("--check", metavar="FILE", type=Path, help="say what a configuration would offer here, and end")
+    option("--json", action="store_true", help="with --check: as JSON")
+    option("--dry-run", action="store_true",
+           help="say what of this node would be changed to be as the configuration asks (pfs), and end")  # fmt: skip
+    option("--kubelet-dir", dest="kubelet", metavar="DIR", type=_directory,
+           help=f"where kubelet keeps its state, by default {KUBELET}")  # fmt: skip
+    option("--kubeconfig", metavar="FILE", type=_absolute, help="as whom the API server is asked for blocks of "
+           "addresses that nodes share, or a directory with token and ca.crt of this pod's service account; by default "
+           "as the policy file says")  # fmt: skip
+    option("--resource-prefix", dest="prefix", metavar="P",
+           help="the prefix of resources that have none in sriov-network-device-plugin's file")  # fmt: skip
+    option("--use-cdi", dest="cdi", nargs="?", const=True, type=_truth, metavar="true|false",
+           help="give devices by CDI names")  # fmt: skip
+    option("--metrics", metavar="ADDRESS", type=_address, help="serve metrics for Prometheus at "
+           "unix:/run/hpn/metrics.sock or 127.0.0.1:9617 (docs/metrics.md)")  # fmt: skip
+    option("--version", "-v", action="store_true", help="print the version")
+    option("--help", "-h", action="store_true", help=SUPPRESS)
+    for name in _LOGGING:
+        option(f"--{name}", dest=_NOTHING, help=SUPPRESS)
+    for name in _LOGGING_SWITCHES:
+        option(f"--{name}", dest=_NOTHING, nargs="?", help=SUPPRESS)
+    return parser
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/"):
+        raise ArgumentTypeError(f"{value!r} is not an absolute path; write one")
     return value
 
 
-def _absolute(name: str, value: str) -> str:
+def _directory(value: str) -> Path:
     if not value.startswith("/"):
-        raise Wrong(f"--{name} {value!r} is not an absolute path; write one")
-    return value
-
-
-def _path(_: str, value: str) -> Path:
-    return Path(value)
-
-
-def _directory(name: str, value: str) -> Path:
-    if not value.startswith("/"):
-        raise Wrong(
-            f"--{name} {value!r} is not an absolute path; kubelet's is {KUBELET} unless --root-dir says another"
+        raise ArgumentTypeError(
+            f"{value!r} is not an absolute path; kubelet's is {KUBELET} unless --root-dir says another"
         )
     if len(os.fsencode(value)) > _LONGEST:
-        raise Wrong(
-            f"--{name} {value!r}: a socket's path has 107 bytes, so this may have {_LONGEST}; choose a shorter one"
+        raise ArgumentTypeError(
+            f"{value!r}: a socket's path has 107 bytes, so this may have {_LONGEST}; choose a shorter one"
         )
     return Path(value)
 
 
-def _address(name: str, value: str) -> Address:
+def _address(value: str) -> Address:
     try:
-        return parse_address(value)
+        return address.parse(value)
     except ValueError as e:
-        raise Wrong(f"--{name} {e}") from e
+        raise ArgumentTypeError(str(e)) from e
 
 
-def _truth(name: str, value: str) -> bool:
+def _truth(value: str) -> bool:
     if value not in (*_TRUE, *_FALSE):
-        raise Wrong(f"--{name}={value}: write --{name}, or --{name}=false")
+        raise ArgumentTypeError(f"{value!r} is neither true nor false; write the option alone, or =false")
     return value in _TRUE
-
-
-# By each flag's name: the field of Flags that it is for, and how its value is read.
-_FLAGS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
-    "config": ("config", _path),
-    "config-file": ("config", _path),
-    "check": ("check", _path),
-    "json": ("json", _truth),
-    "dry-run": ("dry_run", _truth),
-    "kubelet-dir": ("kubelet", _directory),
-    "kubeconfig": ("kubeconfig", _absolute),
-    "resource-prefix": ("prefix", _text),
-    "use-cdi": ("cdi", _truth),
-    "metrics": ("metrics", _address),
-    "v": ("version", _truth),
-    "version": ("version", _truth),
-    "h": ("help", _truth),
-    "help": ("help", _truth),
-}

@@ -1,13 +1,15 @@
 """What a node offers to its pods through kubelet, as values: devices, resources, and what one ID stands for.
 
-Everything else in this package turns one of these into another: ``config`` reads resources, ``inventory`` finds
-devices, ``offers`` puts the devices into the resources, ``answers`` says what a container gets for its IDs.
+The rest of this package turns one of these into another: ``config`` reads resources; ``offer`` puts the devices of
+hardware/inventory.py into them, and decides what a container gets for its IDs.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final
+
+from hardware.model import Device, Kind
 
 # IDs of one resource.  kubelet reads no message of more than 4 MiB, and so many IDs with their NUMA node take half of
 # that.
@@ -19,76 +21,6 @@ class Sharing(Enum):
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
-
-
-class Kind(StrEnum):
-    """What a device is."""
-
-    PF = "pf"  # a PCI function that is no VF, whether it can have VFs or not
-    VF = "vf"
-    SF = "sf"  # a device of the auxiliary bus that has an interface
-    NETDEV = "netdev"  # an interface without a device below it: a bond, a VLAN, a veth
-    ACCELERATOR = "accelerator"  # a PCI function of class 12, a VF too, which no interface belongs to: an FPGA
-
-
-@dataclass(frozen=True)
-class RdmaDevice:
-    """An RDMA device and its character devices; a path is empty where the kernel has none.
-
-    - ``uverbs``, ``umad``, ``issm``: "/dev/infiniband/uverbs0", and the same of each port for the other two.
-    """
-
-    name: str
-    uverbs: str = ""
-    umad: tuple[str, ...] = ()
-    issm: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Device:
-    """One device of the node that a pod can be given.
-
-    - ``id``: its bus address ("0000:3b:00.2", "mlx5_core.sf.4"), or for a NETDEV its interface's name.
-    - ``vendor``, ``product``: four hexadecimal digits without 0x, as sysfs has them; of an SF its PCI parent's.
-    - ``netdevs``: its interfaces in the host's namespace, without representors of other functions; none while a pod
-      has them.
-    - ``names``: what its interfaces are called on the host, also while a pod has them.
-    - ``link_type``: "ether" or "infiniband"; of a VF or SF whose interface is not there, its PF's.
-    - ``pf``: the PCI address of its PF or parent; its own for a PF, empty for a NETDEV.
-    - ``pf_netdev``: that function's interface (the uplink representor's in switchdev mode); empty if it has none.
-    - ``index``: of a VF its number on the PF, of an SF its sfnum; -1 otherwise.
-    - ``vfs``: how many VFs a PF has now.
-    - ``numa``: its NUMA node, -1 where the machine does not say.
-    - ``pkeys``: the first one of each InfiniBand port, without the membership bit.
-    - ``vdpa``: the type of its vDPA device, "vhost" or "virtio"; empty without one.
-    - ``reserved``: why the host cannot spare it (it has the default route); empty if it can.
-    - ``used``: what else the host would lose with its interface (it has an address); empty for nothing.
-    """
-
-    id: str
-    kind: Kind
-    vendor: str = ""
-    product: str = ""
-    driver: str = ""
-    netdevs: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    link_type: str = ""
-    rdma: tuple[RdmaDevice, ...] = ()
-    pf: str = ""
-    pf_netdev: str = ""
-    index: int = -1
-    vfs: int = 0
-    numa: int = -1
-    acpi_index: str = ""
-    pkeys: frozenset[int] = frozenset()
-    vdpa: str = ""
-    reserved: str = ""
-    used: str = ""
-
-    @property
-    def needed(self) -> str:
-        """Why no pod may have it whole, as ADD would refuse it (cni/kinds/needed.py); empty if one may."""
-        return self.reserved or self.used
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ moment.
 
 from pathlib import Path
 
-from node.apart import Child
+from base.child_process import Child
 from node.flags import Flags
 from node.model import Settings
 

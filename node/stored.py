@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from cni.protocol.location import IPAM_DIR
-from cni.protocol.spec import Config
-from cni.state import durable, journal, places
-from cni.state.record import Record
+from base.protocol.location import IPAM_DIR
+from base.protocol.spec import Config
+from base.state import durable, journal, places
+from base.state.record import Record
 
 
 def records() -> list[tuple[Path, Record | None]]:

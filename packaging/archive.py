@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-OURS = ("cni", "ipam", "agent", "node", "ctl")
+OURS = ("base", "hardware", "cni", "ipam", "agent", "node", "ctl")
 
 
 def inside(name: str, source: Path) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import drawn
 import pytest
 
-from cni.state import node
+from base.state import node
 
 NOTES = "/run/hpn/elsewhere"
 
@@ -64,10 +64,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def node_file(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The node's file, which lets configurations name what is in the test's own directory."""
+    """The policy file, which lets configurations name what is in the test's own directory."""
     file = tmp_path_factory.mktemp("node") / "hpn.json"
     file.write_text(json.dumps({"allowedPaths": {key: [str(tmp_path)] for key in node.DEFAULTS}}))
     monkeypatch.setattr(node, "FILE", str(file))
+    monkeypatch.setattr(node, "OLD_FILE", f"{file}.old")
     return file
 
 
@@ -82,7 +83,7 @@ def nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     # look for it after every test took a quarter of the unit tier's time.
     if _more(before, folder):
         gc.collect()
-    # The kernel takes its time to do away with a link after we have answered (cni/kernel/unlink.py).
+    # The kernel takes its time to do away with a link after we have answered (base/kernel/rtnl.py).
     deadline = time.monotonic() + 60
     while (left := _more(before, folder)) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path, PurePath
 
-# A module's name, or a file's: "ctl.listing" is imported by that text, "packaging/deb/build.py" is run by it.
+# A module's name, or a file's: "ctl.gids.answer" is imported by that text, "packaging/deb/build.py" is run by it.
 _NAME, _WORD = re.compile(r"[\w./-]*\w"), re.compile(r"\w+")
 # Where an import looks (pyproject.toml, and sys.path of those that start what is there).
 _TOPS = ("", "tests/", "netns-fixtures/")
@@ -67,7 +67,7 @@ def distances(uses: Uses, changed: Iterable[str]) -> dict[str, int]:
 
 
 def namesakes(changed: str, tests: Iterable[str]) -> set[str]:
-    """The tests that are called after a file: cni/parts/gids.py has test_gids_command.py too."""
+    """The tests that are called after a file: cni/features/gids.py has test_gids_command.py too."""
     place = PurePath(changed)
     of_folder = place.suffix in (".c", ".h") or place.stem == "__init__"
     words = set((place.parent.name if of_folder else place.stem).split("_"))
@@ -157,5 +157,5 @@ def _in_text(text: str, package: str) -> Iterator[str]:
     for found in _NAME.findall(text):
         if "/" in found or "." in found:
             yield found.strip("./")
-            while "." in (found := found.rpartition(".")[0]):  # cni.kernel.netns.run_in
+            while "." in (found := found.rpartition(".")[0]):  # base.kernel.netns.run_in
                 yield found

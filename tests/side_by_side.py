@@ -239,7 +239,7 @@ def compile_all() -> None:
     pytest compiles tests in a way of its own, and collects those of the lab where HPN_LAB is set.  What cannot be
     compiled here is compiled there, so this is not asked how it ended.
     """
-    folders = ("cni", "ipam", "agent", "node", "ctl", "netns-fixtures", "tests")
+    folders = ("base", "hardware", "cni", "ipam", "agent", "node", "ctl", "netns-fixtures", "tests")
     lab = sorted((ROOT / "tests/lab").rglob("test_*.py"))
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     for words in ((sys.executable, "-m", "compileall", "-q", *folders), (*PYTEST, "--collect-only", "-q", *lab)):

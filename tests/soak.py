@@ -80,7 +80,11 @@ def parts(day: date) -> Iterator[Part]:
     for tier in ("unit", "netns", "attack", "system", "cluster"):
         for path in sorted((ROOT / "tests" / tier).rglob("test_*.py")):
             name = f"{path.relative_to(ROOT)}"
-            if draws(path) and name not in (CHECKER, "tests/unit/test_drawn.py", "tests/unit/test_side_by_side.py"):
+            if draws(path) and name not in (
+                CHECKER,
+                "tests/unit/suite/test_drawn.py",
+                "tests/unit/suite/test_side_by_side.py",
+            ):
                 yield Part(tier, path.stem, (name,), every)
     for boot, (_, tests) in BOOTS.items():
         if any(draws(ROOT / test) for test in {test.partition("::")[0] for test in tests if not test.startswith("-")}):

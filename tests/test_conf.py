@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shipped import FILES, NODE, documents, plugins, requests, texts
+from support.shipped import FILES, NODE, documents, plugins, requests, texts
 
+from base.protocol import spec
 from cni import config
-from cni.protocol import spec
 from ipam import config as ipam_config
 from node.config import own, settings
 

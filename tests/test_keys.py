@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pages import ROOT
 from pydantic import BaseModel, Field
+from support.pages import ROOT
 
 from cni import kinds, models
 from docs import keys

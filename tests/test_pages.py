@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import PAGES, ROOT, anchor, anchors, blocks, is_network, links, sections
-from shipped import DEVICE, plugins
+from support.pages import PAGES, ROOT, anchor, anchors, blocks, is_network, links, sections
+from support.shipped import DEVICE, plugins
 
 from cni import config
 from ipam import config as ipam_config

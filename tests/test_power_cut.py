@@ -22,8 +22,8 @@ from typing import Any
 import drawn
 import pytest
 from conftest import require
-from dm_log import Cut, cuts, entries
 from guest.recording import SIZE, call, conf, cools, sticky
+from support.dm_log import Cut, cuts, entries
 from test_lab import TWO, lab
 
 ROOT = Path(__file__).parents[1]

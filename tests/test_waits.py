@@ -21,7 +21,7 @@ BOUNDS = {"settimeout": 0, "wait": 0, "join": 0, "result": 0, "until": 1, "creat
 NAMES = {"timeout", "patience", "seconds"}
 # Each is the one that polls, of the tests, of the cluster's nodes, and of programs that run where there is no test.
 POLLING = {
-    "tests/topology.py": "until",
+    "tests/support/topology.py": "until",
     "netns-fixtures/cluster/space.py": "until",
     "tests/conftest.py": "nothing_left",
 }

@@ -23,7 +23,7 @@ LINT = "tests/test_lint.py"
 # What holds of the tree as a whole; each takes a second or less but for the linters.
 ALWAYS = (
     *(p for at in sorted(ROOT.glob("tests/test_*.py")) if (p := f"tests/{at.name}") not in (*BOOTING, LINT)),
-    *(f"tests/unit/test_{name}.py" for name in ("guards", "documented")),
+    *(f"tests/unit/suite/test_{name}.py" for name in ("guards", "documented")),
 )
 # The tiers that run here.  What needs the binary, the lab or the cluster is named only.
 HERE = ("tests/unit/", "tests/netns/", "tests/attack/")

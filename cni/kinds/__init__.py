@@ -17,18 +17,17 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
-from cni.kernel.links import Link
-from cni.kernel.rtnl import Rtnl
+from base.kernel.links import Link
+from base.kernel.rtnl import Rtnl
+from base.protocol.errors import RecordUnreadable
+from base.protocol.result import Interface
+from base.protocol.spec import Json
+from base.state.pod import Pod
 from cni.kinds.escaped import Search
-from cni.protocol.errors import RecordUnreadable
-from cni.protocol.result import Interface
-from cni.protocol.spec import Json
-from cni.state.pod import Pod
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import NetConf
-    from cni.models import Common
+    from cni.models import Common, NetConf
 
 
 class Row(NamedTuple):
@@ -92,7 +91,7 @@ class Kind(Protocol):
 
     def check(self, plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
         """Raise CheckFailed unless the interface is as planned; return it, as ``attach`` does.  What all kinds have in
-        common, cni/parts/promises.py compares."""
+        common, cni/features/expected.py compares."""
 
     def status(self, conf: "NetConf", host: Rtnl) -> None:
         """Raise CniError if no ADD of this configuration can be served now."""

@@ -9,23 +9,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from cni.kernel import links, netdevice, nsid, sysctl, sysfs, unlink
-from cni.kernel.links import RTM_NEWLINK, Link
-from cni.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, attributes
-from cni.kernel.rtnl import Rtnl
-from cni.kinds import escaped, master
+from base.kernel import dump, links, nsid, rtnl, sysctl, sysfs
+from base.kernel.links import RTM_NEWLINK, Link
+from base.kernel.netlink import NLM_F_CREATE, NLM_F_EXCL, attributes
+from base.kernel.rtnl import Rtnl
+from base.protocol.errors import CheckFailed, InvalidConfig, LinkUnavailable, doing
+from base.protocol.result import Interface
+from base.protocol.spec import Json
+from base.state import journal, places
+from base.state.pod import Pod
+from cni.features import gids, rdma
+from cni.kinds import escaped
 from cni.kinds.escaped import Search
-from cni.protocol.errors import CheckFailed, LinkUnavailable, doing
-from cni.protocol.result import Interface
-from cni.protocol.spec import Json
-from cni.state import journal
-from cni.state.pod import Pod
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import NetConf
+    from cni.models import NetConf
     from cni.models.child import Child
-
 
 IFLA_IPVLAN_MODE: Final = 1
 _OTHER: Final = {"on": "off", "off": "on"}
@@ -83,7 +83,7 @@ def plan(conf: "NetConf", *, kind: str, mac: str, data: bytes, host: Rtnl, pod: 
     """Decide over which Ethernet interface.  Raises LinkUnavailable, InvalidConfig."""
     attach = cast("Child", conf.attach)
     inside = attach.linkInContainer
-    link = master.find(attach, pod.rtnl if inside else host, pod.fd if inside else None)
+    link = find_master(attach, pod.rtnl if inside else host, pod.fd if inside else None)
     return plan_over(link, conf, kind=kind, mac=mac, data=data, pod=pod)
 
 
@@ -102,7 +102,7 @@ def plan_over(link: Link, conf: "NetConf", *, kind: str, mac: str, data: bytes, 
             mtu=attach.mtu,
             data=data.hex(),
             in_container=inside,
-            rdma_devs=[] if inside else master.shared_rdma(attach, link, functions),
+            rdma_devs=[] if inside else shared_rdma(attach, link, functions),
             pci=functions[0].address if len(functions) == 1 else "",
             others=() if inside else _others(link.index, kind, pod, conf.where.state_dir),
             born_as=unlikely_index(),
@@ -138,8 +138,8 @@ def status(conf: "NetConf", host: Rtnl) -> None:
     sysctl.refuse_hidden()
     wanted = cast("Child", conf.attach)
     if not wanted.linkInContainer:
-        link = master.find(wanted, host, None)
-        master.shared_rdma(wanted, link, sysfs.functions_under(link.name))
+        link = find_master(wanted, host, None)
+        shared_rdma(wanted, link, sysfs.functions_under(link.name))
 
 
 def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link:
@@ -232,7 +232,7 @@ def remove(plan: Json, pod: Pod, ifname: str, found: Callable[[], None]) -> bool
     index, name = there
     with doing(f"removing {name} from {pod.path}"):
         try:
-            unlink.delete(pod.rtnl, index)
+            rtnl.delete_link(pod.rtnl, index)
         except OSError as e:
             if e.errno != errno.ENODEV:  # guard: gone-already = True
                 raise
@@ -243,7 +243,7 @@ def remove(plan: Json, pod: Pod, ifname: str, found: Callable[[], None]) -> bool
 def _index_and_name(plan: Json, pod: Pod, ifname: str) -> tuple[int, str] | None:
     """``find``, for who needs no more.  A MAC that we chose tells our link as well as its kind does."""
     wanted = Plan(**plan)
-    name = netdevice.name_of(pod.rtnl.sock, wanted.at, wanted.mac) if wanted.at and wanted.mac else ""
+    name = links.name_of(pod.rtnl.sock, wanted.at, wanted.mac) if wanted.at and wanted.mac else ""
     if name:
         return wanted.at, name
     link = find(plan, pod, ifname)
@@ -283,3 +283,54 @@ def has_arp(kind: str, data: dict[int, bytes]) -> bool:
 def _other_name(plan: Plan) -> str:
     """A name for the moment between birth and renaming; the same for the same plan, so that a DEL finds it."""
     return f"hpn{zlib.crc32(repr((plan.parent, plan.mac)).encode()):08x}"
+
+
+def find_master(attach: "Child", where: Rtnl, ns_fd: int | None, fits: Callable[[Link], None] | None = None) -> Link:
+    """The master, found, up, with room for the MTU, and one that ``fits``: an Ethernet interface, unless a kind says
+    otherwise by an exception.  Raises LinkUnavailable, InvalidConfig."""
+    place = "the pod (linkInContainer)" if attach.linkInContainer else "the host"
+    name = attach.master or dump.default_route_link(ns_fd)
+    if not name:
+        raise LinkUnavailable(f"master is not set and {place} has no default route to take it from; set master")
+    link = where.link(name)
+    if link is None:
+        raise LinkUnavailable(f"master {name!r} is not an interface of {place}; correct it, see: ip link")
+    (fits or _refuse_unless_ethernet)(link)
+    if not attach.linkInContainer and link.parent_nsid is not None:
+        _refuse_a_pods(link, where)
+    if not link.up:  # guard: up
+        raise LinkUnavailable(f"master {name!r} is down; run: ip link set {name} up")
+    if attach.mtu > link.mtu:  # guard: mtu
+        raise InvalidConfig(f"mtu {attach.mtu} is above {link.mtu}, that of master {name!r}; lower it or raise that")
+    return link
+
+
+def _refuse_a_pods(link: Link, host: Rtnl) -> None:
+    """Raise LinkUnavailable for the host's end of a pod's interface.  Over it one would answer as that pod's gateway,
+    and with passthru have all of its packets."""
+    # Masters are hardware as a rule, and those of virtual nodes have their other end where nobody is attached.
+    from hardware import needed  # noqa: PLC0415
+
+    if needed.is_pair(link):  # guard: a-pods-wire
+        needed.refuse_end_of_pair(link, host, places.state_dirs(), prefix="master ")
+
+
+def _refuse_unless_ethernet(master: Link) -> None:
+    if master.infiniband:
+        raise LinkUnavailable(
+            f"master {master.name!r} is InfiniBand, over which Linux makes neither macvlan nor ipvlan; "
+            "use kind ipoib, or kind sriov with its VFs"
+        )
+    if not master.ethernet:
+        raise LinkUnavailable(
+            f"master {master.name!r} is not Ethernet, and Linux makes macvlan and ipvlan over nothing else; "
+            "name an Ethernet interface, see: ip -br link"
+        )
+
+
+def shared_rdma(attach: "Child", master: Link, functions: list[sysfs.Function]) -> list[str]:
+    """The master's RDMA devices, with room for the pod's addresses if RDMA is required.  Raises LinkUnavailable,
+    GidTableFull."""
+    names = rdma.of_master(attach.rdma, master.name, functions)
+    gids.refuse_full(attach.rdma, names, 1 if attach.ipam else 0)
+    return names

@@ -1,6 +1,7 @@
 """A device that the pod has for itself: its netdev into the pod under the pod's name, and home as it was.
 
-What every kind shares that moves a device: each hands over its own plan, a ``Moved``.
+What every kind shares that moves a device: each hands over its own plan, a ``Moved``, and the journal keeps what the
+device was on the host, and what it is to be.
 """
 
 import errno
@@ -8,12 +9,15 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
-from cni.kernel import bpf, netns, nsid, rtnl, sysfs
-from cni.kernel.budget import attempts
-from cni.kernel.links import (
+from base.kernel import bpf, netns, nsid, rtnl, sysfs
+from base.kernel.budget import attempts
+from base.kernel.links import (
+    IFF_ALLMULTI,
     IFF_NOARP,
+    IFF_PROMISC,
     IFF_UP,
     IFLA_ADDRESS,
     IFLA_IFALIAS,
@@ -26,17 +30,20 @@ from cni.kernel.links import (
     pack_mac,
     without_xdp,
 )
-from cni.kernel.netlink import attr, text, u32
-from cni.kernel.rtnl import Rtnl
-from cni.kinds.moved import FLAGS, Moved, Netdev
-from cni.parts import rdma
-from cni.protocol.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable, TryAgain, doing
-from cni.state.pod import Pod
+from base.kernel.netlink import attr, text, u32
+from base.kernel.rtnl import Rtnl
+from base.protocol.errors import CheckFailed, CniError, InterfaceExists, InvalidConfig, LinkUnavailable, TryAgain, doing
+from base.protocol.spec import Json
+from base.state.pod import Pod
+from cni.features import rdma
+from cni.features.rdma import Devices
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
     from cni.models import Common
 
+# A person sets them, and no move does away with any but the first.
+FLAGS: Final = IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI
 # A dying namespace gives its devices back from a work queue: usually within 0.1 s.
 HOME_TIMEOUT: Final = 5.0
 POLL: Final = 0.02
@@ -45,6 +52,75 @@ NAMESPACES: Final = 100
 # Behind this comes the name that a device had, where another interface of the host has that when it comes home.
 _WAS: Final = "was-"
 _IFNAME: Final = 15
+
+
+@dataclass(frozen=True)
+class Netdev:
+    """A netdev as the host had it; ``flags`` of ``FLAGS``.  ``programs`` are the ids of the BPF programs that XDP and
+    tcx ran for it; no program gets the id of an earlier one."""
+
+    name: str
+    mac: str
+    mtu: int
+    txqlen: int
+    alias: str
+    flags: int
+    altnames: tuple[str, ...]
+    programs: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, link: Link) -> "Netdev":
+        """Of a link in our namespace.  Raises OSError."""
+        flags, programs = link.flags & FLAGS, (*link.xdp_programs.values(), *bpf.on_tcx(link.index))
+        return cls(link.name, link.mac, link.mtu, link.txqlen, link.alias, flags, link.altnames, programs)
+
+    @classmethod
+    def from_json(cls, body: Json | None) -> "Netdev | None":
+        """Of a plan's ``home``, whose tuples JSON turned into lists; a record of an older version has no programs."""
+        if body is None:
+            return None
+        lists = {key: tuple(body.get(key, ())) for key in ("altnames", "programs")}
+        return cls(**{**body, **lists})
+
+
+@dataclass(frozen=True)
+class Software:
+    """A link that no device is behind, so that it has no bus address: of this kind, known by its ifindex on the host,
+    and by the one that it is given in the pod, which no other link has there.  ``over`` is the ifindex of the host's
+    link that it is over or whose peer it is; 0 for none, and for one in another namespace."""
+
+    kind: str
+    at_home: int
+    in_pod: int
+    over: int = 0
+
+    @classmethod
+    def of(cls, link: Link, in_pod: int) -> "Software":
+        return cls(link.kind, link.index, in_pod, link.parent if link.parent_nsid is None else 0)
+
+
+class Moved(Protocol):
+    """What a plan says of the device: its bus address, or what is known of a link without one, and whether the device
+    is there still; the netdev's name on the host, and all that it was there (None: a userspace driver has the device);
+    the MTU it gets in the pod (0: it keeps its own), its ifindex there (0: not known yet), and the RDMA devices that
+    move with it."""
+
+    @property
+    def software(self) -> Software | None: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def exists(self) -> bool: ...
+    @property
+    def netdev(self) -> str: ...
+    @property
+    def home(self) -> Netdev | None: ...
+    @property
+    def mtu(self) -> int: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def rdma(self) -> Devices: ...
 
 
 def instead_of(name: str) -> str:
@@ -97,6 +173,23 @@ def find(p: Moved, pod: Pod, ifname: str) -> Link | None:
 def stands(p: Moved, pod: Pod, ifname: str) -> bool:
     """Kind.stands.  A device that the pod drives itself stands as long as it exists."""
     return p.exists and (p.home is None or find(p, pod, ifname) is not None)
+
+
+def refuse_gone(p: Moved) -> None:
+    """Raise CheckFailed where the device is gone, or another one now."""
+    if not p.exists:
+        raise CheckFailed(f"{p.device} is gone, or another one now")
+
+
+def check(p: Moved, pod: Pod, ifname: str, what: str) -> Link | None:
+    """Return it in the pod; None for a device that the pod drives itself.  Raises CheckFailed if it is not there under
+    the pod's name; ``what`` it is, is for the message."""
+    if p.home is None:
+        return None
+    link = find(p, pod, ifname)
+    if link is None or link.name != ifname:
+        raise CheckFailed(f"{ifname} in {pod.path} is not {what}")
+    return link
 
 
 def refuse_other_arp(link: Link, was: Netdev) -> None:

@@ -10,14 +10,14 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from cni.kernel import budget, netns, nsid, rtnl
-from cni.kernel.links import Link
-from cni.kernel.rtnl import Rtnl
-from cni.protocol.spec import Json
-from cni.state import journal, libcni_cache
-from cni.state.journal import Entry
-from cni.state.pod import Identity, Pod
-from cni.state.record import Record
+from base.kernel import budget, netns, nsid, rtnl
+from base.kernel.links import PAIRS, Link
+from base.kernel.rtnl import Rtnl
+from base.protocol.spec import Json
+from base.state import journal, libcni_cache
+from base.state.journal import Entry
+from base.state.pod import Identity, Pod
+from base.state.record import Record
 
 # A pod can make more namespaces than we have time for.
 _NAMESPACES: Final = 100
@@ -28,8 +28,6 @@ _LOOKS: Final = 3
 _CLEANUP: Final = 3.0
 _POLL: Final = 0.01
 _NAMED: Final = 5  # in a message
-# Of these the kernel gives the peer where others have the lower device.  A peer is not over its peer.
-PAIRS: Final = ("veth", "netkit", "vxcan")
 
 
 @dataclass(frozen=True)

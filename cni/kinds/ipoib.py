@@ -11,20 +11,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
-from cni.kernel import budget, nsid, rtnl, sysctl, sysfs
-from cni.kernel.links import IFLA_MTU, Link
-from cni.kernel.netlink import attr, attributes, u32
-from cni.kernel.rtnl import Rtnl
-from cni.kinds import child, master
+from base.kernel import budget, nsid, rtnl, sysctl, sysfs
+from base.kernel.links import IFLA_MTU, Link
+from base.kernel.netlink import attr, attributes, u32
+from base.kernel.rtnl import Rtnl
+from base.protocol.errors import InvalidConfig, LinkUnavailable, doing
+from base.protocol.spec import Json
+from base.state.pod import Pod
+from cni.kinds import child
 from cni.kinds.child import check, claiming, interfaces, stands
 from cni.kinds.escaped import Search
-from cni.protocol.errors import InvalidConfig, LinkUnavailable, doing
-from cni.protocol.spec import Json
-from cni.state.pod import Pod
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import NetConf
+    from cni.models import NetConf
     from cni.models.ipoib import Ipoib
 
 __all__ = ["attach", "check", "claiming", "describe", "detach", "interfaces", "plan", "stands", "status"]
@@ -57,12 +57,12 @@ def status(conf: "NetConf", host: Rtnl) -> None:
     sysctl.refuse_hidden()
     wanted = cast("Ipoib", conf.attach)
     parent = _parent(wanted, host)
-    master.shared_rdma(wanted, parent, sysfs.functions_under(parent.name))
+    child.shared_rdma(wanted, parent, sysfs.functions_under(parent.name))
 
 
 def _parent(wanted: "Ipoib", host: Rtnl) -> Link:
     """The master, which is in the partition that is asked for.  Raises LinkUnavailable, InvalidConfig."""
-    parent = master.find(wanted, host, None, _refuse_unless_parent)
+    parent = child.find_master(wanted, host, None, _refuse_unless_parent)
     there = sysfs.pkeys(parent.name)
     if wanted.pkey and there and wanted.pkey & _PARTITION not in {key & _PARTITION for key in there}:
         keys = ", ".join(f"{key:#06x}" for key in there)

@@ -3,21 +3,21 @@
 import struct
 from typing import TYPE_CHECKING, Final, cast
 
-from cni.kernel import netns
-from cni.kernel.netlink import attr
-from cni.kernel.rtnl import Rtnl
+from base.kernel import netns
+from base.kernel.netlink import attr
+from base.kernel.rtnl import Rtnl
+from base.protocol.errors import LinkUnavailable
+from base.protocol.spec import Json
+from base.state import journal
+from base.state import pod as pods
+from base.state.pod import Pod
+from base.state.record import Record
 from cni.kinds import child
 from cni.kinds.child import IFLA_IPVLAN_MODE, attach, check, claiming, describe, detach, interfaces, stands, status
-from cni.protocol.errors import LinkUnavailable
-from cni.protocol.spec import Json
-from cni.state import journal
-from cni.state import pod as pods
-from cni.state.pod import Pod
-from cni.state.record import Record
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import NetConf
+    from cni.models import NetConf
     from cni.models.ipvlan import Ipvlan
 
 __all__ = ["attach", "check", "claiming", "describe", "detach", "interfaces", "plan", "stands", "status"]
@@ -33,7 +33,7 @@ def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     for other in journal.records(conf.where.state_dir):
         if _contradicts(other, planned, pod) and _stands(other):
             raise LinkUnavailable(
-                f"mode {wanted.mode}: {other.whose}, has an ipvlan of another mode over "
+                f"mode {wanted.mode}: {other.title}, has an ipvlan of another mode over "
                 f"{planned['master']}, and a master has one mode; use that, or another master"
             )
     return planned

@@ -4,15 +4,15 @@ The attachment was there, for it had a record; which kind it was, and what was c
 found in the pod under its name, and could be ours, is taken away.  Only then are its addresses free at once.
 """
 
+from base.kernel import links, netns, rdma_netlink, rtnl, sysfs
+from base.kernel.links import IFLA_IFNAME, IFLA_NET_NS_FD, Link
+from base.kernel.netlink import attr, text, u32
+from base.protocol.errors import BadEnvironment, doing
+from base.protocol.spec import Request
+from base.state import pod as pods
+from base.state.pod import Pod
+from base.state.record import Record
 from cni import kinds
-from cni.kernel import links, netns, rdma_netlink, sysfs, unlink
-from cni.kernel.links import IFLA_IFNAME, IFLA_NET_NS_FD, Link
-from cni.kernel.netlink import attr, text, u32
-from cni.protocol.errors import BadEnvironment, doing
-from cni.protocol.spec import Request
-from cni.state import pod as pods
-from cni.state.pod import Pod
-from cni.state.record import Record
 
 
 def remove(record: Record, request: Request) -> bool:
@@ -41,7 +41,7 @@ def _remove_from(pod: Pod, record: Record) -> bool:
             _send_home(pod, link)
         # guard below: could-be-ours = True
         elif link.kind in kinds.KINDS and link.parent:  # an InfiniBand VF is an ipoib too, over nothing
-            unlink.delete(pod.rtnl, link.index)
+            rtnl.delete_link(pod.rtnl, link.index)
         elif link.device:
             _send_home(pod, link)
         else:

@@ -4,18 +4,18 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Final, cast
 
-from cni.kernel.links import Link
-from cni.kernel.netlink import attr, attributes, read_u32, u32
-from cni.kernel.rtnl import Rtnl
+from base.kernel.links import Link
+from base.kernel.netlink import attr, attributes, read_u32, u32
+from base.kernel.rtnl import Rtnl
+from base.protocol.errors import KernelRefused
+from base.protocol.spec import Json
+from base.state.pod import Pod
 from cni.kinds import child
 from cni.kinds.child import check, claiming, describe, detach, interfaces, stands, status
-from cni.protocol.errors import KernelRefused
-from cni.protocol.spec import Json
-from cni.state.pod import Pod
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import NetConf
+    from cni.models import NetConf
     from cni.models.macvlan import Macvlan
 
 __all__ = ["attach", "check", "claiming", "describe", "detach", "interfaces", "plan", "stands", "status"]

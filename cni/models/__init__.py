@@ -1,19 +1,25 @@
 """What an attachment may be configured with: the keys that every kind takes, and the types of keys that several have.
 
-Each kind has its model in a module beside this one; cni/kinds names it.  Keys are spelled as in JSON.  What else a kind
-can do or cannot do, config.py asks its model: ``Common`` has the questions, and the answer of a kind that gives none.
+Each kind has its model in a module beside this one, however small: to make one takes 0.6 to 2 ms, and a start pays for
+the one in use.  cni/kinds names it.  Keys are spelled as in JSON.  What else a kind can do or cannot do, config.py asks
+its model: ``Common`` has the questions, and the answer of a kind that gives none.
 """
 
+# ruff: noqa: N815  # keys are spelled as in JSON
+
 import re
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from cni.kernel import sysctl
-from cni.protocol import spec
-from cni.protocol.location import STATE_DIR, is_absolute
-from cni.protocol.spec import Json
-from cni.state.log import DEFAULT, STDERR
+from base.kernel import sysctl
+from base.protocol import spec
+from base.protocol.location import STATE_DIR, Location, is_absolute
+from base.protocol.result import Result
+from base.protocol.spec import Json
+from base.state.log import DEFAULT, STDERR
+from base.state.permitted import Named
 
 _MAC: Final = re.compile(r"[0-9a-f]{2}([:-]?[0-9a-f]{2}){5}|([0-9a-f]{4}\.){2}[0-9a-f]{4}", re.IGNORECASE)
 
@@ -92,11 +98,12 @@ class Rdma(BaseModel):
     Refused: 101: there is none, or it came to have other device nodes; 7: with `mode` `off`, or with
     `linkInContainer`"""
     name: Annotated[str, AfterValidator(_rdma_device)] | None = None
-    """The device's name in the pod; DEL gives it its own name again.
+    """The device's name in the pod; DEL gives it its own name again.  For programs that have one name in their
+    configuration, as `NCCL_IB_HCA=mlx5_0` in every pod of a job.
     Default: as it is
     Refused: 7: not 1 to 63 of `a-z A-Z 0-9 _ - .`; several devices; with macvlan, ipvlan or ipoib; with `mode`
     `shared`, `off` or `rxe`; 100: another device has it, in whatever namespace; 101: the kernel is in shared mode"""
-    gidTimeout: Annotated[float, Field(ge=0, le=60)] | None = None  # noqa: N815
+    gidTimeout: Annotated[float, Field(ge=0, le=60)] | None = None
     """Seconds to wait for GIDs; 0: look once, and go on whatever is missing.
     Default: 5 with `required`, else 1
     Refused: 101, 110: not in time, or no room, with `required`"""
@@ -158,7 +165,7 @@ class PolicyRouting(BaseModel):
 def processors(text: str) -> str:
     """The list as it is, or "numa".  Raises ValueError."""
     if text not in ("", "numa"):
-        from cni.kernel import cpus  # noqa: PLC0415  # few ask for it
+        from base.kernel import cpus  # noqa: PLC0415  # few ask for it
 
         cpus.parse(text)
     return text
@@ -187,8 +194,9 @@ class Common(BaseModel):
     Default: the IPAM's"""
     dad: Literal["quick", "wait", "optimistic", "off"] = "quick"
     """IPv6 duplicate address detection: [below](#dad)."""
-    dadTime: Annotated[int, Field(ge=10, le=1000)] | None = None  # noqa: N815
-    """With `dad` `quick`: milliseconds to listen after each solicitation.
+    dadTime: Annotated[int, Field(ge=10, le=1000)] | None = None
+    """With `dad` `quick`: milliseconds to listen after each solicitation.  For fabrics that answer late, as over
+    several switches or to a gateway.
     Default: 20; InfiniBand is `optimistic` without it
     Refused: 7: with another `dad`"""
     rdma: Rdma = Rdma.model_construct()  # else its validator is built with every start, and no other is needed then
@@ -197,13 +205,13 @@ class Common(BaseModel):
     """Sysctls to set in the pod's namespace, as `{"net.ipv4.conf.IFNAME.rp_filter": "2"}`: [sysctl.md](sysctl.md).
     Default: none
     Refused: 7 and 105: see there"""
-    policyRouting: Annotated[PolicyRouting | None, BeforeValidator(_switched)] = None  # noqa: N815
+    policyRouting: Annotated[PolicyRouting | None, BeforeValidator(_switched)] = None
     """What comes from the interface's addresses takes the interface's own routes
     ([below](#policyrouting)).
     Value: `true`, `false`, object
     Default: `false`
     Refused: 7: no `ipam`"""
-    multiRail: bool = False  # noqa: N815
+    multiRail: bool = False
     """The interface is one of the pod's rails, and each goes its own way: it answers ARP for its own addresses only,
     what comes from them leaves by it, and the pod's default route stays
     ([rails.md](rails.md#each-rail-its-own-way-multirail)).
@@ -213,20 +221,21 @@ class Common(BaseModel):
     or a list, `0-3,8`.
     Default: as it is
     Refused: 7: malformed, not of this machine; 101: `numa` without a PCI device, refused by the kernel"""
-    stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR  # noqa: N815
-    """Absolute path of the journal, and with `ipam/` of the leases ([node.md](node.md#state-directories)).
+    stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR
+    """Absolute path of the journal, and with `ipam/` of the leases ([node.md](node.md#state-directories)).  For a
+    second set of networks on a node that is to know nothing of the first, as of a test beside pods in use.
     Refused: 7: relative, or not safe; 5: cannot be written, full"""
     strict: bool = True
     """Refuse unknown keys."""
-    # Read by cni/state/log.py, from every command's stdin; here to be checked.
-    logLevel: Literal["panic", "error", "warning", "info", "debug"] = DEFAULT  # noqa: N815
+    # Read by base/state/log.py, from every command's stdin; here to be checked.
+    logLevel: Literal["panic", "error", "warning", "info", "debug"] = DEFAULT
     """Up to which level `logFile` gets lines."""
-    logFile: Annotated[str, AfterValidator(_absolute_or_stderr)] = ""  # noqa: N815
+    logFile: Annotated[str, AfterValidator(_absolute_or_stderr)] = ""
     """Absolute path, where the node allows it, or `stderr` ([logs.md](logs.md)).
     Default: warnings go to stderr
     Refused: 7: relative, not allowed, no regular file, ends in `.old`"""
-    logFormat: Literal["json", "text"] = "json"  # noqa: N815
-    """How `logFile`'s lines are written."""
+    logFormat: Literal["json", "text"] = "json"
+    """How `logFile`'s lines are written: `json` for programs that collect them, `text` for a person who reads them."""
 
     @property
     def own_mac(self) -> str:
@@ -292,3 +301,22 @@ class Common(BaseModel):
         if self.multiRail and not self.policyRouting and "policyRouting" in self.model_fields_set:
             raise ValueError("multiRail true needs routing by source address, and policyRouting is false; remove one")
         return self
+
+
+@dataclass(frozen=True)
+class NetConf:
+    """One attachment's configuration, valid as far as can be told without asking the kernel.
+
+    ``named`` is what it names of the node, for the policy file to allow (base/state/permitted.py).  ``remarks`` are for
+    the log: what was passed over.
+    """
+
+    where: Location
+    attach: Common
+    mac: str
+    guid: str
+    pod: str
+    previous: Result | None
+    dns: Json = field(default_factory=dict)
+    named: tuple[Named, ...] = ()
+    remarks: tuple[str, ...] = ()

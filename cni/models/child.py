@@ -1,5 +1,7 @@
 """The keys of a link that is made over a master."""
 
+# ruff: noqa: N815  # keys are spelled as in JSON
+
 from typing import Annotated
 
 from pydantic import AfterValidator, model_validator
@@ -15,7 +17,7 @@ class Child(Common):
     Default: that of the default route, IPv4's first
     Refused: 101: absent, down, not Ethernet (`lo`, a tunnel), no default route, in a bridge or bond, it carries
     interfaces of another kind, or it is the host's end of another pod's interface"""
-    linkInContainer: bool = False  # noqa: N815
+    linkInContainer: bool = False
     """`master` is an interface of the pod."""
 
     @model_validator(mode="after")

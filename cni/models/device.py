@@ -1,17 +1,19 @@
 """The keys of a device that the pod has for itself."""
 
+# ruff: noqa: N815  # keys are spelled as in JSON
+
 from typing import Annotated
 
 from pydantic import AfterValidator
 
+from base.protocol.spec import Json
 from cni.models import Common, processors
-from cni.protocol.spec import Json
 
 
 class Device(Common):
     """A device that moves into the pod: what sriov and host-device share."""
 
-    irqAffinity: Annotated[str, AfterValidator(processors)] = ""  # noqa: N815
+    irqAffinity: Annotated[str, AfterValidator(processors)] = ""
     """The processors for the device's interrupts, one after the other ([steering.md](steering.md)): `numa`, those near
     it, or a list, `0-3,8`.
     Default: as they are

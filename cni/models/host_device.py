@@ -1,5 +1,7 @@
 """The keys of kind host-device."""
 
+# ruff: noqa: N815  # keys are spelled as in JSON
+
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, model_validator
@@ -38,7 +40,7 @@ class HostDevice(Device):
     kernelpath: Annotated[str, AfterValidator(_below_sys_devices)] = ""
     """The device's directory below `/sys/devices/`.
     Refused: 7: another path; 101, 109, 11: as `deviceID`"""
-    deviceID: Annotated[str, AfterValidator(_bus_address)] = ""  # noqa: N815
+    deviceID: Annotated[str, AfterValidator(_bus_address)] = ""
     """The device's bus address; `pciBusID` is another name of the key.
     Refused: 7: malformed, a device of several interfaces; 101: no such device, no driver; 109: another attachment's;
     11: still in another namespace"""

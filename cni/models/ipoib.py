@@ -1,5 +1,7 @@
 """The keys of kind ipoib."""
 
+# ruff: noqa: N815  # keys are spelled as in JSON
+
 import re
 from typing import Annotated, Any, Final, Literal
 
@@ -42,7 +44,7 @@ class Ipoib(Child):
     """The host's IPoIB interface that it is made over, a PF's or a VF's.
     Default: none: it has to be set
     Refused: 7: left out; 101: absent, down, no IPoIB interface (such as a bond of two), itself a child"""
-    linkInContainer: bool = False  # noqa: N815
+    linkInContainer: bool = False
     """`true` is refused: a master is the host's.
     Refused: 7: `true`"""
     pkey: Annotated[int, BeforeValidator(_partition)] | None = None

@@ -1,12 +1,14 @@
 """The keys of kind sriov."""
 
+# ruff: noqa: N815  # keys are spelled as in JSON
+
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from base.protocol.spec import Json
 from cni.models import interface_name, no_or_unicast_mac, port_guid
 from cni.models.device import Device
-from cni.protocol.spec import Json
 
 
 def _lower(value: Any) -> Any:
@@ -24,7 +26,7 @@ class Sriov(Device):
     device_keys: ClassVar[tuple[str, ...]] = ("deviceID",)
 
     kind: Literal["sriov"] = "sriov"
-    deviceID: str = ""  # noqa: N815
+    deviceID: str = ""
     """The VF's PCI address; `runtimeConfig.deviceID` goes before it.
     Refused: 7: not a VF, with `pf`, the host has an address, a route or a link by it; 101: no such function, no driver,
     another attachment's master, in a bridge, bond or VRF; 109: another attachment's; 11: still in another namespace"""
@@ -39,7 +41,7 @@ class Sriov(Device):
     """An InfiniBand VF's node and port GUID: `00:11:22:33:44:55:66:77` or `0011223344556677`.
     Default: as it is
     Refused: 7: malformed, zero, all ones, of an Ethernet VF, of a PF"""
-    pfOnly: bool = False  # noqa: N815
+    pfOnly: bool = False
     """With `pf`, attach the PF itself.
     Refused: 7: with a VF's key; the host has addresses, routes or VLANs by it, or by a VF of it; 101: another
     attachment's master; in a bridge, bond or VRF; 109: another attachment's, or a VF of it is"""
@@ -50,10 +52,10 @@ class Sriov(Device):
     vlan: Annotated[int, Field(ge=0, le=4094)] | None = None
     """0 is none; `VLAN` of `CNI_ARGS` too.
     Default: as it is"""
-    vlanQoS: Annotated[int, Field(ge=0, le=7)] = 0  # noqa: N815
+    vlanQoS: Annotated[int, Field(ge=0, le=7)] = 0
     """The VLAN's priority.
     Refused: 7: without a `vlan`"""
-    vlanProto: Annotated[Literal["802.1q", "802.1ad"], BeforeValidator(_lower)] = "802.1q"  # noqa: N815
+    vlanProto: Annotated[Literal["802.1q", "802.1ad"], BeforeValidator(_lower)] = "802.1q"
     """The VLAN's protocol, in any case.
     Refused: 7: without a `vlan`"""
     spoofchk: _Switch | None = None

@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cni.protocol.errors import InvalidConfig, IoFailure
+from base.protocol.errors import InvalidConfig, IoFailure
 from ctl.command_line import as_document, word
 from ctl.screen import text
 from ipam.cluster import BLOCK, GRID, Document, Documents
 
 if TYPE_CHECKING:
-    from ipam.cluster.held import Held
-    from ipam.cluster.survey import Survey
+    from ipam.cluster.rules.overview import Overview
+    from ipam.cluster.state.node_blocks import NodeBlocks
 
-Networks = Mapping[str, "Held"]
+Networks = Mapping[str, "NodeBlocks"]
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def _show(options: argparse.Namespace, documents: Documents, own: Networks) -> t
     lost = {one.network: _lost(own.get(one.network), blocks) for one in found}
     status = 1 if any(lost.values()) or any(one.wrong for one in found) else 0
     if options.json:
-        of_all = [one.as_json() | {"lost": sorted(lost[one.network])} for one in found]
+        of_all = [one.to_json() | {"lost": sorted(lost[one.network])} for one in found]
         return as_document({"store": documents.identity(), "networks": of_all}), status
     lines = [part for one in found for part in drawing.pictured(one, lost[one.network])]
     return text(lines or ["no network has a pool in the cluster's store"]), status
@@ -89,7 +89,7 @@ def _own_blocks(options: argparse.Namespace) -> tuple[str, int]:
     of_node = [one for name, has in networks.items() for one in own.owned(options.data_dir, name, has)]
     status = 1 if any(one.block.state == "lost" for one in of_node) else 0
     if options.json:
-        return as_document({"dataDir": str(options.data_dir), "blocks": [one.as_json() for one in of_node]}), status
+        return as_document({"dataDir": str(options.data_dir), "blocks": [one.to_json() for one in of_node]}), status
     nothing = f"this node has no block of a shared pool, says {options.data_dir}"
     return text([drawing.of_node(of_node) if of_node else nothing]), status
 
@@ -101,7 +101,7 @@ def _collect(options: argparse.Namespace, documents: Documents, _own: Networks) 
     done = [one for name in names for one in release.collect(documents, name, dry_run=options.dry_run)]
     status = 1 if any(one.what == release.FAILED for one in done) else 0
     if options.json:
-        body = {"store": documents.identity(), "dryRun": options.dry_run, "blocks": [one.as_json() for one in done]}
+        body = {"store": documents.identity(), "dryRun": options.dry_run, "blocks": [one.to_json() for one in done]}
         return as_document(body), status
     lines = [one.words(dry_run=options.dry_run) for one in done]
     return text(lines or ["every node that has blocks lives"]), status
@@ -120,7 +120,7 @@ def _release_node(options: argparse.Namespace, documents: Documents, _own: Netwo
     status = 1 if why or not found or any(one.what == release.FAILED for one in done) else 0
     if options.json:
         left = {"refused": why} if why else {"spared": spared} if spared else {}
-        body = {"node": options.node, **left, "blocks": [one.as_json() for one in done]}
+        body = {"node": options.node, **left, "blocks": [one.to_json() for one in done]}
         return as_document(body), status
     if not found:
         of = f" of {', '.join(options.network)}" if options.network else ""
@@ -135,13 +135,13 @@ def _release_node(options: argparse.Namespace, documents: Documents, _own: Netwo
     return text(lines), status
 
 
-def _surveyed(documents: Documents, names: Sequence[str]) -> "tuple[list[Survey], list[Document]]":
+def _surveyed(documents: Documents, names: Sequence[str]) -> "tuple[list[Overview], list[Document]]":
     """The networks of these names, without names all, and the documents of blocks.  Raises IoFailure for a name that
     nobody has."""
-    from ipam.cluster.survey import named, surveys  # noqa: PLC0415
+    from ipam.cluster.rules.overview import named, overviews  # noqa: PLC0415
 
     blocks = documents.listed(BLOCK)
-    found = surveys(documents.listed(GRID), blocks)
+    found = overviews(documents.listed(GRID), blocks)
     if not names:
         return found, list(blocks)
     wanted = {name: named(found, name) for name in names}
@@ -150,16 +150,16 @@ def _surveyed(documents: Documents, names: Sequence[str]) -> "tuple[list[Survey]
     return [one for one in wanted.values() if one], list(blocks)
 
 
-def _lost(has: "Held | None", blocks: Sequence[Document]) -> Mapping[int, str]:
+def _lost(has: "NodeBlocks | None", blocks: Sequence[Document]) -> Mapping[int, str]:
     """The blocks that this node has in its file and not in the store, each with why."""
     if has is None:
         return {}
-    from ipam.cluster.blocks import name_of_block  # noqa: PLC0415
-    from ipam.cluster.held import RETURNING  # noqa: PLC0415
+    from ipam.cluster.rules.documents import block_name  # noqa: PLC0415
+    from ipam.cluster.state.node_blocks import RETURNING  # noqa: PLC0415
 
     there, lost = {document.name: document for document in blocks}, dict[int, str]()
     for block in has.blocks:
-        document = there.get(name_of_block(has.network, block.index))
+        document = there.get(block_name(has.network, block.index))
         if document is None and block.state != RETURNING:
             lost[block.index] = "nobody has it in the store"
         elif document is not None and document.uid != block.uid:
@@ -170,12 +170,12 @@ def _lost(has: "Held | None", blocks: Sequence[Document]) -> Mapping[int, str]:
 def _opened(kind: str, kubeconfig: Path | None) -> Documents:
     # Imported here: they speak to a server.
     if kubeconfig is None:
-        from ipam.cluster import opening  # noqa: PLC0415
+        from ipam.cluster.backends import backend  # noqa: PLC0415
 
-        return opening.opened(kind).documents
+        return backend.opened(kind).documents
     if kind != "kubernetes":
         raise InvalidConfig(f"--kubeconfig is of no use for --store {kind}; leave out one of them")
-    from ipam.cluster.kubernetes import opened  # noqa: PLC0415
+    from ipam.cluster.backends.kubernetes import opened  # noqa: PLC0415
 
     return opened({"kubeconfig": f"{kubeconfig.absolute()}"}, "")[0]
 

@@ -5,15 +5,15 @@ from typing import Final
 
 from ctl.cluster.own import Own
 from ctl.screen import Table, moment
-from ipam.cluster.blocks import SAID, Block
-from ipam.cluster.survey import Survey
+from ipam.cluster.rules.documents import SAID, Block
+from ipam.cluster.rules.overview import Overview
 from ipam.ranges import Span
 
 _BAR: Final = 30
 _SPANS: Final = 3  # so many spans of a node's addresses are shown, and how many more there are
 
 
-def pictured(survey: Survey, lost: Mapping[int, str]) -> Iterator[Table | str]:
+def pictured(survey: Overview, lost: Mapping[int, str]) -> Iterator[Table | str]:
     """A bar, and a row for each node.  ``lost`` are blocks that only this node's file says it has, each with why."""
     yield _head(survey)
     if survey.count is not None:
@@ -26,15 +26,15 @@ def pictured(survey: Survey, lost: Mapping[int, str]) -> Iterator[Table | str]:
     yield ""
 
 
-def listed(surveys: Sequence[Survey]) -> Table:
+def listed(overviews: Sequence[Overview]) -> Table:
     """A row for each block."""
     rows = [
         (f"{one.network}.{b.index}", b.node or "-", _addresses(one, [b]), _state([b]), _taken(b), b.whose or "-")
-        for one in surveys
+        for one in overviews
         for b in one.blocks
     ]
     header = ("BLOCK", "NODE", "ADDRESSES", "STATE", "TAKEN", "WHOSE")
-    named = any(b.whose for one in surveys for b in one.blocks)
+    named = any(b.whose for one in overviews for b in one.blocks)
     return Table(header, rows) if named else Table(header[:-1], [row[:-1] for row in rows])
 
 
@@ -54,7 +54,7 @@ def of_node(blocks: Sequence[Own]) -> Table:
     return Table(("BLOCK", "ADDRESSES", "STATE", "HELD", "FREE", "TAKEN"), rows)
 
 
-def _head(survey: Survey) -> str:
+def _head(survey: Overview) -> str:
     if survey.grid is None:
         return f"{survey.network}: no grid, so nobody knows which addresses its blocks are"
     return (
@@ -70,11 +70,11 @@ def _bar(count: int, held: int, suspects: int) -> str:
     return f"[{bar[:_BAR]:.<{_BAR}}] {words}"
 
 
-def _of_node(survey: Survey, node: str, blocks: Sequence[Block]) -> tuple[str, ...]:
+def _of_node(survey: Overview, node: str, blocks: Sequence[Block]) -> tuple[str, ...]:
     return f"  {node or '(none)'}", f"{len(blocks)}", _addresses(survey, blocks), _state(blocks)
 
 
-def _addresses(survey: Survey, blocks: Sequence[Block]) -> str:
+def _addresses(survey: Overview, blocks: Sequence[Block]) -> str:
     return _some(survey.shown(blocks))
 
 

@@ -4,17 +4,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cni.protocol.errors import IoFailure, RecordUnreadable
-from cni.protocol.result import Address
-from cni.protocol.spec import Json
-from ipam import sandboxes, stores
-from ipam.cluster import held
-from ipam.cluster.blocks import Block
-from ipam.cluster.held import Held, HeldBlock
-from ipam.cluster.named import directory_in
-from ipam.cluster.survey import spans_in
+from base.protocol.errors import IoFailure, RecordUnreadable
+from base.protocol.result import Address
+from base.protocol.spec import Json
+from ipam import sandboxes
+from ipam.cluster.rules.documents import Block
+from ipam.cluster.rules.network import directory_in
+from ipam.cluster.rules.overview import spans_in
+from ipam.cluster.state import node_blocks
+from ipam.cluster.state.node_blocks import NodeBlocks, OwnedBlock
 from ipam.inventory import state
 from ipam.ranges import Span, common, count
+from ipam.stores import access
 from ipam.stores.contents import Contents
 
 
@@ -24,12 +25,12 @@ class Own:
     ``free`` those that are, in every range; None where the network has had no ADD yet."""
 
     network: str
-    block: HeldBlock
+    block: OwnedBlock
     spans: tuple[Span, ...]
     held: int
     free: int | None
 
-    def as_json(self) -> Json:
+    def to_json(self) -> Json:
         return {
             "network": self.network,
             "index": self.block.index,
@@ -42,11 +43,13 @@ class Own:
         }
 
 
-def networks(data_dir: Path, names: Sequence[str] = ()) -> dict[str, Held]:
+def networks(data_dir: Path, names: Sequence[str] = ()) -> dict[str, NodeBlocks]:
     """By name, what this node has of each network that is shared.  Raises IoFailure, RecordUnreadable."""
     try:
-        found = [path.parent for some in ("*", directory_in("*")) for path in data_dir.glob(f"{some}/{held.FILE}")]
-        there = {str(path.relative_to(data_dir)): one for path in sorted(found) if (one := held.read(path))}
+        found = [
+            path.parent for some in ("*", directory_in("*")) for path in data_dir.glob(f"{some}/{node_blocks.FILE}")
+        ]
+        there = {str(path.relative_to(data_dir)): one for path in sorted(found) if (one := node_blocks.read(path))}
     except OSError as e:
         raise IoFailure(f"reading {e.filename or data_dir}: {e.strerror}; it is for root") from e
     if missing := sorted(set(names) - set(there)):
@@ -58,16 +61,16 @@ def own_blocks(directory: Path) -> list[int] | None:
     """The indexes of the blocks that new addresses of a network are from; none of one that nodes do not share, and None
     where the file cannot be read.  Raises IoFailure."""
     try:
-        has = held.read(directory)
+        has = node_blocks.read(directory)
     except RecordUnreadable:
         return None
     return list(has.giving) if has else []
 
 
-def owned(data_dir: Path, network: str, has: Held) -> Iterator[Own]:
+def owned(data_dir: Path, network: str, has: NodeBlocks) -> Iterator[Own]:
     """The node's blocks of the network, in order."""
     # What it has of the numbers set aside for names is in a directory of its own, and all leases are in one.
-    contents = stores.open_in(data_dir, network.partition("/")[0], [], sandboxes.gone).contents()
+    contents = access.open_in(data_dir, network.partition("/")[0], [], sandboxes.gone).contents()
     if contents.problem:
         raise RecordUnreadable(f"{network}: {contents.problem}")
     used = _used(contents)
@@ -77,7 +80,7 @@ def owned(data_dir: Path, network: str, has: Held) -> Iterator[Own]:
         yield Own(network, block, spans, number, _free(contents, spans, used))
 
 
-def _numbered(has: Held, block: HeldBlock) -> Block:
+def _numbered(has: NodeBlocks, block: OwnedBlock) -> Block:
     return Block(has.network, block.index, has.size, block.node, has.machine, "")
 
 

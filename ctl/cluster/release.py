@@ -4,13 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from cni.kernel import budget
-from cni.protocol.errors import CniError
-from cni.protocol.spec import Json
+from base.kernel import budget
+from base.protocol.errors import CniError
+from base.protocol.spec import Json
 from ctl.screen import moment, progress
-from ipam.cluster import BLOCK, Document, Documents, Machine, reclaiming, rules
-from ipam.cluster.blocks import SAID, Block, name_of_grid
-from ipam.cluster.held import LOOK
+from ipam.cluster import BLOCK, Document, Documents, Machine
+from ipam.cluster.reconcile import reclaim
+from ipam.cluster.rules import ownership
+from ipam.cluster.rules.documents import SAID, Block, layout_name
+from ipam.cluster.state.node_blocks import HEARTBEAT
 
 # What became of a block, in a word.
 REMOVED, FREED, SUSPECT, WAITING = "removed", "freed", "suspect", "waiting"
@@ -47,7 +49,7 @@ class Outcome:
         said = (_DRY if dry_run else _WORDS)[self.what]
         return f"block {self.block} of node {self.node}: {said}" + (f": {self.why}" if self.why else "")
 
-    def as_json(self) -> Json:
+    def to_json(self) -> Json:
         return {key: value for key, value in vars(self).items() if value}
 
 
@@ -80,36 +82,36 @@ def _judged(documents: Documents, document: Document, asked: Asked, *, dry_run: 
 def _done(documents: Documents, document: Document, owner: Machine, now: float, *, dry_run: bool) -> str:
     """What is done with a block, whose owner was that at a time of the store's clock; empty if its node lives."""
     block = Block.of(document)
-    if not block.node or not rules.is_dead(block, owner, now):  # guard: it-lives (owner)
+    if not block.node or not ownership.is_dead(block, owner, now):  # guard: it-lives (owner)
         return ""
-    if rules.may_take(block, owner, now):  # guard: not-yet = True
+    if ownership.may_take(block, owner, now):  # guard: not-yet = True
         return _given_back(documents, document, dry_run=dry_run)
     was: Document | None = document
     # Twice: that it is suspected, and since when that is known.
-    while was and (body := rules.suspect(Block.of(was), owner, documents.now())):
+    while was and (body := ownership.suspect(Block.of(was), owner, documents.now())):
         if dry_run:  # guard: only-say-suspect
             return SUSPECT
-        was = documents.replace(was, body.as_json())
+        was = documents.replace(was, body.to_json())
     return CHANGED if was is None else WAITING if was is document else SUSPECT
 
 
 def _given_back(documents: Documents, document: Document, *, dry_run: bool) -> str:
     """What becomes of what nobody has from now on: a number stays its name's."""
     done = FREED if document.body.get("whose") else REMOVED
-    return done if dry_run or reclaiming.give_back(documents, document) else CHANGED  # guard: only-say (dry_run)
+    return done if dry_run or reclaim.give_back(documents, document) else CHANGED  # guard: only-say (dry_run)
 
 
 def why_not(machine: Machine, now: float) -> str:
     """In words, why the node's blocks should not be given back; empty if nothing says that it lives."""
-    if machine.heard is None or now - machine.heard > rules.GRACE:  # guard: heard-of = True
+    if machine.last_seen is None or now - machine.last_seen > ownership.GRACE:  # guard: heard-of = True
         return ""
     if not machine.told:
         return (
             f"node {machine.name} has never told that it lives, because neither hpn node nor the agent has run there: "
             "nobody knows whether its pods use these addresses"
         )
-    heard = moment(int(machine.heard))
-    return f"node {machine.name} was heard of at {heard}: it may live, and then its pods use these addresses"
+    last_seen = moment(int(machine.last_seen))
+    return f"node {machine.name} was heard of at {last_seen}: it may live, and then its pods use these addresses"
 
 
 def left_by_others(blocks: Sequence[Document], present: Machine, now: float) -> list[Document]:
@@ -124,7 +126,7 @@ def left_by_others(blocks: Sequence[Document], present: Machine, now: float) -> 
         for one in blocks
         if present.uid
         and one.body.get("machine") not in ("", present.uid)  # guard: present-machine (present.uid), which-machine ("")
-        and SAID < (one.body.get("suspect") or 0) < now - LOOK
+        and SAID < (one.body.get("suspect") or 0) < now - HEARTBEAT
     ]
 
 
@@ -135,7 +137,7 @@ def release(documents: Documents, blocks: Sequence[Document]) -> list[Outcome]:
 
 def blocks_of(documents: Documents, node: str, networks: Sequence[str]) -> list[Document]:
     """The blocks that the node has of these networks, or of all.  Raises Unreachable, StoreRefused."""
-    names = {name_of_grid(network) for network in networks}
+    names = {layout_name(network) for network in networks}
     found = [one for one in documents.listed(BLOCK, node=node) if not names or one.name.rpartition(".")[0] in names]
     return sorted(found, key=lambda one: one.name)
 

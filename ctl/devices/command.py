@@ -4,17 +4,18 @@ import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
-from cni.kernel import sysfs
-from cni.protocol.errors import IoFailure, LinkUnavailable
-from cni.protocol.spec import Json
+from base.kernel import sysfs
+from base.protocol.errors import IoFailure, LinkUnavailable
+from base.protocol.spec import Json
 from ctl.command_line import add_state_dir, as_document, parser_for, state_dirs
-from ctl.devices import ibdev2netdev, rows, stanza
-from ctl.hardware import functions
-from ctl.hardware.functions import Function, Node
-from ctl.hardware.rdma import Hca
+from ctl.devices import formats
 from ctl.screen import Table, text
-from node.model import Kind
+from hardware import functions
+from hardware.functions import Function, Node
+from hardware.model import Kind
+from hardware.rdma_devices import Hca
 
 _MODES = {True: "exclusive, each is in one network namespace", False: "shared, every network namespace sees all"}
 
@@ -71,7 +72,7 @@ def _names(one: Function) -> set[str]:
 
 def _parts(node: Node, found: list[Function], verbose: int, root: Path) -> Iterator[Table | str]:
     if found:
-        yield rows.table(found)
+        yield table(found)
     else:
         yield "there is no NIC here"
     if node.exclusive is not None:
@@ -79,9 +80,9 @@ def _parts(node: Node, found: list[Function], verbose: int, root: Path) -> Itera
     yield from node.unread
     if verbose:
         hcas = [hca for one in functions.flat(found) for hca in one.hcas]
-        yield from _section(ibdev2netdev.lines(hcas, root, verbose=verbose > 1))
-        yield from _section(stanza.hpn_node(found).splitlines())
-        yield from _section(stanza.sriov_network_device_plugin(found).splitlines())
+        yield from _section(formats.ibdev2netdev(hcas, root, verbose=verbose > 1))
+        yield from _section(formats.hpn_node(found).splitlines())
+        yield from _section(formats.sriov_network_device_plugin(found).splitlines())
 
 
 def _section(lines: Iterable[str]) -> Iterator[str]:
@@ -107,7 +108,7 @@ def _described(one: Function) -> Json:
         "numa": device.numa if device.numa >= 0 else None,
         "linkType": device.link_type,
         "rdma": [_described_hca(hca) for hca in one.hcas] or [{"device": rdma.name} for rdma in device.rdma],
-        "usedBy": rows.used_by(one),
+        "usedBy": used_by(one),
     }
     if device.kind is not Kind.PF:
         return described | ({"index": device.index} if device.index >= 0 else {})
@@ -123,3 +124,63 @@ def _described_hca(hca: Hca) -> Json:
         for p in hca.ports
     ]
     return {"device": hca.name, "fwVer": hca.fw_ver, "ports": ports}
+
+
+_COLUMNS: Final = (
+    "DEVICE", "NETDEV", "ID", "DRIVER", "NUMA", "VFS", "ESWITCH", "RDMA", "STATE", "LINK", "GPUS", "USED BY",
+)  # fmt: skip
+_MAY_GO: Final = ("ESWITCH", "GPUS")  # columns that are left out where no device has anything there
+_NONE: Final = "-"
+
+
+def table(found: Iterable[Function]) -> Table:
+    """A line for each device, VFs and scalable functions below their PF."""
+    rows = [row for one in found for row in _tree(one)]
+    gone = [n for n, name in enumerate(_COLUMNS) if name in _MAY_GO and all(row[n] == _NONE for row in rows)]
+    header, *kept = (tuple(cell for n, cell in enumerate(row) if n not in gone) for row in (_COLUMNS, *rows))
+    return Table(header, kept)
+
+
+def _tree(one: Function) -> Iterator[tuple[str, ...]]:
+    yield _row(one, one.device.id if one.device.kind in (Kind.PF, Kind.NETDEV) else _title(one))
+    yield from (_row(lower, f"  {_title(lower)}") for lower in one.below)
+
+
+def _title(one: Function) -> str:
+    return f"{one.device.kind.value}{one.device.index} {one.device.id}"
+
+
+def _row(one: Function, title: str) -> tuple[str, ...]:
+    device = one.device
+    ports = [(f"{hca.name}/{port.number}", port) for hca in one.hcas for port in hca.ports]
+    hidden = [rdma.name for rdma in device.rdma if rdma.name not in {hca.name for hca in one.hcas}]
+    cells = (
+        title,
+        ", ".join(device.names),
+        f"{device.vendor}:{device.product}" if device.vendor else "",
+        device.driver,
+        f"{device.numa}" if device.numa >= 0 else "",
+        _vfs(one),
+        one.eswitch,
+        ", ".join([name for name, _ in ports] + hidden),
+        ", ".join(port.state_name for _, port in ports),
+        ", ".join(dict.fromkeys(port.link_layer for _, port in ports)) or device.link_type,
+        ", ".join(f"{gpu.address} {gpu.word}" for gpu in one.gpus),
+        used_by(one),
+    )
+    return tuple(cell or _NONE for cell in cells)
+
+
+def _vfs(one: Function) -> str:
+    """ "2/8, 1 free"."""
+    if one.total_vfs is None:
+        return ""
+    count = f"{one.device.vfs}/{one.total_vfs}"
+    return f"{count}, {one.free} free" if one.device.vfs else count
+
+
+def used_by(one: Function) -> str:
+    """Who has the device, in words; empty for a PF that nobody has as a whole."""
+    if one.holder or one.device.kind in (Kind.PF, Kind.NETDEV):
+        return one.holder or ("host" if one.device.reserved else "")
+    return "host" if one.device.needed else "free"

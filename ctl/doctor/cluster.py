@@ -1,35 +1,167 @@
-"""What doctor knows of the cluster, as values."""
+"""What a cluster's API server and the store of its shared pools have for this node.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+A NetworkAttachmentDefinition names the resource of its pods by an annotation (Network Plumbing WG, "De-facto Standard",
+section 3.2.2).  A node's resources are in its Node object's status; where a driver of DRA answers for one, the
+DeviceClass names it (KEP-5004).
+"""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from base.kernel import budget
+from base.protocol.errors import CniError, IoFailure
+from base.protocol.spec import Config, Json, network_of
+from base.state import journal
+from ctl.doctor.model import Blocks, Cluster, Definition
+from ctl.doctor.networks import networks
+from ctl.doctor.reading import Reader
+from ctl.installation.state import state_dirs
+from ipam.cluster import BLOCK
+from ipam.cluster.state import node_blocks
+from ipam.cluster.state.node_blocks import NodeBlocks
+from ipam.stores import access
+
+if TYPE_CHECKING:
+    from ipam.cluster.rules.network import Network
+
+_DEFINITIONS: Final = "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions"
+_CLASSES: Final = "/apis/resource.k8s.io/v1/deviceclasses"
+_NODES: Final = "/api/v1/nodes"
+_RESOURCE: Final = "k8s.v1.cni.cncf.io/resourceName"
+_OURS: Final = r'"type"\s*:\s*"hpn(-ipam)?"'
 
 
-@dataclass(frozen=True)
-class Definition:
-    """A NetworkAttachmentDefinition ("namespace/name"), the resource that its pods ask for, empty for none, and whether
-    it is for hpn."""
+def cluster(read: Reader, kubeconfig: Path) -> Cluster | None:
+    """What the API server says to whom the kubeconfig names; None where it says nothing, and why is noted."""
+    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, and few ask
 
-    name: str
-    resource: str = ""
-    is_ours: bool = False
+    budget.begin()
+    try:
+        whom = credentials.read(f"{kubeconfig.absolute()}")
+        server = http.Http([whom.server], whom.tls, whom.headers)
+        try:
+            definitions = tuple(_definition(one) for one in kubernetes.listed_objects(server, _DEFINITIONS))
+            nodes = list(kubernetes.listed_objects(server, _NODES))
+            classes = list(kubernetes.listed_objects(server, _CLASSES))
+        finally:
+            server.close()
+    except CniError as e:
+        read.unread[f"{kubeconfig}"] = e.msg
+        return None
+    offered = {name for node in nodes for name, count in _inside(node, "status", "allocatable").items() if count != "0"}
+    offered |= {f"{name}" for one in classes if (name := _inside(one, "spec").get("extendedResourceName"))}
+    return Cluster(len(nodes), frozenset(offered), definitions)
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """What the API server says: how many nodes there are, which resources any of them has, and the networks."""
-
-    nodes: int
-    offered: frozenset[str]
-    definitions: tuple[Definition, ...]
+def _definition(body: Json) -> Definition:
+    about = _inside(body, "metadata")
+    name = f"{about.get('namespace', '')}/{about.get('name', '')}"
+    is_ours = re.search(_OURS, f"{_inside(body, 'spec').get('config')}") is not None
+    return Definition(name, str(_inside(about, "annotations").get(_RESOURCE) or ""), is_ours)
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """This node's blocks of a network that the cluster shares: how many in each state, room for how many attachments
-    (-1: not known), and how many seconds ago the store said so; ``silent`` is why it does not now."""
+def _inside(body: Json, *keys: str) -> Json:
+    """The object at the end of these keys; an empty one if there is none."""
+    found: Any = body
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
 
-    file: str
-    states: Mapping[str, int]
-    room: int
-    seen: float
-    silent: str = ""
+
+def blocks(read: Reader, data_dirs: Iterable[Path]) -> Iterator[Blocks]:
+    """Those of each network; a store is asked only where the files are this node's own."""
+    silent = cache(silence if read.root == Path("/") else lambda _: "")
+    for file in sorted(file for folder in data_dirs for file in folder.glob(f"*/{node_blocks.FILE}")):
+        try:
+            mine = node_blocks.read(file.parent)
+            if mine:
+                yield _counted(file, mine, silent(mine.store))
+        except CniError as e:
+            read.unread[f"{file}"] = e.msg
+
+
+def _counted(file: Path, mine: NodeBlocks, silent: str) -> Blocks:
+    from ipam.cluster.rules import counting  # noqa: PLC0415  # few nodes have such a network
+
+    contents = access.open_in(file.parent.parent, file.parent.name, []).contents()
+    have = counting.counted(mine, counting.pool(mine, contents.sets), counting.held_in(contents))
+    states = Counter(block.state for block in mine.blocks)
+    # A node without a block has given numbers that names have, and needs none.
+    room = counting.room(have, mine) if have.free and mine.blocks else -1
+    return Blocks(f"{file}", states, room, time.time() - mine.looked, silent)
+
+
+def silence(kind: str) -> str:
+    """Why the store cannot be asked; empty if it answers."""
+    from ipam.cluster.backends import backend  # noqa: PLC0415  # few nodes have such a network
+
+    budget.begin()
+    try:
+        backend.opened(kind).documents.identity()
+    except CniError as e:
+        return e.msg
+    return ""
+
+
+def refusals(root: Path) -> list[str]:
+    """In words, of each network whose addresses the nodes share, why no block could be claimed for it.
+
+    No store is asked where there is no such network.  Raises IoFailure if it cannot be seen whether there is one.
+    """
+    from ipam import config  # noqa: PLC0415  # few nodes have such a network
+    from ipam.cluster.rules.network import Network  # noqa: PLC0415
+
+    lines, silent = list[str](), cache(silence)
+    for source, conf in _shared(root):
+        try:
+            pool = config.load(conf, {})
+            if not pool.cluster:
+                continue
+            network = Network(network_of(conf), access.directory(conf), pool.cluster, pool)
+            why = silent(pool.cluster.store) or _refusal(network)
+        except CniError as e:
+            why = e.msg
+        if why:
+            lines.append(f"{source}: no block can be claimed for network {conf.get('name')}: {why}")
+    return lines
+
+
+def _refusal(network: "Network") -> str:
+    """Why the store would refuse it, though it answers; empty if it would not."""
+    # Few nodes have such a network.
+    from ipam.cluster.backends import backend  # noqa: PLC0415
+    from ipam.cluster.reconcile import pool_layout  # noqa: PLC0415
+
+    budget.begin()
+    try:
+        shared = backend.opened(network.cluster.store)
+        shared.machine()
+        pool_layout.refuse_disagreeing(shared.documents, network.name, network.cluster, network.subnets)
+        shared.documents.listed(BLOCK, network.name, shared.node)
+    except CniError as e:
+        return e.msg
+    return ""
+
+
+def _shared(root: Path) -> Iterator[tuple[str, Config]]:
+    """Configurations with ``ipam.cluster``, of the node's files and of its attachments; each network once."""
+    seen = set[object]()
+    for source, conf in _all(root):
+        ipam, name = conf.get("ipam"), conf.get("name")
+        if isinstance(ipam, dict) and ipam.get("cluster") and name not in seen:
+            seen.add(name)
+            yield source, conf
+
+
+def _all(root: Path) -> Iterator[tuple[str, Config]]:
+    read = Reader(root)
+    yield from ((one.source, one.conf) for one in networks(read))
+    for path, why in read.unread.items():
+        raise IoFailure(f"reading {path}: {why}; run hpn as root")
+    for state_dir in state_dirs(root):
+        yield from ((f"{path}", record.config) for path, record in journal.files(state_dir) if record)

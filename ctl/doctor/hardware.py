@@ -2,20 +2,19 @@
 
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cni.kernel import dcb, gids, rtnl
-from cni.kernel.dcb import Dcb
-from ctl.doctor import pci_config
+from base.kernel import dcb, gids, rtnl
+from base.kernel.dcb import Dcb
 from ctl.doctor.model import GidTable, Hardware, Link, Nic
 from ctl.doctor.reading import Reader
-from ctl.hardware import gpus, rdma
-from ctl.hardware.rdma import Hca
-from node import inventory
-from node.model import Device, Kind
+from hardware import functions, inventory, rdma_devices
+from hardware.model import Device, Kind
+from hardware.rdma_devices import Hca
 
 _MODE: Final = "/sys/module/ib_core/parameters/netns_mode"
 _SHARED: Final = {"Y": "shared", "N": "exclusive"}  # "Share device among net namespaces" (ib_core's parameter)
@@ -34,11 +33,11 @@ def hardware(read: Reader) -> Hardware:
         found = ()
     hcas: tuple[Hca, ...] = ()
     try:
-        hcas = rdma.hcas(Path(read.at("/sys")))
+        hcas = rdma_devices.hcas(Path(read.at("/sys")))
     except OSError as e:
         read.unread |= dict.fromkeys((read.at("/sys"), mode), e.strerror or f"{e}")
     nics = tuple(_nic(read, one, hcas) for one in found if one.kind in (Kind.PF, Kind.VF))
-    accelerators = gpus.gpus(Path(read.at("/sys")))
+    accelerators = functions.gpus(Path(read.at("/sys")))
     above = {bridge for place in (*accelerators, *(nic.place for nic in nics)) for bridge in place.above[1:]}
     return Hardware(
         nics,
@@ -48,7 +47,7 @@ def hardware(read: Reader) -> Hardware:
         rdma_cm=read.stat(rdma_cm) is not None,
         rdma_cm_path=rdma_cm,
         gpus=accelerators,
-        redirecting={one: _path(read, one) for one in above if pci_config.redirects(_space(read, one))},
+        redirecting={one: _path(read, one) for one in above if redirects(_space(read, one))},
     )
 
 
@@ -56,7 +55,7 @@ def _nic(read: Reader, device: Device, hcas: tuple[Hca, ...]) -> Nic:
     path = _path(read, device.id)
     net = f"{path}/net/{next(iter(device.netdevs), '')}" if device.netdevs else ""
     space = _space(read, device.id) if device.kind is Kind.PF else b""
-    control = pci_config.device_control(space)
+    control = device_control(space)
     interrupts = tuple(sorted(int(name) for name in read.names(f"{path}/msi_irqs") if name.isdecimal()))
     ours = tuple(hca for hca in hcas if hca.device == device.id)
     now = _link(read, path, "current")
@@ -70,12 +69,12 @@ def _nic(read: Reader, device: Device, hcas: tuple[Hca, ...]) -> Nic:
         most=Link(min(m.speed for m in mosts), min(m.width for m in mosts)) if now and mosts else None,
         relaxed=control[0] if control else None,
         read_request=control[1] if control else 0,
-        ats=pci_config.translates(space),
+        ats=translates(space),
         interrupts=interrupts,
         affinity=dict(_affinity(read, interrupts)) if device.kind is Kind.PF else {},
         traffic_classes=dict(_traffic_classes(read, ours)),
         dcb=_dcb(read, net) if device.kind is Kind.PF and net else None,
-        place=gpus.place(device.id, Path(read.at("/sys"))),
+        place=functions.place(device.id, Path(read.at("/sys"))),
         hcas=ours,
         # sysfs hides what is in another namespace, and keeps the directory that it is in (kobject_rename).
         is_elsewhere=os.path.isdir(f"{path}/net") and not read.names(f"{path}/net"),
@@ -142,3 +141,69 @@ def _tables(read: Reader) -> Iterator[GidTable]:
                     yield GidTable(path, table.length, len(table.entries))
     finally:
         os.close(root)
+
+
+# The configuration space (PCI Express Base Specification, section 7).  Without CAP_SYS_ADMIN the kernel gives its first
+# 64 bytes only, which have none of this.
+_STATUS, _HAS_LIST, _LIST = 0x06, 0x10, 0x34
+_EXPRESS: Final = 0x10  # capability: PCI Express
+_DEVICE_CONTROL: Final = 8
+_RELAXED: Final = 1 << 4
+_EXTENDED: Final = 0x100
+_ACS: Final = 0x0D  # extended capability: Access Control Services
+_ACS_CONTROL: Final = 6
+_ATS: Final = 0x0F  # extended capability: Address Translation Services
+_ATS_CONTROL: Final = 6
+_ATS_ENABLED: Final = 1 << 15
+# P2P Request Redirect, P2P Completion Redirect, Upstream Forwarding does nothing by itself.
+_REDIRECTS: Final = 1 << 2 | 1 << 3
+
+
+def device_control(space: bytes) -> tuple[bool, int] | None:
+    """Of the register Device Control: whether writes may be ordered freely, and the largest read request in bytes.
+    None where the space does not have it."""
+    for at, kind in _capabilities(space):
+        if kind == _EXPRESS and (control := _word(space, at + _DEVICE_CONTROL)) is not None:
+            return bool(control & _RELAXED), 128 << (control >> 12 & 7)
+    return None
+
+
+def redirects(space: bytes) -> bool:
+    """Whether ACS sends requests between devices below this bridge by way of the root complex."""
+    return bool(_control(space, _ACS, _ACS_CONTROL) & _REDIRECTS)
+
+
+def translates(space: bytes) -> bool | None:
+    """Whether the function asks the IOMMU for addresses beforehand (ATS is enabled).  None where the space ends before
+    that is said."""
+    return bool(_control(space, _ATS, _ATS_CONTROL) & _ATS_ENABLED) if len(space) > _EXTENDED else None
+
+
+def _control(space: bytes, kind: int, offset: int) -> int:
+    """That register of an extended capability; 0 without the capability."""
+    return next((_word(space, at + offset) or 0 for at, one in _extended(space) if one == kind), 0)
+
+
+def _capabilities(space: bytes) -> Iterator[tuple[int, int]]:
+    """The offset and the ID of each."""
+    if not (_word(space, _STATUS) or 0) & _HAS_LIST:
+        return
+    at, seen = (_word(space, _LIST) or 0) & 0xFC, set[int]()
+    while at >= 0x40 and at not in seen and (head := _word(space, at)) is not None:
+        seen.add(at)
+        yield at, head & 0xFF
+        at = head >> 8 & 0xFC
+
+
+def _extended(space: bytes) -> Iterator[tuple[int, int]]:
+    at, seen = _EXTENDED, set[int]()
+    while at >= _EXTENDED and at not in seen and at + 4 <= len(space):
+        seen.add(at)
+        (head,) = struct.unpack_from("<I", space, at)
+        yield at, head & 0xFFFF
+        at = head >> 20 & 0xFFC
+
+
+def _word(space: bytes, at: int) -> int | None:
+    """Sixteen bits; None where the space ends before."""
+    return int(struct.unpack_from("<H", space, at)[0]) if at + 2 <= len(space) else None

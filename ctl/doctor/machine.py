@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from cni.kernel import clock, sysfs
+from base.kernel import syscalls, sysfs
 from ctl.doctor.model import Disk, Machine, Process
 from ctl.doctor.reading import Reader
 
@@ -38,7 +38,7 @@ def machine(read: Reader, folders: Iterable[str]) -> Machine:
         packages=dict(_packages(read)),
         packages_path=read.at(_STATUS),
         now=time.time() if read.is_this_kernel else 0.0,
-        synchronized=not read.is_this_kernel or clock.is_synchronized(),
+        synchronized=not read.is_this_kernel or syscalls.is_clock_synchronized(),
         disks=tuple(_disks(folders)),
     )
 

@@ -8,13 +8,45 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from cni import standing
-from cni.kernel.dcb import Dcb
-from cni.protocol.spec import Config
-from ctl.doctor.cluster import Blocks, Cluster
-from ctl.hardware.gpus import Place
-from ctl.hardware.rdma import Hca
-from node.model import Device, Settings
+from base.kernel.dcb import Dcb
+from base.protocol.spec import Config
+from cni import attachment_state
+from hardware.functions import Place
+from hardware.model import Device
+from hardware.rdma_devices import Hca
+from node.model import Settings
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A NetworkAttachmentDefinition ("namespace/name"), the resource that its pods ask for, empty for none, and whether
+    it is for hpn."""
+
+    name: str
+    resource: str = ""
+    is_ours: bool = False
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What the API server says: how many nodes there are, which resources any of them has, and the networks."""
+
+    nodes: int
+    offered: frozenset[str]
+    definitions: tuple[Definition, ...]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """This node's blocks of a network that the cluster shares: how many in each state, room for how many attachments
+    (-1: not known), and how many seconds ago the store said so; ``silent`` is why it does not now."""
+
+    file: str
+    states: Mapping[str, int]
+    room: int
+    seen: float
+    silent: str = ""
+
 
 NOWHERE: Final = Place("", (), -1)
 
@@ -189,11 +221,20 @@ class NodeFile:
 
 
 @dataclass(frozen=True)
+class RenamedFile:
+    """A file under the name that it had in an older version, its name now, and whether there is none of that name."""
+
+    old: str
+    new: str
+    is_alone: bool
+
+
+@dataclass(frozen=True)
 class Attachment:
     """A record of the journal.
 
     - ``file``: its path.  ``whose``: the attachment's name for people.  ``age``: seconds since ADD began.
-    - ``state``, ``why``: how it stands (cni/standing.py).  ``is_lost``: whether it stands in for a record that
+    - ``state``, ``why``: how it stands (cni/attachment_state.py).  ``is_lost``: whether it stands in for a record that
       could not be read.
     - ``device``: the bus address of what it has for itself; empty for none.
     - ``trouble``: why its IPAM plugin will not release; empty for none.
@@ -205,7 +246,7 @@ class Attachment:
     whose: str
     netns: str = ""
     alive: bool = True
-    state: str = standing.ATTACHED
+    state: str = attachment_state.ATTACHED
     why: str = ""
     is_lost: bool = False
     age: float = 0.0
@@ -230,7 +271,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Kept:
+class State:
     """State on disk.
 
     - ``folders``: the directories that it is in.
@@ -288,10 +329,11 @@ class Facts:
     hardware: Hardware = Hardware()
     networks: tuple[Network, ...] = ()
     node_file: NodeFile | None = None
-    kept: Kept = Kept()
+    state: State = State()
     programs: Programs = Programs()
     cluster: Cluster | None = None
     without_names: str = ""
+    renamed: tuple[RenamedFile, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
 
 

@@ -1,6 +1,6 @@
 """Configurations on the node: the runtime's directory, and the file of hpn node.
 
-NetworkAttachmentDefinitions are the API server's.  What their attachments were made of is in the journal (kept.py).
+NetworkAttachmentDefinitions are the API server's.  What their attachments were made of is in the journal (state.py).
 """
 
 import json
@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from base.protocol import spec
+from base.protocol.errors import CniError
+from base.protocol.spec import Json, Request
+from base.state import node, permitted
 from cni import config
-from cni.protocol import spec
-from cni.protocol.errors import CniError
-from cni.protocol.spec import Json, Request
-from cni.state import node, permitted
-from ctl.doctor.model import Network, NodeFile
+from ctl.doctor.model import Network, NodeFile, RenamedFile
 from ctl.doctor.reading import Reader
 from node import config as node_config
 
@@ -30,7 +30,8 @@ def networks(read: Reader) -> tuple[Network, ...]:
     """Those that name us, from the runtime's directory."""
     folder = read.at(_FOLDER)
     paths = [f"{folder}/{name}" for name in read.names(folder) if name.endswith(_SUFFIXES)]
-    file = read.at(node.FILE) if read.data(read.at(node.FILE)) is not None else ""
+    file = _policy_file(read)
+    file = file if read.data(file) is not None else ""
     found = [network for path in paths for network in _networks(path, read.data(path) or b"{}", file)]
     return tuple(replace(one, is_the_runtimes=one.source == paths[0]) for one in found)
 
@@ -67,8 +68,20 @@ def _needs_device(conf: spec.Config) -> bool:
 
 def without_names(read: Reader) -> str:
     """The file that can say what configurations may name, where it does not, or is not there; else empty."""
-    path = read.at(node.FILE)
+    path = _policy_file(read)
     return "" if f'"{node.NAMES}"'.encode() in (read.data(path) or b"") else path
+
+
+def _policy_file(read: Reader) -> str:
+    """The policy file that is there; its new name without any."""
+    return node.in_force(read.at(node.FILE), read.at(node.OLD_FILE))
+
+
+def renamed_files(read: Reader) -> Iterator[RenamedFile]:
+    """Files that have the name of an older version."""
+    for old, new in ((node.OLD_FILE, node.FILE), (f"{node_config.OLD}", f"{node_config.OURS}")):
+        if read.stat(read.at(old)):
+            yield RenamedFile(read.at(old), read.at(new), is_alone=not read.stat(read.at(new)))
 
 
 def node_file(read: Reader) -> NodeFile | None:
@@ -76,7 +89,7 @@ def node_file(read: Reader) -> NodeFile | None:
     for default in node_config.DEFAULTS:
         path = Path(read.at(f"{default}"))
         if read.stat(f"{path}"):
-            is_ours = default == node_config.DEFAULTS[0]
+            is_ours = default in (node_config.OURS, node_config.OLD)
             try:
                 return NodeFile(f"{path}", node_config.read(path), is_ours=is_ours)
             except node_config.Refused as e:

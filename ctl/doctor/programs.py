@@ -12,7 +12,7 @@ from typing import Final
 
 from ctl.doctor.model import Programs, Socket
 from ctl.doctor.reading import Reader
-from ctl.installation import places
+from ctl.installation import layout
 
 AGENT: Final = "/run/hpn/agent.sock"
 REGISTRY: Final = "/var/lib/kubelet/plugins_registry"
@@ -21,7 +21,7 @@ _LISTENS: Final = 0x10000  # __SO_ACCEPTCON, of the flags in /proc/net/unix
 
 def programs(read: Reader, file: str, build: str) -> Programs:
     """What is there; ``file`` is the program that runs now, and ``build`` its version."""
-    plugin = read.at(places.HPN)
+    plugin = read.at(layout.HPN)
     is_this: bool | None = None
     if file:
         with suppress(OSError):
@@ -53,7 +53,7 @@ def _sockets(read: Reader) -> Iterator[Socket]:
 
 def _resource(path: str) -> str:
     # Imported here, because most of what this takes is the import, and many nodes have no such socket.
-    from node.kubelet.registered import resource  # noqa: PLC0415
+    from base.kubelet.registered import resource  # noqa: PLC0415
 
     return resource(Path(path))
 

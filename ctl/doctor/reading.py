@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from cni.kernel import cpus, files
+from base.kernel import cpus, files
 
 # /proc/sys refuses to be read by more than the kernel can allocate in one piece (proc_sys_call_handler).
 _PIECE: Final = 1 << 16  # guard: pieces = 1 << 24

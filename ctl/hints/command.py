@@ -9,10 +9,10 @@ from pathlib import Path
 from socket import if_nameindex
 from typing import Final
 
+from base.kernel import gids, netns
+from base.protocol.errors import CheckFailed
+from base.protocol.spec import Json
 from cni.attachments import list_all
-from cni.kernel import gids, netns
-from cni.protocol.errors import CheckFailed
-from cni.protocol.spec import Json
 from ctl.command_line import add_state_dir, as_document, parser_for, state_dirs, word
 from ctl.hints import libraries, workload
 from ctl.hints.lines import FORMS, Line, Set, Unset, write

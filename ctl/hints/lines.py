@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cni.protocol.printable import printable
+from base.table import printable
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 
-from cni.protocol.spec import Json
+from base.protocol.spec import Json
 
 # The interface that a pod of Kubernetes has of the cluster's own network.
 CLUSTERS: Final = "eth0"

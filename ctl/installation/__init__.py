@@ -1,4 +1,5 @@
-"""hpn install and hpn uninstall: this program's file, its names and its units, put on a node and taken away.
+"""hpn install and hpn uninstall: this program's file, its names and its units, put on a node and removed.
 
-``places`` says what goes where, ``found`` what is there, ``plan`` what has to be done, and ``put`` does it.
+``layout`` names what goes where, ``plan`` compares that with the disk, ``files`` and ``systemd`` carry it out, and
+``state`` reads what attachments need.
 """

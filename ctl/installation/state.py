@@ -1,4 +1,4 @@
-"""Whether this version can read the state that another version has left on the node."""
+"""The state on a node: what of it this version would not understand, and which pods need the program to detach them."""
 
 import json
 import os
@@ -6,16 +6,29 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from base.protocol.errors import IoFailure, RecordUnreadable
+from base.protocol.location import IPAM_DIR, STATE_DIR
+from base.protocol.spec import Key
+from base.state import durable
+from base.state.record import LOST, Record
+from cni import attachments
 from cni.kinds import KINDS
-from cni.protocol.errors import IoFailure, RecordUnreadable
-from cni.protocol.location import IPAM_DIR, STATE_DIR
-from cni.state import durable
-from cni.state.record import LOST, Record
-from ipam import stores
+from ipam import sandboxes
+from ipam.cluster.state import node_blocks as blocks
+from ipam.inventory import networks
+from ipam.inventory import state as state_of
+from ipam.stores import access
+from ipam.stores.contents import Contents, Listed
+from ipam.stores.holdings import Lease, Lost
+
+
+def below(root: Path, path: str) -> Path:
+    """The absolute path, as the root has it."""
+    return root / path.lstrip("/")
 
 
 def state_dirs(root: Path) -> list[Path]:
-    """The default state directory below the root, then those that attachments noted (cni/state/places.py).
+    """The default state directory below the root, then those that attachments noted (base/state/places.py).
 
     Raises IoFailure.
     """
@@ -37,15 +50,10 @@ def data_dirs(root: Path) -> list[Path]:
     return [below(root, IPAM_DIR), *(one / "ipam" for one in state_dirs(root))]  # guard: state-ipam (ipam)
 
 
-def below(root: Path, path: str) -> Path:
-    """The absolute path, as the root has it."""
-    return root / path.lstrip("/")
-
-
 def unknown(root: Path) -> Iterator[str]:
-    """In words, each file of state that is whole and that this version does not understand.
+    """In words, each whole file of state that this version does not understand.
 
-    Damaged files are not meant: no version reads them, and each puts them aside.  Raises IoFailure.
+    No version reads damaged files, and each sets them aside, so they are not among these.  Raises IoFailure.
     """
     for state_dir in state_dirs(root):
         for path in sorted((state_dir / "attachments").glob("*/*.json")):
@@ -53,23 +61,18 @@ def unknown(root: Path) -> Iterator[str]:
                 yield f"{path} {why}"
     for data_dir in data_dirs(root):
         try:
-            names = stores.networks(data_dir)
+            names = access.networks(data_dir)
         except OSError as e:
             raise IoFailure(f"reading {e.filename or data_dir}: {e.strerror}; run hpn as root") from e
-        for name in names:
-            if why := stores.unknown(data_dir, name):
-                yield why
+        yield from filter(None, (access.unknown(data_dir, name) for name in names))
 
 
 def _of_record(path: Path) -> str:
     try:
         body = durable.read(path)
+        kind = Record.from_json(body).kind if body is not None else LOST
     except RecordUnreadable:
         return _of_schema(path)
-    if body is None:
-        return ""
-    try:
-        kind = Record.from_json(body).kind
     except (TypeError, KeyError, ValueError) as e:
         return f"is a record of another version ({e})"
     # guard below: kind (KINDS, LOST)
@@ -83,3 +86,57 @@ def _of_schema(path: Path) -> str:
         return ""
     # guard below: schema (schema ==)
     return "" if schema == durable.SCHEMA else f"has schema {schema!r}, and this version reads {durable.SCHEMA}"
+
+
+def holders(root: Path) -> list[str]:
+    """A line for each attachment whose pod may live, and for each address that is held.
+
+    Records and leases that cannot be read get a line too, because a pod may need what they stood for.
+    Raises IoFailure, OSError.
+    """
+    attached, unreadable, _ = attachments.list_all(state_dirs(root))
+    living = {Key(one["containerID"], one["ifname"]): one for one in attached if one["alive"]}
+    lines = [f"{key.of(one['pod'], one['network'])}" for key, one in living.items()]
+    lines += [f"{path}, which cannot be read" for path in unreadable]  # guard: unreadable
+    for data_dir in filter(Path.is_dir, data_dirs(root)):
+        for network in networks(data_dir, sandboxes.gone):
+            for one in network.listed:
+                is_named = isinstance(one.holding, Lease) and one.holding.owner.key in living
+                is_held = state_of(one) in ("held", "doubtful")  # guard: leases = False
+                is_set_aside = isinstance(one.holding, Lost) and not one.is_over  # guard: set-aside = False
+                if not is_named and (is_held or is_set_aside):
+                    lines.append(_of_lease(network.name, one))
+            lines += _unread(network)  # guard: leases-unread
+    return lines
+
+
+def _of_lease(network: str, one: Listed) -> str:
+    addresses = ", ".join(map(str, one.holding.ips))
+    if isinstance(one.holding, Lease):
+        return f"{addresses} of {one.holding.owner.key.of(one.holding.owner.pod, network)}"
+    if isinstance(one.holding, Lost):
+        return f"{addresses} of network {network}, whose lease could not be read"
+    return f"{addresses} of network {network}, which a deleted pod may still use"
+
+
+def _unread(network: Contents) -> Iterator[str]:
+    if network.problem:
+        yield f"{network.problem}; nobody knows what it holds"
+    if network.unreadable:
+        yield f"{network.place}/leases, line {', '.join(map(str, network.unreadable))}, which cannot be read"
+
+
+def claimed(root: Path) -> Iterator[str]:
+    """A line for each network of which the cluster's store still has blocks for this node.  Raises IoFailure."""
+    for file in sorted(file for data_dir in data_dirs(root) for file in data_dir.glob(f"*/{blocks.FILE}")):
+        try:
+            mine = blocks.read(file.parent)
+        except RecordUnreadable:
+            yield f"{file} cannot be read; see on another node what this one has: hpn ipam show --cluster"
+            continue
+        if mine and mine.blocks:
+            yield (
+                f"the cluster's store says still that node {mine.node} has {len(mine.blocks)} blocks of "
+                f"{mine.network}; to have them free at once, on another node: "
+                f"hpn ipam release-node {mine.node} {mine.network} --force"
+            )

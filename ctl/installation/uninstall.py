@@ -1,14 +1,14 @@
 """hpn uninstall: remove what hpn install has put on the node, and hpn's state, once no pod needs them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from cni.protocol.errors import NotAvailable
+from base.protocol.errors import NotAvailable
 from ctl.command_line import parser_for
-from ctl.installation import found, held, places, plan, put, state, systemd
-from ctl.installation.install import do, failure, refuse_package
-from ctl.installation.plan import Remove, Step, Tell
+from ctl.installation import files, layout, plan, state, systemd
+from ctl.installation.install import failure, refuse_package
+from ctl.installation.plan import Step, is_there
 from ctl.screen import text
 
 _NAMED = 10
@@ -34,7 +34,7 @@ def answer(words: Sequence[str]) -> tuple[str, int]:
 def holders(root: Path) -> list[str]:
     """In words, who would lose the program that takes interfaces and addresses back.  Raises CniError."""
     try:
-        return held.holders(root)
+        return state.holders(root)
     except OSError as e:
         raise failure("uninstall", e) from e
 
@@ -44,33 +44,39 @@ def uninstall(root: Path, *, force: bool = False) -> list[str]:
 
     Raises NotAvailable if pods have interfaces or addresses, and other CniErrors.
     """
-    units = places.units(places.carried_units())
+    units = layout.carried_units()
     try:
         refuse_package(root, "uninstall")
-        _refuse_while_held(root, force=force)  # guard: held
+        if not force:
+            _refuse_while_held(root)  # guard: held
         noted = state.state_dirs(root)[1:]
-        steps, others = _steps(root, units)
-        if not steps and not any(_is_there(root, path) for path in (*places.STATE, places.LOCK)):
+        removed, others = plan.uninstall(root, units)
+        if not removed and not any(is_there(root, path) for path in (*layout.STATE, layout.LOCK)):
             return ["nothing of hpn is installed"]
-        with put.alone(f"{root}"):
-            for step in steps:
-                do(root, step, Path())
+        with files.exclusive(root):
+            stopped = _stop(root, removed, units)
+            plan.do(root, removed, Path())
+            reloaded = ["systemctl daemon-reload"] if stopped else []
+            if stopped:
+                systemd.run("daemon-reload")
             # A pod that was attached in the meantime keeps the state: hpn detaches it when it is installed again.
-            kept, claimed = held.holders(root), held.claimed(root)
-            gone = [] if kept else [Remove(path) for path in places.STATE if _is_there(root, path)]  # guard: kept ([])
-            for step in gone:
-                do(root, step, Path())
+            kept, claimed = state.holders(root), [*state.claimed(root)]
+            gone = [] if kept else [Step(path) for path in layout.STATE if is_there(root, path)]  # guard: kept ([])
+            plan.do(root, gone, Path())
     except OSError as e:
         raise failure("uninstall", e) from e
-    lines = [f"{step}" for step in (*steps, *gone)]
-    left = [*others, *(path for path in (*places.STATE, *places.CONFIGURATION) if _is_there(root, path))]
-    lines += [f"left: /{path}" for path in left]
-    lines += [f"left: {path}, which a configuration names as its stateDir" for path in noted]
-    return [*lines, *claimed, *(f"still attached: {one}" for one in kept[:_NAMED])]
+    left = [*others, *(path for path in (*layout.STATE, *layout.CONFIGURATION) if is_there(root, path))]
+    return [
+        *(f"{step}" for step in (*stopped, *removed, *reloaded, *gone)),
+        *(f"left: /{path}" for path in left),
+        *(f"left: {path}, which a configuration names as its stateDir" for path in noted),
+        *claimed,
+        *(f"still attached: {one}" for one in kept[:_NAMED]),
+    ]
 
 
-def _refuse_while_held(root: Path, *, force: bool) -> None:
-    if not force and (lines := held.holders(root)):
+def _refuse_while_held(root: Path) -> None:
+    if lines := state.holders(root):
         more = [f"and {len(lines) - _NAMED} more"] if len(lines) > _NAMED else []
         raise NotAvailable(
             f"pods have interfaces or addresses of hpn: {'; '.join([*lines[:_NAMED], *more])}.  Nothing was removed.  "
@@ -78,20 +84,12 @@ def _refuse_while_held(root: Path, *, force: bool) -> None:
         )
 
 
-def _steps(root: Path, units: dict[str, str]) -> tuple[list[Step], list[str]]:
-    names = [f"{places.UNITS}/{unit}" for unit in units]
-    wishes = map(places.wish, places.WANTED_BY)
-    paths = [*names, *wishes, places.KUBECONFIG, places.COMMAND, places.IPAM, places.HPN]
-    there = {path: found.look(f"{root}", path) for path in (*paths, *map(places.temporary, paths))}
-    removed, others = plan.uninstall(there, units)
-    steps: list[Step] = [*removed]
-    gone = [unit for unit in units if Remove(f"{places.UNITS}/{unit}") in removed]
-    if gone and systemd.runs_here(f"{root}"):
-        # The socket first: it would start the agent again.
-        steps = [Tell(("stop", *sorted(gone, key=lambda unit: unit != places.AGENT_SOCKET))), *steps]
-        steps.append(Tell(("daemon-reload",)))
-    return steps, others
-
-
-def _is_there(root: Path, path: str) -> bool:
-    return found.look(f"{root}", path).kind != "nothing"
+def _stop(root: Path, removed: list[Step], units: Mapping[str, str]) -> list[str]:
+    """Stop the units that are removed; a line if there are any."""
+    gone = [unit for unit in units if f"{layout.UNITS}/{unit}" in [step.path for step in removed]]
+    if not gone or not systemd.runs_here(root):
+        return []
+    # The socket first: it would start the agent again.
+    words = ("stop", *sorted(gone, key=lambda unit: unit != layout.AGENT_SOCKET))
+    systemd.run(*words)
+    return [f"systemctl {' '.join(words)}"]

@@ -1,5 +1,6 @@
 """hpn report: all that is known of the node on one page, for a ticket."""
 
+import json
 import os
 import platform
 import time
@@ -7,17 +8,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cni.protocol.errors import IoFailure
+from base.protocol.errors import CniError, IoFailure
 from ctl.command_line import parser_for
-from ctl.main import VERSION
-from ctl.report.page import page
-from ctl.report.told import PARTS, ask
+from ctl.main import VERSION, function
+from ctl.report.page import Answer, page
 from ctl.screen import progress
 
 _EXAMPLE: Final = """\
 example:
   hpn report node7.html         one file; it loads nothing, and holds names, addresses and MACs of the node
 """
+
+
+# Of each part of the report: the command that fills it, in words, the function that answers it, and what it is asked.
+PARTS: Final = {
+    "findings": ("hpn doctor --json", "ctl.doctor.command.answer", ["--json"]),
+    "attachments": ("hpn inspect --json", "ctl.inspection.answer_inspect", ["--json"]),
+    "devices": ("hpn devices --json", "ctl.devices.command.answer", ["--json"]),
+    "gids": ("hpn gids --json", "ctl.gids.answer", ["--json"]),
+    "pools": ("hpn ipam show --json", "ctl.addresses.answer", ["show", "--json"]),
+}
 
 
 def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
@@ -30,15 +40,15 @@ def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, 
     parser = parser_for("report", what, _EXAMPLE, fails=fails)
     parser.add_argument("file", type=Path, metavar="FILE.html", help="is made, and must not be there yet")
     target = parser.parse_args(words).file
-    told = {part: ask(part, file, build) for part in progress(tuple(PARTS), "Asking")}
+    answers = {part: ask(part, file, build) for part in progress(tuple(PARTS), "Asking")}
     name = platform.node()
     about = (
         time.strftime("%Y-%m-%d %H:%M:%S %z"),
         f"hpn {VERSION} ({build or 'from its sources'})",
         f"Linux {platform.release()} on {platform.machine()}",
     )
-    _write(target, page(f"hpn: {name}", about, told))
-    return f"{target}: {len(told)} parts\n", 0
+    _write(target, page(f"hpn: {name}", about, answers))
+    return f"{target}: {len(answers)} parts\n", 0
 
 
 def _write(file: Path, text: str) -> None:
@@ -55,3 +65,17 @@ def _write(file: Path, text: str) -> None:
     except OSError as e:
         file.unlink(missing_ok=True)
         raise IoFailure(f"{file} cannot be written: {e.strerror}") from e
+
+
+def ask(part: str, file: str, build: str) -> Answer:
+    """What the command of a part says; ``file`` and ``build`` are of the program that runs now."""
+    command, path, words = PARTS[part]
+    try:
+        # Only one of them compares this program with what is installed.
+        more = (file, build) if part == "findings" else ()
+        text, _ = function(path)(words, *more)
+        return Answer(command, json.loads(text))
+    except (CniError, OSError) as e:
+        return Answer(command, {}, str(e))
+    except Exception as e:  # noqa: BLE001  # a node that breaks one command is the node whose report is needed
+        return Answer(command, {}, f"{type(e).__name__}: {e}")

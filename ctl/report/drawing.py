@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from cni.protocol.printable import printable
-from cni.protocol.spec import Json
+from base.protocol.spec import Json
+from base.table import printable
 
 # In pixels.  A VF is a square cell, in rows below its NIC.
 _GAP, _CELL, _PER_ROW, _NIC_HIGH, _POD_HIGH = 14, 19, 16, 60, 44

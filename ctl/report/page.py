@@ -2,28 +2,59 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from cni.protocol.printable import printable_lines
-from cni.protocol.spec import Json
-from cni.state.record import LOST
+from base.protocol.spec import Json
+from base.state.record import LOST
+from base.table import printable_lines
 from ctl.report.drawing import draw
-from ctl.report.style import STYLE
-from ctl.report.told import Told
 from ctl.screen import moment
 
 # No source of anything but the page's own style: what a name says is text, whatever it says.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page(title: str, about: Sequence[str], told: Mapping[str, Told]) -> str:
-    """The page.  ``about`` are the lines below the title; ``told`` has what each command said."""
-    documents = {part: one.document for part, one in told.items()}
-    sections = [*_sections(documents), *_troubles(told.values()), *_raw(told)]
+# By day and by night.
+_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #212529; --dim: #6c757d; --line: #ced4da; --paper: #fff; --box: #f8f9fa;
+  --bad: #c92a2a; --warn: #b35c00; --good: #2b8a3e; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e9ecef; --dim: #adb5bd; --line: #495057; --paper: #16191c;
+  --box: #212529; --bad: #ff8787; --warn: #ffc078; --good: #8ce99a; } }
+body { font: 14px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 75rem;
+  margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.4rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; } p { margin: .3rem 0; }
+.dim { color: var(--dim); } .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid var(--line); }
+td { font-family: ui-monospace, monospace; font-size: 12px; white-space: pre-wrap; }
+pre { background: var(--box); padding: .75rem; overflow-x: auto; font-size: 12px; }
+.error, .dead, .lost { color: var(--bad); } .warning { color: var(--warn); } .alive { color: var(--good); }
+svg { width: 100%; height: auto; font-family: ui-monospace, monospace; }
+svg text { fill: var(--ink); font-size: 11px; } svg .name { font-size: 13px; font-weight: 600; }
+svg .dim { fill: var(--dim); } svg rect { stroke: var(--line); fill: var(--box); }
+svg .numa { fill: none; stroke-dasharray: 4 3; } svg .nic { stroke: var(--own); stroke-width: 2; }
+svg .free { fill: var(--paper); } svg .taken { fill: var(--own); stroke: var(--own); }
+svg .dead { stroke: var(--bad); stroke-width: 2; } svg .line { fill: none; stroke-width: 1.5; opacity: .8; }
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of one command: its command line, its document, and why there is none."""
+
+    command: str
+    document: Json
+    trouble: str = ""
+
+
+def page(title: str, about: Sequence[str], answers: Mapping[str, Answer]) -> str:
+    """The page.  ``about`` are the lines below the title; ``answers`` has what each command said."""
+    documents = {part: one.document for part, one in answers.items()}
+    sections = [*_sections(documents), *_troubles(answers.values()), *_raw(answers)]
     head = (
         f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'<meta name="viewport" content="width=device-width"><title>{_text(title)}</title><style>{STYLE}</style>'
+        f'<meta name="viewport" content="width=device-width"><title>{_text(title)}</title><style>{_STYLE}</style>'
     )
     lines = "".join(f'<p class="dim">{_text(line)}</p>' for line in about)
     body = f"<h1>{_text(title)}</h1>{lines}{''.join(sections)}"
@@ -118,17 +149,17 @@ def _cell(cell: Cell) -> str:
     return f'<td class="{_text(kind)}">{_text(words)}</td>'
 
 
-def _troubles(told: Iterable[Told]) -> Iterator[str]:
-    troubles = [one for one in told if one.trouble]
+def _troubles(answers: Iterable[Answer]) -> Iterator[str]:
+    troubles = [one for one in answers if one.trouble]
     if troubles:
         said = "".join(f'<p class="error">{_text(one.command)}: {_text(one.trouble)}</p>' for one in troubles)
         yield f"<h2>What could not be read</h2>{said}"
 
 
-def _raw(told: Mapping[str, Told]) -> Iterator[str]:
+def _raw(answers: Mapping[str, Answer]) -> Iterator[str]:
     """Each document whole, for whoever wants to compute with it."""
     yield "<h2>The documents</h2>"
-    for one in told.values():
+    for one in answers.values():
         text = json.dumps(one.document, indent=1)
         yield f"<details><summary>{_text(one.command)}</summary><pre>{_text(text)}</pre></details>"
 

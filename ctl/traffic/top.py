@@ -12,15 +12,14 @@ from itertools import repeat
 from pathlib import Path
 from typing import Final
 
-from cni.kernel import sysfs
-from cni.protocol.errors import BadEnvironment
-from cni.protocol.printable import printable
+from base.kernel import sysfs
+from base.protocol.errors import BadEnvironment
+from base.table import printable
 from ctl.command_line import parser_for
 from ctl.screen import Alarm, Table, live, show, show_over
-from ctl.traffic import words as say
-from ctl.traffic.rates import Course, Rates, behind, between, sparkline
-from ctl.traffic.sampling import Name, Sample, Seen, sample
-from node.metrics.ports import NOBODY
+from ctl.traffic.counters import Name, Sample, Seen, sample
+from ctl.traffic.rates import History, Rates, behind, between, bits, now_line, sparkline, summary
+from hardware.ports import NOBODY
 
 _SHOWN: Final = 30  # samples in a sparkline
 _DAY: Final = 86400  # seconds, the longest interval
@@ -124,18 +123,18 @@ def _line_by_line(steps: Iterator[Step], name: Name) -> str:
 
     While the port is away, which may be at any time, it carries nothing.
     """
-    courses, seconds, device = [Course()] * 4, 0.0, printable(name[0])
+    histories, seconds, device = [History()] * 4, 0.0, printable(name[0])
     try:
         show(f"Monitoring {device}...    (press CTRL-C to stop)\n\n")
         for _, rates, passed in steps:
             now = rates.get(name, Rates())
             # Counted before it is shown, so that Ctrl-C at the first line has a summary of that line.
-            courses = [one.with_one(rate, passed) for one, rate in zip(courses, now.directions, strict=True)]
+            histories = [one.with_one(rate, passed) for one, rate in zip(histories, now.directions, strict=True)]
             seconds += passed
-            show_over(say.now(datetime.now(), now))  # noqa: DTZ005  # the clock on the wall, as vnstat has it
+            show_over(now_line(datetime.now(), now))  # noqa: DTZ005  # the clock on the wall, as vnstat has it
     except KeyboardInterrupt:
         pass
-    lines = say.summary(device, (courses[0], courses[1]), (courses[2], courses[3]), seconds) if seconds else ()
+    lines = summary(device, (histories[0], histories[1]), (histories[2], histories[3]), seconds) if seconds else ()
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -151,16 +150,16 @@ def _document(step: Step) -> str:
 
 def _frames(steps: Iterator[Step], remarks: dict[str, None]) -> Iterator[list[Table | str]]:
     """A table for each step, with how each port went on, and with the errors since the first."""
-    courses = defaultdict[Name, deque[float]](lambda: deque(maxlen=_SHOWN))
+    histories = defaultdict[Name, deque[float]](lambda: deque(maxlen=_SHOWN))
     errors = defaultdict[Name, Counter[str]](Counter)
     for after, rates, _ in steps:
         rows = []
         for name, seen in after.shown.items():
             now = rates[name]
-            courses[name].append(now.rx + now.tx)
+            histories[name].append(now.rx + now.tx)
             errors[name].update(now.errors)
             low = behind(now.tx, _rails(after, rates, seen))
-            row = _row(name, seen, now, sparkline(courses[name]))
+            row = _row(name, seen, now, sparkline(histories[name]))
             rows.append((*row, f"{low:.2f} of median" if low is not None else "-", _errors(errors[name], now)))
         yield [Table(_HEADER, rows), *_notes(after), *remarks]
 
@@ -172,10 +171,10 @@ def _rails(after: Sample, rates: Mapping[Name, Rates], seen: Seen) -> list[float
     return [rates[name].tx for name, one in after.ports.items() if one.owner == seen.owner]
 
 
-def _row(name: Name, seen: Seen, now: Rates, course: str) -> tuple[str, ...]:
-    carried = (say.bits(now.rx), say.bits(now.tx)) if seen.totals.known else ("-", "-")
+def _row(name: Name, seen: Seen, now: Rates, history: str) -> tuple[str, ...]:
+    carried = (bits(now.rx), bits(now.tx)) if seen.totals.known else ("-", "-")
     return (
-        seen.pod or "-", "/".join(name), seen.state, *carried, f"{now.rx_packets:.0f}", f"{now.tx_packets:.0f}", course
+        seen.pod or "-", "/".join(name), seen.state, *carried, f"{now.rx_packets:.0f}", f"{now.tx_packets:.0f}", history
     )  # fmt: skip
 
 

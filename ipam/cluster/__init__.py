@@ -2,8 +2,8 @@
 
 A host number is an address minus its subnet's first address.  A block is a span of host numbers, and counts in every
 range, family and rail of its network.  What all nodes must agree on is kept as documents in a store that they share:
-the API server of a Kubernetes cluster, or an etcd.  Documents is what is asked of that store; blocks.py says what the
-documents hold.
+the API server of a Kubernetes cluster, or an etcd.  Documents is what is asked of that store; rules/documents.py says
+what the documents hold.
 
 An ADD that finds room in this node's blocks asks nobody, and imports nothing of this package that speaks to a server.
 """
@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from cni.protocol.spec import Json
+from base.protocol.spec import Json
 
 # The kinds of documents: a network's grid, and a block of it.
 GRID: Final = "grid"
@@ -34,15 +34,15 @@ class Document:
 @dataclass(frozen=True)
 class Machine:
     """What the store knows of a node.  ``uid`` is empty where the store knows no nodes (of itself a node knows it:
-    opening.Shared.machine), and of a node that is unknown.  ``heard`` is when the node was last heard of, in seconds of
-    the store's clock, and None if never.
+    Shared.machine), and of a node that is unknown.  ``last_seen`` is when it last told that it lives, in
+    seconds of the store's clock, and None if never.
 
-    Of a node that has blocks and never ``told`` that it lives, heard is now: it is taken for living.
+    Of a node that has blocks and never ``told`` that it lives, it is now: such a node counts as alive.
     """
 
     name: str
     uid: str = ""
-    heard: float | None = None
+    last_seen: float | None = None
     told: bool = True
 
 

@@ -1,23 +1,19 @@
-"""Where the leases of a network are kept: what every store must do (Store), and the one place where a store is opened.
+"""Where the leases of a network are kept: what every store must do (Store).  access.py opens one.
 
 A store holds the leases of one network.  Who gets which address is never its decision: it is handed a function, runs it
 on a consistent view and commits what the function returns.  So a store that has to try again (compare and swap) may
 call the function again.
 
 Each store is a folder in here, and nobody outside imports from it.  What a second one would need is in
-docs/design/leases.md; what it has to do is in tests/unit/test_store_contract.py.
+docs/design/leases.md; what it has to do is in tests/unit/ipam/stores/test_store_contract.py.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from cni.protocol import spec
-from cni.protocol.errors import InvalidConfig
-from cni.protocol.location import IPAM_DIR, path_of
-from cni.protocol.result import Address, Ip
-from cni.protocol.spec import Config, Key
+from base.protocol.result import Address, Ip
+from base.protocol.spec import Key
 from ipam.ranges import Span
 
 if TYPE_CHECKING:
@@ -181,63 +177,3 @@ class Store(Protocol):
 def none_gone(_boxes: Collection[Sandbox]) -> Collection[Sandbox]:
     """For callers that collect nothing."""
     return ()
-
-
-def open_store(conf: Config, log: list[str], gone: Gone) -> Store:
-    """The store of a configuration's network; ``log`` gets what an operator should look at, ``gone`` says who is dead.
-
-    Raises InvalidConfig.
-    """
-    return open_in(_data_dir(conf), spec.network_of(conf), log, gone)
-
-
-def directory(conf: Config) -> str:
-    """Where all is kept that this node has of a configuration's network.  Raises InvalidConfig."""
-    return f"{_data_dir(conf)}/{spec.network_of(conf)}"
-
-
-def _data_dir(conf: Config) -> str:
-    """ipam.dataDir, else stateDir/ipam, else /var/lib/cni/hpn/ipam.  Raises InvalidConfig."""
-    ipam: Any = conf.get("ipam")
-    folder = ipam.get("dataDir") if isinstance(ipam, dict) else None
-    if folder:
-        return _absolute("ipam.dataDir", folder)
-    if state_dir := conf.get("stateDir"):
-        return f"{_absolute('stateDir', state_dir)}/ipam"
-    return IPAM_DIR
-
-
-def open_in(data_dir: Path | str, network: str, log: list[str], gone: Gone = none_gone) -> Store:
-    """The store of a network in a data directory, for whoever has no configuration at hand."""
-    # Imported here: VERSION needs no store.
-    from ipam.stores.files.store import FileStore  # noqa: PLC0415
-
-    return FileStore(path_of(f"{data_dir}/{network}"), log, gone)
-
-
-def networks(data_dir: Path) -> list[str]:
-    """The names of the networks that have a store in a data directory.  Raises OSError."""
-    from ipam.stores.files.listing import networks as listed  # noqa: PLC0415
-
-    return listed(data_dir)
-
-
-def unknown(data_dir: Path, network: str) -> str:
-    """In words, what another version of hpn has written there that this one does not understand; empty if nothing.
-
-    Damage is not meant.
-    """
-    from ipam.stores.files.listing import unknown as looked_for  # noqa: PLC0415
-
-    return looked_for(data_dir / network)
-
-
-def preload() -> None:
-    """Import every store now, so that no request to a warm process has to."""
-    from ipam.stores.files import store  # noqa: F401, PLC0415
-
-
-def _absolute(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:  # guard: absolute ("/")
-        raise InvalidConfig(f"{key} {value!r} is not an absolute path; plugins run in no particular directory")
-    return value

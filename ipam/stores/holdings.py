@@ -6,8 +6,8 @@ Every store speaks of these, whatever it keeps them in.  Pure; the caller says w
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface
 
-from cni.protocol.result import Address
-from cni.protocol.spec import Json
+from base.protocol.result import Address
+from base.protocol.spec import Json
 from ipam.stores import Owner
 
 
@@ -24,7 +24,7 @@ class Lease:
     def ips(self) -> tuple[Address, ...]:
         return tuple(address.ip for address in self.addresses)
 
-    def as_json(self) -> Json:
+    def to_json(self) -> Json:
         return {
             "containerID": self.owner.key.container_id,
             "ifname": self.owner.key.ifname,
@@ -47,7 +47,7 @@ class Lost:
     boot: str
     kept: str  # where the damaged lease is, for people
 
-    def as_json(self) -> Json:
+    def to_json(self) -> Json:
         return {
             "unreadable": self.kept,
             "key": self.digest.hex(),
@@ -96,7 +96,7 @@ class Kept:
         # A clock that was set back must not keep the addresses for years.
         return not self.released <= now < self.until  # guard: clock-set-back (released), kept-until = True
 
-    def as_json(self) -> Json:
+    def to_json(self) -> Json:
         return {
             "released": self.released,
             "cool": self.cool,

@@ -8,18 +8,24 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from cni.protocol.errors import InvalidConfig
-from cni.state import trust
-from node.config import document, old, own, shared, sriov
-from node.config.refused import Refused, meant, shown
+from base import yaml_document as document
+from base.protocol.errors import InvalidConfig
+from base.state import trust
+from base.yaml_document import Refused, shown
+from node.config import old, own, shared, sriov
+from node.config.messages import meant
 from node.model import Settings
 
-__all__ = ["DEFAULTS", "Refused", "read", "settings"]
+__all__ = ["DEFAULTS", "OLD", "OURS", "Refused", "read", "settings"]
 
 # Ours has a directory of its own, because a ConfigMap that is mounted hides what else is in its directory; /etc/cni is
 # full of others' files.
+OURS: Final = Path("/etc/hpn/devices.yaml")
+# Its name in versions before, which is read still.
+OLD: Final = Path("/etc/hpn/node.yaml")
 DEFAULTS: Final = (
-    Path("/etc/hpn/node.yaml"),
+    OURS,
+    OLD,
     Path("/k8s-rdma-shared-dev-plugin/config.json"),
     Path("/etc/pcidp/config.json"),
     Path("/k8s-rdma-sriov-dev-plugin/config.json"),
@@ -42,7 +48,10 @@ def read(path: Path, *, prefix: str = "", cdi: bool = False) -> Settings:
     """
     try:
         data = trust.read_trusted(str(path), _MOST)
-        return settings(data, is_yaml=_is_yaml(path, data or b""), prefix=prefix, cdi=cdi)
+        _refuse_both(path)
+        found = settings(data, is_yaml=_is_yaml(path, data or b""), prefix=prefix, cdi=cdi)
+        notes = (f"that is its name in older versions; rename it: mv {OLD} {OURS}",) if path == OLD else ()
+        return replace(found, notes=(*notes, *found.notes))
     except Refused as e:
         raise _in_file(path, e.msg, e) from e
     except InvalidConfig as e:  # which names the file
@@ -54,7 +63,7 @@ def read(path: Path, *, prefix: str = "", cdi: bool = False) -> Settings:
 def settings(data: bytes | None, *, is_yaml: bool, prefix: str = "", cdi: bool = False) -> Settings:
     """``read`` of a file's contents; None if there is no file.  Raises Refused, which does not name the file."""
     if data is None:
-        raise Refused("there is no such file; conf/node.yaml is an example")
+        raise Refused("there is no such file; conf/devices.yaml is an example")
     parsed = document.parse(data, is_yaml=is_yaml)
     match _dialect(parsed.value):
         case "resources":
@@ -78,7 +87,7 @@ def settings(data: bytes | None, *, is_yaml: bool, prefix: str = "", cdi: bool =
 def _dialect(value: Any) -> str:
     """The key by which the file is known.  Raises Refused."""
     if not isinstance(value, dict):
-        raise Refused(f"{shown(value)} is not an object with resources; conf/node.yaml is an example")
+        raise Refused(f"{shown(value)} is not an object with resources; conf/devices.yaml is an example")
     if "apiVersion" in value and "kind" in value:
         kind = shown(value["kind"])
         raise Refused(f"it is a Kubernetes object (kind {kind}); give the file that stands in it, below data")
@@ -88,9 +97,15 @@ def _dialect(value: Any) -> str:
         raise Refused(f"it has {' and '.join(found)}, which are keys of different programs' files; remove one")
     if not found:
         guesses = filter(None, (meant(key, (_OURS, *_PEERS)) for key in islice(value, _SAID)))
-        remedy = next(guesses, f"; write {_OURS}, of which conf/node.yaml is an example")
+        remedy = next(guesses, f"; write {_OURS}, of which conf/devices.yaml is an example")
         raise Refused(f"it has none of the keys {', '.join((_OURS, *_PEERS))}{remedy}")
     return found[0]
+
+
+def _refuse_both(path: Path) -> None:
+    """Nobody knows which of the two would be meant."""
+    if path == OURS and path.exists() and OLD.exists():
+        raise Refused(f"{OLD} is there too, which is its name in older versions; remove one")
 
 
 def _is_yaml(path: Path, data: bytes) -> bool:

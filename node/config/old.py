@@ -2,10 +2,11 @@
 
 from typing import Any, Final
 
-from node.config.functions import entries
+from base.yaml_document import Refused, shown
+from hardware.model import Kind
 from node.config.peers import Object, take
-from node.config.refused import Refused, shown
-from node.model import Kind, Resource, Selector, Settings, Sharing, Verbs
+from node.config.values import entries
+from node.model import Resource, Selector, Settings, Sharing, Verbs
 
 PROGRAM: Final = "k8s-rdma-sriov-dev-plugin"
 _CONTAINERS: Final = 1000  # RdmaHcaMaxResources

@@ -1,24 +1,29 @@
 """hpn's own file: "resources".  What it does not know, it refuses."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from node.config import pfs, values
-from node.config.functions import entries
+from base.yaml_document import Refused, shown
+from hardware.model import Kind
+from node.config import values
+from node.config.messages import because
 from node.config.peers import named_well, refuse_twins
-from node.config.refused import Refused, shown
-from node.config.section import STRICT, take
-from node.model import MOST, Kind, Resource, Selector, Settings, Sharing, Verbs
+from node.config.values import entries
+from node.model import MOST, PfRule, Resource, Selector, Settings, Sharing, Verbs
 
 PROGRAM: Final = "hpn"
+_MOST_VFS: Final = 65535  # NumVFs has 16 bits (PCI Express Base Specification, SR-IOV Extended Capability)
+# What a PF's VFs are found by, and what the PF itself is.
+_OF_VFS: Final = {"pfNames": "ifNames", "rootDevices": "pciAddresses"}
+_Taken = TypeVar("_Taken", bound=BaseModel)
 _Seconds = Annotated[float, Field(ge=0, le=3600)]
 
 
 class Section(BaseModel):
     """An object of ours."""
 
-    model_config = STRICT
+    model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class File(Section):
@@ -154,8 +159,8 @@ _SELECTORS: Final = {
 
 def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
     """Raises Refused."""
-    file = take(File, document, "")
-    health = take(Health, file.health, "health")
+    file = _take(File, document, "")
+    health = _take(Health, file.health, "health")
     if not file.resources:
         raise Refused("resources [] has no entry; add one")
     resources = [_resource(one, f"resources[{at}]", prefix, cdi=cdi) for at, one in enumerate(file.resources)]
@@ -168,13 +173,13 @@ def settings(document: dict[str, Any], *, prefix: str, cdi: bool) -> Settings:
         health.downAfter,
         health.upAfter,
         left_out=tuple(left_out),
-        pfs=tuple(pfs.rule(one, f"pfs[{at}]") for at, one in enumerate(file.pfs)),
+        pfs=tuple(_rule(one, f"pfs[{at}]") for at, one in enumerate(file.pfs)),
         rdma_exclusive=None if file.rdmaNamespaces is None else file.rdmaNamespaces == "exclusive",
     )
 
 
 def _resource(value: Any, path: str, prefix: str, *, cdi: bool) -> Resource:
-    entry = take(Entry, value, path)
+    entry = _take(Entry, value, path)
     _refuse_foreign_keys(entry, path)
     before, slash, name = entry.name.rpartition("/")
     return Resource(
@@ -217,9 +222,9 @@ def _objects(entry: Entry, path: str) -> list[tuple[str, Selectors]]:
         case []:
             raise Refused(f"{path} [] has no entry; add one, or remove selectors for all of kind {entry.kind}")
         case list() as listed:
-            return [(f"{path}[{at}]", take(Selectors, one, f"{path}[{at}]")) for at, one in enumerate(listed)]
+            return [(f"{path}[{at}]", _take(Selectors, one, f"{path}[{at}]")) for at, one in enumerate(listed)]
         case one:
-            return [(path, take(Selectors, one, path))]
+            return [(path, _take(Selectors, one, path))]
 
 
 def _selector(entry: Entry, given: Selectors, path: str) -> Selector:
@@ -258,3 +263,84 @@ def _refuse_foreign_selectors(entry: Entry, given: Selectors, path: str) -> None
             raise Refused(f"{path}.{key} {shown(getattr(given, key))} selects nothing of kind {entry.kind}; {remedy}")
     if entry.kind in ("pf", "master") and given == Selectors():  # guard: not-everything
         raise Refused(f"{path} {{}} stands for every interface of the node; add ifNames")
+
+
+class Pfs(Section):
+    """An entry of ``pfs``."""
+
+    selectors: Any
+    """Which PFs: those that agree with every key of the object, and with one entry of each list:
+    [below](#selectors-of-pfs).
+    Value: object
+    Refused: empty; two entries for one PF"""
+    numVfs: Annotated[int, Field(ge=0, le=_MOST_VFS)] | None = None  # noqa: N815
+    """How many VFs the PF has.
+    Default: left as it is
+    Refused: more than the PF can have; while somebody has one of its VFs"""
+    mtu: Annotated[int, Field(ge=68, le=65535)] | None = None
+    """Bytes: of the PF's interface, and of those of its VFs that are on the host.
+    Default: left as it is
+    Refused: more than the interface can; while somebody has one of its VFs"""
+    trust: bool | None = None
+    """Whether the PF trusts its VFs: a pod may then change its VF's MAC, and receive what is sent to others.
+    Default: left as it is
+    Refused: of InfiniBand"""
+    guids: bool = False
+    """Give GUIDs to InfiniBand VFs that have none, made of the PF's GUID and the VF's number, so the same after each
+    boot; have their ports follow the PF's (`link_state` `auto`), where they are to be down.
+    Refused: of Ethernet"""
+
+
+class PfSelectors(Section):
+    """``selectors`` of an entry of ``pfs``."""
+
+    ifNames: Annotated[list[values.Interface], Field(default_factory=list)]  # noqa: N815
+    """Interfaces of the PFs."""
+    pciAddresses: Annotated[list[values.PciAddress], Field(default_factory=list)]  # noqa: N815
+    """Their PCI addresses."""
+    vendors: Annotated[list[values.PciId], Field(default_factory=list)]
+    """PCI vendors, as `15b3`."""
+    devices: Annotated[list[values.PciId], Field(default_factory=list)]
+    """PCI devices, as `101d`."""
+    drivers: Annotated[list[values.Driver], Field(default_factory=list)]
+    """Drivers."""
+    linkTypes: Annotated[list[Literal["ether", "infiniband"]], Field(default_factory=list)]  # noqa: N815
+    """Link types.
+    Value: list of `ether`, `infiniband`"""
+
+
+def _take(model: type[_Taken], value: Any, path: str) -> _Taken:
+    """The object at that place of the file.  Raises Refused."""
+    if not isinstance(value, dict):
+        raise Refused(f"{path} {shown(value)} is not an object; write it in {{ }}")
+    try:
+        return model.model_validate(value)
+    except ValidationError as e:
+        raise because(e, model, path) from e
+
+
+def _rule(value: Any, path: str) -> PfRule:
+    """An entry of ``pfs``, by its place in the file.  Raises Refused."""
+    entry = _take(Pfs, value, path)
+    if entry.numVfs is None and entry.mtu is None and entry.trust is None and not entry.guids:
+        raise Refused(f"{path} {shown(value)} asks for nothing; add numVfs, mtu, trust or guids")
+    selector = _pf_selector(entry.selectors, f"{path}.selectors")
+    return PfRule(selector, path, entry.numVfs, entry.mtu, entry.trust, entry.guids)
+
+
+def _pf_selector(value: Any, path: str) -> Selector:
+    for key, meant in _OF_VFS.items():
+        if isinstance(value, dict) and key in value:
+            raise Refused(f"{path}.{key} {shown(value[key])} is for VFs, by their PF; of a PF itself write {meant}")
+    given = _take(PfSelectors, value, path)
+    if not any(given.model_dump().values()):
+        raise Refused(f"{path} {shown(value)} stands for every PF of the node; add ifNames or pciAddresses")
+    return Selector(
+        kinds=frozenset({Kind.PF}),
+        vendors=frozenset(given.vendors),
+        products=frozenset(given.devices),
+        drivers=frozenset(given.drivers),
+        addresses=frozenset(given.pciAddresses),
+        netdevs=frozenset(given.ifNames),
+        link_types=frozenset(given.linkTypes),
+    )

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from node.config.refused import Refused, because, below, meant, shown
+from base.yaml_document import Refused, shown
+from node.config.messages import because, below, meant
 from node.model import Resource
-from node.naming import why_refused
+from node.offer.naming import why_refused
 
 _SAID: Final = 10  # unknown keys of one object
 

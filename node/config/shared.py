@@ -3,9 +3,10 @@
 import re
 from typing import Any, Final
 
+from base.yaml_document import Refused, shown
+from hardware.model import Kind
 from node.config.peers import Object, Texts, named_well, refuse_twins, take
-from node.config.refused import Refused, shown
-from node.model import MOST, Kind, Resource, Selector, Settings, Sharing, Verbs
+from node.model import MOST, Resource, Selector, Settings, Sharing, Verbs
 
 PROGRAM: Final = "k8s-rdma-shared-dev-plugin"
 _NAME: Final = re.compile(r"[a-zA-Z0-9_]+")

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from node.config.functions import entries
+from base.yaml_document import Refused, shown
+from hardware.model import Kind
 from node.config.peers import Object, Texts, named_well, refuse_twins, take
-from node.config.refused import Refused, shown
-from node.model import Kind, Resource, Selector, Settings, Sharing, Verbs
+from node.config.values import entries
+from node.model import Resource, Selector, Settings, Sharing, Verbs
 
 PROGRAM: Final = "sriov-network-device-plugin"
 PREFIX: Final = "intel.com"

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cni.kernel import unix_sockets
-from cni.state import trust
+from base.kernel import unix_sockets
+from base.state import trust
 
 _BACKLOG: Final = 64
 

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Final
 
-from cni.state import durable
+from base.state import durable
 from node.kubelet import sockets
 
 _LONGEST: Final = 100  # a socket's path has at most 107 bytes (man 7 unix), and it is made under another name

@@ -1,5 +1,6 @@
-"""CNI commands, counted: each tells of its end by one datagram (cni/protocol/report.py)."""
+"""CNI commands, counted: each tells of its end by one datagram (base/protocol/report.py)."""
 
+import asyncio
 import errno
 import re
 import socket
@@ -8,11 +9,10 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Final
 
-from cni.kernel import unix_sockets
-from cni.protocol import report
-from cni.state import durable, trust
+from base.kernel import unix_sockets
+from base.protocol import report
+from base.state import durable, trust
 from node.kubelet import sockets
-from node.loop import Loop
 
 # Upper bounds in seconds; what is longer than the last is counted too.
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -59,7 +59,7 @@ class Tally:
 class Commands:
     """The socket by which commands tell.  ``tally`` has what they told."""
 
-    def __init__(self, loop: Loop, tally: Tally, path: Path = Path(report.SOCKET)) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, tally: Tally, path: Path = Path(report.SOCKET)) -> None:
         """Raises OSError, IoFailure, InvalidConfig."""
         self._loop, self._tally, self._path = loop, tally, path
         durable.directory(path.parent)
@@ -67,11 +67,11 @@ class Commands:
         path.unlink(missing_ok=True)
         self._sock = unix_sockets.bind(path, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._made = sockets.inode(path)
-        loop.watch(self._sock.fileno(), self._hear)
+        loop.add_reader(self._sock.fileno(), self._hear)
 
     def close(self) -> None:
         """Hear no more; commands then find nobody."""
-        self._loop.unwatch(self._sock.fileno())
+        self._loop.remove_reader(self._sock.fileno())
         self._sock.close()
         sockets.remove(self._path, self._made)
 

@@ -1,20 +1,15 @@
-"""The page as Prometheus reads it.  Only the process that makes it imports this, and prometheus_client with it."""
+"""The page as Prometheus reads it.  Only the process that serves it imports this, and prometheus_client with it."""
 
-import gc
-import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from cni.protocol.errors import CniError
+from base.protocol.errors import CniError
+from hardware.model import Device
 from node.metrics.commands import BOUNDS, Tally
-from node.model import Device
 
-# The process that makes the page is ended after so many seconds: a disk may hang.
-_LONGEST: Final = 30
 Reader = Callable[[], Iterable[Metric]]
 
 
@@ -36,14 +31,6 @@ class _Families:
 def _as_text(labels: Mapping[str, str]) -> dict[str, str]:
     """With escapes for bytes that are no UTF-8: a pod may name its devices by any, and journal and /sys have them."""
     return {name: value.encode(errors="backslashreplace").decode() for name, value in labels.items()}
-
-
-def be_brief() -> None:
-    """Prepare a process that makes one page and ends.  If reading hangs, the kernel ends it."""
-    gc.disable()  # a look through what it shares with its parent would copy all of that
-    signal.alarm(_LONGEST)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def make(
@@ -97,16 +84,15 @@ def _lasted(tally: Tally) -> Metric:
     return lasted
 
 
-def devices(judged: Mapping[str, Sequence[tuple[Device, str]]]) -> Iterator[Metric]:
-    """The devices of each resource, each with the reason why it is unhealthy; empty where it is not."""
+def devices(known: Mapping[str, tuple[int, Sequence[tuple[Device, str]]]]) -> Iterator[Metric]:
+    """How many devices each resource has; and its unhealthy ones, each with the reason."""
     number = GaugeMetricFamily("hpn_devices", "Devices that a resource has.", labels=["resource", "state"])
     info = GaugeMetricFamily(
         "hpn_device_info", "An unhealthy device, and why it is.",
         labels=["resource", "device", "netdev", "rdma_dev", "reason"],
     )  # fmt: skip
-    for resource, theirs in sorted(judged.items()):
-        ill = [(device, reason) for device, reason in theirs if reason]
-        number.add_metric([resource, "healthy"], len(theirs) - len(ill))
+    for resource, (count, ill) in sorted(known.items()):
+        number.add_metric([resource, "healthy"], count - len(ill))
         number.add_metric([resource, "unhealthy"], len(ill))
         for device, reason in ill:
             info.add_metric([resource, *_named(device), reason], 1)

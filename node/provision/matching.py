@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from cni.kernel import sysfs
-from node.model import Device, Kind, PfRule
-from node.offers import agrees
+from base.kernel import sysfs
+from hardware.model import Device, Kind
+from node.model import PfRule
+from node.offer.offers import agrees
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
-from node.model import Device
+from hardware.model import Device
 
 # Read by modprobe when ib_core is loaded (man 5 modprobe.d).
 OPTION_FILE: Final = "/etc/modprobe.d/hpn-node.conf"

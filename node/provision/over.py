@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final
 
-from cni.kernel import netns, nsid, rtnl
-from cni.kernel.links import Link
-from cni.kernel.netlink import attr, u32
-from cni.kernel.rtnl import Rtnl
-from cni.state import journal
-from node.provision import users
+from base.kernel import netns, nsid, rtnl
+from base.kernel.links import Link
+from base.kernel.netlink import attr, u32
+from base.kernel.rtnl import Rtnl
+from base.state import journal
+from hardware import users
 
 _NAMED: Final = 4  # in a sentence
 
@@ -44,7 +44,7 @@ def _attached() -> Iterator[tuple[int, str]]:
     for state_dir in users.state_dirs():
         for record in journal.records(state_dir):
             if record.of_this_boot and record.link.get("parent") and not record.link.get("in_container"):
-                yield record.link["parent"], record.whose
+                yield record.link["parent"], record.title
 
 
 def _seen(host: Rtnl, own: int) -> Iterator[tuple[int, str]]:

@@ -4,18 +4,19 @@ A process of its own does it: a driver takes seconds to make VFs, and must not k
 else changes afterwards is left alone, because two programs that both put things right would never end.
 """
 
+import asyncio
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from node.apart import Child
-from node.loop import Loop
-from node.model import Device, Settings
-from node.provision.held import Held
+from base.child_process import Child
+from base.kernel import sysfs
+from hardware.model import Device, Kind
+from node.log import Topics, say
+from node.model import Settings
 from node.provision.matching import Seen, lasting, only, seen, without
-from node.saying import Topics, say
 
 # How long the start waits: afterwards devices are offered, and what is made later is offered when it is there.
 START: Final = 60.0
@@ -32,10 +33,35 @@ class _Turn:
     alone: frozenset[str] = frozenset()
 
 
+class Held:
+    """Which VFs are not offered until the process has ended that makes their PF ready: a pod could take one that is not
+    as the file asks."""
+
+    def __init__(self) -> None:
+        self._offered = frozenset[int]()
+        self.some = False
+        """Whether there were any at the last look."""
+
+    def pass_all(self) -> None:
+        """Hold back none of those that are there now.  Pods may have them, and kubelet would take them for gone."""
+        there = sysfs.names(f"{sysfs.SYS}/bus/pci/devices")
+        self._offered = frozenset(sysfs.incarnation(address) for address in there)
+
+    def without(self, devices: tuple[Device, ...], busy: Collection[str]) -> tuple[Device, ...]:
+        """The devices but for VFs that have come since PFs are ``busy``, by address.  A VF that was let through before
+        is not held back."""
+        vfs = {device.id: sysfs.incarnation(device.id) for device in devices if device.kind is Kind.VF}
+        # guard below: offered-before (_offered), of-that-pf (busy)
+        held = {d.id for d in devices if d.id in vfs and d.pf in busy and vfs[d.id] not in self._offered}
+        self.some = bool(held)
+        self._offered = frozenset(number for address, number in vfs.items() if address not in held)
+        return tuple(device for device in devices if device.id not in held)
+
+
 class Provisioning:
     """Makes the node as a file asks, again and again."""
 
-    def __init__(self, loop: Loop, topics: Topics, made: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, topics: Topics, made: Callable[[], None]) -> None:
         """``made`` is called when devices are to be looked at: something was changed, or waits no more."""
         self._loop, self._topics, self._made = loop, topics, made
         self._settings = Settings((), "")
@@ -85,7 +111,7 @@ class Provisioning:
     def close(self) -> None:
         """Have nothing more done, and wait for nothing."""
         if self._turn:
-            self._loop.unwatch(self._turn.child.fd)
+            self._loop.remove_reader(self._turn.child.fd)
             self._turn.child.leave()
             self._turn = None
 
@@ -105,11 +131,11 @@ class Provisioning:
             self._topics.problem(_TOPIC, f"the node cannot be made ready: {e.strerror}; run: systemctl reload hpn-node")
             return
         self._turn = turn
-        self._loop.watch(turn.child.fd, partial(self._end, turn))
+        self._loop.add_reader(turn.child.fd, partial(self._end, turn))
 
     def _end(self, turn: _Turn, *, is_awaited: bool = False) -> None:
         self._turn = None
-        self._loop.unwatch(turn.child.fd)
+        self._loop.remove_reader(turn.child.fd)
         self._seen |= turn.begun
         done: tuple[str, ...] = ()
         try:
@@ -143,6 +169,6 @@ class Provisioning:
 
 def _work(settings: Settings) -> object:
     # It imports what knows the journal and the kernel, for the process that ends.
-    from node.provision import acting  # noqa: PLC0415
+    from node.provision import apply  # noqa: PLC0415
 
-    return acting.apply(settings)
+    return apply.apply(settings)

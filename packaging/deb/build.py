@@ -22,7 +22,7 @@ OWN = Path(__file__).parent
 ROOT = OWN.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from cni.state.durable import SCHEMA  # noqa: E402
+from base.state.durable import SCHEMA  # noqa: E402
 from ctl.main import HELP  # noqa: E402
 from ipam.stores.files.lines import SCHEMA as LEASES  # noqa: E402
 

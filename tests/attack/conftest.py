@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from attack.user import SLOW
 from conftest import require
-from elapsed import Elapsed
 from netns.conftest import host, ipvlan, kind, make_pod, pod, pods
+from support.elapsed import Elapsed
 
 __all__ = ["host", "ipvlan", "kind", "make_pod", "pod", "pods"]
 

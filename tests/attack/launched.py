@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from topology import until
+from support.topology import until
 
 NOBODY = 65534
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import drawn
-from disks import mounted
-from unit.ipam_calls import Net
+from support.disks import mounted
+from support.ipam_calls import Net
 
 from ctl.main import main
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import drawn
 import pytest
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
 MakePod = Callable[[], Pod]
 

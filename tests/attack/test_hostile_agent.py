@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from attack.launched import NOBODY, agent, answers, run, somebody, stopped
-from topology import until
+from support.topology import until
 
 CONNECTS = """
 import socket, sys

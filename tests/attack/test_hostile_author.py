@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from topology import PROGRAMS, Host, Pod
+from support.topology import PROGRAMS, Host, Pod
 
+from base.protocol.spec import Request
+from base.state import permitted
 from cni import config
 from cni.main import run as hpn
-from cni.protocol.spec import Request
-from cni.state import permitted
 from ipam import device as ipam_device
 from ipam import main as hpn_ipam
 

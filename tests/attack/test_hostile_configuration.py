@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elapsed import Elapsed
-from topology import Host, Pod
+from support.elapsed import Elapsed
+from support.topology import Host, Pod
 
-from cni.parts import device_info
-from cni.protocol.errors import InvalidConfig, IoFailure
-from cni.state import node
+from base.protocol.errors import InvalidConfig, IoFailure
+from base.state import node
+from cni.features import device_info
 
 SLOW = 10.0  # seconds, that no call takes
 VF = {"device": "0000:3b:10.1", "pf": "0000:3b:00.0"}
@@ -133,7 +133,7 @@ def test_device_information_that_changes_meanwhile(allowed: Path, victim: Path) 
 
 
 def test_defaults(host: Host, pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the node's file."""
+    """Without the policy file."""
     monkeypatch.setattr(node, "FILE", str(tmp_path / "absent.json"))
     for path in ("/etc/passwd", "/root/.bashrc", "/run/systemd/resolve/../../../etc/passwd", "/etc/resolv.conf.d/x"):
         assert host.refused("STATUS", None, resolving(host, path))["code"] == 7

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from attack.user import NOBODY
-from topology import Host, Pod
+from support.topology import Host, Pod
 
-from cni.protocol.errors import IoFailure
-from cni.state import durable, trust
-from cni.state.locks import Lock
+from base.protocol.errors import IoFailure
+from base.state import durable, trust
+from base.state.locks import Lock
 
 pytestmark = pytest.mark.usefixtures("in_time")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from attack.user import NOBODY, nobody
 from conftest import require
-from unit.grpc_server import serving
+from google.protobuf.wrappers_pb2 import BytesValue
+from support.grpc_server import serving
 
-from node.grpc.client import call
-from node.grpc.status import Failed
+from base.grpc import Failed, call
 from node.kubelet.sockets import Unusable, bind
 
 
@@ -38,7 +38,8 @@ def test_another_user_asks_a_plugin(public: Path) -> None:
 
         with nobody(ask) as answered:
             assert answered == 0
-        assert call(served.path, "/t.Test/Echo", b"on", timeout=60) == b"on"
+        on = BytesValue(value=b"on")
+        assert call(served.path, "/t.Test/Echo", on, BytesValue, timeout=60) == on
 
 
 def test_another_users_kubelet_is_not_believed(public: Path) -> None:
@@ -57,7 +58,7 @@ def test_another_users_kubelet_is_not_believed(public: Path) -> None:
         nobody(listen),
         pytest.raises(Failed, match=f"is served by user {NOBODY}, and only root's answers are believed"),
     ):
-        call(path, "/v1.PodResourcesLister/List", b"", timeout=60)
+        call(path, "/v1.PodResourcesLister/List", BytesValue(), BytesValue, timeout=60)
 
 
 def test_a_socket_that_others_could_take_away(public: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from attack.launched import NOBODY, agent, answers, error, run, somebody
-from topology import until
+from support.topology import until
 
 # Locks all that it can open of a directory and what is in it, says so, and keeps it.
 LOCKS = """

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from attack.user import NOBODY
-from disks import filled, mounted, read_only, writable
-from topology import Host, Pod
+from support.disks import filled, mounted, read_only, writable
+from support.topology import Host, Pod
 
 pytestmark = pytest.mark.usefixtures("node_file")
 FULL = "logFile '{}' cannot be written: No space left on device"
@@ -60,7 +60,7 @@ def test_a_read_only_disk(host: Host, pod: Pod, tmp_path: Path) -> None:
 
 def test_a_full_log_on_a_full_disk(host: Host, pod: Pod, tmp_path: Path, monkeypatch: Any) -> None:
     """There it cannot get another name."""
-    monkeypatch.setattr("cni.state.log_file.LIMIT", 10)
+    monkeypatch.setattr("base.state.log_file.LIMIT", 10)
     with mounted(tmp_path / "disk") as disk:
         log = disk / "log"
         log.write_text("x" * os.sysconf("SC_PAGESIZE"))  # no room is left in its last page
@@ -89,7 +89,7 @@ def test_links_of_a_user(host: Host, pod: Pod, folder: Path, monkeypatch: Any, o
     """In the log's place it is refused; in the place of the older one it is removed, and what it leads to stands."""
     victim, log = folder.parent / "victim", folder / "log"
     victim.write_text("precious")
-    monkeypatch.setattr("cni.state.log_file.LIMIT", 1)
+    monkeypatch.setattr("base.state.log_file.LIMIT", 1)
     (folder / "log.old" if older else log).symlink_to(victim)
     if older:
         attached(host, pod, log)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from attack.user import NOBODY
-from topology import Host, Pod, until
+from support.topology import Host, Pod, until
 
-from cni.parts import program
+from cni.features import program
 
 pytestmark = pytest.mark.usefixtures("in_time")
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elapsed import Elapsed, children
-from links_lock import held_for
-from namespaces import are_in_user_namespaces, with_both
-from topology import Host, Pod, until
+from support.elapsed import Elapsed, children
+from support.links_lock import held_for
+from support.namespaces import are_in_user_namespaces, with_both
+from support.topology import Host, Pod, until
 
-from agent import protocol
-from cni.kernel import budget, detection, netns
+from agent import connection
+from base.kernel import budget, neighbors, netns
 
 HOSTILE = Path(__file__).with_name("hostile.py")
 ITS_ROOT = Path(__file__).with_name("as_its_root.py")
@@ -114,7 +114,7 @@ def test_nobody_pays_for_the_lock_that_another_has(
     """All calls wait for the kernel's lock of links for longer than a pod may delay them, and none is refused."""
     monkeypatch.setattr(budget, "REQUEST", 0.5)
     monkeypatch.setattr(budget, "UNDOING", 0.3)
-    monkeypatch.setattr(detection, "_SILENCE", 0.05)
+    monkeypatch.setattr(neighbors, "_SILENCE", 0.05)
     pods = [make_pod() for _ in range(8)]
     with held_for(0.8, pause=0.01), ThreadPoolExecutor(len(pods)) as threads:
         for command in ("ADD", "DEL"):
@@ -196,7 +196,7 @@ workers.serve(socket.socket(fileno=int(sys.argv[1])), {VERSION!r}, main.answer)
 
     def _sent(self, environ: dict[str, str], stdin: bytes, pod: Pod) -> int:
         variables = b"".join(f"{k}={v}\0".encode() for k, v in environ.items())
-        head = protocol.HEADER.pack(protocol.MAGIC, self.VERSION.encode(), 0, len(variables), len(stdin))
+        head = connection.HEADER.pack(connection.MAGIC, self.VERSION.encode(), 0, len(variables), len(stdin))
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock, netns.hold_open(pod.path) as fd:
             sock.settimeout(60)
             sock.connect(self.path)
@@ -205,7 +205,7 @@ workers.serve(socket.socket(fileno=int(sys.argv[1])), {VERSION!r}, main.answer)
             answer = b""
             while more := sock.recv(65536):
                 answer += more
-        assert answer[:1] == protocol.TAKEN
+        assert answer[:1] == connection.TAKEN
         return int.from_bytes(answer[1:5], sys.byteorder)
 
     def terminated(self) -> int:

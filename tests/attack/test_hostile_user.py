@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from attack.user import NOBODY, SLOW, flocked, nobody
-from elapsed import Elapsed
-from topology import Host, Pod
+from support.elapsed import Elapsed
+from support.topology import Host, Pod
 
-from cni.protocol.errors import TryAgain
-from cni.state import durable, journal, trust
+from base.protocol.errors import TryAgain
+from base.state import durable, journal, trust
 from ipam import migrate
 from ipam.stores.files import store as stores
 

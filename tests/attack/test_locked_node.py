@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import ROOT
-from topology import PROGRAMS, Host, Pod
+from support.pages import ROOT
+from support.topology import PROGRAMS, Host, Pod
 
+from base.protocol import location
+from base.protocol.spec import Request
+from base.state import node, permitted, places, trust
 from cni.main import run as hpn
-from cni.protocol import location
-from cni.protocol.spec import Request
-from cni.state import permitted, places
 from ipam import main as hpn_ipam
-from ipam import stores
+from ipam.stores import access
 
 EXAMPLE = (ROOT / "docs" / "security.md").read_text().partition("definitions\n")[2].partition("```json")[2]
 NAMED = {"cniVersion": "1.1.0", "name": "tenant-a", "type": "hpn"}
@@ -25,7 +25,7 @@ LEASES = {"type": "hpn-ipam", "subnet": "10.56.0.0/24"}
 
 @pytest.fixture
 def locked(node_file: Path) -> Path:
-    """The node's file, as security.md has it."""
+    """The policy file, as security.md has it."""
     node_file.write_text(EXAMPLE.partition("```")[0])
     return node_file
 
@@ -53,7 +53,7 @@ def test_the_example(host: Host, pod: Pod, locked: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(location, "STATE_DIR", str(host.state))
     monkeypatch.setattr(places, "STATE_DIR", str(host.state))
     monkeypatch.setattr(permitted, "STATE_DIR", str(host.state))
-    monkeypatch.setattr(stores, "IPAM_DIR", str(host.state / "ipam"))
+    monkeypatch.setattr(access, "IPAM_DIR", str(host.state / "ipam"))
     conf = MACVLAN | {"ipam": LEASES}
     result = host.ok("ADD", pod, conf)
     assert pod.addresses() == {"10.56.0.2/24"}
@@ -66,6 +66,38 @@ def test_the_example(host: Host, pod: Pod, locked: Path, monkeypatch: pytest.Mon
     assert pod.links() == {"hpn0"}
     host.ok("DEL", pod, conf)
     assert (pod.links(), host.leases()) == (set(), set())
+
+
+def test_the_file_under_its_name_of_older_versions(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is enforced as before, and the message names it; of both the new one counts."""
+    old, new = locked, locked.with_name("policy.json")
+    monkeypatch.setattr(node, "OLD_FILE", f"{old}")
+    monkeypatch.setattr(node, "FILE", f"{new}")
+    said = refusal(MACVLAN | {"master": "eth0"})
+    assert said.endswith(f"add it to allowedNames.master in {old}")
+    assert refusal(MACVLAN) == ""
+    old.write_text("{")
+    assert f"the policy file {old}: it is not JSON" in refusal(MACVLAN)
+    new.write_text('{"allowedNames": {"master": ["eth0"]}}')
+    assert refusal(MACVLAN | {"master": "eth0"}) == ""
+    assert refusal(MACVLAN).endswith(f"in {new}")
+
+
+def test_the_file_is_renamed_meanwhile(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the looks for its new name and for its old one: no ADD is without it."""
+    new = locked.with_name("policy.json")
+    monkeypatch.setattr(node, "OLD_FILE", f"{locked}")
+    monkeypatch.setattr(node, "FILE", f"{new}")
+    read_trusted = trust.read_trusted
+
+    def renames(path: str) -> bytes | None:
+        found = read_trusted(path)
+        if path == f"{new}" and locked.exists():
+            locked.rename(new)
+        return found
+
+    monkeypatch.setattr(trust, "read_trusted", renames)
+    assert "allowedNames.master" in refusal(MACVLAN | {"master": "eth0"})
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from typing import Any
 import drawn
 import pytest
 from attack.mutation import mutants
-from disks import mounted
-from elapsed import Elapsed
-from shipped import FILES, plugins, requests, texts
-from topology import PROGRAMS, Host, Pod
+from support.disks import mounted
+from support.elapsed import Elapsed
+from support.shipped import FILES, plugins, requests, texts
+from support.topology import PROGRAMS, Host, Pod
 
+from base.state import node, places
 from cni.main import run as hpn
-from cni.state import node, places
 
 SLOW = 10.0  # seconds, that no call takes
 COMMANDS = ("STATUS", "ADD", "CHECK", "DEL", "GC")

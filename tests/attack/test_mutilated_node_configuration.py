@@ -13,12 +13,12 @@ from typing import Any
 import drawn
 import yaml
 from attack.mutation import CHANGES, VALUES, mutilated, objects
-from unit.node_files import ALL
+from support.node_files import ALL
 
 from node import config
 from node.config import Refused
 from node.model import Selector, Settings
-from node.naming import why_refused
+from node.offer.naming import why_refused
 
 MOST = 50_000
 # What the other files have in these places.

@@ -9,7 +9,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from topology import Host, Pod, leases, until
+from support.topology import Host, Pod, leases, until
 
 from ctl.main import main
 

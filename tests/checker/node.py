@@ -21,14 +21,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import killing
 from checker.clock import Clock
 from checker.history import name_in
+from support import killing
 
-from cni.protocol.spec import Request
-from cni.state import node
-from ipam.cluster import claiming, etcd, kubernetes  # noqa: F401  # before the first fork
-from ipam.cluster.rounds import directories, rounds
+from base.protocol.spec import Request
+from base.state import node
+from ipam.cluster.backends import etcd, kubernetes  # noqa: F401  # before the first fork
+from ipam.cluster.reconcile import claim_block  # noqa: F401  # before the first fork
+from ipam.cluster.reconcile.reconcile_all import directories, rounds
 from ipam.main import run
 from ipam.stores import none_gone
 

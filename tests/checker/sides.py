@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 from checker.moves import moves
-from shared_stores import Api, Etcds
+from support.shared_stores import Api, Etcds
 
-from ipam.cluster import BLOCK, kv
-from ipam.cluster.blocks import Block
-from ipam.cluster.etcd import Etcd
-from ipam.cluster.gateway import Gateway, Settings
+from ipam.cluster import BLOCK
+from ipam.cluster.backends import kv
+from ipam.cluster.backends.etcd import Etcd
+from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.rules.documents import Block
 
 NODES = "/api/v1/nodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -50,8 +51,8 @@ class ThreeMembers:
 
     def dead(self, node: str) -> None:
         """Its lease is over."""
-        heard = json.dumps({"node": node, "heard": 1}).encode()
-        self._change([kv.delete(f"/hpn/alive/{node}"), kv.put(f"/hpn/nodes/{node}", heard)])
+        last_seen = json.dumps({"node": node, "heard": 1}).encode()
+        self._change([kv.delete(f"/hpn/alive/{node}"), kv.put(f"/hpn/nodes/{node}", last_seen)])
 
     def replaced(self, _node: str) -> bool:
         return False

@@ -12,18 +12,18 @@ from conftest import require
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 
-import api_server
-import bare_nodes
-from api_server import ADMIN, NODE1, NODE2, Opener, write_kubeconfig
 from cluster import two_nodes
 from cluster.space import Failed, inside, until
 from cluster.two_nodes import Cluster
-from documents_contract import block, create
+from support import api_server, bare_nodes
+from support.api_server import ADMIN, NODE1, NODE2, Opener, write_kubeconfig
+from support.documents_contract import block, create
 
-from cni.kernel import budget
-from cni.protocol.errors import StoreRefused
-from ipam.cluster import BLOCK, Document, http, kubernetes
-from ipam.cluster.kubernetes import Kubernetes
+from base.kernel import budget
+from base.protocol.errors import StoreRefused
+from ipam.cluster import BLOCK, Document
+from ipam.cluster.backends import http, kubernetes
+from ipam.cluster.backends.kubernetes import Kubernetes
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +103,7 @@ def held(pool: Cluster, opened: Opener) -> Iterator[Document]:
         """Whether node2 may not make a block for node1; until then it may."""
         store = opened(NODE2)
         try:
-            made = store.create(BLOCK, another.name, network, another.as_json())
+            made = store.create(BLOCK, another.name, network, another.to_json())
         except StoreRefused:
             return True
         return bool(made and store.remove(made)) and False

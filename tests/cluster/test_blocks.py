@@ -10,23 +10,27 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from api_server import NODE1, NODE2, Opener
 from cluster.space import until
 from cluster.two_nodes import Cluster
-from shared_stores import etcds
+from support.api_server import NODE1, NODE2, Opener
+from support.shared_stores import etcds
 
-from cni.kernel import budget
-from cni.protocol.result import Ip
-from cni.protocol.spec import Key
-from ipam.cluster import BLOCK, Documents, Machine, held, reclaiming, rules
-from ipam.cluster.blocks import Block
-from ipam.cluster.etcd import Etcd
-from ipam.cluster.gateway import Gateway, Settings
-from ipam.cluster.held import HELD, Held, HeldBlock
-from ipam.cluster.keeping import Round
-from ipam.cluster.opening import Shared
+from base.kernel import budget
+from base.protocol.result import Ip
+from base.protocol.spec import Key
+from ipam.cluster import BLOCK, Documents, Machine
+from ipam.cluster.backends.backend import Shared
+from ipam.cluster.backends.etcd import Etcd
+from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.reconcile import reclaim
+from ipam.cluster.reconcile.reconcile import Round
+from ipam.cluster.rules import ownership
+from ipam.cluster.rules.documents import Block
+from ipam.cluster.state import node_blocks
+from ipam.cluster.state.node_blocks import HELD, NodeBlocks, OwnedBlock
 from ipam.ranges import Span
-from ipam.stores import Owner, open_in
+from ipam.stores import Owner
+from ipam.stores.access import open_in
 
 FIRST = int(ip_address("10.0.0.0"))
 # Four blocks of four numbers.
@@ -43,31 +47,31 @@ class Node:
         self.folder, self.name, self.network, self.documents = folder / name / network, name, network, documents
         self.machine = self.asked(lambda: documents.machine(name))
         identity = self.asked(documents.identity)
-        place = held.place_of(self.folder)
-        mine = Held(network, "any", identity, name, self.machine.uid, 4, ("10.0.0.0/24",), place=place)
-        held.write(self.folder, mine)
+        place = node_blocks.place_of(self.folder)
+        mine = NodeBlocks(network, "any", identity, name, self.machine.uid, 4, ("10.0.0.0/24",), place=place)
+        node_blocks.write(self.folder, mine)
 
     def asked(self, ask: Callable[[], T]) -> T:
         budget.begin()
         return ask()
 
     @property
-    def mine(self) -> Held:
-        mine = held.read(self.folder)
+    def mine(self) -> NodeBlocks:
+        mine = node_blocks.read(self.folder)
         assert mine
         return mine
 
     def make(self, index: int) -> str:
         """A block of this node in the store; its document's uid."""
         block = Block(self.network, index, 4, self.name, self.machine.uid, self.mine.nonce())
-        made = self.asked(lambda: self.documents.create(BLOCK, block.name, self.network, block.as_json()))
+        made = self.asked(lambda: self.documents.create(BLOCK, block.name, self.network, block.to_json()))
         assert made
         return made.uid
 
     def hold(self, index: int, *numbers: int, idle: float = 0) -> None:
         """A block that it knows, with leases of these host numbers."""
-        block = HeldBlock(index, self.make(index), self.name, idle=int(idle))
-        held.write(self.folder, self.mine.having(block))
+        block = OwnedBlock(index, self.make(index), self.name, idle=int(idle))
+        node_blocks.write(self.folder, self.mine.having(block))
         for number in numbers:
             ips = (Ip(ip_interface((FIRST + number, 24)), None),)
             store = open_in(self.folder.parent, self.network, [])
@@ -86,7 +90,7 @@ class Node:
     def search(self) -> list[int]:
         """The blocks that it may take from dead nodes."""
         listed = self.asked(lambda: self.documents.listed(BLOCK, self.network))
-        return [block.index for _, block in reclaiming.search(self.documents, self.machine, listed, [])]
+        return [block.index for _, block in reclaim.search(self.documents, self.machine, listed, [])]
 
 
 class Rounds:
@@ -102,7 +106,7 @@ class Rounds:
 
     def test_an_empty_block_is_given_back(self, node1: Node) -> None:
         node1.hold(0, 1)
-        node1.hold(1, idle=time.time() - rules.IDLE - 1)
+        node1.hold(1, idle=time.time() - ownership.IDLE - 1)
         assert "given back" in " ".join(node1.round().said)
         assert (set(node1.blocks()), node1.mine.giving) == ({0}, (0,))
 
@@ -123,7 +127,7 @@ class Rounds:
         """It keeps what its pods have, and gives nothing from there."""
         node1.hold(0, 1)
         (block,) = node1.mine.blocks
-        held.write(node1.folder, replace(node1.mine.having(replace(block, node="old")), node="old"))
+        node_blocks.write(node1.folder, replace(node1.mine.having(replace(block, node="old")), node="old"))
         node1.round()
         assert 0 not in node1.mine.giving
 
@@ -177,8 +181,8 @@ class TestOnEtcd(Rounds):
         assert node1.search() == []
         assert node1.blocks()[1].suspect == 0
         node2.round()
-        heard = node1.asked(lambda: node1.documents.machine("node2")).heard
-        assert heard is not None
-        assert abs(heard - node1.documents.now()) < 60
+        last_seen = node1.asked(lambda: node1.documents.machine("node2")).last_seen
+        assert last_seen is not None
+        assert abs(last_seen - node1.documents.now()) < 60
         assert node1.search() == []
         assert node1.blocks()[1].suspect == 0

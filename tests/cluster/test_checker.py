@@ -20,8 +20,8 @@ from checker.sides import ApiServer, ThreeMembers
 from checker.start import world
 from checker.world import NAMES, SIZE
 from conftest import require
-from shared_stores import api_server, etcds
-from unit.tls_server import authority
+from support.shared_stores import api_server, etcds
+from support.tls_server import authority
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import apply, await_leases
 from cluster import image, manifests
 from cluster.services import PKI
 from cluster.space import Failed, until
 from cluster.two_nodes import CONTROL, Cluster
-from pages import ROOT, sections
-from shipped import documents
+from support.api_server import apply, await_leases
+from support.pages import ROOT, sections
+from support.shipped import documents
 
 HPN = "/opt/cni/bin/hpn"
 SPEC = {"network": "net", "index": 0, "start": 0, "size": 16, "node": "nobody", "machine": "gone", "claim": "c",

@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bare_nodes import (
+from cluster import image, manifests
+from cluster.host import Host
+from cluster.space import until
+from cluster.two_nodes import Cluster
+from support.bare_nodes import (
     NAME,
     PAGE,
     RESOURCE,
@@ -19,11 +23,7 @@ from bare_nodes import (
     put_image,
     typed,
 )
-from cluster import image, manifests
-from cluster.host import Host
-from cluster.space import until
-from cluster.two_nodes import Cluster
-from pages import sections
+from support.pages import sections
 
 FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())"
 OTHER = b"0123456789abcdef"
@@ -75,7 +75,7 @@ def test_from_an_empty_node_to_two_pods_and_away(bare: Cluster, tree: Path) -> N
 def a_file_that_is_refused(cluster: Cluster, tree: Path) -> None:
     """It stops the rollout at the first node.  What the page says shows why, whichever of the pods is well."""
     apply, _, rollback, explain, _ = typed("As a DaemonSet")
-    file = tree / "packaging" / "kubernetes" / "node.yaml"
+    file = tree / "packaging" / "kubernetes" / "devices.yaml"
     file.write_text(file.read_text().replace("kind: master", "kind: mistake"))
     kubectl(cluster, tree, apply.splitlines()[0])
     _, *words = shlex.split(explain)

@@ -5,14 +5,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import api_server
-from bare_nodes import PAGE, address, kubectl, offered, pings, typed
 from cluster import manifests
 from cluster.host import Host
 from cluster.space import until
 from cluster.two_nodes import CONTROL, Cluster
+from support import api_server
+from support.bare_nodes import PAGE, address, kubectl, offered, pings, typed
 
-from cni.protocol import report
+from base.protocol import report
 
 
 def another_program(cluster: Cluster) -> None:

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from api_server import ADMIN, write_kubeconfig
 from cluster.space import inside
 from cluster.two_nodes import Cluster
+from support.api_server import ADMIN, write_kubeconfig
 
-from ctl.doctor import definitions
-from ctl.doctor.checks.definitions import resource_nobody_has
+from ctl.doctor import cluster as doctor_cluster
+from ctl.doctor.checks.cluster import resource_nobody_has
 from ctl.doctor.model import Facts
 from ctl.doctor.reading import Reader
 
@@ -25,7 +25,7 @@ def test_a_network_whose_resource_no_node_has(cluster: Cluster, tmp_path: Path) 
     cluster.apply(network("right", "cpu"), network("wrong", "example.com/nobody"))
     read = Reader(Path("/"))
     with inside(cluster.control.space.pid):
-        found = definitions.cluster(read, write_kubeconfig(tmp_path / "kubeconfig", cluster, ADMIN))
+        found = doctor_cluster.cluster(read, write_kubeconfig(tmp_path / "kubeconfig", cluster, ADMIN))
     assert read.unread == {}
     assert found is not None
     assert found.nodes == len(cluster.nodes)

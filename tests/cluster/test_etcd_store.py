@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 from cluster.space import until
-from documents_contract import Contract, block, create, names
-from shared_stores import Etcds, etcds
-from unit.tls_server import Authority, authority
+from support.documents_contract import Contract, block, create, names
+from support.shared_stores import Etcds, etcds
+from support.tls_server import Authority, authority
 
-from cni.kernel import budget
-from cni.protocol.errors import StoreRefused, Unreachable
-from ipam.cluster import BLOCK, Document, Documents, etcd, kv
-from ipam.cluster.etcd import Etcd
-from ipam.cluster.gateway import Gateway, Settings
+from base.kernel import budget
+from base.protocol.errors import StoreRefused, Unreachable
+from ipam.cluster import BLOCK, Document, Documents
+from ipam.cluster.backends import etcd, kv
+from ipam.cluster.backends.etcd import Etcd
+from ipam.cluster.backends.gateway import Gateway, Settings
 
 Opened = Callable[..., Etcd]
 _ever = count()
@@ -67,15 +68,15 @@ def test_a_node_is_silent(one: Etcds, opened: Opened) -> None:
     store = opened(*one.urls, prefix="/silent", is_patient=True)
     create(store, block("net", 1))
     store.keep_alive("node1", 2)
-    told = store.machine("node1").heard
+    told = store.machine("node1").last_seen
     assert told
     alive = kv.get("/silent/alive/node1")["request_range"]
     until(lambda: not one.call(0, "/v3/kv/range", alive).get("kvs"), "the lease to end", 60)
-    heard = store.machine("node1").heard
-    assert heard is not None
-    assert heard < store.now()
+    last_seen = store.machine("node1").last_seen
+    assert last_seen is not None
+    assert last_seen < store.now()
     store.keep_alive("node1", 2)
-    assert store.machine("node1").heard == store.now()
+    assert store.machine("node1").last_seen == store.now()
 
 
 def test_the_clock_is_the_servers(one: Etcds, opened: Opened) -> None:
@@ -100,7 +101,7 @@ def test_a_lost_leader(opened: Opened, tmp_path: Path) -> None:
 def _tried(store: Etcd, index: int) -> Document | None:
     one = block("net", index)
     try:
-        return store.create(BLOCK, one.name, one.network, one.as_json()) or store.read(BLOCK, one.name)
+        return store.create(BLOCK, one.name, one.network, one.to_json()) or store.read(BLOCK, one.name)
     except Unreachable:
         return None
 

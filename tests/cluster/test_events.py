@@ -14,7 +14,7 @@ from cluster import manifests
 from cluster.host import Host
 from cluster.space import Failed, until
 from cluster.two_nodes import Cluster
-from pages import ROOT
+from support.pages import ROOT
 
 HPN = "/opt/cni/bin/hpn"
 MULTUS = "/etc/cni/net.d/00-multus.conf"
@@ -64,7 +64,7 @@ def events(cluster: Cluster, pod: str) -> list[str]:
 def offering(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster, whose nodes offer rail0, rail1 and vhost."""
     for node in cluster.nodes.values():
-        node.run("sh", "-ec", "mkdir -p /etc/hpn; umask 022; cat >/etc/hpn/node.yaml", stdin=json.dumps(OFFERED))
+        node.run("sh", "-ec", "mkdir -p /etc/hpn; umask 022; cat >/etc/hpn/devices.yaml", stdin=json.dumps(OFFERED))
         node.service("node").start()
     await_offer(cluster, "100")
     yield cluster

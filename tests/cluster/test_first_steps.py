@@ -10,7 +10,7 @@ import pytest
 from cluster import image
 from cluster.host import Host
 from cluster.two_nodes import Cluster
-from pages import ROOT, sections
+from support.pages import ROOT, sections
 
 UNIT = "hpn-node.service"
 

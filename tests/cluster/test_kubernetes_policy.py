@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import ADMIN, MANIFESTS, NODE1, NODE2, Opener, allowed, apply, refused, write_kubeconfig
 from cluster.space import Failed, until
 from cluster.two_nodes import Cluster
-from documents_contract import block, create
+from support.api_server import ADMIN, MANIFESTS, NODE1, NODE2, Opener, allowed, apply, refused, write_kubeconfig
+from support.documents_contract import block, create
 
-from cni.kernel import budget
-from cni.protocol.errors import StoreRefused
-from ipam.cluster import BLOCK, Document, credentials
-from ipam.cluster.blocks import SAID
-from ipam.cluster.kubernetes import Kubernetes
+from base.kernel import budget
+from base.protocol.errors import StoreRefused
+from ipam.cluster import BLOCK, Document
+from ipam.cluster.backends import credentials
+from ipam.cluster.backends.kubernetes import Kubernetes
+from ipam.cluster.rules.documents import SAID
 
 GRACE = "duration('3600s')"
 
@@ -25,7 +26,7 @@ def test_a_node_makes_and_removes_its_own_blocks_only(held: Document, opened: Op
     network = held.body["network"]
     of_node1 = block(network, 5, "node1")
     assert "node node2 may not make a block for node node1; it may for itself" in refused(
-        lambda: node2.create(BLOCK, of_node1.name, network, of_node1.as_json())
+        lambda: node2.create(BLOCK, of_node1.name, network, of_node1.to_json())
     )
     assert f"node node2 may not remove block {held.name} of node node1" in refused(lambda: node2.remove(held))
     mine = create(node2, block(network, 6, "node2"))
@@ -70,7 +71,7 @@ def test_a_node_gives_up_a_number_for_its_name(held: Document, opened: Opener) -
     for change in (theirs, {"free": 5}, {"node": "", "free": 5}, {"whose": "default/web-1:net1"}):
         assert "so; it may" in refused(lambda change=change: node2.replace(mine, mine.body | change))
     assert "does not say since when" in refused(lambda: node1.replace(mine, mine.body | {"node": ""}))
-    free = node1.replace(mine, named.freed(int(node1.now())).as_json())
+    free = node1.replace(mine, named.freed(int(node1.now())).to_json())
     assert free is not None
     assert "so; it may" in refused(lambda: node2.replace(free, free.body | theirs | {"node": "node1"}))
     assert "may not remove" in refused(lambda: node2.remove(free))
@@ -170,10 +171,10 @@ def test_a_service_account(pool: Cluster, held: Document, opened: Opener, tmp_pa
         network = held.body["network"]
         of_node2 = block(network, 5, "node2")
         assert "node node1 may not make a block for node node2" in refused(
-            lambda: opened(on_node1).create(BLOCK, of_node2.name, network, of_node2.as_json())
+            lambda: opened(on_node1).create(BLOCK, of_node2.name, network, of_node2.to_json())
         )
         assert "the token does not say on which node" in refused(
-            lambda: opened(anywhere).create(BLOCK, of_node2.name, network, of_node2.as_json())
+            lambda: opened(anywhere).create(BLOCK, of_node2.name, network, of_node2.to_json())
         )
     finally:
         pool.delete("serviceaccount", "hpn", "--namespace=kube-system")

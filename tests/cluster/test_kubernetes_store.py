@@ -3,16 +3,16 @@
 import re
 
 import pytest
-from api_server import ADMIN, NODE1, NODE2, Opener, allowed, apply, await_leases, refused, remove
 from cluster.space import until
 from cluster.two_nodes import Cluster
-from documents_contract import Contract, block, create, own
+from support.api_server import ADMIN, NODE1, NODE2, Opener, allowed, apply, await_leases, refused, remove
+from support.documents_contract import Contract, block, create, own
 
-from cni.kernel import budget
-from cni.protocol.errors import StoreRefused, Unreachable
+from base.kernel import budget
+from base.protocol.errors import StoreRefused, Unreachable
 from ipam.cluster import BLOCK, Document, Machine
-from ipam.cluster.blocks import Grid
-from ipam.cluster.kubernetes import Kubernetes
+from ipam.cluster.backends.kubernetes import Kubernetes
+from ipam.cluster.rules.documents import PoolLayout
 
 
 class TestContract(Contract):
@@ -23,7 +23,7 @@ class TestContract(Contract):
 
 def test_what_a_person_sees(pool: Cluster, held: Document, opened: Opener) -> None:
     network = held.body["network"]
-    grid = Grid(network, 16, ("10.0.0.0/16", "fd00::/64")).as_json()
+    grid = PoolLayout(network, 16, ("10.0.0.0/16", "fd00::/64")).to_json()
     made = opened(NODE1).create("grid", network, network, grid)
     assert made is not None
     lines = pool.kubectl("get", "hpnblocks", f"--field-selector=spec.network={network}").splitlines()
@@ -59,7 +59,7 @@ def test_from_nothing(pool: Cluster, opened: Opener) -> None:
     assert node1.identity() == pool.get("namespace", "kube-system")["metadata"]["uid"]
     machine = node1.machine("node2")
     assert machine.uid == pool.get("node", "node2")["metadata"]["uid"]
-    assert machine.heard is not None
+    assert machine.last_seen is not None
 
 
 def absent(store: Kubernetes) -> str:
@@ -107,9 +107,9 @@ def test_a_node_whose_object_is_deleted_is_heard_of(pool: Cluster, opened: Opene
         node2.keep_alive("node2", 40)
         first = node2.machine("node2")
         assert first.uid == ""
-        assert first.heard is not None
-        assert abs(first.heard - node2.now()) < 60
-        until(lambda: heard(node2) > first.heard, "it to be heard of again", 120, 0.5)
+        assert first.last_seen is not None
+        assert abs(first.last_seen - node2.now()) < 60
+        until(lambda: last_seen(node2) > first.last_seen, "it to be heard of again", 120, 0.5)
         lease = pool.get("lease", "node2", "--namespace=kube-node-lease")
         owners = [owner["name"] for owner in lease["metadata"]["ownerReferences"]]  # those of tests before, too
         assert made.name in owners
@@ -131,7 +131,7 @@ def known(store: Kubernetes) -> Machine:
     return store.machine("node2")
 
 
-def heard(store: Kubernetes) -> float:
+def last_seen(store: Kubernetes) -> float:
     budget.begin()
     store.keep_alive("node2", 40)
-    return store.machine("node2").heard or 0.0
+    return store.machine("node2").last_seen or 0.0

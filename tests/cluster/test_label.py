@@ -11,7 +11,7 @@ import pytest
 from cluster import image, manifests, services
 from cluster.space import Failed, until
 from cluster.two_nodes import Cluster
-from pages import ROOT, sections
+from support.pages import ROOT, sections
 
 LABEL, NETWORKS = "hpn.io/type", "k8s.v1.cni.cncf.io/networks"
 POLICIES = ROOT / "packaging" / "kubernetes" / "label"

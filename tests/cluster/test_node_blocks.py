@@ -12,20 +12,21 @@ from tempfile import TemporaryDirectory
 import pytest
 from cluster.space import until
 from conftest import require
-from node_process import NodeProcess
-from shared_stores import Etcds, etcds
+from support.node_process import NodeProcess
+from support.shared_stores import Etcds, etcds
 
-from cni.kernel import budget
-from cni.protocol import report
-from cni.protocol.result import Ip
-from cni.protocol.spec import Key
+from base.kernel import budget
+from base.protocol import report
+from base.protocol.result import Ip
+from base.protocol.spec import Key
 from ipam.cluster import BLOCK
-from ipam.cluster.blocks import SAID, Block
-from ipam.cluster.etcd import Etcd
-from ipam.cluster.gateway import Gateway, Settings
-from ipam.cluster.held import Held, HeldBlock, write
+from ipam.cluster.backends.etcd import Etcd
+from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.rules.documents import SAID, Block
+from ipam.cluster.state.node_blocks import NodeBlocks, OwnedBlock, write
 from ipam.ranges import Span
-from ipam.stores import Owner, open_in
+from ipam.stores import Owner
+from ipam.stores.access import open_in
 
 FIRST = int(ip_address("10.0.0.0"))
 
@@ -62,10 +63,10 @@ def process(store: Store) -> Iterator[NodeProcess]:
     with TemporaryDirectory(prefix="hpn-test-") as folder:
         ipam, file = Path(folder, "hpn/ipam"), Path(folder, "hpn.json")
         block = Block("net", 0, 4, "node1", "", "nonce")
-        made = store.etcd.create(BLOCK, block.name, "net", block.as_json())
+        made = store.etcd.create(BLOCK, block.name, "net", block.to_json())
         assert made
-        about = Held("net", "etcd", store.etcd.identity(), "node1", "", 4, ("10.0.0.0/24",))
-        write(ipam / "net", about.having(HeldBlock(0, made.uid, "node1")))
+        about = NodeBlocks("net", "etcd", store.etcd.identity(), "node1", "", 4, ("10.0.0.0/24",))
+        write(ipam / "net", about.having(OwnedBlock(0, made.uid, "node1")))
         for number in range(4):
             ips = (Ip(ip_interface((FIRST + number, 24)), None),)
             owner = Owner(Key(f"c{number}", "net1"))
@@ -78,7 +79,7 @@ def process(store: Store) -> Iterator[NodeProcess]:
             run,
             "mount -t tmpfs tmpfs /var/lib && mkdir -p /var/lib/cni",
             f"cp -a {folder}/hpn /var/lib/cni/hpn",
-            f"mount -t tmpfs tmpfs /etc && mkdir -p /etc/cni && cp {file} /etc/cni/hpn.json",
+            f"mount -t tmpfs tmpfs /etc && mkdir -p /etc/hpn && cp {file} /etc/hpn/policy.json",
         ]
         yield process
 

@@ -10,7 +10,7 @@ from cluster.space import until
 from cluster.two_nodes import Cluster
 
 # Where sriov-network-device-plugin has its file, and where hpn has its own, which goes before it.
-PEERS, OURS = "/etc/pcidp/config.json", "/etc/hpn/node.yaml"
+PEERS, OURS = "/etc/pcidp/config.json", "/etc/hpn/devices.yaml"
 NOTHING = {"resourceList": [{"resourceName": "none", "selectors": {"drivers": ["nobodys"]}, "color": "red"}]}
 RAIL = """\
 resources:

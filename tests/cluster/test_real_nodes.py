@@ -10,17 +10,17 @@ import pytest
 from checker.servers import Servers
 from checker.sides import ApiServer, ThreeMembers
 from conftest import require
-from shared_stores import Server, api_server, etcds
-from unit.cluster_nodes import Node
-from unit.tls_server import Authority, authority
+from support.cluster_nodes import Node
+from support.shared_stores import Server, api_server, etcds
+from support.tls_server import Authority, authority
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 
 from cluster import two_nodes
 from cluster.space import Failed
 
-from cni.state import node as nodes_file
-from ipam.cluster import held
+from base.state import node as nodes_file
+from ipam.cluster.state import node_blocks
 
 MANIFESTS = Path(__file__).parents[2] / "packaging" / "kubernetes" / "cluster"
 # Sixteen blocks of sixteen.
@@ -58,7 +58,7 @@ def refuse(node: Node, code: int, *words: str) -> None:
     answered, said = node.refused("ADD", "a")
     assert (answered, [word for word in words if word not in said]) == (code, []), said
     assert not node.leases()
-    mine = held.read(node.dir)
+    mine = node_blocks.read(node.dir)
     assert mine is None or mine.giving == ()
 
 
@@ -76,11 +76,11 @@ def test_an_etcd(make: Makes, clock: list[float], tmp_path: Path) -> None:
         hour(node1, clock, one.members, ThreeMembers(one))
         # What another cluster's etcd says counts for nothing; the next look finds out whose it is.
         make("node1", others)
-        clock[0] += held.LOOK
+        clock[0] += node_blocks.HEARTBEAT
         mine = node1.mine
         for _ in range(2):
             code, said = node1.refused("ADD", "elsewhere")
-            assert (code, "correct stores.etcd in the node's file" in said) == (7, True), said
+            assert (code, "correct stores.etcd in the policy file" in said) == (7, True), said
             node1.call("DEL", "elsewhere")
         assert (node1.mine.identity, node1.mine.blocks) == (mine.identity, mine.blocks)
         assert ThreeMembers(other).blocks() == {}

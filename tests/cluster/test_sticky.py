@@ -9,18 +9,20 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from api_server import NODE1, NODE2, Opener
-from shared_stores import etcds
-from unit.cluster_nodes import Cluster as Nodes
-from unit.cluster_nodes import Node
-from unit.ipam_calls import of
-from unit.sticky_nodes import ASIDE, WEB, keep, numbers
+from support.api_server import NODE1, NODE2, Opener
+from support.cluster_nodes import Cluster as Nodes
+from support.cluster_nodes import Node
+from support.ipam_calls import of
+from support.shared_stores import etcds
+from support.sticky_nodes import ASIDE, WEB, keep, numbers
 
-from cni.kernel import budget
-from ipam.cluster import BLOCK, Documents, held, opening
-from ipam.cluster.blocks import Block
-from ipam.cluster.etcd import Etcd
-from ipam.cluster.gateway import Gateway, Settings
+from base.kernel import budget
+from ipam.cluster import BLOCK, Documents
+from ipam.cluster.backends import backend
+from ipam.cluster.backends.etcd import Etcd
+from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.rules.documents import Block
+from ipam.cluster.state import node_blocks
 
 Opens = Callable[[str], Documents]
 _ever = count()
@@ -32,7 +34,7 @@ class Named(Node):
     def asked(self) -> dict[str, str]:
         """Of each name the node that has its number, as the store says."""
         budget.begin()
-        documents, _ = opening.opened("etcd").documents, self.enter()
+        documents, _ = backend.opened("etcd").documents, self.enter()
         listed = documents.listed(BLOCK, f"{self.more['name']}/sticky")
         return {block.whose: block.node for block in map(Block.of, listed)}
 
@@ -49,7 +51,7 @@ class Moves:
         module = ModuleType("real_stores")
         module.opened = lambda _about, name: (stores[name], name)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "real_stores", module)
-        monkeypatch.setattr(opening, "KINDS", dict.fromkeys(opening.KINDS, "real_stores"))
+        monkeypatch.setattr(backend, "KINDS", dict.fromkeys(backend.KINDS, "real_stores"))
         network = f"sticky-{next(_ever)}-{time.time_ns()}"
         both = [its.node(name, **ASIDE) for name in ("node1", "node2")]
         one, two = (Named(n.state, n.ipam, {"name": network}, n.name, n.node_file) for n in both)
@@ -69,7 +71,7 @@ class Moves:
             assert here.asked()["ns/web-0:net1"] == ""
             assert there.add(f"c{number + 1}", *WEB) == address
             assert there.asked() == {"ns/web-0:net1": there.name, "ns/web-1:net1": "node2"}
-        assert [block.state for block in numbers(one).blocks] == [held.HELD]
+        assert [block.state for block in numbers(one).blocks] == [node_blocks.HELD]
 
 
 class TestOnTheApiServer(Moves):

@@ -13,7 +13,7 @@ from typing import Any
 from guarded import marks
 
 ROOT = Path(__file__).parents[2]
-FLOORS = ("cni", "ipam", "agent", "node", "ctl", "packaging/launcher")
+FLOORS = ("base", "hardware", "cni", "ipam", "agent", "node", "ctl", "packaging/launcher")
 
 
 @dataclass(frozen=True)

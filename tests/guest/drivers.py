@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from guest.node import NAME, RDMA
-from topology import ip, until
+from support.topology import ip, until
 
 PCI = Path("/sys/bus/pci")
 

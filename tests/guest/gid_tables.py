@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from ipaddress import IPv6Address, ip_interface
 
 from guest.node import Node
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
-from cni.state import durable
+from base.state import durable
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 LENGTH = 64  # of testhca's tables

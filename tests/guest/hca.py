@@ -9,7 +9,7 @@ from typing import Any
 from guest import node
 from guest.machine import Guest
 from guest.node import pci, rdma_devs
-from topology import ip, until
+from support.topology import ip, until
 
 PF, NAME, RDMA = "ib0", "ib1", "testib1"
 VFS = 4

@@ -5,15 +5,15 @@ import sys
 from pathlib import Path
 
 from guest.qmp import Monitor
-from topology import Host, until
+from support.topology import Host, until
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 
-import hardware
 import jobs
+import nics
 import verbs
 
-__all__ = ["Guest", "bring_up", "hardware", "insert", "jobs", "plug", "rdma", "set_mode", "unplug", "verbs"]
+__all__ = ["Guest", "bring_up", "insert", "jobs", "nics", "plug", "rdma", "set_mode", "unplug", "verbs"]
 
 
 class Guest(Host):
@@ -38,7 +38,7 @@ def set_mode(mode: str) -> bool:
 
 def unplug(monitor: Monitor, rail: int) -> str:
     """Pull that NIC out of the running machine; the PCI address its PF had."""
-    pf = list(hardware.pfs())[rail]
+    pf = list(nics.pfs())[rail]
     monitor.command("device_del", id=f"pf{rail}")
     monitor.event("DEVICE_DELETED", device=f"pf{rail}")
     until(lambda: not pf.path.exists())

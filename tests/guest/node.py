@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from guest.machine import Guest
-from topology import Pod, ip
+from support.topology import Pod, ip
 
 PF = "rail0"
 NAME, RDMA = "rail0v0", "hca0v0"

@@ -18,8 +18,8 @@ from typing import Any
 
 from guest.node import MAC, NAME, PF, Node, netdev, pci, vf
 from guest.qmp import Monitor
-from killing import at_step
-from topology import Pod, ip, leases
+from support.killing import at_step
+from support.topology import Pod, ip, leases
 
 DISK = Path("/run/lab/disk")
 # As many as there are VFs on both PFs.

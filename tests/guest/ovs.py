@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from pyroute2.netlink import NLM_F_ACK, NLM_F_REQUEST, genlmsg
 from pyroute2.netlink.generic import GenericNetlinkSocket
-from topology import ip
+from support.topology import ip
 
 NEW, DELETE = 1, 2  # OVS_DP_CMD_NEW, OVS_DP_CMD_DEL; OVS_VPORT_CMD_NEW
 DATAPATH = "ovs-system"

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from topology import PROGRAMS
+from support.topology import PROGRAMS
 
+from base.protocol.spec import Reply, Request
 from cni.main import run as hpn
-from cni.protocol.spec import Reply, Request
 
 
 def at_once(requests: Sequence[Request]) -> list[Reply]:

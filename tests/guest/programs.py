@@ -6,10 +6,10 @@ import os
 import struct
 
 import pytest
-from topology import ip
+from support.topology import ip
 
-from cni.kernel import netns, rtnl
-from cni.kernel.netlink import attr, u32
+from base.kernel import netns, rtnl
+from base.kernel.netlink import attr, u32
 
 PROG_LOAD, PROG_ATTACH, PROG_QUERY, LINK_CREATE = 5, 8, 16, 28
 SCHED_CLS, XDP = 3, 6  # types of programs

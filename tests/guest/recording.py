@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from struct import pack
 
-from cni.protocol.spec import Request
+from base.protocol.spec import Request
 from ipam.main import run
 
 NAME = "recorded"

@@ -8,8 +8,8 @@ from typing import Any
 
 import drawn
 from guest.machine import Guest
-from killing import killed_at
-from topology import Pod
+from support.killing import killed_at
+from support.topology import Pod
 
 
 def by_del(node: Guest, pod: Pod, conf: dict[str, Any]) -> None:

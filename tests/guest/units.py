@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from guest import units_metrics
-from topology import until
+from support.topology import until
 
 ROOT = Path(__file__).parents[2]
 CONF = {
@@ -135,7 +135,7 @@ def offer(machine: Machine) -> None:
     machine.systemctl("stop", NODE)
     assert machine.systemctl("show", "-p", "Result", "--value", NODE) == "success"
     assert list(REGISTRY.glob("*.sock")) == []
-    Path("/etc/hpn/node.yaml").write_text("{}")
+    Path("/etc/hpn/devices.yaml").write_text("{}")
     machine.systemctl("start", NODE)
     until(lambda: machine.systemctl("is-active", NODE) == "failed", 120)
     assert machine.systemctl("show", "-p", "ExecMainStatus", "--value", NODE) == "78"
@@ -223,7 +223,7 @@ def configure(name: str, **keys: object) -> None:
     """Offer rail9 by that name."""
     Path("/etc/hpn").mkdir(exist_ok=True)
     resource = {"name": f"example.com/{name}", "kind": "master", "selectors": {"ifNames": ["rail9"]}}
-    Path("/etc/hpn/node.yaml").write_text(json.dumps({"resources": [resource], **keys}))
+    Path("/etc/hpn/devices.yaml").write_text(json.dumps({"resources": [resource], **keys}))
 
 
 if __name__ == "__main__":

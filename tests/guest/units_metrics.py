@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 from typing import Protocol
 
 from guest.machine import rdma
-from topology import until
+from support.topology import until
 
 ROOT = Path(__file__).parents[2]
 DROP_IN = Path("/etc/systemd/system/hpn-node.service.d/metrics.conf")
@@ -97,5 +97,5 @@ def page(address: str) -> str:
         sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         while more := sock.recv(1 << 16):
             found += more
-    assert found.startswith(b"HTTP/1.1 200"), found
+    assert found.split(b" ", 2)[1] == b"200", found
     return found.decode()

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from guest.kernel_log import KernelLog
-from guest.machine import Guest, hardware, rdma, set_mode
+from guest.machine import Guest, nics, rdma, set_mode
 from guest.node import PF, Node, picture
-from topology import Pod, until
+from support.topology import Pod, until
 
 if TYPE_CHECKING:
-    from kubelet import Kubelet
+    from support.kubelet import Kubelet
 
 HCA = "hcapf"
 # Not a tier that is missing outside the guest: tests/test_lab.py goes where it is.
@@ -47,7 +47,7 @@ def guest(tmp_path: Path, nothing_left: None) -> Iterator[Guest]:
     """The guest as a node; after the test its NICs are as before."""
 
     def picture() -> list[tuple[str, ...]]:
-        return hardware.table()
+        return nics.table()
 
     before = picture()
     yield Guest(tmp_path)
@@ -69,7 +69,7 @@ def node(guest: Guest) -> Iterator[Node]:
 @pytest.fixture
 def kubelet(guest: Guest) -> Iterator["Kubelet"]:
     """A kubelet that runs; its directory is the only one in its parent."""
-    from kubelet import Kubelet  # noqa: PLC0415  # grpcio takes seconds in the guest, and few tests need it
+    from support.kubelet import Kubelet  # noqa: PLC0415  # grpcio takes seconds in the guest, and few tests need it
 
     # A socket's path has 107 bytes at most.
     with TemporaryDirectory(prefix="hpn-test-") as folder, Kubelet(Path(folder, "kubelet")) as kubelet:

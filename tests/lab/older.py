@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from guest.node import NAME, PF, Node
-from topology import Pod, ip
+from support.topology import Pod, ip
 
-from cni.kernel import netns, rtnl
+from base.kernel import netns, rtnl
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import drawn
-from guest.machine import hardware
+from guest.machine import nics
 from guest.node import Node, rdma_devs
 from guest.processes import at_once
-from topology import Pod, ip
+from support.topology import Pod, ip
 
 HALF = 7
 ROUNDS, SECONDS = 40, 120.0  # whichever comes first
@@ -23,7 +23,7 @@ def everything() -> list[dict[str, Any]]:
 
 def test_pods_come_and_go(node: Node, make_pod: Callable[[], Pod]) -> None:
     """One half of the pods is attached while the other is detached; what each gets is of one function."""
-    pfs = list(hardware.pfs())
+    pfs = list(nics.pfs())
     rails = [pf.netdev for pf in pfs]
     rdma_of = {vf.address: vf.rdma for pf in pfs for vf in pf.vfs}
     last_vf = [pf.vfs[-1].address for pf in pfs]

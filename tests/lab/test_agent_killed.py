@@ -11,13 +11,13 @@ from pathlib import Path
 import drawn
 import pytest
 from guest.node import Node, picture
-from killing import at_step
-from topology import PROGRAMS, Pod
+from support.killing import at_step
+from support.topology import PROGRAMS, Pod
 
-from agent import protocol, workers
+from agent import connection, workers
 from agent.server import Answer
+from base.protocol.spec import Reply, Request
 from cni.main import run
-from cni.protocol.spec import Reply, Request
 
 VERSION = "0123456789abcdef"
 CHANGES = {"vlan": 7, "trust": "on", "mtu": 1400}
@@ -43,7 +43,7 @@ def agent(path: Path, answer: Answer) -> Iterator[Ask]:
     def ask(request: Request) -> int | None:
         nonlocal died
         environ = "".join(f"{name}={value}\0" for name, value in request.environ.items()).encode()
-        header = protocol.HEADER.pack(protocol.MAGIC, VERSION.encode(), 0, len(environ), len(request.stdin))
+        header = connection.HEADER.pack(connection.MAGIC, VERSION.encode(), 0, len(environ), len(request.stdin))
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(120)
             sock.connect(f"{path}")
@@ -51,7 +51,7 @@ def agent(path: Path, answer: Answer) -> Iterator[Ask]:
             said = b""
             while more := sock.recv(65536):
                 said += more
-        assert said[:1] == protocol.TAKEN
+        assert said[:1] == connection.TAKEN
         died = len(said) == 1
         return None if died else int(struct.unpack_from("=i", said, 1)[0])
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from guest.node import PF, Node, vf
 from guest.processes import at_once
-from topology import Pod
+from support.topology import Pod
 
-from cni.kinds.sriov import choose
+from cni.kinds import sriov
 
 BUSY, NOT_THERE, OWNED = 11, 101, 109
 
@@ -88,7 +88,7 @@ def test_dead_pods_give_way(node: Node, make_pod: Callable[[], Pod], crowd: Call
     replies = at_once([node.request("ADD", pod, conf) for pod in new])
     assert [reply.exit_code for reply in replies] == [0, 0], replies
     assert len(set(devices([*new, one, other]))) == 4
-    numbers = {d: n for n, d in enumerate(choose.vfs_of(PF))}
+    numbers = {d: n for n, d in enumerate(sriov._vfs_of(PF))}
     assert [vf(numbers[device])["vlan_list"] for device in devices(new)] == [[{}], [{}]]
     assert node.refused("ADD", make_pod(), conf)["code"] == NOT_THERE
     for pod in (*dying, *new, one, other):

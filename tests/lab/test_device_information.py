@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from guest.gid_tables import PATIENT, gid, table
 from guest.node import PF, Node, macvlan, pci
-from node_process import PROGRAM
-from topology import Pod
+from support.node_process import PROGRAM
+from support.topology import Pod
 
 ROOT = Path(__file__).parents[2]
 

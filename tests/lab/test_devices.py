@@ -11,7 +11,7 @@ import pytest
 from guest.drivers import driven_by
 from guest.node import MAC, NAME, PF, RDMA, Node, macvlan, netdev, pci, rdma_devs, vf
 from guest.programs import attach, attached
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
 OTHER_PF = "rail1"
 

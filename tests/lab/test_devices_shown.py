@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from guest.node import PF, RDMA, Node, pci, rdma_devs
 from guest.texts import devinfo_lacks, ours, theirs
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
 NAME = "rail0v0"
 MAPPED = "0000:0000:0000:0000:0000:ffff:0a63:0001"

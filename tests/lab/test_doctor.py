@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from guest.machine import Guest, rdma, set_mode
 from guest.node import NAME, PF, pci
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
-from ctl.doctor import report
-from ctl.doctor.facts import facts
+from ctl.doctor import command
+from ctl.doctor.command import facts
 from ctl.doctor.model import Finding, Severity
 
 ADJ_MAXERROR, ADJ_STATUS = 0x4, 0x10
@@ -45,7 +45,7 @@ def found(root: Path) -> dict[str, Finding]:
 
 def all_of(root: Path) -> list[tuple[str, Finding]]:
     """In this process: in the guest a program takes seconds to start."""
-    return report.findings(facts(root, "", ""))
+    return command.findings(facts(root, "", ""))
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def test_rdma_mode(root: Path) -> None:
 
 
 def test_what_the_file_asks_for(root: Path) -> None:
-    (root / "etc/hpn/node.yaml").write_text(NODE.format(rule="{selectors: {ifNames: [rail0]}, mtu: 2000}"))
+    (root / "etc/hpn/devices.yaml").write_text(NODE.format(rule="{selectors: {ifNames: [rail0]}, mtu: 2000}"))
     one = found(root)["node-not-as-asked"]
     assert "net/rail0/mtu: 1500, asked for is mtu 2000, says" in one.evidence
     try:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from guest.node import NAME, PF, RDMA, Node, netdev, picture, rdma_devs, vf
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
 from cni.kinds import device
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from guest.node import RDMA, Node, rdma_devs
-from shipped import CONF, requests
-from topology import Pod
+from support.shipped import CONF, requests
+from support.topology import Pod
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from guest.machine import bring_up, plug, unplug
 from guest.node import MAC, NAME, PF, RDMA, Node, netdev, pci, rdma_devs, vf
 from guest.processes import held
 from guest.qmp import Monitor
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
 BUS = Path("/sys/bus/pci")
 CHANGES = {"vlan": 7, "spoofchk": "off", "trust": "on", "mtu": 1400}

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from elapsed import Elapsed
 from guest.gid_tables import PATIENT, V1, V2, assert_found, filled, gid, recorded, table
 from guest.node import PF, RDMA, Node, macvlan, rdma_devs
-from topology import Pod, ip
+from support.elapsed import Elapsed
+from support.topology import Pod, ip
 
-from cni.state import durable
+from base.state import durable
 
 
 @pytest.mark.parametrize("keys", [{}, {"name": "mlx5_0"}, {"required": True}], ids=repr)

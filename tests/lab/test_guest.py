@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from guest.kernel_log import KernelLog
-from guest.machine import Guest, hardware, plug, rdma, unplug
+from guest.machine import Guest, nics, plug, rdma, unplug
 from guest.qmp import Monitor
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
 
 def rdma_devices(netns: str = "") -> set[str]:
@@ -26,7 +26,7 @@ def test_a_kernel_that_looks_for_a_name_among_the_hosts_links(guest: Guest, pod:
 
 
 def test_two_pfs_with_vfs(guest: Guest) -> None:
-    pfs = list(hardware.pfs())
+    pfs = list(nics.pfs())
     assert [pf.netdev for pf in pfs] == ["rail0", "rail1"]
     for pf in pfs:
         assert int((pf.path / "sriov_totalvfs").read_text()) == 7
@@ -42,14 +42,14 @@ def test_two_pfs_with_vfs(guest: Guest) -> None:
 
 def test_an_rdma_device_per_vf(guest: Guest) -> None:
     assert rdma("system", "show")[0].startswith("netns exclusive")
-    devices = {vf.rdma for pf in hardware.pfs() for vf in pf.vfs}
+    devices = {vf.rdma for pf in nics.pfs() for vf in pf.vfs}
     assert devices == rdma_devices() == {f"hca{rail}v{n}" for rail in range(2) for n in range(4)}
 
 
 def test_an_rdma_device_is_in_one_namespace(guest: Guest, make_pod: Callable[[], Pod]) -> None:
     """It moves, is seen nowhere else, and comes back to the host when the namespace goes."""
     one, two = make_pod(), make_pod()
-    vf = next(hardware.pfs()).vfs[0]
+    vf = next(nics.pfs()).vfs[0]
     name, all_of_them = vf.rdma, rdma_devices()
     rdma("dev", "set", name, "netns", one.name)
     assert (rdma_devices(), rdma_devices(one.name), rdma_devices(two.name)) == (all_of_them - {name}, {name}, set())
@@ -63,7 +63,7 @@ def test_an_rdma_device_is_in_one_namespace(guest: Guest, make_pod: Callable[[],
 @pytest.mark.parametrize("first", ["netdev", "RDMA device"])
 def test_an_rdma_device_outlives_its_netdevs_move(guest: Guest, pod: Pod, first: str) -> None:
     """In either order, and together they are one port again, with its GIDs, as with mlx5."""
-    vf = next(hardware.pfs()).vfs[1]
+    vf = next(nics.pfs()).vfs[1]
     name, netdev = vf.rdma, vf.netdev
     moves: list[Callable[[], object]] = [
         lambda: ip("link", "set", netdev, "netns", pod.name),
@@ -93,10 +93,10 @@ def test_a_nic_can_be_pulled_and_put_back(guest: Guest) -> None:
     """With all its VFs and RDMA devices, as the guest fixture sees."""
     with Monitor() as monitor:
         address = unplug(monitor, 1)
-        assert [pf.netdev for pf in hardware.pfs()] == ["rail0"]
+        assert [pf.netdev for pf in nics.pfs()] == ["rail0"]
         assert {name for name in rdma_devices() if name.startswith("hca1")} == set()
         plug(monitor, 1, address)
-    assert list(hardware.pfs())[1].address == address
+    assert list(nics.pfs())[1].address == address
 
 
 def test_a_cable_can_be_pulled(guest: Guest) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from guest.node import NAME, RDMA, Node, netdev, pci, rdma_devs
 from guest.recovery import recovered
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
 SF, SF_NAME, SF_RDMA = "testhca.sf.1", "sf1", "hcasf1"
 PARAMETER = Path("/sys/module/testhca/parameters/sf")

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from elapsed import Elapsed
 from guest.node import RDMA, Node, rdma_devs
-from topology import Pod
+from support.elapsed import Elapsed
+from support.topology import Pod
 
 HOSTILE = Path(__file__).parents[1] / "attack" / "hostile.py"
 # docs/security.md promises 8 s of waits.  The work itself takes many times longer where the machine is emulated, and

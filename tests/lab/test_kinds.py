@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from guest.machine import Guest
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
 
 @pytest.mark.parametrize("kind", ["macvlan", "ipvlan"])

@@ -5,8 +5,8 @@ from typing import Any
 
 from guest.machine import rdma
 from guest.node import Node, pci, rdma_devs
-from topology import Pod, until
-from wire import Wire
+from support.topology import Pod, until
+from support.wire import Wire
 
 # Of two NICs on one wire, two VFs each: what the pods' rails are.
 VFS = [["rail0v0", "rail0v1", "rail1v0", "rail1v1"], ["rail0v2", "rail0v3", "rail1v2", "rail1v3"]]

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guest.machine import bring_up, hardware, plug, unplug
+from guest.machine import bring_up, nics, plug, unplug
 from guest.node import NAME, PF, RDMA, Node, pci
 from guest.qmp import Monitor
-from kubelet import Kubelet
 from lab.test_devices import driven_by
-from node_process import NodeProcess
-from topology import Pod, ip
+from support.kubelet import Kubelet
+from support.node_process import NodeProcess
+from support.topology import Pod, ip
 
 RAIL0, HCA = "example.com/rail0", "rdma/hca"
 VFS: dict[str, Any] = {"name": RAIL0, "kind": "vf", "selectors": {"pfNames": [PF]}}
@@ -30,7 +30,7 @@ def process(kubelet: Kubelet) -> NodeProcess:
 
 def vfs(*unhealthy: str) -> dict[str, bool]:
     """All of rail0, with these unhealthy."""
-    addresses = [vf.address for vf in next(hardware.pfs()).vfs]
+    addresses = [vf.address for vf in next(nics.pfs()).vfs]
     return {address: address not in unhealthy for address in addresses}
 
 

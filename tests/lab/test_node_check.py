@@ -5,10 +5,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from guest.machine import hardware
+from guest.machine import nics
 from guest.node import NAME, PF, RDMA, Node, pci
-from node_process import PROGRAM
-from unit.node_files import HCA, VHCA
+from support.node_files import HCA, VHCA
+from support.node_process import PROGRAM
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,7 @@ def ids(resource: dict[str, Any]) -> list[str]:
 
 def vfs(rail: int) -> list[str]:
     """Their addresses, by their numbers."""
-    return [vf.address for vf in list(hardware.pfs())[rail].vfs]
+    return [vf.address for vf in list(nics.pfs())[rail].vfs]
 
 
 def test_the_sriov_plugins(node: Node) -> None:

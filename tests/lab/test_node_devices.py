@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from guest.drivers import driven_by
 from guest.node import NAME, PF, RDMA, Node, netdev, pci
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
-from node import answers, inventory, obstacles
-from node.inventory import Inventory
-from node.model import Device, Kind, PfName, Resource, Selector, Sharing, Verbs
-from node.offers import offers
+from hardware import inventory
+from hardware.inventory import Inventory
+from hardware.model import Device, Kind
+from node.model import PfName, Resource, Selector, Sharing, Verbs
+from node.offer import answers, needs
+from node.offer.offers import offers
 
 SF, SF_RDMA = "testhca.sf.1", "hcasf1"
 PARAMETER = Path("/sys/module/testhca/parameters/sf")
@@ -142,7 +144,7 @@ def test_a_vf_that_the_pod_drives(node: Node, tmp_path: Path) -> None:
 def test_what_the_machine_lacks(node: Node, rdma_cm: None) -> None:
     """The guest is in exclusive mode, in which nothing can be shared."""
     made, _ = offers([Resource("ex.com", "r", Sharing.SHARED, (SELECTORS[2],))], inventory.devices())
-    (exclusive,) = obstacles.sentences(made)
+    (exclusive,) = needs.obstacles(made)
     assert exclusive.startswith("ex.com/r: RDMA is in exclusive mode")
 
 

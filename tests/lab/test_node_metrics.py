@@ -4,15 +4,15 @@ The devices of this kernel's guest count nothing: what is seen is their ports.
 """
 
 from guest.node import RDMA, Node, rdma_devs
-from topology import Pod
-from unit.metrics_page import Samples, made
+from support.metrics_page import Samples, made
+from support.topology import Pod
 
-from cni.state import journal
-from node.metrics import rdma
+from base.state import journal
+from node.metrics import collect
 
 
 def ports(node: Node, remarks: list[str]) -> Samples:
-    return made(rdma.ports(list(journal.records(node.state)), remarks.append))
+    return made(collect.ports(list(journal.records(node.state)), remarks.append))
 
 
 def test_a_pods_device_is_read_in_its_namespace(node: Node, pod: Pod) -> None:

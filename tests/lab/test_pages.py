@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 from guest.node import Node
-from pages import PAGES, Section, sections
-from topology import Pod
-from transcripts import Shell
+from support.pages import PAGES, Section, sections
+from support.topology import Pod
+from support.transcripts import Shell
 
 KIND = "console lab"
 SECTIONS = [

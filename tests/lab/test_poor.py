@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from guest.node import PF, Node, macvlan
 from netns.test_hidden import call
-from node_process import PROGRAM
-from topology import Pod
+from support.node_process import PROGRAM
+from support.topology import Pod
 
 ONE = {"type": "hpn-ipam", "subnet": "10.56.0.0/24", "rangeStart": "10.56.0.2", "rangeEnd": "10.56.0.2"}
 # The latter after the machine began: the kernel sets no clock to before that (kernel/time/timekeeping.c).

@@ -1,4 +1,4 @@
-"""PFs made ready by hpn node's file, with real ones: their VFs, MTU and trust; what is in use stays as it is."""
+"""PFs made ready by the device file, with real ones: their VFs, MTU and trust; what is in use stays as it is."""
 
 import os
 import subprocess
@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from guest.drivers import bind
-from guest.machine import Guest, bring_up, hardware, insert, rdma, set_mode, unplug
+from guest.machine import Guest, bring_up, insert, nics, rdma, set_mode, unplug
 from guest.node import PF, Node, pci
 from guest.qmp import Monitor
-from kubelet import Kubelet
-from node_process import PROGRAM, ROOT, NodeProcess
-from topology import Pod, ip, until
+from support.kubelet import Kubelet
+from support.node_process import PROGRAM, ROOT, NodeProcess
+from support.topology import Pod, ip, until
 
 RAIL0 = "example.com/rail0"
 VFS: dict[str, Any] = {"name": RAIL0, "kind": "vf", "selectors": {"rootDevices": []}}
@@ -111,7 +111,7 @@ def test_from_no_vf(kubelet: Kubelet, process: NodeProcess, write: Callable[...,
         assert mtus(address) == {2000}
         process.says(f"made ready: {title}: trust of VF 0-4 -> true")
         # It is over: nobody is to come and do something else.
-        assert process.sleeps(1)
+        until(lambda: process.sleeps(1), SOON)
     assert dry_run(process) == (["nothing to change: the node is as the file asks"], 0)
     before = inodes(address)
     process.said.clear()
@@ -235,7 +235,7 @@ def test_what_is_refused_does_not_stop_the_rest(
     kubelet: Kubelet, process: NodeProcess, write: Callable[..., None], address: str
 ) -> None:
     count(address, 0)
-    other = [pf.address for pf in hardware.pfs()][1]
+    other = [pf.address for pf in nics.pfs()][1]
     rules: list[dict[str, Any]] = [
         {"selectors": {"ifNames": ["rail1"]}, "numVfs": 8},
         {"selectors": {"pciAddresses": [address]}, "numVfs": 1, "mtu": 9999},

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from guest import ovs
-from guest.machine import hardware, insert, unplug
+from guest.machine import insert, nics, unplug
 from guest.node import PF
 from guest.qmp import Monitor
-from kubelet import Kubelet
 from lab.test_provision import RAIL0, VFS, address, count, dry_run, inodes, mtus, process, write
-from node_process import NodeProcess
-from topology import Pod, ip, until
+from support.kubelet import Kubelet
+from support.node_process import NodeProcess
+from support.topology import Pod, ip, until
 
 __all__ = ["address", "process", "write"]
 OTHER = "rail1"
@@ -19,7 +19,7 @@ LONG = 120.0  # seconds: VFs are made anew, in an emulated machine that may be b
 
 def test_a_pf_pulled_beside_one_that_a_pod_has(kubelet: Kubelet, process: NodeProcess, address: str, pod: Pod) -> None:
     """The one that comes back is made ready, and of the other nothing changes."""
-    other = next(pf.address for pf in hardware.pfs() if pf.address != address)
+    other = next(pf.address for pf in nics.pfs() if pf.address != address)
     before = inodes(other)
     rules = [{"selectors": {"pciAddresses": [one]}, "numVfs": vfs} for one, vfs in ((address, 3), (other, 4))]
     process.write([VFS], pfs=rules)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from guest.machine import rdma
 from guest.node import NAME, PF, RDMA, Node, macvlan, netdev, pci, rdma_devs
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
 NETLINK_KOBJECT_UEVENT = 15
 MODPROBE = "options ib_core netns_mode=0"

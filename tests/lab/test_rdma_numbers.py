@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from guest.machine import rdma
 from guest.node import NAME, PF, RDMA, Node, pci, rdma_devs
-from kubelet import Kubelet
-from node_process import NodeProcess
-from topology import Pod, until
+from support.kubelet import Kubelet
+from support.node_process import NodeProcess
+from support.topology import Pod, until
 
 RAIL0 = "example.com/rail0"
 LOCK = Path("/run/hpn/locks/rdma-numbers")

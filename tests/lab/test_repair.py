@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import drawn
 import pytest
 from guest.node import NAME, RDMA, Node, netdev, picture, rdma_devs
-from killing import killed_at
 from netns.operating import said, told
-from topology import Pod, until
+from support.killing import killed_at
+from support.topology import Pod, until
 
 from cni.kinds import device
 

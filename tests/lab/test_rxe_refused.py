@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from guest.node import Node, rdma_devs
-from topology import Pod
+from support.topology import Pod
 
 RXE = {"rdma": {"mode": "rxe"}}
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from guest.node import MAC, NAME, PF, RDMA, Node, pci, vf
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
-from cni.state import journal
+from base.state import journal
 
 
 def test_attaches_and_detaches(node: Node, pod: Pod) -> None:

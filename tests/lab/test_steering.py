@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from guest.node import Node
 from guest.recovery import recovered
-from topology import Pod, ip
+from support.topology import Pod, ip
 
 
 def affinities(device: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import pytest
 from guest.node import MAC, Node, picture
 from guest.recovery import recovered
-from topology import Pod
+from support.topology import Pod
 
 CHANGES = {"vlan": 7, "spoofchk": "off", "trust": "on", "max_tx_rate": 50, "mac": MAC, "mtu": 1400, "multiRail": True}
 RDMA = {"mode": "exclusive", "required": True, "name": "mlx5_0"}

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import pci
-from topology import Host, Pod
+from support import pci
+from support.topology import Host, Pod
 
 
 def by_device(host: Host) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from topology import Host, Pod
+from support.topology import Host, Pod
 
 ROOT = Path(__file__).parents[2]
 LISTS = ("cni.dev/valid-attachments", "cni.dev/attachments")

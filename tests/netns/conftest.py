@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import pci
 import pytest
 from conftest import require
-from topology import Host, Pod, ip
+from support import pci
+from support.topology import Host, Pod, ip
 
-from cni.state import places
+from base.state import places
 
 CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from topology import Host
+from support.topology import Host
 
 from ctl.main import main
 

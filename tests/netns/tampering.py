@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from topology import Host, Pod
+from support.topology import Host, Pod
 
 Change = Callable[[Host, Pod, dict[str, Any]], None]
 ROUTES = ({"dst": "10.60.0.0/16"}, {"dst": "fd00:60::/48"})

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from topology import PROGRAMS, Host, Pod
+from support.topology import PROGRAMS, Host, Pod
 
+from base.protocol.spec import Reply
 from cni.main import run as hpn
-from cni.protocol.spec import Reply
 
 NOTHING = {"cni.dev/valid-attachments": []}
 

@@ -5,9 +5,9 @@ from ipaddress import ip_interface
 from typing import Any
 
 import pytest
-from topology import Host, Pod, ip, until
+from support.topology import Host, Pod, ip, until
 
-from cni.kernel import addresses, budget, links, netns, rtnl
+from base.kernel import addresses, budget, links, netns, rtnl
 
 
 def flags(pod: Pod, address: str) -> set[str]:

@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ENTER = """
 import os
-from agent import host, listening
+from agent import listening, main
 try:
-    host.enter()
+    main._enter_mounts_of_host()
 except listening.Unusable as e:
     print(e)
 else:

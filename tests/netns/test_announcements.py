@@ -7,7 +7,7 @@ from contextlib import closing
 from ipaddress import IPv6Address
 
 import pytest
-from topology import Host, Pod, ip, until
+from support.topology import Host, Pod, ip, until
 
 ETH_P_ALL, ETH_P_ARP, ETH_P_IPV6 = 0x0003, 0x0806, 0x86DD
 NA = 136

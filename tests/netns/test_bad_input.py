@@ -10,7 +10,7 @@ from netns.bad_requests.circumstances import CIRCUMSTANCES
 from netns.bad_requests.configuration import CONFIGURATION, IPAM, MAC
 from netns.bad_requests.environment import ENVIRONMENT, STDIN, VERSION
 from netns.bad_requests.form import SCRIPT, Bad
-from topology import Host, Pod
+from support.topology import Host, Pod
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = {

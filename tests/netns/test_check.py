@@ -6,9 +6,9 @@ What it compares of the interface, its addresses, and routes and rules has a fil
 from typing import Any
 
 import pytest
-from namespaces import with_both
 from netns.tampering import ROUTES, Change, caught, passes, routed
-from topology import Host, Pod, ip, until
+from support.namespaces import with_both
+from support.topology import Host, Pod, ip, until
 
 from ctl.main import main as hpn
 

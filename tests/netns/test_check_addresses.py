@@ -2,7 +2,7 @@
 
 import pytest
 from netns.tampering import caught, in_pod, passes
-from topology import Host, Pod
+from support.topology import Host, Pod
 
 V4, V6 = "10.56.0.2/24", "fd00:56::2/64"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from netns.tampering import caught, in_pod, passes
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
 OTHER_MAC = "02:00:00:00:00:aa"
 TUNED = Path("/run/cni/tuning")

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from netns.tampering import caught, in_pod, passes
-from topology import Host, Pod
+from support.topology import Host, Pod
 
-from cni.kernel import dump
+from base.kernel import dump
 
 
 @pytest.mark.parametrize(

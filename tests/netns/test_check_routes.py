@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from netns.tampering import caught, in_pod, passes, routed
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
 V4 = {"dst": "10.60.0.0/16", "gw": "10.56.0.9"}
 V6 = {"dst": "fd00:60::/48", "gw": "fd00:56::9"}

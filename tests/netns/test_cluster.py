@@ -9,17 +9,18 @@ from typing import Any
 
 import drawn
 import pytest
-from killing import killed_at
 from netns.test_probe import given, heard_on_the_wire, other_has
-from topology import Host, Pod
-from unit.cluster_nodes import Cluster
+from support.cluster_nodes import Cluster
+from support.killing import killed_at
+from support.topology import Host, Pod
 
-from cni.parts.delegate import Ipam
-from cni.protocol.spec import Reply, Request
-from cni.state.pod import open_netns
-from ipam.cluster import BLOCK, Machine, held
-from ipam.cluster.blocks import Block
-from ipam.cluster.held import Held
+from base.protocol.spec import Reply, Request
+from base.state.pod import open_netns
+from cni.features.delegate import Ipam
+from ipam.cluster import BLOCK, Machine
+from ipam.cluster.rules.documents import Block
+from ipam.cluster.state import node_blocks
+from ipam.cluster.state.node_blocks import NodeBlocks
 from ipam.main import ask
 from ipam.main import run as hpn_ipam
 
@@ -29,7 +30,7 @@ _ARP = b"\x08\x06"
 
 def earlier_claim(host: Host) -> str:
     """What a claim from that directory begins with, and its end."""
-    return f"{held.place_of(host.state / 'ipam' / 'net')}-earlier"
+    return f"{node_blocks.place_of(host.state / 'ipam' / 'net')}-earlier"
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def forgotten(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cl
     cluster = Cluster(tmp_path, monkeypatch)
     cluster.node("node1").enter()
     block = Block("net", 2, 16, "node1", "uid of node1", earlier_claim(host))
-    cluster.store.create(BLOCK, block.name, "net", block.as_json())
+    cluster.store.create(BLOCK, block.name, "net", block.to_json())
     return cluster
 
 
@@ -46,8 +47,8 @@ def conf(host: Host, **ipam: Any) -> dict[str, Any]:
     return host.conf(name="net", ipam={"type": "hpn-ipam", "ranges": BOTH, "cluster": {"store": "etcd"}} | ipam)
 
 
-def mine(host: Host) -> Held:
-    found = held.read(host.state / "ipam" / "net")
+def mine(host: Host) -> NodeBlocks:
+    found = node_blocks.read(host.state / "ipam" / "net")
     assert found
     return found
 
@@ -71,7 +72,7 @@ def test_another_pod_has_the_address_still(host: Host, pod: Pod, forgotten: Clus
 def test_only_the_first_use_is_probed_for(host: Host, pod: Pod, forgotten: Cluster) -> None:
     one = conf(host, ranges=[[{"subnet": "10.56.0.0/24"}]], cluster={"store": "etcd", "blockSize": 1})
     block = Block("net", 50, 1, "node1", "uid of node1", earlier_claim(host))
-    forgotten.store.create(BLOCK, block.name, "net", block.as_json())
+    forgotten.store.create(BLOCK, block.name, "net", block.to_json())
     for document in list(forgotten.store.listed(BLOCK, "net")):
         if document.name == "net.2":
             assert forgotten.store.remove(document)
@@ -98,7 +99,7 @@ def full(cluster: Cluster) -> None:
     cluster.store.machines["node2"] = Machine("node2", "uid of node2", cluster.store.clock)
     for index in {*range(16)} - {2}:
         block = Block("net", index, 16, "node2", "uid of node2", "theirs")
-        cluster.store.create(BLOCK, block.name, "net", block.as_json())
+        cluster.store.create(BLOCK, block.name, "net", block.to_json())
 
 
 def test_where_nobody_can_be_asked_another_block_is_given_from(host: Host, pod: Pod, forgotten: Cluster) -> None:
@@ -164,7 +165,7 @@ def test_killed_while_it_claims(host: Host, pod: Pod, tmp_path: Path, monkeypatc
         assert pod.links() == set()
         assert len(given(host.ok("ADD", pod, shared))) == 2
         host.ok("DEL", pod, shared)
-        found = held.read(host.state / "ipam" / name)
+        found = node_blocks.read(host.state / "ipam" / name)
         assert found
         owned = [body["index"] for body in cluster.store.bodies(BLOCK).values() if body["network"] == name]
         assert [block.index for block in found.blocks if not block.taken] == owned

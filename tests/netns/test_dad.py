@@ -12,12 +12,12 @@ from typing import Any
 
 import drawn
 import pytest
-from killing import killed_at
-from namespaces import with_both
-from topology import Host, Pod, ip, until
+from support.killing import killed_at
+from support.namespaces import with_both
+from support.topology import Host, Pod, ip, until
 
-from cni.kernel import detection, netns, rtnl, sysctl
-from cni.protocol.spec import Reply
+from base.kernel import neighbors, netns, rtnl, sysctl
+from base.protocol.spec import Reply
 
 DELAY, LISTENING = "ipv6/conf/hpn0/router_solicitation_delay", "ipv6/neigh/hpn0/retrans_time_ms"
 OURS = "fd00:56::2"
@@ -181,11 +181,11 @@ def test_a_namespace_without_the_settings(host: Host, pod: Pod) -> None:
 
 
 @contextmanager
-def listening(pod: Pod, index: int) -> Iterator[detection.Heard]:
+def listening(pod: Pod, index: int) -> Iterator[neighbors.Detection]:
     with (
         netns.hold_open(pod.path) as fd,
         rtnl.open_in(fd) as inside,
-        detection.listen(inside, index, [IPv6Address(OURS)]) as heard,
+        neighbors.listen_to_detection(inside, index, [IPv6Address(OURS)]) as heard,
     ):
         yield heard
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elapsed import Elapsed
-from namespaces import needs_cookies
 from netns.collecting import hpn_gc
-from topology import PROGRAMS, Host, Pod, with_another_lock
+from support.elapsed import Elapsed
+from support.namespaces import needs_cookies
+from support.topology import PROGRAMS, Host, Pod, with_another_lock
 
 from agent import idle
+from base.protocol.location import location
+from base.protocol.spec import Key
+from base.state import journal
 from cni import collect
-from cni.protocol.location import location
-from cni.protocol.spec import Key
-from cni.state import journal
 
 ROOT = Path(__file__).parents[2]
 MakePod = Callable[[], Pod]

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from namespaces import needs_cookies, with_both
-from topology import Host, Pod, ip, until
+from support.namespaces import needs_cookies, with_both
+from support.topology import Host, Pod, ip, until
 
 DOCUMENT = '{"cniVersion":"1.1.0","ips":[{"address":"10.56.0.2/24"}]}'
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disks import filled, mounted
-from topology import Host, Pod
+from support.disks import filled, mounted
+from support.topology import Host, Pod
 
-from cni.protocol.spec import Key
-from cni.state import journal
+from base.protocol.spec import Key
+from base.state import journal
 
 ROOT = Path(__file__).parents[2]
 RANGE = {"subnet": "10.56.0.0/24", "rangeStart": "10.56.0.2", "rangeEnd": "10.56.0.11"}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address
 from typing import Any
 
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
 from ipam.main import run as hpn_ipam
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from disks import filled, mounted, read_only, writable
-from topology import Host, Pod
-from unit.cluster_nodes import Cluster
-from unit.ipam_calls import Net
+from support.cluster_nodes import Cluster
+from support.disks import filled, mounted, read_only, writable
+from support.ipam_calls import Net
+from support.topology import Host, Pod
 
 from ipam.stores.files.lines import GROWTH
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from namespaces import needs_cookies, with_both
 from netns.collecting import LISTS, collect, listed
-from topology import Host, Pod, ip
+from support.namespaces import needs_cookies, with_both
+from support.topology import Host, Pod, ip
 
-from cni.kernel import budget
+from base.kernel import budget
+from base.protocol.spec import Request
 from cni.main import run as hpn
-from cni.protocol.spec import Request
 from ipam.main import ask as hpn_ipam
 
 ANOTHER_BOOT = "00000000-0000-0000-0000-000000000000"

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from topology import Host, Pod, until, with_another_lock
+from support.topology import Host, Pod, until, with_another_lock
 
+from base.protocol.spec import Key, Request
+from base.state import journal
 from cni.main import run as hpn
-from cni.protocol.spec import Key, Request
-from cni.state import journal
 from ipam.main import ask as hpn_ipam
 
 ROOT = Path(__file__).parents[2]

@@ -11,15 +11,15 @@ from types import FrameType
 
 import pytest
 from netns.collecting import LISTS, collect
-from topology import Host, Pod, until
+from support.topology import Host, Pod, until
 
+from base.kernel import netns
+from base.protocol.spec import Key
+from base.state import journal
+from base.state.record import LOST
 from cni import undo
 from cni.attachments import list_all
-from cni.kernel import netns
-from cni.protocol.spec import Key
-from cni.state import journal
-from cni.state.record import LOST
-from ctl import listing
+from ctl import inspection
 
 ROOT = Path(__file__).parents[2]
 
@@ -156,4 +156,4 @@ def test_one_look_for_all(host: Host, make_pod: Callable[[], Pod]) -> None:
     assert undo.are_dead(records) == [False, True, False, True, False, False]
     assert looks(lambda: undo.are_dead([*records, *[dead] * 100])) == 1
     assert looks(lambda: list_all([host.state])) == 1
-    assert looks(lambda: listing.answer(["--state-dir", f"{host.state}"])) == 1
+    assert looks(lambda: inspection.answer_list(["--state-dir", f"{host.state}"])) == 1

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from topology import Host, Pod
+from support.topology import Host, Pod
 
-from cni.kernel import rdma_netlink
-from cni.state import places
+from base.kernel import rdma_netlink
+from base.state import places
 
 ROOT = Path(__file__).parents[2]
 HIDDEN = {
@@ -42,7 +42,7 @@ ANSWERS = {
 # python -m ctl, which notes state directories where the test's own process does.
 PROGRAM = """
 import runpy, sys
-from cni.state import places
+from base.state import places
 places.ELSEWHERE = sys.argv.pop()
 runpy.run_module("ctl", run_name="__main__", alter_sys=True)
 """

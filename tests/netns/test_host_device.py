@@ -8,9 +8,9 @@ from typing import Any
 
 import drawn
 import pytest
-from killing import killed_at
-from shipped import CONF, requests
-from topology import Host, Pod, ip, until
+from support.killing import killed_at
+from support.shipped import CONF, requests
+from support.topology import Host, Pod, ip, until
 
 NAME, MAC = "eth9", "02:00:00:00:09:01"
 

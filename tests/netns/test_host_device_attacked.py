@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from netns.test_host_device import MAC, NAME, conf, is_here, state
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
 
 @pytest.fixture

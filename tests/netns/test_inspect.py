@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from topology import Host, Pod, leases
+from support.topology import Host, Pod, leases
 
 from ctl.main import main
 

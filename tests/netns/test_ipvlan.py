@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
 pytestmark = pytest.mark.usefixtures("ipvlan")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from topology import Host, Pod, ip, until
+from support.topology import Host, Pod, ip, until
 
 V4 = {"version": "4", "interface": 0, "address": "10.56.0.2/24", "gateway": "10.56.0.1"}
 V6 = {"version": "6", "interface": 0, "address": "fd00:56::2/64", "gateway": "fd00:56::1"}

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from links_lock import held_for
 from netns.test_netlink import ADD_MEMBERSHIP, GROUP_LINK, SOL_NETLINK, WAIT, gone, inside, repeated, stranger
-from topology import Pod
+from support.links_lock import held_for
+from support.topology import Pod
 
-from cni.kernel import budget, links, netlink, rtnl, unlink
-from cni.state import durable
-from cni.state.locks import Lock
+from base.kernel import budget, links, netlink, rtnl
+from base.state import durable
+from base.state.locks import Lock
 
 __all__ = ["inside"]
 
@@ -43,7 +43,7 @@ def test_a_removal_outlasts_the_kernels_lock(pod: Pod, inside: rtnl.Rtnl) -> Non
     link = inside.link("b0")
     assert link
     with held_for(3 * WAIT):
-        unlink.delete(inside, link.index)
+        rtnl.delete_link(inside, link.index)
     assert budget.left() > 0
     assert not pod.links()
 
@@ -88,4 +88,4 @@ def test_what_others_say_is_no_reason_for_patience(pod: Pod, inside: rtnl.Rtnl) 
         pytest.raises(netlink.AnswerLost, match="in the network namespace that it is about"),
     ):
         next(netlink.receive(inside.sock))
-    assert budget.patience() == budget.PATIENCE
+    assert budget.kernel_left() == budget.KERNEL_TIMEOUT

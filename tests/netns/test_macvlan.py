@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from namespaces import with_both
-from topology import Host, Pod, ip, until
+from support.namespaces import with_both
+from support.topology import Host, Pod, ip, until
 
-from cni.state import durable
+from base.state import durable
 
 MAC = "02:00:00:00:00:0%d"
 

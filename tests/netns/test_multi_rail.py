@@ -8,10 +8,10 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from namespaces import with_both
 from netns.test_routing import rules
-from topology import Host, Pod, ip, until
-from wire import Wire
+from support.namespaces import with_both
+from support.topology import Host, Pod, ip, until
+from support.wire import Wire
 
 RAILS = range(4)
 GATEWAY, GATEWAY6 = "10.56.0.1", "fd00:56::1"

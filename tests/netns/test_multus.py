@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from netns.under_multus import World, world
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
 TWO = '[{"name": "a", "interface": "hpn0"}, {"name": "b"}]'
 CAPABILITIES = {"ips": True, "mac": True, "infinibandGUID": True, "deviceID": True, "CNIDeviceInfoFile": True}

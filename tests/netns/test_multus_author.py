@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from netns.under_multus import ROOT, World, world
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
 
 @pytest.fixture

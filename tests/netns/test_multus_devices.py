@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from netns.under_multus import World, kubelet, pod_resources, world
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
 CAPABILITIES = {"deviceID": True, "CNIDeviceInfoFile": True}
 RAIL = "example.com/rail0"

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import pci
 import pytest
 from netns.choosing import by_device, by_pf, chosen
 from pyroute2 import IPRoute
-from topology import Host, Pod, ip
+from support import pci
+from support.topology import Host, Pod, ip
 
 
 def has_an_address(_host: Host, _other: Pod) -> None:

@@ -1,9 +1,9 @@
 """What the ioctls say of a link, against ``ip``."""
 
 import pytest
-from topology import Pod
+from support.topology import Pod
 
-from cni.kernel import netdevice, netns, rtnl
+from base.kernel import links, netns, rtnl
 
 MAC = "02:00:00:00:00:07"
 
@@ -18,7 +18,7 @@ def index(pod: Pod) -> int:
 
 def name_of(pod: Pod, index: int, mac: str = MAC) -> str:
     with netns.hold_open(pod.path) as fd, rtnl.open_in(fd) as inside:
-        return netdevice.name_of(inside.sock, index, mac)
+        return links.name_of(inside.sock, index, mac)
 
 
 def test_a_link_in_the_sockets_namespace(pod: Pod, index: int) -> None:

@@ -12,11 +12,11 @@ from functools import partial
 from typing import cast
 
 import pytest
-from topology import Pod
+from support.topology import Pod
 
+from base.kernel import budget, links, netlink, netns, rdma_netlink, rtnl
+from base.protocol.spec import Program, Request
 from cni import main
-from cni.kernel import budget, links, netlink, netns, rdma_netlink, rtnl, unlink
-from cni.protocol.spec import Program, Request
 from ipam import main as ipam
 
 DELLINK, GROUP_LINK, SOL_NETLINK, ADD_MEMBERSHIP = 17, 1, 270, 1
@@ -31,7 +31,7 @@ def a_request(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def hangs(*_: object) -> None:
         raise AssertionError("it hangs")
 
-    monkeypatch.setattr(budget, "PATIENCE", WAIT)
+    monkeypatch.setattr(budget, "KERNEL_TIMEOUT", WAIT)
     budget.begin()
     budget.spend(budget.REQUEST - WAIT)
     before = signal.signal(signal.SIGALRM, hangs)
@@ -118,7 +118,7 @@ def test_what_others_announce_is_not_believed(pod: Pod, inside: rtnl.Rtnl) -> No
     with stranger(pod) as other:
         other.sendto(gone(link.index), (0, GROUP_LINK))
         with pytest.raises(netlink.AnswerLost) as e:
-            unlink._wait_for_end(inside, link.index)
+            rtnl._wait_until_gone(inside, link.index)
     assert e.value.errno == errno.ETIMEDOUT
 
 
@@ -133,7 +133,7 @@ def test_another_end_is_not_taken_for_the_links(pod: Pod, inside: rtnl.Rtnl, com
     inside.sock.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP_LINK)
     pod.ip("link", *command.split())
     with pytest.raises(netlink.AnswerLost) as e:
-        unlink._wait_for_end(inside, link.index)
+        rtnl._wait_until_gone(inside, link.index)
     assert e.value.errno == errno.ETIMEDOUT
 
 
@@ -171,7 +171,7 @@ def test_patience_ends(inside: rtnl.Rtnl) -> None:
     """And what is said then is not that it is the pod."""
     with pytest.raises(netlink.AnswerLost, match="it works on links elsewhere"):
         next(netlink.receive(inside.sock))
-    assert budget.patience() == budget.left() == 0
+    assert budget.kernel_left() == budget.left() == 0
 
 
 def test_attempts_come_out_of_one_budget() -> None:
@@ -232,7 +232,7 @@ def test_a_link_that_stays_is_not_called_gone(pod: Pod, inside: rtnl.Rtnl) -> No
     assert lo
     overflowed(inside, pod)
     with pytest.raises(OSError, match="still there") as e:
-        unlink.delete(inside, lo.index)
+        rtnl.delete_link(inside, lo.index)
     assert e.value.errno == errno.ETIMEDOUT
 
 

@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from kubelet import Kubelet
-from node_process import NodeProcess
-from sysfs_tree import Tree
-from topology import Host, ip, until
+from support.kubelet import Kubelet
+from support.node_process import NodeProcess
+from support.sysfs_tree import Tree
+from support.topology import Host, ip, until
 
-from cni.state import durable
+from base.state import durable
 
 NAME = "example.com/rail0"
 RESOURCE: dict[str, Any] = {
@@ -200,7 +200,7 @@ def test_devices_that_come_late_after_a_boot(process: NodeProcess, monkeypatch: 
 FAILED = """
 import runpy, sys
 from pathlib import Path
-from node.watch import Watch
+from node.health.watch import Watch
 file = Path(sys.argv.pop(1))
 Watch.failed = property(lambda _: frozenset(file.read_text().split()), lambda *_: None)
 runpy.run_module("ctl", run_name="__main__", alter_sys=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from node_process import ROOT, NodeProcess
-from topology import Host, until
+from support.node_process import ROOT, NodeProcess
+from support.topology import Host, until
 
 RESOURCE, OTHER = (
     {"name": f"example.com/{name}", "kind": "master", "selectors": {"ifNames": [name], "kinds": ["netdev"]}}
@@ -86,21 +86,21 @@ def test_kubelets_directory_is_moved_away(process: NodeProcess) -> None:
 WATCHES = """
 import sys
 from pathlib import Path
-from node import directory
-from node.loop import Loop
-most, path, loop = Path("/proc/sys/user/max_inotify_watches"), Path(sys.argv[1]), Loop()
+from node.kubelet import directory
+import asyncio
+most, path, loop = Path("/proc/sys/user/max_inotify_watches"), Path(sys.argv[1]), asyncio.new_event_loop()
 directory.AGAIN = 0.01
 most.write_text("1")
 one = directory.Directory(loop, path, loop.stop)
 for _ in range(2):
-    loop.run()
+    loop.run_forever()
 assert one.claim()
 most.write_text("100")
-loop.run()
+loop.run_forever()
 directory.AGAIN = 3600
 (path / "x").touch()
 (path / "x").unlink()
-loop.run()
+loop.run_forever()
 """
 
 

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from kubelet import Kubelet
-from node_process import NodeProcess
-from sysfs_tree import Tree
-from topology import Host, ip, until
+from support.kubelet import Kubelet
+from support.node_process import NodeProcess
+from support.sysfs_tree import Tree
+from support.topology import Host, ip, until
 
-from cni.state import owned, places
+from base.state import owned, places
 
 PF, VF, NEW = "0000:3b:00.0", "0000:3b:00.2", "0000:3b:00.3"
 VFS, MARKS = "example.com/vfs", "example.com/marks"

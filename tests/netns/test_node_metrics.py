@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from node_process import ROOT, NodeProcess
-from topology import Host, Pod, ip, until
-from unit.metrics_page import Samples, samples
+from support.metrics_page import Samples, samples
+from support.node_process import ROOT, NodeProcess
+from support.topology import Host, Pod, ip, until
 
 PORT = 19617
 NAME = "example.com/rail0"
@@ -104,8 +104,44 @@ def test_it_sleeps_between_scrapes_and_stays_small(process: NodeProcess) -> None
             scrape()
         assert until(lambda: process.sleeps(1), 120)
         assert process.status_of("VmRSS") < before + 2000
-        children = Path(f"/proc/{process.process.pid}/task/{process.process.pid}/children").read_text()
-        assert children == ""
+        [server] = children(process)
+        before = sleeps(server)
+        # time: nothing is to happen
+        time.sleep(1)
+        assert sleeps(server) == before
+
+
+def children(process: NodeProcess) -> list[str]:
+    pid = process.process.pid
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def sleeps(pid: str) -> str:
+    """How often its first thread has waited for something (man 5 proc, status)."""
+    return Path(f"/proc/{pid}/status").read_text().partition("voluntary_ctxt_switches:")[2].split()[0]
+
+
+def test_the_process_that_serves_is_begun_again(process: NodeProcess, pod: Pod) -> None:
+    """What commands did is still known."""
+    with process:
+        process.says("serves metrics at")
+        assert call(process, "DEL", pod).returncode == 0
+        [before] = children(process)
+        os.kill(int(before), signal.SIGKILL)
+        process.says("the process that serves metrics ended with status -9; it is begun again in 5 s")
+        until(lambda: "serves metrics at" in process.said[-1])
+        assert scrape()["hpn_commands_total", "0", "macvlan", "DEL"] == 1
+        assert children(process) != [before]
+
+
+def test_it_ends_with_hpn_node(process: NodeProcess) -> None:
+    process.status = -signal.SIGKILL
+    with process:
+        process.says("serves metrics at")
+        scrape()
+        [server] = children(process)
+        process.process.kill()
+        until(lambda: not Path(f"/proc/{server}/exe").exists())
 
 
 def test_an_address_that_is_taken(process: NodeProcess) -> None:

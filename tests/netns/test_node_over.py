@@ -6,14 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
-from cni.kernel import rtnl
-from cni.protocol.spec import Key
-from cni.state import journal, places
-from cni.state.pod import Identity
-from cni.state.record import Record
-from node.provision import over, users
+from base.kernel import rtnl
+from base.protocol.spec import Key
+from base.state import journal, places
+from base.state.pod import Identity
+from base.state.record import Record
+from hardware import users
+from node.provision import over
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +100,7 @@ def test_by_the_journal(host: Host, tmp_path: Path) -> None:
     with journal.lock(elsewhere, record.network, record.key) as entry:
         places.note(elsewhere, record.network, record.key)
         entry.save(record)
-    assert found() == {"rail0": record.whose}
+    assert found() == {"rail0": record.title}
     host.rewrite(entry.path, boot="another")
     assert found() == {}
     host.rewrite(entry.path, boot=record.boot, link=link | {"in_container": True})

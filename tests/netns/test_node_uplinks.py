@@ -4,11 +4,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sysfs_tree import Tree
-from topology import Host, ip
+from support.sysfs_tree import Tree
+from support.topology import Host, ip
 
-from cni.kernel import budget, uplinks
-from node import inventory
+from base.kernel import budget, routes
+from hardware import inventory
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_none() -> None:
     route("default", "via", "192.0.2.2", "table", "1000")
     route("blackhole", "default")
     route("198.51.100.0/24", "via", "192.0.2.2")
-    assert uplinks.of_default_routes() == set()
+    assert routes.uplinks() == set()
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_none() -> None:
 def test_ipv4(words: list[list[str]], names: set[str]) -> None:
     for one in words:
         route(*one)
-    assert uplinks.of_default_routes() == names
+    assert routes.uplinks() == names
     route("default", "via", "fd00:1::2")
-    assert uplinks.of_default_routes() == names
+    assert routes.uplinks() == names
 
 
 @pytest.mark.parametrize("compatible", ["1", "0"])
@@ -67,23 +67,23 @@ def test_nexthop_objects(compatible: str) -> None:
     ip("nexthop", "add", "id", "8", "via", "192.0.2.6", "dev", "eth1")
     ip("nexthop", "add", "id", "9", "group", "7/8")
     route("198.51.100.0/24", "nhid", "9")
-    assert uplinks.of_default_routes() == set()
+    assert routes.uplinks() == set()
     route("default", "nhid", "8", "metric", "5")
-    assert uplinks.of_default_routes() == {"eth1"}
+    assert routes.uplinks() == {"eth1"}
     route("default", "nhid", "9")
-    assert uplinks.of_default_routes() == {"eth0", "eth1"}
+    assert routes.uplinks() == {"eth0", "eth1"}
 
 
 def test_nexthop_objects_of_ipv6() -> None:
     set_compatible("0")
     ip("-6", "nexthop", "add", "id", "7", "via", "fd00:1::2", "dev", "eth1")
     ip("-6", "route", "add", "default", "nhid", "7")
-    assert uplinks.of_default_routes() == {"eth1"}
+    assert routes.uplinks() == {"eth1"}
 
 
 def test_ipv6() -> None:
     route("default", "via", "fd00:1::2")
-    assert uplinks.of_default_routes() == {"eth1"}
+    assert routes.uplinks() == {"eth1"}
 
 
 @pytest.mark.parametrize("table", ["100", "1000"])
@@ -106,7 +106,7 @@ def test_a_table_of_everybodys(table: str, condition: list[str], counts: bool) -
     route("default", "via", "192.0.2.2", "table", table)
     rule(*condition, "lookup", table)
     route("default", "via", "192.0.2.6")
-    assert uplinks.of_default_routes() == ({"eth0", "eth1"} if counts else {"eth1"})
+    assert routes.uplinks() == ({"eth0", "eth1"} if counts else {"eth1"})
 
 
 @pytest.mark.parametrize("table", ["10", "1000"])
@@ -119,12 +119,12 @@ def test_vrf(host: Host, table: str) -> None:
         pytest.skip("this kernel has no vrf; runs in the lab")
     ip("link", "set", "blue", "up")
     ip("link", "set", "eth0", "master", "blue")
-    assert uplinks.of_default_routes() == set()
+    assert routes.uplinks() == set()
     route("default", "vrf", "blue", "via", "192.0.2.2")
     route("default", "via", "192.0.2.6", "table", "7")
-    assert uplinks.of_default_routes() == {"eth0"}
+    assert routes.uplinks() == {"eth0"}
     route("default", "via", "192.0.2.6")
-    assert uplinks.of_default_routes() == {"eth0", "eth1"}
+    assert routes.uplinks() == {"eth0", "eth1"}
 
 
 def reserved(tree: Tree) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """What the kernel says is heard, and what others say in its name is not."""
 
+import asyncio
 import os
 import socket
 import struct
@@ -9,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from topology import Host, Pod, ip, until
+from support.node_loop import turn
+from support.topology import Host, Pod, ip, until
 
-from cni.kernel import uevents
-from node.loop import Loop
-from node.watch import Watch
+from base.kernel import events
+from node.health.watch import Watch
 
 SOME_DEVICE = next(iter(Path("/sys/bus/pci/devices").glob("*")), None)
 
@@ -22,11 +23,11 @@ class Heard:
     """A Watch and what it said: whether devices may have changed."""
 
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.loop = asyncio.new_event_loop()
         self.said = list[bool]()
         self.watch = Watch(self.loop, self.said.append)
         # The machine's devices may have events of their own meanwhile.
-        self.loop.unwatch(self.watch._sockets[1].fileno())
+        self.loop.remove_reader(self.watch._sockets[1].fileno())
 
     def next(self) -> list[bool]:
         """What was said since the last question, once it was quiet for a while."""
@@ -43,7 +44,7 @@ class Heard:
 
     def _turn(self) -> list[bool]:
         for _ in range(6):
-            self.loop.turn(0.05)
+            turn(self.loop, 0.05)
         return self.said
 
 
@@ -88,8 +89,8 @@ def test_more_than_the_socket_holds(heard: Heard) -> None:
     """What was lost is read."""
     for sock in heard.watch._sockets:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    for turn in range(30):
-        ip("link", "set", "rail0", "up" if turn % 2 else "down")
+    for number in range(30):
+        ip("link", "set", "rail0", "up" if number % 2 else "down")
     ip("link", "set", "fabric", "down")
     ip("link", "set", "rail0", "name", "rail9")
     assert heard.hears() == [True]
@@ -105,8 +106,8 @@ def test_an_interface_that_came_home_unheard(heard: Heard, pod: Pod) -> None:
     heard.next()
     assert heard.watch.moved == {"d0"}
     heard.watch._sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    for turn in range(30):
-        ip("link", "set", "rail0", "up" if turn % 2 else "down")
+    for number in range(30):
+        ip("link", "set", "rail0", "up" if number % 2 else "down")
     pod.ip("link", "set", "d0", "netns", str(os.getpid()))
     heard.next()
     ip("link", "delete", "d0")
@@ -140,7 +141,7 @@ def device() -> str:
 
 def test_an_event_of_the_kernels(device: str) -> None:
     """Asked for by hand; in the machine's own namespace, others may have some at the same time."""
-    with uevents.open_socket() as sock:
+    with events.open_devices() as sock:
         Path(f"/sys{device}/uevent").write_text("change")
         assert {"ACTION": "change", "DEVPATH": device, "SUBSYSTEM": "pci"}.items() <= _first(sock, device).items()
 
@@ -149,8 +150,8 @@ FORGED = "remove@/devices/hpn-test\0ACTION=remove\0DEVPATH=/devices/hpn-test\0SU
 
 
 def test_an_event_that_a_process_sent_to_the_group(device: str) -> None:
-    with uevents.open_socket() as sock:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, uevents.NETLINK_KOBJECT_UEVENT) as other:
+    with events.open_devices() as sock:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, events.NETLINK_KOBJECT_UEVENT) as other:
             other.sendto(FORGED.encode(), (0, 1))
         Path(f"/sys{device}/uevent").write_text("change")
         assert _first(sock, device)["DEVPATH"] == device
@@ -163,7 +164,7 @@ def test_an_event_that_a_process_had_the_kernel_send(device: str) -> None:
         "s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15);"
         "s.sendto(struct.pack('=IHHII', 16 + len(data), 16, 1, 0, 0) + data, (0, 0))"
     )
-    with uevents.open_socket() as sock, uevents.open_socket() as plain:
+    with events.open_devices() as sock, events.open_devices() as plain:
         subprocess.run([sys.executable, "-c", code], input=FORGED.encode(), check=True)
         Path(f"/sys{device}/uevent").write_text("change")
         seen = []
@@ -177,6 +178,6 @@ def test_an_event_that_a_process_had_the_kernel_send(device: str) -> None:
 def _first(sock: socket.socket, device: str) -> dict[str, str]:
     """The first event that is about the device, or forged."""
     while True:
-        said = dict(uevents.receive(sock))
+        said = dict(events.receive_device(sock))
         if said.get("DEVPATH") in (device, "/devices/hpn-test"):
             return said

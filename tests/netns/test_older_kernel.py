@@ -6,9 +6,9 @@ Of a number that no kernel knows, the one that runs here says what an older one 
 import os
 
 import pytest
-from topology import Host, Pod
+from support.topology import Host, Pod
 
-from cni.kernel import netlink, netns
+from base.kernel import netlink, netns
 from cni.kinds import macvlan
 
 

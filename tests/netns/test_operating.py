@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from netns.operating import ran, said, told
 from netns.tampering import routed
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
-from cni.state import libcni_cache
+from base.state import libcni_cache
 from ctl.main import main as hpn
 
 MakePod = Callable[[], Pod]

@@ -5,10 +5,10 @@ import os
 from collections.abc import Callable
 
 import pytest
-from pages import PAGES, Section, sections
-from shipped import plugins
-from topology import Host, Pod, ip
-from transcripts import Shell
+from support.pages import PAGES, Section, sections
+from support.shipped import plugins
+from support.topology import Host, Pod, ip
+from support.transcripts import Shell
 
 SECTIONS = [
     section for page in PAGES for section in sections(page) if any(block.kind == "console" for block in section.blocks)

@@ -8,18 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pci
 import pytest
 from netns.choosing import by_device, by_pf, chosen
-from topology import Host, Pod, ip
+from support import pci
+from support.topology import Host, Pod, ip
 
-from cni.kernel import sysfs
-from cni.kernel.vf import Vf
-from cni.kinds.sriov.plan import Plan
-from cni.protocol.spec import Key
-from cni.state import durable, journal, owned, places
-from cni.state import pod as pods
-from cni.state.record import Record
+from base.kernel import sysfs
+from base.kernel.vf import Vf
+from base.protocol.spec import Key
+from base.state import durable, journal, owned, places
+from base.state import pod as pods
+from base.state.record import Record
+from cni.kinds.sriov.attributes import Plan
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 
 import pytest
-from topology import Host, Pod
+from support.topology import Host, Pod
 
 FIRST = frozenset({"10.56.0.2/24"})
 

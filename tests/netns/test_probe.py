@@ -15,8 +15,8 @@ from typing import Any
 
 import drawn
 import pytest
-from killing import killed_at
-from topology import Host, Pod, ip, leases
+from support.killing import killed_at
+from support.topology import Host, Pod, ip, leases
 
 from ipam.main import run as hpn_ipam
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from guest.programs import attach, attached
 from netns.test_host_device import NAME, conf, state
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
 WAYS = ["xdpgeneric by netlink", "xdpdrv by netlink", "xdpgeneric by link", "tcx by attachment", "tcx by link"]
 

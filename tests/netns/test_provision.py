@@ -9,20 +9,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pci
 import pytest
-from sysfs_tree import Tree
-from topology import Host, Pod, ip, until
+from support import pci
+from support.sysfs_tree import Tree
+from support.topology import Host, Pod, ip, until
 
-from cni.kernel import sysfs
-from cni.protocol.spec import Key
-from cni.state import journal, owned, places
-from cni.state.pod import Identity
-from cni.state.record import Record
-from node import inventory
-from node.apart import Child
-from node.model import Kind, PfRule, Selector, Settings
-from node.provision import acting, users
+from base.child_process import Child
+from base.kernel import sysfs
+from base.protocol.spec import Key
+from base.state import journal, owned, places
+from base.state.pod import Identity
+from base.state.record import Record
+from hardware import inventory, users
+from hardware.model import Kind
+from node.model import PfRule, Selector, Settings
+from node.provision import apply
 
 PF, VFS = "0000:3b:00.0", ("0000:3b:00.2", "0000:3b:00.3")
 RAIL0 = f"rail0 ({PF})"
@@ -66,11 +67,11 @@ def attached(state: Path, device: str, **link: Any) -> None:
         entry.save(record)
 
 
-def meanwhile(state: Path, asked: Settings, change: Callable[[], object]) -> acting.Report:
+def meanwhile(state: Path, asked: Settings, change: Callable[[], object]) -> apply.Report:
     """What comes of it, if there is a change after all was looked at, and before anything is done."""
     reader, writer = os.pipe()
     before = children()
-    child = Child(lambda: os.read(reader, 1) and acting.apply(asked))
+    child = Child(lambda: os.read(reader, 1) and apply.apply(asked))
     (pid,) = children() - before
     try:
         with owned.lock(PF):
@@ -84,7 +85,7 @@ def meanwhile(state: Path, asked: Settings, change: Callable[[], object]) -> act
         os.close(reader)
         os.close(writer)
     report = child.answer()
-    assert isinstance(report, acting.Report)
+    assert isinstance(report, apply.Report)
     return report
 
 
@@ -111,7 +112,7 @@ def test_a_pf_in_switchdev_mode(host: Host, tree: Tree) -> None:
     tree.netdev("eth0", tree.root / "devices/pci0000:00" / PF, phys_port_name="pf0vf0")
     ip("link", "add", "eth0", "mtu", "1300", "type", "veth", "peer", "name", "eth1")
     ip("link", "set", "rail0", "mtu", "1450")
-    report = acting.apply(settings(mtu=1500))
+    report = apply.apply(settings(mtu=1500))
     assert (report.refused, mtus("rail0", "eth0")) == ((), [1500, 1300])
 
 
@@ -132,7 +133,7 @@ def test_the_rdma_devices_of_new_vfs_are_waited_for(host: Host, tree: Tree) -> N
 
     with ThreadPoolExecutor() as threads:
         driver = threads.submit(drive)
-        acting.apply(settings(num_vfs=4))
+        apply.apply(settings(num_vfs=4))
         found = [sysfs.names(f"{pf.parent / vf}/infiniband") for vf in others]
         driver.result()
     assert found == [("mlx5_3",), ("mlx5_4",)]
@@ -152,7 +153,7 @@ def bonded(tree: Tree, *, rdma: int, driver: str = "igb") -> None:
 
 def test_the_pf_shares_its_rdma_device_by_a_bond(host: Host, tree: Tree) -> None:
     bonded(tree, rdma=1)
-    report = acting.apply(settings(num_vfs=4))
+    report = apply.apply(settings(num_vfs=4))
     assert (report.done, ["members of bond0 (RoCE LAG)" in one for one in report.refused]) == ((), [True])
     assert (tree.root / f"bus/pci/devices/{PF}/sriov_numvfs").read_text() == "2\n"
 
@@ -165,18 +166,18 @@ def test_a_bond_that_comes_meanwhile(host: Host, tree: Tree) -> None:
 
 def test_a_bond_of_pfs_that_have_an_rdma_device_each(host: Host, tree: Tree) -> None:
     bonded(tree, rdma=2)
-    assert acting.apply(settings(num_vfs=4)).done == (f"{RAIL0}: numVfs 2 -> 4",)
+    assert apply.apply(settings(num_vfs=4)).done == (f"{RAIL0}: numVfs 2 -> 4",)
 
 
 def test_a_bond_with_a_nic_that_has_no_rdma(host: Host, tree: Tree) -> None:
     """Another driver's, so the RDMA device is the PF's own."""
     bonded(tree, rdma=1, driver="ixgbe")
-    assert acting.apply(settings(num_vfs=4)).done == (f"{RAIL0}: numVfs 2 -> 4",)
+    assert apply.apply(settings(num_vfs=4)).done == (f"{RAIL0}: numVfs 2 -> 4",)
 
 
 def test_the_host_needs_a_vf(host: Host, tree: Tree) -> None:
     ip("address", "add", "10.77.0.1/24", "dev", "vf0")
-    report = acting.apply(settings(mtu=1300))
+    report = apply.apply(settings(mtu=1300))
     (said,) = report.refused
     assert said.startswith(
         f"pfs[0].mtu 1300: {RAIL0} has 1500, and another MTU may interrupt its VFs, but the host needs"
@@ -187,7 +188,7 @@ def test_the_host_needs_a_vf(host: Host, tree: Tree) -> None:
 def test_a_pods_vf_that_comes_home_with_another_mtu(host: Host, tree: Tree) -> None:
     tree.into_a_pod(tree.root / "devices/pci0000:00" / VFS[0])
     attached(host.state, VFS[0], home={"mtu": 1400})
-    report = acting.apply(settings(mtu=1500))
+    report = apply.apply(settings(mtu=1500))
     (said,) = report.refused
     assert f"VFs in use are left as they are: VF 0 ({VFS[0]}) belongs to hpn0 of default/a, " in said
     assert report.done == (f"{RAIL0}: mtu of VF 1 1400 -> 1500",)
@@ -248,19 +249,19 @@ def test_somebody_makes_vfs_meanwhile(host: Host, tree: Tree) -> None:
 def test_a_pods_macvlan_over_the_pf(host: Host, tree: Tree, pod: Pod) -> None:
     """The kernel lowers its MTU with that of the PF."""
     ip("link", "add", "link", "rail0", "name", "net1", "netns", pod.name, "type", "macvlan")
-    report = acting.apply(settings(mtu=1300))
+    report = apply.apply(settings(mtu=1300))
     (said,) = report.refused
     assert f"{RAIL0} has 1500, and is the master of a macvlan in the namespace {pod.path}: a smaller MTU" in said
     link = pod.link("net1")
     assert (report.done, mtus("rail0"), link and link["mtu"]) == ((), [1500], 1500)
     pod.ip("link", "delete", "net1")
-    assert acting.apply(settings(mtu=1300)).refused == ()
+    assert apply.apply(settings(mtu=1300)).refused == ()
     assert mtus("rail0") == [1300]
 
 
 def test_a_pods_macvlan_over_a_vf(host: Host, tree: Tree, pod: Pod) -> None:
     ip("link", "add", "link", "vf0", "name", "net1", "netns", pod.name, "type", "macvlan")
-    said, *_ = acting.apply(settings(num_vfs=0)).refused
+    said, *_ = apply.apply(settings(num_vfs=0)).refused
     assert f"the host needs VFs: 'vf0' is the master of a macvlan in the namespace {pod.path}, then run" in said
-    assert acting.apply(settings(mtu=1500)).done == (f"{RAIL0}: mtu of VF 1 1400 -> 1500",)
+    assert apply.apply(settings(mtu=1500)).done == (f"{RAIL0}: mtu of VF 1 1400 -> 1500",)
     assert mtus("vf0", "vf1") == [1400, 1500]

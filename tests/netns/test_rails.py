@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
 RAILS = ("rail0", "rail1")
 ENTRIES = [

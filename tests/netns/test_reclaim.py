@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from namespaces import needs_cookies
-from topology import Host, Pod, ip, until
-from unit.ipam_calls import Net
+from support.ipam_calls import Net
+from support.namespaces import needs_cookies
+from support.topology import Host, Pod, ip, until
 
-from cni.kernel import netns
+from base.kernel import netns
 from ipam import main
 
 TWO = {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.2", "rangeEnd": "10.0.0.3"}
@@ -189,7 +189,7 @@ def test_who_may_not_see_processes_does_not_judge(host: Host) -> None:
 
 def test_who_is_shown_no_others_processes_does_not_judge() -> None:
     """As systemd's ProtectProc=ptraceable has it, without CAP_SYS_PTRACE: a process of root's, and no other's there."""
-    look = "from cni.kernel import netns; print(netns.inhabited())"
+    look = "from base.kernel import netns; print(netns.inhabited())"
     hide = 'mount -t proc -o hidepid=ptraceable proc /proc && exec "$@"'
     bounded = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", sys.executable, "-c", look]
     words = ["unshare", "--mount", "--propagation=private", "sh", "-c", hide, "sh", *bounded]
@@ -200,7 +200,7 @@ def test_who_is_shown_no_others_processes_does_not_judge() -> None:
 # other one finds, and how often it has paused before.
 BEYOND = """
 import ctypes, json, os, sys, time
-from cni.kernel import netns
+from base.kernel import netns
 age, hidden = map(float, sys.argv[1:])
 def become_nobody():
     os.setresuid(65534, 65534, 65534)

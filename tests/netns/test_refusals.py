@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from netns.collecting import hpn_gc
-from topology import Host, Pod
+from support.topology import Host, Pod
 
 from cni import undo
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from tempfile import NamedTemporaryFile
 
 import pytest
-from killing import killed_at, killed_in
 from netns.operating import ran, said, started, told, words
-from topology import Host, Pod, ip
+from support.killing import killed_at, killed_in
+from support.topology import Host, Pod, ip
 
 from ctl.main import main
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from namespaces import with_both
-from topology import Host, Pod, ip
+from support.namespaces import with_both
+from support.topology import Host, Pod, ip
 
 FAR = "192.0.2.1"  # where only a default route leads
 FAR6 = "2001:db8::1"

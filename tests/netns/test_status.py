@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disks import mounted, read_only
-from topology import Host, Pod, ip
+from support.disks import mounted, read_only
+from support.topology import Host, Pod, ip
 
 
 def test_ready(host: Host) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import drawn
 import pytest
-from killing import killed_at
-from namespaces import with_both
-from topology import Host, Pod, ip
+from support.killing import killed_at
+from support.namespaces import with_both
+from support.topology import Host, Pod, ip
 
 LAST = os.cpu_count() or 1  # processors, in a mask of all
 EVERY = f"{(1 << LAST) - 1:x}"

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from topology import Host, Pod, leases
+from support.topology import Host, Pod, leases
 
-from cni.protocol import location
-from cni.state import places
+from base.protocol import location
+from base.state import places
 
 
 @pytest.fixture(autouse=True)

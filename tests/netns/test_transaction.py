@@ -8,8 +8,8 @@ from typing import Any
 
 import drawn
 import pytest
-from killing import killed_at
-from topology import Host, Pod, ip
+from support.killing import killed_at
+from support.topology import Host, Pod, ip
 
 # One address in each family, so that a lost one is missed at once.
 _POOL = {

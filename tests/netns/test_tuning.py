@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disks import mounted
-from namespaces import with_both
-from topology import Host, Pod
+from support.disks import mounted
+from support.namespaces import with_both
+from support.topology import Host, Pod
 
 SOMAXCONN = "core/somaxconn"
 RP_FILTER = "ipv4/conf/hpn0/rp_filter"

@@ -6,9 +6,9 @@ import socket
 import time
 
 import pytest
-from topology import Pod, until
+from support.topology import Pod, until
 
-from cni.kernel import budget, links, netns, rtnl, unlink
+from base.kernel import budget, links, netns, rtnl
 
 
 def make(pod: Pod, name: str = "v0") -> int:
@@ -22,7 +22,7 @@ def make(pod: Pod, name: str = "v0") -> int:
 def delete(inside: rtnl.Rtnl, index: int) -> None:
     """As a request does that has not waited yet: where a machine is slow, one budget is not enough for many."""
     budget.begin()
-    unlink.delete(inside, index)
+    rtnl.delete_link(inside, index)
 
 
 def open_descriptors() -> int:

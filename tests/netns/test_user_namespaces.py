@@ -17,7 +17,7 @@ from netns.test_host_device import (
     test_the_namespace_is_gone,
     test_whatever_the_pod_made_of_it,
 )
-from topology import Host, Pod
+from support.topology import Host, Pod
 
 __all__ = [
     "eth9",

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from topology import Host, Pod
+from support.topology import Host, Pod
 
 CONTAINER = "3fa9c1d2e4b5" + "0123456789abcdef" * 3 + "0123"
 NAMED = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=train-0"

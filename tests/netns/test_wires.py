@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
-from cni.state import libcni_cache
+from base.state import libcni_cache
 
 WIRE = "cali123"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import require
-from topology import Host, Pod
+from support.topology import Host, Pod
 
 from ctl import main as ctl
 

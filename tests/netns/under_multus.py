@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from topology import Pod
+from support.topology import Pod
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "netns-fixtures"))

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from support.topology import until
 from system.machine import Machine, ours
-from topology import until
 
 from agent.workers import WORKERS
 

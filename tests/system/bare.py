@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from topology import until
+from support.topology import until
 
 FIXTURES = Path(__file__).parents[2] / "netns-fixtures"
 ENVIRONMENT = {

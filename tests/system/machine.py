@@ -12,7 +12,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
 
 import fabric
-from topology import leases
+from support.topology import leases
 
 ROOT = Path(__file__).parents[2]
 RANGES = [[{"subnet": "10.56.0.0/24"}], [{"subnet": "fd00:56::/64"}]]

@@ -11,8 +11,8 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 import yaml
-from daemons import Daemon
-from shipped import PROMETHEUS, RULES
+from support.daemons import Daemon
+from support.shipped import PROMETHEUS, RULES
 
 # How often it reads, and how long it waits for a page: a machine with much to do takes its time.
 READING = "2s"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import drawn
 import pytest
+from support.topology import until
 from system.agents import (
     BY_THE_AGENT,
     answers,
@@ -25,7 +26,6 @@ from system.agents import (
     taken,
 )
 from system.machine import Machine, ours
-from topology import until
 
 CYCLES = 500
 

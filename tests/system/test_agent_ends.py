@@ -16,7 +16,7 @@ from system.agents import answers, call, conf, ok, once, opened, processes, runn
 from system.machine import Machine
 from system.machine import running as running_programs
 
-from cni.state.locks import Lock
+from base.state.locks import Lock
 
 KILLS = 200
 

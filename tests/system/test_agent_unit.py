@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from support.topology import until
 from system.bare import Pod
 from system.machine import RANGES, Tools, ours
 from system.test_deb import CONF, Node, answers, newer, on, package, running
-from topology import until
 
 __all__ = ["newer", "package", "running"]
 # Whoever has no agent fails.

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import fabric
 import pytest
+from support.topology import leases, until
 from system.agents import call, conf, ok, running
 from system.machine import Machine
-from topology import leases, until
 
-from cni.state.places import ELSEWHERE
+from base.state.places import ELSEWHERE
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.topology import until
 from system.bare import Bare, Pod, bare, booted
 from system.machine import ROOT, Tools, ours
-from topology import until
 
 CONF = "etc/cni/net.d/rail0.conflist"
 NEWER = "9.0.0"
@@ -161,7 +161,13 @@ def test_what_was_never_used_leaves_nothing(node: Node) -> None:
 @on("bookworm")
 def test_what_the_program_and_its_users_write(node: Node) -> None:
     node.install()
-    for path in ("etc/hpn/node.yaml", "etc/cni/hpn.json", "etc/modprobe.d/hpn-node.conf", "var/log/hpn/rail0.log"):
+    for path in (
+        "etc/hpn/devices.yaml",
+        "etc/hpn/policy.json",
+        "etc/cni/hpn.json",
+        "etc/modprobe.d/hpn-node.conf",
+        "var/log/hpn/rail0.log",
+    ):
         node.machine.write(path, "")
     assert node.dpkg("--purge", "hpn-cni").returncode == 0
     assert [path for path in node.left() if "hpn" in path] == []
@@ -233,11 +239,11 @@ def test_a_purge_leaves_what_another_installation_uses(node: Node) -> None:
     node.install()
     assert node.dpkg("--remove", "hpn-cni").returncode == 0
     node.machine.write("opt/cni/bin/hpn", "#!/bin/sh\n", 0o755)
-    node.machine.write("etc/hpn/node.yaml", "resources: []\n")
+    node.machine.write("etc/hpn/devices.yaml", "resources: []\n")
     purged = node.dpkg("--purge", "hpn-cni")
     assert purged.returncode == 0
     assert "still installed" in purged.stderr
-    assert "/etc/hpn/node.yaml" in node.machine.files()
+    assert "/etc/hpn/devices.yaml" in node.machine.files()
 
 
 @pytest.fixture

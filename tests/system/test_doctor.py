@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from support.topology import until
 from system.machine import Tools
-from topology import until
 
 NOBODY = 65534
 # On a node without RDMA it is only said that there is none.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shipped import texts
+from support.shipped import texts
 from system.machine import ROOT, Machine, Tools
 
 CONFLISTS = sorted((ROOT / "conf").glob("*.conflist"))

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import drawn
 import pytest
-from disks import mounted, read_only
+from support.disks import mounted, read_only
+from support.topology import until
 from system.machine import Machine, Tools, ours
-from topology import until
 
 NODE = "resources: [{name: example.com/rail0, kind: master, selectors: {ifNames: [rail0]}}]"
 OTHER = b"0123456789abcdef"
@@ -89,7 +89,7 @@ def test_the_file_that_runs_is_installed(tools: Tools, root: Path) -> None:
 
 def test_systemd_finds_the_units_enabled(tools: Tools, root: Path) -> None:
     (root / "etc" / "hpn").mkdir(parents=True)
-    (root / "etc" / "hpn" / "node.yaml").write_text(NODE)
+    (root / "etc" / "hpn" / "devices.yaml").write_text(NODE)
     done(tools.binary, "install", "--root", root)
     words = {"hpn-agent.socket": "enabled", "hpn-node.service": "enabled", "hpn-agent.service": "static"}
     for unit, word in words.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from disks import mounted
+from support.disks import mounted
 from system.machine import Tools
 
 NOBODY = 65534

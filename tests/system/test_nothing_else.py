@@ -63,13 +63,13 @@ ANSWERS = {
     "report /run/node.html": (0, "/run/node.html: 5 parts"),
     "report /node.html": (1, "/node.html cannot be made: Read-only file system"),
     "install --check": (0, "this version understands the state on this node"),
-    "install": (1, "hpn install: /opt/cni/bin: Read-only file system; see that it is writable"),
+    "install": (1, "hpn install: /opt: Read-only file system; see that it is writable"),
     "install --root /run": (0, "put /opt/cni/bin/hpn"),
     "uninstall --check": (0, "no pod has an interface or an address of hpn"),
     "uninstall --root /run": (0, "/opt/cni/bin/hpn"),
     "agent help": (0, "usage: hpn agent"),
-    "node": (78, "none of /etc/hpn/node.yaml, "),
-    "node --check /etc/hpn/node.yaml": (2, "/etc/hpn/node.yaml: there is no such file"),
+    "node": (78, "none of /etc/hpn/devices.yaml, "),
+    "node --check /etc/hpn/devices.yaml": (2, "/etc/hpn/devices.yaml: there is no such file"),
 }
 
 

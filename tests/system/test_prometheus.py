@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shipped import DASHBOARD
+from support.shipped import DASHBOARD
 from system.machine import Tools
 from system.prometheus import rules
 from system.watched import Seen, seen

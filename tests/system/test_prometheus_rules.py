@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pages import ROOT, anchors
-from shipped import PROMETHEUS, RULES
+from support.pages import ROOT, anchors
+from support.shipped import PROMETHEUS, RULES
 from system.prometheus import rules
 
 ALERTS = {rule["alert"]: rule for rule in rules()}

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import drawn
+from support.topology import leases, until
 from system.agents import call, running
 from system.machine import Machine, fabric, ours
-from topology import leases, until
 
 NETWORKS = {"a": 56, "b": 57}
 ROUNDS, STEPS, CALLERS = 50, 12, 4

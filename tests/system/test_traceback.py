@@ -12,7 +12,7 @@ from system.machine import ROOT, Machine, Tools
 # A thread's stack is as large as this limit, and no address space has room for so much: no thread can start.
 STACK = 1 << 47
 # The ordinary build names files as in the source tree; one without the archive, as the directory that it runs from.
-FRAME = re.compile(r'File "(?:/proc/self/fd/\d+/)?((?:cni|ipam|agent|ctl)/[\w/]+\.py)", line (\d+), in \w+\n(.*)')
+FRAME = re.compile(r'File "(?:/proc/self/fd/\d+/)?((?:[a-z]+)/[\w/]+\.py)", line (\d+), in \w+\n(.*)')
 
 
 def frames(text: str) -> list[tuple[str, int, str]]:
@@ -33,7 +33,7 @@ def test_a_bug_in_a_command(machine: Machine, tmp_path: Path) -> None:
     answer = json.loads(done.stdout)
     assert (answer["code"], "internal error: RuntimeError" in answer["msg"]) == (999, True), answer
     found = frames(done.stderr)
-    where = {"cni/protocol/dispatch.py", "cni/commands.py", "cni/parts/addressing.py", "cni/kernel/announce.py"}
+    where = {"base/protocol/dispatch.py", "cni/commands.py", "cni/features/addressing.py", "base/kernel/neighbors.py"}
     assert where <= {path for path, _, _ in found}
     assert [line for _, _, line in found] == [line_of(path, number) for path, number, _ in found]
     ok(call(machine, "", "DEL", pod, network))

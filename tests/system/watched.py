@@ -13,19 +13,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from node_process import NodeProcess
-from sysfs_tree import Tree, write
+from support.node_process import NodeProcess
+from support.sysfs_tree import Tree, write
+from support.topology import until
 from system.machine import Tools
 from system.prometheus import Prometheus, example, rules
-from topology import until
 
-from cni.protocol.location import IPAM_DIR
-from cni.protocol.result import Ip
-from cni.protocol.spec import Key
-from ipam.cluster import held
-from ipam.cluster.held import LOST, Held, HeldBlock
+from base.protocol.location import IPAM_DIR
+from base.protocol.result import Ip
+from base.protocol.spec import Key
+from ipam.cluster.state import node_blocks
+from ipam.cluster.state.node_blocks import LOST, NodeBlocks, OwnedBlock
 from ipam.ranges import Span
-from ipam.stores import Owner, open_in
+from ipam.stores import Owner
+from ipam.stores.access import open_in
 
 # Five addresses to give: its second to its sixth.
 OURS = {"type": "hpn-ipam", "subnet": "10.56.0.0/29"}
@@ -74,8 +75,10 @@ class Attaching:
 
     def lose_a_block(self) -> None:
         """Have a network of a cluster: one of its blocks is lost, the other full, and nobody has seen them for long."""
-        ours = Held(SHARED, "etcd", "cluster", "node1", "", 1, ("10.57.0.0/24",), looked=int(time.time()) - 7200)
-        held.write(self.folder / SHARED, ours.having(HeldBlock(5, "a", "node1"), HeldBlock(6, "b", "node1", LOST)))
+        ours = NodeBlocks(SHARED, "etcd", "cluster", "node1", "", 1, ("10.57.0.0/24",), looked=int(time.time()) - 7200)
+        node_blocks.write(
+            self.folder / SHARED, ours.having(OwnedBlock(5, "a", "node1"), OwnedBlock(6, "b", "node1", LOST))
+        )
         span = Span.of(ip_address("10.57.0.1"), ip_address("10.57.0.254"))
         ips = (Ip(ip_interface("10.57.0.5/24"), None),)
         open_in(self.folder, SHARED, []).reserve(Owner(Key("pod2", "hpn0")), lambda _: ips, ((span,),))

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from etcd_server import Member, Opened, opening, serving
 from hypothesis import settings
-from unit.cluster_nodes import Cluster
-from unit.hinted import Hints, asking
-from unit.installed import tree
-from unit.ipam_calls import Net
-from unit.tls_server import Server, api_server
+from support.cluster_nodes import Cluster
+from support.etcd_server import Member, Opened, opening, serving
+from support.hinted import Hints, asking
+from support.installed import tree
+from support.ipam_calls import Net
+from support.tls_server import Server, api_server
 
-from cni.kernel import budget
-from ipam.cluster import http
+from base.kernel import budget
+from ipam.cluster.backends import http
 
 # No deadline: a loaded machine is no bug.  No database: a run leaves nothing behind and repeats itself anywhere.
 settings.register_profile("unit", deadline=None, database=None, derandomize=True)

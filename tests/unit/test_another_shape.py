@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.test_inspect import VF, save
+from unit.ctl.test_inspect import VF, save
 
+from base.protocol.spec import Key
 from cni.attachments import find
-from cni.protocol.spec import Key
 from ctl.main import main
 
 GOOD = replace(VF, pod="default/good", key=Key("fedcba987654", "hpn0"))

@@ -1,7 +1,7 @@
 """The state that 0.1.0 writes, in tests/unit/state-0.1.0: every version reads it, and 0.1.0 reads every version's.
 
 Whoever changes what is written sees here what an upgrade and a rollback with living pods would meet: write what 0.1.0
-does not know only where it is used (cni/state/record.py, _RARE), or give the file another schema.
+does not know only where it is used (base/state/record.py, _RARE), or give the file another schema.
 """
 
 import json
@@ -9,16 +9,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from unit.installed import UNITS, program, tree
+from support.installed import UNITS, program, tree
 
-from cni.protocol.result import Ip
-from cni.protocol.spec import Key
-from cni.state import journal
-from cni.state.record import Record
+from base.protocol.result import Ip
+from base.protocol.spec import Key
+from base.state import journal
+from base.state.record import Record
 from ctl.installation import state
 from ctl.installation.install import install
-from ipam import stores
-from ipam.stores import Sandbox
+from ipam.stores import Sandbox, access
 from ipam.stores.holdings import Kept, Lease
 
 WRITTEN = Path(__file__).with_name("state-0.1.0")
@@ -44,7 +43,7 @@ def test_its_records_are_read() -> None:
 
 
 def test_its_leases_are_read() -> None:
-    contents = stores.open_in(LEASES.parents[1], "rail0", []).contents()
+    contents = access.open_in(LEASES.parents[1], "rail0", []).contents()
     assert (contents.problem, contents.unreadable) == ("", ())
     first, long, kept = (one.holding for one in contents.listed)
     assert isinstance(first, Lease)
@@ -66,8 +65,8 @@ def test_it_would_read_what_this_version_records(path: Path) -> None:
 
 
 def test_it_would_read_what_this_version_leases(tmp_path: Path) -> None:
-    store = stores.open_in(tmp_path, "rail0", [])
-    lease = next(one.holding for one in stores.open_in(LEASES.parents[1], "rail0", []).contents().listed)
+    store = access.open_in(tmp_path, "rail0", [])
+    lease = next(one.holding for one in access.open_in(LEASES.parents[1], "rail0", []).contents().listed)
     assert isinstance(lease, Lease)
     store.reserve(lease.owner, lambda _: tuple(Ip(address) for address in lease.addresses))
     lines = [json.loads(line) for line in (tmp_path / "rail0" / "leases").read_text().splitlines() if line.strip()]

@@ -8,45 +8,49 @@ A VF that a userspace driver has (vfio-pci) gets its attributes and no more; a P
 VF is, and has no attributes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from cni.kernel import sysfs, vf
-from cni.kernel.links import Link
-from cni.kernel.rtnl import Rtnl
-from cni.kernel.vf import Vf
+from base.kernel import sysfs, vf
+from base.kernel.budget import attempts
+from base.kernel.links import Link
+from base.kernel.rtnl import Rtnl
+from base.kernel.vf import Vf
+from base.protocol.errors import CheckFailed, DeviceInUse, InvalidConfig, LinkUnavailable, NoneFree, TryAgain
+from base.protocol.result import Interface
+from base.protocol.spec import Json
+from base.state import owned, places
+from base.state.pod import Pod
+from cni.features import rdma
 from cni.kinds import device, escaped
+from cni.kinds.device import Netdev
 from cni.kinds.escaped import Search
-from cni.kinds.moved import Netdev
-from cni.kinds.sriov import attributes, choose, infiniband
-from cni.kinds.sriov.plan import Plan
-from cni.parts import rdma
-from cni.protocol.errors import CheckFailed, InvalidConfig, LinkUnavailable
-from cni.protocol.result import Interface
-from cni.protocol.spec import Json
-from cni.state import owned
-from cni.state.pod import Pod
+from cni.kinds.sriov import attributes, infiniband
+from cni.kinds.sriov.attributes import Plan
+from hardware import needed
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import NetConf
+    from base.protocol.location import Location
+    from cni.models import NetConf
     from cni.models.sriov import Sriov
 
 
 @contextmanager
 def claiming(conf: "NetConf") -> Iterator[None]:
     """Kind.claiming: one ADD at a time chooses among a PF and its VFs, whether it names one or takes any."""
-    with owned.lock(choose.pf_address(cast("Sriov", conf.attach))):
+    with owned.lock(_pf_address(cast("Sriov", conf.attach))):
         yield
 
 
 def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
     """Kind.plan."""
     wanted = cast("Sriov", conf.attach)
-    function = choose.find(wanted, conf.where, host)
-    pf = choose.netdev_of_pf(function.pf, host) if function.pf else None
+    function = _find(wanted, conf.where, host)
+    pf = attributes.netdev_of_pf(function.pf, host) if function.pf else None
     if pf and pf.infiniband:
         function = infiniband.wait_until_complete(function)
     name = sysfs.uplink(function)
@@ -102,7 +106,7 @@ def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
 def interfaces(plan: Json, link: Link | None, host: Rtnl, pod: Pod, ifname: str) -> tuple[Interface, ...]:
     """Kind.interfaces: the pod's interface, then its PF's."""
     p = Plan.from_json(plan)
-    pf = choose.netdev_of_pf(p.pf, host) if p.pf else None
+    pf = attributes.netdev_of_pf(p.pf, host) if p.pf else None
     mac, mtu = (link.mac, link.mtu) if link else ("", 0)
     if pf and not link:
         # Nobody on this side can ask the device itself; where the PF gave it no MAC, it chooses one.
@@ -128,18 +132,13 @@ def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None])
 def check(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
     """Kind.check."""
     p = Plan.from_json(plan)
-    if not p.exists:
-        raise CheckFailed(f"{p.device} is gone, or another one now")
+    device.refuse_gone(p)
     if why := attributes.differing(host, p):
         raise CheckFailed(f"VF {p.device} has {why}")
-    if p.home is None:
-        return None
-    link = device.find(p, pod, ifname)
-    if link is None or link.name != ifname:
-        raise CheckFailed(f"{ifname} in {pod.path} is not {p.device}")
-    if p.port:
+    link = device.check(p, pod, ifname, p.device)
+    if link and p.port:
         infiniband.check(p, pod)
-    else:
+    elif link and p.home:
         device.refuse_other_arp(link, p.home)
         rdma.check(p.rdma, p.rdma_devs, pod)
     return link
@@ -152,7 +151,7 @@ def status(conf: "NetConf", host: Rtnl) -> None:
     if wanted.rdma.mode != "off":
         rdma.is_exclusive(wanted.rdma)
     if wanted.pf:
-        function = choose.find(wanted, conf.where, host)
+        function = _find(wanted, conf.where, host)
         # An ADD may take it just now, and then another is free.
         if (name := sysfs.uplink(function)) and (link := host.link(name)):
             device.refuse_unnamed(link, function.address)
@@ -206,3 +205,102 @@ def _put_back(p: Plan, pod: Pod | None, ifname: str, host: Rtnl) -> int:
     if p.pf:
         attributes.restore(host, p)
     return index
+
+
+def _pf_address(wanted: "Sriov") -> str:
+    """The address of the PF whose lock is to be taken; empty if there is no such PF, which ``find`` refuses."""
+    if wanted.pf:
+        return sysfs.address_of(wanted.pf)
+    function = sysfs.function(wanted.deviceID)
+    return function.pf if function else ""
+
+
+def _find(wanted: "Sriov", where: "Location", host: Rtnl) -> sysfs.Function:
+    """The function that the configuration asks for, if no attachment has it.  Raises CniError, which says why there is
+    none."""
+    state_dirs = places.state_dirs_with(where.state_dir)
+    if wanted.pfOnly:
+        return _find_pf(wanted.pf, state_dirs, host)
+    addresses = (wanted.deviceID,) if wanted.deviceID else _vfs_of(wanted.pf)
+    use = owned.use(state_dirs, addresses)
+    if wanted.pf and wanted.vf is None:
+        return _find_free_vf(wanted.pf, addresses, use, host)
+    if (number := wanted.vf or 0) >= len(addresses):  # guard: vf-there
+        raise InvalidConfig(f"vf {number}: pf {wanted.pf!r} has VFs 0 to {len(addresses) - 1}")
+    address = addresses[number]
+    what = f"vf {number} of pf {wanted.pf!r} ({address})" if wanted.pf else f"deviceID {address!r}"
+    if owner := use.devices.get(address):  # guard: vf-owned
+        raise DeviceInUse(f"{what} belongs to {owner.title}, since {owner.time}; delete that first", address)
+    function = _find_vf(address)
+    needed.refuse_function(function, use, host, prefix=f"{what}: ")  # guard: vf-needed
+    return function
+
+
+def _find_vf(address: str) -> sysfs.Function:
+    """The VF at an address.  It has its netdev, unless a userspace driver has the VF.  Waits while a dying namespace
+    still has the netdev."""
+    for _ in attempts(device.HOME_TIMEOUT, device.POLL):
+        function = sysfs.function(address)
+        if function is None:
+            raise LinkUnavailable(f"deviceID {address!r} is no PCI function of this host; see: ls /sys/bus/pci/devices")
+        if not function.pf:  # guard: a-vf
+            raise InvalidConfig(f"deviceID {address!r} is no VF; give one of its VFs, see: ls -l virtfn* beside it")
+        if function.netdevs or function.driver in sysfs.USERSPACE:
+            return function
+        if not function.driver:  # guard: a-driver
+            raise LinkUnavailable(
+                f"deviceID {address!r} has no driver; bind it: echo {address} > /sys/bus/pci/drivers_probe"
+            )
+    raise TryAgain(f"deviceID {address!r} is in another namespace still, perhaps one that is being removed")
+
+
+def _vfs_of(pf: str) -> tuple[str, ...]:
+    """The addresses of the PF's VFs, in the order of their numbers.  Raises LinkUnavailable if there are none,
+    OSError."""
+    address = sysfs.address_of(pf)
+    if not address:
+        sysfs.refuse_hidden()
+        raise LinkUnavailable(f"pf {pf!r} is no PCI network interface of this host; correct it, see: ip link")
+    addresses = sysfs.vfs(address)
+    if not addresses:
+        raise LinkUnavailable(f"pf {pf!r} has no VFs; write their number to /sys/class/net/{pf}/device/sriov_numvfs")
+    return addresses
+
+
+def _find_free_vf(pf: str, addresses: tuple[str, ...], use: owned.Use, host: Rtnl) -> sysfs.Function:
+    """The first VF that no attachment has, that is down on the host, and that nobody needs there.  Raises NoneFree."""
+    why = ""
+    for address in addresses:
+        if address in use.devices:  # guard: any-owned
+            continue
+        function = sysfs.function(address)
+        if function is None or not function.netdevs:
+            continue
+        link = host.link(function.netdevs[0])
+        if link is None or link.up:  # guard: any-up (up)
+            continue
+        try:
+            needed.refuse_function(function, use, host)  # guard: any-needed
+        except (InvalidConfig, LinkUnavailable) as e:
+            why = why or f"; the host needs {address}: {e}"
+            continue
+        return function
+    raise NoneFree(
+        f"pf {pf!r} has no free VF: all {len(addresses)} are attached, up on the host, elsewhere, or needed{why}",
+        *(address for address in addresses if address in use.devices),
+    )
+
+
+def _find_pf(pf: str, state_dirs: Sequence[Path], host: Rtnl) -> sysfs.Function:
+    """The PF itself.  Refuses one that the host, or another pod, needs where it is."""
+    if owner := owned.owner(state_dirs, pf):  # guard: pf-owned
+        raise DeviceInUse(f"pf {pf!r} belongs to {owner.title}, since {owner.time}; delete that first", owner.device)
+    function = sysfs.function(sysfs.address_of(pf))
+    link = host.link(pf)
+    if function is None or link is None:
+        raise LinkUnavailable(f"pf {pf!r} is no PCI network interface of this host; correct it, see: ip link")
+    if function.pf:  # guard: whole-a-vf
+        raise InvalidConfig(f"pf {pf!r} is a VF; give it as deviceID {function.address!r}, without pfOnly")
+    use = owned.use(state_dirs, sysfs.vfs(function.address))
+    needed.refuse(link, function.address, use, host, prefix="pfOnly: ", other="choose another PF")
+    return function

@@ -1,26 +1,92 @@
-"""A VF's attributes: those that the PF keeps, and the MAC, which PF and VF both have."""
+"""A VF's attributes: those that the PF keeps, and the MAC, which PF and VF both have; and the plan that has them.
+
+The plan is what the journal keeps of a device that is moved: what it was on the host, and what it is to be.
+"""
 
 import errno
 import os
+from dataclasses import asdict, dataclass, replace
 
-from cni.kernel import vf
-from cni.kernel.links import IFF_UP, IFLA_ADDRESS, Link, pack_mac
-from cni.kernel.netlink import attr
-from cni.kernel.rtnl import Rtnl
-from cni.kernel.vf import Vf
-from cni.kinds.sriov import choose
-from cni.kinds.sriov.plan import Plan
-from cni.protocol.errors import KernelRefused, LinkUnavailable, doing
-from cni.protocol.spec import Json
+from base.kernel import links, sysfs, vf
+from base.kernel.links import IFF_UP, IFLA_ADDRESS, Link, pack_mac
+from base.kernel.netlink import attr
+from base.kernel.rtnl import Rtnl
+from base.kernel.vf import Vf
+from base.protocol.errors import KernelRefused, LinkUnavailable, doing
+from base.protocol.spec import Json
+from cni.features.rdma import Devices
+from cni.kinds.device import Netdev
 
 _NO_MAC = "00:00:00:00:00:00"
 # The configuration's keys that an attribute is set by.
 _KEYS = {"vlan": "vlan, vlanQoS, vlanProto", "rate": "min_tx_rate, max_tx_rate"}
 
 
+@dataclass(frozen=True)
+class Port:
+    """What an InfiniBand function has beside the netdev: its driver, its RDMA devices by name, and the mode that
+    its netdev was in."""
+
+    driver: str
+    rdma: tuple[str, ...]
+    mode: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One device, known by its PCI address and, because another may come to be there, its ``incarnation``
+    (kernel/sysfs.py).
+
+    ``pf`` is its PF's address and ``number`` its index there; empty and -1 for a PF that is moved itself.
+    ``netdev`` is its name on the host, and ``home`` all that it was there; empty and None where a userspace driver
+    has the device.  ``before`` and ``wanted`` are attributes on the PF (kernel/vf.py), ``mac`` what the netdev
+    itself gets, ``rdma`` what moves with it, ``rdma_devs`` the names of the RDMA devices that the pod has, moved or
+    shared, ``port`` what there is besides where the link is InfiniBand, and ``index`` its ifindex in the pod once it
+    is there.
+    """
+
+    device: str
+    incarnation: int
+    pf: str
+    number: int
+    netdev: str
+    home: Netdev | None
+    before: Vf
+    wanted: Json
+    mac: str
+    mtu: int
+    rdma: Devices
+    rdma_devs: list[str]
+    port: Port | None = None
+    index: int = 0
+
+    @property
+    def software(self) -> None:
+        """Device.Moved: there is a function behind each."""
+        return None
+
+    @property
+    def exists(self) -> bool:
+        return sysfs.incarnation(self.device) == self.incarnation
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Json) -> "Plan":
+        """Of ``to_json``, which JSON turned tuples into lists of."""
+        port = body["port"] and Port(**{**body["port"], "rdma": tuple(body["port"]["rdma"])})
+        return cls(
+            **{**body, "home": Netdev.from_json(body["home"]), "port": port, "before": Vf.from_json(body["before"])}
+        )
+
+    def at(self, index: int) -> "Plan":
+        return replace(self, index=index)
+
+
 def now(host: Rtnl, p: Plan) -> Vf:
     """The VF's attributes, as its PF has them.  Raises LinkUnavailable."""
-    pf = choose.netdev_of_pf(p.pf, host)
+    pf = netdev_of_pf(p.pf, host)
     try:
         return vf.parse(pf.vfs)[p.number]
     except KeyError as e:
@@ -105,4 +171,17 @@ def set_mac(host: Rtnl, p: Plan, link: Link, mac: str) -> None:
 def _set(host: Rtnl, p: Plan, name: str, value: object) -> None:
     value = tuple(value) if isinstance(value, list) else value
     with doing(f"setting {name} {value} of VF {p.number} ({p.device}) on its PF"):
-        host.set_link(choose.netdev_of_pf(p.pf, host).index, vf.set_attribute(p.number, name, value))
+        host.set_link(netdev_of_pf(p.pf, host).index, vf.set_attribute(p.number, name, value))
+
+
+def netdev_of_pf(address: str, host: Rtnl) -> Link:
+    """The PF's netdev, with the attributes that it has of its VFs.  Raises LinkUnavailable."""
+    function = sysfs.function(address)
+    name = sysfs.uplink(function) if function else ""
+    link = host.link(name, filters=links.RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF) if name else None
+    if link is None:
+        raise LinkUnavailable(
+            f"PF {address} has no network interface on the host; bind its driver, or bring it back from the namespace "
+            "that it is in"
+        )
+    return link

@@ -13,23 +13,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from cni.kernel import dump, netns, pci, rdma_netlink, sysfs
-from cni.kernel.budget import attempts
-from cni.kernel.links import IFLA_IFNAME, IFLA_MTU, Link
-from cni.kernel.netlink import attr, text, u32
-from cni.kernel.rtnl import Rtnl
-from cni.kernel.vf import Vf
+from base.kernel import dump, netns, pci, rdma_netlink, sysfs
+from base.kernel.budget import attempts
+from base.kernel.links import IFLA_IFNAME, IFLA_MTU, Link
+from base.kernel.netlink import attr, text, u32
+from base.kernel.rtnl import Rtnl
+from base.kernel.vf import Vf
+from base.protocol.errors import CheckFailed, InvalidConfig, TryAgain, doing
+from base.protocol.spec import Json
+from base.state import numbers
+from base.state.pod import Pod
 from cni.kinds import device
 from cni.kinds.sriov import attributes
-from cni.kinds.sriov.plan import Plan, Port
-from cni.protocol.errors import CheckFailed, InvalidConfig, TryAgain, doing
-from cni.protocol.spec import Json
-from cni.state import numbers
-from cni.state.pod import Pod
+from cni.kinds.sriov.attributes import Plan, Port
 
 if TYPE_CHECKING:
     # Not at run time: DEL does without pydantic.
-    from cni.config import NetConf
+    from cni.models import NetConf
 
 T = TypeVar("T")
 

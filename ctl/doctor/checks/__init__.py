@@ -6,7 +6,7 @@ docs/operations.md explains each by its id.
 from collections.abc import Mapping
 from typing import Final
 
-from ctl.doctor.checks import blocks, definitions, devices, ethernet, interrupts, node, pci, programs, rdma, state
+from ctl.doctor.checks import cluster, devices, node, pci, programs, rdma, state
 from ctl.doctor.model import Check
 
 # In the order of use: what keeps pods from starting is first.
@@ -17,11 +17,12 @@ CHECKS: Final[Mapping[str, Check]] = {
     "socket-dead": programs.socket_dead,
     "agent-missing": programs.agent_missing,
     "resource-twice": programs.resource_twice,
-    "resource-nobody-has": definitions.resource_nobody_has,
-    "names-unlisted": definitions.names_unlisted,
+    "resource-nobody-has": cluster.resource_nobody_has,
+    "names-unlisted": cluster.names_unlisted,
     "configuration-refused": node.configuration_refused,
     "runtime-too-old": node.runtime_too_old,
     "node-file-refused": node.node_file_refused,
+    "file-renamed": node.file_renamed,
     "node-not-running": node.node_not_running,
     "node-not-as-asked": node.node_not_as_asked,
     "rdma-mode": rdma.rdma_mode,
@@ -38,9 +39,9 @@ CHECKS: Final[Mapping[str, Check]] = {
     "attachment-incomplete": state.attachment_incomplete,
     "attachment-stranded": state.attachment_stranded,
     "pool-nearly-full": state.pool_nearly_full,
-    "blocks-unseen": blocks.blocks_unseen,
-    "block-lost": blocks.block_lost,
-    "blocks-full": blocks.blocks_full,
+    "blocks-unseen": cluster.blocks_unseen,
+    "block-lost": cluster.block_lost,
+    "blocks-full": cluster.blocks_full,
     "disk-nearly-full": state.disk_nearly_full,
     "kernel-too-old": devices.kernel_too_old,
     "clock-wrong": devices.clock_wrong,
@@ -50,11 +51,11 @@ CHECKS: Final[Mapping[str, Check]] = {
     "speed-differs": devices.speed_differs,
     "port-down": devices.port_down,
     "traffic-class-differs": devices.traffic_class_differs,
-    "traffic-class-lossy": ethernet.traffic_class_lossy,
-    "pfc-differs": ethernet.pfc_differs,
+    "traffic-class-lossy": devices.traffic_class_lossy,
+    "pfc-differs": devices.pfc_differs,
     "vf-elsewhere": devices.vf_elsewhere,
-    "irqbalance": interrupts.irqbalance,
-    "irq-elsewhere": interrupts.irq_elsewhere,
+    "irqbalance": pci.irqbalance,
+    "irq-elsewhere": pci.irq_elsewhere,
     "pcie-link": pci.pcie_link,
     "pcie-read-request": pci.pcie_read_request,
     "pcie-relaxed-ordering": pci.pcie_relaxed_ordering,

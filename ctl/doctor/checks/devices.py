@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from ctl.doctor.model import Facts, Finding, Nic, Severity
-from ctl.hardware.rdma import ACTIVE
-from node.model import Kind
+from hardware.model import Kind
+from hardware.rdma_devices import ACTIVE
 
 _OLDEST = (5, 14)
 _WRITTEN = 1767225600  # 2026-01-01T00:00:00Z
@@ -60,7 +60,7 @@ def rp_filter(facts: Facts) -> Iterator[Finding]:
     if not strict or any(value > _STRICT for value in facts.machine.rp_filter.values()):
         return
     by_pod = defaultdict[str, list[tuple[str, ...]]](list)
-    for one in facts.kept.attachments:
+    for one in facts.state.attachments:
         if one.alive and one.pod and not one.has_rules:
             by_pod[one.pod].append(one.subnets)
     for pod, subnets in sorted(by_pod.items()):
@@ -82,7 +82,7 @@ def mtu_differs(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING,
                 f"NICs {model}: {values}",
-                f"mtu: {most} in pfs of hpn node's file, or ip link set IFNAME mtu {most}, if the switches take it",
+                f"mtu: {most} in pfs of the device file, or ip link set IFNAME mtu {most}, if the switches take it",
             )
 
 
@@ -127,7 +127,7 @@ def traffic_class_differs(facts: Facts) -> Iterator[Finding]:
 
 def vf_elsewhere(facts: Facts) -> Iterator[Finding]:
     """A VF's interface is in a namespace, and hpn has not put it there: another plugin's pod, or a stray."""
-    ours = {one.device for one in facts.kept.attachments if one.alive}
+    ours = {one.device for one in facts.state.attachments if one.alive}
     for nic in facts.hardware.nics:
         if nic.device.kind is Kind.VF and nic.is_elsewhere and nic.device.id not in ours:
             yield Finding(
@@ -135,3 +135,33 @@ def vf_elsewhere(facts: Facts) -> Iterator[Finding]:
                 f"{nic.path}/net: the interface is in another namespace, and no attachment has {nic.device.id}",
                 "nothing, if another CNI plugin has given it to a pod; else it comes home when that namespace ends",
             )
+
+
+def pfc_differs(facts: Facts) -> Iterator[Finding]:
+    """Rails of one model that treat priorities differently: one of them loses packets, or its switch port stops."""
+    for model, nics in sorted(alike(facts).items()):
+        told = {f"{nic.path}/net/{nic.device.netdevs[0]}": nic.dcb for nic in nics if nic.dcb}
+        if len(set(told.values())) > 1:
+            yield Finding(
+                Severity.WARNING,
+                f"NICs {model}: {'. '.join(f'{path}: {dcb}' for path, dcb in sorted(told.items()))}",
+                "dcb pfc set dev IFNAME prio-pfc PRIORITY:on, dcb app replace dev IFNAME dscp-prio DSCP:PRIORITY: the "
+                "same for all, and as the switches have it",
+            )
+
+
+def traffic_class_lossy(facts: Facts) -> Iterator[Finding]:
+    """RDMA is marked with a DSCP whose priority has no flow control, and another priority has."""
+    for nic in rails(facts):
+        for path, value in nic.traffic_classes.items() if nic.dcb and nic.dcb.pfc else ():
+            found = re.search(r"tclass=(\d+)", value)
+            dscp = int(found[1]) >> 2 if found else -1  # the lowest two bits are ECN's
+            priority = dict(nic.dcb.dscp).get(dscp) if nic.dcb else None
+            if nic.dcb and priority is not None and priority not in nic.dcb.pfc:
+                yield Finding(
+                    Severity.WARNING,
+                    f"{path}: {value}, so DSCP {dscp}, of priority {priority}; {nic.path}/net/{nic.device.netdevs[0]} "
+                    f"has {nic.dcb}",
+                    f"dcb pfc set dev {nic.device.netdevs[0]} prio-pfc {priority}:on, if the switches have that; else "
+                    "another NUMBER into the file: four times a DSCP whose priority has PFC",
+                )

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from ctl.doctor.model import Facts, Finding, Nic, Severity
-from node.model import Kind, PfRule
-from node.offers import agrees
+from hardware.model import Kind
+from node.model import PfRule
+from node.offer.offers import agrees
 
 # Where Debian's packages have the program; another one may run from elsewhere.
 _PACKAGED: Final = "/usr/bin/containerd"
@@ -49,6 +50,19 @@ def node_file_refused(facts: Facts) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, f"{file.path}: left out: {line}", remedy)
 
 
+def file_renamed(facts: Facts) -> Iterator[Finding]:
+    """A file has the name that it had in an older version, and is read under it only where it is alone."""
+    for one in facts.renamed:
+        if one.is_alone:
+            evidence = f"{one.old} is the name that {one.new} had in older versions, and is read still"
+            remedy = f"mv {one.old} {one.new}, once the node goes back to no older version: it would not read that"
+            yield Finding(Severity.NOTE, evidence, remedy)
+        else:
+            evidence = f"{one.old} is there, and {one.new}, which is its name now"
+            remedy = f"see that {one.new} has all of it, then: rm {one.old}"
+            yield Finding(Severity.WARNING, evidence, remedy)
+
+
 def node_not_running(facts: Facts) -> Iterator[Finding]:
     """kubelet is here, and nobody offers it what the file says."""
     file, programs = facts.node_file, facts.programs
@@ -59,7 +73,7 @@ def node_not_running(facts: Facts) -> Iterator[Finding]:
 
 
 def node_not_as_asked(facts: Facts) -> Iterator[Finding]:
-    """A PF does not have what ``pfs`` of hpn node's file asks for."""
+    """A PF does not have what ``pfs`` of the device file asks for."""
     file = facts.node_file
     if not file or not file.settings:
         return

@@ -17,7 +17,7 @@ def plugin_missing(facts: Facts) -> Iterator[Finding]:
     programs = facts.programs
     if programs.runs or not programs.plugin:
         return
-    used = facts.networks or facts.kept.attachments or facts.node_file
+    used = facts.networks or facts.state.attachments or facts.node_file
     what = "is no file that can be run" if programs.is_there else "is not there"
     severity = Severity.ERROR if used or programs.is_there else Severity.NOTE
     yield Finding(severity, f"{programs.plugin} {what}", "hpn install, with the file of the version that is wanted")
@@ -58,7 +58,7 @@ def socket_dead(facts: Facts) -> Iterator[Finding]:
 def agent_missing(facts: Facts) -> Iterator[Finding]:
     """Nobody answers commands: each starts the program anew, within the memory of whoever calls it."""
     programs = facts.programs
-    used = facts.networks or facts.kept.attachments
+    used = facts.networks or facts.state.attachments
     if not (programs.runs and used) or programs.agent in [socket.path for socket in programs.sockets]:
         return
     evidence = (

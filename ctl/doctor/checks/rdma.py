@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from cni import standing
+from cni import attachment_state
 from ctl.doctor.machine import RUNTIMES
 from ctl.doctor.model import Facts, Finding, Severity
-from node.model import Kind, Sharing, Verbs
+from hardware.model import Kind
+from node.model import Sharing, Verbs
 
 # Of a GID table that is fuller, a few more pods find no place.
 _FULL = 0.9
@@ -24,13 +25,13 @@ def rdma_mode(facts: Facts) -> Iterator[Finding]:
                 Severity.ERROR,
                 f"{source}, and {hardware.rdma_mode_path} says that RDMA is in {hardware.rdma_mode} mode",
                 f"rdma system set netns {wanted}, while there is no network namespace but the host's; for later boots "
-                f"rdmaNamespaces: {wanted} in hpn node's file",
+                f"rdmaNamespaces: {wanted} in the device file",
             )
 
 
 def _wishes(facts: Facts) -> Iterator[tuple[str, str]]:
     """Who asks for which mode."""
-    attached = [(one.file, one.conf) for one in facts.kept.attachments if one.alive]
+    attached = [(one.file, one.conf) for one in facts.state.attachments if one.alive]
     for source, conf in (*((one.source, one.conf) for one in facts.networks if not one.refused), *attached):
         rdma = conf.get("rdma")
         mode = rdma.get("mode") if isinstance(rdma, dict) else None
@@ -111,16 +112,16 @@ def vf_guid_zero(facts: Facts) -> Iterator[Finding]:
                 yield Finding(
                     Severity.WARNING,
                     f"{hca.path}/node_guid: {hca.node_guid}",
-                    "guids: true in pfs of hpn node's file, or guid in the network's configuration",
+                    "guids: true in pfs of the device file, or guid in the network's configuration",
                 )
 
 
 def device_nodes_differ(facts: Facts) -> Iterator[Finding]:
     """The container may not open its RDMA device: a move gave that another number than Allocate has told."""
-    for one in facts.kept.attachments:
-        if one.lost_nodes and one.state == standing.ATTACHED:
+    for one in facts.state.attachments:
+        if one.lost_nodes and one.state == attachment_state.ATTACHED:
             yield Finding(
                 Severity.WARNING,
                 f"{one.file}: {one.whose}: {one.device} has lost {', '.join(one.lost_nodes)}",
-                "delete the pod, and its successor is given the device's nodes of now; or cdi: true in hpn node's file",
+                "delete the pod, and its successor is given the device's nodes of now; or cdi: true in the device file",
             )

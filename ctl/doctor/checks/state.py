@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from cni import standing
+from cni import attachment_state
 from ctl.doctor.model import Facts, Finding, Severity
 
 # Seconds.  An ADD that is not complete after that was killed: no wait of it is as long.
@@ -14,30 +14,30 @@ _LITTLE, _SHARE, _FEW = 64 << 20, 20, 1000
 
 def state_unsafe(facts: Facts) -> Iterator[Finding]:
     """hpn does not believe state that others could have written, so each command fails."""
-    for folder, words, remedy in facts.kept.unsafe:
+    for folder, words, remedy in facts.state.unsafe:
         yield Finding(Severity.ERROR, f"{folder}: {words}", f"see what is in it, then: {remedy}")
 
 
 def record_unreadable(facts: Facts) -> Iterator[Finding]:
     """Nobody knows what that attachment changed."""
-    for path in facts.kept.unreadable:
-        yield Finding(Severity.ERROR, f"{path} is no whole record of an attachment", standing.REMEDY)
-    for one in facts.kept.attachments:
-        if one.state == standing.UNREADABLE:
-            yield Finding(Severity.ERROR, f"{one.file}: {one.whose}: {one.trouble}", standing.REMEDY)
+    for path in facts.state.unreadable:
+        yield Finding(Severity.ERROR, f"{path} is no whole record of an attachment", attachment_state.REMEDY)
+    for one in facts.state.attachments:
+        if one.state == attachment_state.UNREADABLE:
+            yield Finding(Severity.ERROR, f"{one.file}: {one.whose}: {one.trouble}", attachment_state.REMEDY)
 
 
 def leases_unreadable(facts: Facts) -> Iterator[Finding]:
     """Addresses may be lost to pods until somebody has looked."""
-    for place, why in facts.kept.leases:
+    for place, why in facts.state.leases:
         remedy = "hpn ipam verify says more; what is in quarantine can go (rm) when no pod has these addresses"
         yield Finding(Severity.ERROR, f"{place}: {why}", remedy)
 
 
 def attachment_dead(facts: Facts) -> Iterator[Finding]:
     """A pod is gone and its interface, device and addresses are still taken."""
-    for one in facts.kept.attachments:
-        if one.state == standing.DEAD:
+    for one in facts.state.attachments:
+        if one.state == attachment_state.DEAD:
             # hpn gc leaves alone what nobody could read.
             remedy = "hpn repair" if one.is_lost else "hpn gc"
             yield Finding(Severity.WARNING, f"{one.file}: {one.whose}: its pod is gone", remedy)
@@ -45,17 +45,17 @@ def attachment_dead(facts: Facts) -> Iterator[Finding]:
 
 def attachment_incomplete(facts: Facts) -> Iterator[Finding]:
     """An ADD was killed, and the runtime has not sent the DEL that would undo it; or an undo did not end."""
-    for one in facts.kept.attachments:
-        if one.state == standing.HALF_DETACHED:
+    for one in facts.state.attachments:
+        if one.state == attachment_state.HALF_DETACHED:
             yield Finding(Severity.WARNING, f"{one.file}: {one.whose}: {one.why}", "hpn repair")
-        if one.state == standing.HALF_ATTACHED and one.age > _UNDER_WAY:
+        if one.state == attachment_state.HALF_ATTACHED and one.age > _UNDER_WAY:
             evidence = f"{one.file}: {one.whose}: begun {one.age / 60:.0f} minutes ago, and not complete"
             yield Finding(Severity.WARNING, evidence, "hpn repair")
 
 
 def attachment_stranded(facts: Facts) -> Iterator[Finding]:
     """A pod's interface is detached, and its IPAM plugin would not take its addresses back."""
-    for one in facts.kept.stranded:
+    for one in facts.state.stranded:
         evidence = f"{one.file}: {one.whose}: {one.trouble}"
         yield Finding(
             Severity.WARNING,
@@ -66,7 +66,7 @@ def attachment_stranded(facts: Facts) -> Iterator[Finding]:
 
 def pool_nearly_full(facts: Facts) -> Iterator[Finding]:
     """Soon ADD finds no address."""
-    for pool in facts.kept.pools:
+    for pool in facts.state.pools:
         if pool.taken >= _FULL * pool.size:
             yield Finding(
                 Severity.WARNING,

@@ -1,10 +1,11 @@
 """The view that a choice of addresses is made from."""
 
+import json
 import time
 from dataclasses import dataclass
 
-from cni.protocol.result import Address
-from cni.protocol.spec import Key
+from base.protocol.result import Address
+from base.protocol.spec import Key
 from ipam.ranges import Span
 from ipam.stores.files.table import Table
 from ipam.stores.holdings import Lease, Lost
@@ -20,9 +21,8 @@ class TableBook:
 
     @property
     def siblings(self) -> tuple[Address, ...]:
-        from ipam.stores.files import siblings  # noqa: PLC0415  # where addresses are aligned only
-
-        return siblings.addresses(self.table, self.key) if self.key else ()
+        # No index has containers, so this scans the file, and only networks with aligned addresses ask for it.
+        return _siblings(self.table, self.key) if self.key else ()
 
     @property
     def last(self) -> tuple[Address, ...]:
@@ -50,6 +50,19 @@ class TableBook:
 
     def count(self, span: Span) -> int:
         return self.table.index.pages.count_held(span)
+
+
+def _siblings(table: Table, key: Key) -> tuple[Address, ...]:
+    """What all attachments of the key's container hold but the key's own."""
+    # The quote excludes names that only end like this one; in any other place a quote has a backslash before it.
+    # guard below: the-whole-name = f'{key.container_id}'.encode()
+    text = f'"containerID":{json.dumps(key.container_id)}'.encode()
+    found = list[Address]()
+    for line in list(table.lines.containing(text, table.index.lines)):
+        lease = table.at(head).holding if (head := table.head(line)) else None
+        if isinstance(lease, Lease) and lease.owner.key != key:  # guard: not-its-own (owner)
+            found += lease.ips
+    return tuple(found)
 
 
 def _named(pod: str) -> str:

@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import Any, Final
 from zlib import crc32
 
-from cni.protocol.spec import Json, Key
+from base.protocol.spec import Json, Key
 from ipam.stores import Owner, Sandbox, Terms
 from ipam.stores.holdings import Holding, Kept, Lease, Lost
 
@@ -60,7 +60,7 @@ def _hash(text: str) -> bytes:
 
 def encode(holding: Holding) -> Json:
     """The body of a holding's line; text for people only is cut short."""
-    body = holding.as_json()
+    body = holding.to_json()
     return body | {name: _short(body[name]) for name in ("pod", "netns") if name in body}
 
 

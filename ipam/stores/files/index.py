@@ -24,8 +24,8 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from cni.protocol.result import Address
-from cni.state import durable
+from base.protocol.result import Address
+from base.state import durable
 from ipam.ranges import Span
 from ipam.stores.files import blocks
 from ipam.stores.files.blocks import SIZE, Blocks, IndexCorrupt

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cni.state import durable
+from base.state import durable
 from ipam.stores.files.codec import BLANK, LINE, to_line
 
 SCHEMA: Final = 1

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from cni.protocol.spec import Json
+from base.protocol.spec import Json
 from ipam.stores import Gone
 from ipam.stores.contents import Contents, Listed
 from ipam.stores.files.codec import Unreadable, decode, from_line, joined, link

@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from cni.protocol.result import Address
+from base.protocol.result import Address
 from ipam.ranges import Span
 from ipam.stores.files.blocks import Blocks, IndexCorrupt
 

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from cni.protocol.errors import IoFailure
+from base.protocol.errors import IoFailure
 from ipam.ranges import Span
 from ipam.stores import Ranges
 from ipam.stores.files.lines import ensure_file, open_file, reading

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from cni.protocol.errors import RecordUnreadable
-from cni.protocol.spec import Json
-from cni.state import durable
+from base.protocol.errors import RecordUnreadable
+from base.protocol.spec import Json
+from base.state import durable
 from ipam.ranges import Span
 from ipam.stores.files.blocks import IndexCorrupt
 from ipam.stores.files.codec import (

@@ -5,8 +5,8 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from cni.protocol.spec import Json, Key
-from cni.state import durable
+from base.protocol.spec import Json, Key
+from base.state import durable
 from ipam.stores import Gone, Sandbox
 from ipam.stores.files.codec import Unreadable, decode, digest, from_line, outline, sandbox
 from ipam.stores.files.lines import Lines, reading

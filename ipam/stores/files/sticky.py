@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_interface
 
-from cni.protocol.result import Address
-from cni.state import durable
+from base.protocol.result import Address
+from base.state import durable
 from ipam.stores import Gone, KeepBack
 from ipam.stores.files.codec import Unreadable, sandbox, sticky_digest
 from ipam.stores.files.stale import Rule

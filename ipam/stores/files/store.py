@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from cni.protocol.errors import CheckFailed, CniError, InvalidConfig, IoFailure, RecordUnreadable, combine
-from cni.protocol.result import Address, Ip
-from cni.protocol.spec import Key
-from cni.state import durable
-from cni.state.locks import Lock
+from base.protocol.errors import CheckFailed, CniError, InvalidConfig, IoFailure, RecordUnreadable, combine
+from base.protocol.result import Address, Ip
+from base.protocol.spec import Key
+from base.state import durable
+from base.state.locks import Lock
 from ipam.ranges import elsewhere
 from ipam.stores import LOCK_TIMEOUT, Book, Choose, Gone, KeepBack, Owner, Ranges, none_gone
 from ipam.stores.files import ranges as ranges_file
@@ -203,9 +203,9 @@ class FileStore:
         except FileNotFoundError:
             return
         if names := [name for name in there if not name.strip(_OF_ADDRESSES)]:
-            from ipam.stores.files import host_local  # noqa: PLC0415  # until the import only
+            from ipam.stores.files import adoption  # noqa: PLC0415  # until the import only
 
-            host_local.refuse(self._directory, names)
+            adoption.refuse_host_locals(self._directory, names)
 
     def _sync(self, table: Table) -> None:
         try:

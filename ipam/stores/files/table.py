@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Self
 from zlib import crc32
 
-from cni.protocol.result import Address
-from cni.protocol.spec import Json
+from base.protocol.result import Address
+from base.protocol.spec import Json
 from ipam.stores.files.blocks import IndexCorrupt
 from ipam.stores.files.codec import (
     BLANK,

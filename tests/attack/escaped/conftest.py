@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from attack.escaped.links import OLD
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
-from cni.state import libcni_cache
+from base.state import libcni_cache
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from topology import Host, Pod, ip, leases
+from support.topology import Host, Pod, ip, leases
 
 CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from typing import Any
 
 from attack.escaped.links import LONGEST, Child, entered, gone_or_kept, over_the_master, proved
-from elapsed import Elapsed
-from topology import Host, Pod
+from support.elapsed import Elapsed
+from support.topology import Host, Pod
 
-from cni.kernel import netns, nsid
+from base.kernel import netns, nsid
 
 
 def send_on(where: str, to: str) -> None:

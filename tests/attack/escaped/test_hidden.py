@@ -8,9 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 from attack.escaped.links import HOLDERS, OLD, Child, gone_or_kept, over_the_master, proved
-from topology import Host, Pod, until
+from support.topology import Host, Pod, until
 
-from cni.protocol.spec import Reply
+from base.protocol.spec import Reply
 
 
 def taken_off_the_wire(wire: Callable[[], bool], host: Host, pod: Pod, *children: Child) -> Reply:

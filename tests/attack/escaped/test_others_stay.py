@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from attack.escaped.links import Child, gone_or_kept, proved
-from topology import Host, Pod, ip
+from support.topology import Host, Pod, ip
 
-from cni.state import journal
+from base.state import journal
 
 # What stays
 

@@ -6,7 +6,7 @@ import pytest
 from guest import hca
 from guest.hca import NAME, PF, Node
 from guest.machine import Guest
-from topology import ip
+from support.topology import ip
 
 
 @pytest.fixture(scope="module", autouse=True)

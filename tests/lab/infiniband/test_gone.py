@@ -13,7 +13,7 @@ from guest import hca
 from guest.hca import GUID, OTHER_GUID, RDMA, Node
 from guest.node import pci, rdma_devs
 from guest.recovery import recovered
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
 from cni.kinds.sriov import infiniband
 

@@ -7,7 +7,7 @@ from guest import hca
 from guest.hca import GUID, NAME, OTHER_GUID, RDMA, Node
 from guest.machine import Guest, rdma
 from guest.node import pci
-from topology import Pod
+from support.topology import Pod
 
 
 def test_a_guid_takes_another_bind(guest: Guest) -> None:

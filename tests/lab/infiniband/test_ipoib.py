@@ -11,9 +11,9 @@ import pytest
 from guest.hca import NAME, PF, Node, ipoib
 from guest.machine import rdma
 from guest.node import pci
-from node_process import PROGRAM
-from shipped import CONF, requests
-from topology import Pod, ip, until
+from support.node_process import PROGRAM
+from support.shipped import CONF, requests
+from support.topology import Pod, ip, until
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.usefixtures("masters_up")

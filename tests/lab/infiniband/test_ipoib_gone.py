@@ -10,7 +10,7 @@ import pytest
 from guest import hca
 from guest.hca import NAME, PF, Node, ipoib
 from guest.recovery import recovered
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
 from cni import collect
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from guest.hca import PF, VFS, Node
 from guest.node import pci
-from kubelet import Kubelet
-from node_process import NodeProcess
-from topology import Pod, ip
+from support.kubelet import Kubelet
+from support.node_process import NodeProcess
+from support.topology import Pod, ip
 
 ONE_EACH, SHARED = "example.com/ib", "rdma/ib"
 RESOURCES: list[dict[str, Any]] = [

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from guest.hca import NAME, PF, RDMA, Node
-from topology import Pod, until
+from support.topology import Pod, until
 
-from node.inventory import Inventory
-from node.model import Kind, Resource, Selector, Sharing
-from node.offers import offers
+from hardware.inventory import Inventory
+from hardware.model import Kind
+from node.model import Resource, Selector, Sharing
+from node.offer.offers import offers
 
 
 def test_a_vf_that_a_pod_has(node: Node, pod: Pod, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""GUIDs of InfiniBand VFs by hpn node's file: given where there are none, and kept."""
+"""GUIDs of InfiniBand VFs by the device file: given where there are none, and kept."""
 
 import hashlib
 import json
@@ -12,8 +12,8 @@ from guest import hca
 from guest.hca import GUID, PF, VFS
 from guest.machine import Guest
 from guest.node import pci
-from node_process import PROGRAM, ROOT, NodeProcess
-from topology import ip, until
+from support.node_process import PROGRAM, ROOT, NodeProcess
+from support.topology import ip, until
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from guest import hca
 from guest.hca import GUID, NAME, OTHER_GUID, PF, RDMA, Node
 from guest.machine import Guest, rdma
 from guest.node import pci, rdma_devs
-from topology import Pod, ip, until
+from support.topology import Pod, ip, until
 
 
 def test_an_hca_with_vfs(guest: Guest) -> None:

@@ -6,7 +6,7 @@ import pytest
 from guest.machine import rdma
 from guest.node import Node
 from guest.texts import devinfo_lacks, ours
-from topology import ip
+from support.topology import ip
 
 VETHS = ("soft0", "soft1")
 

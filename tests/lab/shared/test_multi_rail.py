@@ -11,8 +11,8 @@ import pytest
 from guest.machine import verbs
 from guest.node import Node
 from lab.shared.test_rxe import RXE, device
-from topology import Pod, ip, until
-from wire import Wire
+from support.topology import Pod, ip, until
+from support.wire import Wire
 
 RAILS = range(4)
 WRITTEN = 100 * 65536  # by verbs.ib_write_bw

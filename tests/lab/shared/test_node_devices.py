@@ -5,11 +5,13 @@ from collections.abc import Iterator
 import pytest
 from guest.machine import rdma
 from guest.node import PF, Node, pci
-from topology import ip
+from support.topology import ip
 
-from node import inventory, obstacles
-from node.model import Device, Resource, Selector, Sharing
-from node.offers import offers
+from hardware import inventory
+from hardware.model import Device
+from node.model import Resource, Selector, Sharing
+from node.offer import needs
+from node.offer.offers import offers
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def test_soft_roce(node: Node, veth: str) -> None:
         selector = Selector(netdevs=frozenset({veth}), rdma=True)
         made, said = offers([Resource("ex.com", "r", Sharing.SHARED, (selector,))], inventory.devices())
         assert ([unit.id for unit in made[0].units], said) == ([f"{veth}-0"], ())
-        assert obstacles.sentences(made) == ()
+        assert needs.obstacles(made) == ()
     finally:
         for name in ("rxe_nic", "rxe_veth"):
             rdma("link", "delete", name)

@@ -11,11 +11,11 @@ import drawn
 import pytest
 from guest.machine import rdma, verbs
 from guest.node import Node, pci, rdma_devs
-from killing import killed_at
-from topology import Pod, until
+from support.killing import killed_at
+from support.topology import Pod, until
 
-from cni.kernel import netns
-from cni.state import durable
+from base.kernel import netns
+from base.state import durable
 
 RXE = {"mode": "rxe"}
 IPAM = {"type": "hpn-ipam", "ranges": [[{"subnet": "10.56.0.0/24"}]]}

@@ -1,7 +1,7 @@
 """Soft-RoCE on a kernel where it knows no namespaces: a device that would carry nothing is refused."""
 
 from guest.node import Node, rdma_devs
-from topology import Pod
+from support.topology import Pod
 
 
 def test_refused(node: Node, pod: Pod) -> None:

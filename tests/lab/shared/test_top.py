@@ -15,8 +15,8 @@ import pytest
 from guest.machine import verbs
 from guest.node import Node
 from lab.shared.test_rxe import RXE, device
-from node_process import PROGRAM
-from topology import Pod
+from support.node_process import PROGRAM
+from support.topology import Pod
 
 ROOT = Path(__file__).parents[3]
 WRITES, SIZE = 100, 65536

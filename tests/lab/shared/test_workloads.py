@@ -10,7 +10,7 @@ import pytest
 from guest.machine import jobs, verbs
 from guest.node import Node
 from lab.shared.test_rxe import conf, device
-from topology import Pod
+from support.topology import Pod
 
 from ctl import main as ctl
 

@@ -8,7 +8,7 @@ from guest.machine import jobs
 from guest.node import Node
 from lab.shared.test_multi_rail import NODES, RAILS, attached, conf
 from lab.shared.test_workloads import PAYLOAD, hints
-from topology import Pod
+from support.topology import Pod
 
 # docs/workloads.md says why.
 ON_FOUR_RAILS = """\

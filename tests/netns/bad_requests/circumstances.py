@@ -4,9 +4,9 @@ import json
 from contextlib import ExitStack
 from typing import Any
 
-from disks import mounted, read_only
 from netns.bad_requests.form import SCRIPT, Bad, Setup, ipam, runtime
-from topology import Host, Pod, ip
+from support.disks import mounted, read_only
+from support.topology import Host, Pod, ip
 
 ITSELF = {"ipam": {"type": "hpn", "subnet": "10.56.0.0/24"}}
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from topology import Host, Pod
+from support.topology import Host, Pod
 
 # Prepares host and pod before the request; what it returns is added to the environment.
 Setup = Callable[[Host, Pod, ExitStack], dict[str, str] | None]

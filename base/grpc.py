@@ -1,0 +1,170 @@
+"""gRPC over unix sockets, by grpclib: a peer is root, or the user that we are, and nobody else is heard or believed."""
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+import grpclib.client
+import grpclib.server
+from google.protobuf.message import DecodeError, Message
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
+from grpclib.protocol import H2Protocol
+
+from base.state import trust
+
+MESSAGE_MOST: Final = 1 << 24  # bytes; what kubelet's own clients take.  The library takes any length that is announced
+_UCRED: Final = struct.Struct("=iII")
+_PREFIX: Final = struct.Struct(">BI")
+M = TypeVar("M", bound=Message)
+Stream = grpclib.server.Stream[Any, Any]
+
+# What it logs is a traceback for each thing that a peer does wrong.  Ours is said by whoever answers.
+_log = logging.getLogger("grpclib")
+_log.addHandler(logging.NullHandler())
+_log.propagate = False
+
+
+class Failed(Exception):
+    """A call that has no answer; the message says why."""
+
+
+def call(path: Path, method: str, request: Message, kind: type[M], *, timeout: float) -> M:
+    """Make one call of a server of root's, or of the user that we are, and wait for its answer.  Raises Failed.
+
+    ``method``: "/v1.PodResourcesLister/List".  ``timeout``: seconds for all of it.
+    """
+    try:
+        return asyncio.run(_call(path, method, request, kind, timeout))
+    except TimeoutError:
+        raise Failed(f"{path} did not answer in {timeout:g} s") from None
+    except Failed:
+        raise
+    except OSError as e:
+        raise Failed(f"{path}: {e.strerror or e}") from e
+    except Exception as e:  # what the library makes of a server that does not speak gRPC is of many classes
+        raise Failed(f"{path}: {getattr(e, 'message', '') or str(e) or type(e).__name__}") from e
+
+
+async def _call(path: Path, method: str, request: Message, kind: type[M], timeout: float) -> M:
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it ends the connection, and that is enough
+    async with asyncio.timeout(timeout):
+        with closing(_Channel(path=str(path))) as channel:
+            return await grpclib.client.UnaryUnaryMethod(channel, method, type(request), kind)(request)
+
+
+class _Channel(grpclib.client.Channel):
+    async def _create_connection(self) -> H2Protocol:
+        transport, protocol = await self._loop.create_unix_connection(self._protocol_factory, self._path)
+        uid = uid_of(transport.get_extra_info("socket"))
+        if not trust.is_trusted(uid):  # guard: believed
+            transport.abort()
+            raise Failed(f"{self._path} is served by user {uid}, and only root's answers are believed")
+        return protocol
+
+
+class Server(grpclib.server.Server):
+    """Answers whoever is root, or the user that we are, at ``listener``, until ``close``.
+
+    To be made where a loop runs.  ``methods`` are by path, as in "/v1beta1.DevicePlugin/Allocate".
+    """
+
+    def __init__(self, listener: socket.socket, methods: Mapping[str, Handler]) -> None:
+        super().__init__([_Service(methods)])
+        self._peers = set[asyncio.Transport]()
+        self._started = asyncio.get_running_loop().create_task(self.start(sock=listener))
+
+    def close(self) -> None:
+        """Close the socket and end all connections.  What leads to the socket is the caller's to remove."""
+        if self._started.done():
+            super().close()
+        else:
+            self._started.add_done_callback(lambda _: super(Server, self).close())
+        for peer in [*self._peers]:
+            peer.abort()
+
+    def _protocol_factory(self) -> H2Protocol:
+        protocol = super()._protocol_factory()
+        return _Peer(protocol, self._peers)
+
+
+class _Peer(H2Protocol):
+    """A connection to a server, among those of its ``peers``."""
+
+    def __init__(self, protocol: H2Protocol, peers: set[asyncio.Transport]) -> None:
+        super().__init__(protocol.handler, protocol.config, protocol.h2_config)
+        self._peers, self._transport = peers, cast("asyncio.Transport", None)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if trust.is_trusted(uid_of(transport.get_extra_info("socket"))):  # guard: uid = True
+            self._peers.add(self._transport)
+            super().connection_made(transport)
+        else:
+            self._transport.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._transport in self._peers:
+            self._peers.discard(self._transport)
+            super().connection_lost(exc)
+
+
+class _Service:
+    def __init__(self, methods: Mapping[str, Handler]) -> None:
+        self._methods = methods
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        return self._methods
+
+
+def unary(kind: type[M], answer: Callable[[M], Message], say: Callable[[str], None]) -> Handler:
+    """A method that has one answer to a message.  It raises GRPCError to choose the status that its peer gets; any
+    other exception is a fault of ours: ``say`` is given a sentence for the log."""
+
+    async def act(stream: Stream) -> None:
+        request = await receive(stream, kind)
+        try:
+            reply = answer(request)
+        except GRPCError:
+            raise
+        except Exception as e:
+            say(f"{kind.DESCRIPTOR.full_name}: {type(e).__name__}: {e}; please report this")
+            raise GRPCError(Status.INTERNAL, "it failed; the log of hpn node says why") from e
+        await stream.send_message(reply)
+
+    return Handler(act, Cardinality.UNARY_UNARY, kind, Message)
+
+
+def watched(kind: type[M], act: Callable[[Stream], Awaitable[None]]) -> Handler:
+    """A method that tells what is true now, and again whenever that changes, for as long as the peer listens."""
+
+    async def begin(stream: Stream) -> None:
+        await receive(stream, kind)
+        await act(stream)
+
+    return Handler(begin, Cardinality.UNARY_STREAM, kind, Message)
+
+
+async def receive(stream: Stream, kind: type[M]) -> M:
+    """The one message of a peer, without the library's readiness to wait for four gigabytes.  Raises GRPCError."""
+    body = stream._stream  # noqa: SLF001  # the library has no bound for a message
+    flag, length = _PREFIX.unpack(await body.recv_data(_PREFIX.size) or bytes(_PREFIX.size))
+    if flag:
+        raise GRPCError(Status.UNIMPLEMENTED, "compressed messages are not understood here; send them as they are")
+    if length > MESSAGE_MOST:  # guard: length
+        raise GRPCError(Status.RESOURCE_EXHAUSTED, f"a message of {length} bytes; {MESSAGE_MOST} are the most here")
+    try:
+        return kind.FromString(await body.recv_data(length))
+    except DecodeError as e:
+        raise GRPCError(Status.INTERNAL, f"what was sent is no {kind.DESCRIPTOR.full_name}") from e
+
+
+def uid_of(sock: socket.socket) -> int:
+    """The user at the other end of a unix socket.  Raises OSError."""
+    _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return int(uid)

@@ -1,0 +1,98 @@
+"""The GID tables of RDMA devices, read in a namespace's own /sys (Documentation/ABI/stable/sysfs-class-infiniband).
+
+/sys shows the devices of the namespace in which it was mounted.  A pod's /sys needs no mount point: syscalls.py gives
+one that is only a file descriptor.
+
+A table has the entries of all namespaces.  An interface's name in it is a name in the entry's namespace.
+"""
+
+import os
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from typing import Final
+
+ROCE_V2: Final = "RoCE v2"
+
+
+@dataclass(frozen=True)
+class GidEntry:
+    """One entry in use: ``gid`` is at ``index`` of a port's table, because the interface ``netdev`` has the address.
+
+    ``kind`` is "IB/RoCE v1" or ROCE_V2.
+    """
+
+    device: str
+    port: int
+    index: int
+    gid: IPv6Address
+    kind: str
+    netdev: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A RoCE port's table: ``length`` places, and the entries in use."""
+
+    device: str
+    port: int
+    length: int
+    entries: frozenset[GidEntry]
+
+    @property
+    def free(self) -> int:
+        """How many places have no entry."""
+        return self.length - len(self.entries)
+
+
+def mount_sysfs(ns_fd: int) -> AbstractContextManager[int]:
+    """The namespace's /sys as a directory's descriptor, which any thread may use.  Raises OSError."""
+    from base.kernel import syscalls  # noqa: PLC0415  # every ADD imports this module, and few have an RDMA device
+
+    return syscalls.mounted_sysfs(ns_fd)
+
+
+def tables(root: int, device: str) -> list[Table]:
+    """The tables of a device's RoCE ports.  InfiniBand ports are left out: their GIDs do not come from addresses.
+
+    ``root`` is a descriptor of a directory like /sys.  Raises OSError, ENOENT if the device is not there.
+    """
+    ports = f"class/infiniband/{device}/ports"
+    return [
+        _table(root, f"{ports}/{port}", device, int(port))
+        for port in sorted(_names(root, ports), key=int)
+        if _text(root, f"{ports}/{port}/link_layer") == "Ethernet"
+    ]
+
+
+def _table(root: int, path: str, device: str, port: int) -> Table:
+    places = _names(root, f"{path}/gids")
+    entries = set()
+    for place in places:
+        gid = IPv6Address(_text(root, f"{path}/gids/{place}") or 0)
+        # The attributes of an empty entry, or of one that is just removed, cannot be read: EINVAL.
+        kind = int(gid) and _text(root, f"{path}/gid_attrs/types/{place}")
+        netdev = kind and _text(root, f"{path}/gid_attrs/ndevs/{place}")
+        if kind and netdev:
+            entries.add(GidEntry(device, port, int(place), gid, kind, netdev))
+    return Table(device, port, len(places), frozenset(entries))
+
+
+def _names(root: int, path: str) -> list[str]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root)
+    try:
+        with os.scandir(fd) as found:
+            return [entry.name for entry in found]
+    finally:
+        os.close(fd)
+
+
+def _text(root: int, path: str) -> str:
+    """A file's text without white space around it, as a name is decoded; empty where the kernel refuses to give it."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)
+    try:
+        return os.fsdecode(os.read(fd, 4096)).strip()
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)

@@ -1,0 +1,228 @@
+"""Netlink sockets that hear only the kernel and wait within the request's budget; and the attributes that all netlink
+messages are made of (man 7 netlink).
+
+A process with CAP_NET_ADMIN in a namespace may send to every netlink socket in it, and /proc/net/netlink lists them.
+What a pod sends could pass for the kernel's answer, or fill the socket, so that the kernel drops its own.
+"""
+
+import errno
+import fcntl
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from base.kernel import budget
+from base.kernel.netns import run_in
+
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_ACK_TLVS = 0x1, 0x4, 0x300, 0x10, 0x200
+NLM_F_EXCL, NLM_F_CREATE = 0x200, 0x400
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK = 270, 10, 11, 12
+NLMSGERR_ATTR_MSG: Final = 1
+NLA_TYPE_MASK: Final = 0x3FFF
+HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
+ATTR: Final = struct.Struct("=HH")  # struct nlattr
+_attr_at = ATTR.unpack_from
+_SIOCGSKNS: Final = 0x894C
+_ROOM: Final = 65536
+_FOR_EVER: Final = float("inf")
+
+# One change for the kernel: what it is, in words ("adding route ..."); the message's type, flags and body.
+Change = tuple[str, int, int, bytes]
+
+
+class AnswerLost(OSError):
+    """The kernel's answer was lost or did not come, so nobody knows whether the kernel did what it was asked."""
+
+
+def open_socket(protocol: int, fd: int | None = None) -> socket.socket:
+    """A socket of a netlink ``protocol`` (NETLINK_*) in the thread's namespace.  Raises OSError.
+
+    With ``fd`` it is made of that descriptor, which is closed if that fails.
+
+    The socket is connected to the kernel, so it refuses unicast messages of everybody else (netlink_getsockbyportid).
+    It does not refuse what others send to a group that it joins.
+    """
+    try:
+        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol, fd)
+    except BaseException:
+        if fd is not None:
+            os.close(fd)
+        raise
+    try:
+        sock.connect((0, 0))  # guard: kernel-alone
+        sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
+        sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def answers_strictly(sock: socket.socket, *, wanted: bool = True) -> bool:
+    """Have dumps by this socket answer with what the request names and nothing else, or not any more.  Returns whether
+    the kernel can do so (Linux 4.20); older ones pass over what a dump's request names.  Raises OSError."""
+    try:
+        sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, wanted)
+    except OSError as e:
+        if e.errno == errno.ENOPROTOOPT:
+            return False
+        raise
+    return True
+
+
+def open_beside(sock: socket.socket) -> socket.socket:
+    """Another socket of the same protocol, in the same namespace as ``sock``.  Raises OSError."""
+    namespace = fcntl.ioctl(sock, _SIOCGSKNS)
+    try:
+        return run_in(namespace, partial(open_socket, sock.proto))
+    finally:
+        os.close(namespace)
+
+
+def receive(sock: socket.socket, request: bytes = b"", seconds: float = _FOR_EVER) -> Iterator[bytes]:
+    """Send the request, if there is one; then yield what the kernel says, each datagram, until the caller stops, or
+    until ``seconds`` are over.
+
+    Without ``seconds`` the kernel owes an answer.  If it is silent until that comes, it waits for its own lock, in
+    ``sendto``, in ``recvfrom`` (between two parts of a list), or in another thread's ``sendto``: such a wait is not
+    counted.  One that somebody else's message ends is counted.
+
+    Raises AnswerLost if a message was lost, or if the budget is spent; another OSError if the request was not sent.
+    """
+    since = time.monotonic()
+    if request:
+        sock.sendto(request, (0, 0))
+        budget.excuse(since)
+    began, since = budget.clock(), time.monotonic()
+    try:
+        while True:
+            # Mostly the kernel has answered before ``sendto`` returns.
+            try:
+                data, (sender, _) = sock.recvfrom(_ROOM, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                if not _wait(sock, began, since, seconds):
+                    return
+                continue
+            except OSError as e:
+                # guard below: lost = continue
+                raise AnswerLost(e.errno, f"{e.strerror}: the kernel's answer was lost") from e
+            if not sender:  # guard: sender = True
+                if seconds == _FOR_EVER:  # guard: kernels-lock
+                    budget.excuse(since)
+                yield data
+            # guard below: kernel-time-for-the-kernel-only = (budget.excuse(since), time.monotonic())[1]
+            since = time.monotonic()
+            if budget.clock() - began > seconds:
+                return
+            if _rest(began) <= 0:  # guard: flood-ends
+                raise _late()
+    finally:
+        budget.spend(budget.clock() - began)  # guard: spent
+
+
+def attr(kind: int, payload: bytes) -> bytes:
+    """One attribute: struct nlattr and its payload, padded to four bytes."""
+    return ATTR.pack(ATTR.size + len(payload), kind) + payload + bytes(-len(payload) % 4)
+
+
+def u32(value: int) -> bytes:
+    """A number as an attribute's payload."""
+    return struct.pack("=I", value)
+
+
+def text(value: str) -> bytes:
+    """A string as an attribute's payload, with the zero byte at its end.  A name of sysfs may be no UTF-8."""
+    return os.fsencode(value) + b"\0"
+
+
+def attributes(data: bytes) -> dict[int, bytes]:
+    """Attributes as type (without its flag bits) -> payload.  The last one counts where a type is repeated."""
+    found, offset, end = dict[int, bytes](), 0, len(data)
+    while offset + 4 <= end:
+        length, kind = _attr_at(data, offset)
+        if length < 4:
+            break
+        found[kind & NLA_TYPE_MASK] = data[offset + 4 : offset + length]
+        offset += length + (-length & 3)
+    return found
+
+
+def pairs(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Attributes as (type without its flag bits, payload), in their order, repeated ones too."""
+    offset = 0
+    while offset + ATTR.size <= len(data):
+        length, kind = _attr_at(data, offset)
+        if length < ATTR.size:
+            break
+        yield kind & NLA_TYPE_MASK, data[offset + ATTR.size : offset + length]
+        offset += length + (-length & 3)
+
+
+def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """The messages of one datagram: type, flags, sequence number and body of each."""
+    offset = 0
+    while offset < len(data):
+        length, kind, flags, sequence, _ = HEADER.unpack_from(data, offset)
+        yield kind, flags, sequence, data[offset + HEADER.size : offset + length]
+        offset += length + (-length & 3)
+
+
+def raise_error(body: bytes, flags: int) -> None:
+    """Raise the OSError that an NLMSG_ERROR's body holds (struct nlmsgerr); return if it is an acknowledgement.
+
+    The kernel's own sentence (NLMSGERR_ATTR_MSG) is in the text.
+    """
+    number = -int.from_bytes(body[:4], sys.byteorder, signed=True)
+    if not number:
+        return
+    message = attributes(body[4 + HEADER.size :]).get(NLMSGERR_ATTR_MSG) if flags & NLM_F_ACK_TLVS else None
+    raise OSError(number, os.strerror(number) + (f" ({read_text(message)})" if message else ""))
+
+
+def read_u32(payload: bytes) -> int:
+    """``u32``'s inverse; 0 for an empty payload."""
+    return int.from_bytes(payload[:4], sys.byteorder)
+
+
+def read_text(payload: bytes) -> str:
+    """``text``'s inverse, also of what is no UTF-8: two names stay two, and each can be sent back."""
+    return os.fsdecode(payload.rstrip(b"\0"))
+
+
+def _wait(sock: socket.socket, began: float, since: float, seconds: float) -> bool:
+    """Wait until something has come.  Returns false when ``seconds`` since ``began`` are over before that.  Raises
+    AnswerLost when the budget is spent, or the time for the kernel where that owes an answer."""
+    looking = select.poll()
+    looking.register(sock, select.POLLIN)
+    rest, own = max(_rest(began), 0), began + seconds - budget.clock()
+    if own != _FOR_EVER:
+        if not looking.poll(max(min(rest, own), 0) * 1000):
+            if own <= rest:
+                return False
+            raise _late()
+    elif not looking.poll((rest + budget.kernel_left()) * 1000):  # guard: wait-ends = not looking.poll()
+        budget.excuse(since)
+        raise AnswerLost(
+            errno.ETIMEDOUT,
+            f"the kernel's answer did not come in {budget.KERNEL_TIMEOUT:.0f} s; "
+            "it works on links elsewhere (rtnl_lock)",
+        )
+    return True
+
+
+def _rest(began: float) -> float:
+    return budget.left() - (budget.clock() - began)
+
+
+def _late() -> AnswerLost:
+    return AnswerLost(
+        errno.ETIMEDOUT,
+        "the kernel's answer did not end in time; too much is going on in the network namespace that it is about",
+    )

@@ -1,0 +1,236 @@
+"""The namespaces that a namespace knows by number (man 8 ip-netns, RTM_GETNSID), and links in those.
+
+A namespace has a number for another one if a link was moved from the first to the second, or if the second has the
+lower device of a link in the first.  The number lasts as long as the second namespace.  So a link that was moved away
+is found again, also where no process, mount or path leads to it.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Final
+
+from base.kernel import links, rtnl
+from base.kernel.links import (
+    IFLA_LINK,
+    IFLA_PARENT_DEV_NAME,
+    LINK,
+    RTM_DELLINK,
+    RTM_GETLINK,
+    RTM_NEWLINK,
+    Link,
+    parse_link,
+)
+from base.kernel.netlink import NETLINK_GET_STRICT_CHK, SOL_NETLINK, answers_strictly, attr, attributes, text, u32
+from base.kernel.netns import inode, run_in
+from base.kernel.rtnl import Rtnl
+
+RTM_GETNEIGH, RTM_GETNSID = 30, 90
+IFLA_GROUP, IFLA_TARGET_NETNSID = 27, 46
+NDA_LLADDR: Final = 2
+NETNSA_NSID, NETNSA_FD, NETNSA_TARGET_NSID, NETNSA_CURRENT_NSID = 1, 3, 4, 5
+_UNASSIGNED: Final = -1
+AF_BRIDGE: Final = 7
+_RTGEN: Final = bytes(4)  # struct rtgenmsg
+_NDMSG: Final = 12  # the size of struct ndmsg
+# <linux/if_tun.h>.  Their direction bits are those of asm-generic/ioctl.h: x86-64, arm64 and most others.
+_TUNSETIFF, _TUNGETDEVNETNS = 0x400454CA, 0x54E3
+_IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
+_TRIES: Final = 3
+# Links that are removed at a time.  Everybody who changes a link waits meanwhile.
+_BATCH: Final = 200
+
+# A namespace: its descriptor, and a socket inside.
+Place = tuple[int, Rtnl]
+# Finds links, in the socket's namespace or in the one that further attributes name (IFLA_TARGET_NETNSID).
+Look = Callable[..., list[Link]]
+
+
+def can_be_asked(inside: Rtnl) -> bool:
+    """Whether the kernel does not pass over NETNSA_TARGET_NSID, by which a hidden link is found.  Raises OSError."""
+    return answers_strictly(inside.sock, wanted=False)
+
+
+def numbers(inside: Rtnl) -> set[int]:
+    """Equivalent to: ip netns list-id.  The socket's namespace has these numbers for others.  Raises OSError."""
+    return {_number(body) for body in inside.dump(RTM_GETNSID, _RTGEN)}
+
+
+def number(inside: Rtnl, fd: int, *more: bytes) -> int:
+    """The number that the socket's namespace has for the one of the descriptor; -1 for none.  Raises OSError.
+
+    ``more`` are attributes, such as NETNSA_TARGET_NSID for another namespace than the socket's.
+    """
+    return _number(inside.call(RTM_GETNSID, 0, _RTGEN + attr(NETNSA_FD, u32(fd)) + b"".join(more)))
+
+
+def links_over(inside: Rtnl, lower: int, *more: bytes) -> list[Link]:
+    """The links whose lower device has this index, in whichever namespace that is.  Raises OSError."""
+    return _links(inside, IFLA_LINK, u32(lower), *more)
+
+
+def links_over_others(inside: Rtnl, *more: bytes) -> list[Link]:
+    """The links whose lower device is in another namespace.  Raises OSError."""
+    return [link for link in map(parse_link, _dump_links(inside, *more)) if link.parent_nsid is not None]
+
+
+def links_of_device(inside: Rtnl, device: str, *more: bytes) -> list[Link]:
+    """The links of the hardware with this bus address.  Raises OSError."""
+    return _links(inside, IFLA_PARENT_DEV_NAME, text(device), *more)
+
+
+def links_with_index(inside: Rtnl, index: int, *more: bytes) -> list[Link]:
+    """The link with this index, as a list of one or none.  Raises OSError."""
+    return [link for link in map(parse_link, _dump_links(inside, *more)) if link.index == index]
+
+
+def _links(inside: Rtnl, kind: int, value: bytes, *more: bytes) -> list[Link]:
+    bodies = _dump_links(inside, *more)
+    return [parse_link(body) for body in bodies if attributes(body[LINK.size :]).get(kind) == value]
+
+
+def _dump_links(inside: Rtnl, *more: bytes) -> Iterator[bytes]:
+    return inside.dump(RTM_GETLINK, links.get_link() + b"".join(more))
+
+
+def _is_of_interest(fd: int, inside: Rtnl, nsid: int, look: Look) -> bool:
+    """Whether the namespace of that number has links that ``look`` finds, or knows one that the one at ``fd`` does not.
+
+    It is asked from outside, which takes a thousandth of the time of entering it.  Raises OSError.
+    """
+    target = attr(NETNSA_TARGET_NSID, u32(nsid))
+    unknown = [
+        _number(body)
+        for body in inside.dump(RTM_GETNSID, _RTGEN + target)
+        if _number(body, NETNSA_CURRENT_NSID) == _UNASSIGNED
+    ]
+    # A namespace has no number for itself: so the target does not list itself, and the one at fd is unknown here.
+    if unknown and unknown != [number(inside, fd, target)]:
+        return True
+    return bool(look(inside, attr(IFLA_TARGET_NETNSID, u32(nsid))))
+
+
+def bridge_macs(host: Rtnl, index: int) -> set[str]:
+    """Equivalent to: bridge fdb show dev DEV.  The MACs that the link receives for, which include those of its macvlans
+    that are up.  Raises OSError."""
+    bodies = host.dump(RTM_GETNEIGH, LINK.pack(AF_BRIDGE, 0, index, 0, 0))
+    return {attributes(body[_NDMSG:]).get(NDA_LLADDR, b"").hex(":") for body in bodies}
+
+
+def remove_links(inside: Rtnl, indexes: Collection[int]) -> bool:
+    """Remove the links, each batch as by: ip link delete group GROUP.  Links that are gone are fine.  Returns whether
+    the kernel removed any.
+
+    One RTM_DELLINK takes 20 ms for a link as for a group, and a pod may have thousands of links.
+    """
+    rest, removed = list(indexes), False
+    while rest:
+        batch, rest = rest[:_BATCH], rest[_BATCH:]
+        group = attr(IFLA_GROUP, os.urandom(4))
+        with suppress(OSError):  # a link is gone meanwhile
+            inside.change_all(
+                [(f"removing link {index}", RTM_NEWLINK, 0, LINK.pack(0, 0, index, 0, 0) + group) for index in batch]
+            )
+        with suppress(OSError):
+            inside.change(RTM_DELLINK, 0, LINK.pack(0, 0, 0, 0, 0) + group)
+            removed = True
+    return removed
+
+
+@contextmanager
+def walk(top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most: int) -> Iterator[Iterator[Place]]:
+    """The namespace ``top`` and those that numbers lead to from there, each once, ``most`` at most.  Raises OSError.
+
+    Namespaces without links that ``look`` finds are left out, unless they lead to others.  So are those for which
+    ``is_strange`` says so, with what is behind them.  All stay open until the end, so that no inode number is given to
+    another namespace meanwhile.
+    """
+    places = list[Place]()
+    try:
+        yield _places(top, is_strange, look, most, places)
+    finally:
+        for fd, inside in places:
+            inside.sock.close()
+            os.close(fd)
+
+
+def _places(
+    top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most: int, places: list[Place]
+) -> Iterator[Place]:
+    seen = set[int]()
+    if _visit(os.dup(top), seen, is_strange, places):
+        yield places[-1]
+    for fd, inside in places:  # the list grows meanwhile
+        for one in numbers(inside):
+            if len(places) >= most:
+                return
+            with suppress(OSError):  # it has ended meanwhile, or no TUN device can be sent there
+                if not _is_of_interest(fd, inside, one, look):
+                    continue
+                if not _visit(open_numbered(fd, inside, one), seen, is_strange, places):
+                    continue
+            yield places[-1]
+
+
+def _visit(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], places: list[Place]) -> bool:
+    """Add the namespace to ``places``, unless it was seen before or is strange; whether it was added.  Closes ``fd`` if
+    not."""
+    inside = None
+    try:
+        if inode(fd) not in seen:
+            seen.add(inode(fd))
+            inside = rtnl.open_in(fd)
+            inside.sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)  # else a dump ignores NETNSA_TARGET_NSID
+            if not is_strange(fd, inside):
+                places.append((fd, inside))
+                return True
+    except BaseException:
+        os.close(fd)
+        raise
+    if inside:
+        inside.sock.close()
+    os.close(fd)
+    return False
+
+
+def open_numbered(fd: int, inside: Rtnl, nsid: int) -> int:
+    """The namespace for which the one at ``fd`` has this number, as a descriptor.  Raises OSError.
+
+    No request answers with a descriptor.  But a TUN device can be moved to where a number says, and its file then gives
+    the namespace it is in (TUNGETDEVNETNS, Linux 5.2).
+    """
+    for attempt in range(_TRIES):
+        name = f"hpn{os.urandom(5).hex()}"
+        tun = run_in(fd, partial(_tun, name))
+        try:
+            link = inside.link(name)
+            if link is None:
+                continue  # the pod has renamed or moved it
+            inside.change(RTM_NEWLINK, 0, LINK.pack(0, 0, link.index, 0, 0) + attr(IFLA_TARGET_NETNSID, u32(nsid)))
+            return fcntl.ioctl(tun, _TUNGETDEVNETNS)
+        except OSError:
+            if attempt == _TRIES - 1:
+                raise
+        finally:
+            os.close(tun)
+    raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+
+def _tun(name: str) -> int:
+    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(fd, _TUNSETIFF, struct.pack("=16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _number(body: bytes, kind: int = NETNSA_NSID) -> int:
+    value = attributes(body[4:]).get(kind)
+    return _UNASSIGNED if value is None else int.from_bytes(value, sys.byteorder, signed=True)

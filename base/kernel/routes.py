@@ -1,0 +1,254 @@
+"""The host's unicast routes and addresses, the interfaces that they need, and those that default routes leave by
+(man 7 rtnetlink: RTM_GETROUTE, RTM_GETNEXTHOP, RTM_GETADDR).
+
+Decoded here and not by dump.py, because ADD of a VF and a daemon that asks often do without pyroute2's time and memory.
+A route may name its interface, those of several nexthops, or a nexthop object (man 8 ip-nexthop).  With
+net.ipv4.nexthop_compat_mode=0 it names nothing but the object.  The sockets have to answer strictly
+(``netlink.answers_strictly``).  Functions raise OSError.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from errno import EAFNOSUPPORT, ENOENT, EOPNOTSUPP
+from functools import cached_property
+from ipaddress import ip_interface, ip_network
+from socket import AF_INET, AF_INET6, if_indextoname
+from typing import Final
+
+from base.kernel import rtnl
+from base.kernel.addresses import (
+    IFA_ADDRESS,
+    IFA_LOCAL,
+    RT_TABLE_MAIN,
+    RTA_DST,
+    RTA_OIF,
+    RTA_TABLE,
+    RTM_GETADDR,
+    RTN_UNICAST,
+    RTPROT_KERNEL,
+    Network,
+)
+from base.kernel.links import IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, LINK, RTM_GETLINK, get_link
+from base.kernel.netlink import answers_strictly, attr, attributes, read_text, read_u32, text, u32
+from base.kernel.rtnl import Rtnl
+from base.kernel.rules import RTM_GETROUTE, table_of, tables_of_all
+
+RTM_GETNEXTHOP: Final = 106
+RTPROT_RA: Final = 9
+_RTA_MULTIPATH, _RTA_NH_ID = 9, 30
+_NHA_ID, _NHA_GROUP, _NHA_OIF = 1, 2, 5
+_ROUTE: Final = struct.Struct(
+    "=BBBBBBBBI"
+)  # struct rtmsg: family, dst_len, src_len, tos, table, proto, ..., type, flags
+_TYPE: Final = 7  # its place in there
+_HOP: Final = struct.Struct("=HBBi")  # struct rtnexthop: length, flags, hops, index
+_NEXTHOP: Final = struct.Struct("=BBBBI")  # struct nhmsg: family, scope, protocol, reserved, flags
+_MEMBER: Final = struct.Struct("=IBBH")  # struct nexthop_grp: id, weight, its high part, reserved
+_FAMILIES: Final = (AF_INET, AF_INET6)
+_IFA_PROTO: Final = 11
+_IFAPROT_KERNEL_RA: Final = b"\2"  # since Linux 5.18; an older kernel does not say whose an address is
+_ADDRESS: Final = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
+_IFLA_VRF_TABLE: Final = 1
+_OUTSIDE: Final = 0  # of VRFs: no table has this number
+
+
+@dataclass(frozen=True)
+class Route:
+    """``outputs``: the indexes of the interfaces by which it leaves, without those of the nexthop object ``nexthop``, 0
+    for none."""
+
+    family: int
+    length: int
+    protocol: int
+    table: int
+    destination: bytes
+    outputs: frozenset[int]
+    nexthop: int
+
+    @cached_property
+    def network(self) -> Network:
+        """Where it leads."""
+        nothing = bytes(4 if self.family == AF_INET else 16)
+        return ip_network((self.destination or nothing, self.length))
+
+    @property
+    def is_default(self) -> bool:
+        return not self.length
+
+    @property
+    def is_kernels(self) -> bool:
+        """Whether the kernel makes such a route by itself for an interface that has no address but link-local ones: to
+        link-local and multicast destinations, and what a router has advertised.  A route to one host is nobody's but
+        a program's, whatever protocol that has put down: Cilium's is the kernel's."""
+        network = self.network
+        if network.is_link_local or (self.family == AF_INET6 and network.is_multicast):  # guard: kernels
+            return True
+        # guard below: a-routers = False
+        return self.family == AF_INET6 and self.length < 128 and self.protocol in (RTPROT_KERNEL, RTPROT_RA)
+
+
+def unicast(host: Rtnl, family: int, *, output: int = 0, default: bool = False) -> list[Route]:
+    """All of them, or those by the interface of index ``output``, also by a nexthop object; with ``default`` only
+    default routes.  None where the kernel does not have the family.  Raises OSError.
+
+    The socket has to answer strictly (``netlink.answers_strictly``).
+    """
+    found = list[Route]()
+    body = _ROUTE.pack(family, 0, 0, 0, 0, 0, 0, RTN_UNICAST, 0) + (attr(RTA_OIF, u32(output)) if output else b"")
+    try:
+        for answer in host.dump(RTM_GETROUTE, body):
+            # An older kernel answers with all routes.
+            if answer[_TYPE] == RTN_UNICAST and not (default and answer[1]):
+                found.append(_route(answer))
+    except OSError as e:
+        if e.errno not in (ENOENT, EAFNOSUPPORT, EOPNOTSUPP):
+            raise
+    return found
+
+
+def _route(body: bytes) -> Route:
+    family, length, _, _, _, protocol, _, _, _ = _ROUTE.unpack_from(body)
+    found = attributes(body[_ROUTE.size :])
+    return Route(
+        family,
+        length,
+        protocol,
+        table_of(body, RTA_TABLE),
+        found.get(RTA_DST, b""),
+        frozenset(_outputs(found)),
+        read_u32(found.get(_RTA_NH_ID, b"")),
+    )
+
+
+def _outputs(found: dict[int, bytes]) -> Iterator[int]:
+    if output := read_u32(found.get(RTA_OIF, b"")):
+        yield output
+    hops = found.get(_RTA_MULTIPATH, b"")
+    while len(hops) >= _HOP.size:
+        size, _, _, index = _HOP.unpack_from(hops)
+        yield index
+        if size < _HOP.size:
+            return
+        hops = hops[size + (-size & 3) :]
+
+
+class Nexthops:
+    """The kernel's nexthop objects, each asked for once."""
+
+    def __init__(self, host: Rtnl) -> None:
+        self._host = host
+        self._known = dict[int, frozenset[int]]()
+
+    def outputs(self, route: Route) -> frozenset[int]:
+        """The indexes of all interfaces by which the route leaves.  Raises OSError."""
+        # guard below: an-object ((route.nexthop))
+        return route.outputs | (self._of(route.nexthop) if route.nexthop else frozenset())
+
+    def _of(self, number: int) -> frozenset[int]:
+        if number not in self._known:
+            self._known[number] = frozenset()
+            self._known[number] = frozenset(self._ask(number))
+        return self._known[number]
+
+    def _ask(self, number: int) -> Iterator[int]:
+        try:
+            body = self._host.call(RTM_GETNEXTHOP, 0, _NEXTHOP.pack(0, 0, 0, 0, 0) + attr(_NHA_ID, u32(number)))
+        except OSError as e:
+            if e.errno == ENOENT:  # it has just gone, and its routes with it
+                return
+            raise
+        found = attributes(body[_NEXTHOP.size :])
+        if output := read_u32(found.get(_NHA_OIF, b"")):
+            yield output
+        for one, *_ in _MEMBER.iter_unpack(found.get(_NHA_GROUP, b"")):
+            yield from self._of(one)  # guard: a-group
+
+
+def addresses_on(host: Rtnl, index: int) -> list[str]:
+    """The interface's addresses, without those that the kernel makes by itself: link-local ones, and IPv6's of what a
+    router advertises."""
+    return [address for one, address in _addresses_on(host, index) if one == index]
+
+
+def routes_by(host: Rtnl, index: int) -> list[Route]:
+    """The routes by the interface, also by a nexthop object."""
+    return [route for family in _FAMILIES for route in unicast(host, family, output=index)]
+
+
+def uses(host: Rtnl) -> dict[int, str]:
+    """What the host would lose with an interface, in words, by its index: an address, or a route that the kernel has
+    not made by itself.  Default routes are not among these: ``uplinks`` knows which of them count."""
+    found, nexthops = dict[int, str](), Nexthops(host)
+    for family in _FAMILIES:
+        for route in unicast(host, family):
+            if not route.is_default and not route.is_kernels:
+                found |= dict.fromkeys(nexthops.outputs(route), f"the host has a route to {route.network} by it")
+    return found | {index: f"the host has {address} on it" for index, address in _addresses_on(host)}
+
+
+def _addresses_on(host: Rtnl, index: int = 0) -> Iterator[tuple[int, str]]:
+    """Of one interface, or of all."""
+    for body in host.dump(RTM_GETADDR, _ADDRESS.pack(0, 0, 0, 0, index)):
+        family, length, _, _, one = _ADDRESS.unpack_from(body)
+        if family not in _FAMILIES:
+            continue
+        found = attributes(body[_ADDRESS.size :])
+        # IFA_LOCAL is the interface's own address where IFA_ADDRESS is a point-to-point peer's.
+        address = ip_interface((found.get(IFA_LOCAL) or found[IFA_ADDRESS], length))
+        # guard below: link-local (is_link_local), an-address-of-a-routers (_IFAPROT_KERNEL_RA)
+        if not address.ip.is_link_local and found.get(_IFA_PROTO) != _IFAPROT_KERNEL_RA:
+            yield one, f"{address}"
+
+
+def uplinks() -> set[str]:
+    """The names of the interfaces of all default routes of our namespace; several for a multipath route.
+
+    The routes of the main table count, those of tables that rules without a condition lead to, and those of VRFs'
+    tables.  A table to which only rules with a condition lead is not the host's way out: rails have such tables, each
+    for its own address.  IPv6's routes count only where IPv4 has none, in a VRF or outside: in many fabrics every rail
+    hears a router's advertisements, and has a default route that nobody needs.  Raises OSError.
+    """
+    with rtnl.open_in() as host:
+        answers_strictly(host.sock)  # an older kernel answers with all routes
+        first, second = _uplinks(host, AF_INET), _uplinks(host, AF_INET6)
+    places = first.keys() | second.keys()
+    # guard below: ipv4-first (first.get(place))
+    return {name for place in places for index in first.get(place) or second[place] for name in _name_of(index)}
+
+
+def _uplinks(host: Rtnl, family: int) -> dict[int, set[int]]:
+    """The indexes of the interfaces by which default routes leave: those outside of VRFs (0), and each VRF's by its
+    table."""
+    by_table = _default_routes(host, family)
+    own = {RT_TABLE_MAIN}
+    if by_table.keys() - own:
+        own |= tables_of_all(host, family)  # guard: everybodys-table
+    vrfs = _tables_of_vrfs(host) if by_table.keys() - own else set()
+    found = {table: indexes for table, indexes in by_table.items() if table in vrfs - own}
+    return found | {_OUTSIDE: {index for table in by_table.keys() & own for index in by_table[table]}}
+
+
+def _default_routes(host: Rtnl, family: int) -> dict[int, set[int]]:
+    """The indexes of the interfaces by which each table's default routes leave."""
+    found, nexthops = dict[int, set[int]](), Nexthops(host)
+    for route in unicast(host, family, default=True):
+        if indexes := nexthops.outputs(route):
+            found.setdefault(route.table, set()).update(indexes)
+    return found
+
+
+def _tables_of_vrfs(host: Rtnl) -> set[int]:
+    """The tables of VRFs.  While the kernel has never had one, it answers with all links."""
+    found = set[int]()
+    for body in host.dump(RTM_GETLINK, get_link() + attr(IFLA_LINKINFO, attr(IFLA_INFO_KIND, text("vrf")))):
+        info = attributes(attributes(body[LINK.size :]).get(IFLA_LINKINFO, b""))
+        if read_text(info.get(IFLA_INFO_KIND, b"")) == "vrf":
+            found.add(read_u32(attributes(info.get(IFLA_INFO_DATA, b"")).get(_IFLA_VRF_TABLE, b"")))
+    return found
+
+
+def _name_of(index: int) -> Iterator[str]:
+    with suppress(OSError):  # it has just gone
+        yield if_indextoname(index)

@@ -1,0 +1,73 @@
+"""Where an attachment's state is, and which IPAM plugin gives its addresses.  DEL and GC need only that.
+
+It is read without looking at the rest, because a pod must be deletable after its network's configuration was broken.
+"""
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from base.protocol import spec
+from base.protocol.errors import InvalidConfig
+from base.protocol.spec import Config
+
+# The devices and namespaces that the journal names end with the boot.  On a tmpfs, syncing costs nothing.
+STATE_DIR: Final = "/run/hpn"
+# Leases outlive the boot, for people who ask after it whose an address was.
+IPAM_DIR: Final = "/var/lib/cni/hpn/ipam"
+# Where the launcher unpacks the program, one directory for each version, unless HPN_PROGRAM_DIR says otherwise.
+PROGRAM_DIR: Final = "/var/lib/cni/hpn/program"
+_OF_ANY_PLUGIN: Final = frozenset({"cniVersion", "name", "type", "ipam", "capabilities", "dns"})
+
+
+@dataclass(frozen=True)
+class Location:
+    """The network's name, the state directory, and the IPAM plugin's name, empty for none."""
+
+    network: str
+    state_dir: Path
+    ipam: str
+
+
+def location(conf: Config) -> Location:
+    """The configuration's Location.  Raises InvalidConfig."""
+    state_dir = conf.get("stateDir", STATE_DIR)
+    if not isinstance(state_dir, str) or not is_absolute(state_dir):
+        raise InvalidConfig(f"stateDir {state_dir!r} must be an absolute path")
+    ipam = conf.get("ipam") or {}
+    if not isinstance(ipam, dict):
+        raise InvalidConfig(f"ipam {ipam!r} is not an object")
+    plugin = ipam.get("type", "")
+    if not isinstance(plugin, str) or (ipam and not plugin):
+        raise InvalidConfig(f"ipam.type {plugin!r} names no plugin; set hpn-ipam, host-local, ... or remove ipam")
+    # A plugin that names itself as its IPAM would ask itself without end.  It holds nothing: DEL and GC need no IPAM.
+    return Location(spec.network_of(conf), path_of(state_dir), "" if names_itself(conf) else plugin)
+
+
+def names_itself(conf: Config) -> bool:
+    """Whether ``ipam.type`` is the main plugin's own name."""
+    ipam = conf.get("ipam")
+    return isinstance(ipam, dict) and bool(ipam.get("type")) and ipam["type"] == conf.get("type")
+
+
+def is_stripped(conf: Config) -> bool:
+    """Whether it says nothing but what every plugin's configuration may say.
+
+    Multus (4.3) strips a network that it has from a file to that, for DEL and STATUS: to libcni's PluginConf.
+    """
+    ipam = conf.get("ipam")
+    return conf.keys() <= _OF_ANY_PLUGIN and isinstance(ipam, dict) and ipam.keys() == {"type"}
+
+
+# A node has one or two such paths, and making a Path takes longer than opening the file.
+path_of = lru_cache(maxsize=64)(Path)
+
+
+def is_absolute(path: str) -> bool:
+    """Whether the kernel would take it as an absolute path."""
+    try:
+        return path.startswith("/") and b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False

@@ -1,0 +1,291 @@
+"""One CNI request and its reply: environment, verbs, versions (CNI SPEC 1.1.0).  Pure; standard library only."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from base.protocol.errors import BadEnvironment, DecodeFailure, IncompatibleVersion, InvalidConfig, TryAgain
+from base.protocol.spelling import normalize, refuse_duplicates
+
+VERSIONS: Final = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
+NEWEST: Final = VERSIONS[-1]
+# The newest version that every runtime in use takes (docs/runtimes.md).
+WIDELY_TAKEN: Final = "1.0.0"
+
+# Verb -> the version of the specification that brought it, and the variables that it requires.  CNI_PATH is where a
+# delegate is looked for.  The specification requires it for GC only, and so do we: a runtime without delegates must not
+# be refused because of it.
+VERBS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "ADD": ("0.1.0", ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME")),
+    "DEL": ("0.1.0", ("CNI_CONTAINERID", "CNI_IFNAME")),
+    "CHECK": ("0.4.0", ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME")),
+    "GC": ("1.1.0", ("CNI_PATH",)),
+    "STATUS": ("1.1.0", ()),
+    "VERSION": ("0.1.0", ()),
+}
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+# "<containerID>:<ifname>.json.tmp" must fit NAME_MAX (255).
+_ID_MAX: Final = 220
+# The specification's main branch and libcni use the first name, its tag spec-v1.1.0 the second; the first wins.
+VALID_ATTACHMENTS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
+
+# This variable is set for every program that we start as a delegate.  The main plugin refuses to run if it is set.
+DELEGATED: Final = "HPN_DELEGATED"
+
+Json = dict[str, Any]
+# A decoded configuration.  Nobody may change it, for the next request's may be the same object (``cached``).
+Config = Mapping[str, Any]
+T = TypeVar("T")
+P = ParamSpec("P")
+
+# How many configurations are kept.  Where the runtime puts a VF's address into it, each VF has a configuration.
+_REMEMBERED: Final = 256
+_TAKING_AWAY: Final = ("DEL", "GC")
+# Bytes.  A longer configuration has lists, and does not come again.
+_LONG: Final = 1 << 12
+
+
+@dataclass(frozen=True)
+class Key:
+    """An attachment's key within its network, as the specification has it."""
+
+    container_id: str
+    ifname: str
+
+    def __str__(self) -> str:
+        # Neither part can have a colon, so this is unambiguous.  State files have it as their name.
+        return f"{self.container_id}:{self.ifname}"
+
+    def of(self, pod: str, network: str) -> str:
+        """The attachment's name in a message for people, with the pod's name and twelve digits of the container id."""
+        container = f"container {self.container_id[:12]}"
+        return f"{self.ifname} of {f'{pod}, ' if pod else ''}{container}, network {network}"
+
+
+def _never() -> bool:
+    """Whoever runs in its caller's own process ends with it."""
+    return False
+
+
+def _none() -> Collection[Key]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a runtime hands to a plugin: its environment and its stdin, not parsed.
+
+    - ``inside``: descriptors of CNI_NETNS and of a NETLINK_ROUTE socket in there, if a launcher has opened them: we may
+      not see the path.  Whoever gave them closes them.
+    - ``abandoned``: whether nobody waits for the reply any more.
+    - ``attached``: the attachments that the IPAM's GC must spare, whatever the runtime's list says.  It must be asked
+      after the leases were read.
+    - ``in_use``: for the IPAM's DEL: the pod may still use the addresses.
+    - ``process``: the one that was started for this request; 0 where there is none, or it cannot be seen.
+    - ``is_last``: for the IPAM's ADD: if the interface is not there, there will be none.
+    """
+
+    environ: Mapping[str, str]
+    stdin: bytes = b""
+    inside: tuple[int, int] | None = None
+    abandoned: Callable[[], bool] = _never
+    attached: Callable[[], Collection[Key]] = _none
+    in_use: bool = False
+    process: int = 0
+    is_last: bool = False
+
+    def var(self, name: str) -> str:
+        """A variable's value; empty if it is not set."""
+        return self.environ.get(name, "")
+
+    @property
+    def command(self) -> str:
+        """CNI_COMMAND."""
+        return self.var("CNI_COMMAND")
+
+    @property
+    def netns(self) -> str:
+        """CNI_NETNS: a path."""
+        return self.var("CNI_NETNS")
+
+    @property
+    def key(self) -> Key:
+        """The attachment's key, of CNI_CONTAINERID and CNI_IFNAME."""
+        return Key(self.var("CNI_CONTAINERID"), self.var("CNI_IFNAME"))
+
+    def but(self, *, stdin: bytes | None = None, **environ: str) -> "Request":
+        """The same request with another stdin or other variables, for a delegate."""
+        return replace(self, stdin=self.stdin if stdin is None else stdin, environ={**self.environ, **environ})
+
+    def refuse_if_abandoned(self) -> None:
+        """Raise TryAgain if nobody waits for the reply any more.
+
+        It has to be asked under the lock of what the command would change: a runtime that has killed the caller may
+        have sent another command since, and got its answer.
+        """
+        if self.abandoned():  # guard: abandoned
+            raise TryAgain(f"nobody waits for this {self.command} any more, so it was not begun; repeat it")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer: at most one JSON document for stdout, the exit code, and lines for stderr, which nobody parses.
+
+    ``code`` is that of the error document, 0 where there is none.
+    """
+
+    stdout: str = ""
+    exit_code: int = 0
+    log: tuple[str, ...] = field(default=())
+    code: int = 0
+
+
+Program = Callable[[Request], Reply]
+
+
+def variables(block: bytes) -> dict[str, str]:
+    """An environment block as a dictionary: NAME=VALUE strings, each with a zero byte behind it (man 5
+    proc_pid_environ).  The first one counts where a name is there twice, as for getenv."""
+    pairs = os.fsdecode(block).split("\0")
+    return dict(pair.split("=", 1) for pair in reversed(pairs) if "=" in pair)
+
+
+def check_environment(request: Request) -> None:
+    """Raise BadEnvironment if a variable is missing or invalid; all that are missing are named at once.
+
+    The rules: SPEC 1.1.0, "Parameters"; libcni's pkg/utils for the characters.
+    """
+    command = request.command
+    if command not in VERBS:
+        known = ", ".join(VERBS)
+        raise BadEnvironment(f"CNI_COMMAND={command!r} is not a command; use one of {known}")
+    missing = [name for name in VERBS[command][1] if not request.var(name)]
+    if missing:
+        raise BadEnvironment(f"{command} requires {', '.join(missing)}: set and not empty")
+    required = VERBS[command][1]
+    if "CNI_CONTAINERID" in required:
+        container_id, ifname = request.var("CNI_CONTAINERID"), request.var("CNI_IFNAME")
+        # guard below: container-id-length (_ID_MAX), container-id = not container_id
+        if not _NAME.fullmatch(container_id) or len(container_id) > _ID_MAX:
+            raise BadEnvironment(
+                f"CNI_CONTAINERID={container_id!r} is not a container id: "
+                f"letters, digits, '_', '.', '-', first a letter or digit, at most {_ID_MAX}"
+            )
+        if why := bad_ifname(ifname):
+            raise BadEnvironment(f"CNI_IFNAME={ifname!r} cannot name an interface: {why}")
+
+
+def bad_ifname(name: str) -> str:
+    """Why the kernel (dev_valid_name) or libcni would refuse an interface's name; empty if neither does."""
+    if not 1 <= len(os.fsencode(name)) <= 15:
+        return "1 to 15 bytes"
+    if name in (".", ".."):  # guard: ifname-dots
+        return "'.' and '..' are directories"
+    # The kernel replaces %d by a number, and the interface would have another name than the requested one.
+    if any(c in "/:%" or c.isspace() or not c.isprintable() for c in name):  # guard: ifname-characters
+        return "no '/', ':', '%', white space or control characters"
+    return ""
+
+
+def cached(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:
+    """A decorator: keep what ``parse`` makes of the latest stdins, for a node's attachments share few configurations.
+
+    A configuration with a result in it (prevResult), or a long one with lists, does not come again, and is not kept.
+    """
+    remembered: Any = lru_cache(_REMEMBERED)(parse)  # Any, because lru_cache's type forgets the parameters
+
+    def parsed(stdin: bytes, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        # guard below: result-not-remembered (b'"prevResult"')
+        comes_again = len(stdin) < _LONG and b'"prevResult"' not in stdin
+        found: T = (remembered if comes_again else parse)(stdin, *args, **kwargs)
+        return found
+
+    return parsed
+
+
+def configuration(request: Request) -> Config:
+    """The request's configuration, decoded.  Raises DecodeFailure, InvalidConfig.
+
+    What is ambiguous is refused, except for DEL and GC: a pod must be deletable, whatever has become of its network's
+    configuration.
+    """
+    return decode(request.stdin, request.command not in _TAKING_AWAY)
+
+
+@cached
+def decode(stdin: bytes, strictly: bool = True) -> Config:  # noqa: FBT001, FBT002  # lru_cache's keys are positional
+    """The configuration as a JSON object, in our spelling.  Raises DecodeFailure, InvalidConfig.
+
+    With ``strictly`` a key that is given twice is refused; without, the last one counts.
+    """
+    try:
+        conf = json.loads(stdin, object_pairs_hook=refuse_duplicates if strictly else None)
+        if isinstance(conf, dict):
+            return normalize(conf, strictly=strictly)
+    except (ValueError, RecursionError) as e:
+        raise DecodeFailure(f"stdin is not JSON: {e}; send one network configuration object") from e
+    raise DecodeFailure(f"stdin is a JSON {type(conf).__name__}; send one network configuration object")
+
+
+def version_of(conf: Mapping[str, Any], command: str) -> str:
+    """The version to answer in.  Raises IncompatibleVersion if we do not speak it, or it does not have the command.
+
+    What takes away serves a version that we do not speak: the record says what there is, and success has no answer.
+    """
+    version = conf.get("cniVersion") or "0.1.0"
+    if version not in VERSIONS and command in _TAKING_AWAY:
+        return NEWEST
+    if version not in VERSIONS and not conf.get("cniVersion"):
+        raise IncompatibleVersion(
+            f'cniVersion is missing, which means 0.1.0, and that is not supported; set "cniVersion": "{WIDELY_TAKEN}" '
+            "in the network's configuration",
+            f"config is {json.dumps(version)}, plugin supports {json.dumps(VERSIONS)}",
+        )
+    if version not in VERSIONS:
+        raise IncompatibleVersion(
+            f"cniVersion {version!r} is not supported; set one of {', '.join(VERSIONS)}",
+            f"config is {json.dumps(version)}, plugin supports {json.dumps(VERSIONS)}",
+        )
+    if version < VERBS[command][0]:
+        raise IncompatibleVersion(
+            f"cniVersion {version!r} has no {command}; set cniVersion {VERBS[command][0]} or newer"
+        )
+    return str(version)
+
+
+def network_of(conf: Mapping[str, Any]) -> str:
+    """The network's name, which can name a directory.  Raises InvalidConfig."""
+    name = conf.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _ID_MAX:  # guard: network-name (not _NAME)
+        raise InvalidConfig(
+            f"name {name!r} is not a network name: letters, digits, '_', '.', '-', first a letter or digit, "
+            f"at most {_ID_MAX}"
+        )
+    return name
+
+
+def valid_attachments(conf: Mapping[str, Any]) -> frozenset[Key] | None:
+    """The attachments that GC must spare, by the runtime's list; None if it sent none.  Raises InvalidConfig."""
+    key = next((k for k in VALID_ATTACHMENTS if conf.get(k) is not None), "")
+    if not key:
+        return None
+    value = conf[key]
+    members = [_attachment(item) for item in value] if isinstance(value, list) else [None]
+    valid = frozenset(filter(None, members))
+    # What is not in this list is removed, so nothing is guessed.
+    if None in members:  # guard: gc-list
+        raise InvalidConfig(f"{key} {value!r} is not a list of {{containerID, ifname}}")
+    return valid
+
+
+def _attachment(item: Any) -> Key | None:
+    match item:
+        case {"containerID": str(container_id), "ifname": str(ifname)}:
+            return Key(container_id, ifname)
+        case _:
+            return None

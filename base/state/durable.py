@@ -1,0 +1,264 @@
+"""State files that are whole or absent: JSON with a checksum, replaced by rename, and synced before anybody is told.
+
+    {"schema": 1, "sha256": "<of body, canonical>", "body": {...}}
+
+A writer holds the lock of the file's directory or attachment, so one fixed temporary name per file is enough.  A crash
+leaves at most "<name>.tmp", which the next write replaces and ``remove`` removes.  Out of scope: locking, and what a
+body means.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from _thread import get_native_id
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from base.protocol.errors import IoFailure, RecordUnreadable
+from base.state import trust
+
+SCHEMA = 1
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MOST = 1 << 26
+# guard below: no-link (O_NOFOLLOW)
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+T = TypeVar("T")
+
+
+@cache
+def boot_id() -> str:
+    """This boot's id (man 4 random).  A record of an older boot says nothing about the devices of this one.
+
+    Raises IoFailure.
+    """
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError as e:
+        raise IoFailure(
+            f"{BOOT_ID} cannot be read: {e.strerror}; no whole procfs is mounted on /proc, or something hides it; "
+            "run: mount -t proc proc /proc"
+        ) from e
+
+
+def directory(path: Path) -> Path:
+    """Make the directory and its missing parents, each with mode 700 and on disk; the directory.
+
+    Raises IoFailure, and InvalidConfig if others than root could put another directory in its place.
+    """
+    try:
+        if not path.is_dir():
+            directory(path.parent)
+            trust.refuse_unless_safe(f"{path.parent}")  # guard: made-where-safe
+            path.mkdir(mode=0o700, exist_ok=True)  # guard: directory-mode (0o700 -> 0o777)
+            sync_directory(path.parent)  # guard: directory-sync
+    except OSError as e:
+        raise IoFailure(f"state directory {path}: {e.strerror}; it must be a writable directory") from e
+    return path
+
+
+def make_private(path: Path) -> None:
+    """Give a directory that another program has made the mode of ours.
+
+    Raises IoFailure, and InvalidConfig if others than root could put another directory in its place.
+    """
+    try:
+        trust.refuse_unless_safe(f"{path}")  # guard: private-where-safe
+        path.chmod(0o700)
+    except OSError as e:
+        raise IoFailure(f"chmod 700 {path}: {e.strerror}") from e
+
+
+def with_directory(file: str, attempt: Callable[[], T]) -> T:
+    """What ``attempt`` returns.  If it finds no directory for the file, the directory is made and it is called again.
+
+    Raises what ``attempt`` and ``directory`` raise.
+    """
+    try:
+        return attempt()
+    except (FileNotFoundError, NotADirectoryError):
+        directory(Path(file).parent)
+        return attempt()
+
+
+def probe(path: Path) -> None:
+    """Write a file into the directory as an ADD would, and remove it.  Raises IoFailure, InvalidConfig."""
+    trust.refuse_unless_ours(f"{directory(path)}")  # guard: probe-where-ours
+    # Not another's who does the same now: a thread of this process, or one of this number in another PID namespace.
+    try:
+        processes = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        processes = 0
+    file = path / f"probe-{processes}-{get_native_id()}"
+    write(file, {})
+    remove(file)
+
+
+def write(path: Path | str, body: dict[str, Any], *, makes: bool = True) -> None:
+    """Replace the file; with ``makes`` make its directory if there is none.  When this returns, the file is on disk.
+
+    Raises IoFailure; then the old file stands.
+    """
+    # Text and not Path's operators, here and below: making a Path takes as long as opening it.
+    file, temporary = f"{path}", f"{path}.tmp"
+    text = canonical(body)
+    document = f'{{"schema":{SCHEMA},"sha256":"{_digest(text)}","body":{text}}}\n'
+    try:
+        new = partial(os.open, temporary, _NEW, 0o600)  # guard: file-mode (0o600 -> 0o666)
+        fd = with_directory(temporary, new) if makes else new()
+        try:
+            _write_all(fd, document.encode())
+            os.fsync(fd)  # guard: write-fsync
+        finally:
+            os.close(fd)
+        os.replace(temporary, file)
+        sync_directory(os.path.dirname(file))  # guard: write-directory
+    except OSError as e:
+        # The file itself stays: if only the directory's sync failed, it may be the new one or the old, and both are
+        # whole.
+        with suppress(OSError):
+            os.unlink(temporary)  # guard: temporary-removed
+        raise IoFailure(f"writing {path}: {e.strerror}; the state directory must be writable and have room") from e
+
+
+def read(path: Path | str) -> dict[str, Any] | None:
+    """The file's body; None if there is no file.  Raises RecordUnreadable, IoFailure."""
+    text = contents(path)
+    return None if text is None else parsed(text, path)
+
+
+def contents(path: Path | str) -> bytes | None:
+    """What is in the file, for who may have parsed it before; None if there is none.
+
+    Raises RecordUnreadable, IoFailure.
+    """
+    try:
+        return _read_all(path)
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise IoFailure(f"reading {path}: {e.strerror}") from e
+
+
+def parsed(text: bytes, path: Path | str) -> dict[str, Any]:
+    """The body of a file that has these contents.  Raises RecordUnreadable, with ``path`` for people."""
+    try:
+        document = json.loads(text)
+        schema, body = document["schema"], document["body"]
+        whole = document["sha256"] == _digest(canonical(body))
+    except (ValueError, TypeError, KeyError, RecursionError) as e:
+        raise RecordUnreadable(f"{path} is not a state file of ours ({len(text)} bytes: {type(e).__name__})") from e
+    if schema != SCHEMA:  # guard: schema
+        raise RecordUnreadable(f"{path} has schema {schema!r}, this version reads {SCHEMA}; a newer version wrote it")
+    if not whole or not isinstance(body, dict):  # guard: checksum (whole), an-object (body)
+        raise RecordUnreadable(f"{path} was altered: its checksum does not match")
+    return body
+
+
+def remove(path: Path | str) -> None:
+    """Remove the file, and what an interrupted write has left beside it.  It is fine if there is none.
+
+    Raises IoFailure.
+    """
+    file = f"{path}"
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{file}.tmp")  # guard: interrupted-removed
+        os.unlink(file)
+        sync_directory(os.path.dirname(file))  # guard: remove-sync
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise IoFailure(f"removing {path}: {e.strerror}; the state directory must be writable") from e
+
+
+def set_aside(path: Path, to: Path) -> Path:
+    """Move an unreadable file into the directory ``to``, beside earlier ones of its name; its new path.
+
+    Raises IoFailure.
+    """
+    target = _free(path, to)
+    try:
+        os.replace(path, target)
+        sync_directory(to)  # guard: aside-sync-to
+        sync_directory(path.parent)  # guard: aside-sync-from
+    except OSError as e:
+        raise IoFailure(f"moving unreadable {path} to {target}: {e.strerror}") from e
+    return target
+
+
+def replace_unreadable(path: Path, to: Path, body: Callable[[Path], dict[str, Any]]) -> Path:
+    """``set_aside``, and write another file in its place; the new path of the unreadable one.
+
+    ``body`` is given that path, and returns the other file's body.  If the unreadable file is a regular one, there is a
+    file in its place all the time.  Raises IoFailure.
+    """
+    target = _free(path, to)
+    try:
+        if path.is_file() and not path.is_symlink():
+            os.link(path, target)  # guard: unreadable-is-kept
+        else:
+            os.replace(path, target)
+        sync_directory(to)  # guard: unreadable-sync
+    except OSError as e:
+        raise IoFailure(f"moving unreadable {path} to {target}: {e.strerror}") from e
+    write(path, body(target))
+    return target
+
+
+def _free(path: Path, to: Path) -> Path:
+    directory(to)
+    names = (to / f"{path.name}.{n}" for n in range(1_000_000))
+    return next(target for target in names if not os.path.lexists(target))  # guard: aside-never-over = next(names)
+
+
+# How anything is written in a body: in one way, which is the checksum's, and can be looked for in a file.  Made once,
+# because making an encoder takes as long as encoding a record.
+canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read_all(path: Path | str) -> bytes:
+    # A link is not followed, and the other end of a FIFO not waited for.
+    try:
+        # guard below: read-no-link (O_NOFOLLOW), read-no-fifo (O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as e:
+        if e.errno in (errno.ELOOP, errno.ENXIO):
+            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of ours") from e
+        raise
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):  # guard: read-regular
+            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of ours")
+        if found.st_size > _MOST:  # guard: read-most
+            raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is no state file of ours")
+        data = b""
+        # A read of a regular file is short only at its end, and a state file is replaced, never written on.
+        while len(data) < found.st_size and (more := os.read(fd, found.st_size - len(data))):
+            data += more
+        return data
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]  # guard: all-of-it = data[os.write(fd, data[:4096]) : 0]
+
+
+def sync_directory(path: Path | str) -> None:
+    """Put on disk what was made, renamed or removed in the directory.  Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,302 @@
+"""What an attachment changed, on disk before it is changed.  DEL, CHECK, GC and recovery read only this.
+
+    <stateDir>/attachments/<network>/<containerID>:<ifname>.json    a Record (record.py), in durable.py's format
+    <stateDir>/attachments/<network>/<containerID>:<ifname>.error   its last error (last_error.py)
+    <stateDir>/locks/attachment-<n>                                 flocks; n is a hash of the key, below 64
+    <stateDir>/quarantine/<network>/...                             records that could not be read
+    <stateDir>/refused/<network>/...                                records whose IPAM would not release, for people
+
+A record is written before the first change ("complete": false) and again after the last one.  It is removed when all
+that it names is confirmed to be undone, and not before.  Out of scope: how to undo.
+"""
+
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from base.protocol.errors import IoFailure, RecordUnreadable
+from base.protocol.spec import Json, Key
+from base.state import durable, locks, places
+from base.state.locks import Lock
+from base.state.pod import Identity
+from base.state.record import LOST, Record, damaged_namespace, is_damaged_of_the_hosts
+
+# Seconds: the longest that a command waits for another one on the same attachment.
+LOCK_TIMEOUT = 10.0
+_LOCKS = 64
+# The mode of a record's file after note_found: to set it takes two microseconds.
+_FOUND: Final = stat.S_ISVTX | stat.S_IRUSR | stat.S_IWUSR
+
+# Inode, time of the last write, time of the last change.
+Version = tuple[int, int, int] | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One attachment's place in the journal.  Whoever has it from ``lock`` holds the attachment's lock."""
+
+    state_dir: Path
+    network: str
+    key: Key
+
+    @property
+    def path(self) -> Path:
+        """The record's file."""
+        return Path(self._file)
+
+    @property
+    def _file(self) -> str:
+        return f"{_folder(self.state_dir, self.network)}/{self.key}.json"
+
+    @property
+    def error_file(self) -> str:
+        """The file of its last error (base/state/last_error.py)."""
+        return f"{_folder(self.state_dir, self.network)}/{self.key}.error"
+
+    def load(self) -> Record | None:
+        """The record; None where there is none.
+
+        Raises RecordUnreadable once for a record that cannot be read.  That is moved to quarantine/, and a record of
+        kind LOST takes its place: nobody knows what the attachment changed, so it must not be called clean, but it must
+        not block a pod for ever either.
+        """
+        try:
+            try:
+                body = durable.read(self._file)
+                record = None if body is None else Record.from_json(body)
+            except (TypeError, KeyError, ValueError) as e:
+                raise RecordUnreadable(f"{self.path} lacks what a record has: {e!r}") from e
+            return self._own(record)
+        except RecordUnreadable as e:
+            # guard below: stand-in = durable.set_aside(self.path, self.state_dir / "quarantine" / self.network)
+            aside = durable.replace_unreadable(self.path, self.state_dir / "quarantine" / self.network, self._stand_in)
+            e.add_note(f"kept in {aside}; what else it described must be looked for by hand")
+            raise
+
+    def _own(self, record: Record | None) -> Record | None:
+        """The record, if it is this attachment's.  Raises RecordUnreadable."""
+        if record and (record.network, record.key) != (self.network, self.key):  # guard: its-own-record
+            raise RecordUnreadable(f"{self.path} is the record of another attachment, {record.network}/{record.key}")
+        return record
+
+    def _stand_in(self, aside: Path) -> Json:
+        """A record of kind LOST, with what can be read of the damaged one."""
+        netns, identity = damaged_namespace(f"{aside}", self.key)
+        why = f"its record could not be read and is kept in {aside}"
+        link = {"is_the_hosts": is_damaged_of_the_hosts(f"{aside}")}
+        return Record(self.network, self.key, netns, identity, kind=LOST, link=link, config={}, trouble=why).to_json()
+
+    def version(self) -> Version:
+        """What tells this record from any other that is written in its place; None where there is none."""
+        try:
+            now = os.stat(self._file, follow_symlinks=False)
+        except OSError:
+            return None
+        return now.st_ino, now.st_mtime_ns, now.st_ctime_ns
+
+    def save(self, record: Record) -> None:
+        """Put the record on disk.  Raises IoFailure; then nothing may be changed."""
+        durable.write(self._file, record.to_json())
+
+    def note_found(self) -> None:
+        """Note that the interface was found where ADD put it, and is about to be removed.
+
+        If this DEL is killed, the next one does not take the interface for one that the pod has hidden.
+        """
+        with suppress(FileNotFoundError):
+            os.chmod(self._file, _FOUND)  # noqa: PTH101  # a Path takes longer to make
+
+    @property
+    def was_found(self) -> bool:
+        """Whether ``note_found`` was called since the record was written."""
+        with suppress(FileNotFoundError):
+            return stat.S_IMODE(os.stat(self._file).st_mode) == _FOUND
+        return False
+
+    def forget(self) -> None:
+        """Remove the record, when everything is undone.  Raises IoFailure."""
+        self._forget_error()
+        durable.remove(self._file)
+        places.forget(self.state_dir, self.network, self.key)
+
+    def _forget_error(self) -> None:
+        for file in (f"{self.error_file}.tmp", self.error_file):
+            with suppress(OSError):  # there hardly ever is one, and a stray one harms nobody
+                os.unlink(file)
+
+    def keep_for_people(self, record: Record) -> Path:
+        """Move the record to refused/, where only people look at it; its path there.  Raises IoFailure."""
+        self.save(record)
+        self._forget_error()
+        return durable.set_aside(self.path, self.state_dir / "refused" / self.network)
+
+
+@contextmanager
+def lock(state_dir: Path, network: str, key: Key, timeout: float | None = None) -> Iterator[Entry]:
+    """Lock the attachment, and yield its entry.
+
+    Raises TryAgain if another process holds the lock for ``timeout`` seconds (LOCK_TIMEOUT by default); IoFailure.
+    """
+    with locked(state_dir, "attachment", f"{network}/{key}", timeout):  # guard: lock
+        yield Entry(state_dir, network, key)
+
+
+def lock_namespace(state_dir: Path, namespace: Identity) -> Lock:
+    """Lock what a pod's attachments share.
+
+    The lock is taken inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
+    """
+    # guard below: namespace-lock = locked(state_dir, "namespace", f"{os.urandom(9)!r}")
+    return locked(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
+
+
+def at_work(state_dir: Path, network: str, key: Key) -> str:
+    """The processes that hold the attachment's lock, in words; empty if none does.  Takes no lock.
+
+    Another attachment may have the same lock, so it may be that one's.
+    """
+    return locks.holder(_lock_file(state_dir, "attachment", f"{network}/{key}"))
+
+
+def _lock_file(state_dir: Path, what: str, name: str) -> str:
+    return f"{state_dir}/locks/{what}-{zlib.crc32(name.encode()) % _LOCKS}"
+
+
+def locked(state_dir: Path, what: str, name: str, timeout: float | None = None) -> Lock:
+    path = _lock_file(state_dir, what, name)
+    try:
+        return durable.with_directory(path, lambda: Lock(path, LOCK_TIMEOUT if timeout is None else timeout))
+    except OSError as e:
+        raise IoFailure(f"locking {path}: {e.strerror}; the state directory must be writable") from e
+
+
+def keys(state_dir: Path, network: str, among: Callable[[list[str]], list[str]] = sorted) -> list[Key]:
+    """The network's attachments that have a record, readable or not, or an interrupted first write of one.
+
+    ``among`` orders their names, or chooses of them.  Raises IoFailure.
+    """
+    try:
+        # guard below: interrupted-first-write (removesuffix)
+        names = {name.removesuffix(".tmp") for name in os.listdir(_folder(state_dir, network))}
+    except FileNotFoundError:
+        return []
+    except OSError as e:
+        raise IoFailure(f"listing {_folder(state_dir, network)}: {e.strerror}") from e
+    chosen = among([name for name in names if name.endswith(".json") and ":" in name])
+    return [Key(*name.removesuffix(".json").split(":", 1)) for name in chosen]
+
+
+def entries(state_dir: Path, network: str) -> list[tuple[Entry, Version]]:
+    """``keys`` as entries that nobody has locked, each with its record's version.  Raises IoFailure."""
+    found = [Entry(state_dir, network, key) for key in keys(state_dir, network)]
+    return [(entry, entry.version()) for entry in found]
+
+
+def begun(state_dir: Path) -> Iterator[Entry]:
+    """The attachments that have nothing but the beginning of a first record, of all networks."""
+    folder = f"{state_dir}/attachments"
+    for network in _names(folder):
+        names = set(_names(f"{folder}/{network}"))
+        for name in sorted(names):
+            whole = name.removesuffix(".tmp")
+            if name != whole and whole.endswith(".json") and ":" in whole and whole not in names:
+                yield Entry(state_dir, network, Key(*whole.removesuffix(".json").split(":", 1)))
+
+
+def peek(state_dir: Path, network: str, key: Key) -> Record | None:
+    """An attachment's record, read without a lock; None where there is none, or it cannot be read."""
+    return next((record for _, record in _read(f"{_folder(state_dir, network)}/{key}.json")), None)
+
+
+def files(state_dir: Path, container_id: str = "*") -> Iterator[tuple[Path, Record | None]]:
+    """Every record's path and the record, of all networks; None for one that cannot be read.
+
+    ``container_id`` keeps one container's.  They are read without a lock, so they are nothing to undo by.
+    """
+    for path in _paths(f"{state_dir}/attachments", container_id):
+        yield from _read(path)
+
+
+def refused(state_dir: Path) -> Iterator[tuple[Path, Record | None]]:
+    """The same for the records that ``keep_for_people`` has moved away."""
+    folder = f"{state_dir}/refused"
+    for network in _names(folder):
+        for name in _names(f"{folder}/{network}"):
+            yield from _read(f"{folder}/{network}/{name}")
+
+
+def _read(file: str) -> Iterator[tuple[Path, Record | None]]:
+    """The file's path and record; nothing if there is no file."""
+    try:
+        if (contents := durable.contents(file)) is not None:
+            yield Path(file), decoded(file, contents)
+    except (IoFailure, RecordUnreadable):
+        yield Path(file), None
+
+
+def decoded(file: str, contents: bytes) -> Record | None:
+    """The record of a file with these contents; None for one that cannot be read, or is another attachment's."""
+    try:
+        path, record = Path(file), Record.from_json(durable.parsed(contents, file))
+    except (RecordUnreadable, TypeError, KeyError, ValueError):  # guard: unreadable-is-passed-over = ZeroDivisionError
+        return None
+    # guard below: listed-is-its-own (network)
+    return record if path.name.startswith(f"{record.key}.json") and path.parent.name == record.network else None
+
+
+def texts(state_dir: Path) -> Iterator[tuple[str, bytes]]:
+    """Every record's file and what is in it, of all networks, for ``decoded``: that takes ten times as long."""
+    for file in _paths(f"{state_dir}/attachments"):
+        with suppress(IoFailure, RecordUnreadable):
+            yield file, durable.contents(file) or b""
+
+
+def _paths(folder: str, container_id: str = "*") -> Iterator[str]:
+    # Not by glob: it takes longer than everything else that is done for a pod's other attachments.
+    beginning = "" if container_id == "*" else f"{container_id}:"
+    for network in _names(folder):
+        for name in _names(f"{folder}/{network}"):
+            if name.startswith(beginning) and name.endswith(".json") and ":" in name:
+                yield f"{folder}/{network}/{name}"
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def records(state_dir: Path, container_id: str = "*") -> Iterator[Record]:
+    """``files``, without the paths and without what cannot be read."""
+    return (record for _, record in files(state_dir, container_id) if record)
+
+
+def beside(state_dir: Path, ours: Record) -> list[Record]:
+    """The other attachments in the namespace of ``ours``.
+
+    Only the same container's are looked at: a runtime makes a namespace for one container.
+    """
+    return [
+        record
+        for record in records(state_dir, ours.key.container_id)
+        if (record.network, record.key) != (ours.network, ours.key)  # guard: beside-self (network, ours)
+        and record.of_this_boot  # guard: beside-boot
+        and record.identity == ours.identity  # guard: beside-identity
+    ]
+
+
+def naming(state_dir: Path, value: str | int, member: str = "") -> Iterator[Record]:
+    """The records that hold the value, in a member of that name if one is given, and perhaps some others: whoever asks
+    looks at the record itself."""
+    text = ((f'"{member}":' if member else "") + durable.canonical(value)).encode()
+    return (r for file, body in texts(state_dir) if text in body and (r := decoded(file, body)))
+
+
+def _folder(state_dir: Path, network: str) -> str:
+    return f"{state_dir}/attachments/{network}"

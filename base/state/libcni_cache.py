@@ -1,0 +1,61 @@
+"""The results that libcni caches for a runtime: a file for each attachment, from its ADD to its DEL.
+
+/var/lib/cni/results/<network>-<containerID>-<ifname>
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from base.protocol.spec import Json, Key
+
+# libcni's default, which all runtimes use, and Multus' own directory.
+RESULTS = ("/var/lib/cni/results", "/var/lib/cni/multus/results")
+
+
+def interfaces(network: str, key: Key) -> frozenset[str] | None:
+    """The names of the interfaces that plugins have made for the container, as far as results are cached.
+
+    None if the attachment's own result is not there: then the runtime does not keep its results here.
+    """
+    names = set[str]()
+    for folder in RESULTS:
+        names.update(_names(folder))
+    if f"{network}-{key.container_id}-{key.ifname}" not in names:
+        return None
+    of_container = f"-{key.container_id}-"
+    return frozenset(name.rpartition(of_container)[2] for name in names if of_container in name)
+
+
+def all_interfaces() -> Iterator[tuple[str, str, str]]:
+    """Of each interface in all results that are cached: the network's name, its own, and the path of the pod's
+    namespace; that is empty for one of the host's."""
+    for path in (Path(folder, name) for folder in RESULTS for name in _names(folder)):
+        with suppress(OSError, ValueError, RecursionError):
+            cached = json.loads(path.read_bytes())
+            result = cached.get("result") if isinstance(cached, dict) else None
+            found = result.get("interfaces") if isinstance(result, dict) else None
+            for one in found if isinstance(found, list) else ():
+                if isinstance(one, dict):
+                    yield f"{cached.get('networkName', '')}", f"{one.get('name', '')}", f"{one.get('sandbox', '')}"
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def result(network: str, key: Key) -> Json | None:
+    """The answer of the network's whole chain to ADD, which the runtime hands over to CHECK; None if it is not cached,
+    or not in the form of libcni 0.7 and newer ("kind": "cniCacheV1")."""
+    for folder in RESULTS:
+        with suppress(OSError, ValueError, RecursionError):
+            cached = json.loads(Path(folder, f"{network}-{key.container_id}-{key.ifname}").read_bytes())
+            if isinstance(cached, dict) and isinstance(cached.get("result"), dict):
+                answer: Json = cached["result"]
+                return answer
+    return None

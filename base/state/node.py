@@ -1,0 +1,208 @@
+"""What the node's administrator decides, and no configuration: /etc/hpn/policy.json.
+
+    {"allowedPaths": {"logFile": ["/var/log/hpn"],
+                      "resolvConf": ["/etc/resolv.conf", "/run/systemd/resolve"],
+                      "CNIDeviceInfoFile": ["/run/k8s.cni.cncf.io/devinfo"]},
+     "allowedNames": {"master": ["rail*"]},
+     "podMayChoose": ["mac", "ips", "mtu"],
+     "stores": {"etcd": {"endpoints": ["https://10.0.0.1:2379"]}, "nodeName": "node1"}}
+
+Whoever writes a NetworkAttachmentDefinition chooses the keys of a configuration, and we open what they name as root.
+An entry of ``allowedPaths`` allows itself and all below it.  Paths are compared as text, so nothing outside is even
+looked at.  ``allowedNames`` and ``podMayChoose`` are explained in permitted.py.  ``stores`` says where the stores are
+that a cluster's nodes share, with which credentials.  ADD and STATUS read the file; other commands do so only if the
+configuration has a key that needs it.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from base.kernel import files
+from base.protocol.errors import InvalidConfig
+from base.state import trust
+
+# A test's fixture changes them.  There is no option for it: whoever could give one could as well name the paths.
+FILE = "/etc/hpn/policy.json"
+# Its name in versions before, which is read where the other is not there.  An older version reads this one only.
+OLD_FILE = "/etc/cni/hpn.json"
+DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "logFile": ("/var/log/hpn",),
+    "resolvConf": ("/etc/resolv.conf", "/run/systemd/resolve"),
+    "CNIDeviceInfoFile": ("/var/run/k8s.cni.cncf.io/devinfo", "/run/k8s.cni.cncf.io/devinfo"),
+}
+# What may be anywhere, unless the file says where.
+UNBOUNDED: Final = ("stateDir", "dataDir")
+_PATHS: Final = "allowedPaths"
+NAMES: Final = "allowedNames"
+CHOICES: Final = "podMayChoose"
+_STORES: Final = "stores"
+_NODE_NAME: Final = "nodeName"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A path that is allowed: the administrator's ``entry``, and the ``names`` that lead from there to the file."""
+
+    path: str
+    entry: str
+    names: tuple[str, ...]
+
+    def read(self, limit: int) -> bytes:
+        """All of the file.  Raises OSError, also if it is no regular file, or longer than ``limit`` bytes."""
+        if not self.names:  # the entry is the file: links on the way are the administrator's
+            return _read(files.open_regular(self.path, os.O_RDONLY), limit)
+        with files.open_directory(self.entry, self.names[:-1]) as folder:
+            return _read(files.open_regular(self.names[-1], os.O_RDONLY, folder), limit)
+
+    def open_for_append(self) -> int:
+        """A descriptor for one write at the file's end.  A missing file is made, with mode 600.  Raises OSError."""
+        with self.folder() as (folder, name):
+            return _open_or_create(folder, name, os.O_WRONLY | os.O_APPEND)
+
+    @contextmanager
+    def folder(self) -> Iterator[tuple[int, str]]:
+        """The directory that the file is in, as a descriptor, and the file's name there.  If the administrator's entry
+        is missing it is made.  Raises OSError."""
+        above, names = (self.entry, self.names) if self.names else os.path.split(self.entry.rstrip("/"))
+        *between, name = [names] if isinstance(names, str) else names
+        Path(above).mkdir(0o700, parents=True, exist_ok=True)
+        with files.open_directory(above, between) as folder:
+            yield folder, name
+
+
+def place(label: str, path: str, allowed: Sequence[str]) -> Place:
+    """The path as one of the ``allowed``.  Raises InvalidConfig, with ``label`` as the configuration's key for it."""
+    names = _names(path)
+    if ".." in names:  # guard: up
+        raise InvalidConfig(f"{label} {path!r} has '..' in it; write the path without")
+    for entry in allowed:
+        above = _names(entry)
+        if names[: len(above)] == above:  # guard: below = True
+            return Place(path, entry, tuple(names[len(above) :]))
+    where, key = " or ".join(allowed) or "any directory", label.rpartition(".")[2]
+    raise InvalidConfig(
+        f"{label} {path!r} is not below {where}, where this node allows it; use that, remove {label}, or have the "
+        f"node's administrator add a directory to {_PATHS}.{key} in {policy_path()}"
+    )
+
+
+def allowed_paths(key: str) -> tuple[str, ...]:
+    """The paths that configurations may name under a key of DEFAULTS.  Raises InvalidConfig if the policy file is
+    broken."""
+    paths = listed_paths(document(), key)
+    return DEFAULTS[key] if paths is None else paths
+
+
+def listed_paths(document: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    """The paths that the file lists under a key; None if it has no such key.  Raises InvalidConfig if it is broken."""
+    listed = document.get(_PATHS, {})
+    if not isinstance(listed, dict):
+        raise broken(f"{_PATHS} {listed!r} is not an object of lists of paths")
+    if unknown := sorted(listed.keys() - {*DEFAULTS, *UNBOUNDED}):  # guard: known-paths
+        raise broken(f"{_PATHS}.{unknown[0]} is not one of {', '.join((*DEFAULTS, *UNBOUNDED))}")
+    if key not in listed:
+        return None
+    entries = listed[key]
+    if not isinstance(entries, list | tuple) or not all(map(_is_path, entries)):  # guard: absolute-paths (_is_path)
+        raise broken(f"{_PATHS}.{key} {entries!r} is not a list of absolute paths without '..'")
+    return tuple(entries)
+
+
+def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
+    """What the file says of a shared store of one of these kinds, and the node's name in it; empty where it says
+    nothing.  Raises InvalidConfig if the policy file is broken."""
+    stores = document().get(_STORES, {})
+    if not isinstance(stores, dict):
+        raise broken(f"{_STORES} {stores!r} is not an object of stores")
+    if unknown := sorted(stores.keys() - {*kinds, _NODE_NAME}):
+        raise broken(f"{_STORES}.{unknown[0]} is not one of {', '.join(kinds)}, {_NODE_NAME}")
+    about, name = stores.get(kind, {}), stores.get(_NODE_NAME, "")
+    if not isinstance(about, dict):
+        raise broken(f"{_STORES}.{kind} {about!r} is not an object")
+    if not isinstance(name, str) or (_NODE_NAME in stores and not name):
+        raise broken(f"{_STORES}.{_NODE_NAME} {name!r} is no node's name")
+    return about, name
+
+
+def document(file: str = "") -> dict[str, Any]:
+    """The policy file as it is, or another in its place, with no key that we do not know; empty without one.
+
+    Raises InvalidConfig if it is broken.
+    """
+    try:
+        # The first a second time: the old one may get that name meanwhile.
+        # guard below: old-name ((FILE, OLD_FILE, FILE) -> (FILE,))
+        # guard below: once-more ((FILE, OLD_FILE, FILE) -> (FILE, OLD_FILE))
+        texts = (trust.read_trusted(path) for path in ((file,) if file else (FILE, OLD_FILE, FILE)))
+        text = next((text for text in texts if text is not None), None)
+        found = {} if text is None else json.loads(text)
+    except OSError as e:
+        raise broken(f"it cannot be read ({e.strerror})") from e
+    except (ValueError, RecursionError) as e:
+        raise broken(f"it is not JSON ({e})") from e
+    if not isinstance(found, dict):
+        raise broken("it is not a JSON object")
+    if unknown := sorted(found.keys() - {_PATHS, NAMES, CHOICES, _STORES}):  # guard: known-keys
+        raise broken(f"{unknown[0]} is not a key we know; there are {_PATHS}, {NAMES}, {CHOICES} and {_STORES}")
+    return found
+
+
+def broken(why: str) -> InvalidConfig:
+    """The error of a policy file that cannot be used."""
+    return InvalidConfig(f"the policy file {policy_path()}: {why}; correct it, or remove it for the defaults")
+
+
+def policy_path() -> str:
+    """The policy file that is there, for people; the new name without any."""
+    return in_force(FILE, OLD_FILE)
+
+
+def in_force(new: str, old: str) -> str:
+    """Which of two paths is that of the policy file, as ``document`` reads it: the old name only where it is alone."""
+    return old if os.path.lexists(old) and not os.path.lexists(new) else new
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def _is_path(entry: Any) -> bool:
+    return isinstance(entry, str) and entry.startswith("/") and "\0" not in entry and ".." not in _names(entry)
+
+
+def _open_or_create(folder: int, name: str, flags: int) -> int:
+    while True:
+        try:
+            fd = files.open_regular(name, flags, folder)
+        except FileNotFoundError:
+            try:
+                # guard below: new (O_EXCL), new-mode (0o600 -> 0o666)
+                return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            except FileExistsError:  # another command has made it meanwhile
+                continue
+        if why := _not_ours(os.fstat(fd)):
+            os.close(fd)
+            raise why
+        return fd
+
+
+def _not_ours(found: os.stat_result) -> OSError | None:
+    """Others who may write to the directory can make a file of this name, or give another file the name."""
+    if found.st_nlink > 1:  # guard: one-name
+        return OSError(errno.EINVAL, "it is a file with several names")
+    if not trust.is_trusted(found.st_uid):  # guard: owner
+        return OSError(errno.EPERM, f"it belongs to user {found.st_uid}, who could read and change it")
+    return None
+
+
+def _read(fd: int, limit: int) -> bytes:
+    try:
+        return files.read_all(fd, limit)
+    finally:
+        os.close(fd)

@@ -1,0 +1,70 @@
+"""The numbers of RDMA devices in /dev/infiniband (uverbs, umad, issm): changed by one at a time, and as they were
+promised.
+
+A device that moves to another namespace, or is bound to its driver again, frees its numbers and takes the lowest that
+are free then (ib_uverbs_add_one, ib_umad_init_port).  So two that move at once may swap theirs, and one that moves
+while a lower number is free comes to have that.  A container's device nodes are chosen before: kubelet calls Allocate
+before ADD, and never again for that pod.
+
+    /run/hpn/locks/rdma-numbers    held by who changes numbers, whichever stateDir he has
+    /run/hpn/rdma/<device>         the device nodes that a pod was promised of the device, and does not have
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
+
+from base.protocol.errors import CniError, IoFailure, TryAgain
+from base.state import durable, places
+from base.state.locks import Lock
+
+# Seconds.  A new binding takes some of them, a pod has eight devices, and many pods start at once.
+_TIMEOUT: Final = 60.0
+_MOMENT: Final = 5.0
+
+
+def lock(timeout: float = _TIMEOUT) -> Lock:
+    """Lock the changing of numbers.  Taken inside all other locks, and for a device's own move or binding only.
+
+    Raises TryAgain, IoFailure.
+    """
+    path = f"{places.COMMON}/locks/rdma-numbers"
+    try:
+        return durable.with_directory(path, lambda: Lock(path, timeout))
+    except OSError as e:
+        raise IoFailure(f"locking {path}: {e.strerror}; {places.COMMON} must be writable") from e
+
+
+@contextmanager
+def lock_for_a_moment() -> Iterator[None]:
+    """The same for what comes home: it goes on without the lock where another's driver hangs, because a pod must be
+    deletable.
+
+    Raises IoFailure.
+    """
+    with ExitStack() as held:
+        with suppress(TryAgain):
+            held.enter_context(lock(_MOMENT))
+        yield
+
+
+def promised(device: str, pod: str, place: str = "") -> tuple[str, ...]:
+    """What ``promise`` kept of the device for the pod with that UID; empty if nothing.  hpn doctor names the place."""
+    with suppress(CniError, KeyError, TypeError):  # an unreadable file promises nothing
+        kept = durable.read(_file(device, place))
+        if kept and pod and kept["pod"] == pod:
+            return tuple(kept["nodes"])
+    return ()
+
+
+def promise(device: str, pod: str, nodes: Sequence[str]) -> None:
+    """Keep what the pod was promised, for its next ADD: the device's numbers of before are lost by then.
+
+    Raises IoFailure.
+    """
+    if pod:
+        durable.write(_file(device), {"pod": pod, "nodes": list(nodes)})
+
+
+def _file(device: str, place: str = "") -> str:
+    return f"{place or places.COMMON}/rdma/{device}"

@@ -1,0 +1,179 @@
+"""What a configuration may name, and what a pod may choose for itself, by the policy file (node.py).
+
+    {"podMayChoose": ["mac", "ips", "mtu"],
+     "allowedNames": {"master": ["rail*"], "kind": ["macvlan", "sriov"]},
+     "allowedPaths": {"stateDir": [], "dataDir": ["/var/lib/tenants"]}}
+
+Multus fills args.cni from the pod's annotation (cni-args), whatever the network's configuration says.  So what stands
+there is the word of the pod's author.  ADD and STATUS are judged before they begin.  DEL, GC and CHECK go by the
+record: a pod must be deletable.
+"""
+
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from base.protocol import arguments, spelling
+from base.protocol.errors import InvalidConfig
+from base.protocol.location import IPAM_DIR, PROGRAM_DIR, STATE_DIR, is_absolute
+from base.protocol.spec import Config, Request
+from base.state import node
+
+# What we read from args.cni, and so what an administrator can let a pod choose.
+CHOICES: Final = ("mac", "ips", "mtu", "vf", "vlan", "guid", "infinibandGUID", "sticky")
+# Other plugins take these from there.
+_BY_DEFAULT: Final = ("mac", "ips", "mtu")
+# ib-kubernetes puts the GUID that it gives there, and knows by this key that it is to give one.
+_IB_KUBERNETES: Final = "ibKubernetesEnabled"
+_GUIDS: Final = ("guid", "infinibandGUID")
+# Words of the specification and of libcni, which mean nothing there; and tuning's sysctls, which it reads there.
+_OTHERS: Final = frozenset({
+    "cniVersion", "name", "type", "prevResult", "capabilities", "cniVersions", "disableCheck", "disableGC",
+    "loadOnlyInlinedPlugins", "runtimeConfig", "args", "sysctl",
+})  # fmt: skip
+_OF_RUNTIMES: Final = dict(spelling.NETWORK.below)["runtimeConfig"]
+# All keys that mean something to us, by their names in lower case.
+_KNOWN: Final = {
+    key.lower(): key for key in {*CHOICES, *spelling.NETWORK.keys, *_OF_RUNTIMES.keys} if key not in _OTHERS
+}
+_REMEDY: Final = "remove it from args.cni, which Multus fills from the pod's annotation (cni-args)"
+# The lists of names.  A device is named by its interface, its MAC, its path or its bus address.
+LISTS: Final = ("name", "kind", "master", "pf", "device")
+# The list that a value is judged by, its key in the configuration, and the value; an empty master is the default's.
+Named = tuple[str, str, str]
+_OF_A_STATE_DIR: Final = ("attachments", "locks", "quarantine", "refused", "elsewhere", "node", "rdma")
+
+
+@dataclass(frozen=True)
+class Permits:
+    """What the policy file says; without it, nothing is forbidden but what pods choose.
+
+    - ``choices``: what a pod may choose; None for the default.
+    - ``names``: the patterns of names, by list.  ``places``: the directories that state may be below, by key.
+    """
+
+    choices: tuple[str, ...] | None
+    names: Mapping[str, tuple[str, ...]]
+    places: Mapping[str, tuple[str, ...]]
+
+    def refuse_choices(self, request: Request, conf: Config, keys: Collection[str] = ()) -> None:
+        """Raise InvalidConfig for what the pod chooses and this node leaves to others; of these keys, or of all."""
+        for written, value in arguments.args_cni(conf).items():
+            key = _KNOWN.get(written.casefold(), "")
+            if key and (not keys or key in keys) and arguments.is_given(value):
+                _refuse_choice(key, value, request, conf, self.choices)
+
+    def refuse_names(self, request: Request, conf: Config, named: Collection[Named], *, has_leases: bool) -> None:
+        """Raise InvalidConfig for a name, or a directory, that this node does not allow a configuration, and for a
+        directory that has another purpose.  ``has_leases``: hpn-ipam gives the addresses."""
+        if self.names:
+            for one in (("name", "name", str(conf.get("name"))), *named):
+                _refuse_name(*one, self.names.get(one[0]))
+        for key, label, path, folder in _written(conf, has_leases=has_leases):
+            _refuse_another_purpose(label, path, folder, request.var("HPN_PROGRAM_DIR"))
+            if key in self.places:  # guard: places
+                node.place(label, path, self.places[key])
+
+
+def read(file: str = "") -> Permits:
+    """Raises InvalidConfig if the policy file, or another in its place, is broken."""
+    document = node.document(file)
+    keys = (*node.DEFAULTS, *node.UNBOUNDED)
+    places = {key: paths for key in keys if (paths := node.listed_paths(document, key)) is not None}
+    names = document.get(node.NAMES, {})
+    if not isinstance(names, dict):
+        raise node.broken(f"{node.NAMES} {names!r} is not an object of lists of names")
+    patterns = {key: _list(f"{node.NAMES}.{key}", listed) for key, listed in names.items()}
+    _refuse_unknown(node.NAMES, patterns, LISTS)
+    choices = _list(node.CHOICES, document[node.CHOICES]) if node.CHOICES in document else None
+    _refuse_unknown(node.CHOICES, choices or (), CHOICES)
+    return Permits(choices, patterns, places)
+
+
+def _list(key: str, listed: Any) -> tuple[str, ...]:
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        raise node.broken(f"{key} {listed!r} is not a list of names")
+    return tuple(listed)
+
+
+def _refuse_unknown(key: str, found: Collection[str], known: Collection[str]) -> None:
+    if unknown := [one for one in found if one not in known]:
+        raise node.broken(f"{key}: {unknown[0]!r} is not one of {', '.join(known)}")
+
+
+def _refuse_choice(key: str, value: Any, request: Request, conf: Config, listed: Collection[str] | None) -> None:
+    if listed is None:
+        listed = (*_BY_DEFAULT, *(_GUIDS if conf.get(_IB_KUBERNETES) is True else ()))  # guard: by-ib-kubernetes (True)
+    if key in listed:  # guard: a-choice = True
+        return
+    asked = f"args.cni.{key} {json.dumps(value)}"
+    if key not in CHOICES:
+        raise InvalidConfig(f"{asked}: no pod chooses {key}, only the network's configuration does; {_REMEDY}")
+    who = "no pod choose"
+    if key == "sticky":
+        namespace = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_NAMESPACE", "")
+        # guard below: own-namespace (value.partition("/")[0] == namespace -> value)
+        if not isinstance(value, str) or "/" not in value or value.partition("/")[0] == namespace:
+            return
+        who = f"a pod of namespace {namespace!r} choose no other namespace's"
+    also = f", or set {_IB_KUBERNETES} in the configuration if ib-kubernetes gives it" if key in _GUIDS else ""
+    raise InvalidConfig(
+        f"{asked}: this node lets {who} {key}; {_REMEDY}{also}, or have the node's administrator add {key!r} to "
+        f"{node.CHOICES} in {node.policy_path()}"
+    )
+
+
+def _refuse_name(listed: str, key: str, value: str, patterns: Collection[str] | None) -> None:
+    if patterns is None:
+        return
+    from fnmatch import fnmatchcase  # noqa: PLC0415  # few nodes have such a list
+
+    if not any(fnmatchcase(value, pattern) for pattern in patterns):  # guard: a-name (any -> all)
+        what = f"{key} {value!r}" if value else f"{key} is not set, so it is the default route's, which"
+        raise InvalidConfig(
+            f"{what} is none of those that this node allows ({', '.join(patterns) or 'none'}); choose one of them, or "
+            f"have the node's administrator add it to {node.NAMES}.{listed} in {node.policy_path()}"
+        )
+
+
+def _written(conf: Config, *, has_leases: bool) -> Iterator[tuple[str, str, str, str]]:
+    """Of each directory that the configuration names: its key and label, it, and what is made of it."""
+    ipam = conf.get("ipam")
+    if isinstance(path := conf.get("stateDir"), str) and is_absolute(path):
+        yield "stateDir", "stateDir", path, path
+    if has_leases and isinstance(ipam, dict) and isinstance(path := ipam.get("dataDir"), str) and is_absolute(path):
+        yield "dataDir", "ipam.dataDir", path, f"{path}/{conf.get('name')}"
+
+
+def _refuse_another_purpose(label: str, path: str, folder: str, program: str) -> None:
+    """Raise InvalidConfig if hpn keeps something else there: what it would find among it is no record and no lease."""
+    real, leases, others = (
+        os.path.realpath(folder),
+        _real(IPAM_DIR),
+        (_real(program or PROGRAM_DIR), *_parts(STATE_DIR)),
+    )
+    above = real if folder == path else os.path.dirname(real)
+    place = next((other for other in others if _is_within(real, other)), "")
+    if _is_within(real, leases) and (folder == path or above != leases):  # guard: beside-leases (above)
+        place = leases
+    while not place and above != "/":
+        place = above if os.path.exists(f"{above}/leases") and os.path.exists(f"{above}/index") else ""
+        above = os.path.dirname(above)
+    if place:  # guard: another-purpose
+        raise InvalidConfig(f"{label} {path!r}: hpn keeps something else in {place}; name another directory")
+
+
+# Where these lead to is the administrator's to decide, once.
+_real = lru_cache(16)(os.path.realpath)
+
+
+@lru_cache(4)
+def _parts(state_dir: str) -> tuple[str, ...]:
+    return tuple(f"{_real(state_dir)}/{name}" for name in _OF_A_STATE_DIR)
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder}/")

@@ -1,0 +1,145 @@
+"""The pod's network namespace: opened once per request, and recognised again by later requests."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Self
+
+from base.kernel import netns, rtnl
+from base.kernel.rtnl import Rtnl
+from base.protocol.errors import BadEnvironment
+from base.protocol.spec import Json, Request
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A namespace, told from every other one of this boot.
+
+    - ``inode``: not enough alone, because a new namespace gets the number of one that is gone, and cnitool even uses
+      the same path and container id again.
+    - ``cookie``: never reused; 0 before Linux 5.14, where the inode has to do.
+    - ``mounts``, ``processes``: the mount and PID namespace from which it was seen (netns.gone); not compared.
+    """
+
+    inode: int
+    cookie: int
+    mounts: int = field(default=0, compare=False)
+    processes: int = field(default=0, compare=False)
+
+    @classmethod
+    def from_json(cls, body: Json) -> "Identity":
+        """The inverse of ``vars``.  Older records lack mounts and processes, so they never prove a pod gone.
+
+        Raises KeyError, ValueError, TypeError.
+        """
+        what = int(body["inode"]), int(body["cookie"])
+        return cls(*what, int(body.get("mounts", 0)), int(body.get("processes", 0)))
+
+
+@dataclass(frozen=True)
+class Pod:
+    """An open namespace, and a netlink socket inside it.  ``ours`` says that we close the descriptor."""
+
+    path: str
+    fd: int
+    rtnl: Rtnl
+    ours: bool = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rtnl.sock.close()
+        if self.ours:
+            os.close(self.fd)
+
+    @property
+    def identity(self) -> Identity:
+        """The namespace's identity, as it is seen from here."""
+        return Identity(netns.inode(self.fd), netns.cookie(self.rtnl.sock), *netns.view(self.path, self.fd))
+
+
+@contextmanager
+def open_netns(request: Request) -> Iterator[Pod]:
+    """CNI_NETNS, opened.  Raises BadEnvironment if it cannot be opened."""
+    try:
+        pod = _open_requested(request)
+    except OSError as e:
+        raise BadEnvironment(f"CNI_NETNS={request.netns!r} cannot be opened: {e.strerror}; is the pod gone?") from e
+    with pod:
+        yield pod
+
+
+@contextmanager
+def find(identity: Identity, path: str, request: Request | None = None) -> Iterator[Pod | None]:
+    """The namespace of that identity: as CNI_NETNS, at the path, or wherever a mount or a process has it.
+
+    None if no visible mount or process has it any more; ``gone`` says whether that proves anything.
+    """
+    ways: list[Callable[[], Pod | None]] = [partial(_open_held, identity)]
+    if path and not (request and path == request.netns):
+        ways.insert(0, partial(_open_at, path))
+    if request and request.netns:
+        ways.insert(0, partial(_open_requested, request))
+    for way in ways:
+        pod = _try(way)
+        if pod:
+            with pod:
+                if pod.identity == identity:  # guard: identity = True
+                    yield pod
+                    return
+    yield None
+
+
+def gone(seen: Sequence[tuple[Identity, str]]) -> list[bool]:
+    """Of each namespace, which was at that path, whether it is provably gone: then all that was in it is gone, or will
+    be soon.  The processes are looked through once, however many namespaces these are."""
+    # guard below: held-open-by-others (not _is_at)
+    sought = [identity for identity, path in seen if not _is_at(identity, path)]
+    absent = {_seen_from(one) for one in netns.gone(sought)}  # guard: gone-is-proved (netns)
+    return [_seen_from(identity) in absent for identity, _ in seen]
+
+
+def _seen_from(identity: Identity) -> tuple[int, ...]:
+    """An identity with what is not compared: what is gone for one who looks from here may be there for others."""
+    return tuple(vars(identity).values())  # guard: seen-from-elsewhere = identity.inode, identity.cookie
+
+
+def _is_at(identity: Identity, path: str) -> bool:
+    pod = _try(partial(_open_at, path))
+    if pod is None:
+        return False
+    with pod:
+        return pod.identity == identity
+
+
+def _open_requested(request: Request) -> Pod:
+    """CNI_NETNS, as the launcher has opened it, or opened by its path.  Raises OSError as ``_open_at`` does."""
+    if request.inside is None:
+        return _open_at(request.netns)
+    fd, sock = request.inside
+    return Pod(request.netns, fd, rtnl.adopt(sock), ours=False)
+
+
+def _open_at(path: str) -> Pod:
+    """The namespace at ``path``, opened.  Raises OSError: ENOENT, or EINVAL if it is no network namespace."""
+    fd = netns.open_at(path)
+    try:
+        return Pod(path, fd, rtnl.open_in(fd))
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _open_held(identity: Identity) -> Pod | None:
+    # All holders lead to the same namespace, so the first that can be opened is enough.
+    return next(filter(None, (_try(partial(_open_at, path)) for path in netns.holders(identity.inode))), None)
+
+
+def _try(way: Callable[[], Pod | None]) -> Pod | None:
+    try:
+        return way()
+    except OSError:  # it is gone, or no namespace: not the one that is looked for
+        return None

@@ -1,0 +1,143 @@
+"""One attachment's record in the journal: what it changed, and with which configuration; and what can still be read of
+a damaged one.
+
+That is something to look by, and no proof: whoever damaged the record may have written it.
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from base.kernel import sysfs
+from base.protocol.spec import Json, Key
+from base.state import durable
+from base.state.pod import Identity
+
+# Members that most records leave out, and their values then.
+_RARE = {"given": True, "refusals": 0, "trouble": "", "steering": {}}
+
+# The kind of a record that stands in for one which could not be read (cni/kinds/lost.py).
+LOST = "lost"
+_NETNS = rb'"netns":"(/[^"\\\\]{1,4095})"'  # compiled when it is needed, which is hardly ever
+_IDENTITY = rb'"identity":({[^{}]{1,200}})'
+_SOFTWARE = b'"software":{'  # in a plan of cni/kinds/host_device
+_LONGEST = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Record:
+    """One attachment.
+
+    - ``netns``, ``identity``: the pod's namespace, as CNI_NETNS gave it and as it is recognised again.
+    - ``kind``, ``link``: the kind, and what belongs to it (cni/kinds).
+    - ``config``: stdin as ADD had it, for delegates.
+    - ``args``, ``pod``: CNI_ARGS, and the pod's name in it.
+    - ``rxe``: the name of the soft-RoCE device, or empty (features/rxe.py).
+    - ``sysctl``, ``rules``: what is set and added in the pod's namespace (features/tuning.py, features/routing.py).
+    - ``boot``, ``time``: the boot id, and when the record was first written (ISO 8601, UTC).
+    - ``complete``, ``result``: whether ADD has ended, and what it answered, in the newest version's shape.
+    - ``gids``: where the addresses are in GID tables (features/gids.py).
+    - ``device_info``: the file that names the device, and what it was before (features/device_info.py).
+    - ``steering``: the processors that are set of a device's queues and interrupts (features/steering.py).
+    - ``given``: false where the IPAM plugin answered ADD with an error.
+    - ``refusals``, ``trouble``: how often the IPAM plugin refused to release, and its last reason, for people.
+    """
+
+    network: str
+    key: Key
+    netns: str
+    identity: Identity
+    kind: str
+    link: Json
+    config: Json
+    args: str = ""
+    pod: str = ""
+    rxe: str = ""
+    sysctl: Json = field(default_factory=dict)
+    rules: list[Json] = field(default_factory=list)
+    boot: str = field(default_factory=durable.boot_id)
+    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
+    complete: bool = False
+    result: Json = field(default_factory=dict)
+    gids: list[Json] = field(default_factory=list)
+    device_info: Json = field(default_factory=dict)
+    steering: Json = field(default_factory=dict)
+    given: bool = True
+    refusals: int = 0
+    trouble: str = ""
+
+    @property
+    def title(self) -> str:
+        """The attachment's name in a message for people."""
+        return self.key.of(self.pod, self.network)
+
+    @property
+    def rdma_devs(self) -> list[str]:
+        """The RDMA devices that reach its addresses."""
+        return [self.rxe] if self.rxe else list(self.link.get("rdma_devs", ()))
+
+    @property
+    def of_this_boot(self) -> bool:
+        """Whether the devices and namespaces that it names can still be the same ones."""
+        return self.boot == durable.boot_id()
+
+    def to_json(self) -> Json:
+        """The record as a JSON object.  Rare members are left out, so that an older version can read most records."""
+        body = {**vars(self), "key": vars(self.key), "identity": vars(self.identity)}
+        return {name: value for name, value in body.items() if name not in _RARE or value != _RARE[name]}
+
+    @property
+    def device(self) -> str:
+        """The bus address of its device; empty if that device is gone, whichever is at the address now."""
+        address = str(self.link.get("device", ""))
+        # guard below: device-boot (of_this_boot), device-incarnation ("incarnation")
+        there = address and self.of_this_boot and sysfs.incarnation(address) == self.link.get("incarnation")
+        return address if there else ""
+
+    @classmethod
+    def from_json(cls, body: Json) -> "Record":
+        """``to_json``'s inverse.  Raises KeyError, TypeError or ValueError for what is no record."""
+        return cls(**{**body, "key": Key(**body["key"]), "identity": Identity.from_json(body["identity"])})
+
+
+def netns_in(text: bytes) -> str:
+    """The ``netns`` of a record in its file's text, which may be damaged; empty if there is none.  To decode and check
+    the whole record takes seven times as long."""
+    try:
+        return str(json.loads(text)["body"]["netns"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return ""
+
+
+def damaged_namespace(damaged: str, key: Key) -> tuple[str, Identity]:
+    """The path and the identity of the namespace that a damaged record names.
+
+    An empty path and zeros where they cannot be read, or where the record does not name the attachment ``key``.
+    """
+    try:
+        text = _read_damaged(damaged)
+        netns, identity = re.search(_NETNS, text), re.search(_IDENTITY, text)
+        # guard below: legible-key (and f)
+        if netns and identity and f'"container_id":"{key.container_id}","ifname":"{key.ifname}"'.encode() in text:
+            return os.fsdecode(netns[1]), Identity.from_json(json.loads(identity[1]))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return "", Identity(0, 0)
+
+
+def is_damaged_of_the_hosts(damaged: str) -> bool:
+    """Whether the interface that a damaged record describes was the host's before, and is made of software."""
+    try:
+        return _SOFTWARE in _read_damaged(damaged)
+    except OSError:
+        return False
+
+
+def _read_damaged(damaged: str) -> bytes:
+    fd = os.open(damaged, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        return os.read(fd, _LONGEST)
+    finally:
+        os.close(fd)

@@ -1,0 +1,23 @@
+"""Text for people: columns, and what may be a stranger's, as a terminal or a log may have it.  Names come from pods,
+and a terminal would obey them."""
+
+from collections.abc import Iterator, Sequence
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """A line for each row, with its cells in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def printable(line: str) -> str:
+    """The line with escapes for what would not be seen as it is: control characters, and bytes that are no text."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+def printable_lines(text: str) -> str:
+    """The same of several lines, which stay lines."""
+    return "\n".join(map(printable, text.split("\n")))

@@ -1,0 +1,162 @@
+"""Ask the IPAM plugin: one of our own functions, else the program of that name on CNI_PATH.
+
+SPEC 1.1.0 section 4: a program gets the same environment and the whole configuration on stdin; its stderr and its
+errors are passed on.  A function answers the same request with the same results and errors, without text in between.
+
+A program gets one more variable, ``spec.DELEGATED``.  If the program is this plugin under another name, the variable
+tells it that it was taken for an IPAM plugin, so it does not ask itself again.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from base.protocol.errors import (
+    BadEnvironment,
+    CniError,
+    DelegateError,
+    DelegateFailed,
+    DelegateNotRun,
+    IncompatibleVersion,
+    InvalidConfig,
+    LinkUnavailable,
+)
+from base.protocol.result import Result
+from base.protocol.spec import DELEGATED, Reply, Request
+from cni import features
+
+if TYPE_CHECKING:
+    from base.state.pod import Pod
+
+# A function that answers as a plugin does.  It appends lines for stderr to the list.
+Ask = Callable[[Request, list[str]], Result | None]
+Programs = Mapping[str, Ask]
+
+# A plugin that is older than a command answers it with one of these codes: unknown command, or version too old.
+_TOO_OLD = (IncompatibleVersion.code, BadEnvironment.code)
+
+
+def call(ipam: str, request: Request, programs: Programs, log: list[str] | None = None) -> Result | None:
+    """The IPAM plugin's answer to this request; None if it prints nothing.  ``log`` gets the lines of our own plugin.
+
+    Raises DelegateError with the plugin's own code, DelegateFailed if the plugin cannot be run or understood.
+    """
+    return find(ipam, request, programs)(request, [] if log is None else log)
+
+
+def addresses(ipam: str, request: Request, programs: Programs, log: list[str]) -> Result:
+    """The plugin's addresses.  Raises what ``call`` does, and DelegateFailed if there is no address."""
+    result = call(ipam, request, programs, log)
+    if result is None or not result.ips:  # guard: no-address (ips), nothing = result and not result.ips
+        raise DelegateFailed(f"IPAM plugin {ipam} returned no address; correct its configuration or remove ipam")
+    return result
+
+
+class Ipam:
+    """The IPAM plugin of one ADD.  It gives addresses once: before there is a link, or after."""
+
+    __slots__ = ("_holds", "_log", "_name", "_programs", "_request", "_result")
+
+    def __init__(self, name: str, request: Request, programs: Programs, log: list[str]) -> None:
+        """An empty name stands for no plugin."""
+        self._name, self._request, self._programs, self._log = name, request, programs, log
+        self._result, self._holds = Result(), False
+
+    def ask_early(self, pod: "Pod") -> None:
+        """Ask our own plugin before there is a link, because a refusal is cheaper and quieter then.  If our plugin
+        fails, it holds nothing.  If it has to see the link, it answers 101, and ``ask`` asks it again."""
+        if self._name not in self._programs:
+            return
+        if not self._request.inside:
+            self._request = replace(self._request, inside=(pod.fd, pod.rtnl.sock.fileno()))
+        try:
+            self._result, self._holds = addresses(self._name, self._request, self._programs, self._log), True
+        except DelegateError as e:
+            if e.code != LinkUnavailable.code:  # guard: needs-link-only, needs-the-link = True
+                raise
+
+    def ask(self) -> Result:
+        """The plugin's addresses; none without a plugin.  Other programs are asked only here, because they may need the
+        link, as dhcp does.  They may hold an address even if they fail."""
+        if self._name and not self._holds:
+            request = replace(self._request, is_last=True)  # a device of a userspace driver has no interface
+            self._holds = True  # guard: holds-though-it-failed
+            self._result = addresses(self._name, request, self._programs, self._log)
+        return self._result
+
+    def may_hold(self, failure: BaseException) -> bool:
+        """Whether the plugin may hold addresses after an ADD that failed like that, so it has to release them."""
+        return self._holds and not isinstance(failure, DelegateNotRun)  # guard: holds-nothing-if-not-run (failure)
+
+
+def ask_if_it_can(ipam: str, request: Request, programs: Programs) -> None:
+    """Pass STATUS or GC on to the IPAM plugin.  The refusal of a plugin that is older than these commands is
+    ignored."""
+    if ipam:
+        try:
+            call(ipam, request, programs)
+        except DelegateError as e:
+            if e.code not in _TOO_OLD:  # guard: too-old-only
+                raise
+
+
+def find(ipam: str, request: Request, programs: Programs) -> Ask:
+    """The plugin: our own, else the program in the first directory of CNI_PATH that has it.  Raises InvalidConfig,
+    DelegateFailed."""
+    if ipam in programs:
+        return partial(_ask, ipam, programs[ipam])
+    if "/" in ipam or ipam in (".", ".."):  # guard: no-path
+        raise InvalidConfig(f"ipam.type {ipam!r} is not a plugin's name; name a program in CNI_PATH")
+    path = request.var("CNI_PATH")
+    for folder in filter(None, path.split(os.pathsep)):
+        file = f"{folder}/{ipam}"
+        if Path(file).is_file() and os.access(file, os.X_OK):  # guard: executable (X_OK), a-file (())
+            os.close(
+                features.program.open_trusted(file)
+            )  # a program that is refused is refused before anything changes
+            return partial(_execute, file)
+    raise DelegateFailed(f"ipam.type {ipam!r} is no program in CNI_PATH={path!r}; install it there")
+
+
+def _ask(ipam: str, ours: Ask, request: Request, log: list[str]) -> Result | None:
+    try:
+        return ours(request, log)
+    except CniError as e:
+        raise DelegateError(e.code, f"{ipam}: {e.msg}", e.details) from e
+
+
+def _execute(file: str, request: Request, _log: list[str]) -> Result | None:
+    fd = features.program.open_trusted(file)
+    try:
+        # guard below: not-itself (DELEGATED)
+        status, stdout = features.program.run(fd, file, request.stdin, {**request.environ, DELEGATED: "1"})
+    finally:
+        os.close(fd)
+    return _parse(os.path.basename(file), Reply(stdout.decode(errors="replace"), status))
+
+
+def _parse(ipam: str, reply: Reply) -> Result | None:
+    if reply.exit_code:  # guard: status
+        raise _error_of(ipam, reply)
+    if not reply.stdout.strip():
+        return None
+    try:
+        return Result.from_json(json.loads(reply.stdout))
+    except (ValueError, RecursionError) as e:
+        raise DelegateFailed(f"IPAM plugin {ipam} printed no result: {e}", reply.stdout[:500]) from e
+
+
+def _error_of(ipam: str, reply: Reply) -> Exception:
+    """The plugin's own error if it printed one, else DelegateFailed."""
+    try:
+        document = json.loads(reply.stdout)
+        return DelegateError(
+            int(document["code"]), f"{ipam}: {document.get('msg', '')}", str(document.get("details") or "")
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        how = f"signal {-reply.exit_code}" if reply.exit_code < 0 else f"status {reply.exit_code}"
+        return DelegateFailed(f"IPAM plugin {ipam} ended with {how} and no CNI error", reply.stdout[:500])

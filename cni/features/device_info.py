@@ -1,0 +1,122 @@
+"""The device information file, which tells Kubernetes which device the pod has (protocol/device_info.py has its form).
+
+Multus names the file (runtimeConfig.CNIDeviceInfoFile), and copies the device plugin's file there before ADD.  After
+ADD it reads the file into the pod's network-status, and removes it.  We keep members that are not ours.  The GIDs are a
+member of our own, which readers of the specification ignore.
+
+Whoever writes a network's configuration can name the file too, so it must lie where the node allows it
+(base/state/node.py).
+"""
+
+import json
+import os
+from contextlib import AbstractContextManager
+
+from base.kernel import files
+from base.protocol import device_info
+from base.protocol.errors import InvalidConfig, IoFailure
+from base.protocol.location import is_absolute
+from base.protocol.spec import Config, Json
+from base.state import node
+
+_KEY = "runtimeConfig.CNIDeviceInfoFile"
+# Bytes.  A device plugin's file has a few hundred.
+_LIMIT = 1 << 20
+
+
+def plan(conf: Config, link: Json) -> Json:
+    """The file's path and present content, for the journal.  Empty if no file is asked for, if the attachment has no
+    PCI function, or if the file describes a device of another type.  Raises InvalidConfig.
+
+    Only runtimeConfig may name the file.  ``args`` may not, because a pod can write them, and the file is the host's.
+    """
+    path = (conf.get("runtimeConfig") or {}).get("CNIDeviceInfoFile")
+    if path and (not isinstance(path, str) or not is_absolute(path)):
+        raise InvalidConfig(f"{_KEY} {path!r} must be an absolute path")
+    if not path:
+        return {}
+    # guard below: allowed = node.place(_KEY, path, ["/"])
+    place = node.place(_KEY, path, node.allowed_paths("CNIDeviceInfoFile"))
+    if not place.names:  # guard: a-file
+        raise InvalidConfig(f"{_KEY} {path!r} is a directory of this node; name a file in it")
+    if not _address(link):
+        return {}
+    planned: Json = {"path": path, "entry": place.entry, "names": list(place.names), "before": None}
+    try:
+        planned["before"] = place.read(_LIMIT).decode()
+    except FileNotFoundError:
+        return planned
+    except (OSError, ValueError) as e:
+        raise InvalidConfig(f"{_KEY} {path!r} cannot be read ({_why(e)}); remove what is there") from e
+    return planned if _body(planned).get("type", "pci") == "pci" else {}  # guard: another-type ("pci")
+
+
+def write(planned: Json, link: Json, rdma_devs: list[str], gids: list[Json]) -> None:
+    """Write the attachment's device and GIDs into the file, if one is planned.  Raises IoFailure."""
+    if not planned:
+        return
+    body = _body(planned)
+    ours = device_info.pci(_address(link), link.get("pf") or "", rdma_devs)
+    body["pci"] = body.get("pci", {}) | ours
+    try:
+        with _folder(planned, 0o755) as folder:
+            files.replace(folder, _name(planned), device_info.text(body | {"gids": gids}))
+    except OSError as e:
+        raise IoFailure(f"writing {planned['path']}: {e.strerror} ({_KEY})") from e
+
+
+def undo(planned: Json) -> None:
+    """Restore the file, unless somebody has removed it, as Multus does.  Raises IoFailure."""
+    if not planned:
+        return
+    before, name = planned["before"], _name(planned)
+    try:
+        with _folder(planned) as folder:
+            files.remove_unfinished(folder, name)
+            if before is None:
+                files.remove(folder, name)
+            elif _text(folder, name) not in (before, None):  # guard: removed-by-others = True
+                files.replace(folder, name, before)
+    except FileNotFoundError:  # the directory is gone, too
+        return
+    except OSError as e:
+        raise IoFailure(f"removing {planned['path']}: {e.strerror}") from e
+
+
+def _address(link: Json) -> str:
+    """Of the PCI function: the device's own, or that which it is a part of."""
+    return str(link.get("pci", link.get("device")) or "")
+
+
+def _body(planned: Json) -> Json:
+    if planned["before"] is None:
+        return {}
+    try:
+        body = json.loads(planned["before"])
+        if isinstance(body, dict) and isinstance(body.get("pci", {}), dict):
+            return body
+    except (ValueError, RecursionError):
+        pass
+    raise InvalidConfig(f"{_KEY} {planned['path']!r} has no device information in it; remove the file")
+
+
+def _folder(planned: Json, make: int = 0) -> AbstractContextManager[int]:
+    """Open the file's directory, by the path that ``plan`` found allowed."""
+    return files.open_directory(planned["entry"], planned["names"][:-1], make)
+
+
+def _name(planned: Json) -> str:
+    return str(planned["names"][-1])
+
+
+def _text(folder: int, name: str) -> str | None:
+    """The file's content.  None if it is gone, or if something that is no file has its name, which is left alone."""
+    try:
+        with open(files.open_regular(name, os.O_RDONLY, folder), "rb") as f:
+            return f.read(_LIMIT).decode(errors="replace")
+    except OSError:
+        return None
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

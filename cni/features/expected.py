@@ -1,0 +1,365 @@
+"""What CHECK expects of an interface, its addresses, routes and rules: all that ADD left, but for what later plugins of
+the chain say that they changed.
+
+``of`` computes it from record and prevResult; ``check`` compares it with the kernel.  docs/check.md has the table of
+what is compared and what is left to others.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Interface, IPv6Interface, ip_network
+from pathlib import Path
+from typing import Any, Final
+
+from base.kernel import budget, dump
+from base.kernel.addresses import (
+    IFA_F_DADFAILED,
+    IFA_F_DEPRECATED,
+    IFA_F_TENTATIVE,
+    RT_SCOPE_UNIVERSE,
+    RT_TABLE_LOCAL,
+    RT_TABLE_MAIN,
+    RTN_LOCAL,
+    RTN_UNICAST,
+    RTPROT_KERNEL,
+)
+from base.kernel.dump import Assigned, Hop, Rule, as_kept
+from base.kernel.links import Link
+from base.kernel.netlink import attributes, read_u32
+from base.protocol.errors import CheckFailed
+from base.protocol.result import Interface, Ip, Network, Result, Route
+from base.protocol.spec import Json, Key
+from base.state.pod import Pod
+from base.state.record import Record
+from cni import features
+from cni.features import addressing
+
+# The reference plugin tuning keeps here, by its default, what it changed.  Nothing else tells that it changed an MTU.
+_TUNED: Final = Path("/run/cni/tuning")
+_IFLA_VRF_TABLE: Final = 1
+# Seconds: how long the kernel may take to make an IPv6 address local.
+_LOCAL: Final = 2.0
+_ATTRIBUTES: Final = ("gw", "mtu", "advmss", "priority", "table", "scope")
+# Kinds of routes (RTN_*) and, but for throw, actions of rules (FR_ACT_*).
+REJECTS: Final = {6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A route to ``dst`` that must have these attributes (base/protocol/result.py); others may have any value."""
+
+    dst: Network
+    values: Json
+
+    @property
+    def name(self) -> str:
+        table = self.values.get("table")
+        return f"route {self.dst}" + (f" in table {table}" if table else "")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """``interface`` is prevResult's, with MAC and MTU, which older versions leave out.  ``ips`` and ``rules`` are those
+    of the record that are still in prevResult."""
+
+    key: Key
+    interface: Interface
+    ips: tuple[Ip, ...]
+    routes: tuple[Wanted, ...]
+    rules: tuple[Json, ...]
+
+
+def of(record: Record, promised: Result, netns: str) -> Expected:
+    """What still has to hold of ADD's answer.  Raises CheckFailed if prevResult has no such interface."""
+    own, key = Result.from_json(record.result), record.key
+    index, theirs = _interface(promised, key.ifname, netns)
+    ours = own.interfaces[0] if own.interfaces else theirs
+    there = {ip.address for ip in promised.ips if ip.interface == index}
+    ips = tuple(ip for ip in own.ips if ip.address in there)
+    rules = tuple(rule for rule in record.rules if rule["from"] in {str(ip.address.ip) for ip in ips})
+    kept, changed = _split(own.routes, promised.routes)
+    if record.rules:
+        kept = features.routing.placed(replace(own, ips=ips, routes=kept), list(rules)).routes
+    return Expected(
+        key=key,
+        interface=replace(theirs, mac=(theirs.mac or ours.mac).lower(), mtu=theirs.mtu or ours.mtu),
+        ips=ips,
+        # ADD chose a route's gateway among all of its addresses, so all of them are looked at here, too.
+        routes=(*map(_left, addressing.with_gateways(replace(own, routes=kept))), *map(_said, changed)),
+        rules=rules,
+    )
+
+
+def check(pod: Pod, link: Link, expected: Expected) -> None:
+    """Compare with the kernel.  Raises CheckFailed for the first difference; OSError."""
+    vrf_table = _check_link(pod, link, expected)
+    assigned = dump.addresses(pod.fd, link.index) if expected.ips else {}
+    _check_addresses(link, expected.ips, assigned)
+    if not expected.ips and not expected.routes:
+        return
+    received = [ip for ip in expected.ips if not assigned[ip.address].flags & IFA_F_TENTATIVE]
+    rules, routes = dump.rules(pod.fd), _routes(pod, received)
+    for rule in expected.rules:
+        if problem := misplaced(rule, rules):  # guard: rule
+            raise CheckFailed(f"{pod.path} has {problem}: from {rule['from']} lookup {rule['table']}")
+    for problem in _problems(link, expected, received, rules, routes, {vrf_table} if vrf_table else set()):
+        raise CheckFailed(f"{link.name}: {problem}")
+    connected = {ip.address.network for ip in expected.ips}
+    ways = {hop.route.table for hop in routes if hop.output == link.index} - {RT_TABLE_LOCAL}
+    for ip in expected.ips:
+        # guard below: rejecting-rule
+        if found := rejecting(ip, rules, ways, connected | {wanted.dst for wanted in expected.routes}):
+            to = f" to {found.destination}" if found.destination else ""
+            raise CheckFailed(
+                f"{pod.path} has a rule before those that lead to {link.name}'s routes: "
+                f"from {found.source or 'all'}{to} {REJECTS[found.action]}; remove it"
+            )
+
+
+def _problems(
+    link: Link, expected: Expected, received: Sequence[Ip], rules: Sequence[Rule], routes: Sequence[Hop], vrf: set[int]
+) -> Iterator[str]:
+    """What keeps packets from the addresses or from the interface, in words; ``vrf`` is the table that a VRF leads
+    to."""
+    led = {version: tables(rules, version, expected.ips) | vrf for version in (4, 6)}
+    for ip in received:
+        yield from unheard(ip, rules, routes)  # guard: received
+    for wanted in expected.routes:
+        if problem := differing(wanted, routes, link.index, led[wanted.dst.version]):  # guard: route
+            yield problem
+    for network in {ip.address.network for ip in expected.ips}:
+        if problem := _of_connected(network, routes, link.index, led[network.version]):  # guard: before-connected
+            yield problem
+
+
+def differing(wanted: Wanted, there: Sequence[Hop], index: int, led: set[int]) -> str:
+    """What is wrong with a route by the interface of that index; empty if it is as wanted.  ``led`` are the tables that
+    rules lead to.  If ADD named no table, sbr may have moved the route to one of these."""
+    same = [
+        (position, hop)
+        for position, hop in enumerate(there)
+        if (hop.kind, hop.output, hop.route.dst) == (RTN_UNICAST, index, wanted.dst)
+        and hop.route.table == wanted.values.get("table", hop.route.table)
+    ]
+    found = [(list(_differences(wanted, hop, led)), position) for position, hop in same]
+    if not found:
+        return f"{wanted.name} is lost"
+    differences, position = min(found, key=lambda one: len(one[0]))
+    if differences:
+        return f"{wanted.name} is another: " + ", ".join(differences)
+    return _in_front(there, position)  # guard: in-front = ""
+
+
+def _interface(promised: Result, ifname: str, sandbox: str) -> tuple[int, Interface]:
+    for index, interface in enumerate(promised.interfaces):
+        if interface.name == ifname and interface.sandbox == sandbox:  # guard: sandbox (sandbox)
+            return index, interface
+    raise CheckFailed(f"prevResult has no interface {ifname} in sandbox {sandbox}")
+
+
+def _split(own: Sequence[Route], promised: Sequence[Route]) -> tuple[tuple[Route, ...], tuple[Route, ...]]:
+    """Our routes that prevResult has unchanged, and its routes in place of those that a later plugin changed.  If
+    prevResult has no route to a destination any more, a later plugin removed it."""
+    kept = tuple(route for route in own if any(_agrees(theirs, route) for theirs in promised))
+    others = [theirs for theirs in promised if not any(_agrees(theirs, route) for route in own)]
+    changed = {route.dst for route in own if route not in kept}
+    return kept, tuple(theirs for theirs in others if theirs.dst in changed)
+
+
+def _agrees(theirs: Route, route: Route) -> bool:
+    """Whether both may be the same route.  Before 1.1.0 a result has only its destination and gateway."""
+    if (theirs.dst, theirs.gw) != (route.dst, route.gw):
+        return False
+    return all(getattr(theirs, name) in (None, getattr(route, name)) for name in _ATTRIBUTES)
+
+
+def _left(route: Route) -> Wanted:
+    """The route as ADD left it.  If ADD named no table, a later plugin may have moved it and not said so, as sbr
+    does."""
+    kept = as_kept(route)
+    names = (name for name in _ATTRIBUTES if name != "table" or route.table is not None)
+    return Wanted(route.dst, {name: getattr(kept, name) for name in names})
+
+
+def _said(route: Route) -> Wanted:
+    """The route as a later plugin describes it.  An attribute that is missing there may be unknown to that plugin."""
+    kept = as_kept(route)
+    return Wanted(route.dst, {n: getattr(kept, n) for n in _ATTRIBUTES if getattr(route, n) is not None})
+
+
+def _check_link(pod: Pod, link: Link, expected: Expected) -> int:
+    """Compare the link.  Returns the table of its VRF, 0 if it is in none.  The chained plugin vrf puts it into one."""
+    interface = expected.interface
+    if interface.mac and link.mac != interface.mac:
+        raise CheckFailed(f"{link.name} has MAC {link.mac}, expected {interface.mac}")
+    # The MTU of an InfiniBand interface follows the subnet manager's multicast group.
+    if interface.mtu and link.mtu != interface.mtu and not link.infiniband and not _tuned(expected.key):
+        raise CheckFailed(f"{link.name} has MTU {link.mtu}, expected {interface.mtu}")
+    if not link.up:
+        raise CheckFailed(f"{link.name} is down, expected up; run in the pod: ip link set {link.name} up")
+    if link.proto_down:  # guard: held-down
+        raise CheckFailed(f"{link.name} is held down; run in the pod: ip link set {link.name} protodown off")
+    if not link.enslaved:
+        return 0
+    over = pod.rtnl.link(index=link.enslaved)
+    if over is None or over.kind != "vrf":  # guard: enslaved
+        where = f"{over.name} ({over.kind})" if over else f"the interface of index {link.enslaved}"
+        raise CheckFailed(f"{link.name} is enslaved to {where}, expected on its own")
+    return read_u32(attributes(over.data).get(_IFLA_VRF_TABLE, b""))
+
+
+def _tuned(key: Key) -> bool:
+    """Whether the plugin tuning says that it changed the interface's MTU.  It does not change the result, and compares
+    the MTU in its own CHECK."""
+    try:
+        body = json.loads((_TUNED / f"{key.container_id}_{key.ifname}.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(body, dict) and bool(body.get("mtu"))
+
+
+def _check_addresses(link: Link, ips: Sequence[Ip], there: dict[IPv4Interface | IPv6Interface, Assigned]) -> None:
+    for ip in ips:
+        if ip.address not in there:
+            raise CheckFailed(f"{link.name} has lost address {ip.address}")
+        has = there[ip.address]
+        if has.flags & IFA_F_DADFAILED:  # guard: duplicate
+            raise CheckFailed(f"{link.name} cannot use {ip.address}: another host on the link has it")
+        if ip.address.version == 4 and has.scope != RT_SCOPE_UNIVERSE:  # guard: scope
+            raise CheckFailed(f"{link.name} has {ip.address} with scope {has.scope}, expected 0 (global)")
+        if _by_routers(ip):
+            continue
+        if has.flags & IFA_F_DEPRECATED:  # guard: deprecated
+            raise CheckFailed(f"{link.name} has {ip.address} deprecated, so nothing new leaves from it")
+        if min(has.preferred, has.valid) != dump.FOREVER:  # guard: lifetime
+            raise CheckFailed(f"{link.name} has {ip.address} for {has.valid} s more, expected for ever")
+
+
+def _by_routers(ip: Ip) -> bool:
+    """Whether the address is made of a MAC.  So are those of routers' advertisements, which give this one a lifetime,
+    too."""
+    return ip.address.version == 6 and ip.address.ip.packed[11:13] == b"\xff\xfe"
+
+
+def _differences(wanted: Wanted, hop: Hop, led: set[int]) -> Iterator[str]:
+    for name, value in wanted.values.items():
+        has = getattr(hop.route, name)
+        if has != value and not (hop.merged and name in ("mtu", "advmss")):
+            yield f"{name} is {_shown(has)}, expected {_shown(value)}"
+    if "table" not in wanted.values and hop.route.table not in led:
+        yield f"table is {hop.route.table}, where no rule leads"
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+def _in_front(there: Sequence[Hop], position: int) -> str:
+    """The route that gets this route's packets first, and drops them; empty if there is none.  It has a lower metric,
+    or the same and comes first, or is in the table local, which is asked before all others."""
+    ours = there[position].route
+    for at, hop in enumerate(there):
+        if hop.kind not in REJECTS or hop.proto == RTPROT_KERNEL or hop.route.dst != ours.dst:
+            continue
+        first = (hop.route.priority, at) < (ours.priority, position)
+        if hop.route.table == RT_TABLE_LOCAL or (hop.route.table == ours.table and first):
+            table = f"table {hop.route.table}, metric {hop.route.priority}"
+            return f"{REJECTS[hop.kind]} {ours.dst} ({table}) is before the interface's route; remove it"
+    return ""
+
+
+def _of_connected(network: Network, there: Sequence[Hop], index: int, led: set[int]) -> str:
+    """What is wrong with the route that the kernel makes of an address.  This route need not be there, because a later
+    plugin may remove it (sbr, route-override)."""
+    tables = list[int]()
+    for position, hop in enumerate(there):
+        if (hop.kind, hop.output, hop.route.dst) == (RTN_UNICAST, index, network):
+            if hop.route.table in led:
+                return _in_front(there, position)
+            tables.append(hop.route.table)
+    return f"route {network} is in table {tables[0]}, where no rule leads" if tables else ""
+
+
+def _routes(pod: Pod, received: Sequence[Ip]) -> list[Hop]:
+    """All routes, once the IPv6 addresses are local.  The kernel makes an IPv6 address first, and its local route in
+    its own time (addrconf_dad_work in net/ipv6/addrconf.c), which is later on a busy machine."""
+    routes, v6 = list[Hop](), [ip for ip in received if ip.address.version == 6]
+    for _ in budget.attempts(_LOCAL, 0.01):
+        routes = dump.routes(pod.fd)
+        if all(local_tables(ip, routes) for ip in v6):
+            break
+    return routes
+
+
+def _is(rule: Json, there: Rule) -> bool:
+    same = (there.source, there.table) == (ip_network(rule["from"]), rule["table"])
+    return same and there.action == dump.FR_ACT_TO_TBL and not (there.conditional or there.destination)
+
+
+def _covers(network: Network | None, ip: Ip) -> bool:
+    return network is None or ip.address.ip in network
+
+
+def tables(rules: Sequence[Rule], version: int, ips: Sequence[Ip] = ()) -> set[int]:
+    """The tables to which a rule leads packets from one of the addresses, or from all.  A kernel that has no rules for
+    IPv6 leads to these two."""
+    of_version = [rule for rule in rules if rule.version == version]
+    if not of_version:
+        return {RT_TABLE_MAIN, RT_TABLE_LOCAL}
+    return {
+        rule.table
+        for rule in of_version
+        if rule.action == dump.FR_ACT_TO_TBL
+        and not rule.conditional
+        and (rule.source is None or any(_covers(rule.source, ip) for ip in ips))
+    }
+
+
+def misplaced(ours: Json, rules: Sequence[Rule]) -> str:
+    """Whether our rule is lost, or comes after one that has the main table asked first; empty if it is as ADD left
+    it."""
+    network = ip_network(ours["from"])
+    for there in rules:
+        if _is(ours, there):
+            return ""
+        if (
+            (there.version, there.action, there.table) == (network.version, dump.FR_ACT_TO_TBL, RT_TABLE_MAIN)
+            and not (there.conditional or there.destination)
+            and (there.source is None or network.subnet_of(there.source))  # type: ignore[arg-type]  # of one version
+            and any(_is(ours, one) for one in rules)
+        ):
+            return "a rule behind one that leads to the main table"  # guard: behind-main = continue
+    return "lost the rule"
+
+
+def rejecting(ip: Ip, rules: Sequence[Rule], ways: set[int], destinations: set[Network]) -> Rule | None:
+    """The rule that drops packets from the address before another leads them to its interface's routes (``ways``)."""
+    for rule in rules:
+        if rule.version != ip.address.version or rule.conditional or not _covers(rule.source, ip):
+            continue
+        if rule.action == dump.FR_ACT_TO_TBL and rule.table in ways and rule.destination is None:
+            return None
+        if rule.action in REJECTS and _concerns(rule.destination, destinations):
+            return rule
+    return None
+
+
+def _concerns(network: Network | None, destinations: set[Network]) -> bool:
+    return network is None or any(d.version == network.version and d.overlaps(network) for d in destinations)
+
+
+def local_tables(ip: Ip, there: Sequence[Hop]) -> set[int]:
+    """The tables in which the address is local."""
+    own = ip_network(ip.address.ip)
+    return {hop.route.table for hop in there if (hop.kind, hop.route.dst) == (RTN_LOCAL, own)}
+
+
+def unheard(ip: Ip, rules: Sequence[Rule], there: Sequence[Hop]) -> Iterator[str]:
+    """Why nothing that is sent to the address arrives.  In a VRF the address is in its table."""
+    own, local = ip_network(ip.address.ip), local_tables(ip, there)
+    if not local:
+        yield f"{own} is lost from the table local, so nothing sent to it arrives; remove the address and add it again"
+    if local == {RT_TABLE_LOCAL} and RT_TABLE_LOCAL not in tables(rules, own.version):
+        family = "-6 " if own.version == 6 else ""
+        yield f"no rule leads to the table local, so nothing arrives; run in the pod: ip {family}rule add lookup local"

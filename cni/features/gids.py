@@ -1,0 +1,152 @@
+"""The GIDs of an attachment's addresses, by which RDMA traffic reaches it: wait for them, find them, count them.
+
+The kernel makes GIDs by itself, a moment after an address is added: on a RoCE port each address gets one entry of type
+RoCE v1 and one of v2.  The port's table has a fixed length, and applications are told the place in it ("GID index").
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import TYPE_CHECKING, Final
+
+from base.kernel import gids
+from base.kernel.gids import ROCE_V2, GidEntry, Table
+from base.kernel.links import Link
+from base.protocol.errors import CheckFailed, GidTableFull, LinkUnavailable
+from base.protocol.result import Address
+from base.protocol.spec import Json
+from base.state.journal import Entry
+from base.state.pod import Pod
+from base.state.record import Record
+
+if TYPE_CHECKING:
+    # Not at run time, because DEL does not need pydantic.
+    from cni.features.expected import Expected
+    from cni.models import Common, Rdma
+
+_POLL: Final = 0.01
+
+
+def refuse_full(wanted: "Rdma", devices: Sequence[str], addresses: int) -> None:
+    """Raise GidTableFull if RDMA is required and no table has room for an interface with so many addresses and the
+    link-local one that the kernel adds.  An attachment that does not require RDMA may share a full table."""
+    if not wanted.required or not devices:
+        return
+    root = os.open("/sys", os.O_PATH | os.O_CLOEXEC)
+    try:
+        roomiest = max(_tables(root, devices), key=lambda t: t.free, default=None)
+    finally:
+        os.close(root)
+    if roomiest:
+        need = (addresses + 1) * (len({e.kind for e in roomiest.entries}) or 2)
+        if roomiest.free < need:
+            raise GidTableFull(f"rdma.required: {_full(roomiest)}; this attachment takes {need} or more")
+
+
+@dataclass
+class Watch:
+    """The tables of an attachment's RDMA devices, watched from before the attachment has addresses.
+
+    Another pod's entries can look like ours: the tables show the entries of every namespace, and two networks may give
+    the same address to interfaces of the same name.  Entries that were there before are ``theirs``.
+    """
+
+    root: int
+    devices: Sequence[str]
+    theirs: frozenset[GidEntry] = field(default_factory=frozenset)
+
+    def find(self, netdev: str, addresses: Sequence[Address], wanted: "Rdma", log: list[str]) -> list[Json]:
+        """Wait until all addresses of the pod's interface are in the tables, and return their places.
+
+        If one is not there in time, raises LinkUnavailable or GidTableFull if RDMA is required, else writes to the log.
+        """
+        deadline = time.monotonic() + wanted.timeout
+        while True:
+            tables = _tables(self.root, self.devices)
+            now = frozenset(e for table in tables for e in table.entries)
+            self.theirs &= now  # an entry that went and came again is ours
+            ours = [e for e in now - self.theirs if e.netdev == netdev]
+            missing = [a for a in addresses if not any(e.kind == ROCE_V2 and e.gid == gid(a) for e in ours)]
+            full = next((table for table in tables if not table.free), None)
+            if not tables or not missing or not wanted.timeout:
+                break
+            if full or time.monotonic() > deadline:
+                why = (
+                    f"{', '.join(map(str, missing))} has no RoCE v2 GID: {_full(full) if full else self._late(wanted)}"
+                )
+                if wanted.required:
+                    raise (GidTableFull if full else LinkUnavailable)(f"rdma.required: {why}")
+                log.append(why)
+                break
+            time.sleep(_POLL)
+        return [
+            {"address": str(a), "device": e.device, "port": e.port, "index": e.index, "type": e.kind}
+            for a in addresses
+            for e in sorted(ours, key=lambda e: (e.device, e.port, e.index))
+            if e.gid == gid(a)
+        ]
+
+    def _late(self, wanted: "Rdma") -> str:
+        return (
+            f"{', '.join(self.devices)} got none in {wanted.timeout:g} s (rdma.gidTimeout); is the port ACTIVE? "
+            "see: rdma link; and the table: /sys/class/infiniband/<device>/ports/<port>/gids"
+        )
+
+
+@contextmanager
+def watch(pod: Pod, devices: Sequence[str]) -> Iterator[Watch]:
+    """Watch the devices' tables.  Call it before the interface gets addresses.  Raises OSError."""
+    with ExitStack() as stack:
+        root = stack.enter_context(gids.mount_sysfs(pod.fd)) if devices else -1
+        yield Watch(root, devices, frozenset(e for table in _tables(root, devices) for e in table.entries))
+
+
+def status(_attach: "Common") -> None:
+    """Feature.status: nothing to ask here, because only the kind knows the devices; it calls ``refuse_full``."""
+
+
+def check(record: Record, pod: Pod, link: Link, expected: "Expected") -> None:
+    """Feature.check: the GIDs are where ADD found them, as far as their addresses are still promised."""
+    addresses = {str(ip.address.ip) for ip in expected.ips}
+    wanted = [found for found in record.gids if found["address"] in addresses]
+    if not wanted:
+        return
+    devices = sorted({w["device"] for w in wanted})
+    with gids.mount_sysfs(pod.fd) as root:
+        present = {e for table in _tables(root, devices) for e in table.entries}
+    for w in wanted:
+        address, place = w["address"], f"GID index {w['index']} of {w['device']} port {w['port']}"
+        entry = GidEntry(w["device"], w["port"], w["index"], gid(ip_address(address)), w["type"], link.name)
+        if entry not in present:
+            raise CheckFailed(f"{address} of {link.name} is not at {place} any more")
+
+
+def undo(_entry: Entry, record: Record, _pod: Pod) -> Record:
+    """Feature.undo: nothing to remove, because the kernel removes GIDs with their addresses."""
+    return record
+
+
+def gid(address: Address) -> IPv6Address:
+    """The address's GID; that of an IPv4 address is its IPv4-mapped IPv6 address (ipv6_addr_set_v4mapped)."""
+    return IPv6Address(0xFFFF << 32 | int(address)) if isinstance(address, IPv4Address) else address
+
+
+def _tables(root: int, devices: Sequence[str]) -> list[Table]:
+    """The tables of the devices that are there.  If one is missing, rdma.py reports it."""
+    found = []
+    for device in devices:
+        try:
+            found += gids.tables(root, device)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def _full(table: Table) -> str:
+    return (
+        f"the GID table of {table.device} port {table.port} has {table.free} of {table.length} entries free; detach "
+        "pods or addresses from its interfaces, use another master, or give the pod a VF, which has a table of its own"
+    )

@@ -1,0 +1,88 @@
+"""The device nodes that a container was given of its RDMA device, against those that the device has in the pod
+(base/state/numbers.py)."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from base.kernel import files, sysfs
+from base.kernel.budget import attempts
+from base.protocol import arguments
+from base.protocol.errors import LinkUnavailable
+from base.protocol.spec import Json, Request
+from base.state import numbers
+
+if TYPE_CHECKING:
+    # Not at run time: DEL does without pydantic.
+    from cni.models import Common
+
+_CDI = "/var/run/cdi"
+_LIMIT: Final = 1 << 24  # bytes, as hpn node has it
+# Seconds for hpn node to write what the kernel has just told it.
+_WRITTEN: Final = 2.0
+_POLL: Final = 0.02
+
+
+@contextmanager
+def kept(attach: "Common", plan: Json, request: Request, log: list[str]) -> Iterator[None]:
+    """Compare the device's nodes before and after what is done within, where a device plugin chose the device.
+
+    If they differ, the container cannot open its device.  Raises LinkUnavailable where that is required, else logs it.
+    """
+    address = str(plan.get("device", ""))
+    changes = plan.get("rdma") or (plan.get("port") and "port_guid" in plan["wanted"])
+    if not changes or getattr(attach, "deviceID", "") != address:
+        yield
+        return
+    pod = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_UID", "")
+    given = numbers.promised(address, pod) or sysfs.rdma_nodes(address)  # guard: promised (pod)
+    yield
+    now = sysfs.rdma_nodes(address)
+    if now == given or _is_given_by_cdi(address, now):  # guard: other-nodes = True
+        return
+    numbers.promise(address, pod, given)
+    required = attach.rdma.required
+    why = (
+        f"{'rdma.required: ' if required else ''}{address} has {', '.join(now) or 'no device node'} in the pod, and "
+        f"had {', '.join(given)} when the container was given its device nodes, so it cannot open the device; delete "
+        "the pod, and its successor is given the new ones; cdi: true in the device file avoids it"
+    )
+    if required:  # guard: required
+        raise LinkUnavailable(why)
+    log.append(why)
+
+
+def _is_given_by_cdi(address: str, nodes: tuple[str, ...]) -> bool:
+    """Whether the runtime is going to read which nodes it gives, and finds these.  Waits for hpn node to write them."""
+    uverbs = {f"/dev/infiniband/{node}" for node in nodes if node.startswith("uverbs")}
+    for _ in attempts(_WRITTEN, _POLL):
+        written = list(_in_cdi(address))
+        if not written or any(uverbs <= paths for paths in written):  # guard: not-yet-written = True
+            return bool(written)
+    return False
+
+
+def _in_cdi(address: str) -> Iterator[set[str]]:
+    """The device nodes of each resource that gives the device by CDI."""
+    for name in sysfs.names(_CDI):
+        if name.startswith("hpn-") and name.endswith(".json"):
+            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                body = _read(f"{_CDI}/{name}")
+                for device in body["devices"]:
+                    if device["name"].endswith(f"_{address}"):  # guard: of-another-device = True
+                        yield {*_paths(body), *_paths(device)}
+
+
+def _read(path: str) -> Json:
+    fd = files.open_regular(path, os.O_RDONLY)
+    try:
+        body: Json = json.loads(files.read_all(fd, _LIMIT))
+        return body
+    finally:
+        os.close(fd)
+
+
+def _paths(body: Json) -> set[str]:
+    return {node["path"] for node in body.get("containerEdits", {}).get("deviceNodes", ())}

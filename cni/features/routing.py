@@ -1,0 +1,137 @@
+"""Routing by source address, as in the reference plugin sbr: packets from an interface's addresses are routed by a
+table that has only this interface's routes.
+
+Of these routes the main table has only the one to the interface's own network, which the kernel makes.  There is a
+table for the addresses of each gateway.  A table's routes end with the interface; the rules do not, so they are in the
+record before they are in the pod.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import IPv6Network, ip_address, ip_network
+from itertools import count
+from typing import TYPE_CHECKING
+
+from base.kernel import rules as kernel_rules
+from base.kernel.addresses import RT_SCOPE_LINK
+from base.kernel.links import Link
+from base.protocol.errors import InvalidConfig, doing
+from base.protocol.result import Address, Ip, Network, Result, Route
+from base.protocol.spec import Json
+from base.state import journal
+from base.state.journal import Entry
+from base.state.pod import Pod
+from base.state.record import Record
+
+if TYPE_CHECKING:
+    # Not at run time, because DEL does not need pydantic.
+    from cni.features.expected import Expected
+    from cni.models import Common
+
+_FIRST = 100  # as in sbr, so that people find the table where it was
+_KERNELS = {253, 254, 255}  # default, main, local
+_LINK_LOCAL = IPv6Network("fe80::/64")
+
+
+def claim(first: int | None, entry: Entry, record: Record, pod: Pod, result: Result) -> Record:
+    """Choose free tables, and write the record with the rules to disk: ``from`` an address, lookup ``table``.  The
+    tables are ``first`` and those after it, or the first free ones.  Raises InvalidConfig if one from ``first`` on is
+    in use; OSError, IoFailure."""
+    with journal.lock_namespace(entry.state_dir, record.identity):
+        claimed_by_others = {rule["table"] for other in journal.beside(entry.state_dir, record) for rule in other.rules}
+        # guard below: table-of-another (claimed_by_others), table-in-use (rtnl)
+        used = kernel_rules.tables_in_use(pod.rtnl) | claimed_by_others
+        record = replace(record, rules=planned(first, used, result))
+        entry.save(record)  # guard: recorded-first
+    return record
+
+
+def planned(first: int | None, used: set[int], result: Result) -> list[Json]:
+    """The rules: one for each address, and one table for all addresses of a gateway.  IPv4 and IPv6 use the same
+    numbers of tables.  Raises InvalidConfig."""
+    gateways = dict[int, list[Address | None]]()
+    for ip in result.ips:
+        of_family = gateways.setdefault(ip.address.version, [])
+        if ip.gateway not in of_family:
+            of_family.append(ip.gateway)
+    tables = _tables(first, max(map(len, gateways.values())), used, result)
+    return [
+        {"from": str(ip.address.ip), "table": tables[gateways[ip.address.version].index(ip.gateway)]}
+        for ip in result.ips
+    ]
+
+
+def add(pod: Pod, rules: list[Json]) -> None:
+    """Add the rules in the pod.  Raises OSError."""
+    pod.rtnl.change_all([kernel_rules.adding(ip_address(rule["from"]), rule["table"]) for rule in rules])
+
+
+def status(_attach: "Common") -> None:
+    """Feature.status: nothing to ask, because only the pod knows which tables are in use."""
+
+
+def check(_record: Record, _pod: Pod, _link: Link, _expected: "Expected") -> None:
+    """Feature.check: nothing, because expected.check compares the rules with the routes that they lead to."""
+
+
+def undo(_entry: Entry, record: Record, pod: Pod) -> Record:
+    """Feature.undo: remove the rules.  The routes end with the interface.  Raises OSError."""
+    for rule in record.rules:
+        with doing(f"removing rule from {rule['from']} lookup {rule['table']}"):
+            kernel_rules.remove(pod.rtnl, ip_address(rule["from"]), rule["table"])  # guard: removed
+    return record
+
+
+def placed(result: Result, rules: list[Json]) -> Result:
+    """The result with each route in its table.  A route that names a table stays there.  The others go into the
+    interface's tables, behind the connected network and before a default route by the gateway."""
+    own = [route for route in result.routes if route.table is not None]
+    tables = {rule["from"]: rule["table"] for rule in rules}
+    groups = dict[tuple[int, int], list[Ip]]()
+    for ip in result.ips:
+        groups.setdefault((tables[str(ip.address.ip)], ip.address.version), []).append(ip)
+    return replace(
+        result, routes=(*own, *(r for (table, _), ips in groups.items() for r in _routes(table, ips, result)))
+    )
+
+
+def _tables(first: int | None, number: int, used: set[int], result: Result) -> list[int]:
+    if first is None:
+        # guard below: kernels-tables (_KERNELS)
+        used = used | _KERNELS | {route.table for route in result.routes if route.table is not None}
+        free = (table for table in count(_FIRST) if table not in used)
+        return [next(free) for _ in range(number)]
+    wanted = list(range(first, first + number))
+    if taken := sorted((used | _KERNELS | {2**32}).intersection(wanted)):  # guard: taken
+        raise InvalidConfig(
+            f"policyRouting.table {first}: {taken[0]} is not free in the pod, see: ip rule, ip route show table all; "
+            "choose another, or leave it out to have a free one"
+        )
+    return wanted
+
+
+def _routes(table: int, ips: list[Ip], result: Result) -> Iterator[Route]:
+    """The routes of one table, which is for the addresses of one family and gateway.  The routes without a gateway come
+    first, because the kernel looks for a gateway in them."""
+    family, gateway = ips[0].address.version, ips[0].gateway
+    networks: set[Network] = {ip.address.network for ip in ips}
+    others = {ip.address.network for ip in result.ips} - networks
+    wanted = [
+        route
+        for route in result.routes
+        if route.table is None and route.dst.version == family and not _is_of(route, others)
+    ]
+    # Without this, a default route would also take packets to a neighbour's link-local address.
+    for network in sorted(networks | ({_LINK_LOCAL} if family == 6 else set()), key=str):
+        if network.prefixlen < network.max_prefixlen and all(network != route.dst for route in wanted):
+            yield Route(network, table=table, scope=RT_SCOPE_LINK)
+    for route in sorted(wanted, key=lambda route: bool(route.gw)):
+        gw = route.gw or (None if route.scope else gateway)
+        yield replace(route, gw=gw, table=table, scope=route.scope if gw else RT_SCOPE_LINK)
+    if gateway and all(route.dst.prefixlen for route in wanted):
+        yield Route(ip_network("0.0.0.0/0" if family == 4 else "::/0"), gw=gateway, table=table)
+
+
+def _is_of(route: Route, networks: set[Network]) -> bool:
+    """Whether the route's gateway is in one of the networks."""
+    return bool(route.gw) and any(route.gw in network for network in networks)

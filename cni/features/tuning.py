@@ -1,0 +1,207 @@
+"""The sysctls that a configuration asks for: by name, with the keys of the reference plugin tuning, or with
+``multiRail``.
+
+The sysctls of the interface itself (``ipv4/conf/<name>/...``) end with it, and with its move to another namespace.  The
+others belong to the namespace.  Their former values are in the record, and are restored when the last attachment that
+set them goes.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from base.kernel import sysctl
+from base.kernel.links import Link
+from base.protocol.errors import CheckFailed, InvalidConfig, IoFailure
+from base.protocol.spec import Json
+from base.state import journal, trust
+from base.state.journal import Entry
+from base.state.pod import Pod
+from base.state.record import Record
+
+if TYPE_CHECKING:
+    # Not at run time, because DEL does not need pydantic.
+    from cni.features.expected import Expected
+    from cni.models import Common
+
+# The list of the plugin tuning: a node's administrator forbids a sysctl once, for tuning and for us.
+_ALLOWED: Final = Path("/etc/cni/tuning/allowlist.conf")
+_IFNAME: Final = "IFNAME"
+
+# Of an interface that is one of the pod's rails (Documentation/networking/ip-sysctl.rst).  Of IPv4's the kernel takes
+# these or conf/all's, whichever is greater: so 2 is the one value of rp_filter that is never strict.  IPv6 answers for
+# the interface's own addresses anyway; but routers on the rail would give the pod another default route, and addresses
+# that no rule is for.
+_OF_A_RAIL: Final = {
+    "ipv4/conf/IFNAME/arp_ignore": "1",
+    "ipv4/conf/IFNAME/arp_announce": "2",
+    "ipv4/conf/IFNAME/rp_filter": "2",
+    "ipv6/conf/IFNAME/accept_ra": "0",
+}
+
+
+def status(attach: "Common") -> None:
+    """Feature.status: raise InvalidConfig for a sysctl that is not on the list of a node that has one, and for a list
+    that not only root could have written; for sysctls that contradict each other; IoFailure."""
+    _wanted(attach, _IFNAME)
+    try:
+        text = trust.read_trusted(str(_ALLOWED))
+        lines = None if text is None else text.decode().splitlines()
+    except (OSError, UnicodeDecodeError) as e:
+        raise IoFailure(f"{_ALLOWED} cannot be read: {e}") from e
+    if lines is None:
+        return
+    for key in attach.sysctl:
+        # guard below: list
+        if not any(_matches(line.strip(), sysctl.name(sysctl.path(key))) for line in lines if line.strip()):
+            raise InvalidConfig(f"sysctl {key!r} is not allowed on this node; remove it, or add it to {_ALLOWED}")
+
+
+def claim(attach: "Common", entry: Entry, record: Record, pod: Pod) -> Record:
+    """Write the record with the sysctls to disk: path -> ``value`` and, if the sysctl is the namespace's, its value
+    ``before``.
+
+    Raises InvalidConfig for a sysctl that cannot be set, or that another attachment has set to another value, and for
+    sysctls that contradict each other; IoFailure.  Nothing is changed then.
+    """
+    values = _wanted(attach, record.key.ifname)
+    with journal.lock_namespace(entry.state_dir, record.identity):
+        others = journal.beside(entry.state_dir, record)
+        now = _now(values, pod, record.key.ifname)
+        settings = {
+            path: {"value": value, "before": _before(path, value, now[path], others)} for path, value in values.items()
+        }
+        record = replace(record, sysctl=settings)
+        entry.save(record)  # guard: recorded-first
+    return record
+
+
+def read_back(pod: Pod, settings: Json) -> Json:
+    """Read the sysctls back: the same with the kernel's spelling of each value ("0x10" is 16).  Raises OSError."""
+    now = sysctl.read_all(pod.fd, settings)
+    return {path: {**setting, "value": now[path]} for path, setting in settings.items()}
+
+
+def undo(entry: Entry, record: Record, pod: Pod) -> Record:
+    """Feature.undo: restore the namespace's sysctls, but for those that another attachment set too, and those that
+    somebody changed since.  Returns the record without the namespace's."""
+    ours = {path: s for path, s in record.sysctl.items() if s["before"] is not None}
+    if not ours:
+        return record
+    with journal.lock_namespace(entry.state_dir, record.identity):
+        others = journal.beside(entry.state_dir, record)
+        for path in ours.keys() - {path for other in others for path in other.sysctl}:  # guard: not-the-last (others)
+            # A value that the kernel refuses (a congestion control that only the host may choose) is not restored.  It
+            # ends with the namespace; a pod that cannot be deleted would be worse.
+            with suppress(OSError):
+                # guard below: changed-since = True
+                if not record.complete or sysctl.read(pod.fd, path) == ours[path]["value"]:
+                    sysctl.write(pod.fd, {path: ours[path]["before"]})
+        # Our claim ends here, under the lock, because the record may stay: otherwise two attachments that are deleted
+        # at once would each leave the restoring to the other.  If the disk is full, the claim ends with the record.
+        record = replace(record, sysctl={path: s for path, s in record.sysctl.items() if path not in ours})
+        with suppress(IoFailure):
+            entry.save(record)
+    return record
+
+
+def check(record: Record, pod: Pod, _link: Link, _expected: "Expected") -> None:
+    """Feature.check: every sysctl has the value that ADD left."""
+    try:
+        now = sysctl.read_all(pod.fd, record.sysctl)
+    except OSError as e:
+        path = sysctl.path_of(str(e.filename))
+        raise CheckFailed(f"sysctl {sysctl.name(path)} cannot be read any more: {e.strerror}") from e
+    for path, setting in record.sysctl.items():
+        if now[path] != setting["value"]:
+            raise CheckFailed(f"sysctl {sysctl.name(path)} is {now[path]!r}, ADD left {setting['value']!r}")
+
+
+def _wanted(attach: "Common", ifname: str) -> dict[str, str]:
+    """Path -> value, of all that the configuration asks for.  Raises InvalidConfig if it asks for two values of one."""
+    named = _paths(attach.sysctl, ifname)
+    if not attach.multiRail:
+        return named
+    of_a_rail = {_of(ifname, path): value for path, value in _OF_A_RAIL.items() if _has_family(path)}
+    for path in named.keys() & of_a_rail.keys():
+        if named[path].strip() != of_a_rail[path]:  # guard: contradicts-a-rail
+            raise InvalidConfig(
+                f"sysctl {sysctl.name(path)!r} is to be {named[path]!r}, and multiRail sets it to {of_a_rail[path]!r}; "
+                "remove the sysctl, or remove multiRail and set what docs/rails.md lists"
+            )
+    return of_a_rail | named
+
+
+def _paths(wanted: Mapping[str, str], ifname: str) -> dict[str, str]:
+    """Path -> value.  Raises InvalidConfig if two names mean the same sysctl."""
+    found, names = dict[str, str](), dict[str, str]()
+    for key, value in wanted.items():
+        path = _of(ifname, sysctl.path(key))
+        if path in found:  # guard: same-twice
+            raise InvalidConfig(f"sysctl {key!r} and {names[path]!r} are the same one; remove one of them")
+        found[path], names[path] = value, key
+    return found
+
+
+def _of(ifname: str, path: str) -> str:
+    return "/".join(ifname if part == _IFNAME else part for part in path.split("/"))
+
+
+def _has_family(path: str) -> bool:
+    """Whether the kernel has the path's protocol: it may have no IPv6."""
+    return os.path.exists(f"/proc/sys/net/{path.partition('/')[0]}")
+
+
+def _twin(path: str, ifname: str) -> str:
+    """The path in which a sysctl of our interface exists before the interface does: ``default``'s, and of neighbours
+    ``lo``'s, because only the host has their defaults.  Empty if the sysctl is not our interface's."""
+    family, _, rest = path.partition("/")
+    table, _, rest = rest.partition("/")
+    name, _, entry = rest.partition("/")
+    twin = {"conf": "default", "neigh": "lo"}.get(table, "")
+    return f"{family}/{table}/{twin}/{entry}" if twin and name == ifname else ""
+
+
+def _now(values: Mapping[str, str], pod: Pod, ifname: str) -> dict[str, str | None]:
+    """The present value of each sysctl in the pod; None for the interface's own.  Raises InvalidConfig for a sysctl
+    that cannot be set."""
+    twins = {path: _twin(path, ifname) for path in values}
+    asked = {twin or path: path for path, twin in twins.items()}
+    try:
+        now = sysctl.read_all(pod.fd, asked, writable=True)
+    except OSError as e:
+        path = asked.get(sysctl.path_of(str(e.filename)))
+        if path is None:
+            raise
+        raise InvalidConfig(
+            f"sysctl {sysctl.name(path)!r} {values[path]!r} cannot be set in the pod's namespace ({e.strerror}: "
+            f"{e.filename}); correct it, or set it on the host"
+        ) from e
+    return {path: None if twin else now[path] for path, twin in twins.items()}
+
+
+def _before(path: str, value: str, now: str | None, others: list[Record]) -> str | None:
+    """The value to restore: the present one, or the one before another attachment set the sysctl; None for the
+    interface's own."""
+    if now is None:
+        return None
+    for other in others:
+        if path in other.sysctl:
+            if value.split() != str(other.sysctl[path]["value"]).split():  # guard: another-value
+                raise InvalidConfig(
+                    f"sysctl {sysctl.name(path)!r} is to be {value!r}, and {other.title}, has set it to "
+                    f"{other.sysctl[path]['value']!r} for the whole pod; make them the same"
+                )
+            return str(other.sysctl[path]["before"])  # guard: before-another = now
+    return now
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return re.search(pattern, name) is not None
+    except re.error as e:
+        raise InvalidConfig(f"{_ALLOWED}: {pattern!r} is no regular expression ({e}); correct it") from e

@@ -1,0 +1,379 @@
+"""host-device: an interface of the host, moved into the pod as it is, and put back as it was.
+
+Hardware is known by its bus address wherever it is and whatever it is called, as a VF is: a PCI function, a device of
+the auxiliary bus such as a scalable function, a virtio or USB NIC.  When a pod's namespace dies, the kernel brings it
+home by itself, late and under the pod's name (default_device_exit_net).
+
+An interface made of software (veth, dummy, VLAN) is known by the ifindex that it is given in the pod, which no link has
+and nobody can guess; DEL gives it its own again.  The kernel removes it with the namespace.
+
+A device that a userspace driver has (vfio-pci) has no interface, and the pod drives it itself.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, cast
+
+from base.kernel import netns, nsid, rtnl, sysfs
+from base.kernel.budget import attempts
+from base.kernel.links import RTM_GETLINK, Link, get_link, parse_link
+from base.kernel.rtnl import Rtnl
+from base.kernel.sysfs import Function
+from base.protocol.errors import DeviceInUse, InvalidConfig, LinkUnavailable, TryAgain
+from base.protocol.result import Interface
+from base.protocol.spec import Json
+from base.state import journal, owned, places
+from base.state.pod import Pod
+from cni.features import rdma
+from cni.features.rdma import Devices
+from cni.kinds import child, device, escaped
+from cni.kinds.device import Netdev, Software
+from cni.kinds.escaped import Search
+from hardware import needed
+
+if TYPE_CHECKING:
+    # Not at run time: DEL does without pydantic.
+    from base.protocol.location import Location
+    from cni.models import NetConf
+    from cni.models.host_device import HostDevice
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One interface (cni/kinds/device.py's ``Moved``).
+
+    ``device`` is the bus address, and ``incarnation`` tells the device from another that may come to be there; empty
+    and 0 where there is ``software`` in its place.  ``pci`` is the PCI function that the device is or is a part of,
+    ``pf`` that function's PF if it is a VF.  ``home`` is all that the interface was on the host, None where a userspace
+    driver has the device.
+    """
+
+    device: str
+    incarnation: int
+    pci: str
+    pf: str
+    netdev: str
+    home: Netdev | None
+    software: Software | None
+    mtu: int
+    rdma: Devices
+    rdma_devs: list[str]
+    index: int = 0
+
+    @property
+    def exists(self) -> bool:
+        """Whether the device is there still; of software that is not to be told from here."""
+        return self.software is not None or sysfs.incarnation(self.device) == self.incarnation
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Json) -> "Plan":
+        """Of ``to_json``, which JSON turned tuples into lists of."""
+        software = body["software"] and Software(**body["software"])
+        return cls(**{**body, "home": Netdev.from_json(body["home"]), "software": software})
+
+
+@contextmanager
+def claiming(conf: "NetConf") -> Iterator[None]:
+    """Kind.claiming: one at a time decides over a device, by whichever key it is named, and over a PF and its VFs."""
+    address, name = _locate(cast("HostDevice", conf.attach))
+    function = sysfs.device(address) if address else None
+    with owned.lock((function.pf if function else "") or address or name):
+        yield
+
+
+def plan(conf: "NetConf", host: Rtnl, pod: Pod) -> Json:
+    """Kind.plan."""
+    wanted = cast("HostDevice", conf.attach)
+    function, link = _find(wanted, conf.where, host, pod.fd)
+    if link:
+        if function.address:
+            device.refuse_unnamed(link, function.address)
+        device.refuse_taken_altname(link, function.address or link.name, pod)
+    else:
+        device.refuse_what_needs_an_interface(wanted, function.driver, function.address)
+    moved, rdma_devs = rdma.of_function(wanted.rdma, function)
+    pci = sysfs.pci_of(function.address) if function.address else ""
+    return Plan(
+        device=function.address,
+        incarnation=sysfs.incarnation(function.address) if function.address else 0,
+        pci=pci,
+        pf=function.pf,
+        netdev=link.name if link else "",
+        home=Netdev.of(link) if link else None,
+        software=Software.of(link, child.unlikely_index()) if link and not function.address else None,
+        mtu=wanted.mtu,
+        rdma=moved,
+        rdma_devs=rdma_devs,
+    ).to_json()
+
+
+def attach(plan: Json, host: Rtnl, pod: Pod, ifname: str) -> Link | None:
+    """Kind.attach: one message that moves and renames, then the RDMA devices."""
+    p = Plan.from_json(plan)
+    if p.home is None:
+        return None
+    link = device.here(host, p.netdev, p.device)
+    if link.device != p.device or (p.software and link.index != p.software.at_home):
+        raise TryAgain(f"{p.netdev} is another interface now than it was a moment ago")
+    there = device.give(host, link, p, pod, ifname)
+    rdma.give(p.rdma, pod)
+    rdma.rename(p.rdma, p.rdma_devs, pod)
+    return there
+
+
+def interfaces(plan: Json, link: Link | None, _host: Rtnl, pod: Pod, ifname: str) -> tuple[Interface, ...]:
+    """Kind.interfaces."""
+    mac, mtu = (link.mac, link.mtu) if link else ("", 0)
+    return (Interface(ifname, mac, sandbox=pod.path, mtu=mtu, pci_id=plan["pci"]),)
+
+
+def stands(plan: Json, pod: Pod, ifname: str) -> bool:
+    """Kind.stands."""
+    return device.stands(Plan.from_json(plan), pod, ifname)
+
+
+def detach(plan: Json, pod: Pod | None, ifname: str, _found: Callable[[], None]) -> Search | None:
+    """Kind.detach: home, and as it was.  What is no more, or has another driver now, has nothing to restore."""
+    p = Plan.from_json(plan)
+    if p.home is None or not p.exists:
+        return None
+    index = device.put_back(p, partial(_put_back, p, p.home, pod, ifname))
+    if not index and p.software:
+        return _ended(p, p.software, pod)
+    search = escaped.stacked(index, pod)
+    if note := _renamed(p, index):
+        search = replace(search or Search(0), note=note)
+    return search
+
+
+def check(plan: Json, _host: Rtnl, pod: Pod, ifname: str) -> Link | None:
+    """Kind.check."""
+    p = Plan.from_json(plan)
+    device.refuse_gone(p)
+    link = device.check(p, pod, ifname, f"the host's {p.netdev} ({p.device or 'software'})")
+    if link and p.home:
+        device.refuse_other_arp(link, p.home)
+        rdma.check(p.rdma, p.rdma_devs, pod)
+    return link
+
+
+def status(conf: "NetConf", host: Rtnl) -> None:
+    """Kind.status: that the interface that the configuration names can be served; of one that the runtime chose for a
+    pod (deviceID) nothing, for it may be in that pod."""
+    wanted = cast("HostDevice", conf.attach)
+    if wanted.rdma.mode != "off":
+        rdma.is_exclusive(wanted.rdma)
+    if not wanted.deviceID:
+        function, link = _find(wanted, conf.where, host)
+        if link and function.address:
+            device.refuse_unnamed(link, function.address)
+        rdma.of_function(wanted.rdma, function)
+
+
+def describe(plan: Json, _interfaces: list[Json]) -> tuple[str, Json]:
+    """Kind.describe."""
+    address, netdev = str(plan["device"]), str(plan["netdev"])
+    words = f"{netdev} ({address})" if address and netdev else address or netdev
+    return words, {"device": address or netdev, "netdev": netdev, **({"pf": plan["pf"]} if plan["pf"] else {})}
+
+
+def _renamed(p: Plan, index: int) -> str:
+    """What is to be said of an interface that is home under another name, because its own is another's now."""
+    with rtnl.open_in() as host:
+        link = host.link(index=index) if index else None
+    if not link or link.name == p.netdev:
+        return ""
+    return (
+        f"the host's interface {p.netdev} came home as {link.name}, because another one has its name; rename that one, "
+        f"then: ip link set {link.name} name {p.netdev}"
+    )
+
+
+def _ended(p: Plan, what: Software, pod: Pod | None) -> Search | None:
+    """What is to be said of an interface of software that is nowhere to be found."""
+    if not pod:
+        gone = f"the host's interface {p.netdev} is no more: the kernel removes a {what.kind} with its namespace"
+        return Search(0, note=gone)
+    if not p.index:
+        return None  # ADD came not so far that the pod could have used it
+    return Search(0, missing=f"the host's {p.netdev} is neither in the pod nor in namespaces that it moved links to")
+
+
+def _put_back(p: Plan, was: Netdev, pod: Pod | None, ifname: str, host: Rtnl) -> int:
+    """The interface's index, where it is home; 0 if it is no more."""
+    if p.software:
+        if pod:
+            _bring_software_home(p, p.software, pod, ifname)
+        elif not _at_home(p, host):
+            _bring_software_home_from_anywhere(p, ifname)
+    elif pod:
+        device.bring_home(p, pod, ifname)
+    link = _at_home(p, host)
+    if link is None:
+        return 0
+    device.restore(host, link, was, partial(device.set_mac, host))
+    rdma.settle(p.rdma, p.device)
+    return link.index
+
+
+def _at_home(p: Plan, host: Rtnl) -> Link | None:
+    """The interface on the host; None if it is no more.  Software's is gone with the pod's namespace."""
+    if p.software:
+        # Its own index last: if another link of the host has that now, ours came home with the one it had in the pod.
+        indexes = p.software.in_pod, p.software.at_home
+        found = (host.link(index=index) for index in indexes)
+        return next((link for link in found if link and link.kind == p.software.kind), None)
+    name = device.name_at_home(p.device)
+    return device.here(host, name, p.device) if name else None
+
+
+def _locate(wanted: "HostDevice") -> tuple[str, str]:
+    """The device's bus address, empty for an interface without one, and the interface's name, empty where the address
+    says which.  Neither need exist.  Raises InvalidConfig where several interfaces have the MAC."""
+    if address := wanted.deviceID or wanted.kernelpath.rpartition("/")[2]:
+        return sysfs.with_netdev(address), ""
+    name = wanted.device or _with_mac(wanted.hwaddr)
+    return sysfs.device_of(name) if name else "", name
+
+
+def _with_mac(mac: str) -> str:
+    """The host's interface of that MAC: the hardware, where links over it have its MAC too.  Empty if there is none."""
+    with rtnl.open_in() as host:
+        links = [link for body in host.dump(RTM_GETLINK, get_link()) if (link := parse_link(body)).mac == mac]
+    names = sorted(link.name for link in links if link.device) or sorted(link.name for link in links)
+    if len(names) > 1:  # guard: one-of-a-mac
+        raise InvalidConfig(f"hwaddr {mac!r} is that of {', '.join(names)}; set device to one of them")
+    return "".join(names)
+
+
+def _find(wanted: "HostDevice", where: "Location", host: Rtnl, own: int | None = None) -> tuple[Function, Link | None]:
+    """The device, free, with its interface, or with none where the pod drives the device itself.  What is not on a bus
+    stands as a device without driver.  ``own`` is the pod's namespace.  Raises CniError saying why there is none."""
+    address, name = _locate(wanted)
+    if address:
+        _refuse_owned(where, address)
+        function = _on_bus(address)
+        name = name or "".join(function.netdevs)
+        if not name:
+            return function, None
+    else:
+        function = Function("", "", "", (name,), ())
+    link = host.link(name) if name else None
+    if link is None:
+        raise _missing(wanted, where, host)
+    if link.name != name:  # guard: altname
+        raise LinkUnavailable(f"device {name!r} is an altname of {link.name}; write that")
+    _refuse_unmovable(link, function.address)
+    vfs = sysfs.vfs(function.address) if function.address else ()
+    use = owned.use(places.state_dirs_with(where.state_dir), vfs)
+    needed.refuse(link, function.address, use, host, other="name another interface")
+    if needed.is_pair(link):  # guard: a-pods-wire
+        needed.refuse_end_of_pair(link, host, use.state_dirs, own=own)
+    return function, link
+
+
+def _on_bus(address: str) -> Function:
+    """It, with its interface, unless a userspace driver has it.  Waits for one that a dying namespace still has."""
+    for _ in attempts(device.HOME_TIMEOUT, device.POLL):
+        function = sysfs.device(address)
+        if function is None:
+            raise LinkUnavailable(f"device {address!r} is not on this host; see: ls /sys/bus/*/devices")
+        if len(function.netdevs) > 1:
+            raise InvalidConfig(
+                f"device {address!r} has several interfaces, {', '.join(function.netdevs)}, which nothing would tell "
+                "from each other in a pod; give the pod a VF or scalable function of it"
+            )
+        if function.netdevs or function.driver in sysfs.USERSPACE:
+            return function
+        if not function.driver:
+            raise LinkUnavailable(f"device {address!r} has no driver, and so no interface; bind its driver")
+    raise TryAgain(f"device {address!r} has no interface on the host: it is in another namespace, or never had one")
+
+
+def _missing(wanted: "HostDevice", where: "Location", host: Rtnl) -> DeviceInUse | LinkUnavailable:
+    """Why the interface is not on the host: an attachment has it, as far as the journal knows, or there is none."""
+    key, value = ("device", wanted.device) if wanted.device else ("hwaddr", wanted.hwaddr)
+    named = (r for one in places.state_dirs_with(where.state_dir) for r in journal.naming(one, value))
+    for record in named:
+        home = record.link.get("home") or {}
+        if record.of_this_boot and value in (home.get("name"), home.get("mac")):
+            devices = [record.device] if record.device else []
+            return DeviceInUse(
+                f"{key} {value!r} belongs to {record.title}, since {record.time}; delete that first", *devices
+            )
+    if wanted.device and host.link(other := device.instead_of(wanted.device)):
+        return LinkUnavailable(
+            f"{key} {value!r} is no interface of the host; it came home as {other}, because another interface had its "
+            f"name then; run: ip link set {other} name {value}"
+        )
+    return LinkUnavailable(f"{key} {value!r} is no interface of the host; correct it, see: ip link")
+
+
+def _refuse_owned(where: "Location", address: str) -> None:
+    if owner := owned.owner(places.state_dirs_with(where.state_dir), address):
+        raise DeviceInUse(
+            f"device {address!r} belongs to {owner.title}, since {owner.time}; delete that first", owner.device
+        )
+
+
+def _refuse_unmovable(link: Link, address: str) -> None:
+    """Raise for what no kernel moves, or what would not come back as it was.  ``address`` is empty for software."""
+    name = link.name
+    if name == "lo":  # guard: lo
+        raise InvalidConfig("device 'lo' is every namespace's own; name another interface")
+    if link.infiniband:
+        raise LinkUnavailable(f"{name!r} is InfiniBand, whose interface does not move with its device; use kind sriov")
+    if not address and not device.keeps_software_apart():
+        raise LinkUnavailable(f"{name!r} is made of software, which needs Linux 5.13 to be moved safely")
+
+
+def _bring_software_home(p: Plan, software: Software, pod: Pod, ifname: str) -> None:
+    """Move a link without a bus address home from the pod, or from where the pod has put it.  Raises OSError, CniError.
+
+    It is known by the index that it had in the pod.  The pod sees that index and may give it to a link of its own,
+    after it has moved the host's to another namespace.  But it cannot make a link over the same device of the host: of
+    a veth, that is the peer, which has one already.
+
+    If none of what is found is over the host's device of ADD's time, all of it is moved: a pair's other end may have
+    been moved meanwhile, and what is made of nothing (dummy) is over nothing.
+    """
+    if software.over:
+        with netns.hold_open("/proc/self/ns/net") as own:
+            for place in chain([pod], device.hidden(p, pod, own)):
+                link = device.find(p, place, ifname)
+                if link and link.parent == software.over and link.parent_nsid == nsid.number(place.rtnl, own):
+                    device.take(p, place, ifname, own)
+                    return
+    device.bring_home(p, pod, ifname)
+
+
+def _bring_software_home_from_anywhere(p: Plan, ifname: str) -> None:
+    """The same for a pod that is gone: from the namespace of another that it has moved the link to.  Raises OSError,
+    CniError."""
+    with netns.hold_open("/proc/self/ns/net") as own:
+        for place in _visible_namespaces(netns.inode(own)):
+            if device.find(p, place, ifname):
+                device.take(p, place, ifname, own)
+
+
+def _visible_namespaces(host: int) -> Iterator[Pod]:
+    """Every namespace that a visible mount or process has, but the host's."""
+    for number, path in (netns.inhabited() or {}).items():
+        if number == host:
+            continue
+        try:
+            fd = netns.open_at(path)
+        except OSError:  # it has ended meanwhile
+            continue
+        try:
+            with rtnl.open_in(fd) as inside:
+                yield Pod(path, fd, inside, ours=False)
+        finally:
+            os.close(fd)

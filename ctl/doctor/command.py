@@ -1,0 +1,77 @@
+"""hpn doctor: what is wrong with this node, and what mends it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from ctl import screen
+from ctl.command_line import as_document, parser_for
+from ctl.doctor import cluster, hardware, machine, networks, programs, state
+from ctl.doctor.checks import CHECKS
+from ctl.doctor.model import Facts, Finding, Severity
+from ctl.doctor.reading import Reader
+
+_ORDER: Final = {severity: order for order, severity in enumerate(Severity)}
+_EXAMPLE: Final = """\
+example:
+  hpn doctor                                          # as root; docs/operations.md explains each finding
+  hpn doctor --json | jq -r '.findings[] | select(.severity == "error") | .id'
+  hpn doctor --kubeconfig /etc/kubernetes/admin.conf  # NetworkAttachmentDefinitions too, which the API server has
+"""
+
+
+def answer(words: Sequence[str], file: str = "", build: str = "") -> tuple[str, int]:
+    """What the command prints, and its exit status; ``file`` is the program that runs now, ``build`` its version.
+    Raises SystemExit for wrong options."""
+    about = "Say what is wrong with this node, and what mends it.  Nothing is changed."
+    parser = parser_for("doctor", about, _EXAMPLE, fails="there is an error or a warning")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--root", type=Path, default=Path("/"), help="where the node's files are; default /")
+    as_whom = "ask the API server for NetworkAttachmentDefinitions and nodes, as whom this names"
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help=as_whom)
+    options = parser.parse_args(words)
+    found = findings(facts(options.root, file, build, options.kubeconfig))
+    status = int(any(finding.severity is not Severity.NOTE for _, finding in found))
+    if options.json:
+        document = {"checks": list(CHECKS), "findings": [{"id": name, **vars(finding)} for name, finding in found]}
+        return as_document(document), status
+    return screen.text(_parts(found)), status
+
+
+def findings(known: Facts) -> list[tuple[str, Finding]]:
+    """What the checks find, each with the check's id; the worst first."""
+    found = [(name, finding) for name, check in CHECKS.items() for finding in check(known)]
+    return sorted(found, key=lambda pair: _ORDER[pair[1].severity])
+
+
+def _parts(found: Sequence[tuple[str, Finding]]) -> Iterator[screen.Table | str]:
+    rows = [
+        row
+        for name, finding in found
+        for row in ((finding.severity, name), ("", finding.evidence), ("", f"remedy: {finding.remedy}"))
+    ]
+    if rows:
+        yield screen.Table(("SEVERITY", "FINDING"), rows)
+    counts = [sum(finding.severity is severity for _, finding in found) for severity in Severity]
+    words = [f"{count} {severity}{'s' * (count != 1)}" for count, severity in zip(counts, Severity, strict=True)]
+    yield f"{', '.join(words)} of {len(CHECKS)} checks"
+
+
+def facts(root: Path, file: str, build: str, kubeconfig: Path | None = None) -> Facts:
+    """The facts of the node whose files are below the root; ``file`` is the program that runs now, ``build`` its
+    version.  With a ``kubeconfig`` the API server is asked too."""
+    read = Reader(root)
+    on_disk = state.state_of(read)
+    found = Facts(
+        machine.machine(read, on_disk.folders),
+        hardware.hardware(read),
+        networks.networks(read),
+        networks.node_file(read),
+        on_disk,
+        programs.programs(read, file, build),
+        cluster.cluster(read, kubeconfig) if kubeconfig else None,
+        networks.without_names(read),
+        tuple(networks.renamed_files(read)),
+    )
+    return replace(found, unread=tuple(sorted(read.unread.items())))

@@ -1,0 +1,147 @@
+"""State on disk: attachments and leases, read without a lock and without changing anything."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from ipaddress import IPv4Interface, ip_interface
+from pathlib import Path
+
+from base.kernel import sysfs
+from base.protocol import arguments
+from base.protocol.errors import BadEnvironment, CniError
+from base.protocol.location import IPAM_DIR, STATE_DIR
+from base.protocol.spec import Json
+from base.state import journal, numbers, places, trust
+from base.state.record import LOST, Record
+from cni.attachments import Found, are_dead, of_our_shape
+from ctl.doctor import cluster
+from ctl.doctor.model import Attachment, Pool, State
+from ctl.doctor.reading import Reader
+from ipam import inventory, sandboxes
+from ipam.stores.contents import Contents
+
+Listing = Iterable[tuple[Path, Record | None]]
+
+
+def state_of(read: Reader) -> State:
+    """What is in the default directories, and in those that attachments have noted or name."""
+    state_dirs = _state_dirs(read)
+    found = [one for state_dir in state_dirs for one in _records(read, state_dir, journal.files)]
+    stranded = [one for state_dir in state_dirs for _, one in _records(read, state_dir, journal.refused)]
+    attached = [one for _, one in found if one]
+    data_dirs = [folder for folder in _data_dirs(read, state_dirs, attached) if read.stat(f"{folder}")]
+    pools, leases = list[Pool](), list[tuple[str, str]]()
+    for data_dir in data_dirs:
+        try:
+            for network in inventory.networks(data_dir, sandboxes.gone):
+                pools += list(_pools(network.place, inventory.pools(network)))
+                leases += [(network.place, why) for why in _faults(network)]
+        except (CniError, OSError) as e:
+            read.unread[f"{data_dir}"] = f"{e}"
+    folders = [f"{folder}" for folder in (*state_dirs, *data_dirs) if read.stat(f"{folder}")]
+    return State(
+        tuple(folders),
+        tuple(attached),
+        tuple(path for path, one in found if not one),
+        tuple(filter(None, stranded)),
+        tuple(pools),
+        tuple(leases),
+        tuple(_unsafe(folders)),
+        tuple(cluster.blocks(read, data_dirs)),
+    )
+
+
+def _state_dirs(read: Reader) -> list[Path]:
+    """The default state directory, then those that attachments noted (base/state/places.py)."""
+    notes, found = read.at(places.ELSEWHERE), set[Path]()
+    for name in read.names(notes):
+        with suppress(OSError):  # its attachment has ended meanwhile
+            found.add(Path(read.at(os.readlink(f"{notes}/{name}"))))
+    return [Path(read.at(STATE_DIR)), *sorted(found)]
+
+
+def _data_dirs(read: Reader, state_dirs: Sequence[Path], attached: Sequence[Attachment]) -> list[Path]:
+    """Where networks have their leases: the default, those of state directories, and what attachments name."""
+    sections = [one.conf.get("ipam") for one in attached]
+    named = [section.get("dataDir") for section in sections if isinstance(section, dict)]
+    ours = {Path(read.at(IPAM_DIR)), *(folder / "ipam" for folder in state_dirs)}
+    return sorted(ours | {Path(read.at(path)) for path in named if isinstance(path, str) and path.startswith("/")})
+
+
+def _records(read: Reader, state_dir: Path, listed: Callable[[Path], Listing]) -> list[tuple[str, Attachment | None]]:
+    """Each record's path, and the record; None for one that cannot be read."""
+    try:
+        is_refused = listed is journal.refused
+        found = [Found(state_dir, path, of_our_shape(record), is_refused) for path, record in listed(state_dir)]
+        dead = are_dead(found)
+        return [
+            (f"{one.path}", _described(read, one, is_dead=is_dead)) for one, is_dead in zip(found, dead, strict=True)
+        ]
+    except OSError as e:
+        read.unread[f"{e.filename or state_dir}"] = e.strerror or f"{e}"
+        return []
+
+
+def _described(read: Reader, one: Found, *, is_dead: bool) -> Attachment | None:
+    if one.record is None:
+        return None
+    record, stands = one.record, one.state_if(is_dead=is_dead)
+    subnets = {
+        str(found.network)
+        for ip in record.result.get("ips", [])
+        if isinstance(found := ip_interface(ip["address"]), IPv4Interface)
+    }
+    return Attachment(
+        f"{one.path}",
+        record.title,
+        netns=record.netns,
+        alive=not is_dead,
+        state=stands.word,
+        why=stands.why,
+        is_lost=record.kind == LOST,
+        age=_age(record.time),
+        device=str(record.link.get("device", "")),
+        trouble=record.trouble,
+        lost_nodes=_lost_nodes(read, record),
+        pod=record.pod,
+        conf=dict(record.config),
+        subnets=tuple(sorted(subnets)),
+        has_rules=bool(record.rules),
+    )
+
+
+def _lost_nodes(read: Reader, record: Record) -> tuple[str, ...]:
+    device, pod = str(record.link.get("device", "")), ""
+    with suppress(BadEnvironment):
+        pod = arguments.cni_args(record.args).get("K8S_POD_UID", "")
+    promised = numbers.promised(device, pod, read.at(STATE_DIR)) if device and pod else ()
+    now = sysfs.rdma_nodes(device, Path(read.at("/sys"))) if promised else ()
+    return tuple(node for node in promised if node not in now)
+
+
+def _age(time: str) -> float:
+    return (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
+
+
+def _pools(place: str, pools: Sequence[Json]) -> Iterator[Pool]:
+    for pool in pools:
+        if pool["size"]:
+            taken = sum(pool[word] for word in inventory.STATES)
+            yield Pool(place, tuple(pool["ranges"]), pool["size"], taken, pool["dead"])
+
+
+def _faults(network: Contents) -> Iterator[str]:
+    if network.problem:
+        yield network.problem
+    if network.unreadable:
+        yield f"lines {', '.join(map(str, network.unreadable))} cannot be read"
+    if network.quarantined:
+        yield f"quarantine has {', '.join(network.quarantined)}"
+
+
+def _unsafe(folders: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    for folder in folders:
+        with suppress(OSError):
+            if weak := trust.weak_spot(folder):
+                yield (folder, *weak)

@@ -1,0 +1,223 @@
+"""The node's NICs: PFs with their VFs and scalable functions, who has them, and which GPUs are near.
+
+The words for that are those of ``nvidia-smi topo -m``: PIX through one switch, PXB through several, PHB through the
+processor's host bridge, NODE through several host bridges of one NUMA node, SYS from one NUMA node to another.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Final
+
+from base.kernel import devlink, rdma_netlink, sysfs
+from base.kernel.devlink import Family
+from base.state import owned
+from base.state.record import Record
+from hardware import inventory, rdma_devices, users
+from hardware.model import Device, Kind
+from hardware.rdma_devices import Hca
+
+_CLASSES: Final = ("0x0302", "0x0380", "0x12")  # 3D controllers, other displays, processing accelerators
+_VGA: Final = "0x0300"
+_MAKERS: Final = frozenset({"0x10de", "0x1002", "0x8086"})  # of a VGA controller others' are the BMC's or a guest's
+_ORDER: Final = ("PIX", "PXB", "PHB", "NODE", "SYS")
+_NIC: Final = (Kind.PF, Kind.VF, Kind.SF)
+_VFIO: Final = Path("/dev/vfio")
+_NOWHERE: Final = Path("/nonexistent")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a PCI function is: what is above it from the host bridge down ("pci0000:3a", "0000:3a:00.0"), and its NUMA
+    node, -1 where the machine does not say."""
+
+    address: str
+    above: tuple[str, ...]
+    numa: int
+
+
+@dataclass(frozen=True)
+class Near:
+    """A GPU, and how near it is: a word of ``nvidia-smi topo -m``."""
+
+    address: str
+    word: str
+
+
+def gpus(root: Path = sysfs.SYS) -> tuple[Place, ...]:
+    """The GPUs and accelerators, without the VFs that are made of one."""
+    folder = f"{root}/bus/pci/devices"
+    return tuple(place(address, root) for address in sysfs.names(folder) if _is_gpu(f"{folder}/{address}"))
+
+
+def place(address: str, root: Path = sysfs.SYS) -> Place:
+    """Where the PCI function at an address is."""
+    parts = os.path.realpath(f"{root}/bus/pci/devices/{address}").split("/")
+    begin = next((number for number, part in enumerate(parts) if part.startswith("pci")), len(parts) - 1)
+    return Place(address, tuple(parts[begin:-1]), sysfs.numa_node(address, root))
+
+
+def nearest(one: Place, others: Iterable[Place]) -> tuple[Near, ...]:
+    """Those of the others that no other is nearer than; none if the nearest is on another NUMA node."""
+    found = [Near(other.address, relation(one, other)) for other in others]
+    best = min((near.word for near in found), key=_ORDER.index, default="SYS")
+    return tuple(near for near in found if near.word == best != "SYS")
+
+
+def relation(one: Place, other: Place) -> str:
+    """How near two functions are."""
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one.above, other.above, strict=False)))
+    if common > 1:
+        # A switch is an upstream port, and below it a downstream port for each of its devices.
+        return "PIX" if max(len(one.above), len(other.above)) - common <= 1 else "PXB"
+    if common:
+        return "PHB"
+    return "NODE" if one.numa == other.numa >= 0 else "SYS"
+
+
+def _is_gpu(path: str) -> bool:
+    code = sysfs.line(f"{path}/class")
+    if code.startswith(_VGA) and sysfs.line(f"{path}/vendor") not in _MAKERS:  # guard: a-bmc
+        return False
+    return code.startswith((_VGA, *_CLASSES)) and not sysfs.link(f"{path}/physfn")
+
+
+@dataclass(frozen=True)
+class Function:
+    """A PF, VF or scalable function, or an interface of software that has an RDMA device of its own.
+
+    - ``total_vfs``: how many VFs a PF can have; None without SR-IOV.
+    - ``eswitch``: "legacy" or "switchdev"; empty where the driver does not say.
+    - ``hcas``: its RDMA devices that are in this namespace.  ``device.rdma`` has the others' names too.
+    - ``holder``: which pod, namespace or process has it, in words; empty for none.
+    - ``gpus``: the nearest ones, of a PF.
+    - ``below``: a PF's VFs and scalable functions.
+    """
+
+    device: Device
+    total_vfs: int | None = None
+    eswitch: str = ""
+    hcas: tuple[Hca, ...] = ()
+    holder: str = ""
+    gpus: tuple[Near, ...] = ()
+    below: tuple["Function", ...] = ()
+
+    @property
+    def free(self) -> int:
+        """How many of its VFs nobody has, and the host does not need."""
+        return sum(one.device.kind is Kind.VF and not (one.holder or one.device.needed) for one in self.below)
+
+
+@dataclass(frozen=True)
+class Node:
+    """The node.
+
+    - ``functions``: its PFs, and interfaces of software that have an RDMA device of their own.  A VF whose PF is not to
+      be seen, as in a virtual machine, stands alone.
+    - ``exclusive``: whether an RDMA device is in one network namespace at a time; None where the kernel has no RDMA, or
+      does not say.
+    - ``unread``: a sentence for each thing that could not be read.
+    """
+
+    functions: tuple[Function, ...]
+    exclusive: bool | None = None
+    unread: tuple[str, ...] = ()
+
+
+def node(root: Path = sysfs.SYS, state_dirs: Iterable[Path] | None = None) -> Node:
+    """The node as it is; ``state_dirs`` are where attachments are looked up, by default all that there are.
+
+    With another ``root`` than this machine's only files are asked.  Raises OSError if the kernel does not say where the
+    default route is.
+    """
+    look = _Look(root, users.state_dirs() if state_dirs is None else state_dirs)
+    is_here = root == sysfs.SYS
+    devices = inventory.devices(root, inventory.MEMORY if is_here else None)
+    return Node(look.tree(devices), _exclusive() if is_here else None, tuple(look.unread))
+
+
+class _Look:
+    """One look, with what is read once for all functions."""
+
+    def __init__(self, root: Path, state_dirs: Iterable[Path]) -> None:
+        self._root = root
+        self._hcas = rdma_devices.hcas(root)
+        self._gpus = gpus(root)
+        self.unread = list[str]()
+        self._attached = dict[str, Record]()
+        for state_dir in state_dirs:
+            self._attached |= self._of_journal(state_dir)
+        is_here = root == sysfs.SYS
+        self._devlink = _family() if is_here else None
+        # Only root can open a VFIO group, and so learn whether another process has.
+        self._vfio = _VFIO if is_here and os.geteuid() == 0 else _NOWHERE
+
+    def tree(self, devices: tuple[Device, ...]) -> tuple[Function, ...]:
+        tops = {device.id for device in devices if device.kind is Kind.PF}
+        nics = [device for device in devices if device.kind in _NIC]
+        alone = [device for device in nics if device.kind is not Kind.PF and device.pf not in tops]
+        soft = [device for device in devices if device.kind is Kind.NETDEV and self._of(device)]
+        below = {pf: [d for d in nics if d.pf == pf and d.kind is not Kind.PF] for pf in tops}
+        return tuple(self._function(device, below.get(device.id, ())) for device in nics if device.id in tops) + tuple(
+            self._function(device) for device in (*alone, *soft)
+        )
+
+    def _function(self, device: Device, below: Iterable[Device] = ()) -> Function:
+        is_pf = device.kind is Kind.PF
+        at = place(device.pf, self._root)
+        return Function(
+            device,
+            total_vfs=_number(f"{self._root}/bus/pci/devices/{device.id}/sriov_totalvfs") if is_pf else None,
+            eswitch=self._eswitch(device.id) if is_pf else "",
+            hcas=self._of(device),
+            holder=users.user(device.id, self._attached, self._root, self._vfio),
+            gpus=nearest(at, self._gpus) if is_pf else (),
+            below=tuple(self._function(one) for one in sorted(below, key=lambda one: (one.kind, one.index))),
+        )
+
+    def _of(self, device: Device) -> tuple[Hca, ...]:
+        """Its own, and soft-RoCE over one of its interfaces."""
+        return tuple(h for h in self._hcas if h.device == device.id or (h.over and h.over in device.netdevs))
+
+    def _of_journal(self, state_dir: Path) -> Mapping[str, Record]:
+        try:
+            return owned.devices((state_dir,))
+        except OSError as e:
+            why = (
+                f"{state_dir}: {e.strerror}; who has a device is for root to read, so what is called free may be taken"
+            )
+            self.unread.append(why)  # guard: journal-unread
+            return {}
+
+    def _eswitch(self, address: str) -> str:
+        # Without privileges nobody is told.
+        with suppress(OSError):
+            return devlink.eswitch_mode(self._devlink, "pci", address) if self._devlink else ""
+        return ""
+
+
+def _exclusive() -> bool | None:
+    with suppress(OSError):
+        return rdma_netlink.is_exclusive()
+    return None
+
+
+def _family() -> Family | None:
+    with suppress(OSError):
+        return devlink.family()
+    return None
+
+
+def _number(path: str) -> int | None:
+    text = sysfs.line(path)
+    return int(text) if text.isdecimal() else None
+
+
+def flat(found: Iterable[Function]) -> Iterator[Function]:
+    """All of them, each before what is below it."""
+    for one in found:
+        yield one
+        yield from flat(one.below)

@@ -1,0 +1,388 @@
+"""The devices that a node has for its pods, from sysfs: PCI functions, scalable functions, and interfaces that are made
+of software.
+
+A device that a pod has is here like all others.  What sysfs hides of it meanwhile is remembered (``Memory``), or
+follows from its PF.  An interface made of software is not: in a pod it is gone from sysfs, and nothing tells that from
+its end.
+"""
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from base.kernel import sysfs
+from base.protocol.errors import CniError
+from base.protocol.location import STATE_DIR
+from base.state import durable
+from hardware import users
+from hardware.model import Device, Kind, RdmaDevice
+
+MEMORY: Final = Path(STATE_DIR, "node", "devices.json")
+_NETWORK: Final = "0x02"  # PCI's class of network controllers; 0x0207 are InfiniBand's
+_ACCELERATOR: Final = "0x12"
+_INFINIBAND: Final = "0x0207"
+_LINK_TYPES: Final = {"1": "ether", "32": "infiniband"}  # ARPHRD_*
+_NONE: Final = frozenset[int]()  # each new one has 216 bytes
+_VDPA: Final = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
+_VIRTUAL = "virtual"  # where the kernel puts what is of no device
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The names of its interfaces, and its ports' partition keys."""
+
+    names: tuple[str, ...] = ()
+    pkeys: tuple[int, ...] = ()
+
+
+class Memory:
+    """What was seen of each device while it was on the host, for the time in which a pod has it and sysfs does not show
+    it.  It is kept in a file besides, so that a device stays in its resource if we start again meanwhile.
+
+    It counts for one incarnation of the device (base.kernel.sysfs.incarnation) under one driver: a device that is given
+    to vfio-pci has no interface any more, while one that is given to a pod keeps its driver.
+    """
+
+    def __init__(self, file: Path | None, *, writes: bool) -> None:
+        self._file, self._writes = file, writes
+        self._before = _read_memory(file) if file else {}
+        self._now = dict[str, tuple[str, Seen]]()
+
+    def complete(self, device: str, incarnation: int, driver: str, seen: Seen) -> Seen:
+        """What is seen of it now; or what was seen last, if its interfaces are not there now."""
+        life = f"{incarnation} {driver}"  # guard: of-that-driver = f"{incarnation}"
+        if not seen.names:
+            before, last = self._before.get(device, ("", Seen()))
+            seen = last if before == life else seen  # guard: of-that-incarnation (before)
+        if seen.names:
+            self._now[device] = (life, seen)
+        return seen
+
+    def keep(self) -> None:
+        """Forget all devices that were not asked for since the last call, for they are gone; write what has changed.
+
+        A file that cannot be written costs only names, and only after the next start, so it stops nobody.
+        """
+        if self._file and self._writes and self._now != self._before:
+            with suppress(CniError):
+                durable.write(self._file, _memory_body(self._now))
+        self._before, self._now = self._now, {}
+
+
+def _memory_body(seen: dict[str, tuple[str, Seen]]) -> dict[str, object]:
+    devices = {device: [life, s.names, s.pkeys] for device, (life, s) in seen.items()}
+    return {"boot": durable.boot_id(), "devices": devices}
+
+
+def _read_memory(file: Path) -> dict[str, tuple[str, Seen]]:
+    """What the file has of this boot; nothing where it is not ours, or older."""
+    with suppress(CniError, LookupError, TypeError, ValueError):
+        body = durable.read(file) or {}
+        if body.get("boot") == durable.boot_id():  # guard: of-this-boot = True
+            return {
+                device: (life, Seen(tuple(names), tuple(pkeys)))
+                for device, (life, names, pkeys) in body["devices"].items()
+            }
+    return {}
+
+
+def devices(root: Path = sysfs.SYS, memory: Path | None = None) -> tuple[Device, ...]:
+    """All devices of this moment: PFs, then VFs, SFs and interfaces of software, each in the order of their ids.
+
+    What a running ``hpn node`` remembers of devices that pods have is read from its ``memory``, and nothing written.
+    Raises OSError if the kernel does not say where the default route is.
+    """
+    return Inventory(root, memory, writes=False).devices()
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """What stays as long as the device is there: Device's fields, and which incarnation it is."""
+
+    incarnation: int
+    kind: Kind
+    path: str
+    vendor: str
+    product: str
+    pf: str
+    index: int
+    numa: int
+    acpi_index: str = ""
+    infiniband: bool = False
+
+
+class Inventory:
+    """Looks again for less than the first time: of a device that was there before, it reads only what can change."""
+
+    def __init__(self, root: Path = sysfs.SYS, memory: Path | None = None, *, writes: bool = True) -> None:
+        self._root = f"{root}"
+        self._memory = Memory(memory, writes=writes)
+        self._fixed = dict[str, tuple[int, _Fixed | None]]()
+        self._last = dict[str, Device]()
+
+    def devices(self) -> tuple[Device, ...]:
+        """As ``devices``."""
+        look = _Look(self._root, self._memory)
+        found = dict[str, Device]()
+        # A VF's interface may be asked for by its PF's name, so PFs are first.
+        for address, fixed in sorted(self._there(look).items(), key=lambda item: (_ORDER[item[1].kind], item[0])):
+            found[address] = self._same(look.device(address, fixed, found.get(fixed.pf)))
+        software = [self._same(device) for device in look.software(found)]
+        self._memory.keep()
+        devices = [look.with_use(device) for device in (*found.values(), *software)]
+        self._last = {device.id: self._same(device) for device in devices}
+        return tuple(self._last.values())
+
+    def _same(self, device: Device) -> Device:
+        """The object of the last look if nothing has changed, so that the two looks never need memory together."""
+        last = self._last.get(device.id)
+        return last if last == device else device
+
+    def _there(self, look: "_Look") -> dict[str, _Fixed]:
+        """The devices on the two buses, those of before as they were read then."""
+        before, self._fixed = self._fixed, {}
+        for bus, read in (("pci", look.read_function), ("auxiliary", look.read_auxiliary)):
+            for address, incarnation in _entries(f"{self._root}/bus/{bus}/devices"):
+                known = before.get(address)
+                # guard below: another-incarnation (incarnation), complete (address)
+                if known is None or known[0] != incarnation or look.may_differ(address, known[1]):
+                    known = incarnation, read(address, incarnation)
+                self._fixed[address] = known
+        return {address: fixed for address, (_, fixed) in self._fixed.items() if fixed}
+
+
+_ORDER: Final = {kind: order for order, kind in enumerate(Kind)}
+
+
+class _Look:
+    """One look at sysfs, with what is read once for all devices."""
+
+    def __init__(self, root: str, memory: Memory) -> None:
+        self.root = root
+        self._memory = memory
+        self._rdma = rdma_by_device(root)
+        self._vdpa = _vdpa(root)
+        self._reserved = users.reserved_interfaces(root)
+        self._used = users.in_use_by_the_host()
+        self._indexes = dict[str, dict[str, int]]()
+
+    def read_function(self, address: str, incarnation: int) -> _Fixed | None:
+        """A PCI function; None if it is neither a NIC nor an accelerator."""
+        path = f"{self.root}/bus/pci/devices/{address}"
+        code = sysfs.line(f"{path}/class")
+        if not code.startswith((_NETWORK, _ACCELERATOR)):
+            return None
+        pf = sys.intern(sysfs.link(f"{path}/physfn"))
+        kind = Kind.VF if pf else Kind.PF
+        return _Fixed(
+            incarnation,
+            kind if code.startswith(_NETWORK) else Kind.ACCELERATOR,
+            path,
+            _hexadecimal(f"{path}/vendor"),
+            _hexadecimal(f"{path}/device"),
+            pf or address,
+            self._index(pf, address) if pf else -1,
+            _number(f"{path}/numa_node"),
+            sysfs.line(f"{path}/acpi_index"),
+            infiniband=code.startswith(_INFINIBAND),
+        )
+
+    def read_auxiliary(self, name: str, incarnation: int) -> _Fixed | None:
+        """A device of the auxiliary bus; None if it is a part of a driver, as most are."""
+        path = f"{self.root}/bus/auxiliary/devices/{name}"
+        if name.split(".")[1:2] != ["sf"] and name not in self._rdma:
+            return None
+        pf = os.path.basename(os.path.dirname(os.path.realpath(path)))
+        pci = f"{self.root}/bus/pci/devices/{pf}"
+        return _Fixed(
+            incarnation,
+            Kind.SF,
+            path,
+            _hexadecimal(f"{pci}/vendor"),
+            _hexadecimal(f"{pci}/device"),
+            pf,
+            _number(f"{path}/sfnum"),
+            _number(f"{pci}/numa_node"),
+        )
+
+    def may_differ(self, address: str, known: _Fixed | None) -> bool:
+        """Whether it was read before it was complete.  The kernel announces a VF, and only then makes the links between
+        it and its PF (pci_iov_add_virtfn); an RDMA device comes with its driver."""
+        if known is None:
+            return address in self._rdma
+        return known.index < 0 if known.kind is Kind.VF else bool(sysfs.link(f"{known.path}/physfn"))
+
+    def device(self, address: str, fixed: _Fixed, pf: Device | None) -> Device:
+        """The device as it is now; ``pf`` is that of a VF or SF, None where it is not to be seen."""
+        driver, holder = sys.intern(sysfs.link(f"{fixed.path}/driver")), fixed.path
+        if driver == "virtio-pci":
+            holder = f"{fixed.path}/{sysfs.with_netdev(address, Path(self.root))}"
+        netdevs = self._netdevs(holder)
+        link_type = self._link_type(netdevs) or (pf.link_type if pf else "")
+        if not link_type and fixed.kind is not Kind.ACCELERATOR:
+            link_type = "infiniband" if fixed.infiniband else "ether"
+        pkeys = _pkeys(fixed.path) if netdevs and link_type == "infiniband" else ()
+        seen = self._memory.complete(address, fixed.incarnation, driver, Seen(netdevs, pkeys))
+        return Device(
+            address,
+            fixed.kind,
+            vendor=fixed.vendor,
+            product=fixed.product,
+            driver=driver,
+            netdevs=netdevs,
+            names=seen.names,
+            link_type=link_type,
+            rdma=self._rdma_of(os.path.basename(holder), *netdevs),
+            pf=fixed.pf,
+            pf_netdev=next(iter(pf.names if pf else seen.names if fixed.kind is Kind.PF else ()), ""),
+            index=fixed.index,
+            vfs=max(_number(f"{fixed.path}/sriov_numvfs"), 0) if fixed.kind is Kind.PF else 0,
+            numa=fixed.numa,
+            acpi_index=fixed.acpi_index,
+            pkeys=frozenset(seen.pkeys) if seen.pkeys else _NONE,
+            vdpa=self._vdpa.get(address, ""),
+            reserved=next((why for name in netdevs if (why := self._reserved.get(name))), ""),  # guard: default-route
+        )
+
+    def software(self, found: Mapping[str, Device]) -> Iterator[Device]:
+        """The interfaces that are of no device of ``found``, and that can have a pod's interface over them: not the
+        loopback interface, tunnels, or ports of a bridge."""
+        owners = {name: device for device in found.values() for name in device.netdevs}
+        for name in sysfs.names(f"{self.root}/class/net"):
+            path = f"{self.root}/class/net/{name}"
+            if name in owners:
+                continue
+            inside = sysfs.names(path)
+            for lower in (one.removeprefix("lower_") for one in inside if one.startswith("lower_")):
+                self._used.setdefault(lower, f"{name} of the host is over it")
+            # Its name is the device's ID, which kubelet takes only as text, and which no other device may have.
+            if name in found or not (name.isascii() and name.isprintable()):
+                continue
+            if not (link_type := self._link_type((name,))):
+                continue
+            if "brport" in inside or ("device" in inside and _is_of(path, found)):  # guard: not-a-port ("brport")
+                continue
+            below = [owners[lower] for lower in users.all_below(self.root, name) if lower in owners]
+            yield Device(
+                name,
+                Kind.NETDEV,
+                driver=sysfs.link(f"{path}/device/driver"),
+                netdevs=(name,),
+                names=(name,),
+                link_type=link_type,
+                rdma=tuple(dict.fromkeys((*self._rdma_of(name), *(r for device in below for r in device.rdma)))),
+                numa=next((device.numa for device in below), -1),
+                reserved=self._reserved.get(name, ""),
+            )
+
+    def with_use(self, device: Device) -> Device:
+        """The device, with what the host would lose with it; all interfaces that may be over it have been seen."""
+        used = next((why for name in device.netdevs if (why := self._used.get(name))), "")
+        return replace(device, used=used) if used else device  # guard: in-use (replace)
+
+    def _rdma_of(self, *names: str) -> tuple[RdmaDevice, ...]:
+        """Those of a device and of its interfaces: a soft-RoCE device is an interface's, also where that is a NIC's."""
+        return tuple(rdma for name in names for rdma in self._rdma.get(name, ()))
+
+    def _netdevs(self, path: str) -> tuple[str, ...]:
+        """Its interfaces, without the representors that a PF in switchdev mode has for its VFs; the uplink's first."""
+        return tuple(sysfs.own_netdevs(sysfs.names(f"{path}/net"), Path(self.root)))
+
+    def _link_type(self, netdevs: tuple[str, ...]) -> str:
+        return next((_LINK_TYPES.get(sysfs.line(f"{self.root}/class/net/{n}/type"), "") for n in netdevs), "")
+
+    def _index(self, pf: str, vf: str) -> int:
+        """A VF's number on its PF."""
+        if pf not in self._indexes:
+            addresses = sysfs.vfs(pf, Path(self.root))
+            self._indexes[pf] = {address: number for number, address in enumerate(addresses)}
+        return self._indexes[pf].get(vf, -1)
+
+
+def _entries(folder: str) -> Iterator[tuple[str, int]]:
+    """The devices of a bus, each with a number that no other at this address has: the inode of its link."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        yield from ((entry.name, entry.inode()) for entry in entries)
+
+
+def _is_of(path: str, found: Mapping[str, Device]) -> bool:
+    """Whether an interface is of a device that is known, as a representor is of its PF."""
+    return any(part in found for part in os.path.realpath(f"{path}/device").split("/"))
+
+
+def _vdpa(root: str) -> dict[str, str]:
+    """The type of the vDPA device of each PCI function that has one."""
+    folder, found = f"{root}/bus/vdpa/devices", dict[str, str]()
+    for name in sysfs.names(folder):
+        parent = os.path.basename(os.path.dirname(os.path.realpath(f"{folder}/{name}")))
+        found[parent] = _VDPA.get(sysfs.link(f"{folder}/{name}/driver"), "")
+    return found
+
+
+def _pkeys(path: str) -> tuple[int, ...]:
+    """The first partition key of each port: that of the device's IPoIB interface, and of RDMA-CM."""
+    ports = [f"{path}/infiniband/{d}/ports/{n}" for d in sysfs.names(f"{path}/infiniband")
+             for n in sysfs.names(f"{path}/infiniband/{d}/ports")]  # fmt: skip
+    return tuple(int(key, 16) & 0x7FFF for port in ports if (key := sysfs.line(f"{port}/pkeys/0")))
+
+
+def _hexadecimal(path: str) -> str:
+    return sys.intern(sysfs.line(path).removeprefix("0x"))  # thousands of devices have one
+
+
+def _number(path: str) -> int:
+    try:
+        return int(sysfs.line(path))
+    except ValueError:
+        return -1
+
+
+def rdma_by_device(root: str) -> Mapping[str, tuple[RdmaDevice, ...]]:
+    """The RDMA devices of each device, by its name on its bus ("0000:3b:00.2", "mlx5_core.sf.4", "virtio0").
+
+    /sys/class/infiniband lists only what is in the host's namespace.  infiniband_verbs and infiniband_mad know no
+    namespaces, so a device that a pod has is there too, under the name that it has in the pod.
+
+    A soft-RoCE device is of no device, so it is under its interface's name.  Without the module ib_uverbs no device has
+    nodes, and those that pods have are not to be seen.
+    """
+    here = f"{root}/class/infiniband"
+    # By parent and name: some kernels let devices in different namespaces have one name.
+    devices = {(_parent(f"{here}/{name}"), name): "" for name in sysfs.names(here)}
+    devices |= {(parent, name): node for parent, name, node in _rdma_nodes(f"{root}/class/infiniband_verbs", "uverbs")}
+    mads = defaultdict[tuple[str, str], list[str]](list)
+    for parent, name, node in _rdma_nodes(f"{root}/class/infiniband_mad", ""):
+        mads[parent, name].append(node)
+    found = defaultdict[str, list[RdmaDevice]](list)
+    for parent, name in sorted(devices):
+        nodes = mads[parent, name]
+        umad, issm = (tuple(n for n in nodes if n.rpartition("/")[2].startswith(kind)) for kind in ("umad", "issm"))
+        owner = sysfs.line(f"{here}/{name}/parent") if parent == _VIRTUAL else parent
+        found[owner].append(RdmaDevice(name, devices[parent, name], umad, issm))
+    return {owner: tuple(theirs) for owner, theirs in found.items()}
+
+
+def _rdma_nodes(folder: str, prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Of each character device of a class: the device it is of, its RDMA device's name, and its path."""
+    for name in sorted(sysfs.names(folder), key=_natural):
+        if name.startswith(prefix) and (device := sysfs.line(f"{folder}/{name}/ibdev")):
+            yield _parent(f"{folder}/{name}"), device, f"/dev/infiniband/{name}"
+
+
+def _parent(path: str) -> str:
+    """The link leads to .../0000:3b:00.2/infiniband_verbs/uverbs0."""
+    try:
+        return os.readlink(path).split("/")[-3]
+    except (OSError, IndexError):
+        return ""
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """umad10 comes after umad2."""
+    letters = name.rstrip("0123456789")
+    return letters, int(name[len(letters) :] or 0)

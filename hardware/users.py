@@ -1,0 +1,129 @@
+"""Who has a VF or a PF: a pod, another namespace, a process that drives it; and what the host needs one for.
+
+The host cannot spare an interface that a default route leaves by, or that Open vSwitch has.  Nothing is asked of
+kubelet: between its Allocate and the pod's ADD a VF is free.
+"""
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from socket import if_indextoname
+from typing import Final
+
+from base.kernel import budget, routes, rtnl, sysfs
+from base.kernel.netlink import answers_strictly
+from base.kernel.rtnl import Rtnl
+from base.protocol.errors import CniError
+from base.protocol.location import STATE_DIR
+from base.state import owned, places
+from base.state.record import Record
+
+# The interface that stands for Open vSwitch in the kernel (dpif-netlink.c): the ports of all its bridges are below it.
+OVS: Final = "ovs-system"
+JOURNAL: Final = Path(STATE_DIR)
+_VFIO: Final = Path("/dev/vfio")
+
+
+def reserved_interfaces(root: str) -> dict[str, str]:
+    """Why the host needs an interface, by its name: the default route leaves by it, or by one over it.
+
+    So is each port of Open vSwitch.  Which of its bridges leads out by which port only its own program knows, so a
+    default route by a bridge of its may leave by any of them.  Raises OSError.
+    """
+    budget.begin()
+    # guard below: a-port (all_below(root, OVS) -> ())
+    ports = dict.fromkeys(all_below(root, OVS), "Open vSwitch has its interface and may carry the host's traffic by it")
+    by_routes = {
+        name: f"the host's default route leaves by {uplink}"
+        for uplink in routes.uplinks()
+        for name in (uplink, *all_below(root, uplink))  # guard: below-it (root)
+    }
+    return ports | by_routes
+
+
+def in_use_by_the_host() -> dict[str, str]:
+    """What the host would lose with an interface, by its name: addresses, and routes by it.  Raises OSError."""
+    with rtnl.open_in() as asking:
+        answers_strictly(asking.sock)
+        by_index = routes.uses(asking)
+    found = dict[str, str]()
+    for index, why in by_index.items():
+        with suppress(OSError):  # it has just gone
+            found[if_indextoname(index)] = why
+    return found
+
+
+def all_below(root: str, netdev: str) -> Iterator[str]:
+    """The interfaces below a bond, a VLAN or a bridge, and those below these."""
+    for name in sysfs.names(f"{root}/class/net/{netdev}"):
+        if name.startswith("lower_"):
+            yield name.removeprefix("lower_")
+            yield from all_below(root, name.removeprefix("lower_"))
+
+
+def owners() -> Mapping[str, Record]:
+    """The attachments that have a device, by its bus address."""
+    return owned.devices(state_dirs())
+
+
+def state_dirs() -> list[Path]:
+    """Where journals are: the default, and each other ``stateDir`` that an ADD has noted.  Each is there once, also if
+    several paths lead to it."""
+    found = dict[Path, None]()
+    for state_dir in (JOURNAL, *places.state_dirs()[1:]):  # guard: elsewhere (*places)
+        with suppress(OSError):  # it is gone
+            found[state_dir.resolve(strict=state_dir != JOURNAL)] = None
+    return list(found)
+
+
+def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, vfio: Path = _VFIO) -> str:
+    """Which pod or process has the function, in words; empty for none."""
+    if record := attached.get(address):
+        return record.title
+    path = f"{root}/bus/pci/devices/{address}"
+    # sysfs hides what is in another namespace, and keeps the directory that it is in (kobject_rename).
+    if os.path.isdir(f"{path}/net") and not sysfs.names(f"{path}/net"):  # guard: its-interface
+        return "a namespace that its interface is in"
+    # guard below: its-rdma-device (set(sysfs.rdma_names(address, root)) -> set())
+    if set(sysfs.rdma_names(address, root)) - set(sysfs.names(f"{path}/infiniband")):
+        return "a namespace that its RDMA device is in"
+    # Drivers of vendors are VFIO's too, and without an IOMMU the node has another name (vfio_group_init).
+    group = sysfs.link(f"{path}/iommu_group")
+    for node in (vfio / group, vfio / f"noiommu-{group}") if group else ():
+        if _is_open(node):
+            return f"a process that has {node} open"
+    driver = sysfs.link(f"{path}/driver")
+    # Nothing tells whether a process has opened it.
+    return f"a process that may use it by {driver}" if driver in sysfs.UIO else ""
+
+
+def needed(address: str, host: Rtnl, above: Mapping[int, str]) -> str:
+    """What the host or a pod needs a function's interface for, in words; empty for nothing.
+
+    ``above``: what pods have over the host's interfaces (over.py).
+    """
+    # It is hardly ever asked.
+    from hardware import needed as refusing  # noqa: PLC0415
+
+    for name in sysfs.names(f"{sysfs.SYS}/bus/pci/devices/{address}/net"):
+        link = host.link(name)
+        if link and link.index in above:
+            return f"{name!r} is the master of {above[link.index]}"
+        try:
+            if link:
+                refusing.refuse(link, address, owned.Use(()), host, other="remove the route first")
+        except CniError as e:
+            return e.msg
+    return ""
+
+
+def _is_open(group: Path) -> bool:
+    """Whether a process has a VFIO group open, or may have: the kernel opens one once (vfio_group_fops_open), and where
+    we may not open it ourselves, as in a container without its device, we cannot know."""
+    try:
+        os.close(os.open(group, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as e:
+        return e.errno not in (errno.ENOENT, errno.ENXIO, errno.ENODEV)
+    return False

@@ -1,0 +1,314 @@
+"""Addresses of a pool that the nodes of a cluster share, for one attachment.
+
+They are of this node's own blocks.  Where these have no room, a block is claimed: Shared reserves, claims, and reserves
+again.  With room nobody is asked, and nothing of this package is imported that asks.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from base.protocol import report
+from base.protocol.errors import PoolExhausted, RecordUnreadable, TryAgain, doing
+from base.protocol.result import Address, Ip
+from ipam import allocation
+from ipam.allocation import Allocation, chosen, newcomers
+from ipam.cluster.rules import block_math
+from ipam.cluster.rules.network import Need, Network, Numbers
+from ipam.cluster.state import node_blocks
+from ipam.cluster.state.node_blocks import NodeBlocks, OwnedBlock, heartbeat_is_due, is_late, must_sync
+from ipam.pool import Pool
+from ipam.stores import LOCK_TIMEOUT, Book, Store, Terms
+
+if TYPE_CHECKING:
+    from ipam.cluster.reconcile import claim_block, claim_number
+
+
+@dataclass(frozen=True)
+class HeartbeatDue(Need):
+    """A heartbeat is due before an address is given; ``late``: others may have this node's blocks by now, because it
+    has sent none for the grace."""
+
+    late: bool = False
+
+
+class Unproven(Need):
+    """The address would be of a block whose leases nobody knows, so it has to be probed for first."""
+
+
+class Needed(Exception):
+    """Lets a choice end without an address; nothing else raises it, and _reserved and rehearse catch it."""
+
+    def __init__(self, need: Need) -> None:
+        super().__init__(need.why)
+        self.need = need
+
+
+@dataclass
+class View:
+    """This node's blocks, as an attachment sees them.
+
+    ``mine`` is what the node had when an address was chosen last; ``had_heartbeat``: one was sent, if the store is
+    there, or need not be.  ``is_probed``: what is given is probed for.  ``is_sparing``: nothing is given from blocks
+    that had another owner, but what is requested.
+    """
+
+    network: Network
+    is_probed: bool
+    had_heartbeat: bool = False
+    is_sparing: bool = False
+    mine: NodeBlocks | None = None
+
+    def pool(self, requested: Sequence[Address]) -> Pool:
+        """The pool as this node has it.  To be called under the lock of the network's leases.
+
+        Raises Needed; InvalidConfig where the blocks are another store's, or of another size; IoFailure.
+        """
+        mine, sets = self._known(), self.network.pool.sets
+        wanted = {address: block_math.block_of(sets, mine.size, address) for address in requested}
+        # guard below: spared
+        if self.is_sparing and (spared := {b.index for b in mine.blocks if b.taken} - set(wanted.values())):
+            mine = mine.without(*spared)
+        if new := sorted(set(self.network.subnets) - set(mine.subnets)):  # guard: new-subnets
+            raise Needed(Need(f"{', '.join(new)} is new on this node"))
+        self.mine = mine
+        blocks = {None, *mine.giving, *mine.draining}
+        for address, index in wanted.items():
+            if index not in blocks:  # guard: requested-elsewhere
+                why = f"requested address {address} is not in this node's blocks"
+                raise Needed(Need(why, block=index, address=address))
+        return block_math.limited(self.network.pool, mine.size, mine.giving, mine.draining)
+
+    def _known(self) -> NodeBlocks:
+        """What this node has.  Raises as ``pool``."""
+        network = self.network
+        try:
+            mine = node_blocks.read(network.directory)
+        except RecordUnreadable as e:
+            raise Needed(Need(e.msg)) from e
+        if mine is None or mine.network != network.name:  # guard: another-network (network)
+            raise Needed(Need("this node has no block yet"))
+        network.refuse_another(mine)
+        if must_sync(mine):  # guard: off-for-long
+            raise Needed(Need("others may have its blocks by now: this host was off, or its disk is a copy"))
+        if not self.had_heartbeat and heartbeat_is_due(mine):  # guard: look-first
+            why = "others may have its blocks by now: nobody has looked at them for long"
+            raise Needed(HeartbeatDue(why, late=is_late(mine)))
+        return mine
+
+    def see(self, ips: Sequence[Ip], book: Book) -> None:
+        """Raises Needed if one of these has to be probed for; hpn node is told if the node has little room."""
+        # guard below: unproven
+        if not self.is_probed and self.mine and self._unproven(self.mine, ips):
+            raise Needed(Unproven("nobody knows the leases of its block"))
+        report.send_low(partial(self._is_low, book))
+
+    def note_probed(self, ips: Sequence[Ip]) -> None:
+        """Note that nobody else on the link has the addresses, so they need not be probed for again."""
+        with node_blocks.lock(self.network.directory, LOCK_TIMEOUT):
+            mine = node_blocks.read(self.network.directory)
+            if mine is None:
+                return
+            for block, address in self._unproven(mine, ips):
+                had = mine.block(block.index) or block
+                mine = mine.having(replace(had, tried=had.tried | {str(address)}))
+            node_blocks.write(self.network.directory, mine)
+
+    def _unproven(self, mine: NodeBlocks, ips: Sequence[Ip]) -> list[tuple[OwnedBlock, Address]]:
+        """Those addresses, with their blocks, that had another owner and were never probed for."""
+        taken: dict[int | None, OwnedBlock] = {block.index: block for block in mine.blocks if block.taken}
+        sets, addresses = self.network.pool.sets, [ip.address.ip for ip in ips] if taken else []
+        found = ((taken.get(block_math.block_of(sets, mine.size, one)), one) for one in addresses)
+        return [(block, one) for block, one in found if block and str(one) not in block.tried]
+
+    def _is_low(self, book: Book) -> bool:
+        """Whether this node has little room; hpn node claims a block then."""
+        from ipam.cluster.rules import counting  # noqa: PLC0415  # where hpn node listens
+
+        return bool(self.mine and counting.short(self.mine, counting.needing_blocks(self.network.pool), book.count))
+
+    def asking(self) -> str:
+        """In words, what the store is asked for."""
+        return f"asking for a block of network {self.network.name}"
+
+    def alone(self) -> ExitStack:
+        """Be alone in asking the store about the network."""
+        stack = ExitStack()
+        stack.enter_context(node_blocks.lock(self.network.directory, LOCK_TIMEOUT))
+        return stack
+
+    def claiming(self, log: list[str]) -> "claim_block.Claimer | claim_number.Claimer":
+        """What claims a block that this node needs."""
+        from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # asks the store
+
+        return claim_block.Claimer.begin(self.network, log, is_sparing=self.is_sparing)
+
+
+@dataclass
+class NumberView(View):
+    """The one number that the attachment's name has on all nodes, of those that the network sets aside."""
+
+    network: Numbers
+
+    def pool(self, requested: Sequence[Address]) -> Pool:  # noqa: ARG002  # those made of a MAC: no number has them
+        parent, owner = self.network.parent, self.network.owner
+        if has := node_blocks.read(parent.directory):
+            parent.refuse_another(has)  # guard: other-numbers
+        mine = self._known()
+        if (number := mine.number_of(owner)) is None or not set(self.network.subnets) <= set(mine.subnets):
+            raise Needed(Need(f"this node does not have the number of {owner}"))
+        self.mine = mine
+        return block_math.limited(self.network.pool, 1, [number])
+
+    def asking(self) -> str:
+        return f"asking for the address of {self.network.owner} in network {self.network.parent.name}"
+
+    def alone(self) -> ExitStack:
+        stack = ExitStack()
+        for network in (self.network.parent, self.network):
+            stack.enter_context(node_blocks.lock(network.directory, LOCK_TIMEOUT))
+        return stack
+
+    def claiming(self, log: list[str]) -> "claim_number.Claimer":
+        from ipam.cluster.reconcile import claim_number  # noqa: PLC0415  # asks the store
+
+        return claim_number.Claimer.begin(self.network, log)
+
+    def _is_low(self, _book: Book) -> bool:
+        return False
+
+
+@dataclass
+class Shared(Allocation):
+    """An allocation of what the view has, and of what is claimed for it."""
+
+    view: View
+
+    def hold(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
+        """Raises as Allocation.reserve; PoolExhausted if no block is free; AddressHeld if another node has the
+        requested address; InvalidConfig if the cluster's blocks, or this node's, are not of this configuration;
+        RecordUnreadable, Unreachable, StoreRefused, TryAgain, IoFailure."""
+        given = self._reserved(requested)
+        if isinstance(given, HeartbeatDue):
+            self._heartbeat(late=given.late)
+            given = self._reserved(requested)
+        if isinstance(given, Need) and not isinstance(given, Unproven):
+            self._refuse_anothers(given)
+            given = self._claimed(requested)
+        if isinstance(given, Unproven):
+            self.view.is_probed = True
+            return ()
+        if isinstance(given, Need):
+            self._refuse_anothers(given)
+            raise given.error()
+        if self.view.had_heartbeat:
+            self._give_up()
+        return given
+
+    def hold_unprobed(self, why: str, requested: Sequence[Address]) -> tuple[Ip, ...]:
+        """Of a block that had no other owner, if there is one or can be claimed."""
+        self.view.is_probed = self.view.is_sparing = True
+        with suppress(PoolExhausted, TryAgain):
+            return self.hold(requested)
+        self.view.is_sparing = False
+        self.log.append(
+            f"{why}, so nobody was asked whether others have its addresses, and no other block is to be had"
+        )
+        return self.hold(requested)
+
+    def note_probed(self, ips: Sequence[Ip]) -> None:
+        self.view.note_probed(ips)
+
+    def choose(self, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
+        self.request.refuse_if_abandoned()
+        ips = chosen(self.view.pool(requested), self.rail, requested, book)
+        self.view.see(ips, book)
+        return ips
+
+    def _reserved(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
+        """The addresses held, or what this node needs first."""
+        try:
+            return self.reserve(requested)
+        except Needed as e:
+            return e.need
+        except PoolExhausted as e:
+            return Need(e.msg, e.sets)
+
+    def _claimed(self, requested: Sequence[Address]) -> tuple[Ip, ...] | Need:
+        """The same, after what this node needs was claimed.
+
+        Two calls without room claim one block: whoever comes second finds what the first has claimed.
+        """
+        claiming = None
+        with self.view.alone():  # guard: alone
+            # Each set that has no room may need a block of its own.
+            for _ in range(len(self.view.network.pool.sets) + 1):
+                given = self._reserved(requested)
+                if not isinstance(given, Need) or isinstance(given, Unproven):
+                    return given
+                with doing(f"{self.view.asking()}: {given.why}"):
+                    if not claiming:
+                        claiming = self.view.claiming(self.log)
+                        if claiming.found_some:  # guard: what-a-lost-answer-made
+                            continue
+                    claiming.serve(given)
+            return self._reserved(requested)
+
+    def _heartbeat(self, *, late: bool) -> None:
+        """Send a heartbeat, if the store is there."""
+        from ipam.cluster.reconcile import sync  # noqa: PLC0415
+
+        self.view.had_heartbeat = True
+        sync.heartbeat_if_due(self.view.network, self.log, late=late)
+
+    def _refuse_anothers(self, need: Need) -> None:
+        """Raises TryAgain if the name has a number here, and another attachment its address."""
+        if need.sets and isinstance(self.view, NumberView):
+            raise TryAgain(
+                f"the address that {self.view.network.owner} has on all nodes is not free on this one, for another "
+                f"attachment has that name and lives, or its last one may: delete it ({need.why})"
+            )
+
+    def _give_up(self) -> None:
+        """Give up, after a heartbeat, the numbers that no pod has here any more: it may be that nobody else does."""
+        if isinstance(self.view, NumberView):
+            from ipam.cluster.reconcile import release  # noqa: PLC0415
+
+            release.give_up(self.view.network, self.log)
+
+
+def shared(alone: Allocation, network: Network, *, has_number: bool) -> Shared:
+    """The allocation, of what the nodes of a cluster share; ``has_number``: its name has one number on all nodes."""
+    is_probed, terms = bool(alone.pool.probe), alone.owner.terms
+    if not has_number:
+        return Shared(**vars(alone), view=View(network, is_probed))
+    numbers = Numbers.of(network, terms.sticky, max(terms.ttl, terms.cooldown))
+    # The cluster's store keeps the address for the name, so this node need not.
+    owner = replace(alone.owner, terms=Terms())
+    about = vars(alone) | {"pool": numbers.pool, "owner": owner}
+    return Shared(**about, view=NumberView(numbers, is_probed))
+
+
+def rehearse(network: Network, store: Store, log: list[str]) -> None:
+    """See that an ADD would be served, or would be with another block, which could be claimed.
+
+    Raises what it would, and NotAvailable.
+    """
+    view = View(network, is_probed=True, had_heartbeat=True)  # an ADD will look
+    try:
+        allocation.rehearse(store, network.pool, partial(_newcomers, view), log)
+    except PoolExhausted as e:
+        need = Need(e.msg, e.sets)
+    except Needed as e:
+        need = e.need
+    else:
+        return
+    from ipam.cluster.reconcile import claim_block  # noqa: PLC0415  # asks the store
+
+    claim_block.refuse_if_none(network, view.mine, need)
+
+
+def _newcomers(view: View, book: Book) -> tuple[Ip, ...]:
+    return newcomers(view.pool(()), book)

@@ -1,0 +1,1 @@
+"""The stores that the nodes share, and what speaks to their servers."""

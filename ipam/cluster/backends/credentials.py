@@ -1,0 +1,263 @@
+"""Who this node is to the API server: a kubeconfig that the node's administrator has named, or kubelet's own.
+
+The file is of the form that kubectl reads (kubernetes.io, "kubeconfig (v1)").  What it names is read again for every
+connection, and a token for every request, because both are renewed while we run.  No program is run for a credential:
+a CNI command waits for it, as root.  In a pod a directory can be named, in which kubelet keeps a service account's
+token.
+"""
+
+import binascii
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from base.protocol.errors import StoreRefused, Unreachable
+from base.protocol.spec import Json
+from base.state import trust
+from ipam.cluster.backends.http import is_url, shown
+from ipam.cluster.backends.tls import Tls, certificate
+
+# The first of these that is there: one that was written for a service account, kubeadm's for kubelet, another's.
+DEFAULTS: Final = ("/etc/cni/net.d/hpn.kubeconfig", "/etc/kubernetes/kubelet.conf", "/var/lib/kubelet/kubeconfig")
+_MOST: Final = 1 << 20  # bytes of a file
+_NODE: Final = "system:node:"
+# What kubelet sets in every container (kubernetes.io, "Accessing the API from within a pod").
+_SERVER: Final = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+_COMMENTS: Final = re.compile(r"\A(\s*#.*\n)*\s*")
+_ACCOUNT: Final = "docs/kubernetes.md says how to give hpn a credential of its own"
+# What we do not do, and why.
+_REFUSED: Final = {
+    "exec": f"runs another program for the credential, which no CNI command does; {_ACCOUNT}",
+    "auth-provider": f"asks another program for the credential; {_ACCOUNT}",
+    "username": f"is no credential that an API server of this century takes; {_ACCOUNT}",
+    "as": f"speaks for somebody else; {_ACCOUNT}",
+    "insecure-skip-tls-verify": (
+        "lets anybody answer in the API server's place, who could give an address twice; remove it, and name the "
+        "certificate-authority"
+    ),
+    "proxy-url": "is a proxy, which is not asked; remove it, and name the API server itself",
+}  # guard: not-anybody ("insecure-skip-tls-verify" -> "insecure"), no-program ("exec" -> "execute")
+
+
+@dataclass(frozen=True)
+class Kubeconfig:
+    """The cluster and the user of the current context, as the file has them; ``name`` is what it calls the user.
+
+    ``stamp`` tells this file from another of its path.
+    """
+
+    path: str
+    cluster: Json
+    user: Json
+    name: str
+    stamp: tuple[int, ...]
+
+    @property
+    def server(self) -> str:
+        """The API server's URL."""
+        return str(self.cluster["server"])
+
+    def is_current(self) -> bool:
+        """Whether the file is as it was read."""
+        return _stamp(self.path) == self.stamp
+
+    def tls(self) -> Tls:
+        """Whom we believe, and who we are, by what the files say now.
+
+        Raises StoreRefused, Unreachable, InvalidConfig.
+        """
+        return Tls(
+            ca=self._data(self.cluster, "certificate-authority"),
+            cert=self._data(self.user, "client-certificate"),
+            key=self._data(self.user, "client-key"),
+            server_name=str(self.cluster.get("tls-server-name") or ""),
+            source=self.path,
+        )
+
+    def headers(self) -> Mapping[str, str]:
+        """The token, if there is one, as the file has it now.  Raises StoreRefused, Unreachable, InvalidConfig."""
+        token = self._token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def node(self) -> str:
+        """The node that this credential is of; empty if it does not say.
+
+        Raises StoreRefused, Unreachable, InvalidConfig.
+        """
+        return _node(self._certificate_name()) or self._claimed_node() or _node(self.name)
+
+    def ended(self) -> float:
+        """When what says who we are has ended or will, in seconds since 1970; 0 if that is not known.
+
+        Raises StoreRefused, Unreachable, InvalidConfig.
+        """
+        if token := self._token():
+            until = _claims(token).get("exp", 0)
+            return float(until) if isinstance(until, int | float) else 0.0
+        found = certificate(self._data(self.user, "client-certificate"))
+        return found.until if found else 0.0
+
+    def _certificate_name(self) -> str:
+        found = certificate(self._data(self.user, "client-certificate"))
+        return found.name if found else ""
+
+    def _claimed_node(self) -> str:
+        """A token that the API server has made for a pod or a node names the node (KEP-4193)."""
+        about = _claims(self._token()).get("kubernetes.io")
+        node = about.get("node") if isinstance(about, dict) else None
+        return str(node.get("name") or "") if isinstance(node, dict) else ""
+
+    def _token(self) -> str:
+        # As kubectl and client-go have it: the file counts, if both are there.
+        if file := self.user.get("tokenFile"):
+            token = self._file("tokenFile", str(file)).decode("ascii", "replace").strip()
+        else:
+            token = str(self.user.get("token") or "").strip()
+        # Nothing else can be a header, and who finds out when it is sent would repeat it.
+        if not (token.isascii() and token.isprintable()):
+            raise StoreRefused(f"{self.path}: its token is not one line of ASCII, so it is none; correct it")
+        return token
+
+    def _data(self, section: Json, key: str) -> bytes:
+        """What stands in the kubeconfig, or in the file that it names; empty if there is neither."""
+        if data := section.get(f"{key}-data"):
+            try:
+                return binascii.a2b_base64("".join(str(data).split()), strict_mode=True)
+            except ValueError as e:
+                raise StoreRefused(f"{self.path}: {key}-data is no base64 ({e}); correct it") from e
+        file = section.get(key)
+        return self._file(key, str(file)) if file else b""
+
+    def _file(self, key: str, file: str) -> bytes:
+        path = os.path.join(os.path.dirname(self.path), file)
+        try:
+            found = trust.read_trusted(path, _MOST)
+        except OSError as e:
+            raise StoreRefused(f"{self.path}: {key} {path} cannot be read ({e.strerror}); correct it") from e
+        if found is None:
+            # What is renewed may be gone for a moment: a pod's token is, while that pod is replaced.
+            raise Unreachable(f"{self.path}: {key} {path} is not there; try again later, or name one that is")
+        return found
+
+
+def read(named: str = "") -> Kubeconfig:
+    """The kubeconfig that is named, or the first of DEFAULTS that is there.
+
+    A directory that is named has ``token`` and ``ca.crt`` of a service account, for the API server of this pod.
+
+    Raises StoreRefused if there is none, or what it asks for is not done; InvalidConfig if others than root can write
+    to it.
+    """
+    if named and os.path.isdir(named):
+        return _of_account(named)
+    places = (named,) if named else DEFAULTS
+    for path in places:
+        stamp = _stamp(path)
+        try:
+            data = trust.read_trusted(path, _MOST)
+        except OSError as e:
+            raise StoreRefused(f"the kubeconfig {path} cannot be read ({e.strerror}); correct it") from e
+        if data is not None:
+            return _parsed(path, data, stamp)
+    raise StoreRefused(
+        f"there is no kubeconfig at {' or '.join(places)}, so the API server cannot be asked; name one as "
+        f"stores.kubernetes.kubeconfig in /etc/hpn/policy.json, or: {_ACCOUNT}"
+    )
+
+
+def _parsed(path: str, data: bytes, stamp: tuple[int, ...]) -> Kubeconfig:
+    document = _document(path, data)
+    current = str(document.get("current-context") or "")
+    context = _named(path, document, "context", current)
+    cluster = _named(path, document, "cluster", str(context.get("cluster") or ""))
+    name = str(context.get("user") or "")
+    user = _named(path, document, "user", name)
+    for section in (cluster, user):
+        for key, why in _REFUSED.items():
+            if section.get(key) not in (None, "", "false", False):
+                raise StoreRefused(f"{path}: {key} {why}")
+    if not is_url(cluster.get("server"), "https"):  # guard: https = not is_url(cluster.get("server"), "http", "https")
+        raise StoreRefused(f"{path}: server {shown(cluster.get('server'))} is not https://HOST:PORT; correct it")
+    return Kubeconfig(path, cluster, user, name, stamp)
+
+
+def _of_account(folder: str) -> Kubeconfig:
+    host, port = (os.environ.get(name, "") for name in _SERVER)
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    if not is_url(server, "https"):
+        raise StoreRefused(
+            f"{folder} is a directory, so the API server is the one of this pod, and {' and '.join(_SERVER)} do not "
+            "say which that is; name a kubeconfig"
+        )
+    cluster = {"server": server, "certificate-authority": f"{folder}/ca.crt"}
+    return Kubeconfig(folder, cluster, {"tokenFile": f"{folder}/token"}, "", _stamp(folder))
+
+
+def _document(path: str, data: bytes) -> Json:
+    try:
+        text = data.decode()
+        # Of JSON too, a person may have written comments in front, as hpn install does.
+        rest = _COMMENTS.sub("", text)
+        document = json.loads(rest) if rest.startswith("{") else _yaml(text)
+    except (ValueError, RecursionError) as e:
+        raise StoreRefused(f"the kubeconfig {path} is neither YAML nor JSON ({' '.join(str(e).split())})") from e
+    if not isinstance(document, dict):
+        raise StoreRefused(f"the kubeconfig {path} is not an object of clusters, users and contexts; correct it")
+    return document
+
+
+def _yaml(text: str) -> Any:
+    """Every scalar as text.  Raises ValueError."""
+    import yaml  # noqa: PLC0415  # 20 ms, which a kubeconfig of JSON saves
+
+    try:
+        # guard below: as-text (yaml.BaseLoader -> yaml.UnsafeLoader)
+        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506  # it makes nothing but text, lists and dicts
+    except yaml.MarkedYAMLError as e:
+        # Its text repeats the line, which may have a token.
+        at = e.problem_mark
+        raise ValueError(f"{e.problem}, line {at.line + 1}, column {at.column + 1}" if at else e.problem) from e
+    except yaml.YAMLError as e:
+        raise ValueError(str(e)) from e
+
+
+def _named(path: str, document: Json, kind: str, name: str) -> Json:
+    """The cluster, user or context of that name."""
+    listed: Sequence[Any] = document.get(f"{kind}s") or ()
+    for one in listed if isinstance(listed, list) else ():
+        if isinstance(one, dict) and one.get("name") == name and isinstance(one.get(kind), dict):
+            found: Json = one[kind]
+            return found
+    which = "current-context" if kind == "context" else f"the current context's {kind}"
+    raise StoreRefused(f"{path}: {which} is {name!r}, and {kind}s has none of that name; correct it")
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    if stat.S_ISDIR(found.st_mode):  # what is in it is read again in any case
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _node(name: str) -> str:
+    """A node's name in a user's."""
+    return name.removeprefix(_NODE) if name.startswith(_NODE) else ""
+
+
+def _claims(token: str) -> Json:
+    """What a JSON Web Token says (RFC 7519, section 3); nothing if it is none.  Nothing of it is believed."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        found = json.loads(binascii.a2b_base64(parts[1].replace("-", "+").replace("_", "/") + "=="))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,170 @@
+"""etcd's JSON gateway: calls of its API over HTTP, at whichever member answers.
+
+Every member serves it, at the port for clients, and gives every call on to the leader (etcd's guide "Why gRPC
+gateway").  kv.py has the forms of its requests and answers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from base.protocol.errors import InvalidConfig, StoreRefused
+from base.protocol.spec import Json
+from base.state import node, trust
+from ipam.cluster.backends import tls
+from ipam.cluster.backends.http import Answer as Reply
+from ipam.cluster.backends.http import Http, is_url, shown
+
+PREFIX: Final = "/hpn"
+_AUTHENTICATE: Final = "/v3/auth/authenticate"
+_UNAUTHENTICATED: Final = 401
+_FORBIDDEN: Final = 403
+# What etcd says where the token is older than a change of its users (rpctypes.ErrGRPCAuthOldRevision, status 400).
+_OLD: Final = "revision of auth store is old"
+# What it says if it has users and we say no name; and if it has users and our certificate has a name (embed/serve.go).
+_NOBODY: Final = "user name is empty"
+_NAMED: Final = "CommonName of client"
+_KEYS: Final = ("endpoints", "prefix", "ca", "cert", "key", "user", "passwordFile")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the etcd is, and who we are there: ``stores.etcd`` in the policy file.
+
+    ``ca``, ``cert`` and ``key`` are paths of PEM files, ``password_file`` that of a file with the user's password.
+    """
+
+    endpoints: tuple[str, ...]
+    prefix: str = PREFIX
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    user: str = ""
+    password_file: str = ""
+
+    @classmethod
+    def of(cls, document: Json) -> "Settings":
+        """Raises InvalidConfig."""
+        if unknown := sorted(document.keys() - set(_KEYS)):
+            raise _wrong(unknown[0], f"is not a key we know; there is {', '.join(_KEYS)}")
+        endpoints = document.get("endpoints")
+        if not (isinstance(endpoints, list) and endpoints and all(is_url(one, "http", "https") for one in endpoints)):
+            raise _wrong("endpoints", f"{shown(endpoints)} is not a list of URLs such as https://10.0.0.1:2379")
+        texts = {key: document.get(key, "") for key in _KEYS[1:]}
+        for key, text in texts.items():
+            if not isinstance(text, str) or (text and not text.startswith("/") and key != "user"):
+                raise _wrong(key, f"{text!r} is not {'a name' if key == 'user' else 'an absolute path'}")
+        for one, other in (("cert", "key"), ("key", "cert"), ("user", "passwordFile"), ("passwordFile", "user")):
+            if texts[one] and not texts[other]:
+                raise _wrong(one, f"is nothing without {other}; set both or none")
+        prefix = texts["prefix"].rstrip("/") or PREFIX
+        files = (texts["ca"], texts["cert"], texts["key"])
+        return cls(tuple(endpoints), prefix, *files, texts["user"], texts["passwordFile"])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``again`` is true if the call was sent more than once: then an earlier sending may have been done already."""
+
+    body: Json
+    again: bool = False
+
+
+class Gateway:
+    """The etcd of these settings."""
+
+    def __init__(self, settings: Settings, *, is_patient: bool = False) -> None:
+        self._settings = settings
+        self._token = ""
+        self._http = Http(settings.endpoints, self._tls, self._headers, is_patient=is_patient)
+        # The clock of the member that answered last, in seconds since 1970; 0 before the first answer.
+        self.date = 0.0
+
+    def call(self, path: str, body: Json, what: str) -> Answer:
+        """The answer to a call that may be sent twice.  Raises Unreachable, and StoreRefused, which says ``what`` was
+        not done."""
+        if self._settings.user and not self._token:
+            self._authenticate()
+        reply = self._ask(path, body)
+        again = reply.again
+        if self._settings.user and (reply.status == _UNAUTHENTICATED or _OLD in reply.said):
+            self._authenticate()
+            reply = self._ask(path, body)
+            again = again or reply.again
+        if reply.status != 200:
+            raise self._refused(reply, what)
+        return Answer(reply.json(), again)
+
+    def strange(self, what: str, why: str) -> StoreRefused:
+        """The refusal of an answer that no etcd gives, by what was asked and what is strange in it."""
+        return StoreRefused(
+            f"what answers at {self._http.server} is no etcd: it was asked to {what}, and in its answer {why}; correct "
+            f"stores.etcd.endpoints in {node.policy_path()}"
+        )
+
+    def close(self) -> None:
+        """End the connection."""
+        self._http.close()
+
+    def _ask(self, path: str, body: Json) -> Reply:
+        reply = self._http.ask("POST", path, body, is_safe=True)
+        self.date = reply.at or self.date
+        return reply
+
+    def _authenticate(self) -> None:
+        self._token = ""
+        asked = {"name": self._settings.user, "password": self._password()}
+        reply = self._ask(_AUTHENTICATE, asked)
+        self._token = str(reply.json().get("token", ""))
+        if not self._token and _NAMED in reply.said:
+            raise self._refused(reply, "take the user's password")
+        if not self._token:
+            raise StoreRefused(
+                f"etcd at {self._http.server} does not let user {self._settings.user} in: {reply.said}; correct "
+                f"stores.etcd.user and the password in {self._settings.password_file}, or enable its authentication"
+            )
+
+    def _refused(self, reply: Reply, what: str) -> StoreRefused:
+        user = self._settings.user
+        if reply.status == _FORBIDDEN:
+            prefix = self._settings.prefix
+            return StoreRefused(
+                f"etcd at {self._http.server} forbids user {user or 'nobody'} to {what}: {reply.said}; let a role of "
+                f"the user do so: etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/"
+            )
+        remedy = "correct stores.etcd"
+        if _NAMED in reply.said:
+            remedy = "it has users, and then takes no certificate with a common name: use one without, and set user"
+        elif not user and (reply.status == _UNAUTHENTICATED or _NOBODY in reply.said):
+            remedy = "it wants a user: set stores.etcd.user and stores.etcd.passwordFile"
+        elif reply.status == 404:
+            remedy = "it must be etcd 3.4 or later, and not be started with --enable-grpc-gateway=false"
+        return StoreRefused(
+            f"etcd at {self._http.server} did not {what}: {reply.said}; {remedy} in {node.policy_path()}"
+        )
+
+    def _headers(self) -> Mapping[str, str]:
+        return {"Authorization": self._token} if self._token else {}
+
+    def _tls(self) -> tls.Tls:
+        files = (self._settings.ca, self._settings.cert, self._settings.key)
+        ca, cert, key = (_contents(path) if path else b"" for path in files)
+        return tls.Tls(ca, cert, key, source=f"stores.etcd in {node.policy_path()}")
+
+    def _password(self) -> str:
+        return _contents(self._settings.password_file).decode(errors="replace").strip()
+
+
+def _contents(path: str) -> bytes:
+    """Raises InvalidConfig."""
+    try:
+        found = trust.read_trusted(path)
+    except OSError as e:
+        raise InvalidConfig(f"{path}, which stores.etcd in {node.policy_path()} names: {e.strerror}") from e
+    if found is None:
+        raise InvalidConfig(f"{path}, which stores.etcd in {node.policy_path()} names, is not there; put it there")
+    return found
+
+
+def _wrong(key: str, why: str) -> InvalidConfig:
+    return InvalidConfig(f"the policy file {node.policy_path()}: stores.etcd.{key} {why}")

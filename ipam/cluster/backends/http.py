@@ -1,0 +1,353 @@
+"""HTTP/1.1 to the servers of a store: one connection that is kept, and waits that end with the request's budget.
+
+What was sent and not answered may have been done.  So it is sent again only if the caller says that this does no harm,
+and else the answer is Unreachable.  What a server has not begun (429, or no connection) is always sent again.
+"""
+
+import io
+import os
+import re
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from email.utils import mktime_tz, parsedate_tz
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from ipaddress import ip_address
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+from base.kernel import budget
+from base.protocol.errors import Unreachable
+from base.protocol.spec import Json
+from ipam.cluster.backends import tls
+
+_PATIENCE: Final = 3.0  # seconds that one server has to answer, unless less is left of the budget
+_IDLE: Final = 20.0  # seconds after which a connection is not used again: something on the way may have forgotten it
+_ATTEMPTS: Final = 4
+_FIRST_PAUSE: Final = 0.05  # seconds; each is twice the one before
+_MOST: Final = 1 << 26  # bytes of an answer
+_PIECE: Final = 1 << 16
+_SHOWN: Final = 300  # characters of a server's own words
+_BUSY: Final = 429
+# The server, or one on the way to it, failed meanwhile (RFC 9110, section 15.6).
+_FAILED: Final = frozenset({500, 502, 503, 504})
+
+
+def is_url(text: object, *schemes: str) -> bool:
+    """Whether it is the URL of a server; one with a user and a password in it is none, as messages name it."""
+    try:
+        parts = urlsplit(text if isinstance(text, str) else "")
+        return parts.scheme in schemes and bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
+    except ValueError:
+        return False
+
+
+def shown(value: object) -> str:
+    """The value for a message, without a user and a password that a URL in it has."""
+    return re.sub(r"//[^/']*@", "//...@", repr(value))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``at`` is the server's clock (the header Date) in seconds since 1970, 0 if it has not said; ``pause`` is how many
+    seconds it asks to wait, 0 if it does not.  ``again``: it was asked more than once, so an earlier time
+    may have done it already."""
+
+    status: int
+    body: bytes
+    at: float = 0.0
+    pause: float = 0.0
+    again: bool = False
+
+    def json(self) -> Json:
+        """The body as an object; an empty one if it is none."""
+        import json  # noqa: PLC0415
+
+        with suppress(ValueError, RecursionError):
+            found = json.loads(self.body)
+            if isinstance(found, dict):
+                return found
+        return {}
+
+    @property
+    def said(self) -> str:
+        """The server's own words for what went wrong, for a message."""
+        found = self.json()
+        words = found.get("message") or found.get("error") or self.body.decode(errors="replace")
+        return " ".join(str(words).split())[:_SHOWN] or f"status {self.status}"
+
+
+class _NotSent(Exception):
+    """There is no connection."""
+
+
+class _NotAnswered(Exception):
+    """The request was sent, or a part of it."""
+
+
+class Http:
+    """One connection to one of the servers, opened when it is needed.
+
+    - ``servers``: their URLs, all of one store.  Another is tried when one is not there.
+    - ``trust``: what is asked for certificates before each connection, as they change.
+    - ``headers``: what is asked for further headers before each request, as tokens change.
+    - ``is_patient``: every request has a whole budget of its own: for who is not waited for, and asks much.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        trust: Callable[[], tls.Tls],
+        headers: Callable[[], Mapping[str, str]] = dict,
+        *,
+        is_patient: bool = False,
+    ) -> None:
+        self._servers = [urlsplit(server) for server in servers]
+        self._trust, self._headers, self._is_patient = trust, headers, is_patient
+        self._at = 0  # which of the servers
+        self._connection: HTTPConnection | None = None
+        self._used = 0.0
+
+    def ask(self, method: str, path: str, body: Json | None = None, *, is_safe: bool) -> Answer:
+        """The server's answer, whatever its status is, but for those that say "not now".
+
+        ``is_safe`` says that it does no harm to ask this twice.  Raises Unreachable, StoreRefused.
+        """
+        if self._is_patient:
+            budget.begin()
+        why = "the time for this request is over"
+        for attempt in range(_ATTEMPTS):
+            begun, pause = time.monotonic(), _FIRST_PAUSE * 2**attempt * (0.5 + os.urandom(1)[0] / 256)
+            try:
+                answer = self._exchange(method, path, body)
+                if not (answer.status == _BUSY or answer.status in _FAILED):
+                    return replace(answer, again=True) if attempt else answer
+                if answer.status in _FAILED and len(self._servers) > 1:
+                    self._turn_to_another()
+                why, pause = f"it says: {answer.said}", max(pause, answer.pause)
+                is_over = answer.status != _BUSY and not is_safe  # guard: not-twice = False
+            except _NotSent as e:
+                why, is_over = str(e), False
+                self._turn_to_another()
+            except _NotAnswered as e:
+                why, is_over = str(e), not is_safe  # guard: not-twice-unanswered = str(e), False
+                self._turn_to_another()
+            finally:
+                budget.spend(time.monotonic() - begun)
+            if is_over or attempt == _ATTEMPTS - 1 or pause >= budget.left():  # guard: pause-in-the-budget (pause)
+                break
+            time.sleep(pause)
+            budget.spend(pause)
+        raise Unreachable(f"{self.server} gives no answer to {method} {path.partition('?')[0]}: {why}; try again later")
+
+    def page(self, path: str) -> Answer:
+        """The next page of a list.  If it comes, it costs nothing of the budget, or nobody could read a long list.
+
+        Raises Unreachable, StoreRefused.
+        """
+        left = budget.left()
+        answer = self.ask("GET", path, is_safe=True)
+        budget.spend(budget.left() - left)  # which gives back
+        return answer
+
+    @property
+    def server(self) -> str:
+        """The URL of the server that is asked next."""
+        return self._servers[self._at].geturl()
+
+    def close(self) -> None:
+        if self._connection:
+            self._connection.close()
+        self._connection = None
+
+    def _turn_to_another(self) -> None:
+        self.close()
+        self._at = (self._at + 1) % len(self._servers)
+
+    def _exchange(self, method: str, path: str, body: Json | None) -> Answer:
+        deadline = time.monotonic() + min(_PATIENCE, budget.left())  # guard: budget (left())
+        fields = {"Accept": "application/json", "User-Agent": "hpn-cni", **self._headers()}
+        data = None if body is None else _bytes(body)
+        if data is not None:
+            fields["Content-Type"] = "application/json"
+        connection = self._connected(deadline)
+        try:
+            connection.sock.settimeout(_left(deadline))
+            _send(connection, method, self._servers[self._at].path.rstrip("/") + path, data, fields)
+            answer = _read(connection, deadline)
+        except (OSError, HTTPException) as e:
+            self.close()
+            raise tls.refusal(e, self.server, self._trust) or _NotAnswered(_words(e)) from e
+        self._used = time.monotonic()
+        return answer
+
+    def _connected(self, deadline: float) -> HTTPConnection:
+        # guard below: ended-by-the-server ((self._connection))
+        if self._connection and (time.monotonic() - self._used > _IDLE or _has_ended(self._connection)):
+            self.close()
+        if not self._connection:
+            self._connection = self._connect(self._servers[self._at], deadline)
+        return self._connection
+
+    def _connect(self, server: SplitResult, deadline: float) -> HTTPConnection:
+        """Raises _NotSent, StoreRefused."""
+        host, port = server.hostname or "", server.port or (443 if server.scheme == "https" else 80)
+        trusted = self._trust() if server.scheme == "https" else None
+        secured = tls.context(trusted) if trusted else None
+        connection = HTTPConnection(host, port)
+        # Or it would connect again by itself, without TLS, and say the token there.
+        connection.auto_open = 0  # guard: no-plain-connection
+        try:
+            connection.sock = _connected_to(addresses(host, deadline), port, deadline)
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if trusted and secured:
+                connection.sock.settimeout(_left(deadline))
+                name = trusted.server_name or host
+                connection.sock = secured.wrap_socket(connection.sock, server_hostname=name)
+        except (OSError, ValueError) as e:  # the latter of a name that can be no host's (encodings.idna, ssl)
+            connection.close()
+            raise tls.refusal(e, self.server, self._trust) or _NotSent(_words(e)) from e
+        return connection
+
+
+class NotFound(OSError):
+    """The name has no address, or it could not be looked up in time; the message says which."""
+
+
+def addresses(host: str, deadline: float) -> list[str]:
+    """The host's addresses, in the order in which they are to be tried.  Raises NotFound.
+
+    getaddrinfo takes as long as /etc/resolv.conf and /etc/nsswitch.conf let it: half a minute and more, if no name
+    server answers.  So a thread asks, and nobody waits for it longer than until the deadline.
+    """
+    with suppress(ValueError):
+        return [f"{ip_address(host)}"]
+    from threading import Thread  # noqa: PLC0415  # few servers have a name
+
+    found = list[str | Exception]()
+    thread = Thread(target=_look_up, args=(host, found), daemon=True)
+    thread.start()
+    thread.join(_left(deadline))  # guard: deadline = thread.join()
+    known = [one for one in found if isinstance(one, str)]
+    if not known:
+        why = next((f": {getattr(one, 'strerror', None) or one}" for one in found), " in time")
+        raise NotFound(f"the name {host} could not be looked up{why}")
+    return list(dict.fromkeys(known))
+
+
+def _look_up(host: str, found: list[str | Exception]) -> None:
+    try:
+        found += [str(one[4][0]) for one in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except (OSError, ValueError) as e:  # the latter of a name that can be no host's (encodings.idna)
+        found.append(e)
+
+
+def _connected_to(found: Sequence[str], port: int, deadline: float) -> socket.socket:
+    """A connection to the first of the addresses that takes one; none of them has the time of all.  Raises OSError."""
+    for place, address in enumerate(found, start=1):
+        try:
+            # guard below: time-for-all = socket.create_connection((address, port), _left(deadline))
+            return socket.create_connection((address, port), _left(deadline) / (len(found) - place + 1))
+        except OSError:
+            if place == len(found):
+                raise
+    raise OSError("there is no address")
+
+
+def _send(connection: HTTPConnection, method: str, path: str, data: bytes | None, fields: Mapping[str, str]) -> None:
+    """Raises OSError, HTTPException."""
+    try:
+        connection.request(method, path, data, fields)
+    except (ConnectionError, ssl.SSLEOFError):
+        # TLS 1.3 lets us send before the server has looked at our certificate.  Why it hung up is there to be read.
+        connection.sock.recv(1)  # guard: why-it-hung-up
+        raise
+
+
+def _has_ended(connection: HTTPConnection) -> bool:
+    """Whether the server has closed it, or has said something that nobody asked."""
+    if connection.sock is None:
+        return True
+    waiting = select.poll()
+    waiting.register(connection.sock, select.POLLIN)
+    return bool(waiting.poll(0))
+
+
+def _bytes(body: Json) -> bytes:
+    import json  # noqa: PLC0415
+
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _read(connection: HTTPConnection, deadline: float) -> Answer:
+    """The answer to what was sent.  Raises OSError, HTTPException."""
+    connection.response_class = partial(_response, deadline)  # type: ignore[assignment]
+    with closing(connection.getresponse()) as response:
+        body = bytearray()
+        while piece := response.read1(_PIECE):
+            body += piece
+            if len(body) > _MOST:
+                raise HTTPException(f"its answer is longer than {_MOST} bytes")
+        # read1 takes an end before the announced length for the end.
+        if response.length:  # guard: whole-answer
+            raise HTTPException(f"its answer ended {response.length} bytes too early")
+        pause = response.headers.get("Retry-After", "")
+        return Answer(
+            response.status,
+            bytes(body),
+            _seconds(response.headers.get("Date", "")),
+            float(pause) if pause.isascii() and pause.isdigit() else 0.0,
+        )
+
+
+def _seconds(date: str) -> float:
+    """A date of a server's in seconds since 1970; 0 if it is none."""
+    with suppress(ValueError, OverflowError):
+        if found := parsedate_tz(date):
+            return float(mktime_tz(found))
+    return 0.0
+
+
+class _Timed(io.RawIOBase):
+    """What comes from a socket until the deadline.  A socket's own timeout begins anew with every byte."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        # Its file keeps the socket open where the server ends the connection after this answer.
+        self._sock, self._deadline, self._file = sock, deadline, sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int | None:
+        self._sock.settimeout(_left(self._deadline))
+        return self._file.readinto(into)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _response(deadline: float, sock: socket.socket, *args: Any, **more: Any) -> HTTPResponse:
+    response = HTTPResponse(sock, *args, **more)
+    response.fp.close()
+    response.fp = io.BufferedReader(_Timed(sock, deadline))
+    return response
+
+
+def _left(deadline: float) -> float:
+    """The seconds until then.  Raises TimeoutError."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("no answer in time")
+    return left

@@ -1,0 +1,162 @@
+"""etcd's KV API in the JSON of its gateway: requests and answers.  Pure.
+
+Keys and values are in base64, 64-bit numbers are strings, and what is false, 0 or empty is left out
+(etcd's guide "Why gRPC gateway", and rpc.proto).
+"""
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import Final
+
+from base.protocol.errors import RecordUnreadable
+from base.protocol.spec import Json
+from ipam.cluster.rules.validate import shown, text
+
+MOST: Final = (1 << 64) - 1  # of a number: cluster ids have 64 bits
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A key with its value, as etcd has it."""
+
+    key: str
+    value: bytes
+    created: int
+    changed: int
+    lease: str
+
+    @classmethod
+    def of(cls, pair: Json) -> "Pair":
+        key, value = b64decode(pair["key"]).decode(errors="replace"), b64decode(pair.get("value", ""))
+        return cls(key, value, int(pair["create_revision"]), int(pair["mod_revision"]), str(pair.get("lease", "")))
+
+    def last_seen(self) -> float:
+        """When the node began to tell that it lives, of the key that says so.  Raises RecordUnreadable."""
+        found = self.decoded().get("heard")
+        if not isinstance(found, int):
+            raise self._not_ours(f"has heard {found!r}, which is no time")
+        return float(min(found, MOST))
+
+    def decoded(self) -> Json:
+        """Raises RecordUnreadable."""
+        try:
+            body = json.loads(self.value)
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            raise self._not_ours("is not a JSON object")
+        return body
+
+    def _not_ours(self, why: str) -> RecordUnreadable:
+        return RecordUnreadable(
+            f"key {self.key} in etcd {why}, so hpn has not written it; look at it with 'etcdctl get {self.key}', then "
+            f"remove it with 'etcdctl del {self.key}', or set another stores.etcd.prefix in /etc/hpn/policy.json"
+        )
+
+
+def check(answer: Json) -> None:
+    """See that it is an answer to a range or a transaction, as far as we read it: then nothing here fails.
+
+    Raises ValueError, which says what is strange.
+    """
+    header = _object(answer, "header")
+    _number(header, "revision")  # guard: revision
+    _number(header, "cluster_id")
+    if "succeeded" in answer and not isinstance(answer["succeeded"], bool):  # guard: succeeded
+        raise ValueError(f"succeeded is {shown(answer['succeeded'])}")
+    for found in (answer, *(_object(part, "response_range") for part in _objects(answer, "responses"))):
+        for pair in _objects(found, "kvs"):
+            _number(pair, "create_revision")
+            _number(pair, "mod_revision")  # guard: pairs
+            text({"lease": "", **pair}, "lease")
+            for key in ("key", "value"):
+                try:
+                    b64decode(text({"value": "", **pair}, key), validate=True)
+                except ValueError as e:
+                    raise ValueError(f"{key} is {shown(pair.get(key))}, which is no base64") from e
+
+
+def number(found: Json, key: str) -> int:
+    """A number that is left out where it is 0.  Raises ValueError."""
+    return _number({key: "0", **found}, key)
+
+
+def _number(found: Json, key: str) -> int:
+    value = found.get(key)
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= len(str(MOST)):
+        return int(value)
+    raise ValueError(f"{key} is {shown(value)}, which is no number")
+
+
+def _object(found: Json, key: str) -> Json:
+    value = found.get(key, {})
+    if not isinstance(value, dict):
+        raise ValueError(f"{key} is {shown(value)}, which is no object")
+    return value
+
+
+def _objects(found: Json, key: str) -> list[Json]:
+    value = found.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise ValueError(f"{key} is {shown(value)}, which is no list of objects")
+    return value
+
+
+def base64(text: str | bytes) -> str:
+    return b64encode(text.encode() if isinstance(text, str) else text).decode()
+
+
+def all_below(beginning: str, limit: int) -> Json:
+    """The request for the keys that begin so, in their order, or for the first of them."""
+    first = beginning.encode()
+    end = first[:-1] + bytes([first[-1] + 1])
+    return {"key": base64(first), "range_end": base64(end), "limit": str(limit)}
+
+
+def absent(key: str) -> Json:
+    """To be compared: there is no such key."""
+    return {"key": base64(key), "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
+
+
+def unchanged(key: str, revision: str) -> Json:
+    """To be compared: the key has not changed since that revision."""
+    return {"key": base64(key), "target": "MOD", "result": "EQUAL", "mod_revision": revision}
+
+
+def put(key: str, value: bytes, lease: str = "0") -> Json:
+    return {"request_put": {"key": base64(key), "value": base64(value), "lease": lease}}
+
+
+def get(key: str) -> Json:
+    return {"request_range": {"key": base64(key)}}
+
+
+def delete(key: str) -> Json:
+    return {"request_delete_range": {"key": base64(key)}}
+
+
+def succeeded(answer: Json) -> bool:
+    """Whether what was compared was so.  The gateway leaves out what is false."""
+    return bool(answer.get("succeeded"))
+
+
+def revision(answer: Json) -> int:
+    return int(answer["header"]["revision"])
+
+
+def cluster(answer: Json) -> str:
+    return str(answer["header"]["cluster_id"])
+
+
+def parts(answer: Json) -> list[Json]:
+    """What each request of a transaction for a key was answered."""
+    return [part.get("response_range", {}) for part in answer.get("responses", [])]
+
+
+def pairs(found: Json) -> list[Pair]:
+    return [Pair.of(pair) for pair in found.get("kvs", [])]
+
+
+def pair(answer: Json) -> Pair | None:
+    return next((pair for part in parts(answer) for pair in pairs(part)), None)

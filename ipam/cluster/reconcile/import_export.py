@@ -1,0 +1,115 @@
+"""Addresses that were given before their network was shared: the blocks that they are in become this node's, so that no
+other node gives them.  All of these blocks, or none.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_network
+from pathlib import Path
+
+from base.protocol.errors import AddressHeld, RecordUnreadable
+from base.protocol.result import Address
+from base.state import durable
+from ipam.cluster import BLOCK
+from ipam.cluster.backends.backend import Shared, opened
+from ipam.cluster.reconcile.adopt import blocks_of
+from ipam.cluster.reconcile.claim_block import Claimer
+from ipam.cluster.rules import block_math
+from ipam.cluster.rules.documents import Block, block_name
+from ipam.cluster.rules.network import Need, Network
+from ipam.cluster.state import node_blocks
+from ipam.cluster.state.node_blocks import NodeBlocks
+from ipam.stores import LOCK_TIMEOUT
+
+# Addresses, and whose each is, in words.
+Given = Mapping[Address, str]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What became of it: the indexes of the blocks, or in words what is in the way, and then nothing has changed."""
+
+    blocks: tuple[int, ...]
+    conflicts: tuple[str, ...] = ()
+
+
+def conflicts(network: Network, given: Given, others: Given) -> Iterator[str]:
+    """In words, why no blocks can stand for these addresses: some are in no subnet, or share a block with addresses
+    that others have on other nodes.  Pure."""
+    subnets = [ip_network(text) for text in network.subnets]
+    for address, whose in given.items():
+        if not any(address in subnet for subnet in subnets):  # guard: no-subnet
+            yield f"{address} of {whose} is in no subnet of {network.name}; add its range"
+    blocks = blocks_of(network, given)
+    for address, whose in others.items():
+        index = block_math.block_of(network.pool.sets, network.cluster.size, address)
+        if index in blocks:  # guard: of-two-nodes
+            yield (
+                f"{address} of {whose} is of another node, and in block {index} as {blocks[index]} is; "
+                "delete the pod of one of them"
+            )
+
+
+def enter(network: Network, given: Given, log: list[str], *, dry_run: bool) -> Moved:
+    """Have the blocks that these addresses are in; what is this node's already is fine.
+
+    Raises InvalidConfig, TryAgain, Unreachable, StoreRefused, RecordUnreadable, IoFailure: then nothing has changed, or
+    the message says what.
+    """
+    wanted = blocks_of(network, given)
+    with node_blocks.lock(network.directory, LOCK_TIMEOUT):
+        shared, before = opened(network.cluster.store), node_blocks.read(network.directory)
+        wrong = tuple(_anothers(network, shared, before, wanted))
+        if wrong or dry_run:  # guard: anothers (wrong)
+            return Moved(() if wrong else tuple(wanted), wrong)
+        claiming = Claimer.begin(network, log)
+        try:
+            for index, address in wanted.items():
+                why = "addresses were given before the network was shared"
+                claiming.claim(Need(why, block=index, address=address))
+        except BaseException as e:
+            _give_back(network, claiming, before)  # guard: half-way
+            if isinstance(e, AddressHeld):
+                return Moved((), (e.msg,))
+            raise
+    return Moved(tuple(wanted))
+
+
+def leave(directory: Path, network: str, *, dry_run: bool) -> NodeBlocks:
+    """Forget that the network is shared: its blocks are a range of this node's own from now on, and nobody takes them
+    while the store knows the node.  What the node had.  Raises RecordUnreadable, IoFailure, TryAgain."""
+    with node_blocks.lock(directory, LOCK_TIMEOUT):
+        has = node_blocks.read(directory)
+        if has is None:
+            raise RecordUnreadable(
+                f"{directory}/{node_blocks.FILE} is not there, so {network} is this node's own already"
+            )
+        if not dry_run:
+            durable.remove(directory / node_blocks.FILE)
+        return has
+
+
+def _anothers(
+    network: Network, shared: Shared, before: NodeBlocks | None, wanted: Mapping[int, Address]
+) -> Iterator[str]:
+    """In words, which of the blocks other nodes have."""
+    own = {block.uid for block in before.blocks} if before else set[str]()
+    for document in shared.documents.listed(BLOCK, network.name):
+        block = Block.of(document)
+        if block.index in wanted and document.uid not in own and block.node != shared.node:
+            yield f"{wanted[block.index]} is in block {block.index}, which node {block.node} has; delete its pod here"
+
+
+def _give_back(network: Network, claiming: Claimer, before: NodeBlocks | None) -> None:
+    """Undo what was claimed: nothing was given from it."""
+    old = {block.index for block in before.blocks} if before else set[int]()
+    new = [block for block in claiming.mine.blocks if block.index not in old]
+    for block in new:
+        document = claiming.shared.documents.read(BLOCK, block_name(network.name, block.index))
+        if document and document.uid == block.uid:
+            claiming.shared.documents.remove(document)
+    mine = claiming.mine.without(*(block.index for block in new))
+    if before or mine.blocks:
+        node_blocks.write(network.directory, mine)
+    else:
+        durable.remove(Path(network.directory) / node_blocks.FILE)

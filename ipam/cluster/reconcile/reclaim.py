@@ -1,0 +1,100 @@
+"""Blocks of nodes that seem dead: suspected, and found for whoever needs one after the grace (rules/ownership.py)."""
+
+import secrets
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+from base.protocol.errors import StoreRefused
+from ipam.cluster import Document, Documents, Machine
+from ipam.cluster.reconcile.heartbeat import Found, found
+from ipam.cluster.rules import ownership
+from ipam.cluster.rules.documents import SAID, Block
+from ipam.cluster.state.node_blocks import GRACE
+
+# Nodes that one search asks the store about, where somebody waits for it.
+FEW: Final = 8
+
+
+def search(documents: Documents, us: Machine, listed: Iterable[Document], said: list[str]) -> Iterator[Found]:
+    """The blocks among these documents that may be taken now; on the way, those of nodes that seem dead are suspected.
+
+    The store is asked about FEW nodes, of many those first of which it seems not to have heard.  ``said`` gets what was
+    suspected, and why the store forbids this to us, which is no error: then it is left to others.  Raises Unreachable.
+    """
+    readable, nodes = [one for one in map(found, listed) if one], set[str]()
+    suspected = {block.node for _, block in readable if block.suspect}
+
+    @cache
+    def asked(node: str) -> tuple[Machine, float]:
+        # With the time of this answer, because later ones do not make it younger.
+        owner = documents.machine(node)
+        return ownership.of_our_name(owner) if node == us.name else owner, documents.now()  # guard: our-name ((owner))
+
+    try:
+        owners = {block.node for _, block in readable if block.node}
+        silent = {us.name, *documents.silent(owners)} if len(owners) > FEW else owners  # guard: all-at-once ({us.name)
+        for document, block in sorted(readable, key=lambda one: _order(one[1], suspected, silent)):
+            if not block.node or (block.node == us.name and block.machine == us.uid):  # guard: nobodys (not block)
+                continue
+            nodes.add(block.node)
+            if len(nodes) > FEW:  # guard: few
+                return
+            owner, now = asked(block.node)
+            if ownership.may_take(block, owner, now):
+                yield document, block
+            else:
+                _suspect(documents, (document, block), owner, said)
+    except StoreRefused as e:
+        said.append(f"blocks of dead nodes cannot be looked for: {e.msg}")
+
+
+def free_left(documents: Documents, us: Machine, left: Iterable[Found], said: list[str]) -> None:
+    """Give back the blocks of another machine of our name, when nobody has answered for them for the grace: this node
+    was made anew.  Until then they are suspected.  Raises Unreachable, StoreRefused."""
+    for document, block in left:
+        if not ownership.may_take(block, ownership.of_our_name(us), documents.now()):  # guard: left-is-waited-for
+            _suspect(documents, (document, block), ownership.of_our_name(us), said)
+        elif give_back(documents, document):
+            said.append(f"block {block.index} of {block.network} was another machine's of our name, and is given back")
+
+
+def give_back(documents: Documents, document: Document) -> bool:
+    """Have nobody have the block any more, or the number, which stays its name's; false if it has changed meanwhile."""
+    if not document.body.get("whose"):  # guard: a-names = True
+        return documents.remove(document)
+    # Its next owner probes for the address.
+    free = replace(Block.of(document).freed(int(documents.now())), taken=True)  # guard: probed-for (taken)
+    return bool(documents.replace(document, free.to_json()))
+
+
+def seconds_left(block: Block, now: float) -> float:
+    """How long until the block of a node that is taken for dead may be taken; 0 if the node is not."""
+    return max(1.0, (block.suspect if block.suspect > SAID else now) + GRACE - now) if block.suspect else 0.0
+
+
+def _order(block: Block, suspected: Collection[str], silent: Collection[str]) -> tuple[bool, int, bool, bool, int]:
+    """First what is suspected for longest, then what else such a node has, then what silent ones have.  The others at
+    random, so that all are looked at some time: of a thousand nodes few are found so."""
+    since = block.suspect if block.suspect > SAID else 0
+    # guard below: together (suspected), silent-first (silent)
+    what = not block.suspect, since, block.node not in suspected, block.node not in silent
+    return *what, secrets.randbelow(1 << 30)
+
+
+def _suspect(documents: Documents, one: Found, owner: Machine, said: list[str]) -> None:
+    document, block = one
+    began = block.suspect
+    while body := ownership.suspect(block, owner, documents.now()):
+        after = documents.replace(document, body.to_json())
+        if after is None:  # it lives, or another was faster
+            return
+        document, block = after, body
+    if block.suspect and not began:
+        age = documents.now() - (owner.last_seen or 0)
+        when = "never" if owner.last_seen is None else f"{age / 60:.0f} minutes ago"
+        said.append(
+            f"block {block.index} of {block.network} is {block.node}'s, which seems dead (last heard of: {when}, and "
+            f"its machine is {'another' if owner.uid else 'gone'}); others may have it in {GRACE // 60} minutes"
+        )

@@ -1,0 +1,137 @@
+"""What this node has of a network: read from its disk, and seen in the store where that has to be known first.
+
+Whoever calls this has ``blocks.lock`` (node_blocks.py), or takes it where that is said.
+"""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from base.protocol.errors import CniError, InvalidConfig, RecordUnreadable, TryAgain, Unreachable
+from base.state import durable, node
+from ipam.cluster.backends.backend import Shared, opened
+from ipam.cluster.reconcile import pool_layout
+from ipam.cluster.reconcile.heartbeat import Heartbeat
+from ipam.cluster.rules.network import Network
+from ipam.cluster.state import node_blocks
+from ipam.cluster.state.node_blocks import NodeBlocks, heartbeat_is_due, is_late, must_sync
+from ipam.stores import LOCK_TIMEOUT
+
+
+def settled(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
+    """What this node has; the store has said so where the node cannot know, and the configuration agrees with it.
+
+    Raises InvalidConfig if the cluster's blocks are not of this configuration; RecordUnreadable, Unreachable,
+    StoreRefused, TryAgain, IoFailure.
+    """
+    if mine is None or mine.node != shared.node or must_sync(mine):  # guard: renamed (shared)
+        return _seen(network, shared, mine, log)
+    return mine if set(network.subnets) <= set(mine.subnets) else _agreed(network, shared, mine)
+
+
+def known(network: Network) -> NodeBlocks | None:
+    """What this node has; None if it has never had a block.
+
+    A file that is damaged, or of another network, is moved away, so that the next call asks the store which blocks this
+    node has.  Raises RecordUnreadable then; InvalidConfig, IoFailure.
+    """
+    try:
+        mine = node_blocks.read(network.directory)
+    except RecordUnreadable as e:
+        raise _set_aside(network, e.msg) from e
+    if mine and mine.network != network.name:
+        raise _set_aside(
+            network, f"{network.directory}/{node_blocks.FILE} is of network {mine.network}, not {network.name}"
+        )
+    if mine:
+        network.refuse_another(mine)
+    return mine
+
+
+def _set_aside(network: Network, why: str) -> RecordUnreadable:
+    aside = durable.set_aside(Path(network.directory) / node_blocks.FILE, Path(network.directory) / "quarantine")
+    return RecordUnreadable(
+        f"{why}; it was moved to {aside}: try again, and the cluster's store says which blocks this node has"
+    )
+
+
+def heartbeat_if_due(network: Network, log: list[str], *, late: bool) -> None:
+    """Send a heartbeat if it is due: whoever suspects the node sees that it lives.
+
+    It is fine if the store does not answer.  Unless it is ``late``, so that others may have the blocks, it is fine too
+    if others are at it, or if the store refuses.  Raises InvalidConfig if it is another cluster's, or has another grid;
+    then the store is asked before anything is given.  Where it is late, raises StoreRefused, TryAgain,
+    RecordUnreadable, IoFailure as well.
+    """
+    try:
+        lock = node_blocks.lock(network.directory, LOCK_TIMEOUT if late else 0)
+    except TryAgain:
+        if late:  # guard: waits-for-the-look
+            raise
+        return
+    try:
+        with lock:
+            wrong = _looked(network, log)
+    except CniError as e:
+        if late and not isinstance(e, Unreachable):  # guard: refused-late
+            raise
+        log.append(f"network {network.name}: this node's blocks could not be looked at in the cluster's store: {e.msg}")
+        return
+    if wrong:
+        raise wrong
+
+
+def _looked(network: Network, log: list[str]) -> InvalidConfig | None:
+    """The same; why the store cannot be the one that the blocks are from, if so.  Raises CniError."""
+    mine = known(network)
+    if mine is None or must_sync(mine) or not heartbeat_is_due(mine):
+        return None
+    # Of this boot from now on: the host was not off for so long that others may have its blocks.
+    mine = replace(mine, asked=int(time.time()), boot=durable.boot_id())
+    node_blocks.write(network.directory, mine)
+    try:
+        shared = opened(network.cluster.store)
+        try:
+            _seen(network, shared, mine, log)
+        except InvalidConfig as e:
+            node_blocks.write(network.directory, replace(mine, looked=0, boot=""))  # guard: before-the-next
+            return e
+    except CniError as e:
+        if is_late(mine) and not isinstance(e, Unreachable):  # the next ADD is refused as well  # guard: and-again
+            node_blocks.write(network.directory, replace(mine, asked=0))
+        raise
+    return None
+
+
+def _seen(network: Network, shared: Shared, mine: NodeBlocks | None, log: list[str]) -> NodeBlocks:
+    """What the store says that this node has.  Raises InvalidConfig if the store is another cluster's."""
+    documents = shared.documents
+    machine, identity = shared.machine(), documents.identity()
+    if mine is None:
+        size, place = network.cluster.size, node_blocks.place_of(network.directory)
+        about = network.cluster.store, identity, shared.node, machine.uid, size
+        mine = NodeBlocks(network.name, *about, place=place, sticky=network.cluster.sticky)
+    elif mine.identity != identity:  # guard: another-cluster
+        file = f"{network.directory}/{node_blocks.FILE}"
+        raise InvalidConfig(
+            f"ipam.cluster.store {network.cluster.store!r}: it is of cluster {identity}, and this node's blocks "
+            f"({file}) are of cluster {mine.identity}; correct stores.{network.cluster.store} in the policy file "
+            f"{node.policy_path()}, or, if the node was moved, delete the network's pods on it and then {file}"
+        )
+    pool_layout.agree(documents, network.name, network.cluster, network.subnets)
+    seen = Heartbeat(documents, machine, log).at(mine)
+    mine = replace(seen, subnets=_union(mine, network), asked=seen.looked)
+    node_blocks.write(network.directory, mine)
+    return mine
+
+
+def _agreed(network: Network, shared: Shared, mine: NodeBlocks) -> NodeBlocks:
+    """The same, when the configuration's subnets were found to agree with the cluster's."""
+    pool_layout.agree(shared.documents, network.name, network.cluster, network.subnets)
+    mine = replace(mine, subnets=_union(mine, network))
+    node_blocks.write(network.directory, mine)
+    return mine
+
+
+def _union(mine: NodeBlocks, network: Network) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*mine.subnets, *network.subnets)))

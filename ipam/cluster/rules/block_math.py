@@ -1,0 +1,195 @@
+"""What the blocks of a node leave of a network's ranges, and which blocks a range has.  Pure.
+
+A range is cut into blocks by host numbers: an address minus its subnet's first address.  All is counted by intervals,
+so a /64 costs what a /24 does.  Addresses that are made of a MAC (eui64) need no block.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import pairwise
+from typing import Final
+
+from base.protocol.errors import InvalidConfig
+from base.protocol.result import Address
+from ipam.pool import Pool, Rail, Range, RangeSet
+from ipam.ranges import Span, common, count, subtract, whole
+
+# The "version" of a span of blocks' indexes, or of host numbers.
+NUMBERS: Final = 0
+# Of a subnet only so many host numbers are cut into blocks: JSON's numbers are exact up to here.
+MOST: Final = 1 << 53
+# So many numbers may be set aside: all of them are looked through for a name that is new on a node.
+_ASIDE: Final = 4096
+
+
+def limited(pool: Pool, size: int, giving: Sequence[int], draining: Sequence[int] = ()) -> Pool:
+    """The pool as a node has it: new addresses are from the blocks ``giving``, and what has one of the blocks
+    ``draining`` may keep it.  Indexes of blocks of that size."""
+    blocks = [_numbers(index, size) for index in giving], [_numbers(index, size) for index in draining]
+    if not pool.rails:
+        return replace(pool, sets=_limited(pool.sets, *blocks))
+    return _with(pool, [_limited(rail.sets, *blocks) for rail in pool.rails])
+
+
+def divided(pool: Pool, numbers: str) -> tuple[Pool, Pool]:
+    """The pool without these host numbers ("256-511"), and with no other ones.  Raises InvalidConfig."""
+    found = re.fullmatch(r"([0-9]{1,15})-([0-9]{1,15})", numbers)
+    span = Span(NUMBERS, *map(int, found.groups())) if found else None
+    if not span or not 0 <= span.last - span.first < _ASIDE:
+        raise InvalidConfig(
+            f"ipam.cluster.sticky {numbers!r} is no span of host numbers; write lowest-highest, as in 256-511, with "
+            f"{_ASIDE} numbers at most"
+        )
+    each = [rail.sets for rail in pool.rails] or [pool.sets]
+    within, without_it = ([[_cut(s, span, keep=keep) for s in sets] for sets in each] for keep in (True, False))
+    inside, outside = _with(pool, within), _with(pool, without_it)
+    if not candidates(inside.sets, 1):
+        raise InvalidConfig(
+            f"ipam.cluster.sticky {numbers!r}: none of these host numbers has an address to give in every range set; a "
+            "host number is an address minus its subnet's first address"
+        )
+    return outside, inside
+
+
+def block_of(sets: Sequence[RangeSet], size: int, address: Address) -> int | None:
+    """The index of the block that the address is in; None if no set may give it, or it needs no block."""
+    for s in sets:
+        for r, spans in zip(s.ranges, s.usable, strict=True):
+            if not r.eui64 and any(address in span for span in spans):
+                return (int(address) - _base(r)) // size
+    return None
+
+
+def candidates(sets: Sequence[RangeSet], size: int) -> tuple[Span, ...]:
+    """The indexes of the blocks that have an address for each of the sets, in ascending order and apart."""
+    each = [_blocks(s, size) for s in sets if any(not r.eui64 for r in s.ranges)]
+    return reduce(common, each) if each else ()
+
+
+def refuse(sets: Sequence[RangeSet], size: int) -> None:
+    """Raises InvalidConfig if nodes cannot share the sets by blocks of that size."""
+    for s in sets:
+        # guard below: less-than-a-block (size -> 0)
+        if any(not r.eui64 for r in s.ranges) and (has := count(s.spans)) < size:
+            raise InvalidConfig(
+                f"ipam.cluster.blockSize {size}: {s.key} has {has} addresses, less than one block, and every node "
+                "needs a block of its own; give it more addresses, or choose a blockSize that leaves each node a block"
+            )
+    ordered = sorted((r for s in sets for r in s.ranges if not r.eui64), key=lambda r: whole(r.subnet))
+    # In this order, where any two overlap and begin apart, two neighbours do.
+    for low, high in pairwise(ordered):
+        if low.subnet.overlaps(high.subnet) and _base(low) != _base(high):  # guard: two-numbers
+            raise InvalidConfig(
+                f"ipam.cluster: {high.key}.subnet {high.subnet} and {low.key}.subnet {low.subnet} overlap, so an "
+                "address would have two host numbers and be in two blocks; write one subnet for both, and bound each "
+                "range by rangeStart and rangeEnd"
+            )
+
+
+def subnets(sets: Sequence[RangeSet]) -> tuple[str, ...]:
+    """The subnets whose host numbers are counted, each once."""
+    return tuple(dict.fromkeys(subnet for s in sets for subnet in s.subnets))
+
+
+def nth(spans: Sequence[Span], number: int) -> int:
+    """The index with that place among those in the spans, counted from 0 and, at the end, from the beginning again."""
+    left = number % count(spans)
+    for span in spans:
+        if left <= span.last - span.first:
+            return span.first + left
+        left -= span.last - span.first + 1
+    raise AssertionError("more are counted than there are")
+
+
+def has(spans: Iterable[Span], index: int) -> bool:
+    """Whether the index is in one of the spans."""
+    return any(span.first <= index <= span.last for span in spans)
+
+
+def without(spans: Iterable[Span], indexes: Iterable[int]) -> tuple[Span, ...]:
+    """The spans without these indexes."""
+    holes = _apart(Span(NUMBERS, index, index) for index in indexes)
+    return tuple(part for span in spans for part in subtract(span, holes))
+
+
+def _with(pool: Pool, each: Sequence[Sequence[RangeSet]]) -> Pool:
+    """The pool with these sets: of each rail, or its own."""
+    rails = tuple(Rail(r.key, r.by, r.value, tuple(sets)) for r, sets in zip(pool.rails, each, strict=False))
+    return replace(pool, rails=rails, sets=tuple(s for sets in each for s in sets))
+
+
+def _cut(s: RangeSet, numbers: Span, *, keep: bool) -> RangeSet:
+    """The set with these numbers only, or without them; what is made of a MAC has no number."""
+
+    def cut(r: Range, usable: Sequence[Span]) -> tuple[Span, ...]:
+        inside = _addresses(r, [numbers])
+        if r.eui64:
+            return tuple(usable)
+        return common(usable, inside) if keep else tuple(part for span in usable for part in subtract(span, inside))
+
+    return RangeSet(s.key, s.ranges, tuple(map(cut, s.ranges, s.usable)))
+
+
+def _limited(sets: Sequence[RangeSet], giving: Sequence[Span], draining: Sequence[Span]) -> tuple[RangeSet, ...]:
+    return tuple(_set(s, giving, draining) for s in sets)
+
+
+def _set(s: RangeSet, giving: Sequence[Span], draining: Sequence[Span]) -> RangeSet:
+    pairs = [_range(r, spans, giving, draining) for r, spans in zip(s.ranges, s.usable, strict=True)]
+    # Not by dataclasses.replace, which takes as long as all the rest of this.
+    return RangeSet(s.key, tuple(r for r, _ in pairs), tuple(spans for _, spans in pairs))
+
+
+def _range(
+    r: Range, usable: Sequence[Span], giving: Sequence[Span], draining: Sequence[Span]
+) -> tuple[Range, tuple[Span, ...]]:
+    """The range, and what it has to give."""
+    if r.eui64:
+        return r, tuple(usable)
+    kept = _addresses(r, draining) if draining else ()
+    left = common(usable, (*_addresses(r, giving), *kept))
+    # Given on request only, as it were: who has an address there keeps it.
+    return replace(r, reserved=(*r.reserved, *kept)) if kept else r, left
+
+
+def _addresses(r: Range, numbers: Sequence[Span]) -> tuple[Span, ...]:
+    """What would be the addresses with these host numbers; some may be beyond the range's subnet."""
+    version, base = r.subnet.version, _base(r)
+    return tuple(Span(version, base + n.first, base + n.last) for n in numbers)
+
+
+def _numbers(index: int, size: int) -> Span:
+    return Span(NUMBERS, index * size, (index + 1) * size - 1)
+
+
+def _blocks(s: RangeSet, size: int) -> tuple[Span, ...]:
+    """The indexes of the blocks that have an address of the set that goes to whoever asks for any."""
+    found = list[Span]()
+    for r, spans in zip(s.ranges, s.usable, strict=True):
+        if r.eui64:
+            continue
+        free = [part for span in spans for part in subtract(span, r.reserved)]
+        most = _base(r) + MOST - 1
+        found += [
+            Span(NUMBERS, (part.first - _base(r)) // size, (min(part.last, most) - _base(r)) // size)
+            for part in free
+            if part.first <= most
+        ]
+    return _apart(found)
+
+
+def _apart(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same numbers, in ascending order, by spans that neither overlap nor touch."""
+    apart = list[Span]()
+    for span in sorted(spans):
+        if apart and span.first <= apart[-1].last + 1:
+            apart[-1] = Span(NUMBERS, apart[-1].first, max(apart[-1].last, span.last))
+        else:
+            apart.append(span)
+    return tuple(apart)
+
+
+def _base(r: Range) -> int:
+    return int(r.subnet.network_address)

@@ -1,0 +1,1 @@
+"""What this node has of shared networks, on its disk."""

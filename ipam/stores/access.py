@@ -1,0 +1,72 @@
+"""The one place where a store is opened, by a configuration or by where it is.
+
+What a store does is in ipam/stores/__init__.py.  Each store is imported here when it is opened: VERSION needs none.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from base.protocol import spec
+from base.protocol.errors import InvalidConfig
+from base.protocol.location import IPAM_DIR, path_of
+from base.protocol.spec import Config
+from ipam.stores import Gone, Store, none_gone
+
+
+def open_store(conf: Config, log: list[str], gone: Gone) -> Store:
+    """The store of a configuration's network; ``log`` gets what an operator should look at, ``gone`` says who is dead.
+
+    Raises InvalidConfig.
+    """
+    return open_in(_data_dir(conf), spec.network_of(conf), log, gone)
+
+
+def directory(conf: Config) -> str:
+    """Where all is kept that this node has of a configuration's network.  Raises InvalidConfig."""
+    return f"{_data_dir(conf)}/{spec.network_of(conf)}"
+
+
+def _data_dir(conf: Config) -> str:
+    """ipam.dataDir, else stateDir/ipam, else /var/lib/cni/hpn/ipam.  Raises InvalidConfig."""
+    ipam: Any = conf.get("ipam")
+    folder = ipam.get("dataDir") if isinstance(ipam, dict) else None
+    if folder:
+        return _absolute("ipam.dataDir", folder)
+    if state_dir := conf.get("stateDir"):
+        return f"{_absolute('stateDir', state_dir)}/ipam"
+    return IPAM_DIR
+
+
+def open_in(data_dir: Path | str, network: str, log: list[str], gone: Gone = none_gone) -> Store:
+    """The store of a network in a data directory, for whoever has no configuration at hand."""
+    from ipam.stores.files.store import FileStore  # noqa: PLC0415
+
+    return FileStore(path_of(f"{data_dir}/{network}"), log, gone)
+
+
+def networks(data_dir: Path) -> list[str]:
+    """The names of the networks that have a store in a data directory.  Raises OSError."""
+    from ipam.stores.files.listing import networks as listed  # noqa: PLC0415
+
+    return listed(data_dir)
+
+
+def unknown(data_dir: Path, network: str) -> str:
+    """In words, what another version of hpn has written there that this one does not understand; empty if nothing.
+
+    Damage is not meant.
+    """
+    from ipam.stores.files.listing import unknown as looked_for  # noqa: PLC0415
+
+    return looked_for(data_dir / network)
+
+
+def preload() -> None:
+    """Import every store now, so that no request to a warm process has to."""
+    from ipam.stores.files import store  # noqa: F401, PLC0415
+
+
+def _absolute(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:  # guard: absolute ("/")
+        raise InvalidConfig(f"{key} {value!r} is not an absolute path; plugins run in no particular directory")
+    return value

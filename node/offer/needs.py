@@ -1,0 +1,169 @@
+"""What a container needs of its devices: device nodes, and what it is told of them, by provider as
+sriov-network-device-plugin has it (its pkg/infoprovider).  And what of the machine would keep it from using them."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from base.kernel import budget, rdma_netlink, sysfs
+from hardware.model import Device
+from node.model import Offer, Resource, Sharing, Verbs, devices_of
+
+RDMA_CM: Final = "/dev/infiniband/rdma_cm"
+_VFIO: Final = "/dev/vfio/vfio"
+_VHOST, _TUN = "/dev/vhost-net", "/dev/net/tun"
+_UIO: Final = frozenset({"uio", *sysfs.UIO})  # drivers, as sriov-network-device-plugin knows them
+_MANAGING: Final = frozenset({Verbs.MANAGEMENT, Verbs.ALL})
+# The kernel module that makes a device node, by how its path begins.
+_MODULES: Final = {
+    RDMA_CM: "rdma_ucm",
+    "/dev/infiniband/uverbs": "ib_uverbs",
+    "/dev/infiniband/": "ib_umad",
+    "/dev/vfio/": "vfio-pci",
+    "/dev/vhost-vdpa": "vhost_vdpa",
+    _VHOST: "vhost_net",
+    _TUN: "tun",
+    "/dev/uio": "uio_pci_generic",
+}
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one provider says of a device, and the device nodes that go with that."""
+
+    provider: str
+    info: dict[str, str]
+    nodes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Vdpa:
+    """A vDPA device's name, and the path of its node; empty if it is for virtio, and so has an interface."""
+
+    name: str
+    node: str
+
+
+def of(resource: Resource, device: Device, root: Path) -> list[Need]:
+    """All that a container needs of one device of the resource."""
+    found = [Need("generic", {"deviceID": device.id})]
+    if device.rdma and resource.verbs is not Verbs.NONE:
+        found.append(_rdma(resource, device))
+    if device.driver == sysfs.VFIO:
+        found.append(_vfio(device, root))
+    if device.driver in _UIO:
+        found += [Need("uio", {"mount": node}, (node,)) for node in _uio(device, root)]
+    if resource.vhost_net:
+        found.append(Need("vhost", {"net-mount": _VHOST, "tun-mount": _TUN}, (_VHOST, _TUN)))
+    if (vdpa := vdpa_device(resource, device, root)) and vdpa.node:
+        found.append(Need("vdpa", {"mount": vdpa.node}, (vdpa.node,)))
+    if extra := {**resource.extra.get("*", {}), **resource.extra.get(device.id, {})}:
+        found.append(Need("extra", extra))
+    return found
+
+
+def nodes(resource: Resource, device: Device, root: Path) -> tuple[str, ...]:
+    """The paths of the device nodes that come with one device of the resource."""
+    return tuple(dict.fromkeys(node for need in of(resource, device, root) for node in need.nodes))
+
+
+def common_nodes(offer: Offer, root: Path) -> tuple[str, ...]:
+    """Those that come with whichever device of the offer: of Verbs.ALL and Verbs.DIRECTORY."""
+    if offer.resource.verbs is Verbs.DIRECTORY:
+        return tuple(f"/dev/infiniband/{name}" for name in _characters(root / "dev/infiniband"))
+    if offer.resource.verbs is not Verbs.ALL:
+        return ()
+    with_rdma = [device for device in devices_of(offer.units) if device.rdma]
+    return tuple(dict.fromkeys(node for device in with_rdma for node in _rdma(offer.resource, device).nodes))
+
+
+def vdpa_device(resource: Resource, device: Device, root: Path) -> Vdpa | None:
+    """The vDPA device of a function, if the resource is for such."""
+    if not device.vdpa or not any(selector.vdpa for selector in resource.selectors):
+        return None
+    for name in sysfs.names(_pci(device, root)):
+        if name.startswith("vdpa"):
+            below = sysfs.names(f"{_pci(device, root)}/{name}")
+            return Vdpa(name, next((f"/dev/{one}" for one in below if one.startswith("vhost-vdpa-")), ""))
+    return None
+
+
+def module(node: str) -> str:
+    """The kernel module that makes a device node."""
+    return next((name for start, name in _MODULES.items() if node.startswith(start)), "")
+
+
+def _rdma(resource: Resource, device: Device) -> Need:
+    """rdma_cm is always there: librdmacm, and so rping and UCX, open nothing without it."""
+    kinds = {"uverbs": [one.uverbs for one in device.rdma if one.uverbs]}
+    if resource.verbs in _MANAGING:
+        kinds |= {
+            "umad": [n for one in device.rdma for n in one.umad],
+            "issm": [n for one in device.rdma for n in one.issm],
+        }
+    kinds["rdma_cm"] = [RDMA_CM]
+    info = {kind: ",".join(paths) for kind, paths in kinds.items() if paths}
+    info["rdma_dev"] = ",".join(one.name for one in device.rdma)
+    if resource.verbs is Verbs.DIRECTORY:
+        return Need("rdma", info)
+    return Need("rdma", info, tuple(path for paths in kinds.values() for path in paths))
+
+
+def _vfio(device: Device, root: Path) -> Need:
+    """The group's node has another name where the machine has no IOMMU (vfio_group_init)."""
+    group = sysfs.link(f"{_pci(device, root)}/iommu_group")
+    if sysfs.line(f"{_pci(device, root)}/iommu_group/name") == "vfio-noiommu":
+        group = f"noiommu-{group}"
+    node = f"/dev/vfio/{group}"
+    return Need("vfio", {"mount": _VFIO, "dev-mount": node}, (_VFIO, node))
+
+
+def _uio(device: Device, root: Path) -> Iterator[str]:
+    yield from (f"/dev/{name}" for name in sysfs.names(f"{_pci(device, root)}/uio")[:1])
+
+
+def _pci(device: Device, root: Path) -> str:
+    return f"{root}/sys/bus/pci/devices/{device.id}"
+
+
+def _characters(folder: Path) -> list[str]:
+    """The character devices in a directory, but not in those below it, which have links."""
+    return [name for name in sysfs.names(f"{folder}") if not os.path.isdir(folder / name)]
+
+
+def obstacles(offers: Sequence[Offer], root: Path = Path("/")) -> tuple[str, ...]:
+    """What a person should do about RDMA on this machine before pods use these offers."""
+    budget.begin()
+    is_exclusive = False
+    with suppress(OSError):  # then it cannot be said
+        is_exclusive = bool(rdma_netlink.is_exclusive())
+    return told(offers, is_exclusive=is_exclusive, has_rdma_cm=os.path.exists(f"{root}{RDMA_CM}"))
+
+
+def told(offers: Sequence[Offer], *, is_exclusive: bool, has_rdma_cm: bool) -> tuple[str, ...]:
+    """The sentences, by whether RDMA devices are in one namespace each, and whether rdma_cm has its node; pure."""
+    with_rdma = [offer for offer in offers if offer.resource.verbs is not Verbs.NONE and _has_rdma(offer)]
+    shared = [offer for offer in with_rdma if offer.resource.sharing is Sharing.SHARED]
+    found = []
+    if is_exclusive and shared:
+        found.append(
+            f"{_names(shared)}: RDMA is in exclusive mode, so only pods with the host's network can open the devices; "
+            "run rdma system set netns shared, while no pod is there, or give pods VFs"
+        )
+    if not has_rdma_cm and with_rdma:
+        found.append(
+            f"{_names(with_rdma)}: {RDMA_CM} is missing, and containers are refused without it; "
+            f"load {module(RDMA_CM)}: modprobe {module(RDMA_CM)}"
+        )
+    return tuple(found)
+
+
+def _has_rdma(offer: Offer) -> bool:
+    return any(device.rdma for device in devices_of(offer.units))
+
+
+def _names(offers: Sequence[Offer]) -> str:
+    return ", ".join(offer.resource.full_name for offer in offers)

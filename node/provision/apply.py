@@ -1,0 +1,223 @@
+"""Makes what is as the file asks for: one change after the other, each in the kernel's own way."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from errno import EBUSY
+from typing import Final
+
+from base.kernel import budget, files, pci, rdma_netlink, rtnl, sysfs, vf
+from base.kernel.links import IFLA_MTU, RTEXT_FILTER_SKIP_STATS, Link
+from base.kernel.netlink import attr, u32
+from base.kernel.rtnl import Rtnl
+from base.protocol.errors import CniError
+from base.state import numbers, owned
+from hardware import users
+from node.model import Settings
+from node.provision import over, scan
+from node.provision.matching import Seen, seen
+from node.provision.model import (
+    OPTION_FILE,
+    Change,
+    SetGuids,
+    SetMode,
+    SetMtu,
+    SetTrust,
+    SetVfs,
+    Vf,
+    WriteOption,
+)
+from node.provision.plan import AFTER, Plan, plan, shares, why_left
+
+# What new VFs get is seen when they are there.  More looks would be of use to nobody.
+_ROUNDS: Final = 4
+_TIMEOUT: Final = 20.0  # seconds: for a driver to take a VF
+_NEW: Final = 5.0  # seconds: for the interfaces of new VFs
+_POLL: Final = 0.02
+
+
+# The exit status of --dry-run: as diff's, and one for what is refused.
+SAME: Final = 0
+DIFFERENT: Final = 1
+UNREADABLE: Final = 2
+REFUSED: Final = 3
+
+
+class Left(Exception):
+    """Something is left as it is, and why."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """``done``: what was changed; ``refused``: what was not, and why; ``seen``: the PFs that were looked at."""
+
+    done: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    seen: frozenset[Seen] = frozenset()
+
+
+def apply(settings: Settings) -> Report:
+    """Change what differs.  What cannot be changed is said, and the rest is changed all the same.  Raises OSError."""
+    done, failed, refused, pfs = list[str](), dict[str, str](), tuple[str, ...](), frozenset[Seen]()
+    for _ in range(_ROUNDS):
+        state = scan.state(settings.pfs)
+        pfs |= seen(settings.pfs, [pf.device for pf in state.pfs])
+        left = plan(settings.pfs, settings.rdma_exclusive, state)
+        refused, wanted = left.refused, {f"{change}": change for change in left.changes}
+        # What is no longer to be done has been done by somebody, or is refused now with the same reason.
+        failed = {title: why for title, why in failed.items() if title in wanted}
+        todo = [change for title, change in wanted.items() if title not in (*done, *failed)]
+        if not todo:
+            break
+        for change in todo:
+            try:
+                _act(change)
+                done.append(f"{change}")
+            except (OSError, CniError, Left) as e:
+                failed[f"{change}"] = f"{change}: {_why(change, e)}"
+    return Report(tuple(done), (*refused, *failed.values()), pfs)
+
+
+def _why(change: Change, error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == EBUSY and isinstance(change, SetMode):
+        return (
+            "the kernel does it only while there is no network namespace but the host's; it will be so after the next "
+            f"boot, by {OPTION_FILE}"
+        )
+    said = (error.strerror or f"{error}") if isinstance(error, OSError) else f"{error}"
+    return f"{said}{'; see: dmesg' if isinstance(change, SetVfs) and isinstance(error, OSError) else ''}"
+
+
+def _act(change: Change) -> None:
+    """Raises OSError, CniError, Left."""
+    budget.begin()
+    match change:
+        case SetMode():
+            rdma_netlink.set_exclusive(change.exclusive)
+        case WriteOption():
+            folder, name = os.path.split(OPTION_FILE)
+            with files.open_directory(folder, make=0o755) as fd:
+                files.replace(fd, name, change.text)
+        case SetVfs():
+            address = change.pf.device.id
+            with _while_free(change, change.pf.vfs):
+                _set_vfs(change)
+            with_rdma = bool(sysfs.rdma_names(address))
+            _wait(lambda: all(_is_complete(one, with_rdma=with_rdma) for one in sysfs.vfs(address)), _NEW)
+        case SetMtu() | SetTrust() | SetGuids():
+            # What is changed of the PF itself concerns all of its VFs.
+            with _while_free(change, change.vfs or change.pf.vfs) as host:
+                _set_links(change, host)
+
+
+def _set_vfs(change: SetVfs) -> None:
+    if change.pf.vfs:
+        _write_count(change.pf.device.id, 0)  # the kernel refuses another number while there are VFs
+    if change.count:
+        _write_count(change.pf.device.id, change.count)
+
+
+def _set_links(change: SetMtu | SetTrust | SetGuids, host: Rtnl) -> None:
+    pf = change.pf.device.id
+    match change:
+        case SetMtu():
+            for address in [one.address for one in change.vfs] or [pf]:
+                host.set_link(_own(address, host).index, attr(IFLA_MTU, u32(change.mtu)))
+        case SetTrust():
+            index = _own(pf, host).index
+            for one in change.vfs:
+                host.set_link(index, vf.set_attribute(one.number, "trust", change.on))
+        case SetGuids():
+            link = _own(pf, host)
+            told = vf.parse(link.vfs)
+            for one, guid in zip(change.vfs, change.guids, strict=True):
+                # mlx5's firmware has the port of a new VF down.
+                follows = {"link_state": "auto"} if told.get(one.number, vf.Vf()).link_state == "disable" else {}
+                for name, value in {"node_guid": guid, "port_guid": guid, **follows}.items():
+                    host.set_link(link.index, vf.set_attribute(one.number, name, value))
+                _have_read(one.address, guid)
+
+
+def _write_count(address: str, count: int) -> None:
+    fd = os.open(f"{scan.path(address)}/sriov_numvfs", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, f"{count}".encode())
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _while_free(change: SetVfs | SetMtu | SetTrust | SetGuids, vfs: Sequence[Vf]) -> Iterator[Rtnl]:
+    """Hold the lock under which an ADD chooses the PF or a VF of it, and look again: it has the VFs that it had, and
+    nobody has the PF itself or one of ``vfs``, nor does the host need them, nor has a pod an interface over the PF
+    whose MTU would change.  Yields a socket for what is to be changed.
+
+    Raises Left, CniError, OSError.
+    """
+    pf = change.pf
+    with owned.lock(pf.device.id), rtnl.open_in() as host:  # guard: a-lock (device)
+        attached = users.owners()
+        if sysfs.vfs(pf.device.id) != tuple(vf.address for vf in pf.vfs):  # guard: other-vfs = False
+            raise Left("its VFs have changed meanwhile; run: systemctl reload hpn-node")
+        if why := scan.why_reserved(pf.device.id):  # guard: the-way-out-again
+            raise Left(f"refused, {why}; choose another PF")
+        if bond := scan.lag(pf.device.id):  # guard: a-lag-again
+            raise Left(f"refused, {shares(bond)}")
+        if user := users.user(pf.device.id, attached):  # guard: the-pf-again
+            raise Left(f"{user} has the PF; delete that, {AFTER}")
+        above = over.of_pods(host)
+        now = [scan.with_users(one, attached, host, above) for one in vfs]
+        if why := why_left(change, scan.whose_over(pf.device, host, above), now):  # guard: its-vfs-again
+            raise Left(why)
+        yield host
+
+
+def _have_read(address: str, guid: str) -> None:
+    """Have a VF read its GUID: mlx5's does so when its driver is bound."""
+    function = sysfs.function(address)
+    driver = function.driver if function else ""
+    if driver not in ("", *sysfs.USERSPACE) and sysfs.guids(address) != (guid, guid):
+        with numbers.lock():
+            pci.rebind(address, driver, _TIMEOUT)
+
+
+def _own(address: str, host: Rtnl) -> Link:
+    """A function's own interface, a PF's with what it has of its VFs.  Raises Left."""
+    function = sysfs.function(address)
+    if function and (name := sysfs.uplink(function)):
+        link = host.link(name, filters=RTEXT_FILTER_SKIP_STATS | vf.RTEXT_FILTER_VF)
+        if link:
+            return link
+    raise Left(f"{address} has no interface on the host any more")
+
+
+def _is_complete(vf: str, *, with_rdma: bool) -> bool:
+    """Whether a VF has the devices that its driver makes: an RDMA device too where its PF has one, because a container
+    would be given its VF without that."""
+    function = sysfs.function(vf)
+    if function is None or function.driver in ("", *sysfs.USERSPACE):
+        return True
+    return bool(function.rdma_devs) or (bool(function.netdevs) and not with_rdma)
+
+
+def _wait(is_so: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(_POLL)
+
+
+def dry_run(settings: Settings) -> tuple[str, int]:
+    """What hpn node --dry-run prints, and the exit status: what would be changed on this node.  Raises OSError."""
+    left = plan(settings.pfs, settings.rdma_exclusive, scan.state(settings.pfs))
+    status = REFUSED if left.refused else DIFFERENT if left.changes else SAME
+    return "".join(f"{line}\n" for line in _told(left)), status
+
+
+def _told(left: Plan) -> Iterator[str]:
+    yield from (f"would change: {change}" for change in left.changes)
+    yield from (f"refused: {sentence}" for sentence in left.refused)
+    yield from (f"{source}: this node has no PF that agrees with its selectors" for source in left.unused)
+    if not left.changes and not left.refused:
+        yield "nothing to change: the node is as the file asks"

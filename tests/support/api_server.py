@@ -1,0 +1,69 @@
+"""The API server as a store of blocks: manifests applied, and who asks it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cluster.services import PKI
+from cluster.space import until
+from cluster.two_nodes import CONTROL, Cluster
+from support.pages import ROOT
+
+from base.protocol.errors import StoreRefused
+from ipam.cluster import BLOCK
+from ipam.cluster.backends.kubernetes import Kubernetes
+
+MANIFESTS = ROOT / "packaging" / "kubernetes" / "cluster"
+ADMIN, NODE1, NODE2 = "token-admin", "token-system:node:node1", "token-system:node:node2"
+# Opens the store as whoever has the token.
+Opener = Callable[[str], Kubernetes]
+
+
+def apply(cluster: Cluster) -> None:
+    """The manifests as they are in the tree, until the API server has the kinds."""
+    cluster.kubectl("apply", f"--kustomize={MANIFESTS}")
+    names = ("crd/hpnblocks.hpn-cni.io", "crd/hpngrids.hpn-cni.io")
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=120s", *names)
+
+
+def await_leases(cluster: Cluster) -> None:
+    """Until each node was heard of: kubelet makes its Lease ten seconds after its Node object, or at once."""
+    until(
+        lambda: len(cluster.get("leases", "--namespace=kube-node-lease")["items"]) == len(cluster.nodes),
+        "the nodes' Leases", 120, 0.2,
+    )  # fmt: skip
+
+
+def remove(cluster: Cluster) -> None:
+    """What ``apply`` has made, and all blocks."""
+    cluster.kubectl("delete", f"--kustomize={MANIFESTS}", "--ignore-not-found", "--timeout=120s")
+
+
+def write_kubeconfig(file: Path, cluster: Cluster, token: str) -> Path:
+    """For whoever has the token."""
+    authority = str(cluster.control.path(f"{PKI}/apiserver.crt"))
+    server = {"server": f"https://{CONTROL}:6443", "certificate-authority": authority}
+    document = {
+        "current-context": "it",
+        "contexts": [{"name": "it", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": server}],
+        "users": [{"name": "u", "user": {"token": token}}],
+    }
+    file.write_text(json.dumps(document))
+    return file
+
+
+def refused(act: Callable[[], object]) -> str:
+    """Why the API server refuses it."""
+    with pytest.raises(StoreRefused) as why:
+        act()
+    return why.value.msg
+
+
+def allowed(store: Kubernetes) -> bool:
+    try:
+        store.listed(BLOCK, "none")
+    except StoreRefused:
+        return False
+    return True

@@ -1,0 +1,113 @@
+"""Nodes that have nothing of hpn, and what docs/kubernetes.md has to be typed for the DaemonSet there."""
+
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from support.pages import ROOT, sections
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "netns-fixtures"))
+
+from cluster import image
+from cluster.space import until
+from cluster.two_nodes import Cluster
+
+PAGE = ROOT / "docs" / "kubernetes.md"
+RECIPE = ROOT / "packaging" / "image" / "Dockerfile"
+PLACEHOLDER = ("registry.example.com/hpn", "0.1.0")
+NAME, TAGS = "localhost/hpn", ("1", "2")
+PLUGINS = ("hpn", "hpn-ipam")
+RESOURCE = "example.com/rail0"
+
+
+def typed(title: str) -> list[str]:
+    """What the section has for kubectl, block by block."""
+    (section,) = (one for one in sections(PAGE) if one.title == title)
+    return [block.text for block in section.blocks if block.kind == "sh kubectl"]
+
+
+def kubectl(cluster: Cluster, tree: Path, lines: str) -> None:
+    """Type these lines in the tree."""
+    for line in lines.splitlines():
+        program, *words = shlex.split(line)
+        assert program == "kubectl"
+        cluster.kubectl(*(str(tree / word) if word.startswith("packaging/") else word for word in words))
+
+
+@contextmanager
+def made_tree(cluster: Cluster) -> Iterator[Path]:
+    """A tree after `make binary`, with a base of its own to write into; the first image is on the nodes."""
+    with tempfile.TemporaryDirectory(prefix="hpn-test-") as folder:
+        it = Path(folder)
+        shutil.copytree(ROOT / "packaging" / "kubernetes", it / "packaging" / "kubernetes")
+        (it / "dist").mkdir()
+        shutil.copy(cluster.nodes["node1"].path("/opt/cni/bin/hpn"), it / "dist")
+        put_image(cluster, it, "1")
+        choose(it, *PLACEHOLDER, "1")
+        yield it
+
+
+def put_image(cluster: Cluster, tree: Path, tag: str) -> None:
+    """Make the image of the program that is in dist, and let the nodes have it."""
+    image.build(RECIPE, tree, f"{NAME}:{tag}", archive := tree / "image.tar")
+    for node in cluster.nodes.values():
+        cluster.load(node, archive)
+
+
+def choose(tree: Path, name: str, before: str, tag: str) -> None:
+    """Write another image into the kustomization."""
+    file = tree / "packaging" / "kubernetes" / "kustomization.yaml"
+    text = file.read_text()
+    assert f"newName: {name}\n  newTag: {before}\n" in text
+    file.write_text(text.replace(f"newName: {name}\n  newTag: {before}\n", f'newName: {NAME}\n  newTag: "{tag}"\n'))
+
+
+@contextmanager
+def bared(cluster: Cluster, tree: Path) -> Iterator[Cluster]:
+    """The cluster, whose nodes have nothing of hpn before the test; and as before after it."""
+    program = (tree / "dist" / "hpn").read_bytes()
+    for node in cluster.nodes.values():
+        node.service("agent").stop()
+        # A host sees the machine's own, which is not the test's to write to.
+        node.run("mount", "-t", "tmpfs", "tmpfs", "/usr/local/sbin")
+        node.run("rm", "-rf", *(f"/opt/cni/bin/{name}" for name in PLUGINS), "/run/hpn", "/var/lib/cni/hpn")
+    yield cluster
+    cluster.kubectl("uncordon", "--selector=kubernetes.io/os=linux")
+    cluster.delete("deployments,jobs,pods", "--all", "--namespace=default")
+    kubectl(cluster, tree, typed("As a DaemonSet")[-1].replace("delete", "delete --ignore-not-found"))
+    until(lambda: not daemons(cluster), "the DaemonSet's pods to end", 120, 0.2)
+    until(lambda: set(offered(cluster).values()) <= {"0"}, "its resource to go", 120, 0.2)
+    for node in cluster.nodes.values():
+        cluster.unload(node, *(f"{NAME}:{tag}" for tag in TAGS))
+        node.run("umount", "/usr/local/sbin")
+        for name in PLUGINS:
+            node.path(f"/opt/cni/bin/{name}").unlink(missing_ok=True)
+        node.path("/opt/cni/bin/hpn").write_bytes(program)
+        node.path("/opt/cni/bin/hpn").chmod(0o755)
+        node.path("/opt/cni/bin/hpn-ipam").hardlink_to(node.path("/opt/cni/bin/hpn"))
+    cluster.restore()
+
+
+def daemons(cluster: Cluster) -> dict[str, dict[str, Any]]:
+    """The DaemonSet's pods, by their node."""
+    found = cluster.get("pods", "--namespace=kube-system", "--selector=app.kubernetes.io/name=hpn")["items"]
+    return {pod["spec"]["nodeName"]: pod for pod in found}
+
+
+def offered(cluster: Cluster) -> dict[str, str]:
+    """How much of the resource each node has to give, as the scheduler counts."""
+    nodes = cluster.get("nodes")["items"]
+    return {node["metadata"]["name"]: node["status"]["allocatable"].get(RESOURCE, "0") for node in nodes}
+
+
+def address(cluster: Cluster, pod: str) -> str:
+    return cluster.execute(pod, "ip", "-4", "address", "show", "hpn0").split("inet ")[1].split("/")[0]
+
+
+def pings(cluster: Cluster) -> None:
+    assert " 0% packet loss" in cluster.execute("a", "ping", "-I", "hpn0", "-c", "1", "-w", "10", address(cluster, "b"))

@@ -1,0 +1,94 @@
+"""Nodes of one cluster, in one process: each has its own state and its own file, and all share a store in memory."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.documents import Memory
+from support.ipam_calls import Net
+
+from base.protocol.spec import Reply
+from base.state import node
+from ipam.cluster import BLOCK, Documents, Machine
+from ipam.cluster.backends import backend
+from ipam.cluster.state import node_blocks
+from ipam.cluster.state.node_blocks import NodeBlocks
+
+SHARED = {"store": "etcd"}
+# 16 blocks of 16, of which the first and the last have fewer addresses.
+SMALL = {"subnet": "10.0.0.0/24", "cluster": SHARED}
+
+
+@dataclass
+class Node(Net):
+    """A node's configuration, and calls on that node."""
+
+    name: str = ""
+    node_file: Path = Path()
+
+    def reply(self, command: str, *args: str, **more: Any) -> Reply:
+        self.enter()
+        return super().reply(command, *args, **more)
+
+    def enter(self) -> None:
+        """Be on this node from now on."""
+        node.FILE = str(self.node_file)
+
+    def refused(self, command: str, *args: str, **more: Any) -> tuple[int, str]:
+        """The error's code, and what it says."""
+        answer = self.call(command, *args, **more)
+        assert "code" in answer, answer
+        return answer["code"], f"{answer['msg']} ({answer.get('details', '')})"
+
+    @property
+    def mine(self) -> NodeBlocks:
+        found = node_blocks.read(self.dir)
+        assert found is not None
+        return found
+
+    def fill(self, prefix: str = "fill") -> list[str]:
+        """Attach until this node has claimed another block; the addresses."""
+        given, blocks = list[str](), self.mine.giving
+        while self.mine.giving == blocks:
+            given += self.add(f"{prefix}{len(given)}")
+        return given
+
+
+class Cluster:
+    """The store, and the nodes."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store = Memory()
+        self._root = root
+
+        def opened(_about: object, name: str) -> tuple[Documents, str]:
+            return self.store, name
+
+        module = ModuleType("store_in_memory")
+        module.opened = opened  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "store_in_memory", module)
+        monkeypatch.setattr(backend, "KINDS", dict.fromkeys(backend.KINDS, "store_in_memory"))
+        monkeypatch.setattr(node, "FILE", node.FILE)
+
+    def node(self, name: str, **ipam: Any) -> Node:
+        """The node of that name; the same state each time."""
+        state = self._root / name
+        state.mkdir(exist_ok=True)
+        file = self._root / f"{name}.json"
+        file.write_text(json.dumps({"stores": {"nodeName": name}}))
+        file.chmod(0o600)
+        self.store.machines.setdefault(name, Machine(name, f"uid of {name}", self.store.clock))
+        return Node(state, ipam or SMALL, name=name, node_file=file)
+
+    def owners(self) -> dict[int, str]:
+        """Whose each block is, by its index."""
+        return {body["index"]: body["node"] for body in self.store.bodies(BLOCK).values()}
+
+    def calls(self) -> list[str]:
+        """What the store was asked since this was called last."""
+        calls, self.store.calls[:] = list(self.store.calls), []
+        return calls

@@ -1,0 +1,47 @@
+"""The cases of doctor_cases.py that are about blocks of a network which the cluster's nodes share; CASES has all."""
+
+import time
+from collections.abc import Iterator
+
+from support.doctor_cases import ERROR, WARNING, case
+from support.doctor_node import Node
+from support.doctor_rails import CASES
+
+from ctl.doctor.model import Severity
+from ipam.cluster.state import node_blocks
+from ipam.cluster.state.node_blocks import HELD, LOST, NodeBlocks, OwnedBlock
+
+__all__ = ["CASES"]
+# The address that Node.lease gives first is 10.9.0.2.
+TAKEN, FREE = 2, 3
+
+
+def hold(node: Node, *indexes: int, state: str = HELD, seen: float = 0) -> None:
+    """Blocks of one host number each, seen so many seconds ago."""
+    blocks = tuple(OwnedBlock(index, f"uid-{index}", "node1", state) for index in indexes)
+    about = NodeBlocks(
+        "net", "etcd", "cluster-1", "node1", "", 1, ("10.9.0.0/24",), blocks, looked=int(time.time() - seen)
+    )
+    node_blocks.write(node.at("var/lib/cni/hpn/ipam/net"), about)
+
+
+@case
+def blocks_unseen(node: Node) -> Iterator[Severity]:
+    hold(node, FREE, seen=1900)
+    yield ERROR
+    hold(node, FREE, seen=1700)
+
+
+@case
+def block_lost(node: Node) -> Iterator[Severity]:
+    hold(node, FREE, state=LOST)
+    yield ERROR
+    hold(node)
+
+
+@case
+def blocks_full(node: Node) -> Iterator[Severity]:
+    node.lease("1")
+    hold(node, TAKEN)
+    yield WARNING
+    hold(node, TAKEN, FREE)

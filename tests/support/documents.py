@@ -1,0 +1,212 @@
+"""A store of documents in memory, with faults where a test wants them: what unit tests have for an API server.
+
+It is held to the same contract as the real ones (tests/support/documents_contract.py).
+"""
+
+import json
+import pickle
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
+from typing import TypeVar
+
+from base.protocol.errors import StoreRefused, Unreachable
+from base.protocol.spec import Json
+from ipam.cluster import BLOCK, Document, Machine
+
+T = TypeVar("T")
+
+
+class Fault(Enum):
+    """What goes wrong with one call."""
+
+    UNREACHABLE = auto()  # nothing was done, and nobody answers
+    LOST = auto()  # it was done, and the answer is lost
+    CONFLICT = auto()  # another has been faster: None of create and replace, False of remove
+    FORBIDDEN = auto()
+    KILLED = auto()  # the caller dies before the call
+    KILLED_AFTER = auto()  # the caller dies before it hears the answer
+
+
+class Killed(BaseException):
+    """The process is gone; no except clause of a program gets this."""
+
+
+# Which fault the call has, by the calls there were before it (all, counted from 0), its name and the document's name.
+Faults = Callable[[int, str, str], Fault | None]
+
+
+def none(_number: int, _call: str, _name: str) -> None:
+    """No fault at all."""
+
+
+def at(number: int, fault: Fault) -> Faults:
+    """That fault in the call with that number, counted from 0."""
+    return lambda called, _call, _name: fault if called == number else None
+
+
+def every(call: str, fault: Fault) -> Faults:
+    """That fault in each such call; with "" in all of them."""
+    return lambda _number, called, _name: fault if call in ("", called) else None
+
+
+@dataclass
+class Memory:
+    """An ipam.cluster.Documents that all nodes of a test share.  ``calls`` is what was asked of it, as "create b.1".
+
+    With a ``file`` the documents are in there, for processes that are forked and killed.
+    """
+
+    cluster: str = "cluster-1"
+    machines: dict[str, Machine] = field(default_factory=dict)
+    faults: Faults = none
+    clock: float = 1_800_000_000.0
+    calls: list[str] = field(default_factory=list)
+    documents: dict[tuple[str, str], Document] = field(default_factory=dict)
+    file: Path | None = None
+    _networks: dict[tuple[str, str], str] = field(default_factory=dict)
+    changes: int = 0
+
+    def create(self, kind: str, name: str, network: str, body: Json) -> Document | None:
+        def act() -> Document | None:
+            if (kind, name) in self.documents:
+                return None
+            self._networks[kind, name] = network
+            return self._put(kind, name, f"uid-{self._next()}", body)
+
+        return self._call("create", name, act, None)
+
+    def read(self, kind: str, name: str) -> Document | None:
+        return self._call("read", name, lambda: self._found(kind, name), None)
+
+    def listed(self, kind: str, network: str | None = None, node: str | None = None) -> Sequence[Document]:
+        def act() -> list[Document]:
+            names = [
+                name
+                for (kinds, name), document in self.documents.items()
+                if kinds == kind
+                and network in (None, self._networks[kinds, name])
+                and node in (None, document.body.get("node"))
+            ]
+            return [found for name in names if (found := self._found(kind, name))]
+
+        return self._call("listed", network or node or "", act, [])
+
+    def replace(self, document: Document, body: Json) -> Document | None:
+        def act() -> Document | None:
+            now = self.documents.get((document.kind, document.name))
+            if now is None or (now.uid, now.version) != (document.uid, document.version):
+                return None
+            return self._put(document.kind, document.name, document.uid, body)
+
+        return self._call("replace", document.name, act, None)
+
+    def remove(self, document: Document) -> bool:
+        def act() -> bool:
+            now = self.documents.get((document.kind, document.name))
+            if now is None or (now.uid, now.version) != (document.uid, document.version):
+                return False
+            del self.documents[document.kind, document.name]
+            return True
+
+        return self._call("remove", document.name, act, False)  # what the call answers
+
+    def machine(self, name: str) -> Machine:
+        return self._call("machine", name, lambda: self.machines.get(name, Machine(name)), Machine(name))
+
+    def silent(self, names: Collection[str]) -> Collection[str]:
+        def act() -> set[str]:
+            last_seen = {name: self.machines.get(name, Machine(name)).last_seen for name in names}
+            return {name for name, at in last_seen.items() if at is None or self.clock - at > 3600}
+
+        return self._call("silent", "", act, set())
+
+    def keep_alive(self, name: str, seconds: int) -> None:
+        def act() -> None:
+            known = self.machines.get(name, Machine(name))
+            self.machines[name] = Machine(name, known.uid, self.clock)
+
+        assert seconds > 0
+        self._call("keep_alive", name, act, None)
+
+    def identity(self) -> str:
+        return self._call("identity", "", lambda: self.cluster, self.cluster)  # nobody else writes it
+
+    def now(self) -> float:
+        return self.clock
+
+    def revision(self, known: int) -> int:  # noqa: ARG002  # it has no other memory
+        return self.changes
+
+    def backup(self) -> Callable[[], None]:
+        """What restores the store to how it is now."""
+        documents, changes = dict(self.documents), self.changes
+
+        def restore() -> None:
+            self.documents.clear()
+            self.documents.update(documents)
+            self.changes = changes
+
+        return restore
+
+    def _next(self) -> int:
+        self.changes += 1
+        return self.changes
+
+    def counted(self) -> dict[str, int]:
+        """How often each call was made."""
+        return dict(Counter(call.partition(" ")[0] for call in self.calls))
+
+    def bodies(self, kind: str) -> dict[str, Json]:
+        """By name what the documents of a kind say; asking is no call."""
+        self._load()
+        return {name: document.body for (kinds, name), document in sorted(self.documents.items()) if kinds == kind}
+
+    def _load(self) -> None:
+        if self.file and self.file.exists():
+            self.documents, self._networks, self.changes = pickle.loads(self.file.read_bytes())
+
+    def _found(self, kind: str, name: str) -> Document | None:
+        found = self.documents.get((kind, name))
+        return found and Document(kind, name, _copied(found.body), found.uid, found.version)
+
+    def _put(self, kind: str, name: str, uid: str, body: Json) -> Document | None:
+        self.documents[kind, name] = Document(kind, name, _copied(body), uid, f"{self._next()}")
+        return self._found(kind, name)
+
+    def _call(self, call: str, name: str, act: Callable[[], T], conflict: T) -> T:
+        fault = self.faults(len(self.calls), call, name)
+        self.calls.append(f"{call} {name}".rstrip())
+        match fault:
+            case Fault.UNREACHABLE:
+                raise Unreachable(f"{call} {name}: the store in memory does not answer")
+            case Fault.FORBIDDEN:
+                raise StoreRefused(f"{call} {name}: the store in memory forbids it")
+            case Fault.CONFLICT:
+                return conflict
+            case Fault.KILLED:
+                raise Killed
+        self._load()
+        done = act()
+        if self.file:
+            new = self.file.with_suffix(".new")
+            new.write_bytes(pickle.dumps((self.documents, self._networks, self._next())))
+            new.rename(self.file)
+        if fault is Fault.LOST:
+            raise Unreachable(f"{call} {name}: the answer of the store in memory is lost")
+        if fault is Fault.KILLED_AFTER:
+            raise Killed
+        return done
+
+
+def _copied(body: Json) -> Json:
+    """As it goes through a wire."""
+    copied: Json = json.loads(json.dumps(body))
+    return copied
+
+
+def whose(store: Memory) -> dict[str, str]:
+    """Which node has each block, by the block's name."""
+    return {name: body["node"] for name, body in store.bodies(BLOCK).items()}

@@ -1,0 +1,195 @@
+"""etcd's JSON gateway, as much of it as we ask, in a thread: for faults that a real one does not make when told.
+
+What it answers was compared with a real etcd's: tests/cluster/test_etcd_store.py asks both the same.
+"""
+
+import json
+import socket
+import threading
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from ipam.cluster.backends.etcd import Etcd
+from ipam.cluster.backends.gateway import Gateway, Settings
+from ipam.cluster.rules.documents import Block
+
+Body = dict[str, Any]
+
+
+@dataclass
+class Member:
+    """One that serves a cluster's keys, and what of it goes wrong.
+
+    ``answers`` are statuses and bodies that the next calls get instead of being done; as many of the next calls as
+    ``lost`` says are done and not answered.  ``change`` makes another answer of each.
+    ``asked`` are the paths of all calls, and ``tokens`` say who asked.
+    """
+
+    keys: dict[str, Body] = field(default_factory=dict)
+    leases: dict[str, int] = field(default_factory=dict)
+    revision: int = 1
+    cluster: str = "14841639068965178418"
+    date: str = "Mon, 02 Nov 2026 10:00:00 GMT"
+    answers: list[tuple[int, Body]] = field(default_factory=list)
+    lost: int = 0
+    asked: list[str] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+    bodies: list[Body] = field(default_factory=list)
+    url: str = ""
+    change: Callable[[Body], Any] | None = None
+
+    def expire(self, lease: str) -> None:
+        """End the lease, and what is in it."""
+        del self.leases[lease]
+        self.keys = {key: pair for key, pair in self.keys.items() if pair["lease"] != lease}
+
+    def value(self, key: str) -> str:
+        """The text below a key."""
+        return b64decode(self.keys[key]["value"]).decode()
+
+    def done(self, path: str, body: Body) -> tuple[int, Body]:
+        """What the API does, and the answer."""
+        match path:
+            case "/v3/kv/range":
+                return 200, self._headed(self._range(body))
+            case "/v3/kv/txn":
+                return 200, self._transaction(body)
+            case "/v3/lease/grant":
+                lease = str(7587848390000000000 + len(self.leases))
+                self.leases[lease] = int(body["TTL"])
+                return 200, self._headed({"ID": lease, "TTL": body["TTL"]})
+            case "/v3/lease/keepalive":  # a lease that is gone has no TTL
+                ttl = {"TTL": str(self.leases[body["ID"]])} if body["ID"] in self.leases else {}
+                return 200, {"result": self._headed({"ID": body["ID"], **ttl})}
+            case "/v3/auth/authenticate":
+                return 200, self._headed({"token": "token.1"})
+            case _:
+                return 404, {"error": "Not Found", "code": 5, "message": "Not Found"}
+
+    def _headed(self, answer: Body) -> Body:
+        about = {"cluster_id": self.cluster, "member_id": "1", "revision": str(self.revision), "raft_term": "2"}
+        return {"header": about, **answer}
+
+    def _range(self, asked: Body) -> Body:
+        first, end = _text(asked["key"]), _text(asked.get("range_end", ""))
+        found = [self.keys[key] for key in sorted(self.keys) if key == first or (end and first <= key < end)]
+        limit = int(asked.get("limit", 0)) or len(found)
+        answer = {"kvs": found[:limit], "more": len(found) > limit, "count": str(len(found))}
+        return {key: value for key, value in answer.items() if value not in (False, [], "0")}
+
+    def _transaction(self, body: Body) -> Body:
+        is_so = all(map(self._holds, body["compare"]))
+        asked = body["success"] if is_so else body["failure"]
+        self.revision += any("request_range" not in one for one in asked)
+        parts = [self._part(*one.popitem()) for one in asked]
+        answer = ({"succeeded": True} if is_so else {}) | ({"responses": parts} if parts else {})
+        return self._headed(answer)
+
+    def _holds(self, compared: Body) -> bool:
+        pair = self.keys.get(_text(compared["key"]), {})
+        word = {"CREATE": "create_revision", "MOD": "mod_revision"}[compared["target"]]
+        return bool(pair.get(word, "0") == compared[word])
+
+    def _part(self, request: str, body: Body) -> Body:
+        match request:
+            case "request_range":
+                return {"response_range": self._headed(self._range(body))}
+            case "request_put":
+                self._put(body)
+                return {"response_put": self._headed({})}
+            case _:
+                self.keys.pop(_text(body["key"]), None)
+                return {"response_delete_range": self._headed({"deleted": "1"})}
+
+    def _put(self, body: Body) -> None:
+        now, before = str(self.revision), self.keys.get(_text(body["key"]), {})
+        about = {"create_revision": before.get("create_revision", now), "mod_revision": now, "lease": body["lease"]}
+        self.keys[_text(body["key"])] = {"key": body["key"], "value": body["value"], **about}
+
+
+def _text(encoded: str) -> str:
+    return b64decode(encoded).decode()
+
+
+def encoded(text: str) -> str:
+    """The text as keys and values are written."""
+    return b64encode(text.encode()).decode()
+
+
+@contextmanager
+def serving(member: Member) -> Iterator[Member]:
+    """The member, at a port of its own."""
+    lock, connections = threading.Lock(), list[socket.socket]()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1  # head and body at once, or the body waits 40 ms for an acknowledgement
+
+        def setup(self) -> None:
+            super().setup()
+            connections.append(self.connection)
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with lock:
+                member.asked.append(self.path)
+                member.bodies.append(json.loads(json.dumps(body)))
+                member.tokens.append(self.headers.get("Authorization", ""))
+                status, answer = member.answers.pop(0) if member.answers else member.done(self.path, body)
+                if member.lost:
+                    member.lost -= 1
+                    self.close_connection = True
+                    return
+                if member.change:
+                    answer = member.change(answer)
+            data = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def date_time_string(self, timestamp: float | None = None) -> str:  # noqa: ARG002  # the header Date
+            return member.date
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = False
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        member.url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield member
+        finally:
+            server.shutdown()
+            thread.join()
+            for connection in connections:  # clients keep theirs, and each has a thread
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+Opened = Callable[..., Etcd]
+
+
+@contextmanager
+def opening() -> Iterator[Opened]:
+    """What opens the etcd that members serve, or that is at URLs; the connections are ended at last."""
+    with ExitStack() as stack:
+
+        def open_it(*members: Member | str, **settings: Any) -> Etcd:
+            urls = [one if isinstance(one, str) else one.url for one in members]
+            gateway = Gateway(Settings(tuple(urls), **settings))
+            stack.callback(gateway.close)
+            return Etcd(gateway, settings.get("prefix", "/hpn"))
+
+        yield open_it
+
+
+def body(index: int, node: str = "n1", network: str = "net", claim: str = "c") -> Body:
+    """What a block's document says."""
+    return Block(network, index, 16, node, "", claim).to_json()

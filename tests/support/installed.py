@@ -1,0 +1,51 @@
+"""What the tests of hpn install share: a program to install, and what is there afterwards."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from support.killing import at_step
+
+from base.protocol.spec import VERSIONS
+from ctl.installation import layout
+
+ENDED = 77
+ROOT = Path(__file__).parents[2]
+UNITS = layout.units(ROOT / "packaging" / "systemd")
+
+
+def program(folder: Path, about: str = "one", code: str = "cat >/dev/null") -> Path:
+    """A program that answers as hpn does: nothing of hpn is needed to put it somewhere."""
+    path = folder / f"hpn-{about}"
+    versions = str(list(VERSIONS)).replace("'", '"')
+    path.write_text(f"#!/bin/sh\n# {about}  HPN_PROGRAM_DIR=\n{code}; echo '{{\"supportedVersions\": {versions}}}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def killed_at(step: int, act: Callable[[], object]) -> bool:
+    """Do it in a child that dies before its n-th step; False if it ended before that."""
+    child = os.fork()
+    if not child:
+        try:
+            at_step(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            act()
+            os._exit(ENDED)
+        finally:
+            os._exit(2)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    assert os.waitstatus_to_exitcode(status) == ENDED
+    return False
+
+
+def tree(root: Path) -> dict[str, str]:
+    """Every file and link below the root, with what is in it."""
+    paths = [Path(folder, name) for folder, some, names in os.walk(root) for name in (*some, *names)]
+    return {
+        str(path.relative_to(root)): f"-> {path.readlink()}" if path.is_symlink() else path.read_text()
+        for path in paths
+        if path.is_symlink() or path.is_file()
+    }

@@ -1,0 +1,68 @@
+"""hpn node as a process in the namespace of the tests, with /sys, /run and nothing else of its own."""
+
+import json
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from support.daemons import Daemon
+from support.topology import until
+
+ROOT = Path(__file__).parents[2]
+# In the lab's guest the frozen one, if there is one: it starts in a third of the time.
+_FROZEN = os.environ.get("HPN_BINARY") if "HPN_LAB" in os.environ else None
+PROGRAM = [_FROZEN] if _FROZEN else [sys.executable, "-m", "ctl"]
+# Where it remembers and publishes; /sys shows the network namespace in which it was mounted.
+_RUN, _SYS = "mount -t tmpfs tmpfs /run", "mount -t sysfs sysfs /sys"
+
+
+class NodeProcess(Daemon):
+    """It runs until its ``with`` ends."""
+
+    def __init__(self, folder: Path, resources: list[dict[str, Any]], *flags: str) -> None:
+        super().__init__()
+        self.folder, self.flags = folder, flags
+        self.file, self.kubelet = folder / "node.json", folder / "kubelet"
+        self.registry = self.kubelet / "plugins_registry"
+        self.program = PROGRAM
+        self.mounts = [_RUN, _SYS]
+        self.status = 0  # with which it is to end
+        self.namespaces = ["--mount"]
+        self.write(resources)
+
+    def write(self, resources: list[dict[str, Any]], **keys: Any) -> None:
+        self.file.write_text(json.dumps({"resources": resources, **keys}))
+
+    def __enter__(self) -> Self:
+        words = [*self.program, "node", "--config", str(self.file), "--kubelet-dir", str(self.kubelet), *self.flags]
+        script = " && ".join([*self.mounts, f"exec {shlex.join(words)}"])
+        argv = ["unshare", *self.namespaces, "sh", "-c", script] if self.mounts else words
+        self.start(argv, ROOT)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        status = self.end()
+        assert status == self.status, "\n".join(self.said)
+
+    def says(self, words: str, seconds: float = 60.0) -> str:
+        """Wait for a line that has these words."""
+        return str(until(lambda: next((line for line in self.said if words in line), ""), seconds))
+
+    def show(self, tree: Path) -> None:
+        """Have this tree in place of /sys."""
+        self.mounts = [_RUN, f"mount --bind {tree} /sys"]
+
+    def status_of(self, key: str) -> int:
+        """A number that the kernel keeps of the process: VmRSS in KiB, voluntary_ctxt_switches."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(text.partition(f"\n{key}:")[2].split()[0])
+
+    def sleeps(self, seconds: float) -> bool:
+        """Whether nothing wakes it up for so long."""
+        before = self.status_of("voluntary_ctxt_switches")
+        # time: nothing is to happen
+        time.sleep(seconds)
+        return self.status_of("voluntary_ctxt_switches") == before

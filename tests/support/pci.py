@@ -1,0 +1,30 @@
+"""A tree like /sys, with PCI functions that no machine needs to have."""
+
+from pathlib import Path
+
+import pytest
+
+from base.kernel import sysfs
+
+PF, VF = "0000:3b:00.0", "0000:3b:10.1"
+ANOTHER = "0000:3b:10.3"  # VF
+
+
+def function(root: Path, address: str, *, netdev: str = "", pf: str = "") -> None:
+    """Draw a function; with the interface that it is behind, and the function that it is a VF of."""
+    folder = root / "bus/pci/devices" / address
+    folder.mkdir(parents=True)
+    (folder / "vendor").write_text("0x8086\n")
+    if netdev:
+        (folder / "net" / netdev).mkdir(parents=True)
+        (root / "class/net" / netdev).mkdir(parents=True)
+        (root / "class/net" / netdev / "device").symlink_to(f"../../../bus/pci/devices/{address}")
+    if pf:
+        (folder / "physfn").symlink_to(f"../{pf}")
+
+
+def is_sys(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have everything that is asked of /sys asked of this tree: all functions of sysfs.py take a root."""
+    for asking in vars(sysfs).values():
+        if getattr(asking, "__defaults__", None) == (sysfs.SYS,):
+            monkeypatch.setattr(asking, "__defaults__", (root,))

@@ -1,0 +1,42 @@
+"""Nodes of a cluster that has set numbers aside for names, and what of these each has."""
+
+from typing import Any
+
+from support.cluster_nodes import SHARED, Cluster, Node
+from support.ipam_calls import of
+
+from ipam.cluster import BLOCK
+from ipam.cluster.reconcile.reconcile_all import Report, directories, rounds
+from ipam.cluster.state import node_blocks
+from ipam.cluster.state.node_blocks import NodeBlocks
+from ipam.stores import none_gone
+
+# 16 numbers for names, and 15 blocks for all others.
+ASIDE = {"subnet": "10.0.0.0/24", "sticky": 60, "cluster": SHARED | {"sticky": "64-79"}}
+WEB = of("web-0")
+
+
+def node(it: Cluster, name: str, **more: Any) -> Node:
+    return it.node(name, **ASIDE | more)
+
+
+def keep(node: Node, *, due_only: bool = False) -> list[Report]:
+    """What hpn node and the agent do."""
+    node.enter()
+    return list(rounds(directories([node.state / "ipam"]), none_gone, due_only=due_only))
+
+
+def number(address: str) -> int:
+    return int(address.rpartition(".")[2])
+
+
+def named(cluster: Cluster) -> dict[str, tuple[str, int]]:
+    """Of each name the node that has its number, and the number, as the store says."""
+    bodies = cluster.store.bodies(BLOCK).values()
+    return {body["whose"]: (body["node"], body["index"]) for body in bodies if body.get("whose")}
+
+
+def numbers(node: Node) -> NodeBlocks:
+    found = node_blocks.read(node.dir / "sticky")
+    assert found
+    return found

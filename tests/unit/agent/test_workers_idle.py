@@ -1,0 +1,189 @@
+"""The agent's processes while there are no requests: they sleep, or work."""
+
+import os
+import select
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support.agent_processes import QUIET, SLOW, Agent, ended, everything, states, stopped, taken, woken
+from support.topology import until
+
+from agent.workers import WORKERS
+
+agent = pytest.fixture(ended, name="agent")
+
+
+@pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
+def test_idle_it_sleeps(agent: Agent) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(agent.ask, [b"{}"] * 40))
+    agent.slow()
+
+    def sleeps_for_a_while() -> bool:
+        everybody = [agent.process.pid, *agent.workers()]
+        with suppress(FileNotFoundError, ProcessLookupError):  # one did work in idle time, and has ended
+            tasks = [task for pid in everybody for task in Path(f"/proc/{pid}/task").iterdir()]
+            before = woken(tasks)
+            # time: nothing is to happen
+            time.sleep(3)
+            return woken(tasks) == before
+        return False
+
+    until(sleeps_for_a_while)
+
+
+@pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
+def test_work_in_idle_time(agent: Agent) -> None:
+    """Once after each time that something was asked, and not before that is over."""
+    workers = agent.workers()
+    agent.slow()  # what the fixture asked
+    for _ in range(2):
+        while asked_often(agent):  # this process had no processor for a while, and the agent had its quiet time
+            agent.slow()
+            assert not agent.written(3 * QUIET)
+        asked = time.monotonic()
+        agent.ask()
+        assert agent.slow() not in workers
+        # From before the last request, which the agent has heard later.
+        assert time.monotonic() - asked > QUIET * 0.9
+        assert not agent.written(3 * QUIET)
+
+
+def asked_often(agent: Agent) -> bool:
+    """Ask again and again; whether we were too slow for that once, and the agent has worked."""
+    gap, last = 0.0, time.monotonic()
+    end = last + 3 * QUIET
+    while last < end:
+        agent.ask()
+        now = time.monotonic()
+        gap, last = max(gap, now - last), now
+        # time: the pace of requests
+        time.sleep(QUIET / 10)
+    worked = agent.written(0)
+    assert not worked or gap > QUIET * 0.9
+    return worked
+
+
+@pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
+def test_a_signal_that_comes_late_is_of_before(agent: Agent) -> None:
+    """Workers may signal more than once before the work begins, and none had a request since."""
+    agent.slow()
+    os.kill(agent.process.pid, signal.SIGUSR1)
+    assert not agent.written(3 * QUIET)
+
+
+@pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
+def test_no_work_in_idle_time_while_a_request_is_served(agent: Agent) -> None:
+    """Also where the other worker has had a request meanwhile, and says that it is idle again."""
+    agent.slow()
+    assert SLOW > 2 * QUIET
+    until(lambda: len(agent.workers()) == WORKERS)
+    workers = agent.workers()
+    with agent.connect(b"slow") as slow:
+        taken(slow)
+        while (pid := agent.slow()) not in workers:
+            pass  # on a busy machine there may be work twice, which began before
+        with stopped(pid):
+            assert agent.ask() != pid
+        until(lambda: agent.workers() == workers)
+        while agent.written(0):
+            agent.slow()
+        # The answer comes first, by QUIET.
+        assert slow in select.select([slow, agent.process.stdout], [], [], 60)[0]
+        assert int(everything(slow)[12:]) == pid
+    agent.slow()
+
+
+@pytest.mark.parametrize("agent", [["-3600", "0", "0"]], indirect=True)
+def test_work_in_idle_time_that_does_not_end(agent: Agent) -> None:
+    pid = agent.slow()
+    until(lambda: not states(pid))  # the agent has heard of it: an agent that stops says nothing
+    agent.process.terminate()
+    assert agent.process.wait(60) == 0
+    assert agent.said() == "hpn agent: work in idle time ended by signal 14\n"
+
+
+@pytest.mark.parametrize("agent", [["3600", "0", "0"]], indirect=True)
+def test_work_in_idle_time_is_in_nobodys_way(agent: Agent) -> None:
+    pid = agent.slow()
+    for _ in range(50):
+        assert agent.ask() != pid
+    assert states(pid) == {"S"}
+    # There is one of it at a time, and the agent's end does not wait for it.
+    # time: nothing is to happen
+    time.sleep(3 * QUIET)
+    assert not agent.written(0)
+    agent.process.terminate()
+    assert agent.process.wait(60) == 0
+    assert states(pid) <= {"Z"}
+    assert agent.said() == ""
+
+
+@pytest.mark.parametrize("agent", [["0", "2", "0"]], indirect=True)
+def test_requests_that_leave_no_idle_time(agent: Agent) -> None:
+    """As a runtime's that asks for STATUS every few seconds: the work is done all the same, again and again."""
+    agent.slow()
+    for _ in range(2):
+        end, workers = time.monotonic() + 60, agent.workers()
+        while not agent.written(QUIET / 3):
+            assert agent.ask() in workers
+            assert time.monotonic() < end
+        assert agent.slow() not in workers
+
+
+@pytest.mark.parametrize("agent", [["0", "3", "0"]], indirect=True)
+def test_workers_that_are_idle_one_after_the_other(agent: Agent) -> None:
+    agent.slow()
+    until(lambda: len(agent.workers()) == WORKERS)
+    one, other = agent.workers()
+    end = time.monotonic() + 60
+    while not agent.written(QUIET * 0.6):
+        with stopped(one):
+            assert agent.ask() == other
+        one, other = other, one
+        assert time.monotonic() < end
+    agent.slow()
+
+
+@pytest.mark.parametrize(
+    ("agent", "is_said"), [(["0", "0", "0.5"], False), (["0", "0", "0.5", "3"], True)], indirect=["agent"]
+)
+def test_work_that_is_done_again_though_nobody_asks(agent: Agent, is_said: bool) -> None:
+    """If it says so, or failed."""
+    began = time.monotonic()
+    found = [agent.slow() for _ in range(4)]
+    assert len({*found}) == 4
+    assert time.monotonic() - began > 2 * 0.5
+    agent.process.terminate()
+    assert agent.process.wait(60) == 0
+    assert ("work in idle time ended by status 3" in agent.said()) == is_said
+
+
+@pytest.mark.parametrize("agent", [["0", "0", "0.1"]], indirect=True)
+def test_it_sleeps_though_work_is_due(agent: Agent, tmp_path: Path) -> None:
+    """A request is served, and that work waits for its end."""
+    everybody = agent.workers()
+    gate = tmp_path / "gate"
+    with agent.connect(bytes(gate)) as slow:
+        taken(slow)
+        while agent.slow() not in everybody:
+            pass
+        # time: nothing is to happen
+        time.sleep(0.2)
+        until(lambda: states(agent.process.pid) == {"S"})
+        assert not select.select([slow], [], [], 0)[0]
+        gate.touch()
+
+
+@pytest.mark.parametrize("agent", [["0", "0", "-0.5"]], indirect=True)
+def test_work_that_need_not_be_done_again(agent: Agent) -> None:
+    agent.slow()
+    found = 1
+    while agent.written(1.5):  # the other worker was idle later
+        agent.slow()
+        found += 1
+    assert found <= 2

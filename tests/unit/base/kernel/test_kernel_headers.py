@@ -1,0 +1,162 @@
+"""Numbers and structures that we write by hand are those of the kernel's headers, for this machine's architecture.
+
+The witness is the C compiler.
+"""
+
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from struct import Struct
+from types import ModuleType
+
+import pytest
+
+from agent import server, workers
+from base.kernel import (
+    addresses,
+    bpf,
+    dcb,
+    devlink,
+    dump,
+    events,
+    links,
+    neighbors,
+    netlink,
+    netns,
+    nsid,
+    probe,
+    rdma_netlink,
+    routes,
+    rtnl,
+    rules,
+    syscalls,
+    vf,
+)
+from cni.kinds import child, ipoib, macvlan
+from node.health import watch
+from node.provision import scan
+
+# The C library's come first: the kernel's leave out what is there.
+HEADERS = """
+arpa/inet.h net/if_arp.h netinet/in.h netpacket/packet.h sys/inotify.h sys/prctl.h sys/socket.h sys/syscall.h
+sys/timerfd.h sys/timex.h asm/socket.h rdma/rdma_netlink.h linux/bpf.h linux/dcbnl.h linux/devlink.h linux/fib_rules.h
+linux/genetlink.h linux/icmpv6.h linux/if.h linux/if_bridge.h linux/if_ether.h linux/if_link.h linux/if_tun.h
+linux/mount.h linux/neighbour.h linux/net_namespace.h linux/netlink.h linux/nexthop.h linux/nsfs.h linux/rtnetlink.h
+linux/sched.h linux/sockios.h linux/version.h
+"""
+MODULES: tuple[ModuleType, ...] = (
+    *(addresses, neighbors, dcb, events, links, macvlan, netlink, netns, nsid, rules, child, routes, ipoib, rtnl, vf),
+)
+# A module's names that are C's, too.
+OF_C = re.compile(
+    r"_*((?:ARPHRD|CLONE|DCB|ETH_P|FRA|FR|IFA|IFF|IFLA|IN|NDA|NETLINK|NETNSA|NHA|NLA_F|NLM|NS|RTAX|RTA|RTEXT|RTM|RTN|RTPROT|RT"
+    r"|SOL|SO)_\w+|(?:NLMSG|SIOC|TUN)\w+)"
+)
+# The others.
+NAMES = {
+    "IPPROTO_ICMPV6": neighbors.ICMPV6,
+    "__NR_bpf": bpf._NUMBER,
+    "BPF_PROG_DETACH": bpf._PROG_DETACH,
+    "BPF_PROG_GET_FD_BY_ID": bpf._PROG_GET_FD_BY_ID,
+    "BPF_OBJ_GET_INFO_BY_FD": bpf._OBJ_GET_INFO_BY_FD,
+    "BPF_PROG_QUERY": bpf._PROG_QUERY,
+    "BPF_LINK_GET_FD_BY_ID": bpf._LINK_GET_FD_BY_ID,
+    "BPF_LINK_GET_NEXT_ID": bpf._LINK_GET_NEXT_ID,
+    "BPF_LINK_DETACH": bpf._LINK_DETACH,
+    "BPF_LINK_TYPE_XDP": bpf._LINK_TYPE_XDP,
+    "BPF_TCX_INGRESS": bpf.TCX[0],
+    "BPF_TCX_EGRESS": bpf.TCX[1],
+    "STA_UNSYNC": syscalls._STA_UNSYNC,
+    "DEVLINK_CMD_ESWITCH_GET": devlink.ESWITCH_GET,
+    "DEVLINK_CMD_HEALTH_REPORTER_GET": devlink.HEALTH_REPORTER_GET,
+    "DEVLINK_ATTR_ESWITCH_MODE": devlink._ESWITCH_MODE,
+    "DEVLINK_ATTR_HEALTH_REPORTER": devlink._REPORTER,
+    "DEVLINK_ATTR_HEALTH_REPORTER_NAME": devlink._REPORTER_NAME,
+    "DEVLINK_ATTR_HEALTH_REPORTER_STATE": devlink._REPORTER_STATE,
+    "CTRL_CMD_GETFAMILY": devlink._GETFAMILY,
+    "CTRL_ATTR_MCAST_GROUPS": devlink._MCAST_GROUPS,
+    "FIB_RULE_INVERT": dump.FIB_RULE_INVERT,
+    "__NR_fsopen": syscalls._FSOPEN,
+    "__NR_fsconfig": syscalls._FSCONFIG,
+    "__NR_fsmount": syscalls._FSMOUNT,
+    "FSOPEN_CLOEXEC": syscalls._CLOEXEC,
+    "FSCONFIG_CMD_CREATE": syscalls._CMD_CREATE,
+    "MOUNT_ATTR_RDONLY": syscalls._READ_ONLY,
+    "(MOUNT_ATTR_NOSUID|MOUNT_ATTR_NODEV|MOUNT_ATTR_NOEXEC)": syscalls._HARMLESS,
+    "IFLA_MAX_MTU": scan._IFLA_MAX_MTU,
+    "(NLA_TYPE_MASK & 0xFFFF)": netlink.NLA_TYPE_MASK,
+    "PACKET_ADD_MEMBERSHIP": probe._PACKET_ADD_MEMBERSHIP,
+    "PACKET_MR_MULTICAST": probe._PACKET_MR_MULTICAST,
+    "SOL_PACKET": probe._SOL_PACKET,
+    "PR_SET_PDEATHSIG": workers._PR_SET_PDEATHSIG,
+    "RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET)": rdma_netlink.GET,
+    "RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_SET)": rdma_netlink.SET,
+    "RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_SYS_SET)": rdma_netlink.SYS_SET,
+    "RDMA_NLDEV_NET_NS_FD": rdma_netlink.NET_NS_FD,
+    "SO_RCVBUFFORCE": watch._SO_RCVBUFFORCE,
+}
+STRUCTS = {
+    "struct rtmsg": addresses._ROUTE,
+    "struct ifaddrmsg": addresses._ADDR,
+    "struct nhmsg": routes._NEXTHOP,
+    "struct nexthop_grp": routes._MEMBER,
+    "struct dcbmsg": dcb._MESSAGE,
+    "struct dcb_app": dcb._APP,
+    "struct genlmsghdr": devlink._GENL,
+    "struct inotify_event": events._EVENT,
+    "struct ifinfomsg": links.LINK,
+    "struct ifreq": links._BY_INDEX,
+    "struct nlmsghdr": netlink.HEADER,
+    "struct nlattr": netlink.ATTR,
+    "struct fib_rule_hdr": rules._RULE,
+    "struct itimerspec": server._ITIMERSPEC,
+    "struct ucred": events._UCRED,
+    "struct rtnexthop": routes._HOP,
+    "struct ifla_vf_guid": Struct("=I4xQ"),
+    "struct packet_mreq": Struct("=iHH8s"),
+}
+OFFSETS = {
+    ("struct ifreq", "ifr_ifindex"): 16,
+    ("struct ifreq", "ifr_hwaddr.sa_data"): 18,
+    ("struct ifla_vf_guid", "guid"): 8,
+    ("struct timex", "status"): syscalls._Timex.status.offset,
+    ("union bpf_attr", "query.prog_ids"): 16,
+    ("union bpf_attr", "query.prog_cnt"): 24,
+    ("struct bpf_link_info", "xdp.ifindex"): 16,
+}
+# What newer kernels have come with, and headers of Debian 12 do not know.
+SINCE = {"DCB_ATTR_DCB_APP_TRUST_TABLE": (6, 3), "BPF_TCX_INGRESS": (6, 6), "BPF_TCX_EGRESS": (6, 6)}
+
+
+def stated() -> Iterator[tuple[str, int]]:
+    """C's expressions, with what we take them to be."""
+    for module in MODULES:
+        for name, value in vars(module).items():
+            if type(value) is int and (public := OF_C.fullmatch(name)):
+                yield public[1], value
+    yield from NAMES.items()
+    yield from ((f"sizeof({name})", struct.size) for name, struct in STRUCTS.items())
+    yield from ((f"offsetof({name}, {member})", at) for (name, member), at in OFFSETS.items())
+
+
+def program() -> str:
+    lines = ["#define _GNU_SOURCE", "#include <stddef.h>", *(f"#include <{name}>" for name in HEADERS.split())]
+    for what, value in sorted(set(stated())):
+        line = f'_Static_assert((long long)({what}) == {value}LL, "{what} is not {value}");'
+        if since := SINCE.get(what):
+            line = f"#if LINUX_VERSION_CODE >= KERNEL_VERSION({since[0]}, {since[1]}, 0)\n{line}\n#endif"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def test_they_are_the_headers() -> None:
+    compiler = shutil.which("gcc")
+    if not compiler:
+        pytest.skip("no gcc, which has the kernel's headers")
+    done = subprocess.run(
+        [compiler, "-fsyntax-only", "-x", "c", "-"], input=program(), capture_output=True, text=True, check=False
+    )
+    assert (done.stderr, done.returncode) == ("", 0), f"on {platform.machine()}"
+    assert len(set(stated())) > 150

@@ -1,0 +1,196 @@
+"""The programs as processes: what a runtime, or a person, sees of them."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+VERSIONS = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
+CNI = [sys.executable, "-m", "cni"]
+CTL = [sys.executable, "-m", "ctl"]
+IPAM = [sys.executable, "-m", "ipam"]
+PLUGINS = pytest.mark.parametrize("program", [CNI, CTL, IPAM], ids=["cni", "ctl", "ipam"])
+
+
+def run(program: Sequence[str | Path], stdin: Any = b"", **environ: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the program with only these variables; ``stdin`` is bytes, or a descriptor as subprocess takes it."""
+    given: dict[str, Any] = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | environ
+    return subprocess.run(program, capture_output=True, env=variables, cwd="/", check=False, **given)
+
+
+def document(done: subprocess.CompletedProcess[bytes]) -> Any:
+    """The one JSON document that stdout has to be."""
+    assert done.stdout.count(b"\n") == 1, done
+    return json.loads(done.stdout)
+
+
+@PLUGINS
+@pytest.mark.parametrize("stdin", [b"", b"garbage", b'{"cniVersion": "0.4.0"}', subprocess.DEVNULL])
+def test_version(program: list[str], stdin: Any) -> None:
+    done = run(program, stdin, CNI_COMMAND="VERSION")
+    assert document(done) == {"cniVersion": "1.1.0", "supportedVersions": VERSIONS}
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@PLUGINS
+def test_error(program: list[str]) -> None:
+    done = run(program, b'{"cniVersion": "0.4.0", "name": "n"}', CNI_COMMAND="ADD")
+    assert document(done) == {
+        "cniVersion": "1.1.0",
+        "code": 4,
+        "msg": "ADD requires CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME: set and not empty",
+    }
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@PLUGINS
+def test_nothing_printed_where_there_is_no_result(program: list[str], tmp_path: Path) -> None:
+    conf = {"cniVersion": "1.1.0", "name": "n", "type": "hpn", "stateDir": str(tmp_path), "ipam": {"type": "hpn-ipam"}}
+    if program is CNI:
+        del conf["ipam"]
+    done = run(program, json.dumps(conf).encode(), CNI_COMMAND="DEL", CNI_CONTAINERID="c1", CNI_IFNAME="hpn0")
+    assert (done.stdout, done.returncode, done.stderr) == (b"", 0, b"")
+
+
+def test_without_the_program_inside_ipam_is_looked_for(tmp_path: Path) -> None:
+    conf = {"cniVersion": "1.1.0", "name": "n", "stateDir": str(tmp_path), "ipam": {"type": "hpn-ipam"}}
+    done = run(
+        CNI, json.dumps(conf).encode(), CNI_COMMAND="DEL", CNI_CONTAINERID="c1", CNI_IFNAME="hpn0", CNI_PATH="/absent"
+    )
+    assert document(done)["code"] == 106
+    assert done.returncode == 1
+
+
+@PLUGINS
+def test_a_closed_stdin_is_an_empty_one(program: list[str]) -> None:
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *program]
+    environ = {"CNI_CONTAINERID": "c1", "CNI_IFNAME": "hpn0"}
+    assert document(run(closed, CNI_COMMAND="VERSION"))["supportedVersions"] == VERSIONS
+    assert document(run(closed, CNI_COMMAND="DEL", **environ))["code"] == 6
+
+
+@PLUGINS
+def test_a_stdin_that_cannot_be_read(program: list[str]) -> None:
+    with Path(os.devnull).open("wb") as unreadable:
+        done = run(program, unreadable, CNI_COMMAND="DEL", CNI_CONTAINERID="c1", CNI_IFNAME="hpn0")
+    assert document(done)["code"] == 5
+    assert done.returncode == 1
+
+
+@PLUGINS
+def test_a_variable_that_is_no_text(program: list[str]) -> None:
+    named = ["sh", "-c", 'CNI_IFNAME=$(printf "\\377") exec "$@"', "sh", *program]
+    done = run(named, b"{}", CNI_COMMAND="DEL", CNI_CONTAINERID="c1")
+    assert document(done)["code"] == 4
+    assert "CNI_IFNAME" in document(done)["msg"]
+
+
+@PLUGINS
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8", "xx_XX"])
+def test_any_locale(program: list[str], locale: str) -> None:
+    done = run(
+        program, '{"cniVersion": "1.1.0", "name": "é"}'.encode(), CNI_COMMAND="DEL", CNI_CONTAINERID="c1",
+        CNI_IFNAME="hpn0", LC_ALL=locale, PYTHONUTF8="0", PYTHONCOERCECLOCALE="0",
+    )  # fmt: skip
+    assert document(done)["msg"].startswith("name 'é' is not a network name")
+
+
+@pytest.mark.parametrize("words", [[], ["help"], ["--help"], ["-h"]])
+def test_help(words: list[str]) -> None:
+    done = run([*CTL, *words])
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"hpn 0.1.0: a CNI plugin")
+    assert b"CNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["agent", "node", "list"])
+def test_help_of_a_command(command: str) -> None:
+    of_it, its_own = run([*CTL, "help", command]), run([*CTL, command, "--help"])
+    assert (of_it.returncode, of_it.stdout, of_it.stderr) == (0, its_own.stdout, its_own.stderr)
+    assert (of_it.stdout + of_it.stderr).startswith(f"usage: hpn {command} ".encode())
+
+
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_version_for_people(word: str) -> None:
+    done = run([*CTL, word])
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"hpn 0.1.0\n", b"")
+
+
+@pytest.mark.parametrize("words", [["frobnicate"], ["help", "me"], ["--frob"], [""]])
+def test_unknown_command(words: list[str]) -> None:
+    done = run([*CTL, *words])
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode() == f"hpn: {' '.join(words)!r} is not a command; see: hpn help\n"
+
+
+def test_the_version_is_the_packages() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as f:
+        version = tomllib.load(f)["project"]["version"]
+    assert run([*CTL, "version"]).stdout.decode() == f"hpn {version}\n"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A plugin directory with the one program under both its names."""
+    for name in ("hpn", "hpn-ipam"):
+        (tmp_path / name).symlink_to(ROOT / "ctl" / "__main__.py")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["hpn", "hpn-ipam"])
+def test_both_names_answer_version(installed: Path, name: str) -> None:
+    done = run([sys.executable, installed / name], CNI_COMMAND="VERSION")
+    assert document(done) == {"cniVersion": "1.1.0", "supportedVersions": VERSIONS}
+
+
+def test_the_name_decides_which_plugin_answers(installed: Path) -> None:
+    """CHECK without prevResult: the IPAM plugin checks its lease, the main plugin needs prevResult."""
+    conf = {
+        "cniVersion": "1.1.0",
+        "name": "n",
+        "stateDir": str(installed / "s"),
+        "ipam": {"type": "hpn-ipam", "subnet": "10.0.0.0/24"},
+    }
+    environ = {"CNI_COMMAND": "CHECK", "CNI_CONTAINERID": "c1", "CNI_NETNS": "/n", "CNI_IFNAME": "hpn0"}
+    stdin = json.dumps(conf).encode()
+    alone = document(run([sys.executable, installed / "hpn-ipam"], stdin, **environ))
+    whole = document(run([sys.executable, installed / "hpn"], stdin, **environ))
+    assert alone["code"] == 107
+    assert (whole["code"], whole["msg"]) == (
+        7,
+        "prevResult is missing; CHECK compares with what ADD answered",
+    )
+
+
+def test_ipam_alone_attaches_and_releases(installed: Path) -> None:
+    conf = {
+        "cniVersion": "1.0.0",
+        "name": "n",
+        "stateDir": str(installed / "s"),
+        "ipam": {"type": "hpn-ipam", "subnet": "10.0.0.0/24"},
+    }
+    environ = {"CNI_CONTAINERID": "c1", "CNI_NETNS": "/n", "CNI_IFNAME": "hpn0"}
+    program, stdin = [sys.executable, installed / "hpn-ipam"], json.dumps(conf).encode()
+    assert document(run(program, stdin, CNI_COMMAND="ADD", **environ)) == {
+        "cniVersion": "1.0.0",
+        "ips": [{"address": "10.0.0.2/24", "gateway": "10.0.0.1"}],
+    }
+    assert run(program, stdin, CNI_COMMAND="DEL", **environ).stdout == b""
+
+
+SHOW = "import json; from base.protocol.dispatch import environment; print(json.dumps(environment()))"
+
+
+@pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C"}, {"LD_LIBRARY_PATH": "/a"}, {"X": "a=b\nc", "Y": "\udcff"}])
+def test_environment(given: dict[str, str]) -> None:
+    """The LC_CTYPE that Python sets (PEP 538) is not passed on."""
+    shown = json.loads(run([sys.executable, "-c", SHOW], **given).stdout)
+    assert shown == {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | given

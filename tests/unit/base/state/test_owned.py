@@ -1,0 +1,128 @@
+"""Whose a device is, also where a node has many attachments."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import pci
+
+from base.kernel import sysfs
+from base.protocol.spec import Key
+from base.state import journal, owned
+from base.state.pod import Identity
+from base.state.record import Record
+
+VFS = tuple(f"0000:3b:{n // 8:02x}.{n % 8}" for n in range(8, 108))
+
+
+@pytest.fixture(autouse=True)
+def vfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in VFS:
+        pci.function(tmp_path / "sys", address)
+    pci.is_sys(tmp_path / "sys", monkeypatch)
+
+
+def attached(state: Path, number: int, netdev: str = "", **members: Any) -> Record:
+    """That VF's attachment, on disk."""
+    link = {"device": VFS[number], "incarnation": sysfs.incarnation(VFS[number]), "netdev": netdev or f"rail0v{number}"}
+    key = Key(f"c{number}", "hpn0")
+    record = Record("rail0", key, "/run/netns/p", Identity(1, 2), kind="sriov", link=link, config={})
+    record = replace(record, **members)
+    with journal.lock(state, record.network, record.key) as entry:
+        entry.save(record)
+    return record
+
+
+def decoded(work: Callable[[], object]) -> int:
+    """How many JSON documents are decoded meanwhile, as the interpreter counts the calls."""
+    calls = 0
+
+    def count(frame: Any, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code is json.loads.__code__
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_whose_it_is(tmp_path: Path) -> None:
+    """By its bus address, or the name that the host had for it."""
+    record = attached(tmp_path, 1)
+    attached(tmp_path, 2)
+    assert owned.owner((tmp_path,), VFS[1]) == owned.owner((tmp_path,), "rail0v1") == record
+    assert owned.owner((tmp_path,), VFS[3]) is owned.owner((tmp_path,), "") is None
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "ra\udcc3\udca4il", "\u20ac"])
+def test_a_name_of_any_bytes(tmp_path: Path, name: str) -> None:
+    """The kernel refuses few names of interfaces, and a record has some of their bytes as escapes."""
+    assert owned.owner((tmp_path,), name) is None
+    assert attached(tmp_path, 1, name) == owned.owner((tmp_path,), name)
+
+
+def test_named_by_what_has_another_device(tmp_path: Path) -> None:
+    attached(tmp_path, 1, config={"master": VFS[2], "device": VFS[2]})
+    assert owned.owner((tmp_path,), VFS[2]) is None
+
+
+def test_a_device_of_an_older_boot(tmp_path: Path) -> None:
+    attached(tmp_path, 1, boot="00000000-0000-0000-0000-000000000000")
+    assert owned.owner((tmp_path,), VFS[1]) is None
+    assert owned.use((tmp_path,), VFS).devices == {}
+
+
+def test_among_some(tmp_path: Path) -> None:
+    """Others may be told as well."""
+    records = {VFS[n]: attached(tmp_path, n) for n in range(100)}
+    assert owned.devices((tmp_path,)) == records
+    some = (VFS[7], VFS[50])
+    found = owned.use((tmp_path,), some).devices
+    assert found.items() <= records.items()
+    assert found.keys() >= set(some)
+
+
+def test_others_are_not_decoded(tmp_path: Path) -> None:
+    """An ADD asks whose its device is, and a node has a thousand attachments."""
+    for n in range(100):
+        attached(tmp_path, n)
+    assert decoded(lambda: owned.devices((tmp_path,))) == 100
+    assert decoded(lambda: owned.owner((tmp_path,), VFS[3])) == 1
+    assert decoded(lambda: owned.use((tmp_path,), VFS[:8])) == 8  # those of 0000:3b:01
+    assert decoded(lambda: owned.use((tmp_path,), ())) == 0
+
+
+def test_in_several_state_directories(tmp_path: Path) -> None:
+    """One that is gone has nothing."""
+    dirs = tmp_path / "gone", tmp_path / "one", tmp_path / "two"
+    one, two = attached(dirs[1], 1), attached(dirs[2], 2)
+    assert owned.devices(dirs) == owned.use(dirs, VFS).devices == {VFS[1]: one, VFS[2]: two}
+    assert (owned.owner(dirs, VFS[2]), owned.owner(dirs[:2], VFS[2])) == (two, None)
+
+
+def test_what_has_an_interface_below_it(tmp_path: Path) -> None:
+    """Not one of the pod's own, which has the same index by chance, nor one of an older boot."""
+    state = tmp_path / "state"
+    record = over(state, 1, {"parent": 7})
+    over(state, 2, {"parent": 8, "in_container": True})
+    over(state, 3, {"parent": 9}, boot="00000000-0000-0000-0000-000000000000")
+    over(state, 4, {"parent": 77})
+    use = owned.use((tmp_path / "other", state), VFS[:1])
+    assert [use.has_over(index) for index in (7, 8, 9, 10)] == [record, None, None, None]
+    assert use.devices == {}
+
+
+def over(state: Path, number: int, link: dict[str, Any], **members: Any) -> Record:
+    """An attachment that has an interface over one of the host's, on disk."""
+    record = Record("rail0", Key(f"c{number}", "hpn0"), "/n", Identity(1, 2), kind="macvlan", link=link, config={})
+    record = replace(record, **members)
+    with journal.lock(state, record.network, record.key) as entry:
+        entry.save(record)
+    return record

@@ -1,0 +1,176 @@
+"""A container's device nodes against those that its RDMA device has in the pod.  The device is a tree of the test's
+own, and what renumbers it is the test."""
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import pci
+from support.sysfs_tree import Tree
+from support.topology import until
+
+from base.protocol.errors import LinkUnavailable, TryAgain
+from base.protocol.spec import Request
+from base.state import numbers, places
+from cni.features import granted
+from cni.models import Rdma
+from cni.models.sriov import Sriov
+
+PF, VF = "0000:3b:00.0", "0000:3b:00.2"
+MOVED: dict[str, Any] = {"device": VF, "rdma": [(7, "mlx5_7")], "port": None, "wanted": {}}
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A VF with uverbs4, umad4 and issm4."""
+    tree = Tree(tmp_path / "sys")
+    tree.pci(PF)
+    vf = tree.pci(VF, pf=PF)
+    tree.rdma("mlx5_7", vf, 4)
+    pci.is_sys(tree.root, monkeypatch)
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
+    monkeypatch.setattr(granted, "_CDI", f"{tmp_path}/cdi")
+    return vf
+
+
+def renumber(device: Path, number: int) -> None:
+    """As a move does."""
+    for folder in ("infiniband_verbs", "infiniband_mad"):
+        for node in list((device / folder).iterdir()):
+            node.rename(node.with_name(f"{node.name.rstrip('0123456789')}{number}"))
+
+
+def attached(
+    device: Path, number: int = 4, *, uid: str = "", plan: dict[str, Any] | None = None, **keys: Any
+) -> list[str]:
+    """What ADD logs, if the device has another number afterwards."""
+    attach = Sriov(**{"deviceID": VF, "rdma": Rdma(required=True)} | keys)
+    args = f"IgnoreUnknown=1;K8S_POD_UID={uid}" if uid else ""
+    log = list[str]()
+    with granted.kept(attach, MOVED if plan is None else plan, Request({"CNI_ARGS": args}, b""), log):
+        renumber(device, number)
+    return log
+
+
+def test_the_numbers_stay(device: Path) -> None:
+    assert attached(device, uid="one") == []
+    assert not os.path.exists(f"{places.COMMON}/rdma")
+
+
+def test_another_number(device: Path) -> None:
+    """The pod's next ADD finds the number that the first left, and fails all the same; its successor has that one."""
+    said = f"rdma.required: {VF} has uverbs2, issm2, umad2 in the pod, and had uverbs4, issm4, umad4 when the container"
+    for _ in range(2):
+        with pytest.raises(LinkUnavailable, match=said):
+            attached(device, 2, uid="one")
+    assert attached(device, 2, uid="two") == []
+
+
+def test_a_pod_without_a_uid(device: Path) -> None:
+    """Nobody could know it again."""
+    with pytest.raises(LinkUnavailable):
+        attached(device, 2)
+    assert attached(device, 2) == []
+
+
+def test_not_required(device: Path) -> None:
+    for _ in range(2):
+        (line,) = attached(device, 2, uid="one", rdma=Rdma())
+        assert line.startswith(f"{VF} has uverbs2, ")
+
+
+def test_its_number_comes_back(device: Path) -> None:
+    with pytest.raises(LinkUnavailable):
+        attached(device, 5, uid="one")
+    assert attached(device, 4, uid="one") == []
+
+
+def test_a_damaged_note(device: Path) -> None:
+    with pytest.raises(LinkUnavailable):
+        attached(device, 2, uid="one")
+    Path(places.COMMON, "rdma", VF).write_text("{")
+    assert attached(device, 2, uid="one") == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "plan"),
+    [
+        ({"deviceID": "", "pf": "ens1"}, MOVED),
+        ({}, MOVED | {"rdma": []}),
+        ({}, MOVED | {"rdma": [], "port": {"driver": "mlx5_core"}}),
+        ({}, {"mac": "02:00:00:00:00:01"}),
+    ],
+    ids=["by pf", "shared", "shared InfiniBand", "macvlan"],
+)
+def test_what_nobody_was_given_or_nothing_renumbers(device: Path, keys: dict[str, Any], plan: dict[str, Any]) -> None:
+    assert attached(device, 2, uid="one", plan=plan, **keys) == []
+
+
+def test_bound_again_for_a_guid(device: Path) -> None:
+    plan = MOVED | {"rdma": [], "port": {"driver": "mlx5_core"}, "wanted": {"port_guid": "00:11:22:33:44:55:66:77"}}
+    with pytest.raises(LinkUnavailable):
+        attached(device, 2, uid="one", plan=plan)
+
+
+def specify(number: int, name: str = VF) -> None:
+    """the device file."""
+    nodes = [{"path": f"/dev/infiniband/{node}"} for node in (f"uverbs{number}", "rdma_cm")]
+    device = {"name": f"nvidia.com_rail-0_{name}", "containerEdits": {"deviceNodes": nodes}}
+    folder = Path(granted._CDI)
+    folder.mkdir(exist_ok=True)
+    (folder / "new").write_text(json.dumps({"devices": [device]}))
+    (folder / "new").rename(folder / "hpn-nvidia.com_rail-0.json")
+
+
+def test_given_by_cdi(device: Path) -> None:
+    specify(2)
+    assert attached(device, 2, uid="one") == []
+
+
+def test_written_a_moment_later(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(granted, "_WRITTEN", 60.0)
+    specify(4)
+
+    def write() -> None:
+        until((device / "infiniband_verbs/uverbs2").exists)
+        specify(2)
+
+    with ThreadPoolExecutor() as threads:
+        written = threads.submit(write)
+        assert attached(device, 2, uid="one") == []
+        written.result()
+
+
+def test_not_written(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(granted, "_WRITTEN", 0.1)
+    specify(4)
+    with pytest.raises(LinkUnavailable):
+        attached(device, 2, uid="one")
+
+
+def test_another_device_is_given_by_cdi(device: Path) -> None:
+    specify(2, "0000:3b:00.3")
+    with pytest.raises(LinkUnavailable):
+        attached(device, 2, uid="one")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"devices": [{}]}', '{"devices": [{"name": 7}]}'])
+def test_a_damaged_file(device: Path, text: str) -> None:
+    Path(granted._CDI).mkdir()
+    Path(granted._CDI, "hpn-x.json").write_text(text)
+    with pytest.raises(LinkUnavailable):
+        attached(device, 2, uid="one")
+
+
+@pytest.mark.usefixtures("device")
+def test_what_comes_home_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another's driver may hang, and a pod must be deletable.  Mostly nobody is at it."""
+    monkeypatch.setattr(numbers, "_MOMENT", 0.05)
+    with numbers.lock(), numbers.lock_for_a_moment():
+        pass
+    with numbers.lock_for_a_moment(), pytest.raises(TryAgain):
+        numbers.lock(0.05)

@@ -1,0 +1,55 @@
+"""What hpn doctor asks of the store that a cluster's nodes share; what it finds in files is in doctor_blocks.py."""
+
+from pathlib import Path
+
+from support.cluster_nodes import Cluster
+from support.documents import Fault, every
+from support.sticky_nodes import WEB, node
+
+from ctl.doctor.checks.cluster import blocks_full, blocks_unseen
+from ctl.doctor.cluster import blocks, silence
+from ctl.doctor.model import Blocks, Facts, Severity, State
+from ctl.doctor.reading import Reader
+
+
+def test_a_store_is_asked_whether_it_is_there(cluster: Cluster) -> None:
+    one = cluster.node("a")
+    one.add("pod")
+    cluster.calls()
+    assert silence("etcd") == ""
+    assert cluster.calls() == ["identity"]
+    cluster.store.faults = every("", Fault.FORBIDDEN)
+    assert "forbids it" in silence("etcd")
+
+
+def test_the_files_of_another_root_say_nothing_of_this_nodes_store(cluster: Cluster, tmp_path: Path) -> None:
+    one = cluster.node("a")
+    one.add("pod")
+    cluster.calls()
+    (found,) = blocks(Reader(tmp_path), [one.dir.parent])
+    assert (found.states, found.silent, cluster.calls()) == ({"held": 1}, "", [])
+    assert 0 < found.room < 16
+
+
+def test_a_node_that_has_given_numbers_for_names_alone(cluster: Cluster, tmp_path: Path) -> None:
+    """It has no block, and needs none."""
+    one = node(cluster, "a")
+    one.add("c1", *WEB)
+    assert one.mine.blocks == ()
+    state = State(blocks=tuple(blocks(Reader(tmp_path), [one.dir.parent])))
+    assert list(blocks_full(Facts(state=state))) == []
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "blocks").write_text("{")
+    read = Reader(tmp_path)
+    assert list(blocks(read, [tmp_path])) == []
+    assert f"{tmp_path}/net/blocks" in read.unread
+
+
+def test_a_store_that_refuses_is_an_error() -> None:
+    facts = Facts(state=State(blocks=(Blocks("/x/blocks", {"held": 1}, 5, 10.0, "forbidden: get namespaces"),)))
+    (found,) = blocks_unseen(facts)
+    assert found.severity == Severity.ERROR
+    assert "forbidden: get namespaces" in found.evidence

@@ -1,0 +1,107 @@
+"""hpn doctor --kubeconfig: NetworkAttachmentDefinitions and nodes, as an API server lists them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tls_server import Server, Told
+
+from ctl.doctor import cluster, networks
+from ctl.doctor.checks.cluster import names_unlisted, resource_nobody_has
+from ctl.doctor.model import Cluster, Facts, Severity
+from ctl.doctor.reading import Reader
+
+NAMES = "k8s.v1.cni.cncf.io/resourceName"
+
+
+@pytest.fixture
+def kubeconfig(asked: tuple[Server, Path]) -> Path:
+    return asked[1]
+
+
+def listed(*items: Any, more: str = "") -> Told:
+    return Told(200, {"items": list(items), "metadata": {"continue": more}})
+
+
+def definition(name: str, resource: str | None) -> dict[str, Any]:
+    return {"metadata": {"namespace": "ml", "name": name, "annotations": {NAMES: resource} if resource else None}}
+
+
+def node(**allocatable: str) -> dict[str, Any]:
+    return {"status": {"allocatable": {f"example.com/{name}": count for name, count in allocatable.items()}}}
+
+
+def found(cluster: Cluster | None) -> list[str]:
+    findings = list(resource_nobody_has(Facts(cluster=cluster)))
+    assert {one.severity for one in findings} <= {Severity.ERROR}
+    return [one.evidence for one in findings]
+
+
+def test_a_resource_that_nobody_has(server: Server, kubeconfig: Path) -> None:
+    """In two pages, of nodes that have 0 of one, 8 of another; and one that a driver of DRA answers for."""
+    server.tell(
+        listed(definition("a", "example.com/rail0"), definition("b", "example.com/rail1"), more="there/is more"),
+        listed(definition("c", "example.com/none"), definition("d", None), definition("e", "example.com/dra")),
+        listed(node(rail0="8", rail1="0"), node(rail0="0")),
+        listed({"spec": {"extendedResourceName": "example.com/dra"}}, {"spec": {}}),
+    )
+    known = cluster.cluster(Reader(Path("/")), kubeconfig)
+    one, other = found(known)
+    assert "ml/b" in one
+    assert "example.com/rail1" in one
+    assert "none of the 2 nodes" in one
+    assert "ml/c" in other
+    assert server.asked[1].path.endswith("&continue=there%2Fis%20more")
+    assert {asked.headers["Authorization"] for asked in server.asked} == {"Bearer a-token"}
+
+
+def test_a_cluster_without_these_kinds(server: Server, kubeconfig: Path) -> None:
+    server.tell(Told(404, b"404 page not found\n"), listed(node()), Told(404, b"404 page not found\n"))
+    assert cluster.cluster(Reader(Path("/")), kubeconfig) == Cluster(1, frozenset(), ())
+
+
+def test_who_may_not_list_them(server: Server, kubeconfig: Path) -> None:
+    server.tell(Told(403, {"kind": "Status", "message": 'User "x" cannot list resource'}))
+    read = Reader(Path("/"))
+    assert cluster.cluster(read, kubeconfig) is None
+    assert "does not list network-attachment-definitions" in read.unread[f"{kubeconfig}"]
+    assert 'User "x" cannot list resource' in read.unread[f"{kubeconfig}"]
+
+
+def test_a_kubeconfig_that_is_not_there(tmp_path: Path) -> None:
+    read = Reader(Path("/"))
+    assert cluster.cluster(read, tmp_path / "none") is None
+    assert "there is no kubeconfig" in read.unread[f"{tmp_path}/none"]
+
+
+@pytest.mark.parametrize("page", [{"items": None}, {"items": [None, {}, {"metadata": []}]}, {}])
+def test_a_page_that_is_none(server: Server, kubeconfig: Path, page: Any) -> None:
+    server.tell(Told(200, page), Told(200, page), Told(200, page))
+    known = cluster.cluster(Reader(Path("/")), kubeconfig)
+    assert found(known) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "file", "is_noted"),
+    [
+        ('{"type": "hpn"}', "", True),
+        ('{"plugins": [{"type": "macvlan", "ipam": {"type":"hpn-ipam"}}]}', '{"podMayChoose": []}', True),
+        ('{"type": "hpn"}', '{"allowedNames": {"kind": ["macvlan"]}}', False),
+        ('{"type": "macvlan", "name": "hpn"}', "", False),
+        (None, "", False),
+    ],
+)
+def test_a_node_that_allows_all_names(
+    server: Server, kubeconfig: Path, tmp_path: Path, config: str | None, file: str, is_noted: bool
+) -> None:
+    """A note, where there are definitions for hpn."""
+    server.tell(listed(definition("a", None) | {"spec": {"config": config}}), listed(node()), listed())
+    path = tmp_path / "etc" / "hpn" / "policy.json"
+    path.parent.mkdir(parents=True)
+    if file:
+        path.write_text(file)
+    read = Reader(tmp_path)
+    facts = Facts(cluster=cluster.cluster(read, kubeconfig), without_names=networks.without_names(read))
+    findings = list(names_unlisted(facts))
+    assert [one.severity for one in findings] == [Severity.NOTE] * is_noted
+    assert all(f"{path}" in one.evidence and "ml/a" in one.evidence for one in findings)

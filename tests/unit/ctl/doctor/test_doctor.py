@@ -1,0 +1,238 @@
+"""hpn doctor on the files of a node: each finding is brought about, and gone after its remedy."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from support.doctor_blocks import CASES
+from support.doctor_node import ALIVE, Node
+
+from base.kubelet import registered
+from base.state.record import LOST
+from cni import attachment_state
+from ctl.doctor.checks import CHECKS
+from ctl.doctor.model import Severity
+from ctl.doctor.reading import Reader
+from ctl.main import main
+
+# A full disk takes a mount (tests/netns/test_doctor.py), the others the clock, and a driver that knows DCB:
+# tests/lab/test_doctor.py and test_doctor_priorities.py.  An API server has what test_doctor_definitions.py asks.
+ELSEWHERE = {
+    *("disk-nearly-full", "clock-wrong", "clock-unsynchronized", "pfc-differs", "traffic-class-lossy"),
+    *("resource-nobody-has", "names-unlisted"),
+}
+OLD = "2026-01-02T03:04:05.678+00:00"
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    # A socket's path has 107 bytes at most.
+    with TemporaryDirectory(prefix="hpn-test-") as folder:
+        node = Node(Path(folder, "root"))
+        yield node
+        for sock in node.sockets:
+            sock.close()
+
+
+def test_every_check_has_a_case() -> None:
+    assert CASES.keys() | ELSEWHERE == CHECKS.keys()
+
+
+def test_the_page_explains_each() -> None:
+    page = (Path(__file__).parents[4] / "docs/operations.md").read_text()
+    explained = re.findall(r"^### (.*)\n\n(.*)", page, re.MULTILINE)
+    assert [name for name, _ in explained] == list(CHECKS)
+    assert all(len(text) > 40 for _, text in explained)
+    assert f" of {len(CHECKS)} checks" in page
+
+
+def test_nothing_is_found_where_all_is_well(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    assert node.findings() == []
+    assert main(["hpn", "doctor", "--root", str(node.root)]) == 0
+    assert capsys.readouterr().out == f"0 errors, 0 warnings, 0 notes of {len(CHECKS)} checks\n"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_found_and_gone(node: Node, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing else is found meanwhile: what is wrong is said once."""
+    if name == "resource-twice":  # a plugin on a busy machine may take its time
+        monkeypatch.setattr(registered.resource, "__defaults__", (60.0,))
+    steps = CASES[name](node)
+    severity = next(steps)
+    found = as_nobody(node) if name == "not-readable" else [(i, f.severity, f.evidence) for i, f in node.findings()]
+    assert {one for one, _, _ in found} == {name}
+    assert {one for _, one, _ in found} == {severity}
+    if name == "not-readable":
+        assert "dev/infiniband/rdma_cm" in " ".join(evidence for _, _, evidence in found)
+    else:
+        assert all(str(node.root) in evidence for _, _, evidence in found), "it says what was read where"
+    assert next(steps, None) is None
+    assert node.findings() == []
+
+
+def test_a_network_that_the_policy_file_does_not_allow(node: Node) -> None:
+    file = node.at("etc/hpn/policy.json")
+    for text in ('{"allowedNames": {"master": ["none"], "pf": [], "device": []}}', '{"allowedNames": []}'):
+        file.write_text(text)
+        assert [(name, "allowedNames" in one.evidence) for name, one in node.findings()] == [
+            ("configuration-refused", True)
+        ]
+    file.write_text('{"allowedNames": {"master": ["*"], "pf": ["*"], "kind": ["*"]}}')
+    assert node.findings() == []
+
+
+@pytest.mark.parametrize("name", ["etc/cni/hpn.json", "etc/hpn/policy.json"])
+def test_the_policy_file_under_either_name(node: Node, name: str) -> None:
+    """It is enforced; and of both, the new one."""
+    node.at(name).write_text('{"allowedNames": {"pf": [], "device": []}}')
+    assert "configuration-refused" in {one for one, _ in node.findings()}
+    node.at("etc/cni/hpn.json").write_text('{"allowedNames": {"pf": [], "device": []}}')
+    node.at("etc/hpn/policy.json").write_text("{}")
+    assert [(one, found.severity) for one, found in node.findings()] == [("file-renamed", Severity.WARNING)]
+
+
+def as_nobody(node: Node) -> list[tuple[str, str, str]]:
+    """What somebody finds who is not root."""
+    node.findings()  # imports what nobody may not be able to read
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        try:
+            os.chdir(node.root)  # nobody may go the way to it
+            node.root = Path()
+            if not os.geteuid():
+                os.seteuid(65534)
+            found = [(name, one.severity, one.evidence) for name, one in node.findings()]
+            os.write(writing, json.dumps(found).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    found = json.loads(told)
+    return [(name, severity, evidence) for name, severity, evidence in found]
+
+
+@pytest.mark.parametrize("fields", [{"result": {"ips": [{}]}}, {"time": "today"}, {"link": []}, {"config": None}])
+def test_a_record_of_which_parts_are_not_as_we_write_them(node: Node, fields: dict[str, Any]) -> None:
+    """The checksum holds, so somebody has written it: a sentence, and no traceback."""
+    path = node.save(ALIVE, **fields)
+    ((name, one),) = node.findings()
+    assert (name, one.evidence.split()[0]) == ("record-unreadable", str(path))
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "remedy"),
+    [
+        ({"kind": LOST, "complete": False, "time": OLD}, "record-unreadable", attachment_state.REMEDY),
+        ({"kind": LOST, "complete": False, "boot": "older"}, "attachment-dead", "hpn repair"),
+        ({"boot": "older"}, "attachment-dead", "hpn gc"),
+        ({"complete": False, "time": OLD}, "attachment-incomplete", "hpn repair"),
+        ({"refusals": 3}, "attachment-incomplete", "hpn repair"),
+    ],
+)
+def test_a_command_that_mends_it(node: Node, fields: dict[str, Any], name: str, remedy: str) -> None:
+    """Tests of hpn repair and of hpn gc show that it does."""
+    path = node.save(ALIVE, **{"trouble": "because", **fields})
+    ((found, one),) = node.findings()
+    assert (found, one.remedy, one.evidence.split(": ")[0]) == (name, remedy, str(path))
+
+
+def test_of_a_pod_nothing_is_said(node: Node) -> None:
+    """Processes of a container may be called as they like."""
+    for number, namespace in ((1, 4026531836), (811, 4026531836), (4711, 4026532999)):
+        node.process(number, "containerd" if number > 1 else "systemd", "8388608")
+        (node.at(f"proc/{number}/ns") / "pid").parent.mkdir(exist_ok=True)
+        node.at(f"proc/{number}/ns/pid").symlink_to(f"pid:[{namespace}]")
+    ((name, one),) = node.findings()
+    assert (name, one.evidence.split("/limits")[0]) == ("memlock", str(node.at("proc/811")))
+    node.at("proc/1/ns/pid").unlink()  # as where even root may not look at it: then all are counted
+    assert [name for name, _ in node.findings()] == ["memlock", "memlock"]
+
+
+def test_a_sys_that_is_hidden(node: Node) -> None:
+    """Nothing is said of what the machine has, only that."""
+    (node.root / "sys").rename(node.root / "aside")
+    (finding,) = [one for name, one in node.findings() if name in ("not-readable", "rdma-absent")]
+    assert f"{node.root}/sys shows no devices" in finding.evidence
+
+
+def test_json(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = CASES["rdma-cm-missing"](node)
+    next(steps)
+    path = node.at("dev/infiniband/rdma_cm")
+    assert main(["hpn", "doctor", "--json", "--root", str(node.root)]) == 1
+    document = json.loads(capsys.readouterr().out)
+    (found,) = document["findings"]
+    assert document["checks"] == list(CHECKS)
+    assert (found["id"], found["severity"], found["evidence"]) == ("rdma-cm-missing", "warning", f"{path} is not there")
+    assert found["remedy"].startswith("modprobe rdma_ucm")
+
+
+def test_the_worst_is_first_and_notes_are_no_fault(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = [CASES["pcie-relaxed-ordering"](node), CASES["memlock"](node), CASES["plugin-missing"](node)]
+    assert [next(one) for one in broken] == ["note", "warning", "error"]
+    assert main(["hpn", "doctor", "--root", str(node.root)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    words = [line.split()[:2] for line in lines if line.startswith(("error", "warning", "note"))]
+    assert words == [["error", "plugin-missing"], ["warning", "memlock"], ["note", "pcie-relaxed-ordering"]]
+    assert lines[-1] == f"1 error, 1 warning, 1 note of {len(CHECKS)} checks"
+    assert [next(one, None) for one in broken[1:]] == [None, None]
+    assert main(["hpn", "doctor", "--root", str(node.root)]) == 0
+
+
+def test_files_as_the_kernel_has_them() -> None:
+    """What /proc/sys, /proc and /sys refuse to a careless reader."""
+    read = Reader(Path("/"))
+    assert read.line("/proc/sys/kernel/osrelease") == os.uname().release
+    assert read.line("/proc/self/comm") == Path("/proc/self/comm").read_text().strip()
+    assert read.number("/sys/class/net/lo/mtu") == int(Path("/sys/class/net/lo/mtu").read_text())
+    assert "Max locked memory" in read.line("/proc/self/limits")
+    assert read.unread == {}
+
+
+MULTUS_LIMITS = {
+    "none": ("0::/pods/c1", "pods/c1/memory.max", "max", "note"),
+    "none, of version 1": ("4:memory:/pods/c1", "memory/pods/c1/memory.limit_in_bytes", "9223372036854771712", "note"),
+    "some": ("0::/pods/c1", "pods/c1/memory.max", f"{50 << 20}", "warning"),
+    "some, of version 1": ("4:memory:/pods/c1", "memory/pods/c1/memory.limit_in_bytes", f"{50 << 20}", "warning"),
+}
+
+
+@pytest.mark.parametrize(("cgroup", "file", "limit", "severity"), MULTUS_LIMITS.values(), ids=MULTUS_LIMITS)
+def test_no_agent_and_how_much_multus_may_have(node: Node, cgroup: str, file: str, limit: str, severity: str) -> None:
+    node.process(905, "multus-daemon", "unlimited")
+    node.at("proc/905/cgroup").write_text(f"9:pids:/\n{cgroup}\n")
+    node.at(f"sys/fs/cgroup/{file}").write_text(f"{limit}\n")
+    assert node.findings() == []
+    node.at("run/hpn/agent.sock").unlink()
+    ((name, found),) = node.findings()
+    assert (name, found.severity) == ("agent-missing", severity)
+    assert ("/proc/905 (multus-daemon) may have 50 MiB" in found.evidence) == (severity == "warning")
+
+
+def test_a_socket_of_systemds_is_left_alone(node: Node) -> None:
+    """A connection would start the agent.  That somebody listens is in the kernel's table."""
+    table = node.at("proc/net/unix")
+    line = "0000000000000000: 00000002 00000000 {:08x} 0001 01 4711 /run/hpn/agent.sock\n"
+    head = table.read_text()
+    table.write_text(head + line.format(0x10000))
+    assert node.findings() == []
+    node.sockets[0].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        node.sockets[0].accept()
+    table.write_text(head + line.format(0))  # a connection's end, which has the path too
+    assert node.findings() == []
+    node.sockets[0].accept()[0].close()
+
+
+def test_an_irqbalance_that_is_none(node: Node) -> None:
+    """Any user may start a process of that name.  Its number is longer than int takes."""
+    node.process(700, "irqbalance", "8388608", f"--banirq={'9' * 5000}", "--banirq=0040")
+    ((name, one),) = node.findings()
+    assert (name, "IRQs 41, 42 of" in one.evidence) == ("irqbalance", True)

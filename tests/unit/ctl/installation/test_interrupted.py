@@ -1,0 +1,58 @@
+"""hpn install, killed before each step that another process could notice, and with a disk that fails."""
+
+import os
+from pathlib import Path
+
+import pytest
+from support.installed import UNITS, killed_at, program, tree
+
+from base.protocol.errors import IoFailure
+from ctl.installation import layout
+from ctl.installation.install import install
+
+
+@pytest.mark.parametrize("before", ["nothing", "another version"])
+def test_killed_at_every_step(root: Path, tmp_path: Path, before: str) -> None:
+    """Each name is the old program, the new one, or not there; and the next install leaves what a first one leaves."""
+    old, new = program(tmp_path, "old"), program(tmp_path, "new")
+    known = {old.read_text(), new.read_text(), "-> /opt/cni/bin/hpn", *UNITS.values()}
+    known |= {"-> /etc/systemd/system/hpn-agent.socket"}
+    (tmp_path / "other").mkdir()
+    install(tmp_path / "other", new, UNITS, "")
+    whole = tree(tmp_path / "other")
+    for step in range(1000):
+        if before == "another version":
+            install(root, old, UNITS, "")
+        killed = killed_at(step, lambda: install(root, new, UNITS, ""))
+        for name, text in tree(root).items():
+            if not name.rpartition("/")[2].startswith("."):
+                assert text in known, f"step {step}: {name}"
+        if before == "another version":
+            assert layout.HPN in tree(root)
+            assert layout.IPAM in tree(root)
+        install(root, new, UNITS, "")
+        assert tree(root) == whole, f"step {step}"
+        assert (root / layout.HPN).samefile(root / layout.IPAM)
+        if not killed:
+            assert step > 12
+            return
+        for name in tree(root):
+            (root / name).unlink()
+    pytest.fail("it never ended")
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "fchmod"])
+def test_a_disk_that_fails(root: Path, tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(root, program(tmp_path), UNITS, "")
+    before = tree(root)
+
+    def fail(*_words: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, fail)
+        with pytest.raises(IoFailure, match="No space left on device; see that it is writable and has room"):
+            install(root, program(tmp_path, "two"), UNITS, "")
+    assert tree(root) == before
+    install(root, program(tmp_path, "two"), UNITS, "")
+    assert tree(root)[layout.IPAM] == (tmp_path / "hpn-two").read_text()

@@ -1,0 +1,50 @@
+"""What systemd is told after an install."""
+
+import pytest
+
+from ctl.installation import layout
+from ctl.installation.systemd import Unit, commands
+
+THIS, OTHER = "0123456789abcdef", "fedcba9876543210"
+
+
+def told(*put: str, enabled: str = "", **running: Unit) -> list[str]:
+    units = {f"hpn-{name.replace('_', '.')}": unit for name, unit in running.items()}
+    return [" ".join(words) for words in commands(put, {f"hpn-{name}" for name in enabled.split()}, units, THIS)]
+
+
+@pytest.mark.parametrize(
+    ("path", "reload"),
+    [
+        (f"{layout.UNITS}/{layout.NODE}", True),
+        (layout.wish(layout.NODE), True),
+        (layout.HPN, False),
+        (layout.COMMAND, False),
+    ],
+)
+def test_its_files_are_read_again_where_they_are_new(path: str, *, reload: bool) -> None:
+    assert told(path) == ["daemon-reload"] * reload
+
+
+def test_its_files_are_read_again_where_systemd_has_not_read_them() -> None:
+    """An install before this one put them, and was killed."""
+    assert told(node_service=Unit(is_stale=True)) == ["daemon-reload"]
+    assert told(node_service=Unit()) == []
+
+
+def test_what_is_enabled_is_started() -> None:
+    enabled = "agent.socket node.service"
+    assert told(enabled=enabled) == ["start hpn-agent.socket", "start hpn-node.service"]
+    here = Unit(is_active=True)
+    assert told(enabled=enabled, agent_socket=here, node_service=Unit()) == ["start hpn-node.service"]
+
+
+def test_what_is_not_enabled_is_left_alone() -> None:
+    assert told(agent_socket=Unit(), node_service=Unit()) == []
+
+
+def test_what_runs_another_version_is_replaced() -> None:
+    """Whoever started it, and also if nothing had to be put: an install before this one was interrupted."""
+    assert told(agent_service=Unit(True, OTHER), node_service=Unit(True, THIS)) == ["restart hpn-agent.service"]
+    assert told(agent_service=Unit(True, THIS), node_service=Unit(True, "")) == ["restart hpn-node.service"]
+    assert told(agent_service=Unit(False, OTHER)) == []

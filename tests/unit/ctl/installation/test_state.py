@@ -1,0 +1,176 @@
+"""Before anything is replaced, hpn install looks whether it understands the state on the node."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from support.installed import ROOT, UNITS, program, tree
+from unit.ctl.test_inspect import VF, save
+
+from base.protocol.errors import IoFailure
+from base.state import durable
+from ctl.installation.install import answer, install
+
+RECORD = "run/hpn/attachments/rail0/0123456789abcdef:hpn0.json"
+
+
+def written(root: Path, **members: object) -> Path:
+    """A record as some version writes it, with these members changed."""
+    save(root / "run" / "hpn", VF)
+    path = root / RECORD
+    document = json.loads(path.read_text())
+    body = document["body"] | members
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    path.write_text(json.dumps(document | {"body": body, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
+    return path
+
+
+def leases(root: Path, *lines: str, data_dir: str = "var/lib/cni/hpn/ipam") -> Path:
+    """A file of leases with these lines, each with its checksum."""
+    path = root / data_dir / "rail0" / "leases"
+    path.parent.mkdir(parents=True)
+    sealed = (line[:-1].encode() for line in lines)
+    path.write_bytes(b"".join((one + b',"crc":"%08x"}' % crc32(one)).ljust(511) + b"\n" for one in sealed))
+    return path
+
+
+def refused(root: Path, folder: Path, path: Path, why: str) -> None:
+    """Nothing is replaced, and the message names the file."""
+    before = tree(root)
+    with pytest.raises(IoFailure, match=re.escape(f"{path}{why}")) as e:
+        install(root, program(folder), UNITS, "")
+    assert "nothing was replaced" in e.value.msg
+    with pytest.raises(IoFailure, match=re.escape(f"{path}{why}")):
+        checked(root)
+    assert tree(root) == before
+
+
+def checked(root: Path) -> tuple[str, int]:
+    """What hpn install --check says."""
+    return answer(["--check", "--root", f"{root}"], "", "")
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        (
+            {"later": 1},
+            " is a record of another version (Record.__init__() got an",
+        ),
+        ({"kind": "later"}, " is of kind 'later', which this version does not have"),
+        ({"key": {"name": "c"}}, " is a record of another version ("),
+    ],
+)
+def test_a_record_of_a_newer_version(root: Path, tmp_path: Path, members: dict[str, object], why: str) -> None:
+    refused(root, tmp_path, written(root, **members), why)
+
+
+def test_a_record_of_another_schema(root: Path, tmp_path: Path) -> None:
+    path = written(root)
+    path.write_text(json.dumps({"schema": 2, "anything": "else"}))
+    refused(root, tmp_path, path, " has schema 2, and this version reads 1")
+
+
+@pytest.mark.parametrize("what", ["fifo", "link"])
+@pytest.mark.parametrize("command", [["install", "--check"], ["install", "--dry-run"], ["uninstall", "--check"]])
+def test_a_fifo_in_place_of_a_record(root: Path, what: str, command: list[str]) -> None:
+    """It is damage, which each version sets aside, and nobody waits for its other end."""
+    path = written(root)
+    path.unlink()
+    os.mkfifo(path if what == "fifo" else root / "fifo")
+    if what == "link":
+        path.symlink_to(root / "fifo")
+    argv = [sys.executable, "-m", "ctl", *command, "--root", f"{root}"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert "Traceback" not in done.stderr
+    assert "schema" not in done.stdout + done.stderr
+
+
+def test_a_record_without_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not read for its schema: no version writes so much."""
+    path = written(root)
+    path.write_text(json.dumps({"schema": 2}).ljust(1 << 18))
+    with pytest.raises(IoFailure, match="has schema 2"):
+        checked(root)
+    monkeypatch.setattr(durable, "_MOST", 1 << 17)
+    assert "schema" not in checked(root)[0]
+
+
+def test_a_record_in_a_directory_of_its_own(root: Path, tmp_path: Path) -> None:
+    """The note names the path as the root has it."""
+    path = written(root, later=1)
+    other = root / "var" / "elsewhere"
+    other.mkdir(parents=True)
+    (root / "run" / "hpn" / "attachments").rename(other / "attachments")
+    (root / "run" / "hpn" / "elsewhere").mkdir()
+    (root / "run" / "hpn" / "elsewhere" / "0123").symlink_to("/var/elsewhere")
+    refused(root, tmp_path, other / path.relative_to(root / "run" / "hpn"), " is a record of another version")
+
+
+@pytest.mark.parametrize("data_dir", ["var/lib/cni/hpn/ipam", "run/hpn/ipam"])
+def test_leases_of_another_schema(root: Path, tmp_path: Path, data_dir: str) -> None:
+    path = leases(root, '{"schema": 2}', data_dir=data_dir)
+    refused(root, tmp_path, path, " has schema 2, and this version reads 1; nothing")
+
+
+def test_a_line_of_a_newer_version(root: Path, tmp_path: Path) -> None:
+    path = leases(root, '{"schema": 1}', '{"block":"10.0.0.0/26","node":"n1"}')
+    refused(root, tmp_path, path, ": line 1 is of another version (not a lease (KeyError: 'addresses'))")
+
+
+def test_all_that_are_unknown_are_counted(root: Path, tmp_path: Path) -> None:
+    written(root, later=1)
+    leases(root, '{"schema": 2}')
+    with pytest.raises(IoFailure, match=r"argument 'later'\), and 1 more; nothing"):
+        install(root, program(tmp_path), UNITS, "")
+
+
+def test_what_is_read_or_damaged_is_no_obstacle(root: Path, tmp_path: Path) -> None:
+    """No version reads what is damaged, and each puts it aside."""
+    damaged = written(root).with_name("c2:hpn0.json")
+    damaged.write_bytes((root / RECORD).read_bytes()[:100])
+    damaged.with_name("c3:hpn0.json").write_text((root / RECORD).read_text().replace("rail0", "rail1"))
+    path = leases(root, '{"schema": 1}')
+    path.write_bytes(path.read_bytes() + b"not a lease".ljust(511) + b"\n")
+    state = {name: text for name, text in tree(root).items() if name.startswith(("run", "var"))}
+    assert checked(root) == ("this version understands the state on this node\n", 0)
+    install(root, program(tmp_path), UNITS, "")
+    assert state.items() <= tree(root).items()
+    assert "opt/cni/bin/hpn" in tree(root)
+
+
+def node_file(root: Path, *, more: str = "") -> Path:
+    path = root / "etc" / "hpn" / "devices.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{{resources: [{{name: rail0, kind: master, selectors: {{ifNames: [rail0]}}}}]{more}}}\n")
+    return path
+
+
+def test_a_file_that_hpn_node_of_this_version_refuses(root: Path, tmp_path: Path) -> None:
+    """A newer version's key: after a rollback the node would offer nothing."""
+    node_file(root)
+    install(root, program(tmp_path), UNITS, "")
+    before = tree(root) | {"etc/hpn/devices.yaml": node_file(root, more=", later: 1").read_text()}
+    with pytest.raises(IoFailure, match=r"would refuse its file; nothing was replaced\..*devices\.yaml: .*later"):
+        install(root, program(tmp_path, "two"), UNITS, "")
+    with pytest.raises(IoFailure, match=r"would refuse its file"):
+        checked(root)
+    assert tree(root) == before
+
+
+def test_a_file_that_no_hpn_node_reads(root: Path, tmp_path: Path) -> None:
+    """It is disabled, or comes from elsewhere."""
+    node_file(root)
+    install(root, program(tmp_path), UNITS, "")
+    node_file(root, more=", later: 1")
+    install(root, program(tmp_path, "two"), {}, "")
+    (root / "etc/systemd/system/multi-user.target.wants/hpn-node.service").unlink()
+    assert checked(root)[1] == 0
+    install(root, program(tmp_path, "three"), UNITS, "")
+    assert tree(root)["opt/cni/bin/hpn"] == (tmp_path / "hpn-three").read_text()

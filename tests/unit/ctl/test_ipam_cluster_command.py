@@ -1,0 +1,304 @@
+"""hpn ipam show --cluster, blocks, gc --cluster, release-node: what the cluster's store has, and what goes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.documents import Fault, Memory, every, whose
+from support.etcd_server import Member, serving
+from support.pages import ROOT
+
+from ctl import addresses
+from ctl.cluster import command, own
+from ipam.cluster import BLOCK, GRID, Machine
+from ipam.cluster.rules import ownership
+from ipam.cluster.rules.documents import Block, PoolLayout, layout_name
+from ipam.cluster.state import node_blocks
+from ipam.cluster.state.node_blocks import HEARTBEAT, NodeBlocks, OwnedBlock
+
+SUBNETS = ("10.1.0.0/24", "fd00:1::/64")
+Hpn = Callable[..., str]
+
+
+@pytest.fixture
+def store() -> Memory:
+    """A network of 16 blocks of 16: node1 has two of them, node2 one."""
+    it = Memory()
+    for name in ("node1", "node2"):
+        it.machines[name] = Machine(name, f"uid-{name}", it.clock)
+    it.create(GRID, "net", "net", PoolLayout("net", 16, SUBNETS[:1]).to_json())
+    for index, node in ((0, "node1"), (5, "node1"), (3, "node2")):
+        put(it, Block("net", index, 16, node, f"uid-{node}", "nonce"))
+    return it
+
+
+def put(store: Memory, block: Block) -> None:
+    assert store.create(BLOCK, block.name, block.network, block.to_json())
+
+
+@pytest.fixture
+def hpn(store: Memory, tmp_path: Path) -> Hpn:
+    """Answers ``hpn ipam`` from that store."""
+
+    def run(*words: str, status: int = 0) -> str:
+        options = addresses.parser().parse_args([*words, "--data-dir", str(tmp_path)])
+        said, done = command.ANSWERS[options.command](options, store, own.networks(tmp_path))
+        assert done == status, said
+        return said
+
+    return run
+
+
+def document(hpn: Hpn, *words: str, status: int = 0) -> Any:
+    return json.loads(hpn(*words, "--json", status=status))
+
+
+def test_show(hpn: Hpn) -> None:
+    assert hpn("show", "--cluster").splitlines() == [
+        "net: blocks of 16 host numbers in 10.1.0.0/24",
+        "  [######........................] 3 held, 13 free",
+        "  NODE   BLOCKS  ADDRESSES                                STATE",
+        "  node1  2       10.1.0.0-10.1.0.15, 10.1.0.80-10.1.0.95  held",
+        "  node2  1       10.1.0.48-10.1.0.63                      held",
+        "",
+    ]
+
+
+def test_show_both_families(hpn: Hpn, store: Memory) -> None:
+    """Whoever has an address of a block has one of each family, so there are no more blocks than either has."""
+    store.create(GRID, "both", "both", PoolLayout("both", 16, ("10.2.0.0/25", *SUBNETS)).to_json())
+    assert hpn("show", "--cluster", "both").splitlines()[1].endswith("] 0 held, 16 free")
+
+
+def test_show_numbers_for_names(hpn: Hpn, store: Memory) -> None:
+    """A network that has set some aside, and what names have of them."""
+    store.create(GRID, "some", "some", PoolLayout("some", 16, SUBNETS[:1], sticky="64-79").to_json())
+    name = layout_name("some/sticky")
+    store.create(GRID, name, "some/sticky", PoolLayout("some/sticky", 1, SUBNETS[:1]).to_json())
+    put(store, Block("some/sticky", 64, 1, "node1", "uid-node1", "nonce", whose="ns/web-0"))
+    assert hpn("show", "--cluster", "some/sticky").splitlines()[1].endswith("] 1 held, 15 free")
+
+
+def test_show_asks_for_lists_only(hpn: Hpn, store: Memory) -> None:
+    """However many nodes there are."""
+    store.calls.clear()
+    hpn("show", "--cluster")
+    assert store.counted() == {"listed": 2}
+
+
+def test_show_json(hpn: Hpn, store: Memory) -> None:
+    put(store, Block("other", 1, 8, "node3", "", "nonce", suspect=int(store.clock)))
+    shown = document(hpn, "show", "--cluster")
+    assert shown["store"] == "cluster-1"
+    net, other = shown["networks"]
+    assert (net["network"], net["count"], net["held"], net["suspect"], net["lost"]) == ("net", 16, 3, 0, [])
+    assert [block["index"] for block in net["blocks"]] == [0, 3, 5]
+    assert (other["count"], other["suspect"], other["subnets"]) == (None, 1, [])
+    assert [one["network"] for one in document(hpn, "show", "--cluster", "other")["networks"]] == ["other"]
+
+
+def test_show_suspects(hpn: Hpn, store: Memory) -> None:
+    put(store, Block("net", 9, 16, "node1", "uid-node1", "nonce", suspect=1_800_000_000))
+    put(store, Block("net", 10, 16, "node3", "uid-node3", "nonce", suspect=1))
+    said = hpn("show", "--cluster")
+    assert "5 held, 2 of them suspect, 11 free" in said
+    assert "1 of 3 suspect since 2027-01-15 08:00:00Z" in said
+    assert said.splitlines()[5].endswith("  suspect")
+
+
+def test_show_what_is_lost_here(hpn: Hpn, store: Memory, tmp_path: Path) -> None:
+    uid = store.documents[BLOCK, "net.0"].uid
+    mine = (OwnedBlock(0, uid, "node1"), OwnedBlock(3, "another", "node1"), OwnedBlock(7, "gone", "node1"))
+    (tmp_path / "net").mkdir()
+    node_blocks.write(
+        tmp_path / "net", NodeBlocks("net", "kubernetes", "cluster-1", "node1", "uid-node1", 16, SUBNETS, mine)
+    )
+    said = hpn("show", "--cluster", status=1)
+    assert "  lost: block 3 of this node: node node2 has it in the store" in said
+    assert "  lost: block 7 of this node: nobody has it in the store" in said
+    assert document(hpn, "show", "--cluster", status=1)["networks"][0]["lost"] == [3, 7]
+
+
+def test_show_what_cannot_be_read(hpn: Hpn, store: Memory) -> None:
+    store.create(BLOCK, "net.6", "net", {"network": "net"})
+    assert "  wrong: block net.6 in the cluster's store" in hpn("show", "--cluster", status=1)
+
+
+def test_blocks_of_all(hpn: Hpn) -> None:
+    assert [line.split() for line in hpn("blocks", "--cluster").splitlines()] == [
+        ["BLOCK", "NODE", "ADDRESSES", "STATE", "TAKEN"],
+        ["net.0", "node1", "10.1.0.0-10.1.0.15", "held", "-"],
+        ["net.3", "node2", "10.1.0.48-10.1.0.63", "held", "-"],
+        ["net.5", "node1", "10.1.0.80-10.1.0.95", "held", "-"],
+    ]
+    (*_, last) = document(hpn, "blocks", "--cluster", "net")["blocks"]
+    assert (last["node"], last["addresses"]) == ("node1", ["10.1.0.80-10.1.0.95"])
+
+
+@pytest.mark.parametrize("command", ["show", "gc"])
+def test_no_such_network(hpn: Hpn, command: str) -> None:
+    with pytest.raises(Exception, match="no network nets in the cluster's store"):
+        hpn(command, "--cluster", "nets")
+
+
+def dead(store: Memory, name: str) -> None:
+    store.machines[name] = Machine(name, "", store.clock - ownership.GRACE - 60)
+
+
+def test_gc_where_all_live(hpn: Hpn, store: Memory) -> None:
+    before = store.bodies(BLOCK)
+    assert hpn("gc", "--cluster") == "every node that has blocks lives\n"
+    assert store.bodies(BLOCK) == before
+    assert store.counted()["machine"] == 2, "each node once"
+
+
+def test_gc_of_a_dead_node(hpn: Hpn, store: Memory) -> None:
+    """First it is suspected, after the grace its blocks go."""
+    dead(store, "node2")
+    said = "block net.3 of node node2: "
+    before = store.bodies(BLOCK)
+    assert hpn("gc", "--cluster", "--dry-run") == f"{said}its node would be taken for dead from now on\n"
+    assert store.bodies(BLOCK) == before
+    assert hpn("gc", "--cluster") == f"{said}its node is taken for dead from now on\n"
+    store.clock += ownership.GRACE - 60
+    assert hpn("gc", "--cluster") == f"{said}its node is taken for dead, and is still waited for\n"
+    store.clock += 120
+    assert hpn("gc", "--cluster", "--dry-run") == f"{said}would be removed\n"
+    assert document(hpn, "gc", "--cluster")["blocks"] == [{"block": "net.3", "node": "node2", "what": "removed"}]
+    assert whose(store) == {"net.0": "node1", "net.5": "node1"}
+
+
+def test_gc_of_a_node_that_answers(hpn: Hpn, store: Memory) -> None:
+    """It comes back within the grace, so nothing goes."""
+    dead(store, "node2")
+    hpn("gc", "--cluster")
+    store.clock += ownership.GRACE + 60
+    store.machines["node2"] = Machine("node2", "", store.clock - 30)
+    assert hpn("gc", "--cluster") == "every node that has blocks lives\n"
+    assert len(whose(store)) == 3
+
+
+def test_gc_of_one_network(hpn: Hpn, store: Memory) -> None:
+    dead(store, "node2")
+    put(store, Block("other", 0, 16, "node2", "uid-node2", "nonce"))
+    assert "block other.0" in (said := hpn("gc", "--cluster", "other"))
+    assert "block net.3" not in said
+
+
+def test_gc_that_is_not_allowed(hpn: Hpn, store: Memory) -> None:
+    dead(store, "node2")
+    store.faults = every("replace", Fault.FORBIDDEN)
+    said = hpn("gc", "--cluster", status=1)
+    assert said.startswith("block net.3 of node node2: left: replace net.3: the store in memory forbids it")
+
+
+def test_gc_beside_another(hpn: Hpn, store: Memory) -> None:
+    dead(store, "node2")
+    store.faults = every("replace", Fault.CONFLICT)
+    said = "block net.3 of node node2: left, because it has changed meanwhile: its node lives, or somebody else was fa"
+    assert hpn("gc", "--cluster") == f"{said}ster\n"
+
+
+def test_release_of_one_network(hpn: Hpn, store: Memory) -> None:
+    put(store, Block("other", 0, 16, "node1", "uid-node1", "nonce"))
+    words = ("release-node", "node1", "other", "--force")
+    assert hpn(*words) == "block other.0 of node node1: removed\n"
+    assert list(whose(store).values()).count("node1") == 2
+    assert "node node1 has no block of other in the cluster's store" in hpn(*words, status=1)
+
+
+def test_release_of_a_node_that_never_told(hpn: Hpn, store: Memory) -> None:
+    store.machines["node1"] = Machine("node1", "", store.clock, told=False)
+    assert "node1 has never told that it lives, because neither hpn node nor" in hpn("release-node", "node1", status=1)
+
+
+def test_release_of_a_node_that_lives(hpn: Hpn, store: Memory) -> None:
+    store.clock += 600
+    before = store.bodies(BLOCK)
+    said = hpn("release-node", "node1", status=1)
+    assert "node node1 was heard of at 2027-01-15 08:00:00Z: it may live" in said
+    assert "nothing is released" in said
+    assert document(hpn, "release-node", "node1", status=1)["blocks"] == []
+    assert store.bodies(BLOCK) == before
+
+
+def test_release_of_a_node_that_was_made_anew(hpn: Hpn, store: Memory) -> None:
+    """What its machine of before had goes, and what it has now stays, for it lives."""
+    suspected = int(store.clock) - HEARTBEAT - 1
+    put(store, Block("net", 7, 16, "node1", "uid of before", "nonce", suspected))
+    put(store, Block("net", 8, 16, "node1", "", "nonce", suspected))  # nobody knows which machine's
+    put(store, Block("net", 9, 16, "node1", "uid of before", "nonce", suspected + 2))  # it may be about to answer
+    removed, left = hpn("release-node", "node1").splitlines()
+    assert removed == "block net.7 of node node1: removed"
+    assert "4 blocks are kept, because the machine that has this name now may use them: node node1 was heard of" in left
+    assert {*whose(store)} == {"net.0", "net.3", "net.5", "net.8", "net.9"}
+    assert "nothing is released" in hpn("release-node", "node1", status=1)
+    put(store, Block("net", 7, 16, "node1", "uid of before", "nonce", suspected))
+    found = document(hpn, "release-node", "node1")
+    assert (found["spared"], [one["block"] for one in found["blocks"]]) == (4, ["net.7"])
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_release_of_a_dead_node(hpn: Hpn, store: Memory, forced: bool) -> None:
+    if not forced:
+        dead(store, "node1")
+    put(store, Block("other", 0, 16, "node1", "uid-node1", "nonce"))
+    words = ("release-node", "node1", *(["--force"] if forced else []))
+    assert hpn(*words).splitlines() == [
+        f"block {name} of node node1: removed" for name in ("net.0", "net.5", "other.0")
+    ]
+    assert whose(store) == {"net.3": "node2"}
+    assert "node node1 has no block in the cluster's store" in hpn(*words, status=1)
+
+
+def test_release_of_what_changes_meanwhile(hpn: Hpn, store: Memory) -> None:
+    store.faults = lambda _number, call, name: Fault.CONFLICT if (call, name) == ("remove", "net.0") else None
+    said = hpn("release-node", "node1", "--force", status=1)
+    assert "block net.0 of node node1: left: it has changed meanwhile" in said
+    assert "block net.5 of node node1: removed" in said
+
+
+@pytest.fixture
+def etcd() -> Iterator[Member]:
+    with serving(Member()) as it:
+        yield it
+
+
+# Another node's file than the machine's; what a command has open ends with its process.
+PROGRAM = """
+import sys
+from base.state import node
+from ctl.main import main
+node.FILE = sys.argv.pop(1)
+sys.exit(main(sys.argv))
+"""
+
+
+def test_the_store_of_the_nodes_file(etcd: Member, tmp_path: Path) -> None:
+    """The whole way: which store, where it is, and what it says."""
+    file = tmp_path / "hpn.json"
+    file.write_text(json.dumps({"stores": {"etcd": {"endpoints": [etcd.url]}, "nodeName": "node1"}}))
+
+    def run(*words: str) -> tuple[int, str]:
+        argv = [sys.executable, "-c", PROGRAM, file, "ipam", "show", "--cluster", "--data-dir", tmp_path, *words]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+        return done.returncode, done.stdout + done.stderr
+
+    assert run("--store", "etcd") == (0, "no network has a pool in the cluster's store\n")
+    assert etcd.asked
+    status, said = run("--kubeconfig", f"{tmp_path}/none", "--store", "etcd")
+    assert (status, "--kubeconfig is of no use for --store etcd" in said) == (1, True)
+    status, said = run("--kubeconfig", f"{tmp_path}/none")
+    assert (status, f"there is no kubeconfig at {tmp_path}/none" in said) == (1, True)
+    etcd.answers += [(400, {"code": 3, "message": "wrong"})]
+    status, said = run("--store", "etcd")
+    assert (status, said.startswith("hpn ipam: "), "Traceback" in said) == (1, True, False)
+
+
+def test_a_node_of_no_name() -> None:
+    with pytest.raises(SystemExit):
+        addresses.parser().parse_args(["release-node", ""])

@@ -1,0 +1,273 @@
+"""hpn ipam import and export: whole or not at all, and back again."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from support.ipam_calls import Net
+from support.pages import ROOT
+
+from ctl.main import main
+
+RANGES = [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]
+
+
+@pytest.fixture
+def net(tmp_path):
+    return Net(tmp_path / "state", {"ranges": RANGES})
+
+
+@pytest.fixture
+def host_local(tmp_path):
+    """What host-local has written for two containers of a network."""
+    directory = tmp_path / "networks" / "net"
+    directory.mkdir(parents=True)
+    for name, content in {
+        "10.0.0.2": "c1\r\nnet1", "fd00::2": "c1\r\nnet1", "10.0.0.7": "c2\r\nnet1", "fd00::7": "c2\r\nnet1",
+        "last_reserved_ip.0": "10.0.0.7", "last_reserved_ip.1": "fd00::7", "lock": "",
+    }.items():  # fmt: skip
+        (directory / name).write_bytes(content.encode())
+    return directory
+
+
+@pytest.fixture
+def hpn(net, capsys):
+    def run(command, *words, status=0):
+        done = main(["hpn", "ipam", command, "--data-dir", str(net.state / "ipam"), *map(str, words)])
+        out, err = capsys.readouterr()
+        assert done == status, out + err
+        return out or err
+
+    return run
+
+
+def test_import(hpn, net, host_local):
+    assert hpn("import", "--from", "host-local", host_local).splitlines() == [
+        "imported 10.0.0.2, fd00::2 of c1:net1",
+        "imported 10.0.0.7, fd00::7 of c2:net1",
+        "net: imported 2 leases",
+    ]
+    held = {"c1:net1": ("10.0.0.2", "fd00::2"), "c2:net1": ("10.0.0.7", "fd00::7")}
+    assert net.leases() == held
+    assert net.agrees()
+    assert net.add("c1") == held["c1:net1"], "the same attachment, the same addresses"
+    assert net.add("c3") not in held.values()
+    assert net.call("DEL", "c2") == {}
+    assert list(net.leases()) == ["c1:net1", "c3:net1"]
+    assert net.call("GC") == {}
+    assert list(net.leases()) == ["c1:net1", "c3:net1"], "who was imported is not dead"
+
+
+def test_import_again_is_nothing_new(hpn, net, host_local):
+    for _ in range(2):
+        hpn("import", "--from", "host-local", host_local)
+    assert len(net.leases()) == 2
+    assert net.agrees()
+
+
+def test_import_dry_run(hpn, net, host_local):
+    assert "net: would import 2 leases" in hpn("import", "--from", "host-local", host_local, "--dry-run")
+    assert not net.state.exists()
+    net.add("x")
+    assert "10.0.0.2 is held by net1 of container x, network net here" in hpn(
+        "import", "--from", "host-local", host_local, "--dry-run", status=1
+    )
+
+
+def test_import_into_another_network(hpn, net, host_local):
+    hpn("import", "--from", "host-local", host_local, "--network", "other")
+    assert (net.state / "ipam" / "other" / "leases").exists()
+
+
+def test_import_that_collides(hpn, net, host_local):
+    """All of it is said, and nothing done."""
+    net.add("x")  # 10.0.0.2 and fd00::2
+    net.add("c2")  # .3
+    before = net.file.read_bytes()
+    assert sorted(hpn("import", "--from", "host-local", host_local, status=1).splitlines()) == [
+        "10.0.0.2 is held by net1 of container x, network net here, by c1:net1 there",
+        "c2:net1 holds 10.0.0.3, fd00::3 here and 10.0.0.7, fd00::7 there",
+        "fd00::2 is held by net1 of container x, network net here, by c1:net1 there",
+        "net: nothing was imported",
+    ]
+    assert net.file.read_bytes() == before
+
+
+def test_import_of_what_is_kept_back(hpn, net, host_local):
+    """Somebody may still send to it: whoever was given it elsewhere was not by us."""
+    net.ipam = {**net.ipam, "releaseCooldown": 1000}
+    net.add("x")
+    net.call("DEL", "x")
+    before = net.file.read_bytes()
+    said = hpn("import", "--from", "host-local", host_local, status=1)
+    assert "10.0.0.2 is held by nobody and kept back after its release" in said
+    assert "net: nothing was imported" in said
+    assert net.file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("10.0.0.9", "", "10.0.0.9: "),  # what a host-local that was killed leaves
+        ("10.0.0.9", "c9", "give --ifname"),
+        ("10.0.0.9", "../c9\r\nnet1", "is not a container id"),
+    ],
+)
+def test_import_of_what_names_nobody(hpn, net, host_local, name, content, part):
+    (host_local / name).write_text(content)
+    assert part in hpn("import", "--from", "host-local", host_local, status=1)
+    assert not net.state.exists()
+
+
+def test_import_with_the_interfaces_name(hpn, net, host_local):
+    (host_local / "10.0.0.9").write_text("c9")
+    hpn("import", "--from", "host-local", host_local, "--ifname", "eth0")
+    assert net.leases()["c9:eth0"] == ("10.0.0.9",)
+
+
+def test_import_of_nothing_there(hpn, net, tmp_path):
+    assert "give the directory of one network" in hpn("import", "--from", "host-local", tmp_path / "no", status=1)
+    assert "reading" in hpn("import", "--from", "whereabouts", tmp_path / "no", "--network", "net", status=1)
+
+
+A, B = ({"id": cid, "podref": f"ns/{pod}", "ifname": "net1"} for cid, pod in (("c1", "a"), ("c2", "b")))
+POOLS = {
+    "items": [
+        {"kind": "IPPool", "spec": {"range": "10.0.0.0/24", "allocations": {"5": A, "12": B}}},
+        {"kind": "IPPool", "spec": {"range": "fd00::/64", "allocations": {"5": A}}},
+        {"kind": "IPPool", "spec": {"range": "10.9.0.0/24", "allocations": None}},
+    ]
+}
+
+
+def test_import_from_whereabouts(hpn, net, tmp_path):
+    dump, pods = tmp_path / "ippools.json", tmp_path / "pods"
+    dump.write_text(json.dumps(POOLS))
+    pods.write_text("ns/a\nns/elsewhere\n")
+    command = ("import", "--from", "whereabouts", dump, "--network", "net")
+    assert "net: imported 1 leases" in hpn(*command, "--pods", pods)
+    assert net.leases() == {"c1:net1": ("10.0.0.5", "fd00::5")}
+    assert net.body("c1")["pod"] == "ns/a"
+    hpn(*command)
+    assert net.leases()["c2:net1"] == ("10.0.0.12",)
+    assert net.agrees()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{}", '{"items": [{"spec": {}}]}', '{"items": [{"spec": {"range": "10.0.0.0/24", "allocations": 5}}]}'],
+)
+def test_no_dump(hpn, net, tmp_path, text):
+    (tmp_path / "dump").write_text(text)
+    said = hpn("import", "--from", "whereabouts", tmp_path / "dump", "--network", "net", status=1)
+    assert "is no dump of IPPools" in said
+    assert not net.state.exists()
+
+
+# As kubectl writes it; without quotes, 0c1 and 5 would be other things to some readers of YAML.
+YAML = """\
+apiVersion: v1
+items:
+- apiVersion: whereabouts.cni.cncf.io/v1alpha1
+  kind: IPPool
+  metadata:
+    creationTimestamp: "2026-01-31T12:00:00Z"
+    name: 10.0.0.0-24
+  spec:
+    allocations:
+      "5":
+        id: 01e2
+        ifname: net1
+        podref: ns/a
+      "12": {id: "07", ifname: net1, podref: ns/b}
+    range: 10.0.0.0/24
+- kind: IPPool
+  spec: {allocations: null, range: 10.9.0.0/24}
+kind: List
+metadata:
+  resourceVersion: ""
+"""
+
+
+def test_import_of_yaml(hpn, net, tmp_path):
+    (tmp_path / "dump").write_text(YAML)
+    assert "net: imported 2 leases" in hpn("import", "--from", "whereabouts", tmp_path / "dump", "--network", "net")
+    assert net.leases() == {"01e2:net1": ("10.0.0.5",), "07:net1": ("10.0.0.12",)}
+
+
+def test_json_needs_no_yaml(tmp_path):
+    """PyYAML is for those who give it YAML."""
+    (tmp_path / "dump").write_text(json.dumps(POOLS))
+    command = ["import", "--from", "whereabouts", "dump", "--network", "net", "--data-dir", f"{tmp_path}/state"]
+    program = f"import sys; from ctl.addresses import answer; answer({command}); sys.exit('yaml' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is neither JSON nor YAML (it is empty"),
+        ("---\nkind: IPPool\n", "is no dump of IPPools"),
+        ("NAME  AGE\n", "is no dump of IPPools"),
+        ("NAME: a\nAGE:\t[\n", "is neither JSON nor YAML (line "),
+        ("a: &a [1]\nb: *a\n", "is neither JSON nor YAML (line 2: aliases"),
+        ("a: 1\na: 2\n", "is neither JSON nor YAML (line 2: the key"),
+        ('{"items": [', "is not JSON ("),
+        ("[" * 100_000, "is not JSON ("),
+        ('{"items": [],}', "is not JSON ("),
+    ],
+)
+def test_what_kubectl_prints_otherwise(hpn, net, tmp_path, text, why):
+    (tmp_path / "dump").write_text(text)
+    said = hpn("import", "--from", "whereabouts", tmp_path / "dump", "--network", "net", status=1)
+    assert why in said
+    assert "kubectl get ippools.whereabouts.cni.cncf.io -A -o json" in said
+    assert not net.state.exists()
+
+
+def test_offsets_count_from_the_address_of_the_range(hpn, net, tmp_path):
+    """As whereabouts itself: not from the subnet's."""
+    (tmp_path / "dump").write_text(json.dumps({"spec": {"range": "10.0.0.64/24", "allocations": {"5": A}}}))
+    hpn("import", "--from", "whereabouts", tmp_path / "dump", "--network", "net")
+    assert net.leases() == {"c1:net1": ("10.0.0.69",)}
+
+
+def test_whereabouts_needs_a_network(hpn, net, tmp_path):
+    (tmp_path / "dump").write_text(json.dumps(POOLS))
+    assert "is not a network name" in hpn("import", "--from", "whereabouts", tmp_path / "dump", status=1)
+
+
+def test_export_and_import_again(hpn, net, tmp_path):
+    held = {f"{cid}:net1": net.add(cid) for cid in ("a", "b")}
+    there = tmp_path / "networks" / "net"
+    assert "would export 2 leases" in hpn("export", "--to", "host-local", "net", there, "--dry-run")
+    assert not there.exists()
+    for _ in range(2):
+        assert hpn("export", "--to", "host-local", "net", there) == "net: exported 2 leases\n"
+    assert {path.name: path.read_bytes() for path in there.iterdir() if path.name != "lock"} == {
+        "10.0.0.2": b"a\r\nnet1", "fd00::2": b"a\r\nnet1", "10.0.0.3": b"b\r\nnet1", "fd00::3": b"b\r\nnet1",
+        "last_reserved_ip.0": b"10.0.0.3", "last_reserved_ip.1": b"fd00::3",
+    }  # fmt: skip
+    for cid in ("a", "b"):
+        net.call("DEL", cid)
+    hpn("import", "--from", "host-local", there)
+    assert net.leases() == held
+
+
+def test_export_that_collides(hpn, net, host_local):
+    net.add("x")
+    before = {path: path.read_bytes() for path in host_local.iterdir()}
+    said = hpn("export", "--to", "host-local", "net", host_local, status=1)
+    assert "10.0.0.2 is c1:net1 there" in said
+    assert "10.0.0.7 is c2:net1 there, and free here" in said
+    assert {path: path.read_bytes() for path in host_local.iterdir()} == before
+
+
+def test_export_says_what_is_lost_with_it(hpn, net, tmp_path):
+    net.ipam = {"subnet": "10.0.0.0/24", "releaseCooldown": 1000}
+    net.add("a")
+    net.call("DEL", "a")
+    assert "1 that are kept back after their release are free there" in hpn(
+        "export", "--to", "host-local", "net", tmp_path / "there"
+    )

@@ -1,0 +1,83 @@
+"""What hpn top shows of all that it reads, and what it compares that with."""
+
+from pathlib import Path
+
+import pytest
+
+from base.protocol.errors import BadEnvironment
+from ctl.screen import Table
+from ctl.traffic import top
+from ctl.traffic.counters import Name, Sample, Seen, Totals
+from ctl.traffic.rates import Rates
+
+FAST, SLOW = 10**9, 10**8
+
+
+def seen(tx: int, *owner: str) -> Seen:
+    namespace, pod = owner or ("", "")
+    return Seen("ACTIVE", (namespace, pod), Totals(0, tx))
+
+
+def step(ports: dict[Name, Seen], *wanted: str) -> top.Step:
+    """A second in which each port sent all that it has counted."""
+    rates = {name: Rates(tx=float(one.totals.tx_bytes)) for name, one in ports.items()}
+    return Sample(1.0, ports, set(wanted)), rates, 1.0
+
+
+def rails(ports: dict[Name, Seen], *wanted: str) -> dict[str, str]:
+    """The column RAILS of what is shown, by the ports."""
+    (frame,) = top._frames(iter([step(ports, *wanted)]), {})
+    assert isinstance(frame[0], Table)
+    return {row[1]: row[8] for row in frame[0].rows}
+
+
+def test_a_pod_without_a_namespace() -> None:
+    """As podman names them."""
+    assert (seen(0, "", "web").pod, seen(0, "ns", "web").pod, seen(0).pod) == ("web", "ns/web", "")
+    assert rails({("a", "1"): seen(0, "", "web"), ("b", "1"): seen(0, "ns", "db")}, "web") == {"a/1": "-"}
+
+
+def test_ports_that_nobody_has_are_not_compared() -> None:
+    """A card without work stands beside one with much."""
+    ports = {(f"mlx5_{n}", "1"): seen(tx) for n, tx in enumerate((FAST, FAST, 0))}
+    assert set(rails(ports).values()) == {"-"}
+
+
+def test_a_rail_is_compared_with_those_that_are_not_shown() -> None:
+    ports = {(f"mlx5_{n}", "1"): seen(tx, "ns", "p") for n, tx in enumerate((FAST, FAST, SLOW))}
+    assert rails(ports, "mlx5_2") == {"mlx5_2/1": "0.10 of median"}
+    assert rails(ports, "mlx5_2/1", "mlx5_0") == {"mlx5_2/1": "0.10 of median", "mlx5_0/1": "-"}
+    assert len(rails(ports, "ns/p")) == len(rails(ports, "p")) == len(rails(ports)) == 3
+
+
+def test_a_port_that_goes_before_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """It carries nothing, also if others are there."""
+    gone, others = step({}), step({("mlx5_1", "1"): seen(FAST)})
+    summary = top._line_by_line(iter([gone, others]), ("mlx5_0", "1"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Monitoring mlx5_0...")
+    assert [line.split()[2:4] for line in lines[2:]] == [["0", "B/s"]] * 2
+    assert " mlx5_0  /  traffic statistics" in summary
+
+
+def test_lines_and_documents_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as e:
+        top.answer(["-l", "--json"])
+    assert e.value.code == 2
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
+def test_a_name_that_a_terminal_would_obey(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pod that has an RDMA device for itself may name it."""
+    name = ("mlx5\x1b[31m", "1")
+    said = top._line_by_line(iter([(Sample(0.0, {name: seen(0)}), {name: Rates()}, 1.0)]), name)
+    said += capsys.readouterr().out
+    assert said.count("mlx5\\x1b[31m") == 2
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("words", [["nowhere"], []])
+def test_nothing_to_show(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "bus").mkdir()
+    with pytest.raises(BadEnvironment, match="no RDMA device"):
+        top.answer(words, tmp_path)

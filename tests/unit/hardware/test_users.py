@@ -1,0 +1,107 @@
+"""Who has a function, from sysfs: what is in another namespace is hidden there, and what it is hidden in is not."""
+
+from pathlib import Path
+
+import pytest
+from support.pci import is_sys
+from support.sysfs_tree import Tree
+
+from base.kernel import sysfs
+from base.protocol.spec import Key
+from base.state import journal, places
+from base.state.pod import Identity
+from base.state.record import Record
+from hardware import users
+
+PF, VF = "0000:3b:00.0", "0000:3b:00.2"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    tree = Tree(tmp_path / "sys")
+    tree.pci(PF)
+    return tree
+
+
+def test_nobody(tree: Tree) -> None:
+    vf = tree.pci(VF, pf=PF)
+    assert users.user(VF, {}, tree.root) == ""
+    tree.netdev("rail0v0", vf)
+    tree.rdma("mlx5_1", vf, 1)
+    assert users.user(VF, {}, tree.root) == ""
+
+
+def test_another_namespace_has_its_interface(tree: Tree) -> None:
+    vf = tree.pci(VF, pf=PF)
+    tree.netdev("rail0v0", vf)
+    (vf / "net/rail0v0").rename(vf / "hidden")
+    assert users.user(VF, {}, tree.root) == "a namespace that its interface is in"
+
+
+def test_another_namespace_has_its_rdma_device(tree: Tree) -> None:
+    vf = tree.pci(VF, pf=PF)
+    tree.netdev("rail0v0", vf)
+    tree.rdma("mlx5_1", vf, 1)
+    (vf / "infiniband/mlx5_1").rename(vf / "hidden")
+    assert users.user(VF, {}, tree.root) == "a namespace that its RDMA device is in"
+
+
+def test_without_ib_uverbs(tree: Tree) -> None:
+    (tree.pci(VF, pf=PF) / "infiniband/mlx5_1").mkdir(parents=True)
+    assert users.user(VF, {}, tree.root) == ""
+
+
+def test_vfio(tree: Tree, tmp_path: Path) -> None:
+    """A group that can be opened is nobody's; one that cannot be may be anybody's."""
+    vf = tree.pci(VF, pf=PF, driver="vfio-pci")
+    (vf / "iommu_group").symlink_to("../../../kernel/iommu_groups/7")
+    (tmp_path / "7").touch()
+    assert users.user(VF, {}, tree.root, tmp_path) == ""
+    (tmp_path / "7").unlink()
+    assert users.user(VF, {}, tree.root, tmp_path) == ""
+    (tmp_path / "7").mkdir()
+    assert users.user(VF, {}, tree.root, tmp_path) == f"a process that has {tmp_path / '7'} open"
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "mlx5_vfio_pci"])
+def test_vfio_without_an_iommu_and_by_another_driver(tree: Tree, tmp_path: Path, driver: str) -> None:
+    vf = tree.pci(VF, pf=PF, driver=driver)
+    (vf / "iommu_group").symlink_to("../../../kernel/iommu_groups/0")
+    (tmp_path / "noiommu-0").mkdir()
+    assert users.user(VF, {}, tree.root, tmp_path) == f"a process that has {tmp_path / 'noiommu-0'} open"
+
+
+@pytest.mark.parametrize("driver", ["igb_uio", "uio_pci_generic"])
+def test_uio(tree: Tree, driver: str) -> None:
+    tree.pci(VF, pf=PF, driver=driver)
+    assert users.user(VF, {}, tree.root) == f"a process that may use it by {driver}"
+
+
+def attached(state: Path, container: str, device: str, **of_link: object) -> None:
+    link = {"device": device, "incarnation": sysfs.incarnation(device)} | of_link
+    record = Record(
+        "rails", Key(container, "hpn0"), "/n", Identity(1, 1), kind="sriov", link=link, config={}, pod="d/a"
+    )
+    with journal.lock(state, record.network, record.key) as entry:
+        places.note(state, record.network, record.key)
+        entry.save(record)
+
+
+def test_attachments_wherever_their_state_is(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_sys(tree.root, monkeypatch)
+    monkeypatch.setattr(users, "JOURNAL", tmp_path / "state")
+    monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
+    vfs = [VF, "0000:3b:00.3", "0000:3b:00.4"]
+    for vf in vfs:
+        tree.pci(vf, pf=PF)
+    assert users.owners() == {}
+    attached(users.JOURNAL, "one", vfs[0])
+    attached(tmp_path / "other", "two", vfs[1])
+    attached(tmp_path / "other", "three", vfs[2], incarnation=1)  # of a VF that is gone
+    owners = users.owners()
+    assert {device: record.key.container_id for device, record in owners.items()} == {vfs[0]: "one", vfs[1]: "two"}
+    assert users.user(vfs[1], owners, tree.root) == "hpn0 of d/a, container two, network rails"
+    (tmp_path / "link").symlink_to("other")
+    places.note(tmp_path / "link", "rails", Key("four", "hpn0"))
+    places.note(tmp_path / "gone", "rails", Key("five", "hpn0"))
+    assert users.state_dirs() == [users.JOURNAL, tmp_path / "other"]

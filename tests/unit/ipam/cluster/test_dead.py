@@ -1,0 +1,96 @@
+"""A claim where no block is free: the blocks of a node that is dead are taken when nobody has answered for them."""
+
+import pytest
+from support.cluster_nodes import Cluster, Node
+from support.documents import Fault, Killed, none
+
+from ipam.cluster import BLOCK, Machine
+from ipam.cluster.rules.documents import Block
+from ipam.cluster.state import node_blocks
+
+
+@pytest.fixture
+def full(cluster: Cluster, clock: list[float]) -> Node:  # which stands still
+    """A node without a block, where a node that is gone has all."""
+    for n in range(16):
+        block = Block("net", n, 16, "gone", "uid of gone", f"claim of {n}")
+        cluster.store.create(BLOCK, block.name, "net", block.to_json())
+    cluster.store.machines["gone"] = Machine("gone", "", cluster.store.clock - node_blocks.GRACE - 1)
+    return cluster.node("node1")
+
+
+def after_the_grace(cluster: Cluster, clock: list[float], node: Node) -> None:
+    """Somebody has asked twice, so that it is known since when the node is suspected."""
+    for _ in range(2):
+        assert node.refused("ADD", "a")[0] == 103
+    cluster.store.clock += node_blocks.GRACE + 2
+    clock[0] += node_blocks.GRACE + 2
+
+
+def test_nobody_is_robbed_at_once(cluster: Cluster, clock: list[float], full: Node) -> None:
+    for seconds in (0, 100, node_blocks.GRACE - 200):
+        cluster.store.clock += seconds
+        clock[0] += seconds
+        code, said = full.refused("ADD", "a")
+        assert (code, "all blocks of network net" in said) == (103, True), said
+    assert set(cluster.owners().values()) == {"gone"}
+
+
+def test_one_block_is_taken(cluster: Cluster, clock: list[float], full: Node) -> None:
+    after_the_grace(cluster, clock, full)
+    # Its addresses are probed for, and this test has no link.
+    assert "/run/netns/p" in full.refused("ADD", "a")[1]
+    assert [(block.taken, block.state) for block in full.mine.blocks] == [(True, node_blocks.HELD)]
+    assert sorted(cluster.owners().values()) == ["gone"] * 15 + ["node1"]
+    assert full.mine.claim is None
+
+
+@pytest.mark.parametrize("fault", [Fault.KILLED, Fault.KILLED_AFTER, Fault.LOST, Fault.UNREACHABLE])
+def test_killed_while_it_takes_one(cluster: Cluster, clock: list[float], full: Node, fault: Fault) -> None:
+    after_the_grace(cluster, clock, full)
+    calls = len(cluster.store.calls)
+    cluster.store.faults = lambda number, call, _: fault if call == "replace" and number >= calls else None
+    try:
+        full.refused("ADD", "a")
+    except Killed:
+        assert fault in (Fault.KILLED, Fault.KILLED_AFTER)
+    assert full.mine.claim is not None
+    cluster.store.faults = none
+    full.refused("ADD", "a")
+    assert sorted(cluster.owners().values()) == ["gone"] * 15 + ["node1"]
+    assert [block.taken for block in full.mine.blocks] == [True]
+    assert full.mine.claim is None
+
+
+def test_a_requested_address(cluster: Cluster, full: Node) -> None:
+    """It is to be had when the block that has it may be taken, and the refusal says when."""
+    asked = {"runtimeConfig": {"ips": ["10.0.0.99"]}}
+    assert (
+        "seems dead: if it stays so, the address is to be had in about 60 minutes"
+        in full.refused("ADD", "a", **asked)[1]
+    )
+    cluster.store.clock += node_blocks.GRACE - 100
+    code, said = full.refused("ADD", "a", **asked)
+    assert (code, "which node gone has; that node seems dead" in said, "in about 2 minutes" in said) == (
+        102,
+        True,
+        True,
+    ), said
+    cluster.store.clock += 110
+    assert "/run/netns/p" in full.refused("ADD", "a", **asked)[1]  # it is probed for, and this test has no link
+    assert [(block.index, block.taken) for block in full.mine.blocks] == [(6, True)]
+    assert cluster.owners() == dict.fromkeys(range(16), "gone") | {6: "node1"}
+
+
+def test_it_lives(cluster: Cluster, clock: list[float], full: Node) -> None:
+    after_the_grace(cluster, clock, full)
+    cluster.store.machines["gone"] = Machine("gone", "uid of gone", cluster.store.clock - 10)
+    assert full.refused("ADD", "a")[0] == 103
+    assert set(cluster.owners().values()) == {"gone"}
+
+
+def test_only_a_block_that_has_what_is_needed(cluster: Cluster, clock: list[float], full: Node) -> None:
+    node = cluster.node("node2", subnet="10.0.0.0/24", rangeStart="10.0.0.224", cluster={"store": "etcd"})
+    after_the_grace(cluster, clock, full)
+    node.refused("ADD", "a")
+    assert {n for n, owner in cluster.owners().items() if owner == "node2"} < {14, 15}

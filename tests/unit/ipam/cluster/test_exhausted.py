@@ -1,0 +1,111 @@
+"""A pool that has run out: a node remembers it for some seconds, so that being refused costs the store nothing."""
+
+import pytest
+from support.cluster_nodes import SMALL, Cluster, Node
+
+from ipam.cluster import BLOCK
+from ipam.cluster.rules.documents import Block
+from ipam.cluster.state.node_blocks import EXHAUSTED, HEARTBEAT, NodeBlocks, write
+
+
+@pytest.fixture
+def poor(cluster: Cluster, clock: list[float]) -> Node:  # which stands still
+    """A node with one block of the pool, and no room in it; another one has all others."""
+    for index in range(15):
+        block = Block("net", index, 16, "rich", "uid of rich", "theirs")
+        cluster.store.create(BLOCK, block.name, "net", block.to_json())
+    it = cluster.node("poor")
+    for number in range(15):
+        it.add(f"pod{number}")
+    cluster.calls()
+    return it
+
+
+def refused(node: Node, command: str = "ADD") -> str:
+    code, said = node.refused(command, "more")
+    assert code == (103 if command == "ADD" else 50)
+    return said
+
+
+def test_who_is_refused_again_asks_nobody(cluster: Cluster, clock: list[float], poor: Node) -> None:
+    assert "16 of 16 host numbers, by 2 nodes, as the store said 0 s ago" in refused(poor)
+    assert "listed net" in cluster.calls()
+    clock[0] += EXHAUSTED // 2 - 1
+    for command in ("ADD", "STATUS", "ADD"):
+        assert f"as the store said {EXHAUSTED // 2 - 1} s ago; it is asked again in" in refused(poor, command)
+    assert cluster.calls() == []
+    clock[0] += EXHAUSTED + 1
+    assert "as the store said 0 s ago" in refused(poor)
+    assert "listed net" in cluster.calls()
+
+
+def test_status_remembers_too(cluster: Cluster, poor: Node) -> None:
+    """A runtime asks for it every few seconds, and no ADD comes to a node that is not ready."""
+    refused(poor, "STATUS")
+    cluster.calls()
+    refused(poor, "STATUS")
+    refused(poor)
+    assert cluster.calls() == []
+
+
+def test_nodes_ask_again_at_different_times(cluster: Cluster, clock: list[float], poor: Node) -> None:
+    found = set[int]()
+    for _ in range(40):
+        refused(poor)
+        assert poor.mine.exhausted
+        found.add(poor.mine.exhausted.until - int(clock[0]))
+        clock[0] += 2 * EXHAUSTED
+    assert min(found) >= EXHAUSTED // 2
+    assert max(found) < 2 * EXHAUSTED
+    assert len(found) > 5
+
+
+def test_room_on_the_node_comes_first(poor: Node) -> None:
+    refused(poor)
+    poor.call("DEL", "pod3")
+    assert poor.call("STATUS") == {}
+    assert poor.add("other")
+
+
+def test_a_block_ends_it(cluster: Cluster, clock: list[float], poor: Node) -> None:
+    refused(poor)
+    found = cluster.store.read(BLOCK, "net.3")
+    assert found
+    assert cluster.store.remove(found)
+    assert "s ago" in refused(poor)
+    clock[0] += 2 * EXHAUSTED
+    assert poor.add("more")
+    assert poor.mine.exhausted is None
+
+
+def test_other_ranges_are_asked_for(cluster: Cluster, poor: Node) -> None:
+    """An operator has widened them."""
+    refused(poor)
+    wide = SMALL | {"subnet": "10.0.0.0/23"}
+    for name in ("more", "again"):  # the first gets what is in the node's block by now
+        assert cluster.node("poor", **wide).add(name)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_block_that_is_given_back_just_now_is_held_again(cluster: Cluster, poor: Node, taken: bool) -> None:
+    refused(poor)
+    poor.call("DEL", "pod3")
+    mine = poor.mine
+    write(
+        poor.dir,
+        NodeBlocks.from_json(
+            mine.to_json() | {"blocks": [mine.blocks[0].to_json() | {"state": "returning", "taken": taken}]}
+        ),
+    )
+    assert poor.call("STATUS") == {}
+    # What was another's is probed for still, and this test has no link.
+    assert ("/run/netns/p" in poor.reply("ADD", "more").stdout) == taken
+    assert [(block.state, block.taken) for block in poor.mine.blocks] == [("held", taken)]
+
+
+def test_a_clock_that_was_set_back(cluster: Cluster, clock: list[float], poor: Node) -> None:
+    refused(poor)
+    cluster.calls()
+    clock[0] -= HEARTBEAT - 1
+    refused(poor)
+    assert "listed net" in cluster.calls()

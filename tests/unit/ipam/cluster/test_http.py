@@ -1,0 +1,266 @@
+"""HTTP to a store's servers: what is asked again, what is not, and whom we believe."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from support.tls_server import Authority, Server, Told, authority, serving
+
+from base.kernel import budget
+from base.protocol.errors import StoreRefused, Unreachable
+from ipam.cluster.backends import http
+from ipam.cluster.backends.http import Answer, Http
+from ipam.cluster.backends.tls import Tls
+
+ADDRESS = "IP:127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture
+def server(signer: Authority, tmp_path: Path) -> Iterator[Server]:
+    with serving(*signer.sign("/CN=server", names=ADDRESS), folder=tmp_path) as one:
+        yield one
+
+
+@contextmanager
+def client(*urls: str, is_patient: bool = False, **trusted: bytes | str) -> Iterator[Http]:
+    one = Http(urls, lambda: Tls(**trusted), is_patient=is_patient)  # type: ignore[arg-type]
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def closed_port() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"https://127.0.0.1:{one.getsockname()[1]}"
+
+
+def test_an_answer(server: Server, signer: Authority) -> None:
+    server.tell(Told(201, {"a": 1}))
+    with client(server.url, ca=signer.ca) as http:
+        answer = http.ask("POST", "/things?x=1", {"b": 2}, is_safe=False)
+    # The date is what the server says; the number is what `date +%s` says of it.
+    assert answer == Answer(201, b'{"a": 1}', at=1795413600.0)
+    assert (answer.json(), answer.again) == ({"a": 1}, False)
+    asked = server.asked[0]
+    assert (asked.method, asked.path, asked.body) == ("POST", "/things?x=1", {"b": 2})
+    assert asked.headers["Content-Type"] == "application/json"
+
+
+def test_the_connection_is_kept(server: Server, signer: Authority) -> None:
+    with client(server.url, ca=signer.ca) as http:
+        for _ in range(3):
+            http.ask("GET", "/", is_safe=True)
+    assert len({asked.peer for asked in server.asked}) == 1
+
+
+def test_a_connection_that_the_server_has_ended_is_not_used(server: Server, signer: Authority) -> None:
+    """Nothing may be lost on it: a change that is sent there would count as one that may have been made."""
+    server.tell(Told(headers={"Connection": "close"}))
+    with client(server.url, ca=signer.ca) as http:
+        http.ask("GET", "/", is_safe=True)
+        assert http.ask("POST", "/", {}, is_safe=False).status == 200
+    assert len({asked.peer for asked in server.asked}) == 2
+
+
+def test_a_path_of_the_server(server: Server, signer: Authority) -> None:
+    with client(f"{server.url}/k8s/clusters/c-1/", ca=signer.ca) as http:
+        http.ask("GET", "/version", is_safe=True)
+    assert server.asked[0].path == "/k8s/clusters/c-1/version"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Told(cut=0), Told(body={"a": "long"}, cut=3), Told(500, {"message": "etcdserver: request timed out"}), Told(504)],
+    ids=["no answer", "half an answer", "500", "504"],
+)
+def test_a_change_that_may_have_been_made_is_not_asked_again(server: Server, signer: Authority, fault: Told) -> None:
+    server.tell(fault)
+    with client(server.url, ca=signer.ca) as http, pytest.raises(Unreachable) as failed:
+        http.ask("POST", "/things", {}, is_safe=False)
+    assert len(server.asked) == 1
+    assert "gives no answer to POST /things" in failed.value.msg
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Told(cut=0), Told(body={"a": "long"}, cut=3), Told(500), Told(503)],
+    ids=["no answer", "half", "500", "503"],
+)
+def test_a_question_is_asked_again(server: Server, signer: Authority, fault: Told) -> None:
+    server.tell(fault, Told(body={"a": 1}))
+    with client(server.url, ca=signer.ca) as http:
+        answer = http.ask("GET", "/", is_safe=True)
+    assert (answer.json(), answer.again) == ({"a": 1}, True)
+    assert len(server.asked) == 2
+
+
+def test_a_server_that_is_busy_has_not_begun(server: Server, signer: Authority) -> None:
+    server.tell(Told(429, headers={"Retry-After": "1"}), Told(201))
+    with client(server.url, ca=signer.ca) as http:
+        assert http.ask("POST", "/", {}, is_safe=False).status == 201
+    assert budget.left() < budget.REQUEST - 1
+
+
+def test_a_server_that_stays_busy(server: Server, signer: Authority) -> None:
+    server.tell(Told(429, {"message": "too many requests"}, {"Retry-After": "3600"}))
+    with client(server.url, ca=signer.ca) as http, pytest.raises(Unreachable, match="too many requests"):
+        http.ask("POST", "/", {}, is_safe=False)
+    assert len(server.asked) == 1
+
+
+def test_nobody_is_there() -> None:
+    url = closed_port()
+    with client(url) as http, pytest.raises(Unreachable, match=f"{url} gives no answer.*Connection refused"):
+        http.ask("POST", "/", {}, is_safe=False)
+
+
+def test_another_server_is_there(server: Server, signer: Authority) -> None:
+    with client(closed_port(), server.url, ca=signer.ca) as http:
+        assert http.ask("POST", "/", {}, is_safe=False).status == 200
+        assert http.server == server.url
+
+
+def test_a_server_that_has_failed_is_left(server: Server, signer: Authority, tmp_path: Path) -> None:
+    """Of three members of an etcd one that has no leader says 503, for as long as it is cut off."""
+    (tmp_path / "other").mkdir()
+    with (
+        serving(*signer.sign("/CN=server", names=ADDRESS), folder=tmp_path / "other") as other,
+        client(server.url, other.url, ca=signer.ca) as http,
+    ):
+        server.tell(*[Told(503)] * 9)
+        assert http.ask("POST", "/", {}, is_safe=True).status == 200
+        assert http.ask("POST", "/", {}, is_safe=False).status == 200
+    assert len(server.asked) == 1
+
+
+def test_the_time_is_over(server: Server, signer: Authority) -> None:
+    server.tell(Told(is_silent=True))
+    budget.spend(budget.REQUEST - 0.2)
+    with client(server.url, ca=signer.ca) as http, pytest.raises(Unreachable, match="no answer in time"):
+        http.ask("GET", "/", is_safe=True)
+    assert budget.left() == 0
+    with client(server.url, ca=signer.ca) as http, pytest.raises(Unreachable):
+        http.ask("GET", "/", is_safe=True)
+
+
+def test_who_is_patient_has_a_budget_for_every_request(server: Server, signer: Authority) -> None:
+    budget.spend(budget.REQUEST)
+    with client(server.url, ca=signer.ca, is_patient=True) as http:
+        assert http.ask("GET", "/", is_safe=True).status == 200
+
+
+def test_a_long_list_costs_no_more_than_a_short_one(server: Server, signer: Authority) -> None:
+    with client(server.url, ca=signer.ca) as http:
+        http.ask("GET", "/", is_safe=True)
+        left = budget.left()
+        for _ in range(3):
+            assert http.page("/more").status == 200
+        assert budget.left() == pytest.approx(left)
+        server.tell(Told(cut=0))
+        http.page("/more")
+        assert budget.left() == pytest.approx(left)
+
+
+def test_a_client_certificate(signer: Authority, tmp_path: Path) -> None:
+    cert, key = signer.sign("/O=system:nodes/CN=system:node:node1")
+    with serving(*signer.sign("/CN=server", names=ADDRESS), ca=signer.ca, folder=tmp_path) as server:
+        with client(server.url, ca=signer.ca, cert=cert, key=key) as http:
+            assert http.ask("GET", "/", is_safe=True).status == 200
+        with client(server.url, ca=signer.ca) as http, pytest.raises((StoreRefused, Unreachable)):
+            http.ask("GET", "/", is_safe=True)
+    assert len(server.asked) == 1
+
+
+def test_a_client_certificate_that_has_expired(signer: Authority, tmp_path: Path) -> None:
+    cert, key = signer.sign("/CN=system:node:node1", until="20200102000000Z")
+    with (
+        serving(*signer.sign("/CN=server", names=ADDRESS), ca=signer.ca, folder=tmp_path) as server,
+        client(server.url, ca=signer.ca, cert=cert, key=key, source="f") as http,
+        pytest.raises(
+            StoreRefused, match="certificate: certificate expired; that of f ended at 2020-01-02T00:00:00Z; renew it"
+        ),
+    ):
+        http.ask("GET", "/", is_safe=True)
+
+
+def test_a_server_of_another_authority(server: Server, signer: Authority, tmp_path: Path) -> None:
+    with client(server.url) as http, pytest.raises(StoreRefused, match="is not believed: unable to get local issuer"):
+        http.ask("GET", "/", is_safe=True)
+    assert server.asked == []
+
+
+def test_a_server_whose_certificate_has_expired(signer: Authority, tmp_path: Path) -> None:
+    old = signer.sign("/CN=server", names=ADDRESS, until="20200102000000Z")
+    with (
+        serving(*old, folder=tmp_path) as server,
+        client(server.url, ca=signer.ca) as http,
+        pytest.raises(StoreRefused, match="certificate has expired; renew it there, or correct this machine's clock"),
+    ):
+        http.ask("GET", "/", is_safe=True)
+
+
+def test_the_name_in_the_servers_certificate(signer: Authority, tmp_path: Path) -> None:
+    with serving(*signer.sign("/CN=server", names="DNS:kubernetes"), folder=tmp_path) as server:
+        with client(server.url, ca=signer.ca, server_name="kubernetes") as http:
+            assert http.ask("GET", "/", is_safe=True).status == 200
+        with client(server.url, ca=signer.ca) as http, pytest.raises(StoreRefused, match="IP address mismatch"):
+            http.ask("GET", "/", is_safe=True)
+
+
+def test_certificates_that_are_none(server: Server, signer: Authority) -> None:
+    cert, key = signer.sign("/CN=one")
+    _, another = signer.sign("/CN=another")
+    with (
+        client(server.url, ca=b"x", source="f") as http,
+        pytest.raises(StoreRefused, match="f: its certificate authority is no PEM"),
+    ):
+        http.ask("GET", "/", is_safe=True)
+    for wrong in ({"cert": b"x", "key": key}, {"cert": cert, "key": another}):
+        with (
+            client(server.url, ca=signer.ca, source="f", **wrong) as http,
+            pytest.raises(StoreRefused, match="f: its client certificate and key cannot be used"),
+        ):
+            http.ask("GET", "/", is_safe=True)
+
+
+@pytest.mark.parametrize("host", ["a" * 70, "a..b", "\x2e.example"])
+def test_a_name_that_no_host_can_have(host: str) -> None:
+    with client(f"https://{host}:6443") as one, pytest.raises(Unreachable, match="gives no answer to GET /x: "):
+        one.ask("GET", "/x", is_safe=True)
+
+
+def test_an_answer_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte is in time, and all of them are not."""
+    monkeypatch.setattr(http, "_PATIENCE", 0.3)
+
+    def drip(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                one, _ = listener.accept()
+                with one, suppress(OSError):
+                    for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n":
+                        one.sendall(bytes([byte]))
+                        # time: the pace of bytes
+                        time.sleep(0.05)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            with client(url) as one, pytest.raises(Unreachable, match="no answer in time"):
+                one.ask("POST", "/", {}, is_safe=False)
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()

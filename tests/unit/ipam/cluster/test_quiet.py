@@ -1,0 +1,125 @@
+"""A node on which nothing happens for hours: others may have its blocks then, so it looks before it gives."""
+
+import pytest
+from support.cluster_nodes import Cluster, Node
+from support.documents import Fault, every
+
+from base.protocol.errors import StoreRefused
+from ipam.cluster import BLOCK
+from ipam.cluster.state import node_blocks
+from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT, SILENT
+
+
+@pytest.fixture
+def quiet(cluster: Cluster) -> Node:
+    """A node that has a block, with room in it."""
+    one = cluster.node("quiet")
+    one.add("a")
+    return one
+
+
+def rob(cluster: Cluster, clock: list[float], owner: Node) -> set[str]:
+    """Hours pass without a command on the node and without a word of it; another one needs its block, and has it.
+    The addresses of the block."""
+    (block,) = owner.mine.giving
+    thief = cluster.node("thief")
+    del cluster.store.machines[owner.name]
+    for number in range(240):
+        thief.call("ADD", f"pod{number}")
+    for hours in (1.1, 1.2):
+        clock[0] += hours * GRACE
+        cluster.store.clock += hours * GRACE
+        thief.call("ADD", "more")  # it cannot probe here
+    assert cluster.owners()[block] == "thief"
+    thief.call("DEL", "pod0")
+    return {f"10.0.0.{number}" for number in range(16 * block, 16 * block + 16)}
+
+
+def taken(cluster: Cluster, index: int) -> None:
+    """Another node has taken the block."""
+    found = cluster.store.read(BLOCK, f"net.{index}")
+    assert found
+    cluster.store.replace(found, {**found.body, "node": "thief", "claim": "theirs", "taken": True})
+    cluster.calls()
+
+
+def test_it_gives_nothing_that_another_has_by_now(cluster: Cluster, clock: list[float], quiet: Node) -> None:
+    theirs = rob(cluster, clock, quiet)
+    answer = quiet.call("ADD", "b")
+    assert not theirs & {ip["address"].partition("/")[0] for ip in answer.get("ips", ())}
+    assert answer["code"] == 103
+    assert [block.state for block in quiet.mine.blocks] == [node_blocks.LOST]
+
+
+def test_it_looks_before_it_gives(cluster: Cluster, clock: list[float], quiet: Node) -> None:
+    (lost,) = quiet.mine.giving
+    taken(cluster, lost)
+    clock[0] += HEARTBEAT - 1
+    assert int(quiet.add("b")[0].rpartition(".")[2]) // 16 == lost, "nobody can have taken it yet"
+    assert cluster.calls() == []
+    clock[0] += 1
+    assert int(quiet.add("c")[0].rpartition(".")[2]) // 16 != lost
+    assert "listed net" in cluster.calls()
+
+
+def test_the_store_does_not_answer(cluster: Cluster, clock: list[float], quiet: Node) -> None:
+    """Pods come all the same.  It is asked again soon, and not by each ADD: each would wait for it."""
+    clock[0] += 5 * GRACE
+    cluster.calls()
+    cluster.store.faults = every("", Fault.UNREACHABLE)
+    for name in ("b", "c"):
+        reply = quiet.reply("ADD", name)
+        assert reply.exit_code == 0
+        assert any("could not be looked at" in line for line in reply.log) == (name == "b")
+    assert cluster.calls() == ["machine quiet"]
+    (lost,) = quiet.mine.giving
+    cluster.store.faults = every("", None)  # type: ignore[arg-type]
+    taken(cluster, lost)
+    clock[0] += SILENT
+    assert int(quiet.add("d")[0].rpartition(".")[2]) // 16 != lost
+
+
+@pytest.mark.parametrize("hours", [0.5, 5])
+def test_the_store_refuses(cluster: Cluster, clock: list[float], quiet: Node, hours: float) -> None:
+    """It answers, so others may have the blocks by now: after the grace nothing is given, however often one asks."""
+    clock[0] += hours * GRACE
+    cluster.store.faults = every("machine", Fault.FORBIDDEN)
+    codes = {quiet.call("ADD", name).get("code") for name in ("b", "c", "d")}
+    assert codes == ({None} if hours < 1 else {StoreRefused.code})
+    cluster.store.faults = every("", None)  # type: ignore[arg-type]
+    assert quiet.add("e")
+
+
+def test_another_process_looks_just_now(
+    cluster: Cluster, clock: list[float], quiet: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it finds is waited for, if others may have the blocks."""
+    monkeypatch.setattr("ipam.cluster.reconcile.sync.LOCK_TIMEOUT", 0.1)
+    clock[0] += 5 * GRACE
+    cluster.calls()
+    with node_blocks.lock(quiet.dir, 1):
+        assert quiet.refused("ADD", "b")[0] == 11
+    assert quiet.add("b")
+    assert "listed net" in cluster.calls()
+
+
+def test_status_asks_nobody(cluster: Cluster, clock: list[float], quiet: Node) -> None:
+    """A runtime asks for it every few seconds."""
+    clock[0] += 5 * GRACE
+    cluster.calls()
+    assert quiet.call("STATUS") == {}
+    assert cluster.calls() == []
+
+
+def test_a_look_is_of_when_it_began(cluster: Cluster, clock: list[float], quiet: Node) -> None:
+    """The process may have slept between the store's answer and what it writes down."""
+    clock[0] += HEARTBEAT
+    began = clock[0]
+
+    def late(_number: int, call: str, _name: str) -> None:
+        if call == "listed":
+            clock[0] += GRACE - 1
+
+    cluster.store.faults = late
+    quiet.add("b")
+    assert quiet.mine.looked == began

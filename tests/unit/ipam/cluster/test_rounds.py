@@ -1,0 +1,243 @@
+"""Rounds of all networks: who does them and when, and that an ADD tells of little room."""
+
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cluster_nodes import Cluster, Node
+from support.documents import Fault, every
+
+from agent import idle
+from base.protocol import report
+from ipam.cluster import Machine
+from ipam.cluster.backends import backend
+from ipam.cluster.reconcile import reconcile_all
+from ipam.cluster.reconcile.reconcile_all import Report
+from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT
+from ipam.stores import none_gone
+
+
+@pytest.fixture
+def hears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A socket where commands look for hpn node's."""
+    monkeypatch.setattr(report, "ROOM", f"{tmp_path}/room.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(report.ROOM)
+        sock.setblocking(False)
+        yield sock
+
+
+def kept(node: Node, *, due_only: bool = False) -> list[Report]:
+    """A round of all networks of that node."""
+    node.enter()
+    return list(reconcile_all.rounds(reconcile_all.directories([node.dir.parent]), none_gone, due_only=due_only))
+
+
+def test_an_add_tells_when_there_is_little_room(cluster: Cluster, hears: socket.socket) -> None:
+    node = cluster.node("a")
+    node.add("pod0")
+    assert hears.recv(100) == report.LOW  # of the first block hpn node knows by that alone
+    for number in range(1, 13):
+        node.add(f"pod{number}")
+    with pytest.raises(BlockingIOError):
+        hears.recv(100)
+    node.add("pod13")
+    assert hears.recv(100) == report.LOW
+
+
+def test_a_round_claims_what_the_next_add_needs(cluster: Cluster) -> None:
+    node = cluster.node("a")
+    for number in range(13):
+        node.add(f"pod{number}")
+    assert kept(node)[0].problem == ""
+    assert list(cluster.owners().values()) == ["a", "a"]
+    cluster.calls()
+    for number in range(13, 20):
+        node.add(f"pod{number}")
+    assert cluster.calls() == []
+
+
+def test_a_round_that_is_not_due(cluster: Cluster, clock: list[float]) -> None:
+    node = cluster.node("a")
+    node.add("pod")
+    cluster.calls()
+    assert kept(node, due_only=True) == []
+    assert cluster.calls() == []
+    clock[0] += HEARTBEAT
+    assert [one.network for one in kept(node, due_only=True)] == ["net"]
+
+
+def test_little_room_is_a_reason(cluster: Cluster) -> None:
+    node = cluster.node("a")
+    for number in range(13):
+        node.add(f"pod{number}")
+    assert len(kept(node, due_only=True)) == 1
+    assert len(node.mine.giving) == 2
+
+
+def test_a_store_that_is_silent_is_asked_once(cluster: Cluster) -> None:
+    node = cluster.node("a")
+    node.add("pod")
+    for name in ("other", "third"):
+        copy = node.dir.parent / name
+        copy.mkdir()
+        (copy / "blocks").write_bytes((node.dir / "blocks").read_bytes())
+    cluster.calls()
+    cluster.store.faults = every("", Fault.UNREACHABLE)
+    found = kept(node)
+    assert [one.network for one in found] == ["net", "other", "third"]
+    assert all("does not answer" in one.problem for one in found)
+    assert len(cluster.calls()) == 1
+
+
+def test_a_file_that_nobody_can_read(cluster: Cluster) -> None:
+    node = cluster.node("a")
+    node.add("pod")
+    (node.dir.parent / "damaged").mkdir()
+    (node.dir.parent / "damaged" / "blocks").write_text("{")
+    damaged, good = kept(node)
+    assert "damaged/blocks is not a state file of ours" in damaged.problem
+    assert good.problem == ""
+
+
+def test_a_node_object_deleted_while_pods_run(cluster: Cluster, clock: list[float]) -> None:
+    """Another node needs a block and finds none; the owner, whose rounds come in time, keeps its own."""
+    owner, other = cluster.node("a"), cluster.node("b")
+    owner.add("pod")
+    del cluster.store.machines["a"]
+    for number in range(240):
+        other.call("ADD", f"pod{number}")
+    suspected = 0
+    for _ in range(2 * GRACE // HEARTBEAT):
+        assert other.refused("ADD", "more")[0] == 103
+        clock[0] += HEARTBEAT
+        cluster.store.clock += HEARTBEAT
+        suspected += sum(one.suspected for one in kept(owner))
+        del cluster.store.machines["a"]  # where nobody but kubelet tells, and it does not
+    assert suspected > 1
+    assert [name for name in cluster.owners().values() if name == "a"] == ["a"]
+
+
+def test_a_node_that_is_cut_off_for_longer_than_the_grace(cluster: Cluster, clock: list[float]) -> None:
+    """Its block is another's then; it says so, and gives nothing from it when it is back."""
+    owner, other = cluster.node("a"), cluster.node("b")
+    owner.add("pod")
+    (block,) = owner.mine.giving
+    del cluster.store.machines["a"]
+    for number in range(239):
+        other.call("ADD", f"pod{number}")
+    assert other.refused("ADD", "more")[0] == 103
+    cluster.store.clock += GRACE + 2
+    clock[0] += GRACE + 2
+    other.call("ADD", "more")  # which cannot probe here
+    assert cluster.owners()[block] == "b"
+    (found,) = kept(owner)
+    assert "is b's now" in " ".join(found.said)
+    assert owner.mine.giving == ()
+
+
+def made_anew(cluster: Cluster, node: Node) -> tuple[int, Node]:
+    """The machine is replaced by one that has its name and its empty place: the block of before, and the node."""
+    node.add("pod")
+    (old,) = node.mine.giving
+    shutil.rmtree(node.dir.parent)
+    cluster.store.machines[node.name] = Machine(node.name, "uid of the next machine", cluster.store.clock)
+    node.add("pod")
+    assert old not in node.mine.giving
+    return old, node
+
+
+def hours_pass(cluster: Cluster, clock: list[float], node: Node, seconds: int) -> None:
+    """The store hears of the node all the time, and the node does its rounds."""
+    for _ in range(0, seconds, HEARTBEAT):
+        clock[0] += HEARTBEAT
+        cluster.store.clock += HEARTBEAT
+        assert [one.problem for one in kept(node)] == [""]
+
+
+def test_blocks_of_a_machine_that_had_our_name(cluster: Cluster, clock: list[float]) -> None:
+    """They come back an hour after the node's next look, to whoever needs them."""
+    old, node = made_anew(cluster, cluster.node("a"))
+    other = cluster.node("b")
+    for number in range(240):
+        other.call("ADD", f"pod{number}")
+    assert other.refused("ADD", "more")[0] == 103
+    hours_pass(cluster, clock, node, GRACE)
+    assert cluster.owners()[old] == "a"
+    hours_pass(cluster, clock, node, 2 * HEARTBEAT)
+    assert old not in cluster.owners()
+    assert other.add("more")
+    assert cluster.owners()[old] == "b"
+
+
+def test_another_machine_of_our_name_that_lives(
+    cluster: Cluster, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hosts have one name by mistake: each answers for its own, and takes nothing from the other."""
+    one, other = cluster.node("same"), cluster.node("other")
+    del cluster.store.machines["same"]
+    other.node_file.write_bytes(one.node_file.read_bytes())
+    files = {node.dir: tmp_path / f"machine-id {node.state.name}" for node in (one, other)}
+
+    def on(node: Node) -> Node:
+        files[node.dir].write_text(f"{node.state.name}\n")
+        monkeypatch.setattr(backend, "MACHINE_ID", str(files[node.dir]))
+        return node
+
+    given = {*on(one).add("pod"), *on(other).add("pod")}
+    for _ in range(0, 3 * GRACE, HEARTBEAT):
+        clock[0] += HEARTBEAT
+        cluster.store.clock += HEARTBEAT
+        for node in (one, other):
+            kept(on(node))
+    assert {*cluster.owners()} == {*one.mine.giving, *other.mine.giving}
+    assert {int(address.rpartition(".")[2]) // 16 for address in given} == {*cluster.owners()}
+
+
+def test_who_does_not_know_which_machine_it_is(
+    cluster: Cluster, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Node object is gone: then every block of its name would be another machine's."""
+    monkeypatch.setattr(backend, "MACHINE_ID", "/nonexistent")
+    old, node = made_anew(cluster, cluster.node("a"))
+    del cluster.store.machines["a"]
+    hours_pass(cluster, clock, node, 2 * GRACE)
+    assert cluster.owners()[old] == "a"
+
+
+def test_the_agent_looks_though_nobody_asks(
+    cluster: Cluster, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is to be called again where this node has blocks, and nowhere else."""
+    monkeypatch.setattr(idle, "IPAM_DIR", f"{tmp_path}/none")
+    node = cluster.node("a")
+    monkeypatch.setattr(idle.places, "state_dirs", lambda: [node.state])
+    last = bytearray(8)
+    monkeypatch.setattr(idle, "_last", last)
+    assert not idle.reclaim()
+    node.add("pod")
+    cluster.calls()
+    clock[0] += HEARTBEAT
+    assert idle.reclaim(), "it has just worked"
+    assert cluster.calls() == []
+    last[:] = bytes(8)
+    assert idle.reclaim()
+    assert "listed net" in cluster.calls()
+
+
+def test_the_agent_does_it_when_it_is_due(cluster: Cluster, clock: list[float]) -> None:
+    node = cluster.node("a")
+    node.add("pod")
+    cluster.calls()
+    assert list(idle.keep_blocks([node.dir.parent])) == []
+    assert cluster.calls() == []
+    clock[0] += HEARTBEAT
+    assert list(idle.keep_blocks([node.dir.parent])) == []
+    assert "listed net" in cluster.calls()
+    clock[0] += HEARTBEAT
+    cluster.store.faults = every("", Fault.UNREACHABLE)
+    (said,) = idle.keep_blocks([node.dir.parent])
+    assert "could not be looked after" in said
+    assert list(idle.keep_blocks([node.dir.parent / "none"])) == []

@@ -1,0 +1,179 @@
+"""A StatefulSet's pod has one address on all nodes: from numbers that the cluster's nodes have set aside."""
+
+from typing import Any
+
+import pytest
+from support.cluster_nodes import SHARED, Cluster
+from support.ipam_calls import of
+from support.sticky_nodes import ASIDE, WEB, keep, named, node, number, numbers
+
+from ipam.cluster import BLOCK
+from ipam.cluster.state import node_blocks
+
+
+def test_it_moves_with_its_pod(cluster: Cluster) -> None:
+    one, two = node(cluster, "node1"), node(cluster, "node2")
+    (address,) = one.add("c1", *WEB)
+    assert number(address) in range(64, 80)
+    assert named(cluster) == {"ns/web-0:net1": ("node1", number(address))}
+    one.call("DEL", "c1", *WEB)
+    keep(one)
+    assert named(cluster) == {"ns/web-0:net1": ("", number(address))}
+    assert numbers(one).blocks == ()
+    assert two.add("c2", *WEB) == (address,)
+    assert named(cluster) == {"ns/web-0:net1": ("node2", number(address))}
+
+
+def test_a_node_that_has_the_number_asks_nobody(cluster: Cluster) -> None:
+    one = node(cluster, "node1")
+    first = one.add("c1", *WEB)
+    cluster.calls()
+    assert one.add("c1", *WEB) == first
+    one.call("DEL", "c1", *WEB)
+    assert one.add("c2", *WEB) == first
+    assert one.call("CHECK", "c2", *WEB) == {}
+    one.call("DEL", "c2", *WEB)
+    one.gc()
+    assert cluster.calls() == []
+
+
+def test_others_get_others(cluster: Cluster) -> None:
+    """Pods whose names are no StatefulSet's, and who requests an address, have what they have without the key."""
+    one = node(cluster, "node1")
+    given = [one.add(f"c{n}", *of(f"web-{n}")) for n in range(5)]
+    given.append(one.add("d", *of("deployed-5bc9f")))
+    given.append(one.add("e", "net1", of("any")[1] + ";STICKY=any"))
+    assert len(set(given)) == 7
+    assert [number(a) in range(64, 80) for (a,) in given] == [True] * 5 + [False, True]
+    block = one.mine.giving[0]
+    (asked,) = one.add("f", *WEB, runtimeConfig={"ips": [f"10.0.0.{16 * block + 9}"]})
+    assert asked == f"10.0.0.{16 * block + 9}"
+    code, said = one.refused("ADD", "g", *of("web-9"), runtimeConfig={"ips": ["10.0.0.70"]})
+    assert code == 102
+    assert "10.0.0.70" in said
+    assert 4 not in cluster.owners()
+
+
+def test_a_living_pod_keeps_it(cluster: Cluster) -> None:
+    """Its pod was deleted by force, and runs on on a node that nobody hears of."""
+    one, two = node(cluster, "node1"), node(cluster, "node2")
+    (address,) = one.add("c1", *WEB)
+    keep(one)
+    code, said = two.refused("ADD", "c2", *WEB)
+    assert code == 11
+    assert f"host number {number(address)} of network net, and node node1 has not given that up" in said
+    assert "hpn ipam release-node node1" in said
+    assert named(cluster) == {"ns/web-0:net1": ("node1", number(address))}
+    assert one.add("c1", *WEB) == (address,)
+
+
+def test_two_of_one_name_on_one_node(cluster: Cluster) -> None:
+    one = node(cluster, "node1")
+    first = one.add("c1", *WEB)
+    code, said = one.refused("ADD", "c2", *WEB)
+    assert (code, "another attachment has that name and lives" in said) == (11, True)
+    one.call("DEL", "c1", *WEB)
+    assert one.add("c2", *WEB) == first
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["after a round", "before one"])
+def test_it_comes_back_to_its_node(cluster: Cluster, keeps: bool) -> None:
+    one = node(cluster, "node1")
+    first = one.add("c1", *WEB)
+    one.call("DEL", "c1", *WEB)
+    if keeps:
+        keep(one)
+    assert one.add("c2", *WEB) == first
+    keep(one)
+    assert [block.state for block in numbers(one).blocks] == [node_blocks.HELD]
+    assert one.add("c2", *WEB) == first
+
+
+def test_each_interface_has_its_own(cluster: Cluster) -> None:
+    one, two = node(cluster, "node1"), node(cluster, "node2")
+    both = [one.add("c1", *of("web-0", ifname)) for ifname in ("net1", "net2")]
+    assert both[0] != both[1]
+    for ifname in ("net1", "net2"):
+        one.call("DEL", "c1", *of("web-0", ifname))
+    keep(one)
+    assert [two.add("c1", *of("web-0", ifname)) for ifname in ("net2", "net1")] == both[::-1]
+
+
+def test_another_name_has_it_when_its_time_is_over(cluster: Cluster) -> None:
+    few = {"cluster": SHARED | {"sticky": "64-65"}}
+    one, two = node(cluster, "node1", **few), node(cluster, "node2", **few)
+    given = [one.add(f"c{n}", *of(f"web-{n}"))[0] for n in range(2)]
+    code, said = two.refused("ADD", "x", *of("other-0"))
+    assert code == 103
+    assert "all 2 host numbers that network net has set aside (64-65, ipam.cluster.sticky)" in said
+    one.call("DEL", "c1", *of("web-1"))
+    keep(one)
+    assert two.refused("ADD", "x", *of("other-0"))[0] == 103
+    assert [body["suspect"] for body in cluster.store.bodies(BLOCK).values()] == [0, 0]
+    cluster.store.clock += 61
+    assert two.add("x", *of("other-0")) == (given[1],)
+    assert one.refused("ADD", "c1", *of("web-1"))[0] == 103
+    assert sorted(named(cluster)) == ["ns/other-0:net1", "ns/web-0:net1"]
+
+
+def test_on_rails_that_are_aligned(cluster: Cluster) -> None:
+    """All interfaces of a pod have one number, and it goes when the last of them is gone."""
+    rails = [{"master": f"rail{n}", "subnet": f"10.0.{n}.0/24"} for n in range(2)]
+    ipam = {"rails": rails, "align": True, "sticky": 60, "cluster": SHARED | {"sticky": "64-79"}}
+    one, two = cluster.node("node1", **ipam), cluster.node("node2", **ipam)
+    both = [one.add("c1", *of("web-0", f"net{n}"), master=f"rail{n}")[0] for n in range(2)]
+    assert number(both[0]) == number(both[1])
+    assert list(named(cluster)) == ["ns/web-0"]
+    one.call("DEL", "c1", *of("web-0", "net0"), master="rail0")
+    keep(one)
+    assert two.refused("ADD", "c2", *of("web-0", "net1"), master="rail1")[0] == 11
+    one.call("DEL", "c1", *of("web-0", "net1"), master="rail1")
+    keep(one)
+    assert [two.add("c2", *of("web-0", f"net{n}"), master=f"rail{n}")[0] for n in range(2)] == both
+
+
+@pytest.mark.parametrize(
+    ("sticky", "said"),
+    [
+        ("64", "'64' is no span of host numbers; write lowest-highest"),
+        ("9-5", "'9-5' is no span"),
+        ("0-4096", "with 4096 numbers at most"),
+        ("0-1", "none of these host numbers has an address"),
+        ("300-310", "none of these host numbers has an address"),
+        ("0-255", "less than one block"),
+        (7, "ipam.cluster.sticky 7"),
+    ],
+)
+def test_no_numbers_for_names(cluster: Cluster, sticky: Any, said: str) -> None:
+    code, words = node(cluster, "node1", cluster=SHARED | {"sticky": sticky}).refused("ADD", "c", *WEB)
+    assert code == 7
+    assert said in words
+    assert cluster.calls() == []
+
+
+def test_without_a_time(cluster: Cluster) -> None:
+    code, said = cluster.node("node1", **ASIDE | {"sticky": 0}).refused("ADD", "c", *WEB)
+    assert (code, "of no effect without ipam.sticky" in said) == (7, True)
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["a new node", "the node"])
+@pytest.mark.parametrize("pod", ["web-0", "web"])
+def test_other_numbers_than_the_networks(cluster: Cluster, pod: str, is_new: bool) -> None:
+    node(cluster, "node1").add("c1", *of(pod))
+    for other, has in (({}, "is not there"), ({"sticky": "64-95"}, "64-95")):
+        another = node(cluster, "node2" if is_new else "node1", cluster=SHARED | other)
+        code, said = another.refused("ADD", "c2", *of(pod))
+        assert code == 7
+        assert f"ipam.cluster.sticky {has}: network net has set 64-79 aside" in said
+        assert "set sticky 64-79" in said
+
+
+def test_what_was_given_before(cluster: Cluster) -> None:
+    """Pods have addresses of these numbers from when the network was this node's alone."""
+    alone = cluster.node("node1", subnet="10.0.0.0/24", rangeStart="10.0.0.70")
+    alone.add("old")
+    for pod in ("web-0", "web"):
+        code, said = node(cluster, "node1").refused("ADD", "c", *of(pod))
+        assert code == 7
+        assert "this node has given 10.0.0.70 before these numbers were set aside" in said
+    assert cluster.store.bodies(BLOCK) == {}

@@ -1,0 +1,89 @@
+"""Addresses where nobody on the link can be asked about them: first of a block that had no other owner."""
+
+import pytest
+from support.cluster_nodes import Cluster, Node
+from support.documents import Fault, every
+
+from base.protocol.errors import StoreRefused
+from base.protocol.spec import Key
+from ipam.allocation import Allocation
+from ipam.cluster import BLOCK, Machine, allocate
+from ipam.cluster.rules.documents import Block
+from ipam.cluster.rules.network import Network
+from ipam.cluster.state import node_blocks
+from ipam.config import load
+from ipam.stores import Owner
+from ipam.stores.access import open_in
+
+
+@pytest.fixture
+def node(cluster: Cluster) -> Node:
+    """A node with one block, that was another's."""
+    one = cluster.node("node1")
+    one.add("a")
+    mine = one.mine
+    node_blocks.write(
+        one.dir,
+        node_blocks.NodeBlocks.from_json(mine.to_json() | {"blocks": [mine.blocks[0].to_json() | {"taken": True}]}),
+    )
+    cluster.calls()
+    return one
+
+
+def block(node: Node, name: str) -> tuple[bool, list[str]]:
+    """Whether the address is of the block that was another's, where the link cannot be asked; and what was logged."""
+    node.enter()
+    log, first = list[str](), node.mine.blocks[0].index
+    pool = load({"cniVersion": "1.1.0", "name": "net", "type": "x", "ipam": node.ipam}, {})
+    store, ranges = open_in(node.dir.parent, "net", log), tuple(s.all_spans for s in pool.sets)
+    assert pool.cluster
+    request = node.request("ADD", name)
+    alone = Allocation(request, pool, None, Owner(Key(name, "net1")), ranges, store, log)
+    shared = allocate.shared(alone, Network("net", str(node.dir), pool.cluster, pool), has_number=False)
+    (ip,) = shared.hold_unprobed("net1 is InfiniBand", ())
+    return int(ip.address.ip) % 256 // 16 == first, [line for line in log if "InfiniBand" in line]
+
+
+def full(cluster: Cluster) -> None:
+    """Another node, that lives, has all other blocks."""
+    cluster.store.machines["node2"] = Machine("node2", "uid of node2", cluster.store.clock)
+    for index in range(16):
+        one = Block("net", index, 16, "node2", "uid of node2", "theirs")
+        cluster.store.create(BLOCK, one.name, "net", one.to_json())
+    cluster.calls()
+
+
+def test_another_block_is_claimed(cluster: Cluster, node: Node) -> None:
+    assert block(node, "b") == (False, [])
+    assert sorted(one.taken for one in node.mine.blocks) == [False, True]
+    cluster.calls()
+    assert block(node, "c") == (False, [])
+    assert cluster.calls() == []
+
+
+@pytest.mark.parametrize("why", ["full", "silent"])
+def test_there_is_no_other(cluster: Cluster, node: Node, why: str) -> None:
+    full(cluster)
+    if why == "silent":
+        cluster.store.faults = every("", Fault.UNREACHABLE)
+    mine, said = block(node, "b")
+    assert mine
+    assert said == [
+        "net1 is InfiniBand, so nobody was asked whether others have its addresses, and no other block is to be had"
+    ]
+
+
+def test_the_store_refuses(cluster: Cluster, node: Node) -> None:
+    cluster.store.faults = every("", Fault.FORBIDDEN)
+    with pytest.raises(StoreRefused):
+        block(node, "b")
+
+
+def test_nothing_is_taken_from_the_dead_for_that(cluster: Cluster, node: Node) -> None:
+    """It would be one more block that nothing is given from."""
+    full(cluster)
+    cluster.store.machines["node2"] = Machine("node2", "", 0.0)
+    for name in ("b", "c"):
+        assert block(node, name)[0]
+        cluster.store.clock += 2 * node_blocks.GRACE
+    assert len(node.mine.blocks) == 1

@@ -1,0 +1,174 @@
+"""When hpn node has the blocks looked after: at once, in time, when a command asks; and never where there are none."""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.node_loop import turn
+
+from base.protocol import report
+from node import blocks
+from node.blocks import Blocks, Found
+
+MOST = 60.0
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+class Node:
+    """hpn node's part of it.  Each round leaves a file ``round-<pid>``, and finds what ``found`` says."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loop, self.folder = loop, folder
+        self.found: tuple[Found, ...] | None = (Found("net"),)
+        self.ipam = folder / "ipam"
+        monkeypatch.setattr(blocks, "IPAM_DIR", f"{self.ipam}")
+        monkeypatch.setattr(report, "ROOM", f"{folder}/run/room.sock")
+        monkeypatch.setattr(blocks, "REST", 0.05)
+        (folder / "run").mkdir(0o700)
+
+    def has_a_network(self) -> None:
+        (self.ipam / "net").mkdir(parents=True)
+        (self.ipam / "net" / "blocks").touch()
+
+    def start(self) -> Blocks:
+        def work() -> tuple[Found, ...] | None:
+            (self.folder / f"round-{os.getpid()}").touch()
+            return self.found
+
+        self.blocks = Blocks(self.loop, work, Path(report.ROOM))
+        return self.blocks
+
+    @property
+    def rounds(self) -> int:
+        return len(list(self.folder.glob("round-*")))
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + MOST
+        while not condition():
+            assert time.monotonic() < deadline
+            turn(self.loop, 0.05)
+
+    @property
+    def due(self) -> float | None:
+        """Seconds until the next round; None if none is due."""
+        alarm = self.blocks._next
+        return alarm.when() - time.monotonic() if alarm and not alarm.cancelled() else None
+
+
+@pytest.fixture
+def node(loop: asyncio.AbstractEventLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    node = Node(loop, tmp_path, monkeypatch)
+    yield node
+    node.blocks.close()
+    assert not Path(report.ROOM).exists()
+
+
+def test_nothing_is_done_where_there_are_no_blocks(node: Node) -> None:
+    node.start()
+    turn(node.loop, 0.2)
+    assert (node.rounds, node.due) == (0, None)
+
+
+def test_at_once_and_then_in_time(node: Node) -> None:
+    node.has_a_network()
+    node.start()
+    node.until(lambda: node.due is not None)
+    assert node.rounds == 1
+    assert node.due is not None
+    assert blocks.AGAIN < node.due <= blocks.EVERY
+
+
+def test_a_command_tells_that_there_is_little_room(node: Node) -> None:
+    node.start()
+    report.send_low(lambda: False)
+    report.send_low(lambda: True)
+    report.send_low(lambda: True)
+    node.until(lambda: node.rounds == 1 and node.due is not None)
+
+
+def test_a_command_tells_that_a_number_may_be_free(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node waits for it, so that is not left until there is time; nor until the round under way has ended."""
+    monkeypatch.setattr(blocks, "REST", 1000.0)
+    monkeypatch.setattr(blocks, "APART", 0.1)
+    node.has_a_network()
+    node.start()
+    report.send_freed(lambda: False)
+    node.until(lambda: node.rounds == 1 and not node.blocks._child)
+    report.send_freed(lambda: True)
+    node.until(lambda: node.rounds == 2 and not node.blocks._child)
+
+
+def test_numbers_that_become_free_all_the_time(node: Node) -> None:
+    """There is a round for many of them."""
+    node.has_a_network()
+    node.start()
+    node.until(lambda: node.rounds == 1 and not node.blocks._child)
+    began = node.blocks._began
+    report.send_freed(lambda: True)
+    node.until(lambda: node.rounds == 2 and not node.blocks._child)
+    assert node.blocks._began - began >= blocks.APART
+
+
+def test_what_is_no_message_of_ours_is_left_alone(node: Node) -> None:
+    node.start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.sendto(b"2 LOW and more", report.ROOM)
+    turn(node.loop, 1)
+    assert node.due is None
+
+
+def test_a_command_where_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "ROOM", f"{tmp_path}/none.sock")
+    asked = list[int]()
+    report.send_low(lambda: bool(asked.append(1)))
+    assert asked == []
+
+
+def test_no_more_where_the_last_network_is_gone(node: Node) -> None:
+    node.has_a_network()
+    node.found = None
+    node.start()
+    node.until(lambda: node.rounds == 1 and not node.blocks._child)
+    assert node.due is None
+
+
+def test_what_cannot_be_done_is_said_once_and_tried_again(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    node.has_a_network()
+    node.found = (Found("net", 2, ("block 3 of net: lost",), "the store does not answer"), Found("other"))
+    node.start()
+    node.until(lambda: node.due is not None)
+    assert node.blocks.is_problem
+    assert node.blocks.suspected == {"net": 2, "other": 0}
+    assert node.due is not None
+    assert node.due <= blocks.AGAIN
+    report.send_low(lambda: True)
+    node.until(lambda: node.rounds == 2 and not node.blocks._child)
+    said = capsys.readouterr().err
+    assert said.count("block 3 of net: lost") == said.count("network net: the store does not answer") == 1
+    node.found = (Found("net"),)
+    report.send_low(lambda: True)
+    node.until(lambda: not node.blocks.is_problem)
+
+
+def test_a_process_that_dies(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    node.has_a_network()
+    node.blocks = Blocks(node.loop, lambda: os._exit(3), Path(report.ROOM))
+    node.until(lambda: node.blocks.is_problem)
+    assert "ended with status 3" in capsys.readouterr().err
+    assert node.due is not None
+
+
+def test_a_directory_that_others_may_write(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    (node.folder / "run").chmod(0o777)
+    node.start()
+    assert "commands cannot tell that a network has little room" in capsys.readouterr().err

@@ -1,0 +1,99 @@
+"""packaging/image: what its recipe makes, and packaging/kubernetes: what of it can be seen without a cluster."""
+
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.pages import ROOT
+
+from node import config
+
+sys.path.insert(0, str(ROOT / "netns-fixtures"))
+
+from cluster import image
+
+RECIPE = ROOT / "packaging" / "image" / "Dockerfile"
+BASE = ROOT / "packaging" / "kubernetes"
+
+
+def test_the_image_has_one_file(tmp_path: Path) -> None:
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "hpn").write_bytes(b"the program")
+    image.build(RECIPE, tmp_path, "localhost/hpn:1", tmp_path / "image.tar")
+    with tarfile.open(tmp_path / "image.tar") as saved:
+        (manifest,) = json.loads(content(saved, "manifest.json"))
+        config_of_it = json.loads(content(saved, manifest["Config"]))
+        (layer,) = manifest["Layers"]
+        with tarfile.open(fileobj=io.BytesIO(content(saved, layer))) as files:
+            (one,) = files.getmembers()
+            assert (one.name, one.mode, content(files, "hpn")) == ("hpn", 0o755, b"the program")
+    assert manifest["RepoTags"] == ["localhost/hpn:1"]
+    assert config_of_it["config"] == {"Entrypoint": ["/hpn"]}
+
+
+def content(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    assert file
+    return file.read()
+
+
+def test_a_recipe_that_would_mean_more_is_refused(tmp_path: Path) -> None:
+    recipe = tmp_path / "Dockerfile"
+    for line in ("FROM debian", "RUN true", "USER 1000"):
+        recipe.write_text(f"FROM scratch\n{line}\n")
+        with pytest.raises(ValueError, match=line):
+            image.build(recipe, tmp_path, "localhost/hpn:1", tmp_path / "image.tar")
+
+
+def objects() -> dict[str, Any]:
+    kustomization = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+    return {name: yaml.safe_load((BASE / name).read_text()) for name in kustomization["resources"]}
+
+
+def test_what_the_nodes_offer_is_taken() -> None:
+    settings = config.read(BASE / "devices.yaml")
+    assert ([one.full_name for one in settings.resources], settings.notes) == (["example.com/rail0"], ())
+
+
+def test_its_pods_can_do_nothing_in_the_api_server() -> None:
+    account, daemon = objects().values()
+    pod = daemon["spec"]["template"]["spec"]
+    assert (account["kind"], daemon["kind"]) == ("ServiceAccount", "DaemonSet")
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    assert not account["automountServiceAccountToken"]
+    assert not pod["automountServiceAccountToken"]
+
+
+def test_its_containers_have_the_rights_that_the_page_says() -> None:
+    pod = objects()["daemonset.yaml"]["spec"]["template"]["spec"]
+    assert "hostIPC" not in pod
+    rights = {}
+    for container in (*pod["initContainers"], *pod["containers"]):
+        security = container["securityContext"]
+        assert not security["allowPrivilegeEscalation"]
+        assert "privileged" not in security
+        assert security["capabilities"]["drop"] == ["ALL"]
+        rights[container["name"]] = security["capabilities"].get("add", [])
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    for name, added in rights.items():
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` | "))
+        mounted = [m["mountPath"].removeprefix("/host") for c in (*pod["initContainers"], *pod["containers"])
+                   if c["name"] == name for m in c.get("volumeMounts", ())]  # fmt: skip
+        assert [f"`{path}`" for path in mounted if f"`{path}`" not in row] == []
+        assert ("`hostPID`" in row) == (name == "agent")
+        assert ", ".join(added or ["none"]) == row.split("|")[2].strip().strip("`")
+
+
+def test_the_agent_may_do_what_its_unit_may() -> None:
+    """And enter the host's mounts."""
+    pod = objects()["daemonset.yaml"]["spec"]["template"]["spec"]
+    (agent,) = (one for one in pod["containers"] if one["name"] == "agent")
+    unit = (ROOT / "packaging" / "systemd" / "hpn-agent.service").read_text()
+    (bound,) = (line for line in unit.splitlines() if line.startswith("CapabilityBoundingSet="))
+    allowed = [one.removeprefix("CAP_") for one in bound.partition("=")[2].split()]
+    assert sorted(agent["securityContext"]["capabilities"]["add"]) == sorted([*allowed, "SYS_CHROOT"])

@@ -1,0 +1,91 @@
+"""How hpn node ends where it cannot begin."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node import main
+from node.config import DEFAULTS
+from node.kubelet.directory import Directory
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "ctl", "node", *words]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_it_says_what_it_is() -> None:
+    for word in ("--version", "-v", "version"):
+        done = run(word)
+        assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "hpn", "")
+    assert run("--help").stdout.startswith("usage: hpn node ")
+
+
+def test_a_flag_that_it_does_not_know() -> None:
+    done = run("--konfig")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("hpn node: unrecognized arguments: --konfig")
+
+
+def test_a_configuration_that_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "node.json").write_text('{"resources": [{"name": "a.b/c", "kind": "vv"}]}')
+    done = run("--config", f"{tmp_path}/node.json", "--kubelet-dir", "/nowhere")
+    assert (done.returncode, done.stdout) == (78, "")
+    assert all(word in done.stderr for word in ("hpn node: ", "node.json", "kind", "vv")), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_dry_run(tmp_path: Path) -> None:
+    file = tmp_path / "node.json"
+    resource = {"name": "a.b/c", "kind": "vf"}
+    file.write_text(
+        json.dumps({"resources": [resource], "pfs": [{"selectors": {"ifNames": ["nowhere0"]}, "mtu": 9000}]})
+    )
+    done = run("--dry-run", "--config", f"{file}")
+    said = [
+        "pfs[0]: this node has no PF that agrees with its selectors",
+        "nothing to change: the node is as the file asks",
+    ]
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, said, "")
+    file.write_text("{}")
+    done = run("--dry-run", "--config", f"{file}")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.skipif(any(path.exists() for path in DEFAULTS), reason="this machine has a configuration")
+def test_no_configuration() -> None:
+    done = run("--kubelet-dir", "/nowhere")
+    assert done.returncode == 78
+    assert all(f"{path}" in done.stderr for path in DEFAULTS)
+
+
+@pytest.mark.parametrize("folder", ["/var/lib/kubelet", f"/{'k' * 59}"])
+@pytest.mark.parametrize("name", ["a/b", f"{'p' * 200}.example.com/{'n' * 63}"])
+def test_a_sockets_path_is_never_too_long(folder: str, name: str) -> None:
+    loop = asyncio.new_event_loop()
+    directory = Directory(loop, Path(folder, "plugins_registry"), lambda: None)
+    path = directory.socket(name)
+    assert len(str(path.with_name(f".{path.name}"))) <= 107
+    assert path != directory.socket(f"{name}x")
+    directory.close()
+    loop.close()
+
+
+def test_a_call_that_fails_ends_the_program() -> None:
+    async def fails() -> None:
+        loop = asyncio.get_running_loop()
+        ended = main._ended(loop)
+        loop.call_exception_handler({"message": "a peer sent nonsense", "exception": ValueError(), "protocol": None})
+        assert not ended.done()
+        loop.call_soon({}.pop, "nothing")
+        async with asyncio.timeout(60):
+            await ended
+
+    with pytest.raises(KeyError):
+        asyncio.run(fails())
