@@ -13,7 +13,7 @@ import pytest
 from support.kubelet import Kubelet
 from support.node_process import NodeProcess
 from support.sysfs_tree import Tree
-from support.topology import Host, ip, until
+from support.topology import Host, ip, open_files, until
 
 from base.state import owned, places
 
@@ -57,7 +57,7 @@ class Node:
             for pid in (
                 Path(f"/proc/{self.process.process.pid}/task/{self.process.process.pid}/children").read_text().split()
             ):
-                if any("/locks/device-" in f"{fd.readlink()}" for fd in Path(f"/proc/{pid}/fd").iterdir()):
+                if any("/locks/device-" in path for path in open_files(pid)):
                     return pid
         return ""
 

@@ -5,14 +5,13 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import pci
 from support.sysfs_tree import Tree
-from support.topology import Host, Pod, ip, until
+from support.topology import Host, Pod, ip, open_files, until
 
 from base.child_process import Child
 from base.kernel import sysfs
@@ -95,9 +94,7 @@ def children() -> set[str]:
 
 def waits(pid: str) -> bool:
     """Whether the process has opened a device's lock."""
-    with suppress(OSError):
-        return any("/locks/device-" in f"{fd.readlink()}" for fd in Path(f"/proc/{pid}/fd").iterdir())
-    return False
+    return any("/locks/device-" in path for path in open_files(pid))
 
 
 def test_what_it_was_looked_at_for_is_done(host: Host, tree: Tree) -> None:

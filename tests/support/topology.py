@@ -278,6 +278,16 @@ def leases(directory: Path, network: str = "*") -> list[dict[str, Any]]:
     return [lease for line in lines if line.strip() and "schema" not in (lease := json.loads(line))]
 
 
+def open_files(pid: int | str) -> set[str]:
+    """The paths of the files that a process has open now; a process that has ended has none."""
+    paths = set()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                paths.add(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+    return paths
+
+
 def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait until the condition is true, and return its value: the kernel does some things in its own time."""
     deadline = time.monotonic() + seconds

@@ -81,13 +81,8 @@ def processes(agent: subprocess.Popen[bytes]) -> list[int]:
     return [agent.pid, *map(int, Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split())]
 
 
-def opened(pid: int) -> list[Path]:
-    """Its descriptors."""
-    return list(Path(f"/proc/{pid}/fd").iterdir())
-
-
 def descriptors(agent: subprocess.Popen[bytes]) -> int:
-    return sum(len(opened(pid)) for pid in processes(agent))
+    return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in processes(agent))
 
 
 def descriptors_at_rest(agent: subprocess.Popen[bytes]) -> int:

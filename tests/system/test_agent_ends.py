@@ -12,7 +12,8 @@ from pathlib import Path
 import drawn
 import pytest
 from fabric import container_id
-from system.agents import answers, call, conf, ok, once, opened, processes, running, sleeper, stopped, until
+from support.topology import open_files
+from system.agents import answers, call, conf, ok, once, processes, running, sleeper, stopped, until
 from system.machine import Machine
 from system.machine import running as running_programs
 
@@ -99,7 +100,7 @@ def test_a_caller_that_is_killed_while_it_waits(
     with running(machine, path) as agent:
 
         def wait() -> bool:
-            return any(os.path.realpath(fd) == str(file) for pid in processes(agent) for fd in opened(pid))
+            return any(str(file) in open_files(pid) for pid in processes(agent))
 
         ok(call(machine, path, "ADD", pod, network))
         if verb == "ADD":
