@@ -49,7 +49,7 @@ check: ## lint, and the tests that a change touches, in five minutes: before eac
 	@! $(MAKE) --no-print-directory -q $(BINARY) 2>/dev/null || export HPN_BINARY=$(CURDIR)/$(BINARY); \
 	BASE=$(BASE) packaging/venv python tests/check.py
 
-plain: ## as root: build without what makes a start fast (docs/packaging.md), and run a part of the system tier with that
+plain: ## as root: build without what makes a start fast (docs/develop/packaging.md), and run a part of the system tier with that
 	@$(MAKE) --no-print-directory binary PLAIN=1
 	@netns-fixtures/setup net
 	@peers=$$(netns-fixtures/peers) && HPN_BINARY=$(CURDIR)/dist/plain/hpn HPN_PEERS=$$peers \
@@ -89,7 +89,7 @@ docs: ## make the tables of keys in docs/ anew, from the models, and a picture
 protocols: ## make base/kubelet/*_pb2.py anew, from the .proto files beside them
 	packaging/venv python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. base/kubelet/*.proto
 
-# PLAIN=1 leaves out what makes a start fast, WITHOUT=a,b only some of it (docs/packaging.md): such a build lies beside
+# PLAIN=1 leaves out what makes a start fast, WITHOUT=a,b only some of it (docs/develop/packaging.md): such a build lies beside
 # the ordinary one, in a directory of its name.
 comma := ,
 HPN_WITHOUT := $(if $(PLAIN),all,$(WITHOUT))
@@ -135,7 +135,7 @@ $(BINARY): $(SOURCES)
 deb: binary ## pack dist/hpn for Debian and its like: dist/hpn-cni_VERSION_ARCHITECTURE.deb
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) packaging/venv python packaging/deb/build.py $(BINARY) $(dir $(BINARY))
 
-bench: root binary ## as root: ADD and DEL, and addresses by how many are held, against the Go peers; WRITE=1 updates docs/performance.md
+bench: root binary ## as root: ADD and DEL, and addresses by how many are held, against the Go peers; WRITE=1 updates docs/user/performance.md
 	@netns-fixtures/setup net
 	@netns-fixtures/setup trace || true
 	@peers=$$(netns-fixtures/peers) && \
@@ -156,11 +156,11 @@ bench-blocks: root ## as root: one pool for a cluster, on a real etcd and a real
 	@packaging/venv python bench/blocks.py $(if $(WRITE),--write)
 	@packaging/venv python bench/filled.py $(if $(WRITE),--write)
 
-bench-traffic: root binary ## as root: TCP between hosts, through bridge, macvlan, ipvlan and VF, here and in the lab; WRITE=1 updates docs/traffic.md
+bench-traffic: root binary ## as root: TCP between hosts, through bridge, macvlan, ipvlan and VF, here and in the lab; WRITE=1 updates docs/user/traffic.md
 	@netns-fixtures/setup net traffic
 	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/traffic.py $(if $(WRITE),--write)
 
-bench-rails: root binary ## as root: a pod with eight rails, in a row and at once, against the Go peers; WRITE=1 updates docs/performance.md
+bench-rails: root binary ## as root: a pod with eight rails, in a row and at once, against the Go peers; WRITE=1 updates docs/user/performance.md
 	@netns-fixtures/setup net
 	@peers=$$(netns-fixtures/peers) && \
 	HPN_BINARY=$(CURDIR)/dist/hpn HPN_PEERS=$$peers packaging/venv python bench/rails.py $(if $(WRITE),--write)

@@ -33,8 +33,8 @@ from fabric import Node, end_by_unwinding, entered, node, run
 from sides import VERBS, Asking, Chain, Floor, Reaching, Side
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "performance.md"
-FIGURE = ROOT / "docs" / "performance.svg"
+PAGE = ROOT / "docs" / "user" / "performance.md"
+FIGURE = ROOT / "docs" / "user" / "performance.svg"
 PREFIX = "hpn-bench"
 PODS = 50
 HELD = 60_000

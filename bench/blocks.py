@@ -199,7 +199,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description="One pool for a cluster: ADD, claims, and a thousand nodes at once.")
     options.add_argument("--rounds", type=int, default=100)
     options.add_argument("--crowd", type=int, default=CROWD, help="how many nodes claim")
-    options.add_argument("--write", action="store_true", help="update docs/performance.md")
+    options.add_argument("--write", action="store_true", help="update docs/user/performance.md")
     chosen = options.parse_args()
     lines = list[str]()
     for line in measured(chosen.rounds, chosen.crowd):

@@ -135,7 +135,7 @@ def table(title: str, compared: Sequence[Side]) -> list[str]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description="Pods with eight rails, ours and the Go plugins'.")
-    options.add_argument("--write", action="store_true", help="update docs/performance.md")
+    options.add_argument("--write", action="store_true", help="update docs/user/performance.md")
     options.add_argument("--rounds", type=int, default=20, help="of one pod; a quarter as many of many pods")
     chosen = options.parse_args()
     if lacking := two_nodes.missing():

@@ -168,7 +168,7 @@ def _told(text: str) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description="What is asked of a store that has 40,000 blocks.")
     options.add_argument("--rounds", type=int, default=100)
-    options.add_argument("--write", action="store_true", help="update docs/performance.md")
+    options.add_argument("--write", action="store_true", help="update docs/user/performance.md")
     chosen = options.parse_args()
     lines = list(measured(chosen.rounds))
     print("\n".join(lines))

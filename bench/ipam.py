@@ -30,7 +30,7 @@ from base.protocol.spec import Request
 from bench import ROOT, agent, write
 from ipam.main import run
 
-PLOT = ROOT / "docs" / "ipam.svg"
+PLOT = ROOT / "docs" / "user" / "ipam.svg"
 FILLS = (0, 1_000, 10_000, 60_000)
 SUBNETS = ("10.0.0.0/16", "fd00::/64")
 VERBS = ("ADD", "DEL")
@@ -260,7 +260,7 @@ def plot(results: Results) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(description="ADD and DEL of an address by how many are held.")
     options.add_argument("--rounds", type=int, default=20)
-    options.add_argument("--write", action="store_true", help="update docs/performance.md and docs/ipam.svg")
+    options.add_argument("--write", action="store_true", help="update docs/user/performance.md and docs/user/ipam.svg")
     chosen = options.parse_args()
     binary, peers = Path(os.environ.get("HPN_BINARY", "")), Path(os.environ.get("HPN_PEERS", ""))
     if not binary.is_file() or not (peers / "host-local").is_file():

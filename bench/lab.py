@@ -91,7 +91,7 @@ def inside(binary: Path, peers: Sequence[str]) -> None:
 
 def main() -> None:
     options = argparse.ArgumentParser(description="A VF, its RDMA device and an address, ours against the Go chain.")
-    options.add_argument("--write", action="store_true", help="update docs/performance.md")
+    options.add_argument("--write", action="store_true", help="update docs/user/performance.md")
     options.add_argument("--inside", nargs="+", metavar="FILE", help="in the guest: our binary, the peers' directories")
     chosen = options.parse_args()
     if chosen.inside:

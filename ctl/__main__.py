@@ -1,4 +1,4 @@
-"""The one program: its name and environment decide what it is (docs/install.md).
+"""The one program: its name and environment decide what it is (docs/user/install.md).
 
 Called ``hpn-ipam`` it is the IPAM plugin; with CNI_COMMAND set it is the CNI plugin with that IPAM inside;
 otherwise a person is at the keyboard.

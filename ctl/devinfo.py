@@ -1,6 +1,6 @@
 """hpn devinfo: what ibv_devinfo prints (rdma-core's libibverbs/examples/devinfo.c), without libibverbs.
 
-/sys and RDMA netlink say it.  What only verbs say is left out, but where the driver is known (docs/devices.md).
+/sys and RDMA netlink say it.  What only verbs say is left out, but where the driver is known (docs/user/devices.md).
 """
 
 import re

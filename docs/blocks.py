@@ -9,7 +9,7 @@ from typing import Final
 
 from ipam.cluster.rules.documents import SIZE, Block
 
-PICTURE: Final = Path(__file__).parent / "cluster-addresses.svg"
+PICTURE: Final = Path(__file__).parent / "user" / "cluster-addresses.svg"
 RAILS: Final = ("10.1.0.0/16", "10.2.0.0/16", "fd00:1::/64", "fd00:2::/64")
 NODES: Final = {"node1": "#0969da", "node2": "#1a7f37", "node3": "#bf3989"}
 # Whose the first blocks are: each node has claimed its first, and node1 a second when that was full.

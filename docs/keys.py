@@ -123,7 +123,7 @@ def bounded(metadata: list[Any]) -> str:
 
 
 def main() -> int:
-    for page in sorted(PAGES.glob("*.md")):
+    for page in sorted(PAGES.rglob("*.md")):
         text = page.read_text()
         if (made := filled_in(text)) != text:
             page.write_text(made)

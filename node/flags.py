@@ -79,7 +79,7 @@ def _parser() -> _Parser:
     )  # fmt: skip
     option = parser.add_argument
     option("--config", metavar="FILE", type=Path, help="the configuration: our own, or that of another device plugin "
-           "as it is (docs/node.md); by default the first that is there of where each of them looks")  # fmt: skip
+           "as it is (docs/user/node.md); by default the first that is there of where each of them looks")  # fmt: skip
     option("--config-file", dest="config", type=Path, help=SUPPRESS)
     option("--check", metavar="FILE", type=Path, help="say what a configuration would offer here, and end")
     option("--json", action="store_true", help="with --check: as JSON")
@@ -95,7 +95,7 @@ def _parser() -> _Parser:
     option("--use-cdi", dest="cdi", nargs="?", const=True, type=_truth, metavar="true|false",
            help="give devices by CDI names")  # fmt: skip
     option("--metrics", metavar="ADDRESS", type=_address, help="serve metrics for Prometheus at "
-           "unix:/run/hpn/metrics.sock or 127.0.0.1:9617 (docs/metrics.md)")  # fmt: skip
+           "unix:/run/hpn/metrics.sock or 127.0.0.1:9617 (docs/user/metrics.md)")  # fmt: skip
     option("--version", "-v", action="store_true", help="print the version")
     option("--help", "-h", action="store_true", help=SUPPRESS)
     for name in _LOGGING:

@@ -45,4 +45,4 @@ def _read(asked: Flags) -> Settings | str:
 
 def _nowhere(defaults: tuple[Path, ...]) -> str:
     where = ", ".join(map(str, defaults))
-    return f"there is no configuration: none of {where} is there; write one (docs/node.md), or name it by --config"
+    return f"there is no configuration: none of {where} is there; write one (docs/user/node.md), or name it by --config"

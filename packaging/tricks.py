@@ -1,4 +1,4 @@
-"""What the build does to make a start fast, by name, and which of it is left out (docs/packaging.md).
+"""What the build does to make a start fast, by name, and which of it is left out (docs/develop/packaging.md).
 
 HPN_WITHOUT names them, with commas between; "all" leaves out every one.  make binary sets it from WITHOUT and PLAIN.
 """

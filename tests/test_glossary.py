@@ -1,4 +1,4 @@
-"""docs/glossary.md: each word is what the code has, and no module or class is named by a word that it gives up."""
+"""docs/develop/glossary.md: the code has each of its words, and no module or class has a word that they replaced."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FLOORS = ("base", "hardware", "cni", "ipam", "agent", "node", "ctl")
 ROW = re.compile(r"^\| (?!word|---)(.+?) \| (.+?) \| (.+?) \|(.*)\|$", re.MULTILINE)
-ROWS = ROW.findall((ROOT / "docs" / "glossary.md").read_text())
+ROWS = ROW.findall((ROOT / "docs" / "develop" / "glossary.md").read_text())
 FILES = [p for floor in FLOORS for p in (ROOT / floor).rglob("*.py") if not p.stem.endswith("_pb2")]
 
 

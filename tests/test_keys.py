@@ -14,8 +14,8 @@ from docs import keys
 from ipam import models as ipam_models
 from node.config import old, own, shared, sriov
 
-REFERENCE = (ROOT / "docs" / "reference.md").read_text()
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+REFERENCE = (ROOT / "docs" / "user" / "reference.md").read_text()
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -29,7 +29,7 @@ def test_each_kind_has_its_section(kind: str) -> None:
     model = kinds.model(kind)
     section = REFERENCE.partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
     marker = f"<!-- keys: {model.__module__}.{model.__name__} without Common -->\n<!-- end -->"
-    assert marker.partition("\n")[0] in section, f"docs/reference.md has no section ## {kind} with {marker!r}"
+    assert marker.partition("\n")[0] in section, f"docs/user/reference.md has no section ## {kind} with {marker!r}"
 
 
 def test_no_object_is_missing() -> None:

@@ -159,8 +159,10 @@ def test_nobody_reaches_into_a_store() -> None:
 
 
 def test_design_lists_the_folders() -> None:
-    """docs/design.md's map names each folder of the program."""
-    text = (ROOT / "docs" / "design.md").read_text().partition("## Where things are")[2].partition("\n## ")[0]
+    """docs/develop/design.md's map names each folder of the program."""
+    text = (
+        (ROOT / "docs" / "develop" / "design.md").read_text().partition("## Where things are")[2].partition("\n## ")[0]
+    )
     listed = re.findall(r"^\| `([a-z_/-]+)/` \|", text, re.MULTILINE)
     assert {path.parent.relative_to(ROOT).as_posix() for path in FILES.values()} - set(listed) == set()
     assert [name for name in listed if not (ROOT / name).is_dir()] == []

@@ -33,14 +33,15 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_can_be_found() -> None:
-    """From README, by links alone."""
+    """From README, by links alone; a page that was moved leaves one line for links from outside."""
+    moved = {page for page in PAGES if page.read_text().startswith("This page is now [")}
     seen, todo = set[Path](), [ROOT / "README.md"]
     while todo:
         page = todo.pop()
         if page not in seen:
             seen.add(page)
             todo += [(page.parent / link.partition("#")[0]).resolve() for link in links(page) if ".md" in link]
-    assert set(PAGES) <= seen, f"no link leads to {sorted(p.name for p in set(PAGES) - seen)}"
+    assert set(PAGES) - moved <= seen, f"no link leads to {sorted(p.name for p in set(PAGES) - moved - seen)}"
 
 
 @pytest.mark.parametrize("network", NETWORKS)

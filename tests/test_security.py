@@ -1,4 +1,4 @@
-"""docs/security.md names a test for each promise, docs/cluster-addresses.md one for each failure: all are there."""
+"""Each promise of docs/user/security.md and each failure of docs/user/cluster-addresses.md names a test that exists."""
 
 import re
 from pathlib import Path
@@ -7,9 +7,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 _NAME = re.compile(r"`(test_\w+|tests/[\w/.]+)`")
-SHARED = (ROOT / "docs" / "cluster-addresses.md").read_text().partition("## When something fails")[2]
+SHARED = (ROOT / "docs" / "user" / "cluster-addresses.md").read_text().partition("## When something fails")[2]
 FAILURES = [row for row in SHARED.partition("\n## ")[0].splitlines() if row.startswith("| ")][1:]
-NAMED = sorted({*_NAME.findall((ROOT / "docs" / "security.md").read_text()), *_NAME.findall("\n".join(FAILURES))})
+NAMED = sorted(
+    {*_NAME.findall((ROOT / "docs" / "user" / "security.md").read_text()), *_NAME.findall("\n".join(FAILURES))}
+)
 TEXTS = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
 TESTS = {name for text in TEXTS for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)}
 

@@ -1,7 +1,7 @@
 """The errors that an answer can be: one class for each that a caller can act on.
 
 Codes 1-8, 11, 50 and 51 are the specification's (CNI SPEC 1.1.0, "Error", and libcni's types.go for 8).  Codes from 100
-on are ours; docs/errors.md lists them.  Only dispatch.py turns an exception into JSON.
+on are ours; docs/user/errors.md lists them.  Only dispatch.py turns an exception into JSON.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A configuration in other plugins' spelling -> in docs/reference.md's.  Pure; standard library only.
+"""A configuration in other plugins' spelling -> in docs/user/reference.md's.  Pure; standard library only.
 
 Go's plugins take a key in any case, null for what is not given, and an empty string for a default.  So a configuration
 that was written for them may have these.  They are put right once, here, and no model knows of them.  Members of maps

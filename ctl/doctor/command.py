@@ -15,7 +15,7 @@ from ctl.doctor.reading import Reader
 _ORDER: Final = {severity: order for order, severity in enumerate(Severity)}
 _EXAMPLE: Final = """\
 example:
-  hpn doctor                                          # as root; docs/operations.md explains each finding
+  hpn doctor                                          # as root; docs/user/operations.md explains each finding
   hpn doctor --json | jq -r '.findings[] | select(.severity == "error") | .id'
   hpn doctor --kubeconfig /etc/kubernetes/admin.conf  # NetworkAttachmentDefinitions too, which the API server has
 """

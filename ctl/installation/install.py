@@ -120,7 +120,7 @@ def _refuse_foreign(root: Path, program: Path) -> None:
         if (theirs := machine(f"{path}")) not in ("", ours):
             raise IoFailure(
                 f"this hpn is built for {ours}, and {path} for {theirs}; nothing was replaced.  Install the hpn "
-                f"that is built for {theirs}: of its Debian package or image, or of make binary (docs/packaging.md)"
+                f"that is built for {theirs}: from its Debian package, image or make binary (docs/develop/packaging.md)"
             )
 
 

@@ -5,7 +5,7 @@ on a consistent view and commits what the function returns.  So a store that has
 call the function again.
 
 Each store is a folder in here, and nobody outside imports from it.  What a second one would need is in
-docs/design/leases.md; what it has to do is in tests/unit/ipam/stores/test_store_contract.py.
+docs/develop/leases.md; what it has to do is in tests/unit/ipam/stores/test_store_contract.py.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

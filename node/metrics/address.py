@@ -59,7 +59,7 @@ def parse(text: str) -> Address:
     if not at.is_loopback:  # guard: loopback
         raise ValueError(
             f"{at} is not a loopback address, and whoever reaches it could read what the node does; {_WRITE}, and have "
-            "a proxy show it to others (docs/metrics.md)"
+            "a proxy show it to others (docs/user/metrics.md)"
         )
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"port {port!r} is not a number from 1 to 65535; {_WRITE}")

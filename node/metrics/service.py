@@ -152,7 +152,7 @@ def _serve(listener: socket.socket, parent: socket.socket, version: str) -> None
         records, remarks = cache(stored.records), set[str]()
 
         def remark(said: str) -> None:
-            remarks.add(f"metrics: {said}: docs/metrics.md says what that takes")
+            remarks.add(f"metrics: {said}: docs/user/metrics.md says what that takes")
 
         readers: dict[str, page.Reader] = {
             "attachments": lambda: collect.attachments(records()),

@@ -1,6 +1,6 @@
 """Which units kubelet is advised to take (GetPreferredAllocation).
 
-Pure, and never an error: kubelet would fail the container.  docs/design/node.md says what is preferred and why.
+Pure, and never an error: kubelet would fail the container.  docs/develop/node.md says what is preferred and why.
 
 A pod's author writes how many units there are to choose, and everybody waits meanwhile.  So nothing here is done for
 each unit at each choice.

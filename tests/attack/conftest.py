@@ -1,4 +1,4 @@
-"""The attackers of docs/security.md, a file or a folder each, with the netns tier's host and pods."""
+"""The attackers of docs/user/security.md, a file or a folder each, with the netns tier's host and pods."""
 
 import os
 import shutil

@@ -112,5 +112,5 @@ def groups_alive(groups: list[str]) -> list[str]:
 
 
 def test_the_bound_of_a_plugin() -> None:
-    """docs/security.md says 90 s."""
+    """docs/user/security.md says 90 s."""
     assert program.TIMEOUT + program.GRACE <= 95

@@ -27,7 +27,7 @@ from base.kernel import budget, neighbors, netns
 HOSTILE = Path(__file__).with_name("hostile.py")
 ITS_ROOT = Path(__file__).with_name("as_its_root.py")
 ROOT = Path(__file__).parents[2]
-BOUND = 10.0  # seconds for waits and work; docs/security.md
+BOUND = 10.0  # seconds for waits and work; docs/user/security.md
 ROUNDS = 5
 
 # What the pod does, and what else than usually the configuration asks for.

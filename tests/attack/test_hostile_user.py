@@ -214,7 +214,7 @@ def test_a_namespace_that_is_none(host: Host, pod: Pod, public: Path) -> None:
 
 
 def test_the_bounds() -> None:
-    """docs/security.md says 10 s."""
+    """docs/user/security.md says 10 s."""
     assert journal.LOCK_TIMEOUT <= SLOW
     assert stores.LOCK_TIMEOUT <= SLOW
 

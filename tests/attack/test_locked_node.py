@@ -15,7 +15,7 @@ from cni.main import run as hpn
 from ipam import main as hpn_ipam
 from ipam.stores import access
 
-EXAMPLE = (ROOT / "docs" / "security.md").read_text().partition("definitions\n")[2].partition("```json")[2]
+EXAMPLE = (ROOT / "docs" / "user" / "security.md").read_text().partition("definitions\n")[2].partition("```json")[2]
 NAMED = {"cniVersion": "1.1.0", "name": "tenant-a", "type": "hpn"}
 MACVLAN = NAMED | {"master": "rail0"}
 OTHER = {"deviceID": "0000:86:00.2"}

@@ -1,4 +1,4 @@
-"""docs/cluster-addresses.md: its first steps, typed as they stand there, a node that is released, and one that died."""
+"""docs/user/cluster-addresses.md: its first steps, typed as they stand there; a released and a dead node."""
 
 import json
 import shlex
@@ -26,7 +26,7 @@ NODES, ADMIN, ACCOUNT = "/etc/cni/net.d/hpn.kubeconfig", "/run/admin.kubeconfig"
 
 def steps() -> dict[str, str]:
     """The blocks of the page's first steps, by their kind."""
-    page = ROOT / "docs" / "cluster-addresses.md"
+    page = ROOT / "docs" / "user" / "cluster-addresses.md"
     (section,) = (one for one in sections(page) if one.title == "First steps")
     return {block.kind: block.text for block in section.blocks}
 
@@ -181,7 +181,7 @@ def test_the_job_that_gives_back_what_dead_nodes_have(pool: Cluster, job: Path) 
 
 
 def test_pools_of_the_nodes_become_one_while_pods_run(pool: Cluster) -> None:
-    """docs/migration.md: everywhere first, then the configuration; and back."""
+    """docs/user/migration.md: everywhere first, then the configuration; and back."""
     (config,) = documents(ROOT / "conf" / "nad-cluster.yaml")
     (plugin,) = config["plugins"]
     own = {key: value for key, value in plugin["ipam"].items() if key != "cluster"}

@@ -1,4 +1,4 @@
-"""packaging/kubernetes on nodes that have nothing of hpn, by the commands of docs/kubernetes.md."""
+"""packaging/kubernetes on nodes that have nothing of hpn, by the commands of docs/user/kubernetes.md."""
 
 import json
 import shlex

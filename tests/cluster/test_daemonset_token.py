@@ -1,4 +1,4 @@
-"""packaging/kubernetes with a credential of its own, by the commands of docs/kubernetes.md."""
+"""packaging/kubernetes with a credential of its own, by the commands of docs/user/kubernetes.md."""
 
 import json
 import sys

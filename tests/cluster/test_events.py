@@ -1,4 +1,4 @@
-"""What `kubectl describe` shows when something is wrong, as docs/kubernetes.md has it: each row is brought about here.
+"""docs/user/kubernetes.md: what `kubectl describe` shows when something is wrong; each row is brought about here.
 
 A row's pattern is the page's own text: of what stands in backquotes, "..." and words in capitals stand for anything.
 """
@@ -31,7 +31,7 @@ OFFERED: dict[str, Any] = {
 
 def rows(title: str) -> dict[str, re.Pattern[str]]:
     """Of each row of the table below this heading: its first cell, and what an event of it must look like."""
-    _, _, section = (ROOT / "docs" / "kubernetes.md").read_text().partition(f" {title}\n")
+    _, _, section = (ROOT / "docs" / "user" / "kubernetes.md").read_text().partition(f" {title}\n")
     section, _, _ = section.partition("\n#")
     cells = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| `")]
     return {cell: pattern(*re.findall(r"`([^`]+)`", cell)) for cell in cells}

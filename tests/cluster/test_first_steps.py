@@ -17,14 +17,16 @@ UNIT = "hpn-node.service"
 
 def steps() -> dict[str, str]:
     """The blocks of the page's first section, by their kind."""
-    page = ROOT / "docs" / "kubernetes.md"
+    page = ROOT / "docs" / "user" / "kubernetes.md"
     (section,) = (one for one in sections(page) if one.title == "From nothing to two pods with RDMA")
     return {block.kind: block.text for block in section.blocks}
 
 
 def removal() -> list[str]:
     """The lines that install.md has for the end."""
-    (section,) = (one for one in (ROOT / "docs" / "install.md").read_text().split("\n## ") if one.startswith("Remove"))
+    (section,) = (
+        one for one in (ROOT / "docs" / "user" / "install.md").read_text().split("\n## ") if one.startswith("Remove")
+    )
     return [line.strip() for line in section.splitlines() if line.startswith(" " * 7)]
 
 

@@ -239,13 +239,15 @@ def allocatable(cluster: Cluster, node: str) -> str:
 
 
 def page(title: str) -> dict[str, str]:
-    (section,) = (one for one in sections(ROOT / "docs" / "kubernetes.md") if one.title == title)
+    (section,) = (one for one in sections(ROOT / "docs" / "user" / "kubernetes.md") if one.title == title)
     return {block.kind: block.text for block in section.blocks}
 
 
 def refusals() -> list[re.Pattern[str]]:
     """What the message of each row of the page's table is like: "..." stands for anything."""
-    _, _, rest = (ROOT / "docs" / "kubernetes.md").read_text().partition("### When a labelled pod is refused\n")
+    _, _, rest = (
+        (ROOT / "docs" / "user" / "kubernetes.md").read_text().partition("### When a labelled pod is refused\n")
+    )
     cells = re.findall(r"^\| `(.+?)` \|", rest.partition("\n#")[0], re.MULTILINE)
     return [re.compile(re.escape(cell).replace(r"\.\.\.", ".*")) for cell in cells]
 

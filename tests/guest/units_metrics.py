@@ -1,4 +1,4 @@
-"""hpn node --metrics by its unit: both forms of address in the unit's sandbox, and what docs/metrics.md has for it."""
+"""hpn node --metrics by its unit: both forms of address in the sandbox, and the drop-in of docs/user/metrics.md."""
 
 import json
 import re
@@ -55,8 +55,8 @@ def check(machine: Machine) -> None:
 
 
 def documented() -> list[str]:
-    """The lines for the section [Service] that docs/metrics.md has: the address, and what entering namespaces takes."""
-    found = re.findall(r"\[Service\]\n((?: +\w+=.*\n)+)", (ROOT / "docs" / "metrics.md").read_text())
+    """The [Service] lines of docs/user/metrics.md: the address, and the rights to enter namespaces."""
+    found = re.findall(r"\[Service\]\n((?: +\w+=.*\n)+)", (ROOT / "docs" / "user" / "metrics.md").read_text())
     assert ["ExecStart" in lines for lines in found] == [True, False]
     return [re.sub("^ +", "", lines, flags=re.MULTILINE) for lines in found]
 

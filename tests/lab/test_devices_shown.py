@@ -14,7 +14,7 @@ from support.topology import Pod, ip, until
 
 NAME = "rail0v0"
 MAPPED = "0000:0000:0000:0000:0000:ffff:0a63:0001"
-# What only verbs say of a device whose driver nobody knows (docs/devices.md).
+# What only verbs say of a device whose driver nobody knows (docs/user/devices.md).
 LACKS = {"fw_ver", "vendor_id", "vendor_part_id", "hw_ver", "max_mtu", "active_mtu"}
 
 

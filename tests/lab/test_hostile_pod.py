@@ -17,8 +17,8 @@ from support.elapsed import Elapsed
 from support.topology import Pod
 
 HOSTILE = Path(__file__).parents[1] / "attack" / "hostile.py"
-# docs/security.md promises 8 s of waits.  The work itself takes many times longer where the machine is emulated, and
-# the pod has the emulated CPUs for itself: here it is enough that every command ends.
+# docs/user/security.md promises 8 s of waits.  In an emulated machine the work itself takes many times longer,
+# and the pod has the emulated CPUs for itself: here it is enough that every command ends.
 BOUND = 60.0
 HOLDING = """
 import os, sys, time

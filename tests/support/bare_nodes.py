@@ -1,4 +1,4 @@
-"""Nodes that have nothing of hpn, and what docs/kubernetes.md has to be typed for the DaemonSet there."""
+"""Nodes that have nothing of hpn, and what docs/user/kubernetes.md has to be typed for the DaemonSet there."""
 
 import shlex
 import shutil
@@ -17,7 +17,7 @@ from cluster import image
 from cluster.space import until
 from cluster.two_nodes import Cluster
 
-PAGE = ROOT / "docs" / "kubernetes.md"
+PAGE = ROOT / "docs" / "user" / "kubernetes.md"
 RECIPE = ROOT / "packaging" / "image" / "Dockerfile"
 PLACEHOLDER = ("registry.example.com/hpn", "0.1.0")
 NAME, TAGS = "localhost/hpn", ("1", "2")

@@ -137,7 +137,7 @@ def refused(node: Node) -> str:
 
 
 def remove_and_purge(node: Node) -> None:
-    """Remove it, purge it, and look for what docs/install.md does not name."""
+    """Remove it, purge it, and look for what docs/user/install.md does not name."""
     removed = node.dpkg("--remove", "hpn-cni")
     assert (removed.returncode, removed.stderr) == (0, "")
     assert node.state().startswith("rc ")
@@ -220,7 +220,7 @@ def test_records_of_a_newer_version_are_not_given_to_an_older(node: Node) -> Non
 
 @on("bookworm")
 def test_after_hpn_install(node: Node, tools: Tools) -> None:
-    """docs/install.md says how to go from the one to the other, with pods attached."""
+    """docs/user/install.md says how to go from the one to the other, with pods attached."""
     node.machine.write("root/hpn", tools.binary.read_bytes(), 0o755)
     node.machine.ok("/root/hpn", "install")
     (node.machine.root / "root/hpn").unlink()

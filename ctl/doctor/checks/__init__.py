@@ -1,6 +1,6 @@
 """What doctor looks for.  A check is a pure function from facts to findings.
 
-docs/operations.md explains each by its id.
+docs/user/operations.md explains each by its id.
 """
 
 from collections.abc import Mapping

@@ -8,7 +8,7 @@ from typing import Final
 from ctl.doctor.machine import MULTUS
 from ctl.doctor.model import Facts, Finding, Severity
 
-_COMMAND: Final = 28  # MiB that a command takes which does its work itself (docs/performance.md)
+_COMMAND: Final = 28  # MiB that a command takes which does its work itself (docs/user/performance.md)
 _NAMED: Final = 3  # paths that a finding names
 
 

@@ -28,7 +28,7 @@ _NODE: Final = "system:node:"
 # What kubelet sets in every container (kubernetes.io, "Accessing the API from within a pod").
 _SERVER: Final = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 _COMMENTS: Final = re.compile(r"\A(\s*#.*\n)*\s*")
-_ACCOUNT: Final = "docs/kubernetes.md says how to give hpn a credential of its own"
+_ACCOUNT: Final = "docs/user/kubernetes.md says how to give hpn a credential of its own"
 # What we do not do, and why.
 _REFUSED: Final = {
     "exec": f"runs another program for the credential, which no CNI command does; {_ACCOUNT}",

@@ -15,7 +15,7 @@ CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 OLD = "10.56.0.2"
-LONGEST = 10.0  # seconds of a DEL, says docs/security.md
+LONGEST = 10.0  # seconds of a DEL, says docs/user/security.md
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from ctl.traffic import top
 from ctl.traffic.counters import Sample, Seen, Totals
 from ctl.traffic.rates import Rates, now_line
 
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" / "user"
 GBIT = 1e9 / 8
 POD = ("default", "train-0")
 

@@ -79,7 +79,7 @@ def test_its_containers_have_the_rights_that_the_page_says() -> None:
         assert "privileged" not in security
         assert security["capabilities"]["drop"] == ["ALL"]
         rights[container["name"]] = security["capabilities"].get("add", [])
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    page = (ROOT / "docs" / "user" / "kubernetes.md").read_text()
     for name, added in rights.items():
         (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` | "))
         mounted = [m["mountPath"].removeprefix("/host") for c in (*pod["initContainers"], *pod["containers"])

@@ -159,7 +159,7 @@ def test_many(offer: Offer) -> None:
 
 
 def reference(offer: Offer, available: Sequence[str], must: Sequence[str], size: int) -> tuple[str, ...]:
-    """All units looked at for each choice, as docs/design/node.md says it."""
+    """All units looked at for each choice, as docs/develop/node.md says it."""
     units = {unit.id: unit for unit in offer.units}
     taken = [units[one] for one in must]
     numa = frozenset[int]().union(*(unit.numa for unit in taken)) or home([units[one] for one in available], size)

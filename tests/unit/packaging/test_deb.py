@@ -159,7 +159,9 @@ def test_man_page(unpacked: Path) -> None:
     text = gzip.decompress(page.read_bytes()).decode().replace("\\-", "-")
     commands = re.findall(r"^  (hpn \w+)  ", HELP, re.MULTILINE)
     variables = re.findall(
-        r"^\| `(HPN_\w+)`", (ROOT / "docs" / "install.md").read_text().partition("## Variables")[2], re.MULTILINE
+        r"^\| `(HPN_\w+)`",
+        (ROOT / "docs" / "user" / "install.md").read_text().partition("## Variables")[2],
+        re.MULTILINE,
     )
     assert len(commands) > 6
     assert len(variables) > 2

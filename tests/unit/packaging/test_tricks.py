@@ -1,4 +1,4 @@
-"""The build's tricks (packaging/tricks.py): each can be left out, and each has its row in docs/packaging.md."""
+"""The build's tricks (packaging/tricks.py): each can be left out, and each has its row in docs/develop/packaging.md."""
 
 import re
 import subprocess
@@ -38,5 +38,5 @@ def test_what_is_no_trick() -> None:
 
 
 def test_each_is_documented() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "packaging.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "develop" / "packaging.md").read_text(), re.MULTILINE)
     assert rows == show("")[0]

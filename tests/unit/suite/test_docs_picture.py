@@ -1,4 +1,4 @@
-"""The picture of docs/cluster-addresses.md is what docs/blocks.py draws."""
+"""The picture of docs/user/cluster-addresses.md is what docs/blocks.py draws."""
 
 from xml.etree import ElementTree as ET
 

@@ -8,7 +8,7 @@ import pytest
 from cni import attachment_state
 from ctl.main import COMMANDS, main
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "user"
 
 
 def first_column(page: str, heading: str) -> set[str]:

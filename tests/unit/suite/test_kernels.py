@@ -1,4 +1,4 @@
-"""docs/kernels.md is of the program: features that it uses, tests that are there, every version that the code names."""
+"""docs/user/kernels.md lists the features that the program uses, tests that exist, and every version in the code."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 from ctl.doctor.checks import devices
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "kernels.md").read_text()
+PAGE = (ROOT / "docs" / "user" / "kernels.md").read_text()
 FILES = [
     *(
         path

@@ -44,7 +44,7 @@ def test_every_check_has_a_case() -> None:
 
 
 def test_the_page_explains_each() -> None:
-    page = (Path(__file__).parents[4] / "docs/operations.md").read_text()
+    page = (Path(__file__).parents[4] / "docs/user/operations.md").read_text()
     explained = re.findall(r"^### (.*)\n\n(.*)", page, re.MULTILINE)
     assert [name for name, _ in explained] == list(CHECKS)
     assert all(len(text) > 40 for _, text in explained)

@@ -90,7 +90,7 @@ def test_what_others_wrote_stays_and_is_named(installed: Path) -> None:
 
 
 def test_what_was_copied_by_hand(root: Path, tmp_path: Path) -> None:
-    """As docs/install.md had it before there was hpn install."""
+    """As docs/user/install.md had it before there was hpn install."""
     for path in (layout.HPN, layout.COMMAND, f"{layout.UNITS}/x"):
         (root / path).parent.mkdir(parents=True)
     (root / layout.HPN).write_bytes(program(tmp_path).read_bytes())
