@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-TIERS = Path(__file__).parents[1] / "HACKING.md"
+TIERS = Path(__file__).parents[1] / "docs" / "develop" / "testing.md"
 LONGEST = 20
 
 
@@ -89,7 +89,7 @@ def summary(done: Sequence[Done]) -> str:
 
 
 def budgets() -> dict[str, int]:
-    """What each tier may take, in minutes of a processor, says HACKING."""
+    """The budget of each tier in minutes of a processor, from docs/develop/testing.md."""
     rows = re.findall(r"^\| `(?:tests/|make )(\w+)` \| (\d+) \|", TIERS.read_text(), re.MULTILINE)
     return {tier: int(minutes) for tier, minutes in rows}
 

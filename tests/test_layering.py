@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = ("base", "hardware", "cni", "ipam", "agent", "node", "ctl")
-HACKING = (ROOT / "HACKING.md").read_text()
+GUIDE = "".join((ROOT / "docs" / "develop" / name).read_text() for name in ("guide.md", "testing.md"))
 FILES = {
     ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p
     for package in FLOORS
@@ -168,16 +168,16 @@ def test_design_lists_the_folders() -> None:
     assert [name for name in listed if not (ROOT / name).is_dir()] == []
 
 
-def test_hacking_names_files_that_exist() -> None:
+def test_guide_names_files_that_exist() -> None:
     """Whoever follows a recipe finds each file.  NAME stands for a name still to be found."""
-    named = re.findall(r"`((?:cni|ipam|ctl|agent|node|tests|docs|conf|packaging|netns-fixtures)/[^`\s]*)`", HACKING)
+    named = re.findall(r"`((?:cni|ipam|ctl|agent|node|tests|docs|conf|packaging|netns-fixtures)/[^`\s]*)`", GUIDE)
     assert len(named) > 20
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
 def test_pages_name_modules_that_exist() -> None:
     """A page names a module by the end of its path.  NAME stands for a name still to be found."""
-    pages = [ROOT / "README.md", ROOT / "HACKING.md", *(ROOT / "docs").rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     folders = (*FLOORS, "bench", "docs", "netns-fixtures", "packaging", "tests")
     modules = {f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py")}
     named = {(page.name, one) for page in pages for one in re.findall(r"`([\w/-]+\.py)`", page.read_text())}

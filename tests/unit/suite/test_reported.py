@@ -34,7 +34,7 @@ def test_a_name_is_one_that_pytest_takes(classname: str, expected: str) -> None:
 
 
 def test_each_tier_has_a_budget() -> None:
-    """In HACKING's table, which the report reads."""
+    """In the table of docs/develop/testing.md, which the report reads."""
     tiers = {run.tier for run in side_by_side.runs(None, Path("/nowhere"), ())}
     assert (reported.budgets().keys(), min(reported.budgets().values()) > 0) == (tiers, True)
     assert side_by_side.SHARES.keys() == tiers

@@ -80,7 +80,9 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "Makefile").write_text(MAKEFILE.format(python=sys.executable))
     for module in (side_by_side, reported, drawn, places_of_tests):
         shutil.copy(module.__file__, tmp_path / "tests")
-    shutil.copy(reported.TIERS, tmp_path)
+    page = tmp_path / "docs" / "develop" / reported.TIERS.name
+    page.parent.mkdir(parents=True)
+    shutil.copy(reported.TIERS, page)
     for file, text in zip(side_by_side.BOOTING, (LAB, KILLED), strict=True):
         (tmp_path / file).write_text(dedent(text))
     (tmp_path / "tests/test_others.py").write_text(dedent(OTHERS))
