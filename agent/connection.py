@@ -1,6 +1,6 @@
 """One launcher's connection to the agent: who is let in, what it has sent so far, and what it is answered.
 
-The frames (docs/develop/protocol.md; packaging/launcher/launcher.c is the other end):
+The frames (docs/develop/agent.md; packaging/launcher/launcher.c is the other end):
 
 request   "HPN1", version, 1 if called hpn-ipam, length of environment, length of stdin; environment, stdin
 answer    "T": taken, the work may be done from now on; or "R": another version's, the launcher does it itself

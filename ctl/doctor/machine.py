@@ -16,7 +16,7 @@ IRQBALANCE: Final = "irqbalance"
 MULTUS: Final = "multus-daemon"  # thick: commands run in its container, and within its memory
 # Bytes: where there is no limit, version 1 of cgroups has a number near 2^63.
 _NO_LIMIT: Final = 1 << 60
-# Our processes run by a loader of our own, which lies in a directory of its version's name (docs/develop/protocol.md).
+# Our processes run by a loader of our own, which lies in a directory of its version's name (docs/develop/agent.md).
 _LOADER: Final = "ld-hpn.so.2"
 _MEMLOCK: Final = "Max locked memory"
 

@@ -1,5 +1,5 @@
 /*
- * dist/hpn: asks the agent; if there is none, it runs the program that it carries.  docs/develop/protocol.md has the frames.
+ * dist/hpn: asks the agent; if there is none, it runs the program that it carries.  docs/develop/agent.md has the frames.
  *
  * It is static, and uses no stdio and no malloc on the way to the agent: it runs for every command, and takes little
  * longer than an empty program.
