@@ -76,11 +76,12 @@ cluster: root binary ## as root: two Kubernetes nodes with a pod each: ping over
 	@netns-fixtures/setup net
 	@programs=$$(netns-fixtures/cluster/build) && packaging/venv python netns-fixtures/cluster_demo.py "$$programs" dist/hpn
 
-lint: ## ruff, mypy, and shellcheck where it is installed
+lint: ## ruff, mypy, the English by Vale, and shellcheck where it is installed
 	packaging/venv ruff check .
 	packaging/venv ruff format --check .
 	packaging/venv mypy
-	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv packaging/foreign packaging/wheels $(addprefix packaging/deb/,preinst postinst prerm postrm) $(addprefix netns-fixtures/,setup suite golang peers prometheus kernel lab arm64 arm64-kernel arm64-debian bare cluster/build workloads/in_pod) netns-fixtures/guest/*
+	@vale=$$(netns-fixtures/vale) && packaging/venv python tests/prose.py "$$vale"
+	@! command -v shellcheck >/dev/null || shellcheck .ci/run packaging/venv packaging/foreign packaging/wheels $(addprefix packaging/deb/,preinst postinst prerm postrm) $(addprefix netns-fixtures/,setup suite golang peers prometheus vale kernel lab arm64 arm64-kernel arm64-debian bare cluster/build workloads/in_pod) netns-fixtures/guest/*
 
 docs: ## make the tables of keys in docs/ anew, from the models, and a picture
 	packaging/venv python -m docs.keys

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import prose
 import pytest
 from conftest import require
 
@@ -42,6 +43,14 @@ def test_ruff_format() -> None:
 
 def test_mypy() -> None:
     run("mypy")
+
+
+def test_prose() -> None:
+    """The rules of docs/develop/style.md that Vale can check."""
+    built = subprocess.run([ROOT / "netns-fixtures" / "vale"], capture_output=True, text=True, check=False)
+    if built.returncode:
+        require("unit", built.stderr)
+    assert prose.findings(built.stdout.strip()) == []
 
 
 def test_shellcheck() -> None:
