@@ -13,7 +13,7 @@ from base.protocol.spelling import normalize, refuse_duplicates
 
 VERSIONS: Final = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 NEWEST: Final = VERSIONS[-1]
-# The newest version that every runtime in use takes (docs/user/runtimes.md).
+# The newest version that every runtime in use takes (docs/user/install.md).
 WIDELY_TAKEN: Final = "1.0.0"
 
 # Verb -> the version of the specification that brought it, and the variables that it requires.  CNI_PATH is where a

@@ -231,7 +231,7 @@ class Common(BaseModel):
     logLevel: Literal["panic", "error", "warning", "info", "debug"] = DEFAULT
     """Up to which level `logFile` gets lines."""
     logFile: Annotated[str, AfterValidator(_absolute_or_stderr)] = ""
-    """Absolute path, where the node allows it, or `stderr` ([logs.md](logs.md)).
+    """Absolute path, where the node allows it, or `stderr` ([operations.md](operations.md#logs)).
     Default: warnings go to stderr
     Refused: 7: relative, not allowed, no regular file, ends in `.old`"""
     logFormat: Literal["json", "text"] = "json"

@@ -1,6 +1,6 @@
 """The cluster tier's stand-in for Multus: what it has plugins told, in which order, and what it says of a pod.
 
-Each test was also run with the real Multus 4.3.0 in the stand-in's place (docs/user/runtimes.md).
+Each test was also run with the real Multus 4.3.0 in the stand-in's place (docs/develop/cluster.md).
 """
 
 import json

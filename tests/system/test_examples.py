@@ -60,7 +60,7 @@ def test_what_a_person_is_shown_works(machine: Machine, where: str) -> None:
 
 @pytest.mark.parametrize(("more", "asked"), [({}, False), ({"cniVersions": ["1.0.0", "1.1.0"]}, True)])
 def test_status_is_asked_of_whom_says_so(machine: Machine, more: dict[str, Any], asked: bool) -> None:
-    """docs/user/runtimes.md: libcni of 1.2 and later takes the newest of cniVersions, and has STATUS from 1.1.0 on."""
+    """docs/user/install.md: libcni of 1.2 and later takes the newest of cniVersions, and has STATUS from 1.1.0 on."""
     machine.network({"type": "hpn", "master": "nosuch"}, version="1.0.0", **more)
     done = machine.cnitool("status", machine.pod())
     assert ("nosuch" in done.stderr, done.returncode != 0) == (asked, asked), done.stderr

@@ -1,7 +1,7 @@
 """A stand-in for Multus: a CNI plugin that calls other CNI plugins, one for each network that a pod asks for.
 
 Multus itself cannot be built from the Go module registry.  This does what Multus 4.3.0 (thin) does with the same
-configuration, as read in its source.  ``docs/user/runtimes.md`` says what it leaves out, and which real Multus
+configuration, as read in its source.  ``docs/develop/cluster.md`` says what it leaves out, and which real Multus
 versions were tried by hand.  It imports the standard library only: nothing of ours, so that it can be a test's witness.
 
     main.py           the commands: environment and stdin to an answer

@@ -93,7 +93,7 @@ def test_it_grows(tmp_path: Path) -> None:
 
 
 def test_a_line(tmp_path: Path) -> None:
-    """docs/user/logs.md names these members."""
+    """docs/user/operations.md names these members."""
     log = tmp_path / "log"
     request = REQUEST.but(CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0")
     run({"logFile": str(log), "logLevel": "debug"}, request)
