@@ -157,7 +157,7 @@ bench-blocks: root ## as root: one pool for a cluster, on a real etcd and a real
 	@packaging/venv python bench/blocks.py $(if $(WRITE),--write)
 	@packaging/venv python bench/filled.py $(if $(WRITE),--write)
 
-bench-traffic: root binary ## as root: TCP between hosts, through bridge, macvlan, ipvlan and VF, here and in the lab; WRITE=1 updates docs/user/traffic.md
+bench-traffic: root binary ## as root: TCP between hosts, through bridge, macvlan, ipvlan and VF, here and in the lab; WRITE=1 updates docs/user/performance.md
 	@netns-fixtures/setup net traffic
 	@HPN_BINARY=$(CURDIR)/dist/hpn packaging/venv python bench/traffic.py $(if $(WRITE),--write)
 

@@ -37,7 +37,7 @@ from bench import ROOT, write
 
 PREFIX = "hpn-traffic"
 POD = f"{PREFIX}-pod"
-PAGE = ROOT / "docs" / "user" / "traffic.md"
+PAGE = ROOT / "docs" / "user" / "performance.md"
 PICTURE = ROOT / "docs" / "user" / "traffic.svg"
 SERVER, HOST, BRIDGED = "10.99.0.1", "10.99.0.2", "10.99.0.3"
 SUBNET = {"subnet": "10.99.0.0/24", "rangeStart": "10.99.0.10"}
@@ -263,7 +263,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=10)
     options.add_argument("--seconds", type=int, default=1, help="that each question and each sending takes")
     options.add_argument("--only", choices=PLACES, help="nowhere else")
-    options.add_argument("--write", action="store_true", help="update docs/user/traffic.md and its picture")
+    options.add_argument("--write", action="store_true", help="update docs/user/performance.md and its picture")
     options.add_argument("--inside", type=Path, metavar="BINARY", help="in the guest")
     chosen = options.parse_args()
     end_by_unwinding()

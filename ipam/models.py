@@ -236,7 +236,8 @@ class ClusterKeys(Section):
     Refused: 7: another than the network's, more than a range set has"""
     sticky: str | None = None
     """Host numbers that are set aside, as in `"256-511"`: a StatefulSet's pod has one of them on whichever node it runs
-    ([sticky.md](sticky.md#on-all-nodes)).  The first node to give an address decides, and it never changes.
+    ([rules](addresses.md#sticky-addresses-on-all-nodes)).  The first node to give an address decides, and it never
+    changes.
     Default: none
     Refused: 7: another than the network's, malformed, no number that all range sets have, without `ipam.sticky`"""
 
@@ -267,15 +268,16 @@ class IpamKeys(Sets):
     Default: none
     Refused: 7: not allowed, unreadable, longer than 64 KiB"""
     release_cooldown: _Seconds | None = None
-    """Seconds for which nobody gets an address after its release ([sticky.md](sticky.md)).
+    """Seconds for which nobody gets an address after its release ([rules](addresses.md#sticky-and-releasecooldown)).
     Default: 0"""
     sticky: _Seconds | None = None
-    """Seconds for which nobody but the same pod's interface gets an address after its release ([sticky.md](sticky.md)).
+    """Seconds for which nobody but the same pod's interface gets an address after its release
+    ([rules](addresses.md#sticky-and-releasecooldown)).
     Default: 0
     Refused: 4: no name of a pod"""
     probe: _Listening | None = None
-    """Ask the link whether others have an address before it is given ([probe.md](probe.md)); a number is for how many
-    seconds to listen, `true` is 0.3.
+    """Ask the link whether others have an address before it is given ([rules](addresses.md#probe)); a number is for how
+    many seconds to listen, `true` is 0.3.
     Value: `true`, `false`, 0.03 to 10
     Default: `false`
     Refused: 7: InfiniBand, ipvlan, or what has no ARP; 101: no such interface, no carrier"""

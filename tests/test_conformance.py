@@ -161,8 +161,8 @@ DEMANDS: dict[str, dict[str, str | Untested]] = {
 
 
 def _tests_of_check() -> set[str]:
-    """Those that docs/user/check.md names in its tables; a name without a file is of the file before it."""
-    section = (TESTS.parent / "docs" / "user" / "check.md").read_text()
+    """Those that docs/user/commands.md names in its tables; a name without a file is of the file before it."""
+    section = (TESTS.parent / "docs" / "user" / "commands.md").read_text()
     found, file = set[str](), ""
     for path, name in re.findall(r"`(?:([a-z_/]+\.py)::)?(test_\w+)`", section):
         file = path or file

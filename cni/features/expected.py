@@ -1,8 +1,8 @@
 """What CHECK expects of an interface, its addresses, routes and rules: all that ADD left, but for what later plugins of
 the chain say that they changed.
 
-``of`` computes it from record and prevResult; ``check`` compares it with the kernel.  docs/user/check.md lists what is
-compared, and what is left to others.
+``of`` computes it from record and prevResult; ``check`` compares it with the kernel.  docs/user/commands.md lists what
+is compared, and what is left to others.
 """
 
 import json

@@ -202,7 +202,7 @@ class Common(BaseModel):
     rdma: Rdma = Rdma.model_construct()  # else its validator is built with every start, and no other is needed then
     """RDMA devices: [below](#rdma)."""
     sysctl: Annotated[dict[str, str], AfterValidator(_sysctls)] = {}
-    """Sysctls to set in the pod's namespace, as `{"net.ipv4.conf.IFNAME.rp_filter": "2"}`: [sysctl.md](sysctl.md).
+    """Sysctls to set in the pod's namespace, as `{"net.ipv4.conf.IFNAME.rp_filter": "2"}`: [rules](features.md#sysctl).
     Default: none
     Refused: 7 and 105: see there"""
     policyRouting: Annotated[PolicyRouting | None, BeforeValidator(_switched)] = None
@@ -217,8 +217,8 @@ class Common(BaseModel):
     ([rails.md](rails.md#each-rail-its-own-way-multirail)).
     Refused: 7: no `ipam`, `policyRouting` `false`, a `sysctl` with another value"""
     rps: Annotated[str, AfterValidator(processors)] = ""
-    """The processors that work on what the interface receives ([steering.md](steering.md)): `numa`, those near its NIC,
-    or a list, `0-3,8`.
+    """The processors that work on what the interface receives ([rules](features.md#rps-and-irqaffinity)): `numa`, those
+    near its NIC, or a list, `0-3,8`.
     Default: as it is
     Refused: 7: malformed, not of this machine; 101: `numa` without a PCI device, refused by the kernel"""
     stateDir: Annotated[str, AfterValidator(_absolute)] = STATE_DIR

@@ -14,8 +14,8 @@ class Device(Common):
     """A device that moves into the pod: what sriov and host-device share."""
 
     irqAffinity: Annotated[str, AfterValidator(processors)] = ""
-    """The processors for the device's interrupts, one after the other ([steering.md](steering.md)): `numa`, those near
-    it, or a list, `0-3,8`.
+    """The processors for the device's interrupts, one after the other ([rules](features.md#rps-and-irqaffinity)):
+    `numa`, those near it, or a list, `0-3,8`.
     Default: as they are
     Refused: 7: malformed, not of this machine; 101: no interrupts of its own, refused by the kernel"""
 

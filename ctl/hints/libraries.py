@@ -1,6 +1,6 @@
 """What each communication library should be told of a pod's interfaces: pure.
 
-docs/user/hints.md says for each variable where its meaning, its form and its version were read.
+docs/user/workloads.md says for each variable where its meaning, its form and its version were read.
 """
 
 from collections.abc import Iterator, Sequence

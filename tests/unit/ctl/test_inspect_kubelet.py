@@ -18,7 +18,7 @@ from base.protocol.spec import Key
 from ctl.allocations import match
 from ctl.main import main
 
-PAGE = (Path(__file__).parents[3] / "docs/user/inspect.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/user/commands.md").read_text()
 GIVEN = pr.ListPodResourcesResponse(
     pod_resources=[
         pr.PodResources(

@@ -67,7 +67,7 @@ def test_top() -> None:
         now = [Rates(), rates(fast), rates(slow, 520 if number > 3 else 0), rates(fast * 0.9985)]
         steps.append((sample, dict(zip(ports, now, strict=True)), 1.0))
     *_, frame = top._frames(iter(steps), {})
-    is_shown("top.md", "hpn top", text(frame))
+    is_shown("commands.md", "hpn top", text(frame))
 
 
 def test_top_of_one_device() -> None:
@@ -75,7 +75,7 @@ def test_top_of_one_device() -> None:
     mib = 2**20
     line = now_line(datetime(2026, 1, 1, 15, 59, 56), Rates(52.43 * mib, 52.10 * mib, 38990, 37488))  # noqa: DTZ001
     begin = "Monitoring mlx5_8...    (press CTRL-C to stop)"
-    is_shown("top.md", "hpn top mlx5_8 -l", f"{begin}\n\n{line}\n{LAST.replace('mlx5_0', 'mlx5_8')}")
+    is_shown("commands.md", "hpn top mlx5_8 -l", f"{begin}\n\n{line}\n{LAST.replace('mlx5_0', 'mlx5_8')}")
 
 
 def test_report() -> None:

@@ -28,7 +28,7 @@ def test_commands() -> None:
 def test_states_of_attachments() -> None:
     constants = {value for name, value in vars(attachment_state).items() if name.isupper() and isinstance(value, str)}
     words = {value for value in constants if re.fullmatch(r"[a-z-]+", value)}  # and no remedy
-    assert first_column("inspect.md", "hpn list") == words - {attachment_state.LOST}
+    assert first_column("commands.md", "hpn list") == words - {attachment_state.LOST}
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

@@ -86,7 +86,7 @@ def test_a_file_that_is_no_python(tree: Path) -> None:
         ("cni/features/gids.py", "tests/unit/ctl/test_gids.py"),
         ("cni/features/__init__.py", "tests/unit/test_features.py"),
         ("packaging/launcher/place.c", "tests/system/test_launcher.py"),
-        ("docs/user/check.md", "tests/netns/test_pages.py"),
+        ("docs/user/commands.md", "tests/netns/test_pages.py"),
     ],
 )
 def test_called_after(changed: str, test: str) -> None:

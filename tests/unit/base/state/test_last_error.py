@@ -15,7 +15,7 @@ from base.protocol.errors import CheckFailed, CniError
 from base.protocol.spec import DELEGATED, NEWEST, Request
 from base.state import durable, journal, last_error, places
 
-PAGE = (Path(__file__).parents[4] / "docs/user/inspect.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs/user/commands.md").read_text()
 
 
 @pytest.fixture(autouse=True)
