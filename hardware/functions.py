@@ -14,7 +14,7 @@ from typing import Final
 
 from base.kernel import devlink, rdma_netlink, sysfs
 from base.kernel.devlink import Family
-from base.state import owned
+from base.state import owned, places
 from base.state.record import Record
 from hardware import inventory, rdma_devices, users
 from hardware.model import Device, Kind
@@ -133,7 +133,7 @@ def node(root: Path = sysfs.SYS, state_dirs: Iterable[Path] | None = None) -> No
     With another ``root`` than this machine's only files are asked.  Raises OSError if the kernel does not say where the
     default route is.
     """
-    look = _Look(root, users.state_dirs() if state_dirs is None else state_dirs)
+    look = _Look(root, places.distinct_state_dirs() if state_dirs is None else state_dirs)
     is_here = root == sysfs.SYS
     devices = inventory.devices(root, inventory.MEMORY if is_here else None)
     return Node(look.tree(devices), _exclusive() if is_here else None, tuple(look.unread))

@@ -16,13 +16,11 @@ from base.kernel import budget, routes, rtnl, sysfs
 from base.kernel.netlink import answers_strictly
 from base.kernel.rtnl import Rtnl
 from base.protocol.errors import CniError
-from base.protocol.location import STATE_DIR
 from base.state import owned, places
 from base.state.record import Record
 
 # The interface that stands for Open vSwitch in the kernel (dpif-netlink.c): the ports of all its bridges are below it.
 OVS: Final = "ovs-system"
-JOURNAL: Final = Path(STATE_DIR)
 _VFIO: Final = Path("/dev/vfio")
 
 
@@ -65,17 +63,7 @@ def all_below(root: str, netdev: str) -> Iterator[str]:
 
 def owners() -> Mapping[str, Record]:
     """The attachments that have a device, by its bus address."""
-    return owned.devices(state_dirs())
-
-
-def state_dirs() -> list[Path]:
-    """Where journals are: the default, and each other ``stateDir`` that an ADD has noted.  Each is there once, also if
-    several paths lead to it."""
-    found = dict[Path, None]()
-    for state_dir in (JOURNAL, *places.state_dirs()[1:]):  # guard: elsewhere (*places)
-        with suppress(OSError):  # it is gone
-            found[state_dir.resolve(strict=state_dir != JOURNAL)] = None
-    return list(found)
+    return owned.devices(places.distinct_state_dirs())
 
 
 def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, vfio: Path = _VFIO) -> str:

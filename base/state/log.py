@@ -44,11 +44,11 @@ def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[No
     if not _is_asked_for(conf):
         yield
         return
-    from base.state import log_lines  # noqa: PLC0415  # most networks have no log
+    from base.state import log_file  # noqa: PLC0415  # most networks have no log
 
     log = None if conf["logFile"] == STDERR else _open(request, conf["logFile"], lines)
     started, ended, code = time.monotonic(), ("debug" if request.command in _QUIET else "info", "done"), 0
-    before = log_lines.attached(request, conf) if request.command == "DEL" else {}
+    before = log_file.attached(request, conf) if request.command == "DEL" else {}
     try:
         yield
     except BaseException as e:
@@ -58,10 +58,10 @@ def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[No
     finally:
         took = {"duration_ms": round((time.monotonic() - started) * 1000, 1), **({"code": code} if code else {})}
         try:
-            about = before or log_lines.attached(request, conf)
+            about = before or log_file.attached(request, conf)
             levels = LEVELS[: LEVELS.index(conf.get("logLevel", DEFAULT)) + 1]
-            events = log_lines.events(request, conf, lines, (*ended, {**about, **took}))
-            encode = log_lines.as_json if conf.get("logFormat", FORMATS[0]) == "json" else log_lines.as_text
+            events = log_file.events(request, conf, lines, (*ended, {**about, **took}))
+            encode = log_file.as_json if conf.get("logFormat", FORMATS[0]) == "json" else log_file.as_text
             _write(log, [encode(event) for event in events if event["level"] in levels], conf, lines)
         # guard below: a-bug = OSError
         except Exception as e:  # noqa: BLE001  # whatever it is: the command has ended as it has

@@ -10,6 +10,7 @@ A note is made before the record, and removed after it.  A default ``stateDir`` 
 """
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -55,7 +56,7 @@ def forget(state_dir: Path, network: str, key: Key) -> None:
 
 def state_dirs() -> list[Path]:
     """The default state directory, then those of all notes."""
-    return [path_of(COMMON), *map(Path, sorted(_noted()))]
+    return [path_of(COMMON), *map(Path, _noted())]
 
 
 def state_dirs_with(state_dir: Path) -> list[Path]:
@@ -63,13 +64,32 @@ def state_dirs_with(state_dir: Path) -> list[Path]:
     return [path_of(one) for one in dict.fromkeys((COMMON, f"{state_dir}", *_noted()))]
 
 
-def _noted() -> set[str]:
+def distinct_state_dirs() -> list[Path]:
+    """``state_dirs``, each directory once even if several paths lead to it, without noted ones that are gone."""
+    default, *others = state_dirs()
+    found = {default.resolve(): None}
+    for one in others:  # guard: elsewhere
+        with suppress(OSError):
+            found[one.resolve(strict=True)] = None
+    return list(found)
+
+
+def targets(folder: str, names: Iterable[str]) -> list[str]:
+    """The state directories that notes name, each once and in order.  ``names`` are the entries of the notes' folder.
+
+    An entry that has vanished, or that is no note, is passed over.
+    """
     found = set[str]()
+    for name in names:
+        with suppress(OSError):
+            found.add(os.readlink(f"{folder}/{name}"))
+    return sorted(found)
+
+
+def _noted() -> list[str]:
     with suppress(OSError):
-        for name in os.listdir(ELSEWHERE):
-            with suppress(OSError):
-                found.add(os.readlink(f"{ELSEWHERE}/{name}"))
-    return found
+        return targets(ELSEWHERE, os.listdir(ELSEWHERE))
+    return []
 
 
 def _link(path: str, target: Path) -> None:

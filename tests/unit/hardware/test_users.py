@@ -89,13 +89,13 @@ def attached(state: Path, container: str, device: str, **of_link: object) -> Non
 
 def test_attachments_wherever_their_state_is(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     is_sys(tree.root, monkeypatch)
-    monkeypatch.setattr(users, "JOURNAL", tmp_path / "state")
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
     monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
     vfs = [VF, "0000:3b:00.3", "0000:3b:00.4"]
     for vf in vfs:
         tree.pci(vf, pf=PF)
     assert users.owners() == {}
-    attached(users.JOURNAL, "one", vfs[0])
+    attached(tmp_path / "state", "one", vfs[0])
     attached(tmp_path / "other", "two", vfs[1])
     attached(tmp_path / "other", "three", vfs[2], incarnation=1)  # of a VF that is gone
     owners = users.owners()
@@ -104,4 +104,4 @@ def test_attachments_wherever_their_state_is(tree: Tree, tmp_path: Path, monkeyp
     (tmp_path / "link").symlink_to("other")
     places.note(tmp_path / "link", "rails", Key("four", "hpn0"))
     places.note(tmp_path / "gone", "rails", Key("five", "hpn0"))
-    assert users.state_dirs() == [users.JOURNAL, tmp_path / "other"]
+    assert places.distinct_state_dirs() == [tmp_path / "state", tmp_path / "other"]

@@ -1,14 +1,17 @@
-"""Which pod has which device, as kubelet knows it (kubelet: pkg/apis/podresources/v1)."""
+"""Questions to kubelet, and to the device plugins in its directory: which container has which device
+(kubelet: pkg/apis/podresources/v1), and which resource a plugin offers (pkg/apis/pluginregistration/v1)."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from base.grpc import Failed, call
+from base.kubelet import pluginregistration_pb2 as registration
 from base.kubelet import podresources_pb2 as pod_resources
 
 SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-TIMEOUT: Final = 1.0  # seconds; kubelet answers from memory
+TIMEOUT: Final = 1.0  # seconds; kubelet and plugins answer from memory
+_TYPE: Final = "DevicePlugin"
 
 
 class Held(NamedTuple):
@@ -39,3 +42,14 @@ def _held(answer: pod_resources.ListPodResourcesResponse) -> Iterator[Held]:
             for devices in container.devices:
                 ids = tuple(sorted(devices.device_ids))
                 yield Held(pod.namespace, pod.name, container.name, devices.resource_name, ids)
+
+
+def resource(path: Path, timeout: float = TIMEOUT) -> str:
+    """The resource that the device plugin at this socket offers; empty if it is another plugin, or does not answer in
+    time.  Only root's plugins are asked."""
+    try:
+        method = "/pluginregistration.Registration/GetInfo"
+        info = call(path, method, registration.InfoRequest(), registration.PluginInfo, timeout=timeout)
+    except Failed:
+        return ""
+    return str(info.name) if info.type == _TYPE else ""
