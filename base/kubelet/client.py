@@ -1,5 +1,5 @@
-"""Questions to kubelet, and to the device plugins in its directory: which container has which device
-(kubelet: pkg/apis/podresources/v1), and which resource a plugin offers (pkg/apis/pluginregistration/v1)."""
+"""Clients of kubelet and of the device plugins in its directory: each container's devices (kubelet:
+pkg/apis/podresources/v1), and the resource that a plugin offers (pkg/apis/pluginregistration/v1)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ _TYPE: Final = "DevicePlugin"
 
 
 class Held(NamedTuple):
-    """The devices of one resource that a container has."""
+    """A container's devices of one resource."""
 
     namespace: str
     pod: str
@@ -25,8 +25,10 @@ class Held(NamedTuple):
 
 
 def pods(path: Path = SOCKET, timeout: float = TIMEOUT) -> list[Held]:
-    """Every container that has devices, in order of namespace and pod; none where there is no kubelet, or where it does
-    not answer in time.  Only root's kubelet is asked."""
+    """Every container with devices, in order of namespace and pod.  Only root's kubelet counts.
+
+    The list is empty if there is no kubelet, or if it does not answer in time.
+    """
     if not path.is_socket():
         return []
     try:
@@ -45,8 +47,10 @@ def _held(answer: pod_resources.ListPodResourcesResponse) -> Iterator[Held]:
 
 
 def resource(path: Path, timeout: float = TIMEOUT) -> str:
-    """The resource that the device plugin at this socket offers; empty if it is another plugin, or does not answer in
-    time.  Only root's plugins are asked."""
+    """The resource that the device plugin at this socket offers.  Only root's plugins count.
+
+    It is empty for another kind of plugin, or if the plugin does not answer in time.
+    """
     try:
         method = "/pluginregistration.Registration/GetInfo"
         info = call(path, method, registration.InfoRequest(), registration.PluginInfo, timeout=timeout)

@@ -1,8 +1,7 @@
-"""Notes of where an attachment's state is, for a DEL whose configuration does not say.
+"""Notes of attachments' state directories, for a DEL whose configuration does not name one.
 
-A configuration may name a ``stateDir`` of its own.  If Multus has the configuration from a file, it leaves the key out
-for DEL.  So ADD notes the directory in a fixed place, as a link whose name is made of network, container id and
-interface name:
+A configuration may name its own ``stateDir``.  If Multus reads the configuration from a file, it omits the key for DEL.
+So ADD notes the directory in a fixed place, as a link with a name made of network, container id and interface name:
 
     /run/hpn/elsewhere/<digest>  ->  <stateDir>
 
@@ -21,7 +20,7 @@ from base.protocol.spec import Key
 from base.state import durable
 
 ELSEWHERE = f"{STATE_DIR}/elsewhere"
-# What all attachments have in common, wherever their state is: the locks of devices, and their numbers.
+# For all attachments, whatever their stateDir: the locks of devices, and their numbers.
 COMMON = STATE_DIR
 
 
@@ -60,7 +59,7 @@ def state_dirs() -> list[Path]:
 
 
 def state_dirs_with(state_dir: Path) -> list[Path]:
-    """The same, with this one, whose note may not be made yet."""
+    """The same, plus this one, which may not be noted yet."""
     return [path_of(one) for one in dict.fromkeys((COMMON, f"{state_dir}", *_noted()))]
 
 
@@ -97,7 +96,7 @@ def _link(path: str, target: Path) -> None:
     try:
         link.symlink_to(target)
     except FileExistsError:
-        # An ADD that was killed before its record has left it, or the configuration had another stateDir then.
+        # An ADD that was killed before its record left it, or the configuration had another stateDir then.
         link.unlink()
         link.symlink_to(target)
 

@@ -210,5 +210,5 @@ def test_a_journal_that_cannot_be_read(tree: Tree, tmp_path: Path) -> None:
     state.mkdir()
     (state / "attachments").symlink_to("attachments")
     *_, said = shown(tree, state=state).splitlines()
-    assert said.startswith(f"{state}: Too many levels of symbolic links; who has a device is for root to read")
+    assert said.startswith(f"{state}: Too many levels of symbolic links; only root can read the devices' owners")
     assert json.loads(shown(tree, "--json", state=state))["unread"] == [said]
