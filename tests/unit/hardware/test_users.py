@@ -1,4 +1,4 @@
-"""Who has a function, from sysfs: what is in another namespace is hidden there, and what it is hidden in is not."""
+"""A function's holder, from sysfs: it hides devices of other namespaces, but not the directories that they are in."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def test_without_ib_uverbs(tree: Tree) -> None:
 
 
 def test_vfio(tree: Tree, tmp_path: Path) -> None:
-    """A group that can be opened is nobody's; one that cannot be may be anybody's."""
+    """A group that can be opened is free; one that cannot be may be anybody's."""
     vf = tree.pci(VF, pf=PF, driver="vfio-pci")
     (vf / "iommu_group").symlink_to("../../../kernel/iommu_groups/7")
     (tmp_path / "7").touch()
