@@ -167,10 +167,11 @@ class _Scan:
 
     def _function(self, device: Device, below: Iterable[Device] = ()) -> Function:
         is_pf = device.kind is Kind.PF
+        total = sysfs.number(f"{self._root}/bus/pci/devices/{device.id}/sriov_totalvfs") if is_pf else -1
         at = place(device.pf, self._root)
         return Function(
             device,
-            total_vfs=_number(f"{self._root}/bus/pci/devices/{device.id}/sriov_totalvfs") if is_pf else None,
+            total_vfs=total if total >= 0 else None,
             eswitch=self._eswitch(device.id) if is_pf else "",
             hcas=self._of(device),
             holder=users.user(device.id, self._attached, self._root, self._vfio),
@@ -207,11 +208,6 @@ def _family() -> Family | None:
     with suppress(OSError):
         return devlink.family()
     return None
-
-
-def _number(path: str) -> int | None:
-    text = sysfs.line(path)
-    return int(text) if text.isdecimal() else None
 
 
 def flat(found: Iterable[Function]) -> Iterator[Function]:

@@ -62,10 +62,8 @@ class Memory:
         return seen
 
     def keep(self) -> None:
-        """Forget the devices that were not completed since the last call, because they are gone; write the changes.
-
-        A failure to write is ignored: it loses only names, and only after the next start.
-        """
+        """Forget the devices that were not completed since the last call, because they are gone; write the changes.  A
+        failure to write is ignored: it loses only names, and only after the next start."""
         if self._file and self._writes and self._now != self._before:
             with suppress(CniError):
                 durable.write(self._file, _memory_body(self._now))
@@ -185,7 +183,7 @@ class _Scan:
             _hexadecimal(f"{path}/device"),
             pf or address,
             self._index(pf, address) if pf else -1,
-            _number(f"{path}/numa_node"),
+            sysfs.number(f"{path}/numa_node"),
             sysfs.line(f"{path}/acpi_index"),
             infiniband=code.startswith(_INFINIBAND),
         )
@@ -204,16 +202,13 @@ class _Scan:
             _hexadecimal(f"{pci}/vendor"),
             _hexadecimal(f"{pci}/device"),
             pf,
-            _number(f"{path}/sfnum"),
-            _number(f"{pci}/numa_node"),
+            sysfs.number(f"{path}/sfnum"),
+            sysfs.number(f"{pci}/numa_node"),
         )
 
     def may_differ(self, address: str, known: _Fixed | None) -> bool:
-        """Whether the device may have been read before it was complete.
-
-        The kernel announces a VF before it makes the links between the VF and its PF (pci_iov_add_virtfn); an RDMA
-        device appears with its driver.
-        """
+        """Whether the device may have been read before it was complete.  The kernel announces a VF before it makes the
+        links between the VF and its PF (pci_iov_add_virtfn); an RDMA device appears with its driver."""
         if known is None:
             return address in self._rdma
         return known.index < 0 if known.kind is Kind.VF else bool(sysfs.link(f"{known.path}/physfn"))
@@ -242,7 +237,7 @@ class _Scan:
             pf=fixed.pf,
             pf_netdev=next(iter(pf.names if pf else seen.names if fixed.kind is Kind.PF else ()), ""),
             index=fixed.index,
-            vfs=max(_number(f"{fixed.path}/sriov_numvfs"), 0) if fixed.kind is Kind.PF else 0,
+            vfs=max(sysfs.number(f"{fixed.path}/sriov_numvfs"), 0) if fixed.kind is Kind.PF else 0,
             numa=fixed.numa,
             acpi_index=fixed.acpi_index,
             pkeys=frozenset(seen.pkeys) if seen.pkeys else _NONE,
@@ -251,10 +246,8 @@ class _Scan:
         )
 
     def software(self, found: Mapping[str, Device]) -> Iterator[Device]:
-        """The interfaces that belong to no device of ``found`` and can carry a pod's interface.
-
-        The loopback interface, tunnels and ports of a bridge are left out.
-        """
+        """The interfaces that belong to no device of ``found`` and can carry a pod's interface.  The loopback
+        interface, tunnels and ports of a bridge are left out."""
         owners = {name: device for device in found.values() for name in device.netdevs}
         for name in sysfs.names(f"{self.root}/class/net"):
             path = f"{self.root}/class/net/{name}"
@@ -339,13 +332,6 @@ def _hexadecimal(path: str) -> str:
     return sys.intern(sysfs.line(path).removeprefix("0x"))  # thousands of devices share one
 
 
-def _number(path: str) -> int:
-    try:
-        return int(sysfs.line(path))
-    except ValueError:
-        return -1
-
-
 def rdma_by_device(root: str) -> Mapping[str, tuple[RdmaDevice, ...]]:
     """The RDMA devices of each device, by its name on its bus ("0000:3b:00.2", "mlx5_core.sf.4", "virtio0").
 
@@ -373,7 +359,7 @@ def rdma_by_device(root: str) -> Mapping[str, tuple[RdmaDevice, ...]]:
 
 def _rdma_nodes(folder: str, prefix: str) -> Iterator[tuple[str, str, str]]:
     """Each character device of a class: its parent device, its RDMA device's name, and its path."""
-    for name in sorted(sysfs.names(folder), key=_natural):
+    for name in sorted(sysfs.names(folder), key=sysfs.natural):
         if name.startswith(prefix) and (device := sysfs.line(f"{folder}/{name}/ibdev")):
             yield _parent(f"{folder}/{name}"), device, f"/dev/infiniband/{name}"
 
@@ -384,9 +370,3 @@ def _parent(path: str) -> str:
         return os.readlink(path).split("/")[-3]
     except (OSError, IndexError):
         return ""
-
-
-def _natural(name: str) -> tuple[str, int]:
-    """A sort key: umad10 comes after umad2."""
-    letters = name.rstrip("0123456789")
-    return letters, int(name[len(letters) :] or 0)

@@ -114,7 +114,7 @@ def hcas(root: Path = sysfs.SYS) -> tuple[Hca, ...]:
     """All RDMA devices of this namespace; mlx5_10 comes after mlx5_2.  Raises OSError if /sys shows no devices."""
     sysfs.refuse_hidden(root)
     folder = f"{root}/class/infiniband"
-    return tuple(_hca(root, name) for name in sorted(sysfs.names(folder), key=_natural))
+    return tuple(_hca(root, name) for name in sorted(sysfs.names(folder), key=sysfs.natural))
 
 
 def one_of(found: Sequence[Hca], name: str) -> Sequence[Hca]:
@@ -126,10 +126,8 @@ def one_of(found: Sequence[Hca], name: str) -> Sequence[Hca]:
 
 
 def gids(hca: Hca, port: Port) -> Iterator[Gid]:
-    """The entries of a port's table, in the order of their indexes.
-
-    An entry that is empty, or another namespace's, is zero or unreadable (EINVAL).
-    """
+    """The entries of a port's table, in the order of their indexes.  An entry that is empty, or another namespace's, is
+    zero or unreadable (EINVAL)."""
     for index in range(gid_places(port)):
         gid = sysfs.line(f"{port.path}/gids/{index}")
         if _GID.fullmatch(gid) and gid.strip("0:"):  # guard: free-places ("0:")
@@ -181,10 +179,7 @@ def _port(root: Path, hca: str, home: str, number: int) -> Port:
 
 def _netdev(root: Path, hca: str, home: str, number: int) -> str:
     """The interface of the first GID, which is the bond for a device over one; else the same device's interface for
-    this port.
-
-    ibdev2netdev matches dev_id and dev_port with the port's number.
-    """
+    this port.  ibdev2netdev matches dev_id and dev_port with the port's number."""
     if named := sysfs.line(f"{hca}/ports/{number}/gid_attrs/ndevs/0"):
         return named
     for name in sysfs.names(f"{home}/net"):
@@ -203,11 +198,6 @@ def _first(text: str) -> int:
 
 def _numbers(names: Sequence[str]) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
-
-
-def _natural(name: str) -> list[tuple[str, int]]:
-    """A sort key that compares the numbers inside names as numbers."""
-    return [(letters, int(digits or 0)) for letters, digits in re.findall(r"(\D*)(\d*)", name)]
 
 
 @dataclass(frozen=True)
@@ -231,11 +221,8 @@ def identity(hca: Hca, root: Path = sysfs.SYS) -> Identity | None:
 
 
 def mtus(hca: Hca, port: Port, root: Path = sysfs.SYS) -> tuple[int, int] | None:
-    """The port's max_mtu and active_mtu, numbers of enum ib_mtu.
-
-    None for an unknown driver, without an interface in this namespace, and for InfiniBand, whose MTU the subnet manager
-    chooses.
-    """
+    """The port's max_mtu and active_mtu, numbers of enum ib_mtu.  None for an unknown driver, without an interface in
+    this namespace, and for InfiniBand, whose MTU the subnet manager chooses."""
     netdev = sysfs.line(f"{root}/class/net/{port.netdev}/mtu") if port.netdev else ""
     of_driver = _rxe if hca.over else _BY_DRIVER.get(hca.driver)
     if port.link_layer != ROCE or not netdev.isdecimal() or not of_driver:

@@ -45,10 +45,8 @@ class Function:
 
 
 def uplink(function: Function, root: Path = SYS) -> str:
-    """The name of a PF's own interface, which controls its VFs; of another function, its interface's.
-
-    Empty if it has none here.
-    """
+    """The name of a PF's own interface, which controls its VFs; of another function, its interface's.  Empty if it has
+    none here."""
     return next(own_netdevs(function.netdevs, root), "")
 
 
@@ -114,10 +112,7 @@ def incarnation(address: str, root: Path = SYS) -> int:
 
 def numa_node(address: str, root: Path = SYS) -> int:
     """The NUMA node of a function; negative if the machine has none, or does not report it."""
-    try:
-        return int((root / "bus/pci/devices" / address / "numa_node").read_text())
-    except (OSError, ValueError):
-        return -1
+    return number(f"{root}/bus/pci/devices/{address}/numa_node")
 
 
 def vfs(pf: str, root: Path = SYS) -> tuple[str, ...]:
@@ -134,8 +129,14 @@ def is_vf(address: str, root: Path = SYS) -> bool:
 
 def uppers(netdev: str, root: Path = SYS) -> list[str]:
     """The interfaces over this one, in its namespace: VLANs, macvlans, and its bridge or bond."""
-    there = names(f"{root}/class/net/{netdev}")
-    return [name.removeprefix("upper_") for name in there if name.startswith("upper_")]
+    entries = names(f"{root}/class/net/{netdev}")
+    return [name.removeprefix("upper_") for name in entries if name.startswith("upper_")]
+
+
+def lowers(netdev: str, root: Path | str = SYS) -> list[str]:
+    """The interfaces directly below this one: a VLAN's, a bond's or a bridge's."""
+    entries = names(f"{root}/class/net/{netdev}")
+    return [name.removeprefix("lower_") for name in entries if name.startswith("lower_")]
 
 
 def address_of(netdev: str, root: Path = SYS) -> str:
@@ -178,8 +179,7 @@ def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
     if address:
         there = function(address, root)
         return [there] if there else []
-    lower = [n.removeprefix("lower_") for n in names(f"{root}/class/net/{netdev}") if n.startswith("lower_")]
-    return list({f.address: f for name in lower for f in functions_under(name, root)}.values())
+    return list({f.address: f for name in lowers(netdev, root) for f in functions_under(name, root)}.values())
 
 
 def rdma_names(address: str, root: Path = SYS) -> tuple[str, ...]:
@@ -215,11 +215,8 @@ def ipoib_mode(netdev: str, root: Path = SYS) -> str:
 
 
 def set_ipoib_mode(netdev: str, mode: str, root: Path = SYS) -> None:
-    """Set the mode of an IPoIB interface.  Raises OSError.
-
-    Not by rtnetlink: the kernel drops its lock halfway, and expects a concurrent change of the mode only in this file
-    (ipoib_set_mode).
-    """
+    """Set the mode of an IPoIB interface.  Raises OSError.  Not by rtnetlink: the kernel drops its lock halfway, and
+    expects a concurrent change of the mode only in this file (ipoib_set_mode)."""
     (root / "class/net" / netdev / "mode").write_text(f"{mode}\n")
 
 
@@ -239,10 +236,7 @@ def is_loaded(module: str, root: Path = SYS) -> bool:
 
 def speed(netdev: str, root: Path = SYS) -> int:
     """The link's speed in Mbit/s; 0 if the driver does not report it, or the link is down."""
-    try:
-        return max(int((root / "class/net" / netdev / "speed").read_text()), 0)
-    except (OSError, ValueError):
-        return 0
+    return max(number(f"{root}/class/net/{netdev}/speed"), 0)
 
 
 def link(path: str) -> str:
@@ -273,6 +267,19 @@ def line(path: Path | str) -> str:
         return ""
     finally:
         os.close(fd)
+
+
+def number(path: Path | str) -> int:
+    """An attribute's decimal number; -1 if there is none."""
+    try:
+        return int(line(path))
+    except ValueError:
+        return -1
+
+
+def natural(name: str) -> list[tuple[str, int]]:
+    """A sort key that compares the numbers inside names as numbers: mlx5_10 comes after mlx5_2."""
+    return [(letters, int(digits or 0)) for letters, digits in re.findall(r"(\D*)(\d*)", name)]
 
 
 def _paths(address: str, root: Path) -> Iterator[str]:
