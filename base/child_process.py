@@ -34,10 +34,8 @@ class Child:
         """Becomes readable when the child has ended, or is about to."""
 
     def answer(self) -> Any:
-        """Wait for the child's end; return the work's result.  Call it once.
-
-        Raises ChildProcessError, with the child's status, if there is no result; OSError.
-        """
+        """Wait for the child's end; return the work's result.  Call it once.  Raises ChildProcessError, with the
+        child's status, if there is no result; OSError."""
         answer, is_whole = None, False
         # Do not read to the pipe's end: a process that the work forked may hold it open for long.
         with os.fdopen(self.fd, "rb") as pipe, suppress(EOFError, pickle.UnpicklingError):
@@ -82,9 +80,7 @@ def _answer(writer: int, work: Callable[[], object], keeps: Collection[int]) -> 
 
 def _close_sockets(keeps: Collection[int]) -> None:
     """Close the parent's other sockets: while the child holds one, the peer does not notice that the parent closed it.
-
-    Files stay open, because the frozen program reads its modules from one.
-    """
+    Files stay open, because the frozen program reads its modules from one."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         with suppress(OSError):  # the listing's own descriptor

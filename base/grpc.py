@@ -35,10 +35,8 @@ class Failed(Exception):
 
 
 def call(path: Path, method: str, request: Message, kind: type[M], *, timeout: float) -> M:
-    """Make one call to a server of root's, or of our own user, and return its answer.  Raises Failed.
-
-    ``method``: "/v1.PodResourcesLister/List".  ``timeout``: seconds for the whole call.
-    """
+    """Make one call to a server of root's, or of our own user, and return its answer.  Raises Failed.  ``method``:
+    "/v1.PodResourcesLister/List".  ``timeout``: seconds for the whole call."""
     try:
         return asyncio.run(_call(path, method, request, kind, timeout))
     except TimeoutError:
@@ -70,10 +68,8 @@ class _Channel(grpclib.client.Channel):
 
 
 class Server(grpclib.server.Server):
-    """Serves peers that are root, or our own user, at ``listener``, until ``close``.
-
-    Make it while an event loop runs.  ``methods`` are by path, as in "/v1beta1.DevicePlugin/Allocate".
-    """
+    """Serves peers that are root, or our own user, at ``listener``, until ``close``.  Make it while an event loop runs.
+    ``methods`` are by path, as in "/v1beta1.DevicePlugin/Allocate"."""
 
     def __init__(self, listener: socket.socket, methods: Mapping[str, Handler]) -> None:
         super().__init__([_Service(methods)])
@@ -124,10 +120,8 @@ class _Service:
 
 
 def unary(kind: type[M], answer: Callable[[M], Message], report: Callable[[str], None]) -> Handler:
-    """A method with one reply per request.  It raises GRPCError to choose the peer's status.
-
-    Any other exception is a bug: ``report`` gets a sentence for the log.
-    """
+    """A method with one reply per request.  It raises GRPCError to choose the peer's status.  Any other exception is a
+    bug: ``report`` gets a sentence for the log."""
 
     async def act(stream: Stream) -> None:
         request = await receive(stream, kind)

@@ -33,10 +33,8 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Document:
-    """A file's content, its repeated keys, and a message if it is not UTF-8.
-
-    Of a repeated key the last one counts, and U+FFFD replaces bytes that are not UTF-8, as in Go.
-    """
+    """A file's content, its repeated keys, and a message if it is not UTF-8.  Of a repeated key the last one counts,
+    and U+FFFD replaces bytes that are not UTF-8, as in Go."""
 
     value: Any
     twice: tuple[str, ...] = ()

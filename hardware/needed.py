@@ -26,9 +26,7 @@ _NAMED: Final = 4  # routes in a message
 
 def refuse(link: Link, address: str, use: Use, host: Rtnl, *, prefix: str = "", other: str) -> None:
     """Raise CniError for an interface that is needed on the host.  ``address`` is its device's, empty for software.
-
-    ``use`` has the owners of its VFs.  The message begins with ``prefix``, and ``other`` is the default remedy.
-    """
+    ``use`` has the owners of its VFs.  The message begins with ``prefix``, and ``other`` is the default remedy."""
     name = link.name
     if link.enslaved:  # guard: enslaved
         over = host.link(index=link.enslaved)
@@ -67,16 +65,16 @@ def _refuse_in_use(link: Link, prefix: str, other: str) -> None:
         lost = routes.addresses_on(host, link.index)
         by_it = routes.routes_by(host, link.index) if link.up else []
     if any(route.is_default for route in by_it) and name in routes.uplinks():  # guard: default-route
-        raise InvalidConfig(f"{prefix}the host's default route is by {name!r}; {other}")
+        raise InvalidConfig(f"{prefix}the host's default route uses {name!r}; {other}")
     if lost:  # guard: addresses
         raise InvalidConfig(
-            f"{prefix}{name!r} has {', '.join(lost)} on the host, which a move loses; remove them first"
+            f"{prefix}{name!r} has {', '.join(lost)} on the host, which a move would lose; remove them first"
         )
     if shown := [f"{route.network}" for route in by_it if not route.is_kernels]:  # guard: routes
         more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
         raise InvalidConfig(
-            f"{prefix}the host has routes by {name!r}, which a move loses: {', '.join(shown[:_NAMED])}{more}; "
-            f"remove them first, or {other}"
+            f"{prefix}the host has routes through {name!r}, which a move would lose: {', '.join(shown[:_NAMED])}"
+            f"{more}; remove them first, or {other}"
         )
 
 
@@ -97,10 +95,8 @@ def is_pair(link: Link) -> bool:
 def refuse_end_of_pair(
     link: Link, host: Rtnl, state_dirs: Iterable[Path], *, prefix: str = "", own: int | None = None
 ) -> None:
-    """Raise LinkUnavailable for the host's end of a pod's interface; call it only if ``is_pair``.
-
-    ``own`` is the requesting pod's namespace, which may hold both ends.
-    """
+    """Raise LinkUnavailable for the host's end of a pod's interface; call it only if ``is_pair``.  ``own`` is the
+    requesting pod's namespace, which may hold both ends."""
     if own is not None and nsid.number(host, own) == link.parent_nsid:  # guard: its-own
         return
     leads_to = cache(partial(_leads_to, link, host))

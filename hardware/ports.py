@@ -78,9 +78,7 @@ class Port(NamedTuple):
 
 def every(records: Sequence[Record], remark: Callable[[str], None], root: Path = sysfs.SYS) -> Iterator[Port]:
     """The ports that the host sees, then those that only pods see.  ``remark`` gets a sentence if these are missing.
-
-    VFs without an attachment are left out: there may be thousands, and they count nothing.
-    """
+    VFs without an attachment are left out: there may be thousands, and they count nothing."""
     seen = set(sysfs.names(f"{root}/class/infiniband"))
     yield from _all(root, _owners(records))
     for record in records:

@@ -32,7 +32,9 @@ def reserved_interfaces(root: str) -> dict[str, str]:
     """
     budget.begin()
     # guard below: a-port (all_below(root, OVS) -> ())
-    ports = dict.fromkeys(all_below(root, OVS), "Open vSwitch has its interface and may carry the host's traffic by it")
+    ports = dict.fromkeys(
+        all_below(root, OVS), "Open vSwitch owns its interface and may carry the host's traffic through it"
+    )
     by_routes = {
         name: f"the host's default route leaves by {uplink}"
         for uplink in routes.uplinks()
@@ -55,10 +57,9 @@ def in_use_by_the_host() -> dict[str, str]:
 
 def all_below(root: str, netdev: str) -> Iterator[str]:
     """The interfaces below a bond, a VLAN or a bridge, recursively."""
-    for name in sysfs.names(f"{root}/class/net/{netdev}"):
-        if name.startswith("lower_"):
-            yield name.removeprefix("lower_")
-            yield from all_below(root, name.removeprefix("lower_"))
+    for name in sysfs.lowers(netdev, root):
+        yield name
+        yield from all_below(root, name)
 
 
 def owners() -> Mapping[str, Record]:
@@ -73,10 +74,10 @@ def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, v
     path = f"{root}/bus/pci/devices/{address}"
     # sysfs hides devices of other namespaces, but not the directory that they are in (kobject_rename).
     if os.path.isdir(f"{path}/net") and not sysfs.names(f"{path}/net"):  # guard: its-interface
-        return "a namespace that its interface is in"
+        return "a namespace that holds its interface"
     # guard below: its-rdma-device (set(sysfs.rdma_names(address, root)) -> set())
     if set(sysfs.rdma_names(address, root)) - set(sysfs.names(f"{path}/infiniband")):
-        return "a namespace that its RDMA device is in"
+        return "a namespace that holds its RDMA device"
     # Vendors have VFIO drivers too, and without an IOMMU the node has another name (vfio_group_init).
     group = sysfs.link(f"{path}/iommu_group")
     for node in (vfio / group, vfio / f"noiommu-{group}") if group else ():
@@ -84,14 +85,12 @@ def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, v
             return f"a process that has {node} open"
     driver = sysfs.link(f"{path}/driver")
     # The kernel does not report whether a process has opened it.
-    return f"a process that may use it by {driver}" if driver in sysfs.UIO else ""
+    return f"a process that may use it through {driver}" if driver in sysfs.UIO else ""
 
 
 def needed(address: str, host: Rtnl, above: Mapping[int, str]) -> str:
-    """The reason why the host or a pod needs a function's interface; empty for none.
-
-    ``above``: pods' attachments over the host's interfaces (over.py), by index.
-    """
+    """The reason why the host or a pod needs a function's interface; empty for none.  ``above``: pods' attachments over
+    the host's interfaces (over.py), by index."""
     # Deferred: it is rarely called.
     from hardware import needed as refusing  # noqa: PLC0415
 

@@ -48,11 +48,8 @@ def adding_address(index: int, address: IPv4Interface | IPv6Interface, flags: in
 
 
 def adding_route(index: int, route: Route) -> Change:
-    """The change that is equivalent to: ip route prepend ... dev DEV.
-
-    Not "add": that refuses a default route beside another interface's, and a pod must get the default route that it
-    requested.  The reference plugins do the same.
-    """
+    """The change that is equivalent to: ip route prepend ... dev DEV.  Not "add": that refuses a default route beside
+    another interface's, and a pod must get the default route that it requested.  The reference plugins do the same."""
     what = f"adding route {route.dst}" + (f" via {route.gw}" if route.gw else "")
     return what, RTM_NEWROUTE, NLM_F_CREATE, new_route(index, route)
 
@@ -97,10 +94,8 @@ def new_route(index: int, route: Route) -> bytes:
 
 
 def scope_of(route: Route) -> int:
-    """The route's scope, RT_SCOPE_*.
-
-    An IPv4 route without a gateway is on-link and gets link scope, unless it names another scope.
-    """
+    """The route's scope, RT_SCOPE_*.  An IPv4 route without a gateway is on-link and gets link scope, unless it names
+    another scope."""
     if route.scope is not None:
         return route.scope
     return RT_SCOPE_LINK if route.gw is None and route.dst.version == 4 else RT_SCOPE_UNIVERSE

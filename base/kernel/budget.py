@@ -72,10 +72,8 @@ def spend(seconds: float) -> None:
 
 
 def attempts(seconds: float, pause: float) -> Iterator[None]:
-    """Yield at once, then after every ``pause``, until ``seconds`` are over or the budget is spent.
-
-    A loop over it checks a condition and leaves when that is true: if the loop ends, it never was.
-    """
+    """Yield at once, then after every ``pause``, until ``seconds`` are over or the budget is spent.  A loop over it
+    checks a condition and leaves when that is true: if the loop ends, it never was."""
     deadline = clock() + seconds
     yield
     while clock() < deadline and left():

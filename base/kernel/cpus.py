@@ -56,10 +56,8 @@ def possible(root: Path = sysfs.SYS) -> tuple[int, ...]:
 
 
 def vectors(address: str, root: Path = sysfs.SYS) -> tuple[int, ...]:
-    """The numbers of a PCI function's message-signalled interrupts that its driver uses, in order.
-
-    /proc/irq lacks an interrupt until a driver uses it for the first time (register_irq_proc).
-    """
+    """The numbers of a PCI function's message-signalled interrupts that its driver uses, in order.  /proc/irq lacks an
+    interrupt until a driver uses it for the first time (register_irq_proc)."""
     names = sysfs.names(f"{root}/bus/pci/devices/{address}/msi_irqs") if address else ()
     return tuple(sorted(int(name) for name in names if (IRQ / name).exists()))
 

@@ -43,10 +43,8 @@ class Dcb:
 
 
 def get(rtnl: Rtnl, ifname: str) -> Dcb | None:
-    """Equivalent to: dcb pfc show dev IFNAME prio-pfc; dcb app show dev IFNAME; dcb apptrust show dev IFNAME.
-
-    None if the driver's answer holds none of these.  Raises OSError, EOPNOTSUPP if the driver has no DCB.
-    """
+    """Equivalent to: dcb pfc show dev IFNAME prio-pfc; dcb app show dev IFNAME; dcb apptrust show dev IFNAME.  None if
+    the driver's answer holds none of these.  Raises OSError, EOPNOTSUPP if the driver has no DCB."""
     return parse(rtnl.call(RTM_GETDCB, 0, _MESSAGE.pack(0, DCB_CMD_IEEE_GET, 0) + attr(DCB_ATTR_IFNAME, text(ifname))))
 
 

@@ -60,9 +60,7 @@ def failed(one: Family) -> frozenset[str]:
 
 def eswitch_mode(one: Family, bus: str, device: str) -> str:
     """Equivalent to: devlink dev eswitch show BUS/DEVICE.  The mode, "legacy" or "switchdev"; empty for another one.
-
-    Raises OSError: ENODEV if the driver has no devlink, EOPNOTSUPP if it has no switch, EPERM without privileges.
-    """
+    Raises OSError: ENODEV if the driver has no devlink, EOPNOTSUPP if it has no switch, EPERM without privileges."""
     request = _GENL.pack(ESWITCH_GET, 1) + attr(_BUS_NAME, text(bus)) + attr(_DEV_NAME, text(device))
     with _socket() as sock:
         answer = sock.call(one.number, 0, request)

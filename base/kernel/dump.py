@@ -54,10 +54,8 @@ class Assigned:
 
 @dataclass(frozen=True)
 class KeptRoute:
-    """A route as the kernel keeps it, with the kernel's defaults filled in.
-
-    ``gw``, ``mtu`` and ``advmss`` are None if the route has none.
-    """
+    """A route as the kernel keeps it, with the kernel's defaults filled in.  ``gw``, ``mtu`` and ``advmss`` are None if
+    the route has none."""
 
     dst: Network
     gw: Address | None
@@ -121,9 +119,7 @@ def addresses(ns_fd: int | None, index: int) -> dict[IPv4Interface | IPv6Interfa
 
 def routes(ns_fd: int) -> list[Hop]:
     """Equivalent to: ip route show table all.  Among routes with one destination and table, the kernel uses the first.
-
-    Routes with a TOS or a source are left out: they do not match every packet for their destination.
-    """
+    Routes with a TOS or a source are left out: they do not match every packet for their destination."""
     with _open(ns_fd) as inside:
         return [hop for m in _routes(inside) if not m["tos"] and not m["src_len"] for hop in _hops(m)]
 
@@ -152,10 +148,8 @@ def rules(ns_fd: int) -> list[Rule]:
 
 
 def default_route_link(ns_fd: int | None) -> str:
-    """The name of the default route's interface; empty without a default route.
-
-    IPv4's route comes before IPv6's, and the lowest metric first.
-    """
+    """The name of the default route's interface; empty without a default route.  IPv4's route comes before IPv6's, and
+    the lowest metric first."""
     with _open(ns_fd) as inside:
         found = [
             m

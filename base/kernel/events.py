@@ -41,9 +41,7 @@ def open_devices() -> socket.socket:
 
 def receive_device(sock: socket.socket) -> Mapping[str, str]:
     """The next event's variables: ACTION, DEVPATH, SUBSYSTEM and others; empty if the kernel did not send the event.
-
-    Raises BlockingIOError if there is no event now, OSError ENOBUFS if events were lost.
-    """
+    Raises BlockingIOError if there is no event now, OSError ENOBUFS if events were lost."""
     data, ancillary, _, (port, _) = sock.recvmsg(_ROOM, socket.CMSG_SPACE(_UCRED.size), socket.MSG_DONTWAIT)
     senders = [_UCRED.unpack(credentials)[0] for level, kind, credentials in ancillary if (level, kind) == _CREDENTIALS]
     # guard below: a-port-of-its-own (port), the-kernels-process (senders)

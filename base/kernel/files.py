@@ -35,11 +35,8 @@ _MACHINES: Final = {
 
 @contextmanager
 def open_directory(folder: str, names: Iterable[str] = (), make: int = 0) -> Iterator[int]:
-    """A descriptor of the directory that ``names`` lead to from ``folder``.  Raises OSError.
-
-    ``folder`` may contain links; below it, none is followed.  Missing directories are made with the mode ``make``,
-    unless that is 0.
-    """
+    """A descriptor of the directory that ``names`` lead to from ``folder``.  Raises OSError.  ``folder`` may contain
+    links; below it, none is followed.  Missing directories are made with the mode ``make``, unless that is 0."""
     if make:
         Path(folder).mkdir(make, parents=True, exist_ok=True)
     fd = os.open(folder, _HANDLE | os.O_DIRECTORY)
@@ -54,10 +51,8 @@ def open_directory(folder: str, names: Iterable[str] = (), make: int = 0) -> Ite
 
 
 def open_regular(name: str, flags: int, at: int | None = None) -> int:
-    """Open an existing regular file with the ``flags`` of os.open; return its descriptor.  Raises OSError.
-
-    In the directory ``at``, a link is not followed.
-    """
+    """Open an existing regular file with the ``flags`` of os.open; return its descriptor.  Raises OSError.  In the
+    directory ``at``, a link is not followed."""
     handle = os.open(name, _HANDLE | (0 if at is None else os.O_NOFOLLOW), dir_fd=at)  # guard: no-link (0 if at)
     try:
         if not_regular := why_not_regular(os.fstat(handle).st_mode):  # guard: regular
@@ -68,10 +63,8 @@ def open_regular(name: str, flags: int, at: int | None = None) -> int:
 
 
 def replace(folder: int, name: str, text: str) -> None:
-    """Put a file with that text, readable by everybody, into an open directory, in place of any file of that name.
-
-    The file is whole or absent, but not synced: a power cut may lose it.  Raises OSError.
-    """
+    """Put a file with that text, readable by everybody, into an open directory, in place of any file of that name.  The
+    file is whole or absent, but not synced: a power cut may lose it.  Raises OSError."""
     temporary = _temporary(name)
     remove(folder, temporary)
     with open(os.open(temporary, _NEW, 0o644, dir_fd=folder), "w") as f:
@@ -134,10 +127,8 @@ def _enter(at: int, name: str, make: int) -> int:
 
 
 def machine(path: str | int) -> str:
-    """A program's machine as in `uname -m`, or its number if the name is unknown; empty if it is no ELF file.
-
-    ``path`` may be a descriptor; its offset does not move.  Raises OSError.
-    """
+    """A program's machine as in `uname -m`, or its number if the name is unknown; empty if it is no ELF file.  ``path``
+    may be a descriptor; its offset does not move.  Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) if isinstance(path, str) else path
     try:
         head = os.pread(fd, 20, 0)

@@ -18,9 +18,7 @@ ROCE_V2: Final = "RoCE v2"
 @dataclass(frozen=True)
 class GidEntry:
     """One entry in use: the port's table holds ``gid`` at ``index``, because the interface ``netdev`` has the address.
-
-    ``kind`` is "IB/RoCE v1" or ROCE_V2.
-    """
+    ``kind`` is "IB/RoCE v1" or ROCE_V2."""
 
     device: str
     port: int
@@ -54,9 +52,7 @@ def mount_sysfs(ns_fd: int) -> AbstractContextManager[int]:
 
 def tables(root: int, device: str) -> list[Table]:
     """The tables of a device's RoCE ports.  InfiniBand ports are left out: their GIDs do not come from addresses.
-
-    ``root`` is a descriptor of a directory like /sys.  Raises OSError, ENOENT if the device is not there.
-    """
+    ``root`` is a descriptor of a directory like /sys.  Raises OSError, ENOENT if the device is not there."""
     ports = f"class/infiniband/{device}/ports"
     return [
         _table(root, f"{ports}/{port}", device, int(port))

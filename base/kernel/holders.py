@@ -27,9 +27,7 @@ _STACKED: Final = frozenset(("aufs", "overlay", "shiftfs"))
 @contextmanager
 def opened(inode: int) -> Iterator[tuple[str, str]]:
     """A path that leads to the namespace with this inode number while the context lasts, and its holder, for people.
-
-    Both are empty if no visible process or mount leads there.
-    """
+    Both are empty if no visible process or mount leads there."""
     fd, holder = _open(inode)
     if fd < 0:
         yield "", ""
@@ -41,10 +39,8 @@ def opened(inode: int) -> Iterator[tuple[str, str]]:
 
 
 def _open(inode: int) -> tuple[int, str]:
-    """A descriptor of the namespace, and its holder; -1 if none was found.
-
-    The descriptor is a handle (O_PATH): its path can be opened, but it is no open file.
-    """
+    """A descriptor of the namespace, and its holder; -1 if none was found.  The descriptor is a handle (O_PATH): its
+    path can be opened, but it is no open file."""
     for path, holder in _ways(inode):
         with suppress(OSError):  # it was closed meanwhile
             # Identify the file before opening it: by now it may be a device.
@@ -90,9 +86,7 @@ def _descriptors(process: str, inode: int) -> Iterator[str]:
 
 def mount_points(mountinfo: bytes, inode: int, *, ours: bool) -> list[str]:
     """The mount points of the namespace with this inode number, by a process's mountinfo, that only the kernel serves.
-
-    ``ours``: the process is in our user namespace, so root made its mounts.
-    """
+    ``ours``: the process is in our user namespace, so root made its mounts."""
     mounts = list(netns.mounts(mountinfo))
     # A mount that covers another one counts too.
     # guard below: its-own-overlay (_STACKED and not ours)

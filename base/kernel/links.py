@@ -125,10 +125,8 @@ def new_link(  # noqa: PLR0913  # they are the message's attributes
     *, kind: str, data: bytes, parent: int, name: str, index: int = 0, mac: str = "", mtu: int = 0,
     ns_fd: int | None = None,
 ) -> bytes:  # fmt: skip
-    """RTM_NEWLINK's body: a link of ``kind`` over ifindex ``parent``, created directly in the namespace ``ns_fd``.
-
-    For index 0 the kernel chooses one; it refuses an index in use there (EBUSY).
-    """
+    """RTM_NEWLINK's body: a link of ``kind`` over ifindex ``parent``, created directly in the namespace ``ns_fd``.  For
+    index 0 the kernel chooses one; it refuses an index in use there (EBUSY)."""
     body = LINK.pack(0, 0, index, 0, 0) + attr(IFLA_IFNAME, text(name)) + attr(IFLA_LINK, u32(parent))
     if mac:
         body += attr(IFLA_ADDRESS, pack_mac(mac))

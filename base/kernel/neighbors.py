@@ -47,21 +47,16 @@ def gratuitous_arp(mac: str, address: IPv4Address) -> bytes:
 
 
 def unsolicited_na(mac: str, address: IPv6Address) -> bytes:
-    """An unsolicited neighbor advertisement as a frame (RFC 4861, section 7.2.6).
-
-    It overrides the neighbors' caches, so it must not be sent before duplicate address detection has ended (RFC 4429,
-    section 3.3).
-    """
+    """An unsolicited neighbor advertisement as a frame (RFC 4861, section 7.2.6).  It overrides the neighbors' caches,
+    so it must not be sent before duplicate address detection has ended (RFC 4429, section 3.3)."""
     option = b"\x02\x01" + pack_mac(mac)  # target link-layer address
     message = struct.pack("!BBHI", _ICMPV6_NA, 0, 0, _OVERRIDE) + address.packed + option
     return icmpv6(mac, ALL_NODES_MAC, address.packed, _ALL_NODES, message)
 
 
 def icmpv6(mac: str, to_mac: bytes, source: bytes, destination: bytes, message: bytes) -> bytes:
-    """An ICMPv6 message as a frame, with its checksum, and with hop limit 255: no router has forwarded it.
-
-    ``to_mac``, ``source`` and ``destination`` are packed addresses.
-    """
+    """An ICMPv6 message as a frame, with its checksum, and with hop limit 255: no router has forwarded it.  ``to_mac``,
+    ``source`` and ``destination`` are packed addresses."""
     pseudo = source + destination + struct.pack("!II", len(message), ICMPV6)
     message = message[:2] + struct.pack("!H", _checksum(pseudo + message)) + message[4:]
     ip = struct.pack("!IHBB", 6 << 28, len(message), ICMPV6, 255) + source + destination
@@ -132,19 +127,15 @@ class Detection:
 
     def until_ended(self, seconds: float) -> bool:
         """Wait until detection has ended for all addresses, or found a duplicate; return false after ``seconds``.
-
-        Raises OSError.
-        """
+        Raises OSError."""
         ended = self._until(lambda: bool(self.failed) or not self.tentative, seconds)
         if self.failed:
             self._until(lambda: not self.tentative, _MOMENT)  # a host with one of our addresses may have more of them
         return ended
 
     def ask(self) -> None:
-        """Request all IPv6 addresses of the interface.
-
-        For the link-local one, the kernel announces only the end of detection.  Raises OSError.
-        """
+        """Request all IPv6 addresses of the interface.  For the link-local one, the kernel announces only the end of
+        detection.  Raises OSError."""
         found = list(map(parse_address, self._inside.dump(RTM_GETADDR, struct.pack("=B7x", socket.AF_INET6))))
         self._flags.clear()
         for index, address, flags in found:
@@ -167,9 +158,7 @@ class Detection:
 
     def _until(self, reached: Callable[[], bool], seconds: float) -> bool:
         """Process announcements until ``reached``; return false if ``seconds`` pass first, or if the budget is spent.
-
-        The seconds restart after a wait for the kernel's lock of links, because detection waits for it too.
-        """
+        The seconds restart after a wait for the kernel's lock of links, because detection waits for it too."""
         deadline = time.monotonic() + seconds
         while not reached():
             try:

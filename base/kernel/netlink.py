@@ -68,9 +68,7 @@ def open_socket(protocol: int, fd: int | None = None) -> socket.socket:
 
 def answers_strictly(sock: socket.socket, *, wanted: bool = True) -> bool:
     """Make the socket's dumps answer with only what the request names, or stop that; return whether the kernel can.
-
-    Kernels before 4.20 ignore what a dump's request names.  Raises OSError.
-    """
+    Kernels before 4.20 ignore what a dump's request names.  Raises OSError."""
     try:
         sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, wanted)
     except OSError as e:
@@ -177,10 +175,8 @@ def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def raise_error(body: bytes, flags: int) -> None:
-    """Raise the OSError in an NLMSG_ERROR's body (struct nlmsgerr); return if it is an acknowledgement.
-
-    The error's text includes the kernel's own message (NLMSGERR_ATTR_MSG).
-    """
+    """Raise the OSError in an NLMSG_ERROR's body (struct nlmsgerr); return if it is an acknowledgement.  The error's
+    text includes the kernel's own message (NLMSGERR_ATTR_MSG)."""
     number = -int.from_bytes(body[:4], sys.byteorder, signed=True)
     if not number:
         return
@@ -200,10 +196,8 @@ def read_text(payload: bytes) -> str:
 
 
 def _wait(sock: socket.socket, began: float, since: float, seconds: float) -> bool:
-    """Wait for a message; return false if ``seconds`` since ``began`` pass first.
-
-    Raises AnswerLost when the budget is spent; or, if the kernel owes an answer, when the time for the kernel is spent.
-    """
+    """Wait for a message; return false if ``seconds`` since ``began`` pass first.  Raises AnswerLost when the budget is
+    spent; or, if the kernel owes an answer, when the time for the kernel is spent."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     rest, own = max(_rest(began), 0), began + seconds - budget.clock()
@@ -229,5 +223,5 @@ def _rest(began: float) -> float:
 def _late() -> AnswerLost:
     return AnswerLost(
         errno.ETIMEDOUT,
-        "the kernel's answer did not end in time; too much is going on in the network namespace that it is about",
+        "the kernel's answer did not end in time; too much happens in the network namespace concerned",
     )

@@ -55,10 +55,8 @@ def hold_open(path: str) -> Iterator[int]:
 
 
 def open_at(path: str) -> int:
-    """The namespace at ``path`` as a file descriptor, which the caller closes.
-
-    Raises OSError: ENOENT if nothing is there, EINVAL if it is no network namespace.
-    """
+    """The namespace at ``path`` as a file descriptor, which the caller closes.  Raises OSError: ENOENT if nothing is
+    there, EINVAL if it is no network namespace."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block
     try:
         _refuse_other(fd, path)
@@ -241,10 +239,8 @@ def age(process: str) -> float:
 
 
 def holders(number: int) -> Iterator[str]:
-    """Paths that lead to a namespace with this inode number: visible mounts, then processes inside.
-
-    A descriptor, or a mount in another mount namespace, can hold a namespace invisibly.  Then no process runs inside.
-    """
+    """Paths that lead to a namespace with this inode number: visible mounts, then processes inside.  A descriptor, or a
+    mount in another mount namespace, can hold a namespace invisibly.  Then no process runs inside."""
     name = f"net:[{number}]"
     for root, mount_point, _ in mounts(Path("/proc/self/mountinfo").read_bytes()):
         if root == name:

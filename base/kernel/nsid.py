@@ -63,9 +63,7 @@ def numbers(inside: Rtnl) -> set[int]:
 
 def number(inside: Rtnl, fd: int, *more: bytes) -> int:
     """The number that the socket's namespace has for the namespace of a descriptor; -1 for none.  Raises OSError.
-
-    ``more`` are attributes, such as NETNSA_TARGET_NSID for another namespace than the socket's.
-    """
+    ``more`` are attributes, such as NETNSA_TARGET_NSID for another namespace than the socket's."""
     return _number(inside.call(RTM_GETNSID, 0, _RTGEN + attr(NETNSA_FD, u32(fd)) + b"".join(more)))
 
 
@@ -100,9 +98,7 @@ def _dump_links(inside: Rtnl, *more: bytes) -> Iterator[bytes]:
 
 def _is_of_interest(fd: int, inside: Rtnl, nsid: int, look: Look) -> bool:
     """Whether the namespace with that number has links that ``look`` finds, or numbers that the one at ``fd`` lacks.
-
-    It is queried from outside, a thousand times faster than by entering it.  Raises OSError.
-    """
+    It is queried from outside, a thousand times faster than by entering it.  Raises OSError."""
     target = attr(NETNSA_TARGET_NSID, u32(nsid))
     unknown = [
         _number(body)
@@ -117,10 +113,7 @@ def _is_of_interest(fd: int, inside: Rtnl, nsid: int, look: Look) -> bool:
 
 def bridge_macs(host: Rtnl, index: int) -> set[str]:
     """Equivalent to: bridge fdb show dev DEV.  The MACs that the link receives for, including those of its macvlans
-    that are up.
-
-    Raises OSError.
-    """
+    that are up.  Raises OSError."""
     bodies = host.dump(RTM_GETNEIGH, LINK.pack(AF_BRIDGE, 0, index, 0, 0))
     return {attributes(body[_NDMSG:]).get(NDA_LLADDR, b"").hex(":") for body in bodies}
 
@@ -181,10 +174,8 @@ def _places(
 
 
 def _visit(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], places: list[Place]) -> bool:
-    """Add the namespace to ``places``, unless it was seen before or is strange; return whether it was added.
-
-    Closes ``fd`` if not.
-    """
+    """Add the namespace to ``places``, unless it was seen before or is strange; return whether it was added.  Closes
+    ``fd`` if not."""
     inside = None
     try:
         if inode(fd) not in seen:

@@ -31,7 +31,7 @@ def rebind(address: str, driver: str, seconds: float) -> None:
             break
         _pause(deadline, address)
     if number := os.waitstatus_to_exitcode(status):
-        raise OSError(number, f"{driver} does not take {address}: {os.strerror(number)}")
+        raise OSError(number, f"{driver} does not accept {address}: {os.strerror(number)}")
 
 
 def wait(address: str, seconds: float) -> None:
@@ -64,10 +64,8 @@ def _rebind(address: str, driver: str) -> NoReturn:
 
 @contextmanager
 def _lock(address: str, deadline: float) -> Iterator[None]:
-    """Lock the function's directory.  Raises OSError, TimeoutError.
-
-    The lock belongs to the open file: a child that is forked inside holds it even after this process closes its own.
-    """
+    """Lock the function's directory.  Raises OSError, TimeoutError.  The lock belongs to the open file: a child that is
+    forked inside holds it even after this process closes its own."""
     fd = os.open(f"{_DEVICES}/{address}", os.O_RDONLY | os.O_DIRECTORY)
     try:
         while True:
@@ -83,7 +81,7 @@ def _lock(address: str, deadline: float) -> Iterator[None]:
 
 def _pause(deadline: float, address: str) -> None:
     if time.monotonic() > deadline:
-        raise TimeoutError(f"the driver of {address} has not released it, or not taken it again")
+        raise TimeoutError(f"the driver of {address} has not released it, or has not taken it back")
     time.sleep(_POLL)
 
 

@@ -36,10 +36,8 @@ def arp_probe(mac: str, address: IPv4Address) -> bytes:
 
 
 def dad_solicitation(mac: str, address: IPv6Address) -> bytes:
-    """A neighbor solicitation for duplicate address detection, as a frame (RFC 4862, section 5.4.2).
-
-    Its source is the unspecified address, its destination the address's solicited-node group.
-    """
+    """A neighbor solicitation for duplicate address detection, as a frame (RFC 4862, section 5.4.2).  Its source is the
+    unspecified address, its destination the address's solicited-node group."""
     # RFC 4861, section 4.3, forbids the option with the source's link-layer address here.
     message = struct.pack("!BBHI", _NS, 0, 0, 0) + address.packed
     group = IPv6Address("ff02::1:ff00:0").packed[:13] + address.packed[13:]
@@ -53,10 +51,7 @@ def solicited_node_mac(address: IPv6Address) -> bytes:
 
 def parse_claim(frame: bytes, mac: str) -> tuple[Address, str] | None:
     """The address that another host has or is about to use, according to a frame, and that host's MAC; None for other
-    frames.
-
-    ``mac`` is ours.  A NIC may return our own multicast to us, as igb does: our own probe is no claim.
-    """
+    frames.  ``mac`` is ours.  A NIC may return our own multicast to us, as igb does: our own probe is no claim."""
     ours, sender = pack_mac(mac), frame[6:12]
     match int.from_bytes(frame[12:14]):
         case 0x0806 if len(frame) >= 14 + _ARP.size:

@@ -59,10 +59,8 @@ def is_exclusive() -> bool | None:
 
 
 def set_exclusive(exclusive: bool) -> None:  # noqa: FBT001
-    """Equivalent to: rdma system set netns exclusive, or shared.
-
-    Raises OSError, EBUSY while any namespace exists besides the first (rdma_compatdev_set).
-    """
+    """Equivalent to: rdma system set netns exclusive, or shared.  Raises OSError, EBUSY while any namespace exists
+    besides the first (rdma_compatdev_set)."""
     _call(SYS_SET, NLM_F_ACK, attr(NETNS_MODE, bytes([not exclusive])))
 
 
@@ -100,36 +98,27 @@ def move(index: int, *, to: int, of: int | None = None) -> None:
 
 
 def rename(index: int, name: str, ns_fd: int | None = None) -> None:
-    """Equivalent to: rdma dev set DEV name NAME, in a namespace, by default ours.
-
-    Raises OSError, EEXIST if a device of any namespace has the name.
-    """
+    """Equivalent to: rdma dev set DEV name NAME, in a namespace, by default ours.  Raises OSError, EEXIST if a device
+    of any namespace has the name."""
     _call(SET, NLM_F_ACK, attr(DEV_INDEX, u32(index)) + attr(DEV_NAME, text(name)), ns_fd)
 
 
 def new_link(kind: str, name: str, netdev: str, ns_fd: int) -> None:
-    """Equivalent to: rdma link add NAME type KIND netdev NETDEV, in that namespace.
-
-    Raises OSError: EEXIST if the netdev has one, ENFILE if any device of the system has the name, EINVAL if the kernel
-    does not know the kind.
-    """
+    """Equivalent to: rdma link add NAME type KIND netdev NETDEV, in that namespace.  Raises OSError: EEXIST if the
+    netdev has one, ENFILE if any device of the system has the name, EINVAL if the kernel does not know the kind."""
     body = attr(DEV_NAME, text(name)) + attr(LINK_TYPE, text(kind)) + attr(NDEV_NAME, text(netdev))
     _call(NEWLINK, NLM_F_ACK, body, ns_fd)
 
 
 def delete_link(index: int) -> None:
-    """Equivalent to: rdma link delete DEV.  It waits for processes that have the device open.
-
-    Raises OSError, EINVAL if the device is not there.
-    """
+    """Equivalent to: rdma link delete DEV.  It waits for processes that have the device open.  Raises OSError, EINVAL
+    if the device is not there."""
     _call(DELLINK, NLM_F_ACK, attr(DEV_INDEX, u32(index)))
 
 
 def users(index: int) -> list[int]:
-    """The processes that have the device open, as in: rdma resource show ctx.
-
-    Raises OSError, EINVAL if the device is not there.
-    """
+    """The processes that have the device open, as in: rdma resource show ctx.  Raises OSError, EINVAL if the device is
+    not there."""
     entries = [
         attributes(entry)
         for answer in _call(RES_CTX_GET, NLM_F_DUMP, attr(DEV_INDEX, u32(index)))

@@ -182,14 +182,12 @@ def routes_by(host: Rtnl, index: int) -> list[Route]:
 
 def uses(host: Rtnl) -> dict[int, str]:
     """The reason why the host needs an interface, by its index: an address, or a route that the kernel did not make.
-
-    Default routes are left out: ``uplinks`` decides which of them count.
-    """
+    Default routes are left out: ``uplinks`` decides which of them count."""
     found, nexthops = dict[int, str](), Nexthops(host)
     for family in _FAMILIES:
         for route in unicast(host, family):
             if not route.is_default and not route.is_kernels:
-                found |= dict.fromkeys(nexthops.outputs(route), f"the host has a route to {route.network} by it")
+                found |= dict.fromkeys(nexthops.outputs(route), f"the host has a route to {route.network} through it")
     return found | {index: f"the host has {address} on it" for index, address in _addresses_on(host)}
 
 

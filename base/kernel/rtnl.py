@@ -76,9 +76,7 @@ class Rtnl:
 
     def call(self, kind: int, flags: int, body: bytes) -> bytes:
         """Send one message (type, flags, body); the body of the answer, empty for an acknowledgement.  Raises OSError.
-
-        If the answer to a question is lost, the question is sent once more, because it changes nothing.
-        """
+        If the answer to a question is lost, the question is sent once more, because it changes nothing."""
         try:
             return self._answer(self.pack(kind, flags, body))
         except netlink.AnswerLost:
@@ -130,9 +128,7 @@ class Rtnl:
 
     def reopen(self) -> None:
         """Replace the socket by a new one in the same namespace, because the kernel may drop answers on the old one.
-
-        Raises OSError.
-        """
+        Raises OSError."""
         sock = netlink.open_beside(self.sock)
         self.sock.close()
         self.sock = sock
@@ -143,10 +139,8 @@ class Rtnl:
         return HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, self.sequence, 0) + body
 
     def link(self, name: str = "", *, index: int = 0, filters: int = RTEXT_FILTER_SKIP_STATS) -> Link | None:
-        """Equivalent to: ip link show NAME.  A name matches altnames too.  None if there is no such link.
-
-        ``filters`` are RTEXT_FILTER_*.  Raises OSError.
-        """
+        """Equivalent to: ip link show NAME.  A name matches altnames too.  None if there is no such link.  ``filters``
+        are RTEXT_FILTER_*.  Raises OSError."""
         try:
             return parse_link(self.call(RTM_GETLINK, 0, get_link(name, index, filters)))
         except OSError as e:
@@ -183,10 +177,8 @@ class Rtnl:
         self.change(RTM_DELLINKPROP, 0, altname(index, name))
 
     def change_all(self, changes: Sequence[Change]) -> None:
-        """Send the changes as one datagram, in their order.
-
-        Raises the first OSError, with a note that names the failed change.  The kernel tried the later changes too.
-        """
+        """Send the changes as one datagram, in their order.  Raises the first OSError, with a note that names the
+        failed change.  The kernel tried the later changes too."""
         before = self.sequence
         # The kernel always answers failures.  So only the last change requests an answer, which ends the answers.
         *others, (_, kind, flags, body) = changes
@@ -207,10 +199,8 @@ class Rtnl:
 
 
 def open_in(ns_fd: int | None = None) -> Rtnl:
-    """A socket in the namespace of a descriptor, by default in ours.  Raises OSError.
-
-    It stays in its namespace, whichever thread uses it.
-    """
+    """A socket in the namespace of a descriptor, by default in ours.  Raises OSError.  It stays in its namespace,
+    whichever thread uses it."""
     return Rtnl(_socket() if ns_fd is None else run_in(ns_fd, _socket))
 
 
@@ -277,14 +267,11 @@ def _look_until_gone(inside: Rtnl, index: int) -> None:
     for _ in attempts(REQUEST, _POLL):
         if inside.link(index=index) is None:
             return
-    raise OSError(errno.ETIMEDOUT, "the link is still there after all the time that the request may wait")
+    raise OSError(errno.ETIMEDOUT, "the link still exists after all waits that the request's budget allows")
 
 
 def _stop_listening(sock: socket.socket) -> None:
-    """Leave the group, and drop its pending announcements, which must not pass for the next answer.
-
-    Raises OSError.
-    """
+    """Leave the group, and drop its pending announcements, which must not pass for the next answer.  Raises OSError."""
     sock.setsockopt(SOL_NETLINK, NETLINK_DROP_MEMBERSHIP, RTNLGRP_LINK)
     while True:
         try:

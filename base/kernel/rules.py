@@ -29,18 +29,14 @@ RT_TABLE_COMPAT: Final = 252  # stands for a table number that does not fit
 
 
 def adding(source: Address, table: int) -> Change:
-    """The change that is equivalent to: ip rule add from SOURCE lookup TABLE protocol static.
-
-    The kernel puts the rule before the main table's rule and before all rules added earlier.
-    """
+    """The change that is equivalent to: ip rule add from SOURCE lookup TABLE protocol static.  The kernel puts the rule
+    before the main table's rule and before all rules added earlier."""
     return f"adding rule from {source} lookup {table}", RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, rule(source, table)
 
 
 def remove(inside: Rtnl, source: Address, table: int) -> None:
-    """Equivalent to: ip rule delete from SOURCE lookup TABLE protocol static.  A missing rule is no error.
-
-    Raises OSError.
-    """
+    """Equivalent to: ip rule delete from SOURCE lookup TABLE protocol static.  A missing rule is no error.  Raises
+    OSError."""
     try:
         inside.change(RTM_DELRULE, 0, rule(source, table))
     except OSError as e:
@@ -50,10 +46,8 @@ def remove(inside: Rtnl, source: Address, table: int) -> None:
 
 
 def tables_in_use(inside: Rtnl) -> set[int]:
-    """The tables that any rule or any route of any family names.
-
-    Raises OSError, also if a pod has more routes than the request's budget allows to read.
-    """
+    """The tables that any rule or any route of any family names.  Raises OSError, also if a pod has more routes than
+    the request's budget allows to read."""
     everything = bytes(_RULE.size)
     return {
         table_of(body, key)
@@ -86,10 +80,8 @@ def rule(source: Address, table: int) -> bytes:
 
 
 def table_of(body: bytes, key: int) -> int:
-    """The table in a rule's or a route's message.  ``key`` is the attribute for it (FRA_TABLE, RTA_TABLE).
-
-    The header holds a table up to 255, too.
-    """
+    """The table in a rule's or a route's message.  ``key`` is the attribute for it (FRA_TABLE, RTA_TABLE).  The header
+    holds a table up to 255, too."""
     if body[_TABLE] not in (0, RT_TABLE_COMPAT):
         return body[_TABLE]  # ten times as fast, and a pod may have a million routes
     named = attributes(body[_RULE.size :]).get(key)

@@ -20,10 +20,8 @@ _STA_UNSYNC: Final = 0x40
 
 
 def mount_sysfs(*, writable: bool = False) -> int:
-    """A directory's descriptor: /sys of the calling thread's network namespace.  The caller closes it.
-
-    Raises OSError: EPERM without CAP_SYS_ADMIN.
-    """
+    """A directory's descriptor: /sys of the calling thread's network namespace.  The caller closes it.  Raises OSError:
+    EPERM without CAP_SYS_ADMIN."""
     context = _call(_FSOPEN, b"sysfs", _CLOEXEC)
     try:
         _call(_FSCONFIG, context, _CMD_CREATE, None, None, 0)
@@ -70,9 +68,7 @@ class _Timex(ctypes.Structure):
 
 
 def is_clock_synchronized() -> bool:
-    """Whether a program, such as an NTP client, has synchronized the kernel's clock in the last hours.
-
-    False if the kernel may not be asked: a unit's SystemCallFilter can forbid it.
-    """
+    """Whether a program, such as an NTP client, has synchronized the kernel's clock in the last hours.  False if the
+    kernel may not be asked: a unit's SystemCallFilter can forbid it."""
     found = _Timex()
     return _libc.adjtimex(ctypes.byref(found)) >= 0 and not found.status & _STA_UNSYNC

@@ -49,10 +49,8 @@ def refuse_hidden() -> None:
 
 
 def write(ns_fd: int, values: Mapping[str, str]) -> None:
-    """Equivalent to: sysctl -w net.KEY=VALUE, in the namespace.  Raises OSError with the file's name.
-
-    Keys are paths ("ipv4/conf/hpn0/arp_notify"), because an interface's name may contain a dot.
-    """
+    """Equivalent to: sysctl -w net.KEY=VALUE, in the namespace.  Raises OSError with the file's name.  Keys are paths
+    ("ipv4/conf/hpn0/arp_notify"), because an interface's name may contain a dot."""
 
     def work() -> None:
         for key, value in values.items():
@@ -62,10 +60,8 @@ def write(ns_fd: int, values: Mapping[str, str]) -> None:
 
 
 def exchange(ns_fd: int, values: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """``write`` the values; key -> the old value, and the new one as the kernel shows it.
-
-    If one of the keys cannot be read, nothing is written.  Raises OSError with the file's name.
-    """
+    """``write`` the values; key -> the old value, and the new one as the kernel shows it.  If one of the keys cannot be
+    read, nothing is written.  Raises OSError with the file's name."""
 
     def work() -> dict[str, tuple[str, str]]:
         before = {key: _read(key) for key in values}
@@ -88,18 +84,14 @@ def put_back(ns_fd: int, exchanged: Mapping[str, tuple[str, str]]) -> None:
 
 
 def read(ns_fd: int, key: str) -> str:
-    """Equivalent to: sysctl -n net.KEY, in the namespace.  Raises OSError with the file's name.
-
-    Each run of white space becomes one space.
-    """
+    """Equivalent to: sysctl -n net.KEY, in the namespace.  Raises OSError with the file's name.  Each run of white
+    space becomes one space."""
     return read_all(ns_fd, [key])[key]
 
 
 def read_all(ns_fd: int, keys: Iterable[str], *, writable: bool = False) -> dict[str, str]:
-    """``read`` all keys, entering the namespace once: key -> value.  Raises OSError with the file's name.
-
-    With ``writable``, it also raises OSError for a file that cannot be written.
-    """
+    """``read`` all keys, entering the namespace once: key -> value.  Raises OSError with the file's name.  With
+    ``writable``, it also raises OSError for a file that cannot be written."""
     return run_in(ns_fd, lambda: {key: _read(key, os.O_RDWR if writable else os.O_RDONLY) for key in keys})
 
 

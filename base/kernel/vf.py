@@ -49,9 +49,7 @@ class Vf:
 
 def set_attribute(index: int, name: str, value: object) -> bytes:
     """IFLA_VFINFO_LIST with one attribute, for RTM_SETLINK on the PF, as by: ip link set PF vf INDEX NAME VALUE.
-
-    Raises ValueError for an unknown attribute or value.
-    """
+    Raises ValueError for an unknown attribute or value."""
     match name, value:
         case "mac", str(mac):
             one = attr(IFLA_VF_MAC, struct.pack("=I", index) + pack_mac(mac).ljust(32, b"\0"))

@@ -25,10 +25,8 @@ class Held(NamedTuple):
 
 
 def pods(path: Path = SOCKET, timeout: float = TIMEOUT) -> list[Held]:
-    """Every container with devices, in order of namespace and pod.  Only root's kubelet counts.
-
-    The list is empty if there is no kubelet, or if it does not answer in time.
-    """
+    """Every container with devices, in order of namespace and pod.  Only root's kubelet counts.  The list is empty if
+    there is no kubelet, or if it does not answer in time."""
     if not path.is_socket():
         return []
     try:
@@ -47,10 +45,8 @@ def _held(answer: pod_resources.ListPodResourcesResponse) -> Iterator[Held]:
 
 
 def resource(path: Path, timeout: float = TIMEOUT) -> str:
-    """The resource that the device plugin at this socket offers.  Only root's plugins count.
-
-    It is empty for another kind of plugin, or if the plugin does not answer in time.
-    """
+    """The resource that the device plugin at this socket offers.  Only root's plugins count.  It is empty for another
+    kind of plugin, or if the plugin does not answer in time."""
     try:
         method = "/pluginregistration.Registration/GetInfo"
         info = call(path, method, registration.InfoRequest(), registration.PluginInfo, timeout=timeout)

@@ -45,10 +45,8 @@ def is_ordinal(pod: str) -> bool:
 
 
 def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: str) -> Any:
-    """The attachment's request: ``key`` in runtimeConfig, else in args.cni, else ``arg`` in CNI_ARGS, else None.
-
-    This is the order of CONVENTIONS.md: a more specific place hides the others.  Raises InvalidConfig.
-    """
+    """The attachment's request: ``key`` in runtimeConfig, else in args.cni, else ``arg`` in CNI_ARGS, else None.  This
+    is the order of CONVENTIONS.md: a more specific place hides the others.  Raises InvalidConfig."""
     for source in (_object(conf, "runtimeConfig"), args_cni(conf)):
         if is_given(source.get(key)):
             return source[key]
@@ -71,10 +69,8 @@ def chosen_device(conf: Mapping[str, Any], *keys: str) -> Any:
 
 
 def sticky_name(conf: Mapping[str, Any], args: Mapping[str, str]) -> Any:
-    """The sticky name that the attachment requests, else None.  Raises InvalidConfig.
-
-    The pod's author writes args.cni, so a name without a namespace there belongs to the pod's own namespace.
-    """
+    """The sticky name that the attachment requests, else None.  Raises InvalidConfig.  The pod's author writes
+    args.cni, so a name without a namespace there belongs to the pod's own namespace."""
     name, namespace = requested(conf, args, "sticky", "STICKY"), args.get("K8S_POD_NAMESPACE", "")
     by_pod = not is_given(_object(conf, "runtimeConfig").get("sticky")) and is_given(args_cni(conf).get("sticky"))
     return f"{namespace}/{name}" if by_pod and namespace and isinstance(name, str) and "/" not in name else name

@@ -53,10 +53,8 @@ def names_itself(conf: Config) -> bool:
 
 
 def is_stripped(conf: Config) -> bool:
-    """Whether the configuration has only the keys that every plugin's may have.
-
-    Multus (4.3) strips a network from a file to these, for DEL and STATUS: to libcni's PluginConf.
-    """
+    """Whether the configuration has only the keys that every plugin's may have.  Multus (4.3) strips a network from a
+    file to these, for DEL and STATUS: to libcni's PluginConf."""
     ipam = conf.get("ipam")
     return conf.keys() <= _OF_ANY_PLUGIN and isinstance(ipam, dict) and ipam.keys() == {"type"}
 

@@ -123,21 +123,16 @@ class Request:
         return replace(self, stdin=self.stdin if stdin is None else stdin, environ={**self.environ, **environ})
 
     def refuse_if_abandoned(self) -> None:
-        """Raise TryAgain if the caller has stopped waiting for the reply.
-
-        Call it under the lock of what the command would change: a runtime that killed the caller may have sent another
-        command since, and got its answer.
-        """
+        """Raise TryAgain if the caller has stopped waiting for the reply.  Call it under the lock of what the command
+        would change: a runtime that killed the caller may have sent another command since, and got its answer."""
         if self.abandoned():  # guard: abandoned
-            raise TryAgain(f"nobody waits for this {self.command} any more, so it was not begun; repeat it")
+            raise TryAgain(f"the caller no longer waits for this {self.command}, so it did not begin; repeat it")
 
 
 @dataclass(frozen=True)
 class Reply:
     """The answer: at most one JSON document for stdout, the exit code, and lines for stderr, which no program parses.
-
-    ``code`` is the error document's code, 0 for success.
-    """
+    ``code`` is the error document's code, 0 for success."""
 
     stdout: str = ""
     exit_code: int = 0
@@ -149,26 +144,22 @@ Program = Callable[[Request], Reply]
 
 
 def variables(block: bytes) -> dict[str, str]:
-    """An environment block as a dictionary: NAME=VALUE strings, each ended by a zero byte (man 5 proc_pid_environ).
-
-    Of a repeated name, the first one counts, as in getenv.
-    """
+    """An environment block as a dictionary: NAME=VALUE strings, each ended by a zero byte (man 5 proc_pid_environ).  Of
+    a repeated name, the first one counts, as in getenv."""
     pairs = os.fsdecode(block).split("\0")
     return dict(pair.split("=", 1) for pair in reversed(pairs) if "=" in pair)
 
 
 def check_environment(request: Request) -> None:
-    """Raise BadEnvironment if a variable is missing or invalid; the message names all missing ones.
-
-    The rules: SPEC 1.1.0, "Parameters"; libcni's pkg/utils for the characters.
-    """
+    """Raise BadEnvironment if a variable is missing or invalid; the message names all missing ones.  The rules: SPEC
+    1.1.0, "Parameters"; libcni's pkg/utils for the characters."""
     command = request.command
     if command not in VERBS:
         known = ", ".join(VERBS)
         raise BadEnvironment(f"CNI_COMMAND={command!r} is not a command; use one of {known}")
     missing = [name for name in VERBS[command][1] if not request.var(name)]
     if missing:
-        raise BadEnvironment(f"{command} requires {', '.join(missing)}: set and not empty")
+        raise BadEnvironment(f"{command} requires {', '.join(missing)}; set each to a value")
     required = VERBS[command][1]
     if "CNI_CONTAINERID" in required:
         container_id, ifname = request.var("CNI_CONTAINERID"), request.var("CNI_IFNAME")
@@ -196,9 +187,7 @@ def bad_ifname(name: str) -> str:
 
 def cached(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:
     """A decorator that caches ``parse``'s result for the latest stdins: a node's attachments share few configurations.
-
-    A configuration with prevResult, or a long one with lists, does not repeat, and is not cached.
-    """
+    A configuration with prevResult, or a long one with lists, does not repeat, and is not cached."""
     caching: Any = lru_cache(_REMEMBERED)(parse)  # Any: lru_cache's type loses the parameters
 
     def parsed(stdin: bytes, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -211,20 +200,15 @@ def cached(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[by
 
 
 def configuration(request: Request) -> Config:
-    """The request's configuration, decoded.  Raises DecodeFailure, InvalidConfig.
-
-    Ambiguous configurations are refused, except for DEL and GC: a pod must be deletable, whatever its network's
-    configuration has become.
-    """
+    """The request's configuration, decoded.  Raises DecodeFailure, InvalidConfig.  Ambiguous configurations are
+    refused, except for DEL and GC: a pod must be deletable, whatever its network's configuration has become."""
     return decode(request.stdin, request.command not in _TAKING_AWAY)
 
 
 @cached
 def decode(stdin: bytes, strictly: bool = True) -> Config:  # noqa: FBT001, FBT002  # lru_cache's keys are positional
-    """The configuration as a JSON object, in our spelling.  Raises DecodeFailure, InvalidConfig.
-
-    With ``strictly``, a repeated key is refused; otherwise the last one counts.
-    """
+    """The configuration as a JSON object, in our spelling.  Raises DecodeFailure, InvalidConfig.  With ``strictly``, a
+    repeated key is refused; otherwise the last one counts."""
     try:
         conf = json.loads(stdin, object_pairs_hook=refuse_duplicates if strictly else None)
         if isinstance(conf, dict):
@@ -235,10 +219,8 @@ def decode(stdin: bytes, strictly: bool = True) -> Config:  # noqa: FBT001, FBT0
 
 
 def version_of(conf: Mapping[str, Any], command: str) -> str:
-    """The version for the answer.  Raises IncompatibleVersion if it is not supported, or lacks the command.
-
-    DEL and GC accept an unsupported version: they use the record, and their success has no document.
-    """
+    """The version for the answer.  Raises IncompatibleVersion if it is not supported, or lacks the command.  DEL and GC
+    accept an unsupported version: they use the record, and their success has no document."""
     version = conf.get("cniVersion") or "0.1.0"
     if version not in VERSIONS and command in _TAKING_AWAY:
         return NEWEST

@@ -79,10 +79,8 @@ def refuse_duplicates(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def normalize(conf: dict[str, Any], *, strictly: bool = True) -> dict[str, Any]:
-    """The configuration in our spelling, without members that only stand for a default.
-
-    With ``strictly``, it raises InvalidConfig for a key in two spellings; otherwise the last one counts.
-    """
+    """The configuration in our spelling, without members that only stand for a default.  With ``strictly``, it raises
+    InvalidConfig for a key in two spellings; otherwise the last one counts."""
     return conf if _is_normal(conf, NETWORK) else _normalize(conf, NETWORK, strictly, "")
 
 

@@ -34,10 +34,8 @@ T = TypeVar("T")
 
 @cache
 def boot_id() -> str:
-    """This boot's id (man 4 random).  A record of an earlier boot proves nothing about this boot's devices.
-
-    Raises IoFailure.
-    """
+    """This boot's id (man 4 random).  A record of an earlier boot proves nothing about this boot's devices.  Raises
+    IoFailure."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError as e:
@@ -48,10 +46,8 @@ def boot_id() -> str:
 
 
 def directory(path: Path) -> Path:
-    """Make the directory and its missing parents, each with mode 700 and synced; return the directory.
-
-    Raises IoFailure, and InvalidConfig if others than root could replace the directory.
-    """
+    """Make the directory and its missing parents, each with mode 700 and synced; return the directory.  Raises
+    IoFailure, and InvalidConfig if others than root could replace the directory."""
     try:
         if not path.is_dir():
             directory(path.parent)
@@ -64,10 +60,8 @@ def directory(path: Path) -> Path:
 
 
 def make_private(path: Path) -> None:
-    """Give a directory that another program made the mode of ours.
-
-    Raises IoFailure, and InvalidConfig if others than root could replace the directory.
-    """
+    """Give a directory that another program made the mode of ours.  Raises IoFailure, and InvalidConfig if others than
+    root could replace the directory."""
     try:
         trust.refuse_unless_safe(f"{path}")  # guard: private-where-safe
         path.chmod(0o700)
@@ -76,10 +70,8 @@ def make_private(path: Path) -> None:
 
 
 def with_directory(file: str, attempt: Callable[[], T]) -> T:
-    """The result of ``attempt``.  If the file's directory is missing, make it and call ``attempt`` again.
-
-    Raises what ``attempt`` and ``directory`` raise.
-    """
+    """The result of ``attempt``.  If the file's directory is missing, make it and call ``attempt`` again.  Raises what
+    ``attempt`` and ``directory`` raise."""
     try:
         return attempt()
     except (FileNotFoundError, NotADirectoryError):
@@ -102,10 +94,8 @@ def probe(path: Path) -> None:
 
 
 def write(path: Path | str, body: dict[str, Any], *, makes: bool = True) -> None:
-    """Replace the file; with ``makes`` also make a missing directory.  On return, the file is on disk.
-
-    Raises IoFailure; then the old file stands.
-    """
+    """Replace the file; with ``makes`` also make a missing directory.  On return, the file is on disk.  Raises
+    IoFailure; then the old file stands."""
     # Text, not Path's operators, here and below: making a Path takes as long as opening the file.
     file, temporary = f"{path}", f"{path}.tmp"
     text = canonical(body)
@@ -135,10 +125,8 @@ def read(path: Path | str) -> dict[str, Any] | None:
 
 
 def contents(path: Path | str) -> bytes | None:
-    """The file's bytes, for a caller that may have parsed the same bytes before; None if there is no file.
-
-    Raises RecordUnreadable, IoFailure.
-    """
+    """The file's bytes, for a caller that may have parsed the same bytes before; None if there is no file.  Raises
+    RecordUnreadable, IoFailure."""
     try:
         return _read_all(path)
     except FileNotFoundError:
@@ -154,7 +142,7 @@ def parsed(text: bytes, path: Path | str) -> dict[str, Any]:
         schema, body = document["schema"], document["body"]
         whole = document["sha256"] == _digest(canonical(body))
     except (ValueError, TypeError, KeyError, RecursionError) as e:
-        raise RecordUnreadable(f"{path} is not a state file of ours ({len(text)} bytes: {type(e).__name__})") from e
+        raise RecordUnreadable(f"{path} is not a state file of hpn ({len(text)} bytes: {type(e).__name__})") from e
     if schema != SCHEMA:  # guard: schema
         raise RecordUnreadable(f"{path} has schema {schema!r}, this version reads {SCHEMA}; a newer version wrote it")
     if not whole or not isinstance(body, dict):  # guard: checksum (whole), an-object (body)
@@ -163,10 +151,7 @@ def parsed(text: bytes, path: Path | str) -> dict[str, Any]:
 
 
 def remove(path: Path | str) -> None:
-    """Remove the file, if it exists, and the leftover of an interrupted write beside it.
-
-    Raises IoFailure.
-    """
+    """Remove the file, if it exists, and the leftover of an interrupted write beside it.  Raises IoFailure."""
     file = f"{path}"
     try:
         with suppress(FileNotFoundError):
@@ -180,10 +165,8 @@ def remove(path: Path | str) -> None:
 
 
 def set_aside(path: Path, to: Path) -> Path:
-    """Move an unreadable file into the directory ``to``, beside earlier ones of its name; return its new path.
-
-    Raises IoFailure.
-    """
+    """Move an unreadable file into the directory ``to``, beside earlier ones of its name; return its new path.  Raises
+    IoFailure."""
     target = _free(path, to)
     try:
         os.replace(path, target)
@@ -236,14 +219,14 @@ def _read_all(path: Path | str) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.ENXIO):
-            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of ours") from e
+            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of hpn") from e
         raise
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):  # guard: read-regular
-            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of ours")
+            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of hpn")
         if found.st_size > _MOST:  # guard: read-most
-            raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is no state file of ours")
+            raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is no state file of hpn")
         data = b""
         # A read of a regular file is short only at its end, and a state file is replaced, never appended to.
         while len(data) < found.st_size and (more := os.read(fd, found.st_size - len(data))):

@@ -70,12 +70,12 @@ class Entry:
                 body = durable.read(self._file)
                 record = None if body is None else Record.from_json(body)
             except (TypeError, KeyError, ValueError) as e:
-                raise RecordUnreadable(f"{self.path} lacks what a record has: {e!r}") from e
+                raise RecordUnreadable(f"{self.path} lacks members of a record: {e!r}") from e
             return self._own(record)
         except RecordUnreadable as e:
             # guard below: stand-in = durable.set_aside(self.path, self.state_dir / "quarantine" / self.network)
             aside = durable.replace_unreadable(self.path, self.state_dir / "quarantine" / self.network, self._stand_in)
-            e.add_note(f"kept in {aside}; what else it described must be looked for by hand")
+            e.add_note(f"kept in {aside}; search by hand for anything else that it described")
             raise
 
     def _own(self, record: Record | None) -> Record | None:
@@ -104,10 +104,8 @@ class Entry:
         durable.write(self._file, record.to_json())
 
     def note_found(self) -> None:
-        """Note that DEL found the interface where ADD put it, and is about to remove it.
-
-        If this DEL is killed, the next one does not conclude that the pod hid the interface.
-        """
+        """Note that DEL found the interface where ADD put it, and is about to remove it.  If this DEL is killed, the
+        next one does not conclude that the pod hid the interface."""
         with suppress(FileNotFoundError):
             os.chmod(self._file, _FOUND)  # noqa: PTH101  # making a Path takes longer
 
@@ -138,28 +136,22 @@ class Entry:
 
 @contextmanager
 def lock(state_dir: Path, network: str, key: Key, timeout: float | None = None) -> Iterator[Entry]:
-    """Lock the attachment, and yield its entry.
-
-    Raises TryAgain if another process holds the lock for ``timeout`` seconds (LOCK_TIMEOUT by default); IoFailure.
-    """
+    """Lock the attachment, and yield its entry.  Raises TryAgain if another process holds the lock for ``timeout``
+    seconds (LOCK_TIMEOUT by default); IoFailure."""
     with locked(state_dir, "attachment", f"{network}/{key}", timeout):  # guard: lock
         yield Entry(state_dir, network, key)
 
 
 def lock_namespace(state_dir: Path, namespace: Identity) -> Lock:
-    """Lock what a pod's attachments share.
-
-    Take this lock inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
-    """
+    """Lock what a pod's attachments share.  Take this lock inside an attachment's lock, never around one.  Raises
+    TryAgain, IoFailure."""
     # guard below: namespace-lock = locked(state_dir, "namespace", f"{os.urandom(9)!r}")
     return locked(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
 
 
 def at_work(state_dir: Path, network: str, key: Key) -> str:
-    """The processes that hold the attachment's lock, for people; empty if there are none.  Takes no lock.
-
-    Another attachment may have the same lock, so they may work on that one.
-    """
+    """The processes that hold the attachment's lock, for people; empty if there are none.  Takes no lock.  Another
+    attachment may have the same lock, so they may work on that one."""
     return locks.holder(_lock_file(state_dir, "attachment", f"{network}/{key}"))
 
 
@@ -176,10 +168,8 @@ def locked(state_dir: Path, what: str, name: str, timeout: float | None = None) 
 
 
 def keys(state_dir: Path, network: str, among: Callable[[list[str]], list[str]] = sorted) -> list[Key]:
-    """The network's attachments with a record, readable or not, or with an interrupted first write of one.
-
-    ``among`` orders their names, or selects from them.  Raises IoFailure.
-    """
+    """The network's attachments with a record, readable or not, or with an interrupted first write of one.  ``among``
+    orders their names, or selects from them.  Raises IoFailure."""
     try:
         # guard below: interrupted-first-write (removesuffix)
         names = {name.removesuffix(".tmp") for name in os.listdir(_folder(state_dir, network))}
@@ -214,10 +204,8 @@ def peek(state_dir: Path, network: str, key: Key) -> Record | None:
 
 
 def files(state_dir: Path, container_id: str = "*") -> Iterator[tuple[Path, Record | None]]:
-    """The path and the record of every record of all networks; None for an unreadable one.
-
-    ``container_id`` selects one container's.  They are read without a lock, so they are no basis for an undo.
-    """
+    """The path and the record of every record of all networks; None for an unreadable one.  ``container_id`` selects
+    one container's.  They are read without a lock, so they are no basis for an undo."""
     for path in _paths(f"{state_dir}/attachments", container_id):
         yield from _read(path)
 
@@ -278,10 +266,8 @@ def records(state_dir: Path, container_id: str = "*") -> Iterator[Record]:
 
 
 def beside(state_dir: Path, ours: Record) -> list[Record]:
-    """The other attachments in the namespace of ``ours``.
-
-    Only the same container's are read: a runtime makes a namespace for one container.
-    """
+    """The other attachments in the namespace of ``ours``.  Only the same container's are read: a runtime makes a
+    namespace for one container."""
     return [
         record
         for record in records(state_dir, ours.key.container_id)
@@ -292,10 +278,8 @@ def beside(state_dir: Path, ours: Record) -> list[Record]:
 
 
 def naming(state_dir: Path, value: str | int, member: str = "") -> Iterator[Record]:
-    """The records that hold the value, in a member of that name if one is given, and perhaps some others.
-
-    The caller must check each record itself.
-    """
+    """The records that hold the value, in a member of that name if one is given, and perhaps some others.  The caller
+    must check each record itself."""
     text = ((f'"{member}":' if member else "") + durable.canonical(value)).encode()
     return (r for file, body in texts(state_dir) if text in body and (r := decoded(file, body)))
 

@@ -33,11 +33,8 @@ class Lock:
     __slots__ = ("_fd",)
 
     def __init__(self, path: str, timeout: float) -> None:
-        """Take the lock of the file at ``path``, making the file if it is missing.
-
-        Raises TryAgain after ``timeout`` seconds, InvalidConfig if others than root could take the lock, IoFailure,
-        OSError.
-        """
+        """Take the lock of the file at ``path``, making the file if it is missing.  Raises TryAgain after ``timeout``
+        seconds, InvalidConfig if others than root could take the lock, IoFailure, OSError."""
         trust.refuse_unless_ours(os.path.dirname(path))  # guard: directory
         # Open the file for every use: flock works between openings, so it excludes threads of one process too.
         # filelock's own objects do this and more, at ten times the cost.
@@ -64,24 +61,19 @@ class Lock:
 
 
 def _make_ours(fd: int, path: str) -> None:
-    """Remove others' permissions from the file.
-
-    A process that has it open already can still hold the lock.  The timeout bounds that, and its error names the
-    holder.
-    """
+    """Remove others' permissions from the file.  A process that has it open already can still hold the lock.  The
+    timeout bounds that, and its error names the holder."""
     found = os.fstat(fd)
     # guard below: regular (st_mode), owner (st_uid)
     if not stat.S_ISREG(found.st_mode) or not trust.is_trusted(found.st_uid):
-        raise IoFailure(f"{path} is not a lock of ours: no regular file that root owns; remove it")
+        raise IoFailure(f"{path} is no lock of hpn: not a regular file of root's; remove it")
     if found.st_mode & _OTHERS:
         os.fchmod(fd, 0o600)  # guard: put-right
 
 
 def take(fd: int, path: str, timeout: float) -> None:
-    """Take the lock of an open file; ``path`` is for the message.
-
-    Raises TryAgain after ``timeout`` seconds, which restart after a wait for the kernel's lock of links.
-    """
+    """Take the lock of an open file; ``path`` is for the message.  Raises TryAgain after ``timeout`` seconds, which
+    restart after a wait for the kernel's lock of links."""
     deadline, pause = time.monotonic() + timeout, _POLL
     while not lock_descriptor(fd, blocking=False):  # guard: flock
         if time.monotonic() > deadline:  # guard: deadline
@@ -93,10 +85,8 @@ def take(fd: int, path: str, timeout: float) -> None:
 
 
 def _is_the_kernels_taken() -> bool:
-    """Whether the kernel's lock of links is taken, for which our lock's holder may wait too (budget.py).
-
-    It waits for as long as the request may wait for the kernel.
-    """
+    """Whether the kernel's lock of links is taken, for which our lock's holder may wait too (budget.py).  It waits for
+    as long as the request may wait for the kernel."""
     # Hardly any lock is held so long that this is needed.
     from base.kernel import budget, rtnl  # noqa: PLC0415
 
@@ -116,10 +106,8 @@ def _holder_of(fd: int) -> str:
 
 
 def holder(path: str) -> str:
-    """The processes that hold the file's lock, for people, as the kernel lists them.  Takes no lock.
-
-    Empty if there are none, or if there is no file.
-    """
+    """The processes that hold the file's lock, for people, as the kernel lists them.  Takes no lock.  Empty if there
+    are none, or if there is no file."""
     try:
         return _holders(os.stat(path, follow_symlinks=False))
     except OSError:

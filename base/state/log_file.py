@@ -45,10 +45,8 @@ class LogFile:
     fd: int
 
     def append(self, text: str, lines: list[str]) -> None:
-        """Append the text by one write.  ``lines`` gets one more if the file is full and cannot be renamed.
-
-        Raises OSError, ENOSPC also if only a part of the text could be written.
-        """
+        """Append the text by one write.  ``lines`` gets one more if the file is full and cannot be renamed.  Raises
+        OSError, ENOSPC also if only a part of the text could be written."""
         self._begin_another_if_full(lines)
         data = text.encode()
         if os.write(self.fd, data) < len(data):
@@ -58,32 +56,29 @@ class LogFile:
         os.close(self.fd)
 
     def _begin_another_if_full(self, lines: list[str]) -> None:
-        """Rename a full file and open a new one.  Other commands may have done so since this one opened the file.
-
-        If a new one cannot be opened, the text goes to the open one.
-        """
+        """Rename a full file and open a new one.  Other commands may have done so since this one opened the file.  If a
+        new one cannot be opened, the text goes to the open one."""
         found = os.fstat(self.fd)
         if found.st_nlink and found.st_size < LIMIT:  # guard: bound (st_size), removed (st_nlink)
             return
         try:
             if found.st_nlink and (why := self._why_it_stays(found.st_size)):
                 name = os.path.basename(os.path.normpath(self.place.path))
-                lines.append(f"logFile {self.place.path!r} is full and cannot become {name}{OLD}: {why}")
+                lines.append(f"logFile {self.place.path!r} is full and cannot be renamed to {name}{OLD}: {why}")
             another = self.place.open_for_append()
         except FileNotFoundError:  # its directory was removed
             return
         except OSError as e:  # guard: goes-on = IndexError
-            lines.append(f"logFile {self.place.path!r} cannot be begun again: {e.strerror}; this went to the old one")
+            lines.append(
+                f"logFile {self.place.path!r} cannot be reopened: {e.strerror}; these lines are in the old file"
+            )
             return
         os.close(self.fd)
         self.fd = another
 
     def _why_it_stays(self, size: int) -> str:
         """Rename the file to FILE.old; return why that failed, or nothing if it is done, or in progress in another
-        process.
-
-        Raises OSError.
-        """
+        process.  Raises OSError."""
         if not self.place.names:  # guard: beside
             return "the node allows this file, but not its directory; allow that, or have logrotate move the file"
         with self.place.folder() as (folder, name):
@@ -99,12 +94,10 @@ class LogFile:
 
 
 def open_for_append(place: Place) -> LogFile:
-    """Open the log; make it if it is missing.
-
-    Raises OSError; InvalidConfig for a name of an older file, which may belong to another network's log.
-    """
+    """Open the log; make it if it is missing.  Raises OSError; InvalidConfig for a name of an older file, which may
+    belong to another network's log."""
     if os.path.normpath(place.path).endswith(OLD):  # guard: older-name
-        raise InvalidConfig(f"logFile {place.path!r} ends in {OLD}, as a log that was full does; give it another name")
+        raise InvalidConfig(f"logFile {place.path!r} ends in {OLD}, the suffix of a full log; choose another name")
     return LogFile(place, place.open_for_append())
 
 
@@ -119,10 +112,8 @@ def _rename(folder: int, name: str, fd: int) -> None:
 
 
 def attached(request: Request, conf: Config) -> Json:
-    """The attachment's ``pci``, its function's address, and ``rdma``, its RDMA devices' names.
-
-    Without an attachment, they are the requested device's.
-    """
+    """The attachment's ``pci``, its function's address, and ``rdma``, its RDMA devices' names.  Without an attachment,
+    they are the requested device's."""
     try:
         where = location(conf)
         record = journal.peek(where.state_dir, where.network, request.key) if request.key.container_id else None

@@ -80,7 +80,7 @@ def place(label: str, path: str, allowed: Sequence[str]) -> Place:
     """The path as one of the ``allowed``.  Raises InvalidConfig, with ``label`` as the configuration's key for it."""
     names = _names(path)
     if ".." in names:  # guard: up
-        raise InvalidConfig(f"{label} {path!r} has '..' in it; write the path without")
+        raise InvalidConfig(f"{label} {path!r} contains '..'; write the path without it")
     for entry in allowed:
         above = _names(entry)
         if names[: len(above)] == above:  # guard: below = True
@@ -93,10 +93,8 @@ def place(label: str, path: str, allowed: Sequence[str]) -> Place:
 
 
 def allowed_paths(key: str) -> tuple[str, ...]:
-    """The paths that configurations may name under a key of DEFAULTS.
-
-    Raises InvalidConfig if the policy file is broken.
-    """
+    """The paths that configurations may name under a key of DEFAULTS.  Raises InvalidConfig if the policy file is
+    broken."""
     paths = listed_paths(document(), key)
     return DEFAULTS[key] if paths is None else paths
 
@@ -118,9 +116,7 @@ def listed_paths(document: Mapping[str, Any], key: str) -> tuple[str, ...] | Non
 
 def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
     """The file's settings for a shared store of one of these kinds, and the node's name in it; empty if missing.
-
-    Raises InvalidConfig if the policy file is broken.
-    """
+    Raises InvalidConfig if the policy file is broken."""
     stores = document().get(_STORES, {})
     if not isinstance(stores, dict):
         raise broken(f"{_STORES} {stores!r} is not an object of stores")
@@ -135,10 +131,8 @@ def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
 
 
 def document(file: str = "") -> dict[str, Any]:
-    """The policy file, or another file in its place, with known keys only; empty if there is none.
-
-    Raises InvalidConfig if it is broken.
-    """
+    """The policy file, or another file in its place, with known keys only; empty if there is none.  Raises
+    InvalidConfig if it is broken."""
     try:
         # The new name twice: the old file may be renamed between the first two reads.
         # guard below: old-name ((FILE, OLD_FILE, FILE) -> (FILE,))
@@ -153,7 +147,7 @@ def document(file: str = "") -> dict[str, Any]:
     if not isinstance(found, dict):
         raise broken("it is not a JSON object")
     if unknown := sorted(found.keys() - {_PATHS, NAMES, CHOICES, _STORES}):  # guard: known-keys
-        raise broken(f"{unknown[0]} is not a key we know; there are {_PATHS}, {NAMES}, {CHOICES} and {_STORES}")
+        raise broken(f"{unknown[0]} is not a known key; known keys are {_PATHS}, {NAMES}, {CHOICES} and {_STORES}")
     return found
 
 

@@ -25,9 +25,7 @@ _MOMENT: Final = 5.0
 
 def lock(timeout: float = _TIMEOUT) -> Lock:
     """Lock the changing of numbers.  Take it inside all other locks, and only for a device's own move or binding.
-
-    Raises TryAgain, IoFailure.
-    """
+    Raises TryAgain, IoFailure."""
     path = f"{places.COMMON}/locks/rdma-numbers"
     try:
         return durable.with_directory(path, lambda: Lock(path, timeout))
@@ -38,10 +36,7 @@ def lock(timeout: float = _TIMEOUT) -> Lock:
 @contextmanager
 def lock_for_a_moment() -> Iterator[None]:
     """The same for a returning device: go on without the lock if another device's driver hangs, because a pod must be
-    deletable.
-
-    Raises IoFailure.
-    """
+    deletable.  Raises IoFailure."""
     with ExitStack() as held:
         with suppress(TryAgain):
             held.enter_context(lock(_MOMENT))
@@ -60,9 +55,7 @@ def promised(device: str, pod: str, place: str = "") -> tuple[str, ...]:
 
 def promise(device: str, pod: str, nodes: Sequence[str]) -> None:
     """Keep the nodes that the pod was promised, for its next ADD: by then the device has lost its earlier numbers.
-
-    Raises IoFailure.
-    """
+    Raises IoFailure."""
     if pod:
         durable.write(_file(device), {"pod": pod, "nodes": list(nodes)})
 

@@ -20,10 +20,7 @@ _PARENT: Final = re.compile(rb'"parent":(\d+)')
 
 def lock(device: str) -> Lock:
     """Lock the choice of devices, by the bus address of the device or its PF: one lock for all attachments, in any
-    stateDir.
-
-    Take it inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
-    """
+    stateDir.  Take it inside an attachment's lock, never around one.  Raises TryAgain, IoFailure."""
     return journal.locked(Path(places.COMMON), "device", device)  # guard: device-lock (device -> f"{os.urandom(9)!r}")
 
 

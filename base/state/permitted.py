@@ -70,10 +70,7 @@ class Permits:
 
     def refuse_names(self, request: Request, conf: Config, named: Collection[Named], *, has_leases: bool) -> None:
         """Raise InvalidConfig for a name or a directory that this node does not allow, or a directory with another
-        purpose.
-
-        ``has_leases``: hpn-ipam allocates the addresses.
-        """
+        purpose.  ``has_leases``: hpn-ipam allocates the addresses."""
         if self.names:
             for one in (("name", "name", str(conf.get("name"))), *named):
                 _refuse_name(*one, self.names.get(one[0]))
@@ -116,7 +113,7 @@ def _refuse_choice(key: str, value: Any, request: Request, conf: Config, listed:
         return
     asked = f"args.cni.{key} {json.dumps(value)}"
     if key not in CHOICES:
-        raise InvalidConfig(f"{asked}: no pod chooses {key}, only the network's configuration does; {_REMEDY}")
+        raise InvalidConfig(f"{asked}: a pod may not choose {key}, only the network's configuration may; {_REMEDY}")
     who = "no pod choose"
     if key == "sticky":
         namespace = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_NAMESPACE", "")
@@ -168,7 +165,7 @@ def _refuse_another_purpose(label: str, path: str, folder: str, program: str) ->
         place = above if os.path.exists(f"{above}/leases") and os.path.exists(f"{above}/index") else ""
         above = os.path.dirname(above)
     if place:  # guard: another-purpose
-        raise InvalidConfig(f"{label} {path!r}: hpn keeps something else in {place}; name another directory")
+        raise InvalidConfig(f"{label} {path!r}: hpn keeps other files in {place}; name another directory")
 
 
 # The administrator decides where these lead, once.

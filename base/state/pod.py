@@ -30,10 +30,8 @@ class Identity:
 
     @classmethod
     def from_json(cls, body: Json) -> "Identity":
-        """The inverse of ``vars``.  Older records lack mounts and processes, so they never prove a pod gone.
-
-        Raises KeyError, ValueError, TypeError.
-        """
+        """The inverse of ``vars``.  Older records lack mounts and processes, so they never prove a pod gone.  Raises
+        KeyError, ValueError, TypeError."""
         what = int(body["inode"]), int(body["cookie"])
         return cls(*what, int(body.get("mounts", 0)), int(body.get("processes", 0)))
 
@@ -74,10 +72,8 @@ def open_netns(request: Request) -> Iterator[Pod]:
 
 @contextmanager
 def find(identity: Identity, path: str, request: Request | None = None) -> Iterator[Pod | None]:
-    """The namespace with that identity: at CNI_NETNS, at the path, or at any visible mount or process.
-
-    None if no visible mount or process holds it any more; ``gone`` decides whether that proves anything.
-    """
+    """The namespace with that identity: at CNI_NETNS, at the path, or at any visible mount or process.  None if no
+    visible mount or process holds it any more; ``gone`` decides whether that proves anything."""
     ways: list[Callable[[], Pod | None]] = [partial(_open_held, identity)]
     if path and not (request and path == request.netns):
         ways.insert(0, partial(_open_at, path))
@@ -94,10 +90,8 @@ def find(identity: Identity, path: str, request: Request | None = None) -> Itera
 
 
 def gone(seen: Sequence[tuple[Identity, str]]) -> list[bool]:
-    """For each namespace and its path, whether it has provably ended: then all inside has ended, or soon will.
-
-    It scans the processes once for all namespaces.
-    """
+    """For each namespace and its path, whether it has provably ended: then all inside has ended, or soon will.  It
+    scans the processes once for all namespaces."""
     # guard below: held-open-by-others (not _is_at)
     sought = [identity for identity, path in seen if not _is_at(identity, path)]
     absent = {_seen_from(one) for one in netns.gone(sought)}  # guard: gone-is-proved (netns)

@@ -102,10 +102,8 @@ class Record:
 
 
 def netns_in(text: bytes) -> str:
-    """The ``netns`` of a record in its file's text, which may be damaged; empty if there is none.
-
-    Decoding and checking the whole record takes seven times as long.
-    """
+    """The ``netns`` of a record in its file's text, which may be damaged; empty if there is none.  Decoding and
+    checking the whole record takes seven times as long."""
     try:
         return str(json.loads(text)["body"]["netns"])
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -113,10 +111,8 @@ def netns_in(text: bytes) -> str:
 
 
 def damaged_namespace(damaged: str, key: Key) -> tuple[str, Identity]:
-    """The path and the identity of the namespace in a damaged record.
-
-    They are empty and zeros if they are illegible, or if the record does not name the attachment ``key``.
-    """
+    """The path and the identity of the namespace in a damaged record.  They are empty and zeros if they are illegible,
+    or if the record does not name the attachment ``key``."""
     try:
         text = _read_damaged(damaged)
         netns, identity = re.search(_NETNS, text), re.search(_IDENTITY, text)

@@ -28,10 +28,8 @@ _GOOD_MOST: Final = 256
 
 
 def refuse_unless_ours(folder: str) -> None:
-    """Raise InvalidConfig unless only root can use ``folder``, and only root can change what leads to it.
-
-    Raises OSError.
-    """
+    """Raise InvalidConfig unless only root can use ``folder``, and only root can change what leads to it.  Raises
+    OSError."""
     found = os.stat(folder)
     known = (found.st_dev, found.st_ino, found.st_uid, found.st_mode)
     if _good.get(folder) == known:  # guard: known-again = folder in _good
@@ -58,9 +56,7 @@ def refuse_unless_safe(folder: str) -> None:
 
 def weak_spot(folder: str) -> tuple[str, str] | None:
     """The first directory or link on the path that others than root can change, and the remedy; None if there is none.
-
-    Raises OSError.
-    """
+    Raises OSError."""
     for path, found in _way(folder):
         if why := _why_not(found):
             return f"others than root can change {path} ({why})", f"chown root:root {path}; chmod go-w {path}"
@@ -73,10 +69,8 @@ def is_trusted(uid: int) -> bool:
 
 
 def read_trusted(path: str, limit: int = _LIMIT) -> bytes | None:
-    """The contents of the administrator's file; None if there is none.
-
-    Raises InvalidConfig if others than root can write it; OSError, also above ``limit`` bytes.
-    """
+    """The contents of the administrator's file; None if there is none.  Raises InvalidConfig if others than root can
+    write it; OSError, also above ``limit`` bytes."""
     try:
         fd = files.open_regular(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
@@ -87,7 +81,7 @@ def read_trusted(path: str, limit: int = _LIMIT) -> bytes | None:
         if not is_trusted(found.st_uid) or found.st_mode & _OTHERS_WRITE:
             raise InvalidConfig(
                 f"{path} can be written by others than root (owner {found.st_uid}, mode {found.st_mode & 0o7777:o}); "
-                f"see what is in it, then: chown root:root {path}; chmod 644 {path}"
+                f"check its contents, then: chown root:root {path}; chmod 644 {path}"
             )
         return files.read_all(fd, limit)
     finally:

@@ -35,7 +35,7 @@ def test_another_namespace_has_its_interface(tree: Tree) -> None:
     vf = tree.pci(VF, pf=PF)
     tree.netdev("rail0v0", vf)
     (vf / "net/rail0v0").rename(vf / "hidden")
-    assert users.user(VF, {}, tree.root) == "a namespace that its interface is in"
+    assert users.user(VF, {}, tree.root) == "a namespace that holds its interface"
 
 
 def test_another_namespace_has_its_rdma_device(tree: Tree) -> None:
@@ -43,7 +43,7 @@ def test_another_namespace_has_its_rdma_device(tree: Tree) -> None:
     tree.netdev("rail0v0", vf)
     tree.rdma("mlx5_1", vf, 1)
     (vf / "infiniband/mlx5_1").rename(vf / "hidden")
-    assert users.user(VF, {}, tree.root) == "a namespace that its RDMA device is in"
+    assert users.user(VF, {}, tree.root) == "a namespace that holds its RDMA device"
 
 
 def test_without_ib_uverbs(tree: Tree) -> None:
@@ -74,7 +74,7 @@ def test_vfio_without_an_iommu_and_by_another_driver(tree: Tree, tmp_path: Path,
 @pytest.mark.parametrize("driver", ["igb_uio", "uio_pci_generic"])
 def test_uio(tree: Tree, driver: str) -> None:
     tree.pci(VF, pf=PF, driver=driver)
-    assert users.user(VF, {}, tree.root) == f"a process that may use it by {driver}"
+    assert users.user(VF, {}, tree.root) == f"a process that may use it through {driver}"
 
 
 def attached(state: Path, container: str, device: str, **of_link: object) -> None:

@@ -46,7 +46,7 @@ def test_error(program: list[str]) -> None:
     assert document(done) == {
         "cniVersion": "1.1.0",
         "code": 4,
-        "msg": "ADD requires CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME: set and not empty",
+        "msg": "ADD requires CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME; set each to a value",
     }
     assert (done.returncode, done.stderr) == (1, b"")
 

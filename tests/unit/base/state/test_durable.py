@@ -75,16 +75,16 @@ def test_every_flipped_bit_is_noticed(file: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "is not a state file of ours (0 bytes: JSONDecodeError)"),
-        (b"\0" * 4096, "is not a state file of ours (4096 bytes: "),  # as some file systems hold after a power cut
-        (b"\xff\xfe", "is not a state file of ours (2 bytes: "),
-        (b"[]", "is not a state file of ours"),
-        (b"5", "is not a state file of ours"),
-        (b"null", "is not a state file of ours"),
-        (b"{}", "is not a state file of ours"),
-        (b'{"schema": 1, "body": {}}', "is not a state file of ours"),
+        (b"", "is not a state file of hpn (0 bytes: JSONDecodeError)"),
+        (b"\0" * 4096, "is not a state file of hpn (4096 bytes: "),  # as some file systems hold after a power cut
+        (b"\xff\xfe", "is not a state file of hpn (2 bytes: "),
+        (b"[]", "is not a state file of hpn"),
+        (b"5", "is not a state file of hpn"),
+        (b"null", "is not a state file of hpn"),
+        (b"{}", "is not a state file of hpn"),
+        (b'{"schema": 1, "body": {}}', "is not a state file of hpn"),
         (b'{"schema": 1, "sha256": "x", "body": {}}', "was altered: its checksum does not match"),
-        pytest.param(b"[" * 100_000, "is not a state file of ours"),
+        pytest.param(b"[" * 100_000, "is not a state file of hpn"),
         # a body that is no object, under its right checksum (printf '[]' | sha256sum)
         (
             b'{"schema":1,"sha256":"4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945","body":[]}',

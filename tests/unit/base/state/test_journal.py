@@ -113,7 +113,7 @@ def without(name: str) -> dict[str, Any]:
 def test_whole_but_no_record_goes_to_quarantine(tmp_path: Path, body: dict[str, Any]) -> None:
     with journal.lock(tmp_path, "rail0", KEY) as entry:
         durable.write(durable.directory(entry.path.parent) / entry.path.name, body)
-        with pytest.raises(RecordUnreadable, match="lacks what a record has"):
+        with pytest.raises(RecordUnreadable, match="lacks members of a record"):
             entry.load()
         assert stands_in(entry)
 
@@ -128,7 +128,7 @@ def test_unreadable_record_goes_to_quarantine(tmp_path: Path, content: bytes) ->
                 entry.load()
             aside = tmp_path / "quarantine" / "rail0" / f"c1:hpn0.json.{n}"
             assert aside.read_bytes() == content + b" " * n
-            assert e.value.details == f"kept in {aside}; what else it described must be looked for by hand"
+            assert e.value.details == f"kept in {aside}; search by hand for anything else that it described"
             record = stands_in(entry)
             assert str(aside) in record.trouble
             assert (record.netns, record.identity) == ("", Identity(0, 0))

@@ -130,7 +130,7 @@ def test_another_is_at_it(log: Path, long: bool) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         opened.append('{"of": "ours"}\n', lines := [])
         opened.close()
-    why = f"logFile {str(log)!r} is full and cannot become log.old: another process holds its lock; see: lslocks"
+    why = f"logFile {str(log)!r} is full and cannot be renamed to log.old: another process holds its lock; see: lslocks"
     assert lines == ([why] if long else [])
     assert not Path(f"{log}.old").exists()
     assert written(log)[-1] == {"of": "ours"}
@@ -143,7 +143,9 @@ def test_the_node_allows_the_file_alone(log: Path, node_file: Path) -> None:
     assert grown(log) == []
     fill(log)
     (line,) = grown(log)
-    assert line.startswith(f"logFile {str(log)!r} is full and cannot become log.old: the node allows this file, but")
+    assert line.startswith(
+        f"logFile {str(log)!r} is full and cannot be renamed to log.old: the node allows this file, but"
+    )
     assert (written(log)[-1]["message"], Path(f"{log}.old").read_text()) == ("done", "precious")
 
 
@@ -162,7 +164,7 @@ def test_another_cannot_be_begun(log: Path, way: bool) -> None:
             path.rename(aside)
             os.mkfifo(path)
     why = "Not a directory" if way else "it is a FIFO, not a regular file"
-    assert lines == [f"logFile {str(path)!r} cannot be begun again: {why}; this went to the old one"]
+    assert lines == [f"logFile {str(path)!r} cannot be reopened: {why}; these lines are in the old file"]
     assert written(moved)[-1]["message"] == "done"
 
 
@@ -180,7 +182,7 @@ def test_a_directory_in_the_olders_place(log: Path) -> None:
     Path(f"{log}.old", "x").mkdir(parents=True)
     fill(log)
     (line,) = grown(log)
-    assert line == f"logFile {str(log)!r} is full and cannot become log.old: Is a directory"
+    assert line == f"logFile {str(log)!r} is full and cannot be renamed to log.old: Is a directory"
     assert written(log)[-1]["message"] == "done"
 
 
