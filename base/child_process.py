@@ -1,6 +1,6 @@
-"""A process of ours that does one piece of work, hands over what comes of it, and ends.
+"""A child process that does one piece of work, returns its result, and ends.
 
-What the work imports is gone with it, and a driver that never answers holds up that process and not this one.
+The work's imports end with it, and a driver that never answers blocks the child instead of this process.
 """
 
 import os
@@ -11,15 +11,15 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 _STANDARD: Final = 3  # stdin, stdout, stderr
-# The parent only takes note of these.  Not SIGHUP, by which it is told to read its file anew.
+# The parent only notes these.  Not SIGHUP, which makes it read its file again.
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Child:
-    """It begins at once.  To be made by a process with one thread."""
+    """A child process.  It starts at once.  Its parent must have one thread."""
 
     def __init__(self, work: Callable[[], object], keeps: Collection[int] = ()) -> None:
-        """``work`` returns what can be pickled; ``keeps`` are the sockets that it needs.  Raises OSError."""
+        """``work`` returns an object that can be pickled; ``keeps`` are the sockets that it needs.  Raises OSError."""
         reader, writer = os.pipe2(os.O_CLOEXEC)
         try:
             self._pid = os.fork()
@@ -31,37 +31,35 @@ class Child:
             _answer(writer, work, keeps)
         os.close(writer)
         self.fd: Final = reader
-        """Readable when it has ended, or is about to."""
+        """Becomes readable when the child has ended, or is about to."""
 
     def answer(self) -> Any:
-        """Wait until it has ended; what the work has returned.  To be called once.
-
-        Raises ChildProcessError, which says how it ended, if that is nothing; OSError.
-        """
+        """Wait for the child's end; return the work's result.  Call it once.  Raises ChildProcessError, with the
+        child's status, if there is no result; OSError."""
         answer, is_whole = None, False
-        # Not to the pipe's end: a process that the work has forked may hold that for long.
+        # Do not read to the pipe's end: a process that the work forked may hold it open for long.
         with os.fdopen(self.fd, "rb") as pipe, suppress(EOFError, pickle.UnpicklingError):
-            answer, is_whole = pickle.load(pipe), True  # noqa: S301  # of our own child
+            answer, is_whole = pickle.load(pipe), True  # noqa: S301  # from our own child
         _, status = os.waitpid(self._pid, 0)
         if status or not is_whole:
             raise ChildProcessError(f"ended with status {os.waitstatus_to_exitcode(status)}")
         return answer
 
     def leave(self) -> None:
-        """Tell it to end, and do not wait: nothing ends a process that sleeps in a driver.  To be called in place of
+        """Ask the child to end, without waiting: nothing ends a process that sleeps in a driver.  Call it instead of
         ``answer``."""
         os.close(self.fd)
         os.kill(self._pid, signal.SIGTERM)  # guard: ends-with-hpn-node
 
     def end(self) -> None:
-        """End it now, whatever it does.  To be called in place of ``answer``."""
+        """Kill the child at once.  Call it instead of ``answer``."""
         os.close(self.fd)
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
 
 
 def _answer(writer: int, work: Callable[[], object], keeps: Collection[int]) -> NoReturn:
-    """Write what the work returns, and end this process."""
+    """Send the work's result, and end this process."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -72,7 +70,7 @@ def _answer(writer: int, work: Callable[[], object], keeps: Collection[int]) -> 
         with os.fdopen(writer, "wb") as pipe:
             pipe.write(data)
         status = 0
-    except Exception:  # noqa: BLE001  # whatever it is, this process must not go on as a second parent
+    except Exception:  # noqa: BLE001  # whatever it is: this process must not continue as a second parent
         import traceback  # noqa: PLC0415
 
         traceback.print_exc()
@@ -81,10 +79,10 @@ def _answer(writer: int, work: Callable[[], object], keeps: Collection[int]) -> 
 
 
 def _close_sockets(keeps: Collection[int]) -> None:
-    """Close the parent's other sockets: while we have one, its peer would not see that the parent has closed it.  Files
-    stay open, because the frozen program's modules are read from one."""
+    """Close the parent's other sockets: while the child holds one, the peer does not notice that the parent closed it.
+    Files stay open, because the frozen program reads its modules from one."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        with suppress(OSError):  # that of the listing
+        with suppress(OSError):  # the listing's own descriptor
             if fd >= _STANDARD and fd not in keeps and os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
                 os.close(fd)

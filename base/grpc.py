@@ -1,4 +1,4 @@
-"""gRPC over unix sockets, by grpclib: a peer is root, or the user that we are, and nobody else is heard or believed."""
+"""gRPC over unix sockets, by grpclib.  Peers must be root, or our own user; others are neither heard nor trusted."""
 
 import asyncio
 import logging
@@ -18,27 +18,25 @@ from grpclib.protocol import H2Protocol
 
 from base.state import trust
 
-MESSAGE_MOST: Final = 1 << 24  # bytes; what kubelet's own clients take.  The library takes any length that is announced
+MESSAGE_MOST: Final = 1 << 24  # bytes; the limit of kubelet's own clients.  The library accepts any announced length
 _UCRED: Final = struct.Struct("=iII")
 _PREFIX: Final = struct.Struct(">BI")
 M = TypeVar("M", bound=Message)
 Stream = grpclib.server.Stream[Any, Any]
 
-# What it logs is a traceback for each thing that a peer does wrong.  Ours is said by whoever answers.
+# grpclib logs a traceback for each mistake of a peer.  Our handlers report errors themselves.
 _log = logging.getLogger("grpclib")
 _log.addHandler(logging.NullHandler())
 _log.propagate = False
 
 
 class Failed(Exception):
-    """A call that has no answer; the message says why."""
+    """A call without an answer; the message gives the reason."""
 
 
 def call(path: Path, method: str, request: Message, kind: type[M], *, timeout: float) -> M:
-    """Make one call of a server of root's, or of the user that we are, and wait for its answer.  Raises Failed.
-
-    ``method``: "/v1.PodResourcesLister/List".  ``timeout``: seconds for all of it.
-    """
+    """Make one call to a server of root's, or of our own user, and return its answer.  Raises Failed.  ``method``:
+    "/v1.PodResourcesLister/List".  ``timeout``: seconds for the whole call."""
     try:
         return asyncio.run(_call(path, method, request, kind, timeout))
     except TimeoutError:
@@ -47,12 +45,13 @@ def call(path: Path, method: str, request: Message, kind: type[M], *, timeout: f
         raise
     except OSError as e:
         raise Failed(f"{path}: {e.strerror or e}") from e
-    except Exception as e:  # what the library makes of a server that does not speak gRPC is of many classes
+    except Exception as e:  # the library raises many classes for a server that does not speak gRPC
         raise Failed(f"{path}: {getattr(e, 'message', '') or str(e) or type(e).__name__}") from e
 
 
 async def _call(path: Path, method: str, request: Message, kind: type[M], timeout: float) -> M:
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it ends the connection, and that is enough
+    # Such an error ends the connection, which is enough.
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     async with asyncio.timeout(timeout):
         with closing(_Channel(path=str(path))) as channel:
             return await grpclib.client.UnaryUnaryMethod(channel, method, type(request), kind)(request)
@@ -64,15 +63,13 @@ class _Channel(grpclib.client.Channel):
         uid = uid_of(transport.get_extra_info("socket"))
         if not trust.is_trusted(uid):  # guard: believed
             transport.abort()
-            raise Failed(f"{self._path} is served by user {uid}, and only root's answers are believed")
+            raise Failed(f"{self._path} is served by user {uid}, and only root's answers are trusted")
         return protocol
 
 
 class Server(grpclib.server.Server):
-    """Answers whoever is root, or the user that we are, at ``listener``, until ``close``.
-
-    To be made where a loop runs.  ``methods`` are by path, as in "/v1beta1.DevicePlugin/Allocate".
-    """
+    """Serves peers that are root, or our own user, at ``listener``, until ``close``.  Make it while an event loop runs.
+    ``methods`` are by path, as in "/v1beta1.DevicePlugin/Allocate"."""
 
     def __init__(self, listener: socket.socket, methods: Mapping[str, Handler]) -> None:
         super().__init__([_Service(methods)])
@@ -80,7 +77,7 @@ class Server(grpclib.server.Server):
         self._started = asyncio.get_running_loop().create_task(self.start(sock=listener))
 
     def close(self) -> None:
-        """Close the socket and end all connections.  What leads to the socket is the caller's to remove."""
+        """Close the socket and all connections.  The caller removes the socket's path."""
         if self._started.done():
             super().close()
         else:
@@ -94,7 +91,7 @@ class Server(grpclib.server.Server):
 
 
 class _Peer(H2Protocol):
-    """A connection to a server, among those of its ``peers``."""
+    """A connection to a server, in the server's ``peers``."""
 
     def __init__(self, protocol: H2Protocol, peers: set[asyncio.Transport]) -> None:
         super().__init__(protocol.handler, protocol.config, protocol.h2_config)
@@ -122,9 +119,9 @@ class _Service:
         return self._methods
 
 
-def unary(kind: type[M], answer: Callable[[M], Message], say: Callable[[str], None]) -> Handler:
-    """A method that has one answer to a message.  It raises GRPCError to choose the status that its peer gets; any
-    other exception is a fault of ours: ``say`` is given a sentence for the log."""
+def unary(kind: type[M], answer: Callable[[M], Message], report: Callable[[str], None]) -> Handler:
+    """A method with one reply per request.  It raises GRPCError to choose the peer's status.  Any other exception is a
+    bug: ``report`` gets a sentence for the log."""
 
     async def act(stream: Stream) -> None:
         request = await receive(stream, kind)
@@ -133,15 +130,15 @@ def unary(kind: type[M], answer: Callable[[M], Message], say: Callable[[str], No
         except GRPCError:
             raise
         except Exception as e:
-            say(f"{kind.DESCRIPTOR.full_name}: {type(e).__name__}: {e}; please report this")
-            raise GRPCError(Status.INTERNAL, "it failed; the log of hpn node says why") from e
+            report(f"{kind.DESCRIPTOR.full_name}: {type(e).__name__}: {e}; please report this")
+            raise GRPCError(Status.INTERNAL, "the call failed; see the log of hpn node") from e
         await stream.send_message(reply)
 
     return Handler(act, Cardinality.UNARY_UNARY, kind, Message)
 
 
 def watched(kind: type[M], act: Callable[[Stream], Awaitable[None]]) -> Handler:
-    """A method that tells what is true now, and again whenever that changes, for as long as the peer listens."""
+    """A method that sends the current state, and again after each change, for as long as the peer listens."""
 
     async def begin(stream: Stream) -> None:
         await receive(stream, kind)
@@ -151,20 +148,20 @@ def watched(kind: type[M], act: Callable[[Stream], Awaitable[None]]) -> Handler:
 
 
 async def receive(stream: Stream, kind: type[M]) -> M:
-    """The one message of a peer, without the library's readiness to wait for four gigabytes.  Raises GRPCError."""
-    body = stream._stream  # noqa: SLF001  # the library has no bound for a message
+    """A peer's only message.  The library itself would wait for four gigabytes.  Raises GRPCError."""
+    body = stream._stream  # noqa: SLF001  # the library does not bound a message
     flag, length = _PREFIX.unpack(await body.recv_data(_PREFIX.size) or bytes(_PREFIX.size))
     if flag:
-        raise GRPCError(Status.UNIMPLEMENTED, "compressed messages are not understood here; send them as they are")
+        raise GRPCError(Status.UNIMPLEMENTED, "compressed messages are not supported; send them uncompressed")
     if length > MESSAGE_MOST:  # guard: length
-        raise GRPCError(Status.RESOURCE_EXHAUSTED, f"a message of {length} bytes; {MESSAGE_MOST} are the most here")
+        raise GRPCError(Status.RESOURCE_EXHAUSTED, f"the message has {length} bytes; the limit is {MESSAGE_MOST}")
     try:
         return kind.FromString(await body.recv_data(length))
     except DecodeError as e:
-        raise GRPCError(Status.INTERNAL, f"what was sent is no {kind.DESCRIPTOR.full_name}") from e
+        raise GRPCError(Status.INTERNAL, f"the message is no {kind.DESCRIPTOR.full_name}") from e
 
 
 def uid_of(sock: socket.socket) -> int:
-    """The user at the other end of a unix socket.  Raises OSError."""
+    """The user of a unix socket's peer.  Raises OSError."""
     _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return int(uid)

@@ -1,5 +1,7 @@
-"""Text for people: columns, and what may be a stranger's, as a terminal or a log may have it.  Names come from pods,
-and a terminal would obey them."""
+"""Text for people: aligned columns, and strangers' text made safe for a terminal or a log.
+
+Names come from pods, and a terminal would execute their control characters.  Both ctl and node need it.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,12 +14,12 @@ def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 
 
 def printable(line: str) -> str:
-    """The line with escapes for what would not be seen as it is: control characters, and bytes that are no text."""
+    """The line with escapes for control characters and for bytes that are no text."""
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def printable_lines(text: str) -> str:
-    """The same of several lines, which stay lines."""
+    """The same for several lines, which stay lines."""
     return "\n".join(map(printable, text.split("\n")))

@@ -1,7 +1,7 @@
-"""The bytes of a configuration file -> what it says, whether they are JSON or YAML.
+"""Decode a configuration file, JSON or YAML.
 
-YAML as its 1.2 has it: 0101 is text and no octal number, on and off are text, and 0000:03:00.2 is no number of base 60.
-There are no aliases, which could make a few lines into a billion, no tags, and no second document.
+YAML follows version 1.2: 0101 is text and no octal number, on and off are text, and 0000:03:00.2 is no number of base
+60.  Aliases, which could expand a few lines to a billion, tags and a second document are refused.
 """
 
 import json
@@ -15,28 +15,26 @@ import yaml
 
 from base.protocol.errors import InvalidConfig
 
-# Deeper than any file that means something, and far from what Python's stack can take.
+# Deeper than any meaningful file, and far below the limit of Python's stack.
 _DEPTH: Final = 32
 _TAG: Final = "tag:yaml.org,2002:"
 SHOWN: Final = 100  # characters of a value in a message
 
 
 class Refused(InvalidConfig):
-    """A configuration file that cannot be taken.  The message names file, key, value and remedy."""
+    """An unusable configuration file.  The message names file, key, value and remedy."""
 
 
 def shown(value: Any) -> str:
-    """The value as JSON, on one line, and not all of a long one."""
+    """The value as JSON on one line, with a long one cut."""
     text = json.dumps(value, default=str)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 @dataclass(frozen=True)
 class Document:
-    """What a file says, the keys that it gives twice in one object, and what of it is not UTF-8, in words.
-
-    Of a key that is there twice the last one counts, and U+FFFD stands for what is not UTF-8, as to Go.
-    """
+    """A file's content, its repeated keys, and a message if it is not UTF-8.  Of a repeated key the last one counts,
+    and U+FFFD replaces bytes that are not UTF-8, as in Go."""
 
     value: Any
     twice: tuple[str, ...] = ()
@@ -44,7 +42,7 @@ class Document:
 
 
 def parse(data: bytes, *, is_yaml: bool) -> Document:
-    """Raises Refused, with the line where there is one."""
+    """Decode a file.  Raises Refused, with the line if there is one."""
     text, broken = _text(data)
     if broken and is_yaml:
         raise Refused(broken)
@@ -59,7 +57,7 @@ def parse(data: bytes, *, is_yaml: bool) -> Document:
 
 
 def _text(data: bytes) -> tuple[str, str]:
-    """The text, and what of it is not UTF-8, in words."""
+    """The text, and a message if it is not UTF-8."""
     try:
         return data.decode("utf-8-sig"), ""
     except UnicodeDecodeError as e:
@@ -103,17 +101,17 @@ def _why_not_json(text: str, error: JSONDecodeError) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads what JSON has too: text, numbers, true, false, null, lists and objects with text for keys."""
+    """Accepts what JSON has too: text, numbers, true, false, null, lists and objects with text for keys."""
 
-    yaml_implicit_resolvers = {}  # noqa: RUF012  # PyYAML's own way to have others
+    yaml_implicit_resolvers = {}  # noqa: RUF012  # PyYAML's own way to replace them
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):  # guard: aliases
-            raise Refused(f"line {line}: aliases are not taken here; write it out")
+            raise Refused(f"line {line}: aliases are not supported; write the value out")
         if tag := getattr(event, "tag", None):  # guard: tags
-            raise Refused(f"line {line}: the tag {shown(tag)} is not taken here; remove it")
+            raise Refused(f"line {line}: the tag {shown(tag)} is not supported; remove it")
         return super().compose_node(parent, index)
 
     def construct_members(self, node: Any) -> dict[str, Any]:
@@ -123,7 +121,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise Refused(f"line {line}: a key must be text; correct it")
             if key.value in found:  # guard: yaml-once
-                raise Refused(f"line {line}: the key {shown(key.value)} is there a second time; remove one")
+                raise Refused(f"line {line}: the key {shown(key.value)} is repeated; remove one")
             found[key.value] = self.construct_object(value, deep=True)
         return found
 
@@ -160,4 +158,4 @@ def _refuse_depth(value: Any) -> None:
 
 
 def _too_deep() -> Refused:
-    return Refused(f"its objects and lists are more than {_DEPTH} deep; no key of any dialect is, so correct it")
+    return Refused(f"its objects and lists are nested more than {_DEPTH} deep; correct it")

@@ -8,7 +8,7 @@ from base.protocol.spec import Json
 from ctl.screen import Table
 
 if TYPE_CHECKING:
-    from base.kubelet.podresources import Held
+    from base.kubelet.client import Held
 
 KUBELET: Final = "/var/lib/kubelet"
 
@@ -19,7 +19,7 @@ def allocated(kubelet: Path) -> "list[Held]":
     if not socket.is_socket():
         return []
     # Only here, because most of what this takes is the import.
-    from base.kubelet.podresources import pods  # noqa: PLC0415
+    from base.kubelet.client import pods  # noqa: PLC0415
 
     return pods(socket)
 

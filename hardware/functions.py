@@ -1,7 +1,7 @@
-"""The node's NICs: PFs with their VFs and scalable functions, who has them, and which GPUs are near.
+"""The node's NICs: PFs with their VFs and scalable functions, their holders, and the nearest GPUs.
 
-The words for that are those of ``nvidia-smi topo -m``: PIX through one switch, PXB through several, PHB through the
-processor's host bridge, NODE through several host bridges of one NUMA node, SYS from one NUMA node to another.
+Distances have the names of ``nvidia-smi topo -m``: PIX through one switch, PXB through several, PHB through the
+processor's host bridge, NODE through several host bridges of one NUMA node, SYS between NUMA nodes.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Final
 
 from base.kernel import devlink, rdma_netlink, sysfs
 from base.kernel.devlink import Family
-from base.state import owned
+from base.state import owned, places
 from base.state.record import Record
 from hardware import inventory, rdma_devices, users
 from hardware.model import Device, Kind
@@ -22,7 +22,7 @@ from hardware.rdma_devices import Hca
 
 _CLASSES: Final = ("0x0302", "0x0380", "0x12")  # 3D controllers, other displays, processing accelerators
 _VGA: Final = "0x0300"
-_MAKERS: Final = frozenset({"0x10de", "0x1002", "0x8086"})  # of a VGA controller others' are the BMC's or a guest's
+_MAKERS: Final = frozenset({"0x10de", "0x1002", "0x8086"})  # others' VGA controllers are the BMC's or a guest's
 _ORDER: Final = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _NIC: Final = (Kind.PF, Kind.VF, Kind.SF)
 _VFIO: Final = Path("/dev/vfio")
@@ -31,8 +31,8 @@ _NOWHERE: Final = Path("/nonexistent")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a PCI function is: what is above it from the host bridge down ("pci0000:3a", "0000:3a:00.0"), and its NUMA
-    node, -1 where the machine does not say."""
+    """A PCI function's place: the bridges above it from the host bridge down ("pci0000:3a", "0000:3a:00.0"), and its
+    NUMA node, -1 if the machine does not report one."""
 
     address: str
     above: tuple[str, ...]
@@ -41,34 +41,34 @@ class Place:
 
 @dataclass(frozen=True)
 class Near:
-    """A GPU, and how near it is: a word of ``nvidia-smi topo -m``."""
+    """A GPU, and its distance: a name of ``nvidia-smi topo -m``."""
 
     address: str
     word: str
 
 
 def gpus(root: Path = sysfs.SYS) -> tuple[Place, ...]:
-    """The GPUs and accelerators, without the VFs that are made of one."""
+    """The GPUs and accelerators, without their VFs."""
     folder = f"{root}/bus/pci/devices"
     return tuple(place(address, root) for address in sysfs.names(folder) if _is_gpu(f"{folder}/{address}"))
 
 
 def place(address: str, root: Path = sysfs.SYS) -> Place:
-    """Where the PCI function at an address is."""
+    """The place of the PCI function at an address."""
     parts = os.path.realpath(f"{root}/bus/pci/devices/{address}").split("/")
     begin = next((number for number, part in enumerate(parts) if part.startswith("pci")), len(parts) - 1)
     return Place(address, tuple(parts[begin:-1]), sysfs.numa_node(address, root))
 
 
 def nearest(one: Place, others: Iterable[Place]) -> tuple[Near, ...]:
-    """Those of the others that no other is nearer than; none if the nearest is on another NUMA node."""
+    """The nearest of the others; none if that is on another NUMA node."""
     found = [Near(other.address, relation(one, other)) for other in others]
     best = min((near.word for near in found), key=_ORDER.index, default="SYS")
     return tuple(near for near in found if near.word == best != "SYS")
 
 
 def relation(one: Place, other: Place) -> str:
-    """How near two functions are."""
+    """The distance of two functions."""
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one.above, other.above, strict=False)))
     if common > 1:
         # A switch is an upstream port, and below it a downstream port for each of its devices.
@@ -87,13 +87,13 @@ def _is_gpu(path: str) -> bool:
 
 @dataclass(frozen=True)
 class Function:
-    """A PF, VF or scalable function, or an interface of software that has an RDMA device of its own.
+    """A PF, VF or scalable function, or an interface of software with an RDMA device of its own.
 
-    - ``total_vfs``: how many VFs a PF can have; None without SR-IOV.
-    - ``eswitch``: "legacy" or "switchdev"; empty where the driver does not say.
-    - ``hcas``: its RDMA devices that are in this namespace.  ``device.rdma`` has the others' names too.
-    - ``holder``: which pod, namespace or process has it, in words; empty for none.
-    - ``gpus``: the nearest ones, of a PF.
+    - ``total_vfs``: the most VFs that a PF supports; None without SR-IOV.
+    - ``eswitch``: "legacy" or "switchdev"; empty if the driver does not report it.
+    - ``hcas``: its RDMA devices in this namespace.  ``device.rdma`` also names those in others.
+    - ``holder``: the pod, namespace or process that holds it, for people; empty for none.
+    - ``gpus``: a PF's nearest ones.
     - ``below``: a PF's VFs and scalable functions.
     """
 
@@ -107,7 +107,7 @@ class Function:
 
     @property
     def free(self) -> int:
-        """How many of its VFs nobody has, and the host does not need."""
+        """The number of its VFs that nothing holds and the host does not need."""
         return sum(one.device.kind is Kind.VF and not (one.holder or one.device.needed) for one in self.below)
 
 
@@ -115,10 +115,10 @@ class Function:
 class Node:
     """The node.
 
-    - ``functions``: its PFs, and interfaces of software that have an RDMA device of their own.  A VF whose PF is not to
-      be seen, as in a virtual machine, stands alone.
-    - ``exclusive``: whether an RDMA device is in one network namespace at a time; None where the kernel has no RDMA, or
-      does not say.
+    - ``functions``: its PFs, and interfaces of software with an RDMA device of their own.  A VF without a visible PF,
+      as in a virtual machine, stands alone.
+    - ``exclusive``: whether an RDMA device is in one network namespace at a time; None if the kernel has no RDMA, or
+      does not report it.
     - ``unread``: a sentence for each thing that could not be read.
     """
 
@@ -128,19 +128,19 @@ class Node:
 
 
 def node(root: Path = sysfs.SYS, state_dirs: Iterable[Path] | None = None) -> Node:
-    """The node as it is; ``state_dirs`` are where attachments are looked up, by default all that there are.
+    """The node's current state; ``state_dirs`` hold the attachments' records, by default all state directories.
 
-    With another ``root`` than this machine's only files are asked.  Raises OSError if the kernel does not say where the
-    default route is.
+    With a ``root`` other than this machine's, only files are read.  Raises OSError if the kernel does not report the
+    default route.
     """
-    look = _Look(root, users.state_dirs() if state_dirs is None else state_dirs)
+    scan = _Scan(root, places.distinct_state_dirs() if state_dirs is None else state_dirs)
     is_here = root == sysfs.SYS
     devices = inventory.devices(root, inventory.MEMORY if is_here else None)
-    return Node(look.tree(devices), _exclusive() if is_here else None, tuple(look.unread))
+    return Node(scan.tree(devices), _exclusive() if is_here else None, tuple(scan.unread))
 
 
-class _Look:
-    """One look, with what is read once for all functions."""
+class _Scan:
+    """One scan, with the data that all functions share."""
 
     def __init__(self, root: Path, state_dirs: Iterable[Path]) -> None:
         self._root = root
@@ -152,7 +152,7 @@ class _Look:
             self._attached |= self._of_journal(state_dir)
         is_here = root == sysfs.SYS
         self._devlink = _family() if is_here else None
-        # Only root can open a VFIO group, and so learn whether another process has.
+        # Only root can open a VFIO group, and so learn whether another process has it open.
         self._vfio = _VFIO if is_here and os.geteuid() == 0 else _NOWHERE
 
     def tree(self, devices: tuple[Device, ...]) -> tuple[Function, ...]:
@@ -167,10 +167,11 @@ class _Look:
 
     def _function(self, device: Device, below: Iterable[Device] = ()) -> Function:
         is_pf = device.kind is Kind.PF
+        total = sysfs.number(f"{self._root}/bus/pci/devices/{device.id}/sriov_totalvfs") if is_pf else -1
         at = place(device.pf, self._root)
         return Function(
             device,
-            total_vfs=_number(f"{self._root}/bus/pci/devices/{device.id}/sriov_totalvfs") if is_pf else None,
+            total_vfs=total if total >= 0 else None,
             eswitch=self._eswitch(device.id) if is_pf else "",
             hcas=self._of(device),
             holder=users.user(device.id, self._attached, self._root, self._vfio),
@@ -179,21 +180,19 @@ class _Look:
         )
 
     def _of(self, device: Device) -> tuple[Hca, ...]:
-        """Its own, and soft-RoCE over one of its interfaces."""
+        """Its own RDMA devices, and soft-RoCE over one of its interfaces."""
         return tuple(h for h in self._hcas if h.device == device.id or (h.over and h.over in device.netdevs))
 
     def _of_journal(self, state_dir: Path) -> Mapping[str, Record]:
         try:
             return owned.devices((state_dir,))
         except OSError as e:
-            why = (
-                f"{state_dir}: {e.strerror}; who has a device is for root to read, so what is called free may be taken"
-            )
+            why = f"{state_dir}: {e.strerror}; only root can read the devices' owners, so a free device may be taken"
             self.unread.append(why)  # guard: journal-unread
             return {}
 
     def _eswitch(self, address: str) -> str:
-        # Without privileges nobody is told.
+        # Without privileges, the kernel refuses to answer.
         with suppress(OSError):
             return devlink.eswitch_mode(self._devlink, "pci", address) if self._devlink else ""
         return ""
@@ -211,13 +210,8 @@ def _family() -> Family | None:
     return None
 
 
-def _number(path: str) -> int | None:
-    text = sysfs.line(path)
-    return int(text) if text.isdecimal() else None
-
-
 def flat(found: Iterable[Function]) -> Iterator[Function]:
-    """All of them, each before what is below it."""
+    """All functions, each before those below it."""
     for one in found:
         yield one
         yield from flat(one.below)

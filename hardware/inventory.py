@@ -1,9 +1,7 @@
-"""The devices that a node has for its pods, from sysfs: PCI functions, scalable functions, and interfaces that are made
-of software.
+"""The node's devices for its pods, from sysfs: PCI functions, scalable functions, and interfaces of software.
 
-A device that a pod has is here like all others.  What sysfs hides of it meanwhile is remembered (``Memory``), or
-follows from its PF.  An interface made of software is not: in a pod it is gone from sysfs, and nothing tells that from
-its end.
+A pod's device is listed like all others.  What sysfs hides of it meanwhile is remembered (``Memory``), or follows from
+its PF.  An interface of software is not listed: in a pod it is gone from sysfs, indistinguishable from a deleted one.
 """
 
 import os
@@ -23,29 +21,29 @@ from hardware import users
 from hardware.model import Device, Kind, RdmaDevice
 
 MEMORY: Final = Path(STATE_DIR, "node", "devices.json")
-_NETWORK: Final = "0x02"  # PCI's class of network controllers; 0x0207 are InfiniBand's
+_NETWORK: Final = "0x02"  # PCI's class of network controllers; 0x0207 is InfiniBand's
 _ACCELERATOR: Final = "0x12"
 _INFINIBAND: Final = "0x0207"
 _LINK_TYPES: Final = {"1": "ether", "32": "infiniband"}  # ARPHRD_*
-_NONE: Final = frozenset[int]()  # each new one has 216 bytes
+_NONE: Final = frozenset[int]()  # each new one takes 216 bytes
 _VDPA: Final = {"vhost_vdpa": "vhost", "virtio_vdpa": "virtio"}
-_VIRTUAL = "virtual"  # where the kernel puts what is of no device
+_VIRTUAL = "virtual"  # the kernel's parent for devices of software
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The names of its interfaces, and its ports' partition keys."""
+    """A device's interface names, and its ports' partition keys."""
 
     names: tuple[str, ...] = ()
     pkeys: tuple[int, ...] = ()
 
 
 class Memory:
-    """What was seen of each device while it was on the host, for the time in which a pod has it and sysfs does not show
-    it.  It is kept in a file besides, so that a device stays in its resource if we start again meanwhile.
+    """What was seen of each device on the host, for the time in which a pod has it and sysfs hides it.
 
-    It counts for one incarnation of the device (base.kernel.sysfs.incarnation) under one driver: a device that is given
-    to vfio-pci has no interface any more, while one that is given to a pod keeps its driver.
+    It is also kept in a file, so that a device stays in its resource across a restart.  An entry is valid for one
+    incarnation of the device (base.kernel.sysfs.incarnation) under one driver: a device that moves to vfio-pci has no
+    interface any more, while a pod's device keeps its driver.
     """
 
     def __init__(self, file: Path | None, *, writes: bool) -> None:
@@ -54,7 +52,7 @@ class Memory:
         self._now = dict[str, tuple[str, Seen]]()
 
     def complete(self, device: str, incarnation: int, driver: str, seen: Seen) -> Seen:
-        """What is seen of it now; or what was seen last, if its interfaces are not there now."""
+        """What is seen of the device now; or what was seen last, if its interfaces are missing now."""
         life = f"{incarnation} {driver}"  # guard: of-that-driver = f"{incarnation}"
         if not seen.names:
             before, last = self._before.get(device, ("", Seen()))
@@ -64,10 +62,8 @@ class Memory:
         return seen
 
     def keep(self) -> None:
-        """Forget all devices that were not asked for since the last call, for they are gone; write what has changed.
-
-        A file that cannot be written costs only names, and only after the next start, so it stops nobody.
-        """
+        """Forget the devices that were not completed since the last call, because they are gone; write the changes.  A
+        failure to write is ignored: it loses only names, and only after the next start."""
         if self._file and self._writes and self._now != self._before:
             with suppress(CniError):
                 durable.write(self._file, _memory_body(self._now))
@@ -80,7 +76,7 @@ def _memory_body(seen: dict[str, tuple[str, Seen]]) -> dict[str, object]:
 
 
 def _read_memory(file: Path) -> dict[str, tuple[str, Seen]]:
-    """What the file has of this boot; nothing where it is not ours, or older."""
+    """The file's entries of this boot; none if the file is unreadable or older."""
     with suppress(CniError, LookupError, TypeError, ValueError):
         body = durable.read(file) or {}
         if body.get("boot") == durable.boot_id():  # guard: of-this-boot = True
@@ -94,15 +90,15 @@ def _read_memory(file: Path) -> dict[str, tuple[str, Seen]]:
 def devices(root: Path = sysfs.SYS, memory: Path | None = None) -> tuple[Device, ...]:
     """All devices of this moment: PFs, then VFs, SFs and interfaces of software, each in the order of their ids.
 
-    What a running ``hpn node`` remembers of devices that pods have is read from its ``memory``, and nothing written.
-    Raises OSError if the kernel does not say where the default route is.
+    What a running ``hpn node`` remembers of pods' devices is read from its ``memory``, and nothing is written.  Raises
+    OSError if the kernel does not report the default route.
     """
     return Inventory(root, memory, writes=False).devices()
 
 
 @dataclass(frozen=True)
 class _Fixed:
-    """What stays as long as the device is there: Device's fields, and which incarnation it is."""
+    """What stays the same for a device's lifetime: fields of Device, and its incarnation."""
 
     incarnation: int
     kind: Kind
@@ -117,7 +113,7 @@ class _Fixed:
 
 
 class Inventory:
-    """Looks again for less than the first time: of a device that was there before, it reads only what can change."""
+    """Repeated scans, cheaper than the first: of a known device, only what can change is read."""
 
     def __init__(self, root: Path = sysfs.SYS, memory: Path | None = None, *, writes: bool = True) -> None:
         self._root = f"{root}"
@@ -127,30 +123,30 @@ class Inventory:
 
     def devices(self) -> tuple[Device, ...]:
         """As ``devices``."""
-        look = _Look(self._root, self._memory)
+        scan = _Scan(self._root, self._memory)
         found = dict[str, Device]()
-        # A VF's interface may be asked for by its PF's name, so PFs are first.
-        for address, fixed in sorted(self._there(look).items(), key=lambda item: (_ORDER[item[1].kind], item[0])):
-            found[address] = self._same(look.device(address, fixed, found.get(fixed.pf)))
-        software = [self._same(device) for device in look.software(found)]
+        # A VF's resource may select by its PF's name, so PFs come first.
+        for address, fixed in sorted(self._on_buses(scan).items(), key=lambda item: (_ORDER[item[1].kind], item[0])):
+            found[address] = self._same(scan.device(address, fixed, found.get(fixed.pf)))
+        software = [self._same(device) for device in scan.software(found)]
         self._memory.keep()
-        devices = [look.with_use(device) for device in (*found.values(), *software)]
+        devices = [scan.with_use(device) for device in (*found.values(), *software)]
         self._last = {device.id: self._same(device) for device in devices}
         return tuple(self._last.values())
 
     def _same(self, device: Device) -> Device:
-        """The object of the last look if nothing has changed, so that the two looks never need memory together."""
+        """The last scan's object if nothing changed, so that two scans never occupy memory together."""
         last = self._last.get(device.id)
         return last if last == device else device
 
-    def _there(self, look: "_Look") -> dict[str, _Fixed]:
-        """The devices on the two buses, those of before as they were read then."""
+    def _on_buses(self, scan: "_Scan") -> dict[str, _Fixed]:
+        """The devices on the two buses; known ones as they were read before."""
         before, self._fixed = self._fixed, {}
-        for bus, read in (("pci", look.read_function), ("auxiliary", look.read_auxiliary)):
+        for bus, read in (("pci", scan.read_function), ("auxiliary", scan.read_auxiliary)):
             for address, incarnation in _entries(f"{self._root}/bus/{bus}/devices"):
                 known = before.get(address)
                 # guard below: another-incarnation (incarnation), complete (address)
-                if known is None or known[0] != incarnation or look.may_differ(address, known[1]):
+                if known is None or known[0] != incarnation or scan.may_differ(address, known[1]):
                     known = incarnation, read(address, incarnation)
                 self._fixed[address] = known
         return {address: fixed for address, (_, fixed) in self._fixed.items() if fixed}
@@ -159,8 +155,8 @@ class Inventory:
 _ORDER: Final = {kind: order for order, kind in enumerate(Kind)}
 
 
-class _Look:
-    """One look at sysfs, with what is read once for all devices."""
+class _Scan:
+    """One scan of sysfs, with the data that all devices share."""
 
     def __init__(self, root: str, memory: Memory) -> None:
         self.root = root
@@ -187,7 +183,7 @@ class _Look:
             _hexadecimal(f"{path}/device"),
             pf or address,
             self._index(pf, address) if pf else -1,
-            _number(f"{path}/numa_node"),
+            sysfs.number(f"{path}/numa_node"),
             sysfs.line(f"{path}/acpi_index"),
             infiniband=code.startswith(_INFINIBAND),
         )
@@ -206,19 +202,19 @@ class _Look:
             _hexadecimal(f"{pci}/vendor"),
             _hexadecimal(f"{pci}/device"),
             pf,
-            _number(f"{path}/sfnum"),
-            _number(f"{pci}/numa_node"),
+            sysfs.number(f"{path}/sfnum"),
+            sysfs.number(f"{pci}/numa_node"),
         )
 
     def may_differ(self, address: str, known: _Fixed | None) -> bool:
-        """Whether it was read before it was complete.  The kernel announces a VF, and only then makes the links between
-        it and its PF (pci_iov_add_virtfn); an RDMA device comes with its driver."""
+        """Whether the device may have been read before it was complete.  The kernel announces a VF before it makes the
+        links between the VF and its PF (pci_iov_add_virtfn); an RDMA device appears with its driver."""
         if known is None:
             return address in self._rdma
         return known.index < 0 if known.kind is Kind.VF else bool(sysfs.link(f"{known.path}/physfn"))
 
     def device(self, address: str, fixed: _Fixed, pf: Device | None) -> Device:
-        """The device as it is now; ``pf`` is that of a VF or SF, None where it is not to be seen."""
+        """The device's current state; ``pf`` is a VF's or SF's PF, None if not visible."""
         driver, holder = sys.intern(sysfs.link(f"{fixed.path}/driver")), fixed.path
         if driver == "virtio-pci":
             holder = f"{fixed.path}/{sysfs.with_netdev(address, Path(self.root))}"
@@ -241,7 +237,7 @@ class _Look:
             pf=fixed.pf,
             pf_netdev=next(iter(pf.names if pf else seen.names if fixed.kind is Kind.PF else ()), ""),
             index=fixed.index,
-            vfs=max(_number(f"{fixed.path}/sriov_numvfs"), 0) if fixed.kind is Kind.PF else 0,
+            vfs=max(sysfs.number(f"{fixed.path}/sriov_numvfs"), 0) if fixed.kind is Kind.PF else 0,
             numa=fixed.numa,
             acpi_index=fixed.acpi_index,
             pkeys=frozenset(seen.pkeys) if seen.pkeys else _NONE,
@@ -250,8 +246,8 @@ class _Look:
         )
 
     def software(self, found: Mapping[str, Device]) -> Iterator[Device]:
-        """The interfaces that are of no device of ``found``, and that can have a pod's interface over them: not the
-        loopback interface, tunnels, or ports of a bridge."""
+        """The interfaces that belong to no device of ``found`` and can carry a pod's interface.  The loopback
+        interface, tunnels and ports of a bridge are left out."""
         owners = {name: device for device in found.values() for name in device.netdevs}
         for name in sysfs.names(f"{self.root}/class/net"):
             path = f"{self.root}/class/net/{name}"
@@ -260,7 +256,7 @@ class _Look:
             inside = sysfs.names(path)
             for lower in (one.removeprefix("lower_") for one in inside if one.startswith("lower_")):
                 self._used.setdefault(lower, f"{name} of the host is over it")
-            # Its name is the device's ID, which kubelet takes only as text, and which no other device may have.
+            # Its name is the device's ID, which must be unique, and which kubelet accepts only as text.
             if name in found or not (name.isascii() and name.isprintable()):
                 continue
             if not (link_type := self._link_type((name,))):
@@ -281,16 +277,17 @@ class _Look:
             )
 
     def with_use(self, device: Device) -> Device:
-        """The device, with what the host would lose with it; all interfaces that may be over it have been seen."""
+        """The device, with what the host would lose with it.  Call it after all interfaces that may be over it were
+        seen."""
         used = next((why for name in device.netdevs if (why := self._used.get(name))), "")
         return replace(device, used=used) if used else device  # guard: in-use (replace)
 
     def _rdma_of(self, *names: str) -> tuple[RdmaDevice, ...]:
-        """Those of a device and of its interfaces: a soft-RoCE device is an interface's, also where that is a NIC's."""
+        """The RDMA devices of a device and of its interfaces: soft-RoCE belongs to an interface, even to a NIC's."""
         return tuple(rdma for name in names for rdma in self._rdma.get(name, ()))
 
     def _netdevs(self, path: str) -> tuple[str, ...]:
-        """Its interfaces, without the representors that a PF in switchdev mode has for its VFs; the uplink's first."""
+        """Its interfaces, the uplink's first, without a switchdev PF's representors of its VFs."""
         return tuple(sysfs.own_netdevs(sysfs.names(f"{path}/net"), Path(self.root)))
 
     def _link_type(self, netdevs: tuple[str, ...]) -> str:
@@ -305,18 +302,18 @@ class _Look:
 
 
 def _entries(folder: str) -> Iterator[tuple[str, int]]:
-    """The devices of a bus, each with a number that no other at this address has: the inode of its link."""
+    """The devices of a bus, each with the inode of its link, which no other device at this address shares."""
     with suppress(OSError), os.scandir(folder) as entries:
         yield from ((entry.name, entry.inode()) for entry in entries)
 
 
 def _is_of(path: str, found: Mapping[str, Device]) -> bool:
-    """Whether an interface is of a device that is known, as a representor is of its PF."""
+    """Whether an interface belongs to a known device, as a representor does to its PF."""
     return any(part in found for part in os.path.realpath(f"{path}/device").split("/"))
 
 
 def _vdpa(root: str) -> dict[str, str]:
-    """The type of the vDPA device of each PCI function that has one."""
+    """PCI function -> its vDPA device's type."""
     folder, found = f"{root}/bus/vdpa/devices", dict[str, str]()
     for name in sysfs.names(folder):
         parent = os.path.basename(os.path.dirname(os.path.realpath(f"{folder}/{name}")))
@@ -325,34 +322,27 @@ def _vdpa(root: str) -> dict[str, str]:
 
 
 def _pkeys(path: str) -> tuple[int, ...]:
-    """The first partition key of each port: that of the device's IPoIB interface, and of RDMA-CM."""
+    """The first partition key of each port: the key of the device's IPoIB interface, and of RDMA-CM."""
     ports = [f"{path}/infiniband/{d}/ports/{n}" for d in sysfs.names(f"{path}/infiniband")
              for n in sysfs.names(f"{path}/infiniband/{d}/ports")]  # fmt: skip
     return tuple(int(key, 16) & 0x7FFF for port in ports if (key := sysfs.line(f"{port}/pkeys/0")))
 
 
 def _hexadecimal(path: str) -> str:
-    return sys.intern(sysfs.line(path).removeprefix("0x"))  # thousands of devices have one
-
-
-def _number(path: str) -> int:
-    try:
-        return int(sysfs.line(path))
-    except ValueError:
-        return -1
+    return sys.intern(sysfs.line(path).removeprefix("0x"))  # thousands of devices share one
 
 
 def rdma_by_device(root: str) -> Mapping[str, tuple[RdmaDevice, ...]]:
     """The RDMA devices of each device, by its name on its bus ("0000:3b:00.2", "mlx5_core.sf.4", "virtio0").
 
-    /sys/class/infiniband lists only what is in the host's namespace.  infiniband_verbs and infiniband_mad know no
-    namespaces, so a device that a pod has is there too, under the name that it has in the pod.
+    /sys/class/infiniband lists only the devices of the host's namespace.  infiniband_verbs and infiniband_mad ignore
+    namespaces, so they list a pod's device too, under its name in the pod.
 
-    A soft-RoCE device is of no device, so it is under its interface's name.  Without the module ib_uverbs no device has
-    nodes, and those that pods have are not to be seen.
+    A soft-RoCE device has no device below it, so it is under its interface's name.  Without the module ib_uverbs, no
+    device has nodes, and pods' devices are not visible.
     """
     here = f"{root}/class/infiniband"
-    # By parent and name: some kernels let devices in different namespaces have one name.
+    # By parent and name: some kernels allow one name for devices in different namespaces.
     devices = {(_parent(f"{here}/{name}"), name): "" for name in sysfs.names(here)}
     devices |= {(parent, name): node for parent, name, node in _rdma_nodes(f"{root}/class/infiniband_verbs", "uverbs")}
     mads = defaultdict[tuple[str, str], list[str]](list)
@@ -368,8 +358,8 @@ def rdma_by_device(root: str) -> Mapping[str, tuple[RdmaDevice, ...]]:
 
 
 def _rdma_nodes(folder: str, prefix: str) -> Iterator[tuple[str, str, str]]:
-    """Of each character device of a class: the device it is of, its RDMA device's name, and its path."""
-    for name in sorted(sysfs.names(folder), key=_natural):
+    """Each character device of a class: its parent device, its RDMA device's name, and its path."""
+    for name in sorted(sysfs.names(folder), key=sysfs.natural):
         if name.startswith(prefix) and (device := sysfs.line(f"{folder}/{name}/ibdev")):
             yield _parent(f"{folder}/{name}"), device, f"/dev/infiniband/{name}"
 
@@ -380,9 +370,3 @@ def _parent(path: str) -> str:
         return os.readlink(path).split("/")[-3]
     except (OSError, IndexError):
         return ""
-
-
-def _natural(name: str) -> tuple[str, int]:
-    """umad10 comes after umad2."""
-    letters = name.rstrip("0123456789")
-    return letters, int(name[len(letters) :] or 0)

@@ -1,9 +1,9 @@
-"""What the host, or another pod, would lose with an interface that goes to a pod; changes nothing.
+"""What the host, or another pod, would lose if an interface moved to a pod; changes nothing.
 
-The host's end of a pod's own interface, as Calico's cali123 and Cilium's lxc123, is another pod's: who has it has the
-pod's packets.  On the host it is nobody's: it has link-local addresses at most, it is in no bridge, and Cilium sends to
-it without a route.  The kernel says in which namespace the other end is.  That a pod has been attached there, the
-journal says of our attachments, and libcni's results say it of all others.
+The host's end of a pod's own interface, such as Calico's cali123 and Cilium's lxc123, belongs to another pod: its
+holder sees the pod's packets.  On the host nothing marks it: it has link-local addresses at most, it is in no bridge,
+and Cilium sends to it without a route.  The kernel reports the namespace of the other end.  The journal names that
+namespace's pod for our attachments, and libcni's results for all others.
 """
 
 from collections.abc import Iterable
@@ -25,23 +25,20 @@ _NAMED: Final = 4  # routes in a message
 
 
 def refuse(link: Link, address: str, use: Use, host: Rtnl, *, prefix: str = "", other: str) -> None:
-    """Raise CniError for an interface that is needed where it is.  ``address`` is its device's, empty for software.
-
-    ``use`` has the owners of its VFs.  The message begins with ``prefix``, and ``other`` is the remedy where there is
-    no better one.
-    """
+    """Raise CniError for an interface that is needed on the host.  ``address`` is its device's, empty for software.
+    ``use`` has the owners of its VFs.  The message begins with ``prefix``, and ``other`` is the default remedy."""
     name = link.name
     if link.enslaved:  # guard: enslaved
         over = host.link(index=link.enslaved)
-        if over and over.kind == "openvswitch":  # which the kernel does not take it out of
+        if over and over.kind == "openvswitch":  # which the kernel refuses to remove from it
             raise LinkUnavailable(f"{prefix}{name!r} is a port of Open vSwitch; run: ovs-vsctl del-port {name}")
         raise LinkUnavailable(f"{prefix}{name!r} is in a bridge, bond or VRF; run: ip link set {name} nomaster")
-    if record := use.has_over(link.index):  # guard: a-master
+    if record := use.attached_over(link.index):  # guard: a-master
         raise LinkUnavailable(f"{prefix}{name!r} is the master of {record.title}; delete that first")
     for vf in sysfs.vfs(address) if address else ():
         if owner := use.devices.get(vf):  # guard: vf-owned
             raise DeviceInUse(f"{prefix}VF {vf} of {name!r} belongs to {owner.title}; delete that first", vf)
-        # Whoever has the PF says what its VFs may do.
+        # The holder of a PF decides what its VFs may do.
         # guard below: vfs-needed
         refuse_function(sysfs.function(vf), use, host, prefix=f"{prefix}VF {vf} of {name!r}: ", other=other)
     _refuse_in_use(link, prefix, other)
@@ -52,56 +49,54 @@ def refuse(link: Link, address: str, use: Use, host: Rtnl, *, prefix: str = "", 
 def refuse_function(
     function: sysfs.Function | None, use: Use, host: Rtnl, *, prefix: str = "", other: str = "choose another VF"
 ) -> None:
-    """The same of a VF, by its interface; it has none where a userspace driver has it."""
+    """The same for a VF, by its interface; it has none under a userspace driver."""
     for link in filter(None, map(host.link, function.netdevs if function else ())):
         refuse(link, function.address if function else "", use, host, prefix=prefix, other=other)
 
 
 def _refuse_in_use(link: Link, prefix: str, other: str) -> None:
-    """Raise InvalidConfig for what the host would lose: its addresses, and the routes by it."""
-    # Not with the module: DEL does without it.
+    """Raise InvalidConfig for the host's losses: its addresses and routes on the interface."""
+    # Deferred: DEL does without it.
     from base.kernel import routes  # noqa: PLC0415
 
     name = link.name
-    with rtnl.open_in() as asking:
-        answers_strictly(asking.sock)
-        lost = routes.addresses_on(asking, link.index)
-        by_it = routes.routes_by(asking, link.index) if link.up else []
+    with rtnl.open_in() as host:
+        answers_strictly(host.sock)
+        lost = routes.addresses_on(host, link.index)
+        by_it = routes.routes_by(host, link.index) if link.up else []
     if any(route.is_default for route in by_it) and name in routes.uplinks():  # guard: default-route
-        raise InvalidConfig(f"{prefix}the host's default route is by {name!r}; {other}")
+        raise InvalidConfig(f"{prefix}the host's default route uses {name!r}; {other}")
     if lost:  # guard: addresses
         raise InvalidConfig(
-            f"{prefix}{name!r} has {', '.join(lost)} on the host, which a move loses; remove them first"
+            f"{prefix}{name!r} has {', '.join(lost)} on the host, which a move would lose; remove them first"
         )
     if shown := [f"{route.network}" for route in by_it if not route.is_kernels]:  # guard: routes
         more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
         raise InvalidConfig(
-            f"{prefix}the host has routes by {name!r}, which a move loses: {', '.join(shown[:_NAMED])}{more}; "
-            f"remove them first, or {other}"
+            f"{prefix}the host has routes through {name!r}, which a move would lose: {', '.join(shown[:_NAMED])}"
+            f"{more}; remove them first, or {other}"
         )
 
 
 def _uppers(link: Link, address: str, host: Rtnl) -> list[str]:
     """The host's interfaces over it."""
     if sysfs.is_vf(address):
-        # A node has thousands of links, and /sys names those over this one.
+        # A node may have thousands of links; /sys names those over this one.
         return sysfs.uppers(link.name)
     on_host = [upper for upper in nsid.links_over(host, link.index) if upper.parent_nsid is None]
     return [upper.name for upper in on_host if upper.kind not in PAIRS]
 
 
 def is_pair(link: Link) -> bool:
-    """Whether the link has another end, in another namespace.  It takes no time to ask."""
+    """Whether the link has a peer in another namespace.  The check costs nothing."""
     return link.parent_nsid is not None and link.kind in PAIRS
 
 
 def refuse_end_of_pair(
     link: Link, host: Rtnl, state_dirs: Iterable[Path], *, prefix: str = "", own: int | None = None
 ) -> None:
-    """Raise LinkUnavailable for the host's end of a pod's interface; ``is_pair`` has to say that it may be one.
-
-    ``own`` is the namespace of the pod that asks, which may have both ends.
-    """
+    """Raise LinkUnavailable for the host's end of a pod's interface; call it only if ``is_pair``.  ``own`` is the
+    requesting pod's namespace, which may hold both ends."""
     if own is not None and nsid.number(host, own) == link.parent_nsid:  # guard: its-own
         return
     leads_to = cache(partial(_leads_to, link, host))
@@ -115,7 +110,7 @@ def refuse_end_of_pair(
 
 
 def _leads_to(link: Link, host: Rtnl, sandbox: str) -> bool:
-    """Whether the other end is in the namespace with that path."""
+    """Whether the peer is in the namespace with that path."""
     with suppress(OSError), netns.hold_open(sandbox) as fd:  # it has ended
         return nsid.number(host, fd) == link.parent_nsid  # guard: its-namespace = False
     return False

@@ -1,6 +1,6 @@
-"""RDMA ports and their counters, as /sys/class/infiniband has them, and which pod has the device.
+"""RDMA ports and their counters in /sys/class/infiniband, and the pods that own the devices.
 
-The journal says whose a device is that one attachment has for itself.  A device that many share is nobody's.
+The journal names the owner of a device that one attachment has exclusively.  A shared device has no owner.
 """
 
 import errno
@@ -14,19 +14,19 @@ from base.kernel import netns, syscalls, sysfs
 from base.state.record import Record
 
 _REMARK: Final = "the RDMA devices of pods are not shown, because their namespaces may not be entered"
-# A pod's namespace, empty where the runtime has none (podman), and name; both empty for nobody.
+# A pod's namespace, empty if the runtime has none (podman), and its name; both empty for nobody.
 Owner = tuple[str, str]
 NOBODY: Final = ("", "")
-# How old hw_counters may be, in milliseconds: no counter.
+# The maximum age of hw_counters, in milliseconds: no counter.
 _NONE: Final = frozenset({"lifespan"})
 
 
 @contextmanager
 def sysfs_of(record: Record, remark: Callable[[str], None]) -> Iterator[Path | None]:
-    """/sys as the attachment's pod has it: in exclusive mode a pod's RDMA devices are there and nowhere else.
+    """/sys of the attachment's pod: in exclusive mode, only that one shows the pod's RDMA devices.
 
-    None if the namespace is not there, is another one by now, or may not be entered.  ``remark`` is told of the last.
-    What helps against that is the caller's to say.
+    None if the namespace is missing, is another one by now, or may not be entered.  In the last case, ``remark`` gets a
+    sentence; the caller adds a remedy.
     """
     fd = _open_sysfs(record, remark)
     try:
@@ -50,9 +50,9 @@ def _open_sysfs(record: Record, remark: Callable[[str], None]) -> int:
 class Port(NamedTuple):
     """One port of an RDMA device.
 
-    - ``path``: its directory, which is there until the next port is asked for.
-    - ``owner``: the pod that has the device for itself.
-    - ``root``: the /sys in which ``path`` is: the host's, or that of the pod's namespace.
+    - ``path``: its directory, valid until the next port is requested.
+    - ``owner``: the pod that has the device exclusively.
+    - ``root``: the /sys that contains ``path``: the host's, or that of the pod's namespace.
     """
 
     rdma_dev: str
@@ -63,11 +63,11 @@ class Port(NamedTuple):
 
     @property
     def state(self) -> str:
-        """As the kernel has it: "4: ACTIVE"; empty if it cannot be read."""
+        """The kernel's text: "4: ACTIVE"; empty if it cannot be read."""
         return sysfs.line(f"{self.path}/state")
 
     def counters(self) -> dict[str, int]:
-        """What is a number in its counters and hw_counters.  Of a name that both have, it is the port's own counter."""
+        """The numbers in its counters and hw_counters.  If both have a name, the port's own counter counts."""
         return {
             name: int(text)
             for folder in ("hw_counters", "counters")
@@ -77,14 +77,12 @@ class Port(NamedTuple):
 
 
 def every(records: Sequence[Record], remark: Callable[[str], None], root: Path = sysfs.SYS) -> Iterator[Port]:
-    """First the ports that the host sees, then those that only pods see.  ``remark`` is told why these are missing.
-
-    VFs that no attachment has are left out: there may be thousands, and they count nothing.
-    """
+    """The ports that the host sees, then those that only pods see.  ``remark`` gets a sentence if these are missing.
+    VFs without an attachment are left out: there may be thousands, and they count nothing."""
     seen = set(sysfs.names(f"{root}/class/infiniband"))
     yield from _all(root, _owners(records))
     for record in records:
-        # Of two devices with one name, which some kernels allow in different namespaces, the first is shown.
+        # Of two devices with one name, which some kernels allow in different namespaces, only the first is listed.
         hidden = {name: owner for name, owner in _owners([record]).items() if name not in seen}
         seen |= hidden.keys()
         yield from _inside(record, hidden, remark)
@@ -99,7 +97,7 @@ def _inside(record: Record, hidden: Mapping[str, Owner], remark: Callable[[str],
 
 
 def _owners(records: Iterable[Record]) -> Mapping[str, Owner]:
-    """The pods that have RDMA devices for themselves, by the devices' names."""
+    """The pods that have RDMA devices exclusively, by the devices' names."""
     return {
         name: (namespace, pod)
         for record in records

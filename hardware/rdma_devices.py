@@ -1,10 +1,10 @@
-"""RDMA devices with their ports, as /sys/class/infiniband has them (Documentation/ABI/stable/sysfs-class-infiniband),
-and what verbs say of a device, and neither /sys nor RDMA netlink does: that is known of the drivers here.
+"""RDMA devices with their ports in /sys/class/infiniband (Documentation/ABI/stable/sysfs-class-infiniband), and device
+attributes that only verbs report, known here per driver.
 
-/sys shows the devices of the namespace in which it was mounted.  What cannot be read is empty, or zero: drivers leave
-attributes out, and a device may go while it is read.
+/sys shows the devices of the namespace in which it was mounted.  An unreadable value is empty, or zero: drivers omit
+attributes, and a device may go while it is read.
 
-| driver | where it says so |
+| driver | source of its attributes |
 |---|---|
 | mlx5_core, mlx5_core.sf | mlx5_ib_query_device, mlx5_query_port_roce (drivers/infiniband/hw/mlx5/main.c) |
 | erdma | erdma_query_device, erdma_query_port (drivers/infiniband/hw/erdma/erdma_verbs.c) |
@@ -25,24 +25,25 @@ from base.protocol.errors import LinkUnavailable
 
 ROCE: Final = "Ethernet"  # the link layer of RoCE's and iWARP's ports
 ACTIVE: Final = 4  # enum ib_port_state
-_VIRTUAL: Final = "virtual"  # where the kernel puts what is of no device
-_MAPPED: Final = "0000:"  # how the GID of an IPv4 address begins
+_VIRTUAL: Final = "virtual"  # the kernel's parent for devices of software
+_MAPPED: Final = "0000:"  # the prefix of an IPv4 address's GID
 _GID: Final = re.compile(r"([0-9a-fA-F]{4}:){7}[0-9a-fA-F]{4}")
 MTU_4096: Final = 5
 _MTUS: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, MTU_4096: 4096}  # enum ib_mtu
-_MELLANOX: Final = 0x02C9  # the IEEE's number, which mlx5's firmware says, and not PCI's
+_MELLANOX: Final = 0x02C9  # the IEEE's number, which mlx5's firmware reports, not PCI's
 _ROCE_HEADERS: Final = 96  # iboe_get_mtu (include/rdma/ib_addr.h)
 _RXE_HEADERS: Final = 80  # RXE_MAX_HDR_LENGTH (drivers/infiniband/sw/rxe/rxe_param.h)
 
 
 @dataclass(frozen=True)
 class Port:
-    """A port.  What few want to know is read when it is asked for: each time a driver may ask its firmware.
+    """A port.  Properties read rare values on use: each read may make the driver query its firmware.
 
     - ``path``: its directory in /sys.
-    - ``state``: a number of enum ib_port_state, 0 where unknown; ``state_name``: the kernel's word for it, as "ACTIVE".
+    - ``state``: a number of enum ib_port_state, 0 if unknown; ``state_name``: the kernel's word for it, such as
+      "ACTIVE".
     - ``link_layer``: "InfiniBand" or "Ethernet".
-    - ``netdev``: the interface whose packets it carries, a bond's too; empty for none that is in this namespace.
+    - ``netdev``: the interface of its packets, or its bond; empty if that is not in this namespace.
     """
 
     number: int
@@ -54,11 +55,11 @@ class Port:
 
     @property
     def rate(self) -> str:
-        """As "100 Gb/sec (4X EDR)"."""
+        """Such as "100 Gb/sec (4X EDR)"."""
         return sysfs.line(f"{self.path}/rate")
 
     def number_of(self, attribute: str) -> int:
-        """The number that an attribute begins with, as phys_state, lid or cap_mask; 0 without one."""
+        """The leading number of an attribute, such as phys_state, lid or cap_mask; 0 without one."""
         return _first(sysfs.line(f"{self.path}/{attribute}"))
 
 
@@ -67,9 +68,9 @@ class Hca:
     """An RDMA device.
 
     - ``path``: its directory in /sys.
-    - ``device``: the bus address of the device that it is of ("0000:3b:00.2", "mlx5_core.sf.4"); empty for software.
+    - ``device``: the bus address of its parent device ("0000:3b:00.2", "mlx5_core.sf.4"); empty for software.
     - ``driver``: that device's driver.
-    - ``over``: of soft-RoCE the interface that it is over.
+    - ``over``: soft-RoCE's interface.
     - ``node_type``: enum rdma_node_type; 1 is an HCA, 4 an iWARP NIC.
     - ``node_guid``, ``sys_image_guid``: "0216:3eff:fe10:f8b0".
     """
@@ -92,7 +93,8 @@ class Gid:
     """An entry in use of a port's GID table.
 
     - ``gid``: eight groups of four digits.
-    - ``kind``: "IB/RoCE v1" or "RoCE v2"; ``netdev``: its interface.  Both are empty where the kernel does not say.
+    - ``kind``: "IB/RoCE v1" or "RoCE v2"; ``netdev``: its interface.  Both are empty if the kernel does not report
+      them.
     """
 
     device: str
@@ -104,19 +106,19 @@ class Gid:
 
     @property
     def address(self) -> str:
-        """The IPv4 address that it stands for; empty for none."""
+        """The GID's IPv4 address; empty if it has none."""
         return str(IPv4Address(int(IPv6Address(self.gid)) & 0xFFFFFFFF)) if self.gid.startswith(_MAPPED) else ""
 
 
 def hcas(root: Path = sysfs.SYS) -> tuple[Hca, ...]:
-    """All RDMA devices of this namespace; mlx5_10 comes after mlx5_2.  Raises OSError where /sys shows no devices."""
+    """All RDMA devices of this namespace; mlx5_10 comes after mlx5_2.  Raises OSError if /sys shows no devices."""
     sysfs.refuse_hidden(root)
     folder = f"{root}/class/infiniband"
-    return tuple(_hca(root, name) for name in sorted(sysfs.names(folder), key=_natural))
+    return tuple(_hca(root, name) for name in sorted(sysfs.names(folder), key=sysfs.natural))
 
 
 def one_of(found: Sequence[Hca], name: str) -> Sequence[Hca]:
-    """The one with that name; all for an empty name.  Raises LinkUnavailable, which says what there is."""
+    """The device with that name; all for an empty name.  Raises LinkUnavailable, which lists the devices."""
     if not name or any(hca.name == name for hca in found):
         return [hca for hca in found if name in ("", hca.name)]
     there = f"there are {', '.join(hca.name for hca in found)}" if found else "there is none at all"
@@ -124,10 +126,8 @@ def one_of(found: Sequence[Hca], name: str) -> Sequence[Hca]:
 
 
 def gids(hca: Hca, port: Port) -> Iterator[Gid]:
-    """The entries of a port's table, in the order of their indexes.
-
-    An entry that is empty, or that another namespace has, is zero or cannot be read (EINVAL).
-    """
+    """The entries of a port's table, in the order of their indexes.  An entry that is empty, or another namespace's, is
+    zero or unreadable (EINVAL)."""
     for index in range(gid_places(port)):
         gid = sysfs.line(f"{port.path}/gids/{index}")
         if _GID.fullmatch(gid) and gid.strip("0:"):  # guard: free-places ("0:")
@@ -136,12 +136,12 @@ def gids(hca: Hca, port: Port) -> Iterator[Gid]:
 
 
 def gid_places(port: Port) -> int:
-    """How many entries the port's GID table can have."""
+    """The size of the port's GID table."""
     return len(sysfs.names(f"{port.path}/gids"))
 
 
 def pkey_places(port: Port) -> int:
-    """How many entries the port's table of partition keys can have."""
+    """The size of the port's table of partition keys."""
     return len(sysfs.names(f"{port.path}/pkeys"))
 
 
@@ -178,8 +178,8 @@ def _port(root: Path, hca: str, home: str, number: int) -> Port:
 
 
 def _netdev(root: Path, hca: str, home: str, number: int) -> str:
-    """The interface of the first GID, which for a device over a bond is the bond; else the one of the same device that
-    has the port's number (ibdev2netdev compares dev_id and dev_port)."""
+    """The interface of the first GID, which is the bond for a device over one; else the same device's interface for
+    this port.  ibdev2netdev matches dev_id and dev_port with the port's number."""
     if named := sysfs.line(f"{hca}/ports/{number}/gid_attrs/ndevs/0"):
         return named
     for name in sysfs.names(f"{home}/net"):
@@ -191,18 +191,13 @@ def _netdev(root: Path, hca: str, home: str, number: int) -> str:
 
 
 def _first(text: str) -> int:
-    """The number that an attribute begins with, as in "4: ACTIVE" or "0x1"; 0 for none."""
+    """The leading number of an attribute, as in "4: ACTIVE" or "0x1"; 0 for none."""
     found = re.match(r"0x([0-9a-fA-F]{1,16})|([0-9]{1,20})", text)
     return int(found[1] or found[2], 16 if found[1] else 10) if found else 0
 
 
 def _numbers(names: Sequence[str]) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
-
-
-def _natural(name: str) -> list[tuple[str, int]]:
-    """The key by which numbers inside names count as numbers."""
-    return [(letters, int(digits or 0)) for letters, digits in re.findall(r"(\D*)(\d*)", name)]
 
 
 @dataclass(frozen=True)
@@ -215,7 +210,7 @@ class Identity:
 
 
 def identity(hca: Hca, root: Path = sysfs.SYS) -> Identity | None:
-    """Who made the device; None where its driver is not known."""
+    """The device's manufacturer and model; None for an unknown driver."""
     if hca.over:
         return Identity(0xFFFFFF, 0, 0)
     path = f"{root}/bus/pci/devices/{sysfs.pci_of(hca.device, root)}"
@@ -226,8 +221,8 @@ def identity(hca: Hca, root: Path = sysfs.SYS) -> Identity | None:
 
 
 def mtus(hca: Hca, port: Port, root: Path = sysfs.SYS) -> tuple[int, int] | None:
-    """The port's max_mtu and active_mtu, numbers of enum ib_mtu; None where its driver is not known, for InfiniBand,
-    whose subnet manager chooses, and without an interface in this namespace."""
+    """The port's max_mtu and active_mtu, numbers of enum ib_mtu.  None for an unknown driver, without an interface in
+    this namespace, and for InfiniBand, whose MTU the subnet manager chooses."""
     netdev = sysfs.line(f"{root}/class/net/{port.netdev}/mtu") if port.netdev else ""
     of_driver = _rxe if hca.over else _BY_DRIVER.get(hca.driver)
     if port.link_layer != ROCE or not netdev.isdecimal() or not of_driver:
@@ -241,7 +236,7 @@ def mtu_bytes(number: int) -> int:
 
 
 def _mtu_number(size: int) -> int:
-    """The largest MTU that is not above so many bytes (ib_mtu_int_to_enum)."""
+    """The number of the largest MTU within ``size`` bytes (ib_mtu_int_to_enum)."""
     return max((number for number, most in _MTUS.items() if most <= size), default=1)
 
 

@@ -1,7 +1,7 @@
-"""Who has a VF or a PF: a pod, another namespace, a process that drives it; and what the host needs one for.
+"""The holder of a VF or a PF: a pod, another namespace, or a process that drives it; and the host's need for one.
 
-The host cannot spare an interface that a default route leaves by, or that Open vSwitch has.  Nothing is asked of
-kubelet: between its Allocate and the pod's ADD a VF is free.
+The host cannot spare an interface with a default route, or one in Open vSwitch.  kubelet is not asked: between its
+Allocate and the pod's ADD, a VF counts as free.
 """
 
 import errno
@@ -16,25 +16,25 @@ from base.kernel import budget, routes, rtnl, sysfs
 from base.kernel.netlink import answers_strictly
 from base.kernel.rtnl import Rtnl
 from base.protocol.errors import CniError
-from base.protocol.location import STATE_DIR
 from base.state import owned, places
 from base.state.record import Record
 
-# The interface that stands for Open vSwitch in the kernel (dpif-netlink.c): the ports of all its bridges are below it.
+# Open vSwitch's interface in the kernel (dpif-netlink.c): the ports of all its bridges are below it.
 OVS: Final = "ovs-system"
-JOURNAL: Final = Path(STATE_DIR)
 _VFIO: Final = Path("/dev/vfio")
 
 
 def reserved_interfaces(root: str) -> dict[str, str]:
-    """Why the host needs an interface, by its name: the default route leaves by it, or by one over it.
+    """Interface -> why the host needs it: the default route leaves through it, or through one over it.
 
-    So is each port of Open vSwitch.  Which of its bridges leads out by which port only its own program knows, so a
-    default route by a bridge of its may leave by any of them.  Raises OSError.
+    Each port of Open vSwitch is included.  Only ovs-vswitchd knows the ports of a bridge, so a default route through a
+    bridge may leave through any of them.  Raises OSError.
     """
     budget.begin()
     # guard below: a-port (all_below(root, OVS) -> ())
-    ports = dict.fromkeys(all_below(root, OVS), "Open vSwitch has its interface and may carry the host's traffic by it")
+    ports = dict.fromkeys(
+        all_below(root, OVS), "Open vSwitch owns its interface and may carry the host's traffic through it"
+    )
     by_routes = {
         name: f"the host's default route leaves by {uplink}"
         for uplink in routes.uplinks()
@@ -44,10 +44,10 @@ def reserved_interfaces(root: str) -> dict[str, str]:
 
 
 def in_use_by_the_host() -> dict[str, str]:
-    """What the host would lose with an interface, by its name: addresses, and routes by it.  Raises OSError."""
-    with rtnl.open_in() as asking:
-        answers_strictly(asking.sock)
-        by_index = routes.uses(asking)
+    """Interface -> what the host would lose with it: addresses, and routes through it.  Raises OSError."""
+    with rtnl.open_in() as host:
+        answers_strictly(host.sock)
+        by_index = routes.uses(host)
     found = dict[str, str]()
     for index, why in by_index.items():
         with suppress(OSError):  # it has just gone
@@ -56,55 +56,42 @@ def in_use_by_the_host() -> dict[str, str]:
 
 
 def all_below(root: str, netdev: str) -> Iterator[str]:
-    """The interfaces below a bond, a VLAN or a bridge, and those below these."""
-    for name in sysfs.names(f"{root}/class/net/{netdev}"):
-        if name.startswith("lower_"):
-            yield name.removeprefix("lower_")
-            yield from all_below(root, name.removeprefix("lower_"))
+    """The interfaces below a bond, a VLAN or a bridge, recursively."""
+    for name in sysfs.lowers(netdev, root):
+        yield name
+        yield from all_below(root, name)
 
 
 def owners() -> Mapping[str, Record]:
-    """The attachments that have a device, by its bus address."""
-    return owned.devices(state_dirs())
-
-
-def state_dirs() -> list[Path]:
-    """Where journals are: the default, and each other ``stateDir`` that an ADD has noted.  Each is there once, also if
-    several paths lead to it."""
-    found = dict[Path, None]()
-    for state_dir in (JOURNAL, *places.state_dirs()[1:]):  # guard: elsewhere (*places)
-        with suppress(OSError):  # it is gone
-            found[state_dir.resolve(strict=state_dir != JOURNAL)] = None
-    return list(found)
+    """The attachments that own a device, by its bus address."""
+    return owned.devices(places.distinct_state_dirs())
 
 
 def user(address: str, attached: Mapping[str, Record], root: Path = sysfs.SYS, vfio: Path = _VFIO) -> str:
-    """Which pod or process has the function, in words; empty for none."""
+    """The pod or process that has the function, for people; empty for none."""
     if record := attached.get(address):
         return record.title
     path = f"{root}/bus/pci/devices/{address}"
-    # sysfs hides what is in another namespace, and keeps the directory that it is in (kobject_rename).
+    # sysfs hides devices of other namespaces, but not the directory that they are in (kobject_rename).
     if os.path.isdir(f"{path}/net") and not sysfs.names(f"{path}/net"):  # guard: its-interface
-        return "a namespace that its interface is in"
+        return "a namespace that holds its interface"
     # guard below: its-rdma-device (set(sysfs.rdma_names(address, root)) -> set())
     if set(sysfs.rdma_names(address, root)) - set(sysfs.names(f"{path}/infiniband")):
-        return "a namespace that its RDMA device is in"
-    # Drivers of vendors are VFIO's too, and without an IOMMU the node has another name (vfio_group_init).
+        return "a namespace that holds its RDMA device"
+    # Vendors have VFIO drivers too, and without an IOMMU the node has another name (vfio_group_init).
     group = sysfs.link(f"{path}/iommu_group")
     for node in (vfio / group, vfio / f"noiommu-{group}") if group else ():
         if _is_open(node):
             return f"a process that has {node} open"
     driver = sysfs.link(f"{path}/driver")
-    # Nothing tells whether a process has opened it.
-    return f"a process that may use it by {driver}" if driver in sysfs.UIO else ""
+    # The kernel does not report whether a process has opened it.
+    return f"a process that may use it through {driver}" if driver in sysfs.UIO else ""
 
 
 def needed(address: str, host: Rtnl, above: Mapping[int, str]) -> str:
-    """What the host or a pod needs a function's interface for, in words; empty for nothing.
-
-    ``above``: what pods have over the host's interfaces (over.py).
-    """
-    # It is hardly ever asked.
+    """The reason why the host or a pod needs a function's interface; empty for none.  ``above``: pods' attachments over
+    the host's interfaces (over.py), by index."""
+    # Deferred: it is rarely called.
     from hardware import needed as refusing  # noqa: PLC0415
 
     for name in sysfs.names(f"{sysfs.SYS}/bus/pci/devices/{address}/net"):
@@ -120,8 +107,11 @@ def needed(address: str, host: Rtnl, above: Mapping[int, str]) -> str:
 
 
 def _is_open(group: Path) -> bool:
-    """Whether a process has a VFIO group open, or may have: the kernel opens one once (vfio_group_fops_open), and where
-    we may not open it ourselves, as in a container without its device, we cannot know."""
+    """Whether a process has a VFIO group open, or may have it open.
+
+    The kernel opens a group once (vfio_group_fops_open).  If we may not open it ourselves, as in a container without
+    its device, the answer is unknown.
+    """
     try:
         os.close(os.open(group, os.O_RDWR | os.O_CLOEXEC))
     except OSError as e:

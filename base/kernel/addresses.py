@@ -1,4 +1,4 @@
-"""Addresses and routes as rtnetlink's messages (man 7 rtnetlink), packed by hand as in links.py; pure."""
+"""Addresses and routes as rtnetlink messages (man 7 rtnetlink), packed by hand as in links.py; pure."""
 
 import socket
 import struct
@@ -15,15 +15,15 @@ RTAX_MTU, RTAX_ADVMSS = 2, 8
 RT_TABLE_MAIN, RT_TABLE_LOCAL, RTPROT_KERNEL, RTPROT_STATIC, RTN_UNICAST, RTN_LOCAL = 254, 255, 2, 4, 1, 2
 RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
 
-_ADDR = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
-_ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg: family, dst_len, src_len, tos, table, proto, scope, type, flags
+ADDRESS = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
+ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg: family, dst_len, src_len, tos, table, proto, scope, type, flags
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 
 class Route(Protocol):
-    """A route that is asked for.  None is the kernel's default (man 8 ip-route); ``mtu`` and ``advmss`` are bytes."""
+    """A requested route.  None means the kernel's default (man 8 ip-route); ``mtu`` and ``advmss`` are bytes."""
 
     @property
     def dst(self) -> Network: ...
@@ -48,11 +48,8 @@ def adding_address(index: int, address: IPv4Interface | IPv6Interface, flags: in
 
 
 def adding_route(index: int, route: Route) -> Change:
-    """The change that is equivalent to: ip route prepend ... dev DEV.
-
-    Not "add", which refuses a default route beside another interface's.  A pod that asked for one has to get it; the
-    reference plugins do the same.
-    """
+    """The change that is equivalent to: ip route prepend ... dev DEV.  Not "add": that refuses a default route beside
+    another interface's, and a pod must get the default route that it requested.  The reference plugins do the same."""
     what = f"adding route {route.dst}" + (f" via {route.gw}" if route.gw else "")
     return what, RTM_NEWROUTE, NLM_F_CREATE, new_route(index, route)
 
@@ -61,30 +58,28 @@ def new_address(index: int, address: IPv4Interface | IPv6Interface, flags: int =
     """RTM_NEWADDR's body.  An IPv4 address gets a broadcast address, as with: ip address add ... brd +"""
     packed, length = address.ip.packed, address.network.prefixlen
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    body = _ADDR.pack(family, length, flags & 0xFF, 0, index) + attr(IFA_LOCAL, packed) + attr(IFA_ADDRESS, packed)
+    body = ADDRESS.pack(family, length, flags & 0xFF, 0, index) + attr(IFA_LOCAL, packed) + attr(IFA_ADDRESS, packed)
     if address.version == 4 and length < 31:
         body += attr(IFA_BROADCAST, address.network.broadcast_address.packed)
     return body + attr(IFA_FLAGS, u32(flags)) if flags else body
 
 
 def parse_address(body: bytes) -> tuple[int, IPv6Address, int]:
-    """What a message about an IPv6 address says: the interface's index, the address, and its flags, IFA_F_*."""
-    _, _, few, _, index = _ADDR.unpack_from(body)
-    attrs = attributes(body[_ADDR.size :])
-    # IFA_LOCAL is the interface's own address where IFA_ADDRESS is a point-to-point peer's.
+    """Decode a message about an IPv6 address: the interface's index, the address, and its flags, IFA_F_*."""
+    _, _, few, _, index = ADDRESS.unpack_from(body)
+    attrs = attributes(body[ADDRESS.size :])
+    # On a point-to-point link, IFA_ADDRESS is the peer's address, and IFA_LOCAL the interface's own.
     address = IPv6Address(attrs.get(IFA_LOCAL) or attrs[IFA_ADDRESS])
     return index, address, read_u32(attrs[IFA_FLAGS]) if IFA_FLAGS in attrs else few
 
 
 def new_route(index: int, route: Route) -> bytes:
-    """RTM_NEWROUTE's body: a route by the interface of that index."""
+    """RTM_NEWROUTE's body: a route through the interface with that index."""
     family = socket.AF_INET if route.dst.version == 4 else socket.AF_INET6
     table = RT_TABLE_MAIN if route.table is None else route.table
     length = route.dst.prefixlen
-    # A table above 255 does not fit into the header, only into the attribute.
-    body = _ROUTE.pack(
-        family, length, 0, 0, table if table < 256 else 0, RTPROT_STATIC, scope_of(route), RTN_UNICAST, 0
-    )
+    # Only the attribute holds a table above 255; the header has one byte.
+    body = ROUTE.pack(family, length, 0, 0, table if table < 256 else 0, RTPROT_STATIC, scope_of(route), RTN_UNICAST, 0)
     if length:
         body += attr(RTA_DST, route.dst.network_address.packed)
     body += attr(RTA_OIF, u32(index)) + attr(RTA_TABLE, u32(table))
@@ -99,10 +94,8 @@ def new_route(index: int, route: Route) -> bytes:
 
 
 def scope_of(route: Route) -> int:
-    """The scope that a route gets, RT_SCOPE_*.
-
-    An IPv4 route without a gateway is on-link and gets link scope, unless it names another.
-    """
+    """The route's scope, RT_SCOPE_*.  An IPv4 route without a gateway is on-link and gets link scope, unless it names
+    another scope."""
     if route.scope is not None:
         return route.scope
     return RT_SCOPE_LINK if route.gw is None and route.dst.version == 4 else RT_SCOPE_UNIVERSE

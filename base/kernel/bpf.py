@@ -1,6 +1,7 @@
 """BPF programs that are attached to a link (man 2 bpf, include/uapi/linux/bpf.h).
 
-No move to another namespace detaches them (netif_change_net_namespace shuts down qdiscs, and with them tc's filters).
+A move to another namespace does not detach them (netif_change_net_namespace shuts down qdiscs, and with them tc's
+filters).
 """
 
 import ctypes
@@ -11,15 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-# Of the architectures that the kernel numbers system calls for by itself; the others have the generic number.
+# Some architectures number system calls on their own; the others use the generic number.
 _NUMBER: Final = {"x86_64": 321, "ppc64le": 361, "s390x": 351}.get(os.uname().machine, 280)
 _PROG_DETACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD, _PROG_QUERY = 9, 13, 15, 16
 _LINK_GET_FD_BY_ID, _LINK_GET_NEXT_ID, _LINK_DETACH = 30, 31, 34
 TCX: Final = (46, 47)  # BPF_TCX_INGRESS, BPF_TCX_EGRESS: Linux 6.6
 _LINK_TYPE_XDP: Final = 6
-# What the kernel answers that has no tcx, or no such system call for us.
+# The kernel's answers if it lacks tcx, or refuses the system call.
 _UNKNOWN: Final = (errno.EINVAL, errno.ENOSYS, errno.EPERM)
-# More programs than the kernel lets one link have (BPF_MPROG_MAX).
+# Above BPF_MPROG_MAX, the kernel's bound for the programs of one link.
 _MOST: Final = 64
 
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -28,11 +29,10 @@ _syscall.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_lon
 
 
 def on_tcx(index: int) -> dict[int, tuple[int, int]]:
-    """The programs that tcx runs for the link of this ifindex, in our namespace: a program's id -> where it is
-    attached, of ``TCX``, and the id of the BPF link that holds it there, 0 for none.  Empty where the kernel has no
-    tcx, or lets us not look.
+    """The programs that tcx runs for the link of this ifindex in our namespace, by id.
 
-    Raises OSError.
+    Each value is the attach point, of ``TCX``, and the id of the BPF link that holds the program there, 0 for none.
+    The result is empty if the kernel has no tcx, or forbids the query.  Raises OSError.
     """
     found = dict[int, tuple[int, int]]()
     for where in TCX:
@@ -51,7 +51,7 @@ def on_tcx(index: int) -> dict[int, tuple[int, int]]:
 
 
 def detach_from_tcx(index: int, program: int, where: int, link: int) -> None:
-    """Detach what ``on_tcx`` found.  What is detached meanwhile is fine.  Raises OSError."""
+    """Detach what ``on_tcx`` found, unless it is detached already.  Raises OSError."""
     with suppress(FileNotFoundError):
         if link:
             _detach_link(link)
@@ -61,16 +61,15 @@ def detach_from_tcx(index: int, program: int, where: int, link: int) -> None:
 
 
 def detach_xdp_link(index: int, program: int) -> bool:
-    """Detach the BPF link that holds this XDP program on the link of this ifindex.  Returns whether one was found.
-    Raises OSError.
+    """Detach the BPF link that holds this XDP program on the link of this ifindex; return whether there was one.
 
-    Netlink does not detach what such a link holds.  The kernel tells its device by ifindex alone.
+    Netlink cannot detach such a program.  The kernel identifies a BPF link's device by ifindex alone.  Raises OSError.
     """
     return any(_detach_link(link) for link, *of in _links() if of == [_LINK_TYPE_XDP, program, index])
 
 
 def _links() -> Iterator[tuple[int, int, int, int]]:
-    """Every BPF link: its id and type, its program's id, and its device's ifindex if it is of a device."""
+    """Every BPF link: its id and type, its program's id, and its device's ifindex if it has a device."""
     link = 0
     while True:
         try:
@@ -93,7 +92,7 @@ def _detach_link(link: int) -> bool:
 
 @contextmanager
 def _opened(command: int, number: int) -> Iterator[int]:
-    """A program or a BPF link by its id.  Raises OSError: ENOENT if there is none."""
+    """Open a program or a BPF link by its id.  Raises OSError: ENOENT if there is none."""
     fd, _ = _bpf(command, struct.pack("=III", number, 0, 0))
     try:
         yield fd
@@ -102,7 +101,7 @@ def _opened(command: int, number: int) -> Iterator[int]:
 
 
 def _bpf(command: int, attributes: bytes) -> tuple[int, bytes]:
-    """bpf(2), with its union as bytes: what it returns, and the union after it.  Raises OSError."""
+    """bpf(2): its return value, and its union after the call, as bytes.  Raises OSError."""
     union = ctypes.create_string_buffer(attributes, len(attributes))
     result = int(_syscall(_NUMBER, command, union, len(attributes)))
     if result < 0:

@@ -1,25 +1,26 @@
-"""A request's budget: the seconds that it may wait for others, all of its waits together.
+"""A request's budget: the seconds that all its waits for others may take together.
 
-A hostile pod can make every wait a long one, and a command has twenty.  A bound for each of them would bound nothing,
-so all of them spend one budget.  These are not counted: work, and waits for locks, for other programs, and for what has
-a timeout in the configuration.
+A hostile pod can make every wait a long one, and a command has twenty.  Bounds for single waits would add up, so all
+waits spend one budget.  These do not count: work, waits for locks and for other programs, and waits that have a timeout
+in the configuration.
 
-Nor is a wait counted in which the kernel alone was silent, because it waited for its one lock of links (rtnl_lock): the
-namespace of any other pod can have that for long.  Such waits have a bound of their own, KERNEL_TIMEOUT.
+A wait also does not count while the kernel alone is silent, because it waits for its one lock of links (rtnl_lock): any
+other pod's namespace can hold that lock for long.  Such waits have a bound of their own, KERNEL_TIMEOUT.
 """
 
 import time
-from _thread import _local  # threading's, which takes as long to import as some answers to make
+from _thread import _local  # threading.local; importing threading takes as long as some requests
 from collections.abc import Iterator
 from typing import Final
 
-# Seconds: a request's budget, and what is left of it at least for each attachment that the request undoes.  So no
-# command waits longer than the sum, except for GC, which undoes many.
+# Seconds: a request's budget, and the least remainder for each attachment that the request undoes.  So no command waits
+# longer than the sum, except for GC, which undoes many attachments.
 REQUEST: Final = 5.0
 UNDOING: Final = 3.0
-# Seconds that a request may wait for the kernel alone.  kubelet gives a pod four minutes, the launcher an agent two.
+# Seconds that a request may wait for the kernel alone.  kubelet gives a pod four minutes; the launcher gives an agent
+# two.
 KERNEL_TIMEOUT: Final = 60.0
-# Seconds: a kernel that can begin at once answers in less, also about a pod that is full of links.
+# Seconds: a kernel that need not wait for its lock answers sooner, even about a pod that is full of links.
 _MOMENT: Final = 0.1
 
 
@@ -38,28 +39,27 @@ def begin() -> None:
 
 
 def extend_for_undo() -> None:
-    """Leave enough of the budget to undo one attachment, also if the request has spent all of it."""
+    """Keep enough of the budget to undo one attachment, even if the request has spent all of it."""
     _budget.left = max(_budget.left, UNDOING)  # guard: undoing
 
 
 def left() -> float:
-    """How many seconds the request may still wait."""
+    """The seconds that the request may still wait."""
     return _budget.left
 
 
 def kernel_left() -> float:
-    """How many seconds the request may still wait for the kernel alone."""
+    """The seconds that the request may still wait for the kernel alone."""
     return _budget.kernel_left
 
 
 def clock() -> float:
-    """Seconds, of a clock of this thread that stands still while it waits for the kernel alone."""
+    """Seconds of a clock of this thread that stops while the thread waits for the kernel alone."""
     return time.monotonic() - _budget.excused
 
 
 def excuse(since: float) -> None:
-    """Do not count, beyond a moment, the wait since that time of the monotonic clock: nobody but the kernel was waited
-    for."""
+    """Do not count the wait since that time of the monotonic clock, beyond a moment: only the kernel caused it."""
     waited = min(time.monotonic() - since - _MOMENT, _budget.kernel_left)
     if waited > 0:
         _budget.kernel_left -= waited  # guard: kernel-time-spent
@@ -67,15 +67,13 @@ def excuse(since: float) -> None:
 
 
 def spend(seconds: float) -> None:
-    """Take from the budget what the request has waited."""
+    """Take waited seconds from the budget."""
     _budget.left = max(_budget.left - seconds, 0.0)  # guard: spent
 
 
 def attempts(seconds: float, pause: float) -> Iterator[None]:
-    """Yield once at once, then after every ``pause``, until ``seconds`` are over or the budget is spent.
-
-    It is made for a loop that looks for something and leaves when it is there: if the loop ends, it did not come.
-    """
+    """Yield at once, then after every ``pause``, until ``seconds`` are over or the budget is spent.  A loop over it
+    checks a condition and leaves when that is true: if the loop ends, it never was."""
     deadline = clock() + seconds
     yield
     while clock() < deadline and left():

@@ -1,6 +1,5 @@
-"""Which processors take what an interface receives: by receive packet steering (Documentation/networking/scaling.rst),
-and by its interrupts (Documentation/core-api/irq/irq-affinity.rst).
-"""
+"""The processors that handle an interface's received packets: by receive packet steering
+(Documentation/networking/scaling.rst), and by its interrupts (Documentation/core-api/irq/irq-affinity.rst)."""
 
 import os
 import re
@@ -9,15 +8,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from base.kernel import sysfs
+from base.kernel import files, sysfs
 
 IRQ: Final = Path("/proc/irq")
-MOST: Final = 8192  # processors that any kernel is built for (NR_CPUS on x86-64; arm64 has 4096 at most)
+MOST: Final = 8192  # processors of the largest kernel (NR_CPUS on x86-64; arm64 has 4096 at most)
 _ITEM: Final = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 
 def parse(text: str) -> tuple[int, ...]:
-    """The processors of a list such as "0-3,8", in order.  Raises ValueError for what is no list, or an empty one."""
+    """The processors of a list such as "0-3,8", in order.  Raises ValueError for an empty or malformed list."""
     found = set[int]()
     for item in text.split(","):
         match = _ITEM.fullmatch(item)
@@ -38,14 +37,15 @@ def spell(cpus: Iterable[int]) -> str:
 
 
 def mask(cpus: Iterable[int]) -> str:
-    """The processors as the kernel takes a mask: words of eight hexadecimal digits with commas (bitmap_parse)."""
+    """The processors in the kernel's form of a mask: words of eight hexadecimal digits, with commas (bitmap_parse)."""
     digits = f"{sum(1 << cpu for cpu in cpus):x}"
     padded = digits.zfill(-(-len(digits) // 8) * 8)
     return ",".join(padded[at : at + 8] for at in range(0, len(padded), 8)).lstrip("0") or "0"
 
 
 def near(address: str, root: Path = sysfs.SYS) -> tuple[int, ...]:
-    """The processors of a PCI function's NUMA node; all where the machine does not say; none for no function."""
+    """The processors of a PCI function's NUMA node; all processors if the machine does not report one; none for no
+    function."""
     text = sysfs.line(root / "bus/pci/devices" / address / "local_cpulist") if address else ""
     return parse(text) if text else ()
 
@@ -56,26 +56,24 @@ def possible(root: Path = sysfs.SYS) -> tuple[int, ...]:
 
 
 def vectors(address: str, root: Path = sysfs.SYS) -> tuple[int, ...]:
-    """The numbers of a PCI function's message-signalled interrupts that its driver uses, in order.
-
-    Before a driver uses one for the first time, /proc/irq does not have it (register_irq_proc).
-    """
+    """The numbers of a PCI function's message-signalled interrupts that its driver uses, in order.  /proc/irq lacks an
+    interrupt until a driver uses it for the first time (register_irq_proc)."""
     names = sysfs.names(f"{root}/bus/pci/devices/{address}/msi_irqs") if address else ()
     return tuple(sorted(int(name) for name in names if (IRQ / name).exists()))
 
 
 def affinity(irq: int) -> str:
-    """The processors that may take an interrupt, as a list.  Raises OSError."""
+    """The processors that may handle an interrupt, as a list.  Raises OSError."""
     return (IRQ / str(irq) / "smp_affinity_list").read_text().strip()
 
 
 def set_affinity(irq: int, cpus: str) -> None:
-    """Have the processors of a list take an interrupt.  Raises OSError: EIO for one that the kernel spreads itself."""
-    _write(IRQ / str(irq) / "smp_affinity_list", cpus)
+    """Let the processors of a list handle an interrupt.  Raises OSError: EIO for one that the kernel spreads itself."""
+    files.write_value(f"{IRQ}/{irq}/smp_affinity_list", cpus)
 
 
 def steering(netdev: str, root: Path) -> Mapping[str, str]:
-    """The masks of an interface's queues for packets that are received: "rx-0" -> "00000003".  Raises OSError."""
+    """The steering masks of an interface's receive queues: "rx-0" -> "00000003".  Raises OSError."""
     folder = root / "class/net" / netdev / "queues"
     return {
         name: (folder / name / "rps_cpus").read_text().strip()
@@ -85,16 +83,6 @@ def steering(netdev: str, root: Path) -> Mapping[str, str]:
 
 
 def steer(netdev: str, masks: Mapping[str, str], root: Path) -> None:
-    """Set such masks.  Raises OSError."""
+    """Set masks as ``steering`` returns them.  Raises OSError."""
     for name, value in masks.items():
-        _write(root / "class/net" / netdev / "queues" / name / "rps_cpus", value)
-
-
-def _write(path: Path, value: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, f"{value}\n".encode())
-    except OSError as e:
-        raise OSError(e.errno, f"{e.strerror} (writing {value!r})", str(path)) from e
-    finally:
-        os.close(fd)
+        files.write_value(f"{root}/class/net/{netdev}/queues/{name}/rps_cpus", value)

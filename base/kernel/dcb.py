@@ -1,4 +1,4 @@
-"""Data Center Bridging: which of Ethernet's priorities an interface loses nothing of (man 8 dcb,
+"""Data Center Bridging: the Ethernet priorities for which an interface is lossless (man 8 dcb,
 include/uapi/linux/dcbnl.h, net/dcb/dcbnl.c)."""
 
 import struct
@@ -22,12 +22,12 @@ _PRIORITIES: Final = 8
 
 @dataclass(frozen=True)
 class Dcb:
-    """What an interface does with priorities.
+    """An interface's settings for priorities.
 
-    - ``pfc``: those with Priority-based Flow Control, of which a switch loses nothing.
-    - ``dscp``: the priority of each DSCP that has one of its own.
-    - ``trust``: by what a packet's priority is chosen, "dscp" or "pcp", the first first; empty where the driver does
-      not say.  Most choose by DSCP where any DSCP has a priority.
+    - ``pfc``: the priorities with Priority-based Flow Control, for which a switch drops no packet.
+    - ``dscp``: DSCPs with a priority of their own: (DSCP, priority).
+    - ``trust``: the fields that select a packet's priority, "dscp" or "pcp", in order.  It is empty if the driver does
+      not report them; most drivers then use the DSCP if any DSCP has a priority.
     """
 
     pfc: tuple[int, ...] = ()
@@ -43,18 +43,16 @@ class Dcb:
 
 
 def get(rtnl: Rtnl, ifname: str) -> Dcb | None:
-    """Equivalent to: dcb pfc show dev IFNAME prio-pfc; dcb app show dev IFNAME; dcb apptrust show dev IFNAME.
-
-    None where the driver's answer has nothing of this.  Raises OSError, with EOPNOTSUPP where the driver has no DCB.
-    """
+    """Equivalent to: dcb pfc show dev IFNAME prio-pfc; dcb app show dev IFNAME; dcb apptrust show dev IFNAME.  None if
+    the driver's answer holds none of these.  Raises OSError, EOPNOTSUPP if the driver has no DCB."""
     return parse(rtnl.call(RTM_GETDCB, 0, _MESSAGE.pack(0, DCB_CMD_IEEE_GET, 0) + attr(DCB_ATTR_IFNAME, text(ifname))))
 
 
 def parse(body: bytes) -> Dcb | None:
-    """The answer's body."""
+    """Decode the answer's body."""
     found = attributes(attributes(body[_MESSAGE.size :]).get(DCB_ATTR_IEEE, b""))
     pfc = found.get(DCB_ATTR_IEEE_PFC, b"")
-    if len(pfc) < 2:  # struct ieee_pfc: how many there may be, and which there are
+    if len(pfc) < 2:  # struct ieee_pfc: the number of supported priorities, and the mask of enabled ones
         return None
     apps = [
         _APP.unpack_from(data) for _, data in pairs(found.get(DCB_ATTR_IEEE_APP_TABLE, b"")) if len(data) >= _APP.size
@@ -69,7 +67,7 @@ def parse(body: bytes) -> Dcb | None:
 
 
 def _runs(dscp: Iterable[tuple[int, int]]) -> Iterator[str]:
-    """Neighbours with the same priority, together."""
+    """Join consecutive DSCPs that have the same priority."""
     for _, run in groupby(enumerate(dscp), lambda one: (one[1][0] - one[0], one[1][1])):
         members = [pair for _, pair in run]
         (first, priority), (last, _) = members[0], members[-1]

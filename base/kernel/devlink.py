@@ -1,8 +1,8 @@
-"""devlink, a family of generic netlink (include/uapi/linux/devlink.h, net/devlink/): devices whose firmware has failed,
-and the mode of a PF's switch.
+"""devlink, a family of generic netlink (include/uapi/linux/devlink.h, net/devlink/): devices with failed firmware, and
+the mode of a PF's switch.
 
-A driver has health reporters.  That of mlx5 for firmware which no longer answers is called fw_fatal, and is in the
-state "error" until somebody has recovered the device.  The kernel says each change to the group "config".
+A driver has health reporters.  mlx5's reporter for unresponsive firmware is fw_fatal.  It stays in the state "error"
+until somebody recovers the device.  The kernel announces each change to the group "config".
 
 Functions raise OSError.
 """
@@ -30,17 +30,17 @@ _GENL: Final = struct.Struct("=BBxx")  # struct genlmsghdr: command, version
 
 @dataclass(frozen=True)
 class Family:
-    """The numbers that this kernel has given to devlink, and to its group "config"."""
+    """This kernel's numbers for devlink, and for its group "config"."""
 
     number: int
     config: int
 
 
 def family() -> Family | None:
-    """devlink's numbers; None where the kernel has no devlink."""
-    with _socket() as asking:
+    """devlink's numbers; None if the kernel has no devlink."""
+    with _socket() as sock:
         try:
-            answer = asking.call(_CTRL, 0, _GENL.pack(_GETFAMILY, 1) + attr(_FAMILY_NAME, text("devlink")))
+            answer = sock.call(_CTRL, 0, _GENL.pack(_GETFAMILY, 1) + attr(_FAMILY_NAME, text("devlink")))
         except OSError as e:
             if e.errno == errno.ENOENT:
                 return None
@@ -52,26 +52,24 @@ def family() -> Family | None:
 
 
 def failed(one: Family) -> frozenset[str]:
-    """Equivalent to: devlink health show.  The addresses of the devices whose firmware has failed."""
-    with _socket() as asking:
-        bodies = list(asking.dump(one.number, _GENL.pack(HEALTH_REPORTER_GET, 1)))
+    """Equivalent to: devlink health show.  The addresses of the devices with failed firmware."""
+    with _socket() as sock:
+        bodies = list(sock.dump(one.number, _GENL.pack(HEALTH_REPORTER_GET, 1)))
     return frozenset(filter(None, map(failed_device, bodies)))
 
 
 def eswitch_mode(one: Family, bus: str, device: str) -> str:
     """Equivalent to: devlink dev eswitch show BUS/DEVICE.  The mode, "legacy" or "switchdev"; empty for another one.
-
-    Raises OSError: ENODEV where the driver has no devlink, EOPNOTSUPP where it has no switch, EPERM without privileges.
-    """
-    asked = _GENL.pack(ESWITCH_GET, 1) + attr(_BUS_NAME, text(bus)) + attr(_DEV_NAME, text(device))
-    with _socket() as asking:
-        answer = asking.call(one.number, 0, asked)
+    Raises OSError: ENODEV if the driver has no devlink, EOPNOTSUPP if it has no switch, EPERM without privileges."""
+    request = _GENL.pack(ESWITCH_GET, 1) + attr(_BUS_NAME, text(bus)) + attr(_DEV_NAME, text(device))
+    with _socket() as sock:
+        answer = sock.call(one.number, 0, request)
     mode = attributes(answer[_GENL.size :]).get(_ESWITCH_MODE)
     return _MODES.get(int.from_bytes(mode[:2], sys.byteorder), "") if mode else ""
 
 
 def failed_device(body: bytes) -> str:
-    """The device of which a message says that its firmware has failed; empty if it says something else."""
+    """The device whose firmware failed, according to a message; empty for any other message."""
     command, _ = _GENL.unpack_from(body)
     found = attributes(body[_GENL.size :])
     if command not in (HEALTH_REPORTER_GET, HEALTH_REPORTER_RECOVER) or _REPORTER not in found:
@@ -88,5 +86,5 @@ def is_of_health(body: bytes) -> bool:
 
 
 def _socket() -> Rtnl:
-    # It speaks to any netlink protocol: what it knows of routes is in its callers' messages.
+    # Rtnl serves any netlink protocol: its callers' messages hold what is special to routes.
     return Rtnl(netlink.open_socket(NETLINK_GENERIC))

@@ -1,34 +1,34 @@
-"""rtnetlink questions that are asked rarely (CHECK, the default master).  pyroute2 decodes the answers.
+"""rtnetlink dumps that are rare: for CHECK, and for the default master.  pyroute2 decodes the answers.
 
-pyroute2 is imported on first use, because that costs more than a whole ADD.  Its sockets are not used: they take what a
-pod sends for the kernel's answer, and wait for ever.  Functions raise OSError.
+The functions import pyroute2 on first use, because its import takes longer than an ADD.  They do not use its sockets,
+which accept a pod's messages as the kernel's answers, and wait without a limit.  Functions raise OSError.
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from errno import EAFNOSUPPORT, ENOENT, EOPNOTSUPP
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface, ip_network
 from socket import AF_INET, AF_INET6
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from base.kernel.addresses import (
     RT_SCOPE_UNIVERSE,
     RT_TABLE_MAIN,
     RTA_TABLE,
+    RTM_GETADDR,
     RTN_UNICAST,
     Address,
     Network,
     Route,
     scope_of,
 )
-from base.kernel.links import RTM_GETLINK, Link, get_link, parse_link
+from base.kernel.links import RTM_GETLINK, get_link, parse_link
 from base.kernel.netlink import HEADER, answers_strictly, attr, u32
 from base.kernel.rtnl import Rtnl, open_in
 from base.kernel.rules import RTM_GETROUTE, RTM_GETRULE
 
-T = TypeVar("T")
-RTM_GETADDR: Final = 22
 _FAMILIES: Final = (AF_INET, AF_INET6)
 FOREVER: Final = 2**32 - 1  # INFINITY_LIFE_TIME
 FR_ACT_TO_TBL: Final = 1
@@ -37,14 +37,14 @@ FIB_RULE_INVERT: Final = 2
 _IP6_RT_PRIO_USER: Final = 1024
 _MTU_MAX, _ADVMSS_MAX = 65535 - 15, 65535 - 40  # ip_metrics_convert
 
-# Any other attribute of a rule makes it match fewer packets than its addresses say.
+# With any other attribute, a rule matches fewer packets than its addresses select.
 _UNCONDITIONAL: Final = {"FRA_SRC", "FRA_DST", "FRA_TABLE", "FRA_PRIORITY", "FRA_PROTOCOL"}
 _OFF: Final = {"FRA_SUPPRESS_PREFIXLEN": FOREVER}
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """How an interface has an address: IFA_F_* flags, RT_SCOPE_*, and the lifetimes left in seconds, or ``FOREVER``."""
+    """An interface's address: IFA_F_* flags, RT_SCOPE_*, and the remaining lifetimes in seconds, or ``FOREVER``."""
 
     flags: int
     scope: int
@@ -54,7 +54,8 @@ class Assigned:
 
 @dataclass(frozen=True)
 class KeptRoute:
-    """A route as the kernel keeps it: nothing is left out but a gateway and metrics that it does not have."""
+    """A route as the kernel keeps it, with the kernel's defaults filled in.  ``gw``, ``mtu`` and ``advmss`` are None if
+    the route has none."""
 
     dst: Network
     gw: Address | None
@@ -67,7 +68,7 @@ class KeptRoute:
 
 @dataclass(frozen=True)
 class Hop:
-    """A route by one interface, or one nexthop of a multipath route.
+    """A route through one interface, or one nexthop of a multipath route.
 
     - ``kind``, ``proto``: RTN_*, RTPROT_*.
     - ``output``: the interface's index; 0 for none.
@@ -88,7 +89,7 @@ class Rule:
     - ``version``: 4 or 6.
     - ``source``, ``destination``: None for any.
     - ``action``: FR_ACT_*.
-    - ``conditional``: it has other selectors besides, or does not take every route of its table.
+    - ``conditional``: the rule has further selectors, or skips some routes of its table.
     """
 
     version: int
@@ -100,30 +101,27 @@ class Rule:
 
 
 def addresses(ns_fd: int | None, index: int) -> dict[IPv4Interface | IPv6Interface, Assigned]:
-    """Equivalent to: ip address show dev DEV, in that namespace, our own for None."""
+    """Equivalent to: ip address show dev DEV, in a namespace; None for ours."""
+    from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg  # noqa: PLC0415
 
-    def ask(asked: _Asked) -> dict[IPv4Interface | IPv6Interface, Assigned]:
-        found = {}
-        for message in asked.addresses(index):
-            # IFA_LOCAL is the interface's own address where IFA_ADDRESS is a point-to-point peer's.
-            address = message.get("IFA_LOCAL") or message.get("IFA_ADDRESS")
-            flags, life = message.get("IFA_FLAGS") or message["flags"], message.get("IFA_CACHEINFO")
-            found[ip_interface(f"{address}/{message['prefixlen']}")] = Assigned(
-                flags, message["scope"], life["ifa_preferred"], life["ifa_valid"]
-            )
-        return found
-
-    return _ask(ns_fd, ask)
+    found = dict[IPv4Interface | IPv6Interface, Assigned]()
+    with _open(ns_fd) as inside:
+        for message in _decoded(inside, RTM_GETADDR, struct.pack("=BBBBI", 0, 0, 0, 0, index), ifaddrmsg):
+            if message["index"] == index:
+                # On a point-to-point link, IFA_ADDRESS is the peer's address, and IFA_LOCAL the interface's own.
+                address = message.get("IFA_LOCAL") or message.get("IFA_ADDRESS")
+                flags, life = message.get("IFA_FLAGS") or message["flags"], message.get("IFA_CACHEINFO")
+                found[ip_interface(f"{address}/{message['prefixlen']}")] = Assigned(
+                    flags, message["scope"], life["ifa_preferred"], life["ifa_valid"]
+                )
+    return found
 
 
 def routes(ns_fd: int) -> list[Hop]:
-    """Equivalent to: ip route show table all.  The kernel takes the first of those with one destination and table."""
-
-    def ask(asked: _Asked) -> list[Hop]:
-        # A route for a kind of service or for a source does not take everything that goes to its destination.
-        return [hop for m in asked.routes() if not m["tos"] and not m["src_len"] for hop in _hops(m)]
-
-    return _ask(ns_fd, ask)
+    """Equivalent to: ip route show table all.  Among routes with one destination and table, the kernel uses the first.
+    Routes with a TOS or a source are left out: they do not match every packet for their destination."""
+    with _open(ns_fd) as inside:
+        return [hop for m in _routes(inside) if not m["tos"] and not m["src_len"] for hop in _hops(m)]
 
 
 def as_kept(route: Route) -> KeptRoute:
@@ -141,91 +139,63 @@ def as_kept(route: Route) -> KeptRoute:
 
 
 def rules(ns_fd: int) -> list[Rule]:
-    """Equivalent to: ip rule show, for IPv4 and then IPv6, in the order in which the kernel looks at them."""
+    """Equivalent to: ip rule show, for IPv4 and then IPv6, in the order in which the kernel tries them."""
+    from pyroute2.netlink.rtnl.fibmsg import fibmsg  # noqa: PLC0415
 
-    def ask(asked: _Asked) -> list[Rule]:
-        return [_rule(m) for m in asked.rules()]
-
-    return _ask(ns_fd, ask)
+    with _open(ns_fd) as inside:
+        bodies = [struct.pack("=B11x", family) for family in _FAMILIES]
+        return [_rule(message) for body in bodies for message in _decoded(inside, RTM_GETRULE, body, fibmsg)]
 
 
 def default_route_link(ns_fd: int | None) -> str:
-    """The name of the default route's interface; empty if there is none.
-
-    IPv4's route comes before IPv6's, and the lowest metric first.
-    """
-
-    def ask(asked: _Asked) -> str:
+    """The name of the default route's interface; empty without a default route.  IPv4's route comes before IPv6's, and
+    the lowest metric first."""
+    with _open(ns_fd) as inside:
         found = [
-            m for m in asked.routes(RT_TABLE_MAIN) if m["dst_len"] == 0 and m["type"] == RTN_UNICAST and _ways(m)[0][0]
+            m
+            for m in _routes(inside, RT_TABLE_MAIN)
+            if m["dst_len"] == 0 and m["type"] == RTN_UNICAST and _ways(m)[0][0]
         ]
         best = min(found, key=lambda m: (m["family"] != AF_INET, m.get("RTA_PRIORITY") or 0), default=None)
-        link = asked.link(_ways(best)[0][0]) if best else None
+        link = inside.link(index=_ways(best)[0][0]) if best else None
         return link.name if link else ""
-
-    return _ask(ns_fd, ask)
 
 
 def link_of_device(ns_fd: int, address: str) -> int:
     """The index of the interface of the device with this bus address; 0 if there is none."""
-
-    def ask(asked: _Asked) -> int:
-        return next((link.index for link in asked.links() if link.device == address), 0)
-
-    return _ask(ns_fd, ask)
+    with _open(ns_fd) as inside:
+        links = map(parse_link, inside.dump(RTM_GETLINK, get_link()))
+        return next((link.index for link in links if link.device == address), 0)
 
 
-class _Asked:
-    """A namespace's socket for questions.  The kernel answers with only those routes and addresses that a request
-    names, an older one with all."""
-
-    def __init__(self, inside: Rtnl) -> None:
-        self._inside = inside
-        answers_strictly(inside.sock)
-
-    def addresses(self, index: int) -> list[Any]:
-        """An interface's addresses, as pyroute2 decodes them."""
-        from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg  # noqa: PLC0415
-
-        found = self._all(RTM_GETADDR, struct.pack("=BBBBI", 0, 0, 0, 0, index), ifaddrmsg)
-        return [message for message in found if message["index"] == index]
-
-    def routes(self, table: int = 0) -> list[Any]:
-        """The routes of one table, of all for 0, as pyroute2 decodes them."""
-        from pyroute2.netlink.rtnl.rtmsg import rtmsg  # noqa: PLC0415
-
-        wanted = attr(RTA_TABLE, u32(table)) if table else b""
-        found = [
-            m for family in _FAMILIES for m in self._all(RTM_GETROUTE, struct.pack("=B11x", family) + wanted, rtmsg)
-        ]
-        return [m for m in found if not table or _table(m) == table]
-
-    def rules(self) -> list[Any]:
-        """The rules of all families, as pyroute2 decodes them."""
-        from pyroute2.netlink.rtnl.fibmsg import fibmsg  # noqa: PLC0415
-
-        return [m for family in _FAMILIES for m in self._all(RTM_GETRULE, struct.pack("=B11x", family), fibmsg)]
-
-    def links(self) -> Iterator[Link]:
-        return map(parse_link, self._inside.dump(RTM_GETLINK, get_link()))
-
-    def link(self, index: int) -> Link | None:
-        return self._inside.link(index=index)
-
-    def _all(self, kind: int, body: bytes, decoder: Any) -> Iterator[Any]:
-        try:
-            for answer in self._inside.dump(kind, body):
-                message = decoder(HEADER.pack(HEADER.size + len(answer), 0, 0, 0, 0) + answer)
-                message.decode()
-                yield message
-        except OSError as e:
-            if e.errno not in (ENOENT, EAFNOSUPPORT, EOPNOTSUPP):  # there is no such table, or no such family
-                raise
-
-
-def _ask(ns_fd: int | None, question: Callable[[_Asked], T]) -> T:
+@contextmanager
+def _open(ns_fd: int | None) -> Iterator[Rtnl]:
+    """A socket that answers with the routes and addresses that a request names; an old kernel answers with all."""
     with open_in(ns_fd) as inside:
-        return question(_Asked(inside))
+        answers_strictly(inside.sock)
+        yield inside
+
+
+def _routes(inside: Rtnl, table: int = 0) -> list[Any]:
+    """The routes of one table, or of all tables for 0, as pyroute2 decodes them."""
+    from pyroute2.netlink.rtnl.rtmsg import rtmsg  # noqa: PLC0415
+
+    wanted = attr(RTA_TABLE, u32(table)) if table else b""
+    bodies = [struct.pack("=B11x", family) + wanted for family in _FAMILIES]
+    found = [message for body in bodies for message in _decoded(inside, RTM_GETROUTE, body, rtmsg)]
+    return [message for message in found if not table or _table(message) == table]
+
+
+def _decoded(inside: Rtnl, kind: int, body: bytes, decoder: Any) -> Iterator[Any]:
+    """The answers to a dump request; none if the kernel lacks the table or the family."""
+    try:
+        for answer in inside.dump(kind, body):
+            message = decoder(HEADER.pack(HEADER.size + len(answer), 0, 0, 0, 0) + answer)
+            message.decode()
+            yield message
+    except OSError as e:
+        if e.errno not in (ENOENT, EAFNOSUPPORT, EOPNOTSUPP):
+            raise
 
 
 def _table(message: Any) -> int:
@@ -240,7 +210,7 @@ def _hops(message: Any) -> list[Hop]:
         mtu=metrics and metrics.get("RTAX_MTU"),
         advmss=metrics and metrics.get("RTAX_ADVMSS"),
         priority=message.get("RTA_PRIORITY") or 0,
-        table=message.get("RTA_TABLE") or message["table"],
+        table=_table(message),
         scope=message["scope"],
     )
     return [
@@ -269,13 +239,12 @@ def _rule(message: Any) -> Rule:
 
 def _network(message: Any, name: str, length: str) -> Network:
     anywhere = IPv4Address(0) if message["family"] == AF_INET else IPv6Address(0)
-    return ip_network(
-        f"{message.get(name) or anywhere}/{message[length]}", strict=False
-    )  # a rule keeps what it was given
+    # A rule keeps the host bits that it was given.
+    return ip_network(f"{message.get(name) or anywhere}/{message[length]}", strict=False)
 
 
 def _ways(message: Any) -> list[tuple[int, str | None]]:
-    """The interfaces (0 for none) and gateways that a route leaves by: one, or one for each nexthop."""
+    """A route's interfaces (0 for none) and gateways: one pair, or one for each nexthop."""
     if several := message.get("RTA_MULTIPATH"):
         return [(int(hop["oif"]), hop.get("RTA_GATEWAY")) for hop in several]
     return [(int(message.get("RTA_OIF") or 0), message.get("RTA_GATEWAY"))]

@@ -1,9 +1,9 @@
-"""What the kernel announces: a device came, went or got a driver (lib/kobject_uevent.c; man 7 udev has the keys), and
-an entry of a directory came or went (man 7 inotify).
+"""Events of the kernel: a device appeared, disappeared or got a driver (lib/kobject_uevent.c; man 7 udev lists the
+keys), and an entry of a directory appeared or disappeared (man 7 inotify).
 
-Two can send what looks like an event of a device: a process with CAP_NET_ADMIN in this network namespace, to the group,
-and one with CAP_SYS_ADMIN, through the kernel itself (uevent_net_rcv).  The first has a port number, and the second a
-process id.  Both may do worse things to the host.  Still an event is only a reason to look at the device.
+Two kinds of processes can forge a device's event.  One with CAP_NET_ADMIN in this network namespace sends to the group,
+with a port number.  One with CAP_SYS_ADMIN sends through the kernel, with a process id (uevent_net_rcv).  Both could do
+worse to the host.  Still, an event is only a reason to check the device.
 """
 
 import ctypes
@@ -18,7 +18,6 @@ from base.kernel import netlink
 
 NETLINK_KOBJECT_UEVENT: Final = 15
 _KERNEL: Final = 1  # the kernel's group; udev's is 2
-_ADD_MEMBERSHIP: Final = 1
 _UCRED: Final = struct.Struct("=iII")  # struct ucred: process, user, group
 _CREDENTIALS: Final = (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
 _ROOM: Final = 65536
@@ -29,11 +28,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_devices() -> socket.socket:
-    """A socket that hears the events of the thread's network namespace.  Raises OSError."""
+    """A socket that receives the events of the thread's network namespace.  Raises OSError."""
     sock = netlink.open_socket(NETLINK_KOBJECT_UEVENT)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        sock.setsockopt(netlink.SOL_NETLINK, _ADD_MEMBERSHIP, _KERNEL)
+        sock.setsockopt(netlink.SOL_NETLINK, netlink.NETLINK_ADD_MEMBERSHIP, _KERNEL)
     except BaseException:
         sock.close()
         raise
@@ -41,39 +40,37 @@ def open_devices() -> socket.socket:
 
 
 def receive_device(sock: socket.socket) -> Mapping[str, str]:
-    """The next event's variables: ACTION, DEVPATH, SUBSYSTEM and others; none for one that is not the kernel's.
-
-    Raises BlockingIOError if there is none now, OSError ENOBUFS if some were lost.
-    """
-    data, about, _, (port, _) = sock.recvmsg(_ROOM, socket.CMSG_SPACE(_UCRED.size), socket.MSG_DONTWAIT)
-    senders = [_UCRED.unpack(said)[0] for level, kind, said in about if (level, kind) == _CREDENTIALS]
+    """The next event's variables: ACTION, DEVPATH, SUBSYSTEM and others; empty if the kernel did not send the event.
+    Raises BlockingIOError if there is no event now, OSError ENOBUFS if events were lost."""
+    data, ancillary, _, (port, _) = sock.recvmsg(_ROOM, socket.CMSG_SPACE(_UCRED.size), socket.MSG_DONTWAIT)
+    senders = [_UCRED.unpack(credentials)[0] for level, kind, credentials in ancillary if (level, kind) == _CREDENTIALS]
     # guard below: a-port-of-its-own (port), the-kernels-process (senders)
     return variables(data) if port == 0 and senders == [0] else {}
 
 
 def variables(data: bytes) -> Mapping[str, str]:
-    """An event's variables, from its bytes: "add@/devices/..." and then "KEY=value", each ended by a zero byte."""
-    _, *words = data.decode(errors="replace").split("\0")
-    return dict(word.split("=", 1) for word in words if "=" in word)
+    """Decode an event: "add@/devices/...", then its variables as "KEY=value", each ended by a zero byte."""
+    _, *parts = data.decode(errors="replace").split("\0")
+    return dict(part.split("=", 1) for part in parts if "=" in part)
 
 
 def open_directories() -> int:
-    """A descriptor that is readable when something has happened.  Raises OSError."""
+    """A descriptor that becomes readable at an event in a watched directory.  Raises OSError."""
     return _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
 
 def watch_directory(fd: int, directory: str, mask: int) -> int:
-    """Watch a directory for what ``mask`` names (IN_*); the watch's number.  Raises OSError."""
+    """Watch a directory for the events in ``mask`` (IN_*); return the watch's number.  Raises OSError."""
     return _checked(_libc.inotify_add_watch(fd, os.fsencode(directory), mask | IN_ONLYDIR))
 
 
 def unwatch_directory(fd: int, number: int) -> None:
-    """End a watch, which may have ended by itself."""
+    """End a watch.  It may have ended by itself."""
     _libc.inotify_rm_watch(fd, number)
 
 
 def read_directories(fd: int) -> Iterator[tuple[int, int, str]]:
-    """What has happened: the watch's number, the mask, and the entry's name (empty for the directory itself)."""
+    """The pending events: the watch's number, the mask, and the entry's name (empty for the directory itself)."""
     with suppress(BlockingIOError):
         while data := os.read(fd, _ROOM):
             offset = 0

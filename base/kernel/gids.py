@@ -1,9 +1,9 @@
 """The GID tables of RDMA devices, read in a namespace's own /sys (Documentation/ABI/stable/sysfs-class-infiniband).
 
-/sys shows the devices of the namespace in which it was mounted.  A pod's /sys needs no mount point: syscalls.py gives
-one that is only a file descriptor.
+/sys shows the devices of the namespace in which it was mounted.  A pod's /sys needs no mount point: syscalls.py returns
+it as a file descriptor.
 
-A table has the entries of all namespaces.  An interface's name in it is a name in the entry's namespace.
+A table holds the entries of all namespaces.  An entry's interface name is a name in the entry's namespace.
 """
 
 import os
@@ -17,10 +17,8 @@ ROCE_V2: Final = "RoCE v2"
 
 @dataclass(frozen=True)
 class GidEntry:
-    """One entry in use: ``gid`` is at ``index`` of a port's table, because the interface ``netdev`` has the address.
-
-    ``kind`` is "IB/RoCE v1" or ROCE_V2.
-    """
+    """One entry in use: the port's table holds ``gid`` at ``index``, because the interface ``netdev`` has the address.
+    ``kind`` is "IB/RoCE v1" or ROCE_V2."""
 
     device: str
     port: int
@@ -32,7 +30,7 @@ class GidEntry:
 
 @dataclass(frozen=True)
 class Table:
-    """A RoCE port's table: ``length`` places, and the entries in use."""
+    """A RoCE port's table: its ``length`` in places, and the entries in use."""
 
     device: str
     port: int
@@ -41,12 +39,12 @@ class Table:
 
     @property
     def free(self) -> int:
-        """How many places have no entry."""
+        """The number of places without an entry."""
         return self.length - len(self.entries)
 
 
 def mount_sysfs(ns_fd: int) -> AbstractContextManager[int]:
-    """The namespace's /sys as a directory's descriptor, which any thread may use.  Raises OSError."""
+    """The namespace's /sys as a directory's descriptor, usable by any thread.  Raises OSError."""
     from base.kernel import syscalls  # noqa: PLC0415  # every ADD imports this module, and few have an RDMA device
 
     return syscalls.mounted_sysfs(ns_fd)
@@ -54,9 +52,7 @@ def mount_sysfs(ns_fd: int) -> AbstractContextManager[int]:
 
 def tables(root: int, device: str) -> list[Table]:
     """The tables of a device's RoCE ports.  InfiniBand ports are left out: their GIDs do not come from addresses.
-
-    ``root`` is a descriptor of a directory like /sys.  Raises OSError, ENOENT if the device is not there.
-    """
+    ``root`` is a descriptor of a directory like /sys.  Raises OSError, ENOENT if the device is not there."""
     ports = f"class/infiniband/{device}/ports"
     return [
         _table(root, f"{ports}/{port}", device, int(port))
@@ -70,7 +66,7 @@ def _table(root: int, path: str, device: str, port: int) -> Table:
     entries = set()
     for place in places:
         gid = IPv6Address(_text(root, f"{path}/gids/{place}") or 0)
-        # The attributes of an empty entry, or of one that is just removed, cannot be read: EINVAL.
+        # Reading the attributes of an empty or just removed entry fails with EINVAL.
         kind = int(gid) and _text(root, f"{path}/gid_attrs/types/{place}")
         netdev = kind and _text(root, f"{path}/gid_attrs/ndevs/{place}")
         if kind and netdev:
@@ -88,7 +84,7 @@ def _names(root: int, path: str) -> list[str]:
 
 
 def _text(root: int, path: str) -> str:
-    """A file's text without white space around it, as a name is decoded; empty where the kernel refuses to give it."""
+    """A file's text without surrounding white space, decoded like a name; empty if the kernel refuses to return it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)
     try:
         return os.fsdecode(os.read(fd, 4096)).strip()

@@ -1,8 +1,9 @@
-"""A network namespace that no process is in and no mount of ours holds, and that lives on all the same.
+"""Network namespaces that live on without a process inside and without a mount of ours.
 
-A process may have it open, or a mount in another mount namespace may hold it (man 7 mount_namespaces).  Then the
-interfaces in it do not come home.  A socket can hold a namespace, too, and leads nobody to it.  A mount that is to be
-reached through a file system that another process or machine serves is not followed: who serves it need not answer.
+Another process may have such a namespace open, or a mount in another mount namespace may hold it (man 7
+mount_namespaces).  Then the interfaces in it do not return to the host.  A socket can hold a namespace too, but gives
+no way into it.  Mounts behind a file system that another process or machine serves are skipped: the server may never
+answer.
 """
 
 import os
@@ -18,16 +19,15 @@ _PROC: Final = Path("/proc")
 _SERVED: Final = frozenset(
     "9p afs autofs beegfs ceph cifs coda fuse fuseblk gpfs lustre smb3 virtiofs".split()  # noqa: SIM905
 )
-# Those that ask the file systems below them, which may be of that kind.  A pod can make one in its user namespace.
+# File systems that call the file systems below them, which may be served ones.  A pod can make one in its user
+# namespace.
 _STACKED: Final = frozenset(("aufs", "overlay", "shiftfs"))
 
 
 @contextmanager
 def opened(inode: int) -> Iterator[tuple[str, str]]:
-    """A path that leads to the namespace with this inode number as long as this lasts, and who holds it, in words.
-
-    Both are empty if nothing that can be seen leads there.
-    """
+    """A path that leads to the namespace with this inode number while the context lasts, and its holder, for people.
+    Both are empty if no visible process or mount leads there."""
     fd, holder = _open(inode)
     if fd < 0:
         yield "", ""
@@ -39,11 +39,11 @@ def opened(inode: int) -> Iterator[tuple[str, str]]:
 
 
 def _open(inode: int) -> tuple[int, str]:
-    """A descriptor of it, which can be opened by its path but is no open file, and who holds it; -1 if none was
-    found."""
+    """A descriptor of the namespace, and its holder; -1 if none was found.  The descriptor is a handle (O_PATH): its
+    path can be opened, but it is no open file."""
     for path, holder in _ways(inode):
-        with suppress(OSError):  # it has been closed meanwhile
-            # What is there is not opened before it is known what it is: it may be a device by now.
+        with suppress(OSError):  # it was closed meanwhile
+            # Identify the file before opening it: by now it may be a device.
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
             if _is_namespace(fd, inode):
                 return fd, holder
@@ -52,31 +52,31 @@ def _open(inode: int) -> tuple[int, str]:
 
 
 def _is_namespace(fd: int, inode: int) -> bool:
-    """Whether it is the namespace of that number: all namespaces are files of one file system."""
+    """Whether the file is the namespace with that number: all namespaces are files of one file system."""
     found = os.fstat(fd)
     # guard below: no-device = found.st_ino == inode
     return (found.st_dev, found.st_ino) == (os.stat("/proc/self/ns/net").st_dev, inode)
 
 
 def _ways(inode: int) -> Iterator[tuple[str, str]]:
-    """Paths that may lead to the namespace, through other processes, and whose they are."""
+    """Paths through other processes that may lead to the namespace, each with its holder."""
     seen = {_namespace("self", "mnt")}
     for process in filter(str.isdigit, os.listdir(_PROC)):
         if process == str(os.getpid()):
             continue
-        with suppress(OSError):  # it ended while we looked, or is beyond us
-            yield from ((path, f"{_words(process)} has it open") for path in _descriptors(process, inode))
+        with suppress(OSError):  # it ended meanwhile, or we may not inspect it
+            yield from ((path, f"{_holder(process)} has it open") for path in _descriptors(process, inode))
             mounts = _namespace(process, "mnt")
             if mounts not in seen:  # guard: own-mounts
                 seen.add(mounts)
                 ours = _namespace(process, "user") == _namespace("self", "user")
                 for point in mount_points((_PROC / process / "mountinfo").read_bytes(), inode, ours=ours):
-                    yield f"/proc/{process}/root{point}", f"{_words(process)} has it mounted at {point}"
+                    yield f"/proc/{process}/root{point}", f"{_holder(process)} has it mounted at {point}"
 
 
 def _descriptors(process: str, inode: int) -> Iterator[str]:
-    # By fdinfo (Linux 5.14), because a descriptor that was opened by the path of a mount reads as that path, and to ask
-    # the file itself may wait for the server that has it.
+    # Read fdinfo (Linux 5.14): a descriptor that was opened through a mount reads as the mount's path, and stat of the
+    # file itself may wait for the file system's server.
     line = f"ino:\t{inode}"
     for fd in os.listdir(_PROC / process / "fdinfo"):
         with suppress(OSError):
@@ -85,16 +85,15 @@ def _descriptors(process: str, inode: int) -> Iterator[str]:
 
 
 def mount_points(mountinfo: bytes, inode: int, *, ours: bool) -> list[str]:
-    """Where the namespace with this inode number is mounted, if the kernel alone leads there, by a process's mountinfo.
-    ``ours``: the process is in our user namespace, so its mounts are root's.
-    """
+    """The mount points of the namespace with this inode number, by a process's mountinfo, that only the kernel serves.
+    ``ours``: the process is in our user namespace, so root made its mounts."""
     mounts = list(netns.mounts(mountinfo))
-    # What lies over another mount counts as well.
+    # A mount that covers another one counts too.
     # guard below: its-own-overlay (_STACKED and not ours)
     avoided = [point for _, point, kind in mounts if _is_served(kind) or (kind in _STACKED and not ours)]
     if not ours and all(point != "/" for _, point, _ in mounts):
         # guard below: its-own-root
-        avoided.append("/")  # the process has changed its root, and the mount that has it is not told
+        avoided.append("/")  # the process changed its root, and mountinfo lacks the mount that holds it
     return [
         point
         for root, point, _ in mounts
@@ -114,7 +113,7 @@ def _namespace(process: str, kind: str) -> str:
     return os.readlink(f"/proc/{process}/ns/{kind}")
 
 
-def _words(process: str) -> str:
-    # A process chooses its name, which may have line breaks.
+def _holder(process: str) -> str:
+    # A process chooses its name, which may contain line breaks.
     name = (_PROC / process / "comm").read_text(errors="replace").rstrip("\n")
     return f"process {process} ({name!r})"

@@ -1,6 +1,6 @@
-"""A link in rtnetlink's messages (man 7 rtnetlink): bytes both ways, pure.  And its name by ioctl (man 7 netdevice).
+"""A link in rtnetlink messages (man 7 rtnetlink): bytes both ways, pure; and its name by ioctl (man 7 netdevice).
 
-The tests hold every byte of the messages against pyroute2's encoder and decoder.
+The tests compare every byte of the messages with pyroute2's encoder and decoder.
 """
 
 import fcntl
@@ -22,12 +22,12 @@ IFLA_TXQLEN, IFLA_IFALIAS, IFLA_VFINFO_LIST, IFLA_PARENT_DEV_NAME = 13, 20, 22, 
 IFLA_NEW_IFINDEX, IFLA_PROP_LIST, IFLA_ALT_IFNAME = 49, 52, 53
 IFLA_NET_NS_FD, IFLA_EXT_MASK, IFLA_LINK_NETNSID, IFLA_PROTO_DOWN, IFLA_XDP = 28, 29, 37, 39, 43
 IFLA_XDP_FD, IFLA_XDP_FLAGS = 1, 3
-# Of the three ways to run an XDP program: the attribute that has its id, and the flag that says which (if_link.h).
+# The three modes of XDP: the attribute with the program's id -> the mode's flag (if_link.h).
 XDP_MODES: Final = {5: 4, 6: 2, 7: 8}  # in the driver, generic, in hardware
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
 ARPHRD_ETHER, ARPHRD_INFINIBAND = 1, 32
 RTEXT_FILTER_SKIP_STATS: Final = 8
-# Kinds for which IFLA_LINK is the peer, and not a lower device.
+# Kinds whose IFLA_LINK is the peer, not a lower device.
 PAIRS: Final = ("veth", "netkit", "vxcan")
 NLA_F_NESTED: Final = 0x8000
 
@@ -42,16 +42,16 @@ _ADDRESS: Final = struct.Struct("=18x6s")  # the MAC in struct ifreq's struct so
 class Link:
     """A link, as an RTM_NEWLINK message describes it.
 
-    - ``mac``: "02:00:00:00:00:01"; an InfiniBand link's has 20 bytes, a queue pair's number and a GID.
+    - ``mac``: "02:00:00:00:00:01"; an InfiniBand link's has 20 bytes: a queue pair's number and a GID.
     - ``kind``: "macvlan", "veth", ...; empty for hardware.
     - ``parent``: the lower device's ifindex, in the namespace ``parent_nsid``; in the link's own if that is None.
     - ``data``: IFLA_INFO_DATA, not decoded.
     - ``device``: the hardware's bus address (Linux 5.14).
-    - ``vfs``: IFLA_VFINFO_LIST, where RTEXT_FILTER_VF asked for it.
+    - ``vfs``: IFLA_VFINFO_LIST, if RTEXT_FILTER_VF requested it.
     - ``hardware``: ARPHRD_*.
     - ``xdp``: IFLA_XDP, not decoded.
-    - ``enslaved``: the ifindex of the bridge, bond or VRF that it is in; 0 for none.
-    - ``proto_down``: somebody has taken its carrier away (ip link set DEV protodown on).
+    - ``enslaved``: the ifindex of the link's bridge, bond or VRF; 0 for none.
+    - ``proto_down``: its carrier is disabled (ip link set DEV protodown on).
     """
 
     index: int
@@ -75,7 +75,7 @@ class Link:
 
     @property
     def xdp_programs(self) -> dict[int, int]:
-        """The XDP programs: for each flag of ``XDP_MODES`` where there is one, its id."""
+        """The XDP programs: a flag of ``XDP_MODES`` -> the program's id."""
         modes = attributes(self.xdp)
         return {flag: read_u32(modes[number]) for number, flag in XDP_MODES.items() if number in modes}
 
@@ -91,22 +91,22 @@ class Link:
 
     @property
     def up(self) -> bool:
-        """Whether somebody has set it up."""
+        """Whether it is administratively up."""
         return bool(self.flags & IFF_UP)
 
     @property
     def carrier(self) -> bool:
-        """Whether it is up and has a link to its peer."""
+        """Whether it is up and connected to its peer."""
         return bool(self.flags & IFF_LOWER_UP)
 
     @property
     def running(self) -> bool:
-        """Whether it can send: it is up and has carrier, and the kernel has taken note of that (RFC 2863)."""
+        """Whether it can send: it is up and has carrier, and the kernel has processed that (RFC 2863)."""
         return bool(self.flags & IFF_RUNNING)
 
     @property
     def arp(self) -> bool:
-        """Whether it resolves neighbours' MACs, by ARP or by neighbour discovery."""
+        """Whether it resolves neighbors' MACs, by ARP or by neighbor discovery."""
         return not self.flags & IFF_NOARP
 
 
@@ -125,10 +125,8 @@ def new_link(  # noqa: PLR0913  # they are the message's attributes
     *, kind: str, data: bytes, parent: int, name: str, index: int = 0, mac: str = "", mtu: int = 0,
     ns_fd: int | None = None,
 ) -> bytes:  # fmt: skip
-    """RTM_NEWLINK's body: a link of ``kind`` over ifindex ``parent``, made in the namespace ``ns_fd`` at once.
-
-    The kernel chooses the index for 0, and refuses one that is taken there (EBUSY).
-    """
+    """RTM_NEWLINK's body: a link of ``kind`` over ifindex ``parent``, created directly in the namespace ``ns_fd``.  For
+    index 0 the kernel chooses one; it refuses an index in use there (EBUSY)."""
     body = LINK.pack(0, 0, index, 0, 0) + attr(IFLA_IFNAME, text(name)) + attr(IFLA_LINK, u32(parent))
     if mac:
         body += attr(IFLA_ADDRESS, pack_mac(mac))
@@ -145,12 +143,12 @@ def setting_up(link: Link) -> Change:
 
 
 def without_xdp(mode: int) -> bytes:
-    """IFLA_XDP: no program in this mode any more, a flag of ``XDP_MODES``."""
+    """IFLA_XDP that removes the program in this mode, a flag of ``XDP_MODES``."""
     return attr(IFLA_XDP | NLA_F_NESTED, attr(IFLA_XDP_FD, u32(0xFFFFFFFF)) + attr(IFLA_XDP_FLAGS, u32(mode)))
 
 
 def altname(index: int, name: str) -> bytes:
-    """RTM_NEWLINKPROP's body, and RTM_DELLINKPROP's: one alternative name."""
+    """The body of RTM_NEWLINKPROP and RTM_DELLINKPROP: one alternative name."""
     return LINK.pack(0, 0, index, 0, 0) + attr(IFLA_PROP_LIST | NLA_F_NESTED, attr(IFLA_ALT_IFNAME, text(name)))
 
 
@@ -185,8 +183,8 @@ def parse_link(body: bytes) -> Link:
 def name_of(sock: socket.socket, index: int, mac: str) -> str:
     """The name of the link with this index and MAC ("02:00:00:00:00:01") in the socket's namespace, by ioctl.
 
-    It is empty if there is no such link, or the kernel does not say; then RTM_GETLINK may know more.  That waits while
-    anybody changes any link of the system (rtnl_lock): where many pods are deleted at once, a tenth of a DEL.  The
+    It is empty if there is no such link, or if the kernel does not answer; then RTM_GETLINK may find it.  That request
+    waits while anybody changes any link of the system (rtnl_lock): a tenth of a DEL while many pods are deleted.  The
     ioctls read names and MACs under RCU and other locks (net/core/dev_ioctl.c).
     """
     try:

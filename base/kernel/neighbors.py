@@ -1,13 +1,13 @@
-"""A new address on a link: the neighbors are told of it, after IPv6's duplicate address detection has ended.
+"""A new address on a link: announce it to the neighbors, after IPv6's duplicate address detection has ended.
 
-Announcements keep neighbors from using the MAC of an earlier pod.  Pure functions make the frames; a packet socket
-sends them.
+Announcements stop neighbors from using an earlier pod's MAC.  Pure functions build the frames; a packet socket sends
+them.
 
-Detection (RFC 4862; net/ipv6/addrconf.c) is made short for a moment, and its end is awaited.  The kernel waits for up
-to router_solicitation_delay, then solicits dad_transmits times, and listens for retrans_time_ms after each.  With its
-defaults that is one to two seconds.  It begins when the link can send.  Nothing is written to the journal for the two
-settings.  They are the interface's, and the kernel forgets them when the interface goes or moves to another namespace.
-An attachment that is undone does one of the two.
+The functions shorten detection (RFC 4862; net/ipv6/addrconf.c) for a moment, and wait for its end.  The kernel waits
+for up to router_solicitation_delay, then solicits dad_transmits times, and listens for retrans_time_ms after each.
+With its defaults, that takes one to two seconds.  It begins when the link can send.  The journal does not hold the two
+settings.  They belong to the interface, and the kernel drops them when the interface goes or moves to another
+namespace.  Undoing an attachment does one of the two.
 """
 
 import errno
@@ -23,9 +23,9 @@ from typing import Final
 from base.kernel import budget, netlink, sysctl
 from base.kernel.addresses import IFA_F_DADFAILED, IFA_F_TENTATIVE, RTM_DELADDR, RTM_GETADDR, RTM_NEWADDR, parse_address
 from base.kernel.links import LINK, RTM_DELLINK, RTM_NEWLINK, Link, pack_mac, parse_link
-from base.kernel.netlink import SOL_NETLINK, messages
+from base.kernel.netlink import NETLINK_ADD_MEMBERSHIP, SOL_NETLINK, messages
 from base.kernel.netns import run_in
-from base.kernel.rtnl import Rtnl
+from base.kernel.rtnl import RTNLGRP_LINK, Rtnl
 
 BROADCAST = b"\xff" * 6
 ALL_NODES_MAC = bytes.fromhex("333300000001")
@@ -33,36 +33,30 @@ ETH_P_ARP, ETH_P_IPV6, ICMPV6 = 0x0806, 0x86DD, 58
 _ALL_NODES = IPv6Address("ff02::1").packed
 _OVERRIDE = 0x20000000
 _ICMPV6_NA = 136
-NETLINK_ADD_MEMBERSHIP: Final = 1
-RTNLGRP_LINK, RTNLGRP_IPV6_IFADDR = 1, 9
+RTNLGRP_IPV6_IFADDR: Final = 9
 _UNDECIDED: Final = IFA_F_TENTATIVE | IFA_F_DADFAILED
 _MOMENT: Final = 0.05  # seconds
-_SILENCE: Final = 0.5  # seconds; with the times that ADD sets, detection takes a tenth
+_SILENCE: Final = 0.5  # seconds; ten times the length of detection with ADD's settings
 
 
 def gratuitous_arp(mac: str, address: IPv4Address) -> bytes:
-    """An ARP announcement as a frame: a request with the same sender's and target address (RFC 5227, section 3)."""
+    """An ARP announcement as a frame: a request with one address as sender and target (RFC 5227, section 3)."""
     source = pack_mac(mac)
     head = BROADCAST + source + struct.pack("!H", ETH_P_ARP)
     return head + struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + source + address.packed + bytes(6) + address.packed
 
 
 def unsolicited_na(mac: str, address: IPv6Address) -> bytes:
-    """An unsolicited neighbour advertisement as a frame (RFC 4861, section 7.2.6).
-
-    It overrides what neighbours know, so it must not be sent before duplicate address detection has ended (RFC 4429,
-    section 3.3).
-    """
+    """An unsolicited neighbor advertisement as a frame (RFC 4861, section 7.2.6).  It overrides the neighbors' caches,
+    so it must not be sent before duplicate address detection has ended (RFC 4429, section 3.3)."""
     option = b"\x02\x01" + pack_mac(mac)  # target link-layer address
     message = struct.pack("!BBHI", _ICMPV6_NA, 0, 0, _OVERRIDE) + address.packed + option
     return icmpv6(mac, ALL_NODES_MAC, address.packed, _ALL_NODES, message)
 
 
 def icmpv6(mac: str, to_mac: bytes, source: bytes, destination: bytes, message: bytes) -> bytes:
-    """An ICMPv6 message as a frame, with its checksum filled in, and a hop limit of 255, which no router's copy has.
-
-    ``to_mac``, ``source`` and ``destination`` are packed addresses.
-    """
+    """An ICMPv6 message as a frame, with its checksum, and with hop limit 255: no router has forwarded it.  ``to_mac``,
+    ``source`` and ``destination`` are packed addresses."""
     pseudo = source + destination + struct.pack("!II", len(message), ICMPV6)
     message = message[:2] + struct.pack("!H", _checksum(pseudo + message)) + message[4:]
     ip = struct.pack("!IHBB", 6 << 28, len(message), ICMPV6, 255) + source + destination
@@ -70,7 +64,7 @@ def icmpv6(mac: str, to_mac: bytes, source: bytes, destination: bytes, message: 
 
 
 def send(ns_fd: int, ifname: str, frames: Sequence[bytes]) -> None:
-    """Send the frames by an interface of the namespace.  Raises OSError."""
+    """Send the frames through an interface of the namespace.  Raises OSError."""
     if not frames:
         return
     sock = run_in(ns_fd, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
@@ -92,11 +86,13 @@ def _checksum(data: bytes) -> int:
 
 @contextmanager
 def quick_detection(ns_fd: int, ifname: str, milliseconds: int) -> Iterator[bool]:
-    """Have detection on the interface begin at once, and listen for so long after each solicitation.  Yields false if
-    the namespace does not have the settings: before Linux 5.17 one of another user namespace has none of neighbours.
+    """Let detection on the interface begin at once, and listen for ``milliseconds`` after each solicitation.
 
-    Both are put back at the end, but for what somebody else has set meanwhile: a router may advertise a
-    retrans_time_ms.  After an exception they stay, because the interface goes then.  Raises OSError.
+    Yields false if the namespace lacks the settings: before Linux 5.17, a namespace of another user namespace has none
+    for neighbors.
+
+    Both settings are restored at the end, unless another program has changed them: a router may advertise a
+    retrans_time_ms.  After an exception they stay, because the interface is then removed.  Raises OSError.
     """
     begin, listening = f"ipv6/conf/{ifname}/router_solicitation_delay", f"ipv6/neigh/{ifname}/retrans_time_ms"
     exchanged: dict[str, tuple[str, str]] | None = None
@@ -108,13 +104,13 @@ def quick_detection(ns_fd: int, ifname: str, milliseconds: int) -> Iterator[bool
 
 
 class Detection:
-    """What the kernel has said of one link and of the detection for its addresses, since ``listen``."""
+    """What the kernel has announced of one link, and of detection for its addresses, since ``listen_to_detection``."""
 
     def __init__(self, inside: Rtnl, index: int, addresses: Sequence[IPv6Address]) -> None:
         self._inside, self._index = inside, index
         self._link: Link | None = None
         self._flags = dict.fromkeys(addresses, IFA_F_TENTATIVE)
-        # The interface's addresses that another host has, also those that the kernel has removed since (accept_dad 2).
+        # The interface's addresses that another host has, even if the kernel has removed them since (accept_dad 2).
         self.failed: list[IPv6Address] = []
         self.sock = self._open()
 
@@ -124,22 +120,22 @@ class Detection:
         return [address for address, flags in self._flags.items() if flags & _UNDECIDED == IFA_F_TENTATIVE]
 
     def link_when_ready(self, seconds: float) -> Link | None:
-        """The link, as soon as it can send; None if it cannot after ``seconds``.  Raises OSError."""
+        """The link, as soon as it can send; None if it cannot within ``seconds``.  Raises OSError."""
         if not self._until(self._is_ready, seconds) and self._link is None:
-            self._link = self._inside.link(index=self._index)  # somebody had set it up before, so nothing was said
+            self._link = self._inside.link(index=self._index)  # it was up before, so nothing was announced
         return self._link if self._is_ready() else None
 
     def until_ended(self, seconds: float) -> bool:
-        """Wait until detection has ended for all addresses, or found a duplicate.  Returns false if it has not after
-        ``seconds``.  Raises OSError."""
+        """Wait until detection has ended for all addresses, or found a duplicate; return false after ``seconds``.
+        Raises OSError."""
         ended = self._until(lambda: bool(self.failed) or not self.tentative, seconds)
         if self.failed:
-            self._until(lambda: not self.tentative, _MOMENT)  # a host with one of our addresses may have the others
+            self._until(lambda: not self.tentative, _MOMENT)  # a host with one of our addresses may have more of them
         return ended
 
     def ask(self) -> None:
-        """Ask for all IPv6 addresses of the interface, the link-local one too, of which only the end is announced.
-        Raises OSError."""
+        """Request all IPv6 addresses of the interface.  For the link-local one, the kernel announces only the end of
+        detection.  Raises OSError."""
         found = list(map(parse_address, self._inside.dump(RTM_GETADDR, struct.pack("=B7x", socket.AF_INET6))))
         self._flags.clear()
         for index, address, flags in found:
@@ -161,11 +157,8 @@ class Detection:
         return self._link is not None and self._link.running
 
     def _until(self, reached: Callable[[], bool], seconds: float) -> bool:
-        """Take in what is said until ``reached``.  Returns false if it is not after ``seconds``, or when the budget is
-        spent.
-
-        The seconds begin anew where the kernel's lock of links was taken, for which detection waits too.
-        """
+        """Process announcements until ``reached``; return false if ``seconds`` pass first, or if the budget is spent.
+        The seconds restart after a wait for the kernel's lock of links, because detection waits for it too."""
         deadline = time.monotonic() + seconds
         while not reached():
             try:
@@ -207,10 +200,10 @@ class Detection:
 
 @contextmanager
 def listen_to_detection(inside: Rtnl, index: int, addresses: Sequence[IPv6Address]) -> Iterator[Detection]:
-    """Listen, in the socket's namespace, to what is said of the link of that index and of its IPv6 addresses.  Call it
-    before the addresses are added.  Raises OSError.
+    """Listen, in the socket's namespace, to announcements of the link with that index and of its IPv6 addresses.
 
-    It is a socket of its own: on the other one the answers to requests would have to be told from announcements.
+    Enter it before adding the addresses.  It uses a separate socket, because replies and announcements would mix on the
+    given one.  Raises OSError.
     """
     detection = Detection(inside, index, addresses)
     try:

@@ -1,8 +1,8 @@
-"""Netlink sockets that hear only the kernel and wait within the request's budget; and the attributes that all netlink
-messages are made of (man 7 netlink).
+"""Netlink sockets that accept only the kernel's messages and wait within the request's budget; and the attributes of
+all netlink messages (man 7 netlink).
 
-A process with CAP_NET_ADMIN in a namespace may send to every netlink socket in it, and /proc/net/netlink lists them.
-What a pod sends could pass for the kernel's answer, or fill the socket, so that the kernel drops its own.
+A process with CAP_NET_ADMIN in a namespace can send to every netlink socket in it, and /proc/net/netlink lists the
+sockets.  A pod's messages could imitate the kernel's answer, or fill the socket, so that the kernel drops its own.
 """
 
 import errno
@@ -24,6 +24,7 @@ NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_ACK_TLVS = 0x1, 0x4
 NLM_F_EXCL, NLM_F_CREATE = 0x200, 0x400
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK = 270, 10, 11, 12
+NETLINK_ADD_MEMBERSHIP, NETLINK_DROP_MEMBERSHIP = 1, 2
 NLMSGERR_ATTR_MSG: Final = 1
 NLA_TYPE_MASK: Final = 0x3FFF
 HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
@@ -33,21 +34,21 @@ _SIOCGSKNS: Final = 0x894C
 _ROOM: Final = 65536
 _FOR_EVER: Final = float("inf")
 
-# One change for the kernel: what it is, in words ("adding route ..."); the message's type, flags and body.
+# One change for the kernel: a phrase for messages ("adding route ..."); the message's type, flags and body.
 Change = tuple[str, int, int, bytes]
 
 
 class AnswerLost(OSError):
-    """The kernel's answer was lost or did not come, so nobody knows whether the kernel did what it was asked."""
+    """The kernel's answer was lost or did not come, so it is unknown whether the kernel did what was requested."""
 
 
 def open_socket(protocol: int, fd: int | None = None) -> socket.socket:
     """A socket of a netlink ``protocol`` (NETLINK_*) in the thread's namespace.  Raises OSError.
 
-    With ``fd`` it is made of that descriptor, which is closed if that fails.
+    ``fd``: make the socket of this descriptor, and close the descriptor on failure.
 
-    The socket is connected to the kernel, so it refuses unicast messages of everybody else (netlink_getsockbyportid).
-    It does not refuse what others send to a group that it joins.
+    The socket is connected to the kernel, so it refuses unicast messages from others (netlink_getsockbyportid).  It
+    still receives what others send to a group that it joins.
     """
     try:
         sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol, fd)
@@ -66,8 +67,8 @@ def open_socket(protocol: int, fd: int | None = None) -> socket.socket:
 
 
 def answers_strictly(sock: socket.socket, *, wanted: bool = True) -> bool:
-    """Have dumps by this socket answer with what the request names and nothing else, or not any more.  Returns whether
-    the kernel can do so (Linux 4.20); older ones pass over what a dump's request names.  Raises OSError."""
+    """Make the socket's dumps answer with only what the request names, or stop that; return whether the kernel can.
+    Kernels before 4.20 ignore what a dump's request names.  Raises OSError."""
     try:
         sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, wanted)
     except OSError as e:
@@ -87,12 +88,11 @@ def open_beside(sock: socket.socket) -> socket.socket:
 
 
 def receive(sock: socket.socket, request: bytes = b"", seconds: float = _FOR_EVER) -> Iterator[bytes]:
-    """Send the request, if there is one; then yield what the kernel says, each datagram, until the caller stops, or
-    until ``seconds`` are over.
+    """Send the request, if any; then yield each datagram of the kernel, until the caller stops or ``seconds`` are over.
 
-    Without ``seconds`` the kernel owes an answer.  If it is silent until that comes, it waits for its own lock, in
-    ``sendto``, in ``recvfrom`` (between two parts of a list), or in another thread's ``sendto``: such a wait is not
-    counted.  One that somebody else's message ends is counted.
+    Without ``seconds``, the kernel owes an answer.  While it stays silent, it waits for its own lock: in ``sendto``, in
+    ``recvfrom`` (between two parts of a list), or in another thread's ``sendto``.  Such a wait does not count.  A wait
+    that another sender's message ends does count.
 
     Raises AnswerLost if a message was lost, or if the budget is spent; another OSError if the request was not sent.
     """
@@ -138,12 +138,12 @@ def u32(value: int) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """A string as an attribute's payload, with the zero byte at its end.  A name of sysfs may be no UTF-8."""
+    """A string as an attribute's payload, with a final zero byte.  A name in sysfs may not be UTF-8."""
     return os.fsencode(value) + b"\0"
 
 
 def attributes(data: bytes) -> dict[int, bytes]:
-    """Attributes as type (without its flag bits) -> payload.  The last one counts where a type is repeated."""
+    """Attributes as type (without its flag bits) -> payload.  Of a repeated type, the last one counts."""
     found, offset, end = dict[int, bytes](), 0, len(data)
     while offset + 4 <= end:
         length, kind = _attr_at(data, offset)
@@ -155,7 +155,7 @@ def attributes(data: bytes) -> dict[int, bytes]:
 
 
 def pairs(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Attributes as (type without its flag bits, payload), in their order, repeated ones too."""
+    """Attributes as (type without its flag bits, payload), in order, including repeated ones."""
     offset = 0
     while offset + ATTR.size <= len(data):
         length, kind = _attr_at(data, offset)
@@ -175,10 +175,8 @@ def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def raise_error(body: bytes, flags: int) -> None:
-    """Raise the OSError that an NLMSG_ERROR's body holds (struct nlmsgerr); return if it is an acknowledgement.
-
-    The kernel's own sentence (NLMSGERR_ATTR_MSG) is in the text.
-    """
+    """Raise the OSError in an NLMSG_ERROR's body (struct nlmsgerr); return if it is an acknowledgement.  The error's
+    text includes the kernel's own message (NLMSGERR_ATTR_MSG)."""
     number = -int.from_bytes(body[:4], sys.byteorder, signed=True)
     if not number:
         return
@@ -192,22 +190,23 @@ def read_u32(payload: bytes) -> int:
 
 
 def read_text(payload: bytes) -> str:
-    """``text``'s inverse, also of what is no UTF-8: two names stay two, and each can be sent back."""
+    """``text``'s inverse, also for bytes that are not UTF-8: distinct names stay distinct, and each can be sent
+    back."""
     return os.fsdecode(payload.rstrip(b"\0"))
 
 
 def _wait(sock: socket.socket, began: float, since: float, seconds: float) -> bool:
-    """Wait until something has come.  Returns false when ``seconds`` since ``began`` are over before that.  Raises
-    AnswerLost when the budget is spent, or the time for the kernel where that owes an answer."""
-    looking = select.poll()
-    looking.register(sock, select.POLLIN)
+    """Wait for a message; return false if ``seconds`` since ``began`` pass first.  Raises AnswerLost when the budget is
+    spent; or, if the kernel owes an answer, when the time for the kernel is spent."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
     rest, own = max(_rest(began), 0), began + seconds - budget.clock()
     if own != _FOR_EVER:
-        if not looking.poll(max(min(rest, own), 0) * 1000):
+        if not poll.poll(max(min(rest, own), 0) * 1000):
             if own <= rest:
                 return False
             raise _late()
-    elif not looking.poll((rest + budget.kernel_left()) * 1000):  # guard: wait-ends = not looking.poll()
+    elif not poll.poll((rest + budget.kernel_left()) * 1000):  # guard: wait-ends = not poll.poll()
         budget.excuse(since)
         raise AnswerLost(
             errno.ETIMEDOUT,
@@ -224,5 +223,5 @@ def _rest(began: float) -> float:
 def _late() -> AnswerLost:
     return AnswerLost(
         errno.ETIMEDOUT,
-        "the kernel's answer did not end in time; too much is going on in the network namespace that it is about",
+        "the kernel's answer did not end in time; too much happens in the network namespace concerned",
     )

@@ -1,7 +1,7 @@
-"""Network namespaces: open one, tell two apart, work inside one (man 7 network_namespaces, man 2 setns).
+"""Network namespaces: open one, compare two, work inside one (man 7 network_namespaces, man 2 setns).
 
-The kernel gives a namespace's inode number to another one as soon as the namespace is gone, so it proves nothing later.
-The cookie (SO_NETNS_COOKIE, Linux 5.14) is never reused within a boot.  Functions raise OSError only.
+After a namespace has ended, the kernel may give its inode number to another one, so the number identifies no namespace
+later.  The cookie (SO_NETNS_COOKIE, Linux 5.14) is never reused within a boot.  Functions raise OSError only.
 """
 
 import ctypes
@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 CLONE_NEWNET: Final = 0x40000000
-# As asm-generic/ioctl.h and asm-generic/socket.h have them: x86-64, arm64 and most others.
+# From asm-generic/ioctl.h and asm-generic/socket.h: x86-64, arm64 and most others.
 NS_GET_NSTYPE: Final = 0xB703  # man 2 ioctl_ns
 SO_NETNS_COOKIE: Final = 71
-# Up to this age, in seconds, a process that we may not look at may be one that we soon may.
+# Seconds: up to this age, a process that we may not inspect may soon become one that we may.
 _YOUNG: Final = 1.0
 
 T = TypeVar("T")
 
 
 class Sighting(Protocol):
-    """A network namespace, and the mount and PID namespaces it was seen from (inode numbers; zeros if unknown)."""
+    """A network namespace, and the mount and PID namespaces of its observer (inode numbers; zeros if unknown)."""
 
     @property
     def inode(self) -> int: ...
@@ -46,7 +46,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def hold_open(path: str) -> Iterator[int]:
-    """``open_at``, and close it at the end."""
+    """``open_at``, closed at the end."""
     fd = open_at(path)
     try:
         yield fd
@@ -55,11 +55,9 @@ def hold_open(path: str) -> Iterator[int]:
 
 
 def open_at(path: str) -> int:
-    """The namespace at ``path`` as a file descriptor, which the caller closes.
-
-    Raises OSError: ENOENT if nothing is there, EINVAL if it is no network namespace.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # else opening a FIFO would wait
+    """The namespace at ``path`` as a file descriptor, which the caller closes.  Raises OSError: ENOENT if nothing is
+    there, EINVAL if it is no network namespace."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO would block
     try:
         _refuse_other(fd, path)
     except BaseException:
@@ -78,12 +76,12 @@ def _refuse_other(fd: int, path: str) -> None:
 
 
 def is_own(fd: int) -> bool:
-    """Whether this is the namespace that this process runs in."""
+    """Whether this is the namespace of this process."""
     return inode(fd) == os.stat("/proc/self/ns/net").st_ino
 
 
 def inode(fd: int) -> int:
-    """The namespace's number as `ls -L -i` and `lsns` show it."""
+    """The namespace's inode number, as in `ls -L -i` and `lsns`."""
     return os.fstat(fd).st_ino
 
 
@@ -98,10 +96,10 @@ def cookie(sock: socket.socket) -> int:
 
 
 def run_in(fd: int, work: Callable[[], T]) -> T:
-    """Run ``work`` inside the namespace, and return what it returns.
+    """Run ``work`` inside the namespace; return its result.
 
-    This is the only door into a namespace.  The calling thread enters and comes back, because a new thread costs ten
-    times as much.  A thread that cannot come back must not run another line, so the process is aborted.
+    Only this function enters a namespace.  The calling thread enters and returns, because a new thread costs ten times
+    as much.  A thread that cannot return must not run another line, so the process aborts.
     """
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -122,10 +120,10 @@ def _enter(fd: int) -> None:
 
 
 def view(path: str, fd: int) -> tuple[int, int]:
-    """From where the namespace can be looked for again: a Sighting's ``mounts`` and ``processes``.
+    """The observer of a namespace: a Sighting's ``mounts`` and ``processes``.
 
-    They are ours, if ``path`` leads to the namespace here.  If not, they are zeros: an agent in a container, for which
-    the launcher has opened the namespace, does not see the pods' namespaces.
+    They are this process's own if ``path`` leads to the namespace here, else zeros.  An agent in a container receives
+    namespaces that the launcher opened, and cannot see the pods' namespaces.
     """
     try:
         there, this = os.stat(path), os.fstat(fd)
@@ -136,10 +134,10 @@ def view(path: str, fd: int) -> tuple[int, int]:
 
 
 def gone(seen: Collection[S]) -> frozenset[S]:
-    """Those that are provably gone: no process is in the namespace, and no mount holds it.
+    """The namespaces that have provably ended: no process is inside, and no mount holds them.
 
-    A process may still have it open, but what that starts in there, no runtime knows.  Only a look from the same mount
-    and PID namespace proves anything, so what was seen from elsewhere is never gone.
+    Another process may still have one open; what it starts inside is unknown to every runtime.  Only an observer in the
+    same mount and PID namespace can prove anything, so a namespace seen from elsewhere is never gone.
     """
     here = _view()
     ours = {one for one in seen if (one.mounts, one.processes) == here}  # guard: seen-from-here = set(seen)
@@ -149,7 +147,7 @@ def gone(seen: Collection[S]) -> frozenset[S]:
     absent = {one for one in ours if one.inode not in there}
     cookies = dict[int, int]()
     for number in {one.inode for one in ours - absent}:
-        with suppress(OSError), hold_open(there[number]) as fd:  # a namespace that cannot be asked may be alive
+        with suppress(OSError), hold_open(there[number]) as fd:  # a namespace that cannot be entered may be alive
             if inode(fd) == number:
                 cookies[number] = cookie_of(fd)
     # guard below: cookie (ours)
@@ -168,10 +166,10 @@ def _view() -> tuple[int, int]:
 
 
 def inhabited() -> dict[int, str] | None:
-    """The namespaces that a visible mount or process has: inode number -> a path that leads to it.
+    """The namespaces of all visible mounts and processes: inode number -> a path that leads there.
 
-    None if we may not look at every process, because then a missing namespace proves nothing.  A /proc that shows no
-    first process hides others, too (hidepid, systemd's ProtectProc).
+    None if we may not inspect every process, because then a missing namespace proves nothing.  A /proc without process
+    1 hides other processes too (hidepid, systemd's ProtectProc).
     """
     found = dict[int, str]()
     for root, mount_point, _ in mounts(Path("/proc/self/mountinfo").read_bytes()):
@@ -185,31 +183,31 @@ def inhabited() -> dict[int, str] | None:
             for path, link in _links_of(process):
                 found.setdefault(int(link[5:-1]), path)  # guard: a-process-is-enough
         except PermissionError:
-            if process != "1":  # init may be beyond us, and is in no pod  # guard: all-processes
+            if process != "1":  # init may be beyond our rights, and is in no pod  # guard: all-processes
                 return None
-        except OSError:  # it ended while we looked
+        except OSError:  # it ended meanwhile
             continue
     return found
 
 
 def mounts(mountinfo: bytes) -> Iterator[tuple[str, str, str]]:
-    """Of each line what is mounted of its file system, where, and the file system's type (man 5 proc_pid_mountinfo).
+    """The mounted root, the mount point and the file system's type of each line (man 5 proc_pid_mountinfo).
 
-    Only spaces and ends of lines divide it, and of those in a name the kernel makes escapes.  Any user may mount at a
-    path with other bytes, by fusermount.
+    Only spaces and line ends separate; in names, the kernel escapes them.  Any user may mount at a path with other
+    special bytes, by fusermount.
     """
     for line in mountinfo.split(b"\n"):
         if line:
-            words = line.split(b" ")
-            yield os.fsdecode(words[3]), os.fsdecode(words[4]), os.fsdecode(words[words.index(b"-", 6) + 1])
+            fields = line.split(b" ")
+            yield os.fsdecode(fields[3]), os.fsdecode(fields[4]), os.fsdecode(fields[fields.index(b"-", 6) + 1])
 
 
 def _links_of(process: str) -> Iterator[tuple[str, str]]:
-    """The paths of its namespaces, and where they lead.  Raises as ``_link_of`` does."""
+    """A process's namespace links, with their targets.  Raises as ``_link_of`` does."""
     path = f"/proc/{process}/ns/net"
     try:
         yield path, _link_of(path, process)
-    except FileNotFoundError:  # its first thread has ended, but others may run on
+    except FileNotFoundError:  # the first thread has ended, but others may run
         for thread in os.listdir(f"/proc/{process}/task"):
             with suppress(FileNotFoundError):
                 path = f"/proc/{process}/task/{thread}/ns/net"
@@ -217,37 +215,36 @@ def _links_of(process: str) -> Iterator[tuple[str, str]]:
 
 
 def _link_of(path: str, process: str) -> str:
-    """Where the link leads.  Raises PermissionError for a process that we may not look at, another OSError for one that
-    has ended.
+    """The link's target.  Raises PermissionError for a process that we may not inspect, other OSErrors for an ended
+    one.
 
-    What a program beyond us starts is beyond us too, until it runs a program of its own or ends.  On a busy machine
-    that takes longer than 20 ms.  So a young process is looked at again and again; an old one stays as it is.
+    A new child of a program that we may not inspect is beyond our rights too, until it executes a program or ends.  On
+    a busy machine, that takes longer than 20 ms.  So a young process is tried again and again; an old one keeps its
+    state.
     """
     while True:
         try:
             return os.readlink(path)
         except PermissionError:
-            # The kernel answers so about a process that is just ending, too; then its age cannot be read.
+            # The kernel refuses an ending process too; then its age cannot be read.
             if process == "1" or age(process) > _YOUNG:
                 raise
         time.sleep(0.001)
 
 
 def age(process: str) -> float:
-    """Seconds since it began (man 5 proc_pid_stat, starttime).  Raises OSError if it has ended."""
+    """The process's age in seconds (man 5 proc_pid_stat, starttime).  Raises OSError if it has ended."""
     began = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf("SC_CLK_TCK")
 
 
 def holders(number: int) -> Iterator[str]:
-    """Paths that lead to a namespace with this inode number: visible mounts, then processes in it.
-
-    A descriptor, or a mount in another mount namespace, can keep a namespace alive unseen.  Then nobody runs in it.
-    """
+    """Paths that lead to a namespace with this inode number: visible mounts, then processes inside.  A descriptor, or a
+    mount in another mount namespace, can hold a namespace invisibly.  Then no process runs inside."""
     name = f"net:[{number}]"
     for root, mount_point, _ in mounts(Path("/proc/self/mountinfo").read_bytes()):
         if root == name:
             yield mount_point
     for process in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):  # it ended while we looked, or is beyond us
+        with suppress(OSError):  # it ended meanwhile
             yield from (path for path, link in _links_of(process) if link == name)

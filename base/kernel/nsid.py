@@ -1,8 +1,8 @@
-"""The namespaces that a namespace knows by number (man 8 ip-netns, RTM_GETNSID), and links in those.
+"""A namespace's numbers for other namespaces (man 8 ip-netns, RTM_GETNSID), and the links in those.
 
-A namespace has a number for another one if a link was moved from the first to the second, or if the second has the
-lower device of a link in the first.  The number lasts as long as the second namespace.  So a link that was moved away
-is found again, also where no process, mount or path leads to it.
+A namespace gets a number for another one if a link moves from the first to the second, or if the second holds the lower
+device of a link in the first.  The number lasts as long as the second namespace.  So a moved link can be found even if
+no process, mount or path leads to it.
 """
 
 import errno
@@ -38,39 +38,37 @@ _UNASSIGNED: Final = -1
 AF_BRIDGE: Final = 7
 _RTGEN: Final = bytes(4)  # struct rtgenmsg
 _NDMSG: Final = 12  # the size of struct ndmsg
-# <linux/if_tun.h>.  Their direction bits are those of asm-generic/ioctl.h: x86-64, arm64 and most others.
+# From <linux/if_tun.h>, with the direction bits of asm-generic/ioctl.h: x86-64, arm64 and most others.
 _TUNSETIFF, _TUNGETDEVNETNS = 0x400454CA, 0x54E3
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _TRIES: Final = 3
-# Links that are removed at a time.  Everybody who changes a link waits meanwhile.
+# Links removed at a time.  Everybody who changes a link waits meanwhile.
 _BATCH: Final = 200
 
 # A namespace: its descriptor, and a socket inside.
 Place = tuple[int, Rtnl]
-# Finds links, in the socket's namespace or in the one that further attributes name (IFLA_TARGET_NETNSID).
+# Finds links in the socket's namespace, or in the one of further attributes (IFLA_TARGET_NETNSID).
 Look = Callable[..., list[Link]]
 
 
 def can_be_asked(inside: Rtnl) -> bool:
-    """Whether the kernel does not pass over NETNSA_TARGET_NSID, by which a hidden link is found.  Raises OSError."""
+    """Whether the kernel honors NETNSA_TARGET_NSID, which finds hidden links.  Raises OSError."""
     return answers_strictly(inside.sock, wanted=False)
 
 
 def numbers(inside: Rtnl) -> set[int]:
-    """Equivalent to: ip netns list-id.  The socket's namespace has these numbers for others.  Raises OSError."""
+    """Equivalent to: ip netns list-id.  The numbers that the socket's namespace has for others.  Raises OSError."""
     return {_number(body) for body in inside.dump(RTM_GETNSID, _RTGEN)}
 
 
 def number(inside: Rtnl, fd: int, *more: bytes) -> int:
-    """The number that the socket's namespace has for the one of the descriptor; -1 for none.  Raises OSError.
-
-    ``more`` are attributes, such as NETNSA_TARGET_NSID for another namespace than the socket's.
-    """
+    """The number that the socket's namespace has for the namespace of a descriptor; -1 for none.  Raises OSError.
+    ``more`` are attributes, such as NETNSA_TARGET_NSID for another namespace than the socket's."""
     return _number(inside.call(RTM_GETNSID, 0, _RTGEN + attr(NETNSA_FD, u32(fd)) + b"".join(more)))
 
 
 def links_over(inside: Rtnl, lower: int, *more: bytes) -> list[Link]:
-    """The links whose lower device has this index, in whichever namespace that is.  Raises OSError."""
+    """The links whose lower device has this index, in any namespace.  Raises OSError."""
     return _links(inside, IFLA_LINK, u32(lower), *more)
 
 
@@ -99,40 +97,38 @@ def _dump_links(inside: Rtnl, *more: bytes) -> Iterator[bytes]:
 
 
 def _is_of_interest(fd: int, inside: Rtnl, nsid: int, look: Look) -> bool:
-    """Whether the namespace of that number has links that ``look`` finds, or knows one that the one at ``fd`` does not.
-
-    It is asked from outside, which takes a thousandth of the time of entering it.  Raises OSError.
-    """
+    """Whether the namespace with that number has links that ``look`` finds, or numbers that the one at ``fd`` lacks.
+    It is queried from outside, a thousand times faster than by entering it.  Raises OSError."""
     target = attr(NETNSA_TARGET_NSID, u32(nsid))
     unknown = [
         _number(body)
         for body in inside.dump(RTM_GETNSID, _RTGEN + target)
         if _number(body, NETNSA_CURRENT_NSID) == _UNASSIGNED
     ]
-    # A namespace has no number for itself: so the target does not list itself, and the one at fd is unknown here.
+    # A namespace has no number for itself, so the target does not list itself, and the one at fd is unknown here.
     if unknown and unknown != [number(inside, fd, target)]:
         return True
     return bool(look(inside, attr(IFLA_TARGET_NETNSID, u32(nsid))))
 
 
 def bridge_macs(host: Rtnl, index: int) -> set[str]:
-    """Equivalent to: bridge fdb show dev DEV.  The MACs that the link receives for, which include those of its macvlans
+    """Equivalent to: bridge fdb show dev DEV.  The MACs that the link receives for, including those of its macvlans
     that are up.  Raises OSError."""
     bodies = host.dump(RTM_GETNEIGH, LINK.pack(AF_BRIDGE, 0, index, 0, 0))
     return {attributes(body[_NDMSG:]).get(NDA_LLADDR, b"").hex(":") for body in bodies}
 
 
 def remove_links(inside: Rtnl, indexes: Collection[int]) -> bool:
-    """Remove the links, each batch as by: ip link delete group GROUP.  Links that are gone are fine.  Returns whether
-    the kernel removed any.
+    """Remove the links, each batch as by: ip link delete group GROUP; return whether the kernel removed any.
 
-    One RTM_DELLINK takes 20 ms for a link as for a group, and a pod may have thousands of links.
+    Missing links are no error.  One RTM_DELLINK takes 20 ms for a link or for a group, and a pod may have thousands of
+    links.
     """
     rest, removed = list(indexes), False
     while rest:
         batch, rest = rest[:_BATCH], rest[_BATCH:]
         group = attr(IFLA_GROUP, os.urandom(4))
-        with suppress(OSError):  # a link is gone meanwhile
+        with suppress(OSError):  # a link went meanwhile
             inside.change_all(
                 [(f"removing link {index}", RTM_NEWLINK, 0, LINK.pack(0, 0, index, 0, 0) + group) for index in batch]
             )
@@ -144,11 +140,11 @@ def remove_links(inside: Rtnl, indexes: Collection[int]) -> bool:
 
 @contextmanager
 def walk(top: int, is_strange: Callable[[int, Rtnl], bool], look: Look, most: int) -> Iterator[Iterator[Place]]:
-    """The namespace ``top`` and those that numbers lead to from there, each once, ``most`` at most.  Raises OSError.
+    """The namespace ``top`` and those that its numbers lead to, each once, at most ``most``.  Raises OSError.
 
-    Namespaces without links that ``look`` finds are left out, unless they lead to others.  So are those for which
-    ``is_strange`` says so, with what is behind them.  All stay open until the end, so that no inode number is given to
-    another namespace meanwhile.
+    Namespaces without links that ``look`` finds are left out, unless they lead to others.  Namespaces for which
+    ``is_strange`` is true are left out, with all behind them.  All stay open until the end, so that the kernel reuses
+    no inode number meanwhile.
     """
     places = list[Place]()
     try:
@@ -165,11 +161,11 @@ def _places(
     seen = set[int]()
     if _visit(os.dup(top), seen, is_strange, places):
         yield places[-1]
-    for fd, inside in places:  # the list grows meanwhile
+    for fd, inside in places:  # the list grows while it is read
         for one in numbers(inside):
             if len(places) >= most:
                 return
-            with suppress(OSError):  # it has ended meanwhile, or no TUN device can be sent there
+            with suppress(OSError):  # it ended meanwhile, or no TUN device can be sent there
                 if not _is_of_interest(fd, inside, one, look):
                     continue
                 if not _visit(open_numbered(fd, inside, one), seen, is_strange, places):
@@ -178,14 +174,16 @@ def _places(
 
 
 def _visit(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], places: list[Place]) -> bool:
-    """Add the namespace to ``places``, unless it was seen before or is strange; whether it was added.  Closes ``fd`` if
-    not."""
+    """Add the namespace to ``places``, unless it was seen before or is strange; return whether it was added.  Closes
+    ``fd`` if not."""
     inside = None
     try:
         if inode(fd) not in seen:
             seen.add(inode(fd))
             inside = rtnl.open_in(fd)
-            inside.sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)  # else a dump ignores NETNSA_TARGET_NSID
+            inside.sock.setsockopt(
+                SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1
+            )  # without this, a dump ignores NETNSA_TARGET_NSID
             if not is_strange(fd, inside):
                 places.append((fd, inside))
                 return True
@@ -199,10 +197,10 @@ def _visit(fd: int, seen: set[int], is_strange: Callable[[int, Rtnl], bool], pla
 
 
 def open_numbered(fd: int, inside: Rtnl, nsid: int) -> int:
-    """The namespace for which the one at ``fd`` has this number, as a descriptor.  Raises OSError.
+    """A descriptor of the namespace for which the one at ``fd`` has this number.  Raises OSError.
 
-    No request answers with a descriptor.  But a TUN device can be moved to where a number says, and its file then gives
-    the namespace it is in (TUNGETDEVNETNS, Linux 5.2).
+    No request returns such a descriptor.  But a TUN device can move to the namespace of a number, and its file then
+    returns its namespace (TUNGETDEVNETNS, Linux 5.2).
     """
     for attempt in range(_TRIES):
         name = f"hpn{os.urandom(5).hex()}"
@@ -210,7 +208,7 @@ def open_numbered(fd: int, inside: Rtnl, nsid: int) -> int:
         try:
             link = inside.link(name)
             if link is None:
-                continue  # the pod has renamed or moved it
+                continue  # the pod renamed or moved it
             inside.change(RTM_NEWLINK, 0, LINK.pack(0, 0, link.index, 0, 0) + attr(IFLA_TARGET_NETNSID, u32(nsid)))
             return fcntl.ioctl(tun, _TUNGETDEVNETNS)
         except OSError:

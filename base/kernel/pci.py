@@ -13,12 +13,12 @@ _DEVICES: Final = "/sys/bus/pci/devices"
 
 
 def rebind(address: str, driver: str, seconds: float) -> None:
-    """Unbind the function at a PCI address ("0000:3b:00.2") from its driver, if it has one, and bind it to ``driver``.
+    """Unbind the function at a PCI address ("0000:3b:00.2") from its driver, if any, and bind it to ``driver``.
 
-    A driver may sleep in there as long as it likes, and nothing wakes or kills a process that does.  So a child does
-    it, and keeps a lock on the function's directory until it is done, even if we end.
+    A driver may sleep in either step without limit, and nothing wakes or kills the sleeping process.  So a child does
+    both, and holds a lock on the function's directory until it is done, even if this process ends.
 
-    Raises OSError; TimeoutError after ``seconds``, and then the child goes on.
+    Raises OSError; TimeoutError after ``seconds``, while the child continues.
     """
     deadline = time.monotonic() + seconds
     with _lock(address, deadline):
@@ -31,24 +31,24 @@ def rebind(address: str, driver: str, seconds: float) -> None:
             break
         _pause(deadline, address)
     if number := os.waitstatus_to_exitcode(status):
-        raise OSError(number, f"{driver} does not take {address}: {os.strerror(number)}")
+        raise OSError(number, f"{driver} does not accept {address}: {os.strerror(number)}")
 
 
 def wait(address: str, seconds: float) -> None:
-    """Wait until nobody is rebinding the function.  Raises OSError; TimeoutError after ``seconds``."""
+    """Wait until no process is rebinding the function.  Raises OSError; TimeoutError after ``seconds``."""
     with _lock(address, time.monotonic() + seconds):
         pass
 
 
 def _rebind(address: str, driver: str) -> NoReturn:
-    """Rebind the function in the child; its exit code is the errno."""
+    """Rebind the function in the child; its exit status is the errno."""
     import signal  # noqa: PLC0415  # only here
 
     number = errno.EIO
     try:
-        # systemd sends it to all processes of a service that it ends, and the function would be left without a driver.
+        # systemd sends SIGTERM to all processes of a service that it stops; the function would lose its driver.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # guard: finishes-a-rebind
-        # These are the runtime's pipes.  If the child kept them, the runtime would wait for its end.
+        # These are the runtime's pipes; while the child holds them, the runtime waits for its end.
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(null, fd)
@@ -64,8 +64,8 @@ def _rebind(address: str, driver: str) -> NoReturn:
 
 @contextmanager
 def _lock(address: str, deadline: float) -> Iterator[None]:
-    """Lock the function's directory.  The lock belongs to the open file: a child that is forked inside keeps it, also
-    after we close ours.  Raises OSError, TimeoutError."""
+    """Lock the function's directory.  Raises OSError, TimeoutError.  The lock belongs to the open file: a child that is
+    forked inside holds it even after this process closes its own."""
     fd = os.open(f"{_DEVICES}/{address}", os.O_RDONLY | os.O_DIRECTORY)
     try:
         while True:
@@ -81,7 +81,7 @@ def _lock(address: str, deadline: float) -> Iterator[None]:
 
 def _pause(deadline: float, address: str) -> None:
     if time.monotonic() > deadline:
-        raise TimeoutError(f"the driver of {address} has not released it, or not taken it again")
+        raise TimeoutError(f"the driver of {address} has not released it, or has not taken it back")
     time.sleep(_POLL)
 
 

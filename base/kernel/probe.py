@@ -1,7 +1,7 @@
-"""Ask a link whether another host has an address: ARP probes (RFC 5227), and for IPv6 the messages of duplicate address
-detection (RFC 4862, section 5.4).
+"""Probe whether another host on the link has an address: ARP probes (RFC 5227), and for IPv6 the messages of duplicate
+address detection (RFC 4862, section 5.4).
 
-Pure functions make and read the frames.  The caller says how long to listen.
+Pure functions build and decode the frames.  The caller decides how long to listen.
 """
 
 import select
@@ -29,17 +29,15 @@ _SOL_PACKET, _PACKET_ADD_MEMBERSHIP, _PACKET_MR_MULTICAST = 263, 1, 0
 
 
 def arp_probe(mac: str, address: IPv4Address) -> bytes:
-    """An ARP probe as a frame (RFC 5227, section 2.1.1).  It has no sender's address, so nobody learns one from it."""
+    """An ARP probe as a frame (RFC 5227, section 2.1.1).  It has no sender address, so no neighbor caches one."""
     source = pack_mac(mac)
     arp = _ARP.pack(*_ETHERNET_IPV4, _REQUEST, source, bytes(4), bytes(6), address.packed)
     return BROADCAST + source + struct.pack("!H", ETH_P_ARP) + arp
 
 
 def dad_solicitation(mac: str, address: IPv6Address) -> bytes:
-    """A neighbour solicitation for duplicate address detection, as a frame (RFC 4862, section 5.4.2).
-
-    It comes from the unspecified address and goes to the address's solicited-node group.
-    """
+    """A neighbor solicitation for duplicate address detection, as a frame (RFC 4862, section 5.4.2).  Its source is the
+    unspecified address, its destination the address's solicited-node group."""
     # RFC 4861, section 4.3, forbids the option with the source's link-layer address here.
     message = struct.pack("!BBHI", _NS, 0, 0, 0) + address.packed
     group = IPv6Address("ff02::1:ff00:0").packed[:13] + address.packed[13:]
@@ -52,10 +50,8 @@ def solicited_node_mac(address: IPv6Address) -> bytes:
 
 
 def parse_claim(frame: bytes, mac: str) -> tuple[Address, str] | None:
-    """The address that a frame says another host has or is about to take, and that host's MAC; None for another frame.
-
-    ``mac`` is ours.  A NIC may hand our own multicast back to us, as igb does: our own probe is no claim.
-    """
+    """The address that another host has or is about to use, according to a frame, and that host's MAC; None for other
+    frames.  ``mac`` is ours.  A NIC may return our own multicast to us, as igb does: our own probe is no claim."""
     ours, sender = pack_mac(mac), frame[6:12]
     match int.from_bytes(frame[12:14]):
         case 0x0806 if len(frame) >= 14 + _ARP.size:
@@ -74,7 +70,7 @@ def parse_claim(frame: bytes, mac: str) -> tuple[Address, str] | None:
 
 
 def find_owners(ns_fd: int, link: Link, addresses: Collection[Address], seconds: float) -> dict[Address, str]:
-    """Those of the addresses that others on the link have: address -> MAC.  Raises OSError.
+    """The addresses that other hosts on the link have: address -> MAC.  Raises OSError.
 
     It sends PROBES probes for each address and listens for ``seconds``, or until each has an owner.  ``link`` is the
     interface in the namespace ``ns_fd``; it must be up, Ethernet, and use ARP.
@@ -106,12 +102,12 @@ def _probe(mac: str, address: Address) -> bytes:
 
 
 def _listen(ns_fd: int, link: Link, protocol: int, addresses: Collection[Address]) -> socket.socket:
-    # Protocol 0 until it is bound, or the socket would receive from every interface of the namespace.
+    # Protocol 0 until bind; otherwise the socket would receive from every interface of the namespace.
     sock = run_in(ns_fd, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
     try:
         sock.bind((link.name, protocol))
-        # Answers go to all nodes, and others' probes to the address's solicited-node group.  A macvlan passes on only
-        # groups that were joined.  The kernel has not joined the second, nor the first where the pod has no IPv6.
+        # Answers go to all nodes, and other hosts' probes to the address's solicited-node group.  A macvlan forwards
+        # only joined groups.  The kernel has not joined the second, nor the first if the pod has no IPv6.
         for group in {g for a in addresses if a.version == 6 for g in (ALL_NODES_MAC, solicited_node_mac(a))}:
             request = struct.pack("=iHH8s", link.index, _PACKET_MR_MULTICAST, len(group), group)
             sock.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, request)

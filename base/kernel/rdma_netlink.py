@@ -1,11 +1,11 @@
 """RDMA netlink (include/uapi/rdma/rdma_netlink.h, drivers/infiniband/core/nldev.c): devices and their namespaces.
 
 There is no family header: attributes follow struct nlmsghdr.  A device moves between namespaces only in exclusive mode.
-The kernel takes it from the calling thread's namespace, not from the socket's (rdma_dev_change_netns).  So a socket is
-opened, used and closed in one ``netns.run_in``.
+The kernel takes the device from the calling thread's namespace, not from the socket's (rdma_dev_change_netns).  So one
+``netns.run_in`` opens, uses and closes a socket.
 
-A dump loses devices while others move, because the kernel sends one device per receive and goes on by position.  So a
-device is asked for by its index, which is stable, and a name that is missing is asked for again.
+The kernel sends one device per receive and continues by position, so a dump loses devices while others move.  So
+functions address a device by its index, which is stable, and repeat a dump that lacks a name.
 
 Functions raise OSError.
 """
@@ -16,8 +16,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from base.kernel import netlink
 from base.kernel.netlink import (
@@ -44,15 +43,13 @@ GET, SET, NEWLINK, DELLINK, SYS_GET, SYS_SET, RES_CTX_GET = (NLDEV + n for n in 
 DEV_INDEX, DEV_NAME, CAP_FLAGS, RES_PID, NDEV_NAME, LINK_TYPE, NETNS_MODE, NET_NS_FD = 1, 2, 4, 28, 51, 65, 66, 68
 RES_CTX, RES_CTX_ENTRY = 86, 87
 
-_MISSES: Final = 20  # dumps without a device before it is called absent; while others move, one in five loses one
-T = TypeVar("T")
+_MISSES: Final = 20  # dumps without a device before it counts as absent; while others move, one dump in five loses one
 
 
 def is_exclusive() -> bool | None:
-    """Equivalent to: rdma system show netns.  Whether that is "exclusive"; None where the kernel has no RDMA."""
+    """Equivalent to: rdma system show netns.  True for "exclusive"; None if the kernel has no RDMA."""
     try:
-        with _socket() as sock:
-            (answer,) = _call(sock, SYS_GET, 0, b"")
+        (answer,) = _call(SYS_GET, 0, b"")
     except OSError as e:
         if e.errno == errno.EPROTONOSUPPORT:  # ib_core is not loaded
             return None
@@ -62,108 +59,69 @@ def is_exclusive() -> bool | None:
 
 
 def set_exclusive(exclusive: bool) -> None:  # noqa: FBT001
-    """Equivalent to: rdma system set netns exclusive, or shared.  Raises OSError, EBUSY while there is a namespace
+    """Equivalent to: rdma system set netns exclusive, or shared.  Raises OSError, EBUSY while any namespace exists
     besides the first (rdma_compatdev_set)."""
-    with _socket() as sock:
-        _call(sock, SYS_SET, NLM_F_ACK, attr(NETNS_MODE, bytes([not exclusive])))
+    _call(SYS_SET, NLM_F_ACK, attr(NETNS_MODE, bytes([not exclusive])))
 
 
 def index_of(name: str, ns_fd: int | None = None) -> int | None:
-    """The index of the device with that name in a namespace, our own by default; None if it is not there."""
-
-    def look() -> int | None:
-        with _socket() as sock:
-            for _ in range(_MISSES):
-                found = {
-                    read_text(a[DEV_NAME]): read_u32(a[DEV_INDEX])
-                    for a in map(attributes, _call(sock, GET, NLM_F_DUMP, b""))
-                }
-                if name in found:
-                    return found[name]
-                time.sleep(0.002)
-        return None
-
-    return _in(ns_fd, look)
+    """The index of the device with that name in a namespace, by default ours; None if it is not there."""
+    for _ in range(_MISSES):
+        devices = map(attributes, _call(GET, NLM_F_DUMP, b"", ns_fd))
+        found = {read_text(device[DEV_NAME]): read_u32(device[DEV_INDEX]) for device in devices}
+        if name in found:
+            return found[name]
+        time.sleep(0.002)
+    return None
 
 
 def name_of(index: int, ns_fd: int | None = None) -> str:
-    """The name of the device with that index in a namespace, our own by default; empty if it is not there."""
-
-    def look() -> str:
-        with _socket() as sock:
-            try:
-                (answer,) = _call(sock, GET, 0, attr(DEV_INDEX, u32(index)))
-            except OSError as e:
-                if e.errno == errno.EINVAL:  # no such device, or not here
-                    return ""
-                raise
-            return read_text(attributes(answer)[DEV_NAME])
-
-    return _in(ns_fd, look)
+    """The name of the device with that index in a namespace, by default ours; empty if it is not there."""
+    try:
+        (answer,) = _call(GET, 0, attr(DEV_INDEX, u32(index)), ns_fd)
+    except OSError as e:
+        if e.errno == errno.EINVAL:  # no such device, or not here
+            return ""
+        raise
+    return read_text(attributes(answer)[DEV_NAME])
 
 
 def capabilities(index: int) -> int:
-    """What the device can: bits of enum ib_device_cap_flags.  Raises OSError, EINVAL if the device is not there."""
-    with _socket() as sock:
-        (answer,) = _call(sock, GET, 0, attr(DEV_INDEX, u32(index)))
+    """The device's capabilities: bits of enum ib_device_cap_flags.  Raises OSError, EINVAL if it is not there."""
+    (answer,) = _call(GET, 0, attr(DEV_INDEX, u32(index)))
     return int.from_bytes(attributes(answer)[CAP_FLAGS], sys.byteorder)
 
 
 def move(index: int, *, to: int, of: int | None = None) -> None:
-    """Equivalent to: rdma dev set DEV netns NS, from the namespace ``of`` (ours by default) to the namespace ``to``."""
-
-    def act() -> None:
-        with _socket() as sock:
-            _call(sock, SET, NLM_F_ACK, set_netns(index, to))
-
-    _in(of, act)
+    """Equivalent to: rdma dev set DEV netns NS, from the namespace ``of`` (by default ours) to the namespace ``to``."""
+    _call(SET, NLM_F_ACK, set_netns(index, to), of)
 
 
 def rename(index: int, name: str, ns_fd: int | None = None) -> None:
-    """Equivalent to: rdma dev set DEV name NAME, in a namespace, our own by default.
-
-    Raises OSError, EEXIST if a device of any namespace has the name.
-    """
-
-    def act() -> None:
-        with _socket() as sock:
-            _call(sock, SET, NLM_F_ACK, attr(DEV_INDEX, u32(index)) + attr(DEV_NAME, text(name)))
-
-    _in(ns_fd, act)
+    """Equivalent to: rdma dev set DEV name NAME, in a namespace, by default ours.  Raises OSError, EEXIST if a device
+    of any namespace has the name."""
+    _call(SET, NLM_F_ACK, attr(DEV_INDEX, u32(index)) + attr(DEV_NAME, text(name)), ns_fd)
 
 
 def new_link(kind: str, name: str, netdev: str, ns_fd: int) -> None:
-    """Equivalent to: rdma link add NAME type KIND netdev NETDEV, in that namespace.
-
-    Raises OSError: EEXIST if the netdev has one, ENFILE if any device of the system has the name, EINVAL if the kernel
-    does not know the kind.
-    """
+    """Equivalent to: rdma link add NAME type KIND netdev NETDEV, in that namespace.  Raises OSError: EEXIST if the
+    netdev has one, ENFILE if any device of the system has the name, EINVAL if the kernel does not know the kind."""
     body = attr(DEV_NAME, text(name)) + attr(LINK_TYPE, text(kind)) + attr(NDEV_NAME, text(netdev))
-
-    def act() -> None:
-        with _socket() as sock:
-            _call(sock, NEWLINK, NLM_F_ACK, body)
-
-    run_in(ns_fd, act)
+    _call(NEWLINK, NLM_F_ACK, body, ns_fd)
 
 
 def delete_link(index: int) -> None:
-    """Equivalent to: rdma link delete DEV.  It waits for processes that have the device open.
-
-    Raises OSError, EINVAL if it is not there.
-    """
-    with _socket() as sock:
-        _call(sock, DELLINK, NLM_F_ACK, attr(DEV_INDEX, u32(index)))
+    """Equivalent to: rdma link delete DEV.  It waits for processes that have the device open.  Raises OSError, EINVAL
+    if the device is not there."""
+    _call(DELLINK, NLM_F_ACK, attr(DEV_INDEX, u32(index)))
 
 
 def users(index: int) -> list[int]:
     """The processes that have the device open, as in: rdma resource show ctx.  Raises OSError, EINVAL if the device is
     not there."""
-    with _socket() as sock:
-        answers = _call(sock, RES_CTX_GET, NLM_F_DUMP, attr(DEV_INDEX, u32(index)))
     entries = [
         attributes(entry)
-        for answer in answers
+        for answer in _call(RES_CTX_GET, NLM_F_DUMP, attr(DEV_INDEX, u32(index)))
         for kind, entry in pairs(attributes(answer)[RES_CTX])
         if kind == RES_CTX_ENTRY
     ]
@@ -175,7 +133,13 @@ def set_netns(index: int, ns_fd: int) -> bytes:
     return attr(DEV_INDEX, u32(index)) + attr(NET_NS_FD, u32(ns_fd))
 
 
-def _in(ns_fd: int | None, work: Callable[[], T]) -> T:
+def _call(kind: int, flags: int, body: bytes, ns_fd: int | None = None) -> list[bytes]:
+    """Send one message in a namespace, by default ours; the bodies of its answers.  Raises OSError."""
+
+    def work() -> list[bytes]:
+        with _socket() as sock:
+            return _answers(sock, kind, flags, body)
+
     return work() if ns_fd is None else run_in(ns_fd, work)
 
 
@@ -183,12 +147,11 @@ def _socket() -> socket.socket:
     return netlink.open_socket(NETLINK_RDMA)
 
 
-def _call(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
-    """Send one message; the bodies of its answers.  Raises OSError."""
+def _answers(sock: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
     request = HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, 1, 0) + body
-    bodies, hearing = list[bytes](), netlink.receive(sock, request)
+    bodies, received = list[bytes](), netlink.receive(sock, request)
     while True:
-        for answer, _, _, payload in messages(next(hearing)):
+        for answer, _, _, payload in messages(next(received)):
             if answer == NLMSG_ERROR:
                 if number := -struct.unpack_from("=i", payload)[0]:
                     raise OSError(number, os.strerror(number))

@@ -1,10 +1,10 @@
-"""The host's unicast routes and addresses, the interfaces that they need, and those that default routes leave by
-(man 7 rtnetlink: RTM_GETROUTE, RTM_GETNEXTHOP, RTM_GETADDR).
+"""The host's unicast routes and addresses, the interfaces that they need, and the interfaces of default routes (man 7
+rtnetlink: RTM_GETROUTE, RTM_GETNEXTHOP, RTM_GETADDR).
 
-Decoded here and not by dump.py, because ADD of a VF and a daemon that asks often do without pyroute2's time and memory.
-A route may name its interface, those of several nexthops, or a nexthop object (man 8 ip-nexthop).  With
-net.ipv4.nexthop_compat_mode=0 it names nothing but the object.  The sockets have to answer strictly
-(``netlink.answers_strictly``).  Functions raise OSError.
+This module decodes by hand, unlike dump.py, because ADD of a VF and a daemon that polls must avoid pyroute2's time and
+memory.  A route may name its interface, those of several nexthops, or a nexthop object (man 8 ip-nexthop).  With
+net.ipv4.nexthop_compat_mode=0 it names only the object.  Sockets must answer strictly (``netlink.answers_strictly``).
+Functions raise OSError.
 """
 
 import struct
@@ -19,8 +19,10 @@ from typing import Final
 
 from base.kernel import rtnl
 from base.kernel.addresses import (
+    ADDRESS,
     IFA_ADDRESS,
     IFA_LOCAL,
+    ROUTE,
     RT_TABLE_MAIN,
     RTA_DST,
     RTA_OIF,
@@ -39,25 +41,24 @@ RTM_GETNEXTHOP: Final = 106
 RTPROT_RA: Final = 9
 _RTA_MULTIPATH, _RTA_NH_ID = 9, 30
 _NHA_ID, _NHA_GROUP, _NHA_OIF = 1, 2, 5
-_ROUTE: Final = struct.Struct(
-    "=BBBBBBBBI"
-)  # struct rtmsg: family, dst_len, src_len, tos, table, proto, ..., type, flags
-_TYPE: Final = 7  # its place in there
+_TYPE: Final = 7  # its offset in struct rtmsg
 _HOP: Final = struct.Struct("=HBBi")  # struct rtnexthop: length, flags, hops, index
 _NEXTHOP: Final = struct.Struct("=BBBBI")  # struct nhmsg: family, scope, protocol, reserved, flags
 _MEMBER: Final = struct.Struct("=IBBH")  # struct nexthop_grp: id, weight, its high part, reserved
 _FAMILIES: Final = (AF_INET, AF_INET6)
 _IFA_PROTO: Final = 11
-_IFAPROT_KERNEL_RA: Final = b"\2"  # since Linux 5.18; an older kernel does not say whose an address is
-_ADDRESS: Final = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefixlen, flags, scope, index
+_IFAPROT_KERNEL_RA: Final = b"\2"  # since Linux 5.18; an older kernel does not report an address's origin
 _IFLA_VRF_TABLE: Final = 1
-_OUTSIDE: Final = 0  # of VRFs: no table has this number
+_OUTSIDE: Final = 0  # outside of VRFs: no table has this number
 
 
 @dataclass(frozen=True)
 class Route:
-    """``outputs``: the indexes of the interfaces by which it leaves, without those of the nexthop object ``nexthop``, 0
-    for none."""
+    """A unicast route.
+
+    - ``outputs``: the indexes of its interfaces, without those of its nexthop object.
+    - ``nexthop``: the nexthop object's number, 0 for none.
+    """
 
     family: int
     length: int
@@ -69,7 +70,7 @@ class Route:
 
     @cached_property
     def network(self) -> Network:
-        """Where it leads."""
+        """The route's destination."""
         nothing = bytes(4 if self.family == AF_INET else 16)
         return ip_network((self.destination or nothing, self.length))
 
@@ -79,9 +80,11 @@ class Route:
 
     @property
     def is_kernels(self) -> bool:
-        """Whether the kernel makes such a route by itself for an interface that has no address but link-local ones: to
-        link-local and multicast destinations, and what a router has advertised.  A route to one host is nobody's but
-        a program's, whatever protocol that has put down: Cilium's is the kernel's."""
+        """Whether the kernel makes such a route itself for an interface that has only link-local addresses.
+
+        These are routes to link-local and multicast destinations, and those from a router's advertisements.  Only a
+        program makes a route to one host, whatever protocol it records: Cilium records the kernel's.
+        """
         network = self.network
         if network.is_link_local or (self.family == AF_INET6 and network.is_multicast):  # guard: kernels
             return True
@@ -90,16 +93,16 @@ class Route:
 
 
 def unicast(host: Rtnl, family: int, *, output: int = 0, default: bool = False) -> list[Route]:
-    """All of them, or those by the interface of index ``output``, also by a nexthop object; with ``default`` only
-    default routes.  None where the kernel does not have the family.  Raises OSError.
+    """The unicast routes of a family; none if the kernel lacks the family.  Raises OSError.
 
-    The socket has to answer strictly (``netlink.answers_strictly``).
+    ``output``: only those through the interface of this index, also by a nexthop object.  ``default``: only default
+    routes.  The socket must answer strictly (``netlink.answers_strictly``).
     """
     found = list[Route]()
-    body = _ROUTE.pack(family, 0, 0, 0, 0, 0, 0, RTN_UNICAST, 0) + (attr(RTA_OIF, u32(output)) if output else b"")
+    body = ROUTE.pack(family, 0, 0, 0, 0, 0, 0, RTN_UNICAST, 0) + (attr(RTA_OIF, u32(output)) if output else b"")
     try:
         for answer in host.dump(RTM_GETROUTE, body):
-            # An older kernel answers with all routes.
+            # An old kernel answers with all routes.
             if answer[_TYPE] == RTN_UNICAST and not (default and answer[1]):
                 found.append(_route(answer))
     except OSError as e:
@@ -109,8 +112,8 @@ def unicast(host: Rtnl, family: int, *, output: int = 0, default: bool = False) 
 
 
 def _route(body: bytes) -> Route:
-    family, length, _, _, _, protocol, _, _, _ = _ROUTE.unpack_from(body)
-    found = attributes(body[_ROUTE.size :])
+    family, length, _, _, _, protocol, _, _, _ = ROUTE.unpack_from(body)
+    found = attributes(body[ROUTE.size :])
     return Route(
         family,
         length,
@@ -135,14 +138,14 @@ def _outputs(found: dict[int, bytes]) -> Iterator[int]:
 
 
 class Nexthops:
-    """The kernel's nexthop objects, each asked for once."""
+    """The kernel's nexthop objects, each requested once."""
 
     def __init__(self, host: Rtnl) -> None:
         self._host = host
         self._known = dict[int, frozenset[int]]()
 
     def outputs(self, route: Route) -> frozenset[int]:
-        """The indexes of all interfaces by which the route leaves.  Raises OSError."""
+        """The indexes of all interfaces of the route.  Raises OSError."""
         # guard below: an-object ((route.nexthop))
         return route.outputs | (self._of(route.nexthop) if route.nexthop else frozenset())
 
@@ -167,34 +170,34 @@ class Nexthops:
 
 
 def addresses_on(host: Rtnl, index: int) -> list[str]:
-    """The interface's addresses, without those that the kernel makes by itself: link-local ones, and IPv6's of what a
-    router advertises."""
+    """The interface's addresses, except those that the kernel makes: link-local ones, and IPv6's from router
+    advertisements."""
     return [address for one, address in _addresses_on(host, index) if one == index]
 
 
 def routes_by(host: Rtnl, index: int) -> list[Route]:
-    """The routes by the interface, also by a nexthop object."""
+    """The routes through the interface, also by a nexthop object."""
     return [route for family in _FAMILIES for route in unicast(host, family, output=index)]
 
 
 def uses(host: Rtnl) -> dict[int, str]:
-    """What the host would lose with an interface, in words, by its index: an address, or a route that the kernel has
-    not made by itself.  Default routes are not among these: ``uplinks`` knows which of them count."""
+    """The reason why the host needs an interface, by its index: an address, or a route that the kernel did not make.
+    Default routes are left out: ``uplinks`` decides which of them count."""
     found, nexthops = dict[int, str](), Nexthops(host)
     for family in _FAMILIES:
         for route in unicast(host, family):
             if not route.is_default and not route.is_kernels:
-                found |= dict.fromkeys(nexthops.outputs(route), f"the host has a route to {route.network} by it")
+                found |= dict.fromkeys(nexthops.outputs(route), f"the host has a route to {route.network} through it")
     return found | {index: f"the host has {address} on it" for index, address in _addresses_on(host)}
 
 
 def _addresses_on(host: Rtnl, index: int = 0) -> Iterator[tuple[int, str]]:
-    """Of one interface, or of all."""
-    for body in host.dump(RTM_GETADDR, _ADDRESS.pack(0, 0, 0, 0, index)):
-        family, length, _, _, one = _ADDRESS.unpack_from(body)
+    """The addresses of one interface, or of all interfaces for index 0, with their interfaces' indexes."""
+    for body in host.dump(RTM_GETADDR, ADDRESS.pack(0, 0, 0, 0, index)):
+        family, length, _, _, one = ADDRESS.unpack_from(body)
         if family not in _FAMILIES:
             continue
-        found = attributes(body[_ADDRESS.size :])
+        found = attributes(body[ADDRESS.size :])
         # IFA_LOCAL is the interface's own address where IFA_ADDRESS is a point-to-point peer's.
         address = ip_interface((found.get(IFA_LOCAL) or found[IFA_ADDRESS], length))
         # guard below: link-local (is_link_local), an-address-of-a-routers (_IFAPROT_KERNEL_RA)
@@ -205,13 +208,13 @@ def _addresses_on(host: Rtnl, index: int = 0) -> Iterator[tuple[int, str]]:
 def uplinks() -> set[str]:
     """The names of the interfaces of all default routes of our namespace; several for a multipath route.
 
-    The routes of the main table count, those of tables that rules without a condition lead to, and those of VRFs'
-    tables.  A table to which only rules with a condition lead is not the host's way out: rails have such tables, each
-    for its own address.  IPv6's routes count only where IPv4 has none, in a VRF or outside: in many fabrics every rail
-    hears a router's advertisements, and has a default route that nobody needs.  Raises OSError.
+    Routes count if they are in the main table, in a table that a rule without a condition selects, or in a VRF's table.
+    A table behind rules with a condition is not the host's way out: rails have such tables, each for its own address.
+    IPv6's routes count only if IPv4 has none, per VRF or outside: in many fabrics every rail receives router
+    advertisements, and so gets a default route that nothing needs.  Raises OSError.
     """
     with rtnl.open_in() as host:
-        answers_strictly(host.sock)  # an older kernel answers with all routes
+        answers_strictly(host.sock)  # an old kernel answers with all routes
         first, second = _uplinks(host, AF_INET), _uplinks(host, AF_INET6)
     places = first.keys() | second.keys()
     # guard below: ipv4-first (first.get(place))
@@ -219,8 +222,7 @@ def uplinks() -> set[str]:
 
 
 def _uplinks(host: Rtnl, family: int) -> dict[int, set[int]]:
-    """The indexes of the interfaces by which default routes leave: those outside of VRFs (0), and each VRF's by its
-    table."""
+    """The indexes of the interfaces of default routes: those outside of VRFs under key 0, a VRF's under its table."""
     by_table = _default_routes(host, family)
     own = {RT_TABLE_MAIN}
     if by_table.keys() - own:
@@ -231,7 +233,7 @@ def _uplinks(host: Rtnl, family: int) -> dict[int, set[int]]:
 
 
 def _default_routes(host: Rtnl, family: int) -> dict[int, set[int]]:
-    """The indexes of the interfaces by which each table's default routes leave."""
+    """The indexes of the interfaces of each table's default routes."""
     found, nexthops = dict[int, set[int]](), Nexthops(host)
     for route in unicast(host, family, default=True):
         if indexes := nexthops.outputs(route):
@@ -240,7 +242,7 @@ def _default_routes(host: Rtnl, family: int) -> dict[int, set[int]]:
 
 
 def _tables_of_vrfs(host: Rtnl) -> set[int]:
-    """The tables of VRFs.  While the kernel has never had one, it answers with all links."""
+    """The tables of VRFs.  Before its first VRF, the kernel answers with all links."""
     found = set[int]()
     for body in host.dump(RTM_GETLINK, get_link() + attr(IFLA_LINKINFO, attr(IFLA_INFO_KIND, text("vrf")))):
         info = attributes(attributes(body[LINK.size :]).get(IFLA_LINKINFO, b""))

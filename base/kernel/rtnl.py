@@ -1,10 +1,9 @@
 """An rtnetlink socket for what every ADD and DEL needs (man 7 rtnetlink).
 
-pyroute2 takes longer to import than all the rest of an ADD takes to run, so it only decodes what is asked rarely
-(dump.py).
+pyroute2's import takes longer than all the rest of an ADD, so it decodes only rare answers (dump.py).
 
-A failure is an OSError with the kernel's errno and, where the kernel gave one, its own sentence (NETLINK_EXT_ACK).
-Where the answer was lost, it is netlink.AnswerLost.
+A failure is an OSError with the kernel's errno, and with the kernel's own message if there is one (NETLINK_EXT_ACK).  A
+lost answer is netlink.AnswerLost.
 """
 
 import _thread
@@ -34,6 +33,8 @@ from base.kernel.links import (
 )
 from base.kernel.netlink import (
     HEADER,
+    NETLINK_ADD_MEMBERSHIP,
+    NETLINK_DROP_MEMBERSHIP,
     NLM_F_ACK,
     NLM_F_CREATE,
     NLM_F_DUMP,
@@ -52,21 +53,19 @@ from base.kernel.netlink import (
 )
 from base.kernel.netns import run_in
 
-_series = count()  # of Rtnl's numbers
-_DUMPS: Final = 3  # how often at most one question is asked whose answer changes all the time
-NETLINK_ADD_MEMBERSHIP, NETLINK_DROP_MEMBERSHIP = 1, 2
+_series = count()  # the high bits of each Rtnl's sequence numbers
+_DUMPS: Final = 3  # the most dumps for one question whose answer changes all the time
 RTNLGRP_LINK: Final = 1
 IFLA_NEW_NETNSID: Final = 45
 _POLL: Final = 0.005
 
 
 class Rtnl:
-    """A NETLINK_ROUTE socket in one namespace.  It has one request at a time."""
+    """A NETLINK_ROUTE socket in one namespace, for one request at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        # Another Rtnl may use the same socket (``adopt``).  An answer that this one did not wait for must not pass
-        # for an answer to the other's request.
+        # Another Rtnl may use the same socket (``adopt``).  It must not accept a late answer to a request of this one.
         self.sequence = next(_series) << 12 & 0x7FFFFFFF
 
     def __enter__(self) -> Self:
@@ -77,9 +76,7 @@ class Rtnl:
 
     def call(self, kind: int, flags: int, body: bytes) -> bytes:
         """Send one message (type, flags, body); the body of the answer, empty for an acknowledgement.  Raises OSError.
-
-        A question whose answer was lost is asked once more, for that changes nothing.
-        """
+        If the answer to a question is lost, the question is sent once more, because it changes nothing."""
         try:
             return self._answer(self.pack(kind, flags, body))
         except netlink.AnswerLost:
@@ -89,12 +86,12 @@ class Rtnl:
             return self._answer(self.pack(kind, flags, body))
 
     def _answer(self, request: bytes) -> bytes:
-        hearing = netlink.receive(self.sock, request)
+        received = netlink.receive(self.sock, request)
         while True:
-            answer = next(hearing)
+            answer = next(received)
             length, kind, flags, sequence, _ = HEADER.unpack_from(answer)
             if sequence != self.sequence:  # guard: sequence
-                continue  # what is left of a request that nobody waited for to its end
+                continue  # left over from a request that was not followed to its end
             if kind != NLMSG_ERROR:
                 return answer[HEADER.size : length]
             raise_error(answer[HEADER.size : length], flags)
@@ -103,9 +100,9 @@ class Rtnl:
     def dump(self, kind: int, body: bytes) -> Iterator[bytes]:
         """The bodies of all answers to a dump request.  Raises OSError.
 
-        The kernel says if something changed during the dump (NLM_F_DUMP_INTR).  Then the dump is repeated, and the
-        caller gets the bodies again.  A pod may change things all the time, so it is repeated twice at most: what is
-        missing then came meanwhile or was taken away.
+        The kernel reports that something changed during the dump (NLM_F_DUMP_INTR).  Then the dump is repeated, and the
+        caller gets the bodies again.  A pod may change things all the time, so there are at most two repetitions: what
+        is missing then appeared or disappeared meanwhile.
         """
         for _ in range(_DUMPS):  # guard: dumps-most = iter(int, 1)
             if (yield from self._dump_once(self.pack(kind, NLM_F_DUMP, body))):  # guard: dump-changed = True
@@ -113,10 +110,10 @@ class Rtnl:
 
     def _dump_once(self, request: bytes) -> Generator[bytes, None, bool]:
         """Yield the bodies of one dump; return whether nothing changed meanwhile."""
-        whole, hearing = True, netlink.receive(self.sock, request)
+        whole, received = True, netlink.receive(self.sock, request)
         try:
             while True:
-                for kind, flags, sequence, body in messages(next(hearing)):
+                for kind, flags, sequence, body in messages(next(received)):
                     if sequence != self.sequence:
                         continue  # as in _answer
                     whole = whole and not flags & NLM_F_DUMP_INTR
@@ -126,28 +123,24 @@ class Rtnl:
                         return whole
                     yield body
         except netlink.AnswerLost:
-            self.reopen()  # the kernel would go on with the dump
+            self.reopen()  # the kernel would continue the dump
             raise
 
     def reopen(self) -> None:
         """Replace the socket by a new one in the same namespace, because the kernel may drop answers on the old one.
-
-        Raises OSError.
-        """
+        Raises OSError."""
         sock = netlink.open_beside(self.sock)
         self.sock.close()
         self.sock = sock
 
     def pack(self, kind: int, flags: int, body: bytes) -> bytes:
-        """The next request as bytes.  ``sequence`` is counted up; the answer has that number."""
+        """The next request as bytes.  It increments ``sequence``, and the answer has that number."""
         self.sequence += 1
         return HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, self.sequence, 0) + body
 
     def link(self, name: str = "", *, index: int = 0, filters: int = RTEXT_FILTER_SKIP_STATS) -> Link | None:
-        """Equivalent to: ip link show NAME.  A name matches altnames too.  None if there is no such link.
-
-        ``filters`` are RTEXT_FILTER_*.  Raises OSError.
-        """
+        """Equivalent to: ip link show NAME.  A name matches altnames too.  None if there is no such link.  ``filters``
+        are RTEXT_FILTER_*.  Raises OSError."""
         try:
             return parse_link(self.call(RTM_GETLINK, 0, get_link(name, index, filters)))
         except OSError as e:
@@ -170,8 +163,8 @@ class Rtnl:
     def set_link(self, index: int, *attrs: bytes, flags: int = 0, mask: int = 0) -> None:
         """Equivalent to: ip link set DEV ...; the IFF_* bits in ``mask`` become as in ``flags``.
 
-        One message changes all of it, but not all or nothing: the kernel has an order of its own, moves first, and
-        keeps what it did when something fails.
+        One message changes everything, but not atomically: the kernel has its own order, moves first, and keeps the
+        changes before a failure.
         """
         self.change(RTM_NEWLINK, 0, LINK.pack(0, 0, index, flags, mask) + b"".join(attrs))
 
@@ -184,18 +177,16 @@ class Rtnl:
         self.change(RTM_DELLINKPROP, 0, altname(index, name))
 
     def change_all(self, changes: Sequence[Change]) -> None:
-        """Send the changes as one datagram, in their order.
-
-        Raises the first OSError, with a note that says which change failed.  The changes after it were tried too.
-        """
+        """Send the changes as one datagram, in their order.  Raises the first OSError, with a note that names the
+        failed change.  The kernel tried the later changes too."""
         before = self.sequence
-        # The kernel answers failures in any case.  So only the last change asks for an answer, which ends the answers.
+        # The kernel always answers failures.  So only the last change requests an answer, which ends the answers.
         *others, (_, kind, flags, body) = changes
         data = [self.pack(k, f, b) for _, k, f, b in others]
-        hearing = netlink.receive(self.sock, b"".join((*data, self.pack(kind, flags | NLM_F_ACK, body))))
+        received = netlink.receive(self.sock, b"".join((*data, self.pack(kind, flags | NLM_F_ACK, body))))
         failed, sequence = None, 0
         while sequence != self.sequence:
-            ((kind, flags, sequence, body),) = messages(next(hearing))
+            ((kind, flags, sequence, body),) = messages(next(received))
             if kind != NLMSG_ERROR or sequence <= before:
                 continue  # as in _answer
             try:
@@ -208,15 +199,13 @@ class Rtnl:
 
 
 def open_in(ns_fd: int | None = None) -> Rtnl:
-    """A socket in the namespace of a descriptor, by default in ours.  Raises OSError.
-
-    It stays in its namespace, whichever thread uses it.
-    """
+    """A socket in the namespace of a descriptor, by default in ours.  Raises OSError.  It stays in its namespace,
+    whichever thread uses it."""
     return Rtnl(_socket() if ns_fd is None else run_in(ns_fd, _socket))
 
 
 def adopt(fd: int) -> Rtnl:
-    """A socket over a NETLINK_ROUTE socket that another process has opened, and will close.  Raises OSError."""
+    """A socket over a NETLINK_ROUTE socket that another process opened and will close.  Raises OSError."""
     return Rtnl(_socket(os.dup(fd)))
 
 
@@ -225,24 +214,23 @@ def _socket(fd: int | None = None) -> socket.socket:
 
 
 def delete_link(inside: Rtnl, index: int) -> None:
-    """Equivalent to: ip link delete, for the link of that index in the socket's namespace.  Raises OSError.
+    """Equivalent to: ip link delete, for the link with that index in the socket's namespace.  Raises OSError.
 
-    Returns as soon as the link has left its namespace, which is announced: its name and MAC are free then.
-    RTM_DELLINK returns 20 ms later, because the kernel waits for readers that may still look at the link (rcu_barrier
-    in netdev_run_todo).
+    Returns as soon as the kernel announces that the link has left its namespace: then its name and MAC are free.
+    RTM_DELLINK returns 20 ms later, because the kernel waits for readers of the link (rcu_barrier in netdev_run_todo).
     """
     request = inside.pack(RTM_DELLINK, NLM_F_ACK, LINK.pack(0, 0, index, 0, 0))
     inside.sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_LINK)
     try:
         try:
-            # A thread sends the request, because sending lasts those 20 ms.  Not threading.Thread: its start() waits
+            # A thread sends the request, because sending takes those 20 ms.  Not threading.Thread: its start() waits
             # until the thread runs.
             _thread.start_new_thread(_send_and_close, (os.dup(inside.sock.fileno()), request))
             _wait_until_gone(inside, index)
         finally:
             _stop_listening(inside.sock)
     except netlink.AnswerLost:
-        # Anybody may send to this group, and the kernel drops messages when the socket is full: look for the link.
+        # Anybody may send to this group, and the kernel drops messages while the socket is full: poll for the link.
         inside.reopen()
         _look_until_gone(inside, index)  # guard: looked-for
 
@@ -255,15 +243,15 @@ def _send_and_close(fd: int, request: bytes) -> None:
 
 
 def _wait_until_gone(inside: Rtnl, index: int) -> None:
-    """Return at the link's announcement that it is gone, or at the request's answer.  Raises OSError."""
-    hearing = netlink.receive(inside.sock)
+    """Return when the kernel announces the link's removal, or answers the request.  Raises OSError."""
+    received = netlink.receive(inside.sock)
     while True:
-        for kind, flags, sequence, body in messages(next(hearing)):
+        for kind, flags, sequence, body in messages(next(received)):
             if kind == NLMSG_ERROR and sequence == inside.sequence:
                 raise_error(body, flags)  # guard: answer
                 return
-            # With AF_BRIDGE the message says that the link has left a bridge.  With IFLA_NEW_NETNSID it says that the
-            # link was moved to another namespace.
+            # With AF_BRIDGE, the message means that the link left a bridge.  With IFLA_NEW_NETNSID, it means that the
+            # link moved to another namespace.
             if (
                 kind == RTM_DELLINK
                 # guard below: of-this-link (index -> LINK.unpack_from(body)[2])
@@ -275,18 +263,15 @@ def _wait_until_gone(inside: Rtnl, index: int) -> None:
 
 
 def _look_until_gone(inside: Rtnl, index: int) -> None:
-    """Look for the link until it is gone.  Raises OSError when the budget is spent."""
+    """Poll for the link until it is gone.  Raises OSError when the budget is spent."""
     for _ in attempts(REQUEST, _POLL):
         if inside.link(index=index) is None:
             return
-    raise OSError(errno.ETIMEDOUT, "the link is still there after all the time that the request may wait")
+    raise OSError(errno.ETIMEDOUT, "the link still exists after all waits that the request's budget allows")
 
 
 def _stop_listening(sock: socket.socket) -> None:
-    """Leave the group, and drop what was announced meanwhile, so that it does not pass for the next answer.
-
-    Raises OSError.
-    """
+    """Leave the group, and drop its pending announcements, which must not pass for the next answer.  Raises OSError."""
     sock.setsockopt(SOL_NETLINK, NETLINK_DROP_MEMBERSHIP, RTNLGRP_LINK)
     while True:
         try:
@@ -299,7 +284,7 @@ def _stop_listening(sock: socket.socket) -> None:
 
 
 def wait_for_carrier(inside: Rtnl, index: int, seconds: float) -> Link | None:
-    """The link of that index, as soon as it has carrier; None if it has none after ``seconds``.  Raises OSError."""
+    """The link with that index, as soon as it has carrier; None if it has none after ``seconds``.  Raises OSError."""
     for _ in attempts(seconds, _POLL):
         link = inside.link(index=index)
         if link and link.carrier:

@@ -1,6 +1,6 @@
-"""Rules of policy routing (man 8 ip-rule, include/uapi/linux/fib_rules.h), and which routing tables are in use.
+"""Rules of policy routing (man 8 ip-rule, include/uapi/linux/fib_rules.h), and the routing tables in use.
 
-Packed by hand as in links.py, and held against pyroute2's encoder and decoder as well.  Failure is OSError.
+Packed by hand as in links.py, and tested against pyroute2's encoder and decoder too.  Failure is OSError.
 """
 
 import errno
@@ -18,42 +18,36 @@ FRA_SRC, FRA_TABLE, FRA_PROTOCOL = 2, 15, 21
 FR_ACT_TO_TBL: Final = 1
 _FRA_PRIORITY, _FRA_SUPPRESS_IFGROUP, _FRA_SUPPRESS_PREFIXLEN = 6, 13, 14
 _INVERT: Final = 2  # FIB_RULE_INVERT
-# Attributes of a rule that are no condition for it.
+# Attributes that are no condition of a rule.
 _NO_CONDITION: Final = {_FRA_PRIORITY, _FRA_SUPPRESS_IFGROUP, _FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PROTOCOL}
 
-# struct fib_rule_hdr: family, dst_len, src_len, tos, table, two reserved, action, flags.  In struct rtmsg the first
-# five fields are the same, and so are twelve bytes.
+# struct fib_rule_hdr: family, dst_len, src_len, tos, table, two reserved, action, flags.  struct rtmsg begins with the
+# same five fields, and has the same twelve bytes.
 _RULE = struct.Struct("=BBBBBxxBI")
 _TABLE: Final = 4
-RT_TABLE_COMPAT: Final = 252  # a table that has no room there
+RT_TABLE_COMPAT: Final = 252  # stands for a table number that does not fit
 
 
 def adding(source: Address, table: int) -> Change:
-    """The change that is equivalent to: ip rule add from SOURCE lookup TABLE protocol static.
-
-    The kernel puts the rule before the main table's and before all that were added earlier.
-    """
+    """The change that is equivalent to: ip rule add from SOURCE lookup TABLE protocol static.  The kernel puts the rule
+    before the main table's rule and before all rules added earlier."""
     return f"adding rule from {source} lookup {table}", RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, rule(source, table)
 
 
 def remove(inside: Rtnl, source: Address, table: int) -> None:
-    """Equivalent to: ip rule delete from SOURCE lookup TABLE protocol static.  It is fine if the rule is not there.
-
-    Raises OSError.
-    """
+    """Equivalent to: ip rule delete from SOURCE lookup TABLE protocol static.  A missing rule is no error.  Raises
+    OSError."""
     try:
         inside.change(RTM_DELRULE, 0, rule(source, table))
     except OSError as e:
-        # A kernel without IPv6, or without IPv6 rules, refused to add the rule as well.
+        # A kernel without IPv6, or without IPv6 rules, refused to add the rule too.
         if e.errno not in (errno.ENOENT, errno.EAFNOSUPPORT):
             raise
 
 
 def tables_in_use(inside: Rtnl) -> set[int]:
-    """The tables that any rule names or any route is in, of all families.
-
-    Raises OSError, also where a pod has so many routes that reading them takes longer than the request's budget.
-    """
+    """The tables that any rule or any route of any family names.  Raises OSError, also if a pod has more routes than
+    the request's budget allows to read."""
     everything = bytes(_RULE.size)
     return {
         table_of(body, key)
@@ -63,7 +57,7 @@ def tables_in_use(inside: Rtnl) -> set[int]:
 
 
 def tables_of_all(inside: Rtnl, family: int) -> set[int]:
-    """The tables that rules without a condition lead to, which are everybody's.  Raises OSError."""
+    """The tables of rules without a condition, which apply to all packets.  Raises OSError."""
     bodies = inside.dump(RTM_GETRULE, _RULE.pack(family, 0, 0, 0, 0, 0, 0))
     return {table_of(body, FRA_TABLE) for body in bodies if _is_for_all(body)}
 
@@ -76,9 +70,9 @@ def _is_for_all(body: bytes) -> bool:
 
 
 def rule(source: Address, table: int) -> bytes:
-    """RTM_NEWRULE's body, and RTM_DELRULE's.  RTPROT_STATIC tells our rule from one that a person added."""
+    """The body of RTM_NEWRULE and RTM_DELRULE.  RTPROT_STATIC distinguishes our rule from a person's."""
     family = socket.AF_INET if source.version == 4 else socket.AF_INET6
-    # A table above 255 does not fit into the header, only into the attribute.
+    # Only the attribute holds a table above 255; the header has one byte.
     body = _RULE.pack(family, 0, source.max_prefixlen, 0, table if table < 256 else 0, FR_ACT_TO_TBL, 0)
     return (
         body + attr(FRA_SRC, source.packed) + attr(FRA_TABLE, u32(table)) + attr(FRA_PROTOCOL, bytes([RTPROT_STATIC]))
@@ -86,9 +80,9 @@ def rule(source: Address, table: int) -> bytes:
 
 
 def table_of(body: bytes, key: int) -> int:
-    """The table in a rule's or a route's message.  ``key`` is the attribute that has it (FRA_TABLE, RTA_TABLE); a table
-    up to 255 is in the header, too."""
+    """The table in a rule's or a route's message.  ``key`` is the attribute for it (FRA_TABLE, RTA_TABLE).  The header
+    holds a table up to 255, too."""
     if body[_TABLE] not in (0, RT_TABLE_COMPAT):
-        return body[_TABLE]  # this takes a tenth of the time, and a pod may have a million routes
+        return body[_TABLE]  # ten times as fast, and a pod may have a million routes
     named = attributes(body[_RULE.size :]).get(key)
     return read_u32(named) if named else body[_TABLE]

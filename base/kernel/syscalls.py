@@ -1,5 +1,5 @@
-"""System calls that Python has no function for: a file system that is mounted nowhere (man 2 fsopen, fsconfig, fsmount;
-Linux 5.2), and whether the kernel's clock is kept right (man 2 adjtimex)."""
+"""System calls without a Python function: mounting a file system without a mount point (man 2 fsopen, fsconfig,
+fsmount; Linux 5.2), and whether the kernel's clock is synchronized (man 2 adjtimex)."""
 
 import ctypes
 import os
@@ -20,10 +20,8 @@ _STA_UNSYNC: Final = 0x40
 
 
 def mount_sysfs(*, writable: bool = False) -> int:
-    """A directory's descriptor: /sys as the calling thread's network namespace has it.  The caller closes it.
-
-    Raises OSError: EPERM without CAP_SYS_ADMIN.
-    """
+    """A directory's descriptor: /sys of the calling thread's network namespace.  The caller closes it.  Raises OSError:
+    EPERM without CAP_SYS_ADMIN."""
     context = _call(_FSOPEN, b"sysfs", _CLOEXEC)
     try:
         _call(_FSCONFIG, context, _CMD_CREATE, None, None, 0)
@@ -34,7 +32,7 @@ def mount_sysfs(*, writable: bool = False) -> int:
 
 @contextmanager
 def mounted_sysfs(ns_fd: int | None = None, *, writable: bool = False) -> Iterator[int]:
-    """``sysfs`` of a namespace, ours if none is given, as long as this lasts.  Raises OSError."""
+    """``mount_sysfs`` in a namespace, by default ours, while the context lasts.  Raises OSError."""
 
     def mount() -> int:
         return mount_sysfs(writable=writable)
@@ -47,7 +45,7 @@ def mounted_sysfs(ns_fd: int | None = None, *, writable: bool = False) -> Iterat
 
 
 def _call(number: int, *arguments: bytes | int | None) -> int:
-    """A system call that the C library has no function for (man 2 syscall).  Raises OSError."""
+    """A system call without a function in the C library (man 2 syscall).  Raises OSError."""
     plain = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     result = int(_libc.syscall(ctypes.c_long(number), *plain))
     if result < 0:
@@ -56,7 +54,7 @@ def _call(number: int, *arguments: bytes | int | None) -> int:
 
 
 class _Timex(ctypes.Structure):
-    """struct timex up to its status; the rest is not looked at."""
+    """struct timex up to its status; the rest is not read."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -70,9 +68,7 @@ class _Timex(ctypes.Structure):
 
 
 def is_clock_synchronized() -> bool:
-    """Whether a program has told the kernel, in the last hours, that the clock is right: an NTP client does so.
-
-    False where the kernel may not be asked: a unit's SystemCallFilter can forbid it.
-    """
+    """Whether a program, such as an NTP client, has synchronized the kernel's clock in the last hours.  False if the
+    kernel may not be asked: a unit's SystemCallFilter can forbid it."""
     found = _Timex()
     return _libc.adjtimex(ctypes.byref(found)) >= 0 and not found.status & _STA_UNSYNC

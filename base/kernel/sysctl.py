@@ -5,10 +5,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from base.kernel import files
 from base.kernel.netns import run_in
 
 _ROOT = "/proc/sys/net/"
-# What every network namespace has, and every interface.
+# A file of every network namespace and of every interface.
 _ANY: Final = f"{_ROOT}ipv4/conf/lo/arp_notify"
 _HIDDEN: Final = {
     errno.ENOENT: "/proc/sys/net shows nothing: no procfs is mounted on /proc, or something hides it; run: "
@@ -23,8 +24,8 @@ _SWAPPED = str.maketrans("./", "/.")
 def path(key: str) -> str:
     """The path below /proc/sys/net of a name such as "net.ipv4.conf.eth0/1.rp_filter" (man 8 sysctl).
 
-    The first separator in the name, a dot or a slash, is the separator; the other one stands for a dot in a part.
-    Raises ValueError for what is not below net.
+    The first dot or slash in the name decides the separator; the other one stands for a dot inside a part.  Raises
+    ValueError for a name that is not below net.
     """
     first = next((c for c in key if c in "./"), "")
     parts = (key.translate(_SWAPPED) if first == "." else key).split("/")
@@ -39,7 +40,7 @@ def name(path: str) -> str:
 
 
 def refuse_hidden() -> None:
-    """Raise OSError where files of /proc/sys/net are not there, or cannot be written whoever asks."""
+    """Raise OSError if the files of /proc/sys/net are missing, or are read-only for everybody."""
     try:
         os.close(os.open(_ANY, os.O_WRONLY | os.O_CLOEXEC))
     except OSError as e:
@@ -48,72 +49,55 @@ def refuse_hidden() -> None:
 
 
 def write(ns_fd: int, values: Mapping[str, str]) -> None:
-    """Equivalent to: sysctl -w net.KEY=VALUE, in the namespace.  Raises OSError with the file's name.
-
-    Keys are paths ("ipv4/conf/hpn0/arp_notify"), because an interface's name may have a dot.
-    """
+    """Equivalent to: sysctl -w net.KEY=VALUE, in the namespace.  Raises OSError with the file's name.  Keys are paths
+    ("ipv4/conf/hpn0/arp_notify"), because an interface's name may contain a dot."""
 
     def work() -> None:
         for key, value in values.items():
-            _write(key, value)
+            files.write_value(_ROOT + key, value)
 
     run_in(ns_fd, work)
 
 
 def exchange(ns_fd: int, values: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """``write`` the values: key -> what was there, and how the kernel shows the new one.  Nothing is written if one of
-    the keys cannot be read.  Raises OSError with the file's name."""
+    """``write`` the values; key -> the old value, and the new one as the kernel shows it.  If one of the keys cannot be
+    read, nothing is written.  Raises OSError with the file's name."""
 
     def work() -> dict[str, tuple[str, str]]:
         before = {key: _read(key) for key in values}
         for key, value in values.items():
-            _write(key, value)
+            files.write_value(_ROOT + key, value)
         return {key: (before[key], _read(key)) for key in values}
 
     return run_in(ns_fd, work)
 
 
 def put_back(ns_fd: int, exchanged: Mapping[str, tuple[str, str]]) -> None:
-    """Write what was there before ``exchange``, where the new value still is.  Raises OSError with the file's name."""
+    """Restore the values before ``exchange``, except those changed meanwhile.  Raises OSError with the file's name."""
 
     def work() -> None:
         for key, (before, new) in exchanged.items():
             if _read(key) == new:  # guard: changed-meanwhile = True
-                _write(key, before)
+                files.write_value(_ROOT + key, before)
 
     run_in(ns_fd, work)
 
 
 def read(ns_fd: int, key: str) -> str:
-    """Equivalent to: sysctl -n net.KEY, in the namespace.  Raises OSError with the file's name.
-
-    Each run of white space becomes one space.
-    """
+    """Equivalent to: sysctl -n net.KEY, in the namespace.  Raises OSError with the file's name.  Each run of white
+    space becomes one space."""
     return read_all(ns_fd, [key])[key]
 
 
 def read_all(ns_fd: int, keys: Iterable[str], *, writable: bool = False) -> dict[str, str]:
-    """``read`` each key, and enter the namespace once: key -> value.  Raises OSError with the file's name.
-
-    With ``writable``, it also raises OSError for a file that cannot be written.
-    """
+    """``read`` all keys, entering the namespace once: key -> value.  Raises OSError with the file's name.  With
+    ``writable``, it also raises OSError for a file that cannot be written."""
     return run_in(ns_fd, lambda: {key: _read(key, os.O_RDWR if writable else os.O_RDONLY) for key in keys})
 
 
 def path_of(file: str) -> str:
     """The path (see ``path``) of a file's full name."""
     return file.removeprefix(_ROOT)
-
-
-def _write(key: str, value: str) -> None:
-    path = _ROOT + key
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, f"{value}\n".encode())  # the end of the line makes an empty value one, too
-    except OSError as e:
-        raise OSError(e.errno, f"{e.strerror} (writing {value!r})", path) from e
-    finally:
-        os.close(fd)
 
 
 def _read(key: str, mode: int = os.O_RDONLY) -> str:

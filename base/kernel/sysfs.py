@@ -1,11 +1,10 @@
-"""PCI functions, and their devices, as /sys has them (Documentation/ABI/testing/sysfs-bus-pci); and devices of other
-buses that have interfaces, such as scalable functions (Documentation/driver-api/auxiliary_bus.rst).
+"""PCI functions and their devices in /sys (Documentation/ABI/testing/sysfs-bus-pci); and devices of other buses that
+have interfaces, such as scalable functions (Documentation/driver-api/auxiliary_bus.rst).
 
-A device's net/ and infiniband/ list only what is in the namespace in which /sys was mounted, the host's: what was moved
-into a pod is not there.  ``address`` is a bus address ("0000:3b:00.2", "mlx5_core.sf.4").  Tests give another ``root``.
+A device's net/ and infiniband/ list only what is in the namespace in which /sys was mounted, the host's: what a pod has
+is missing.  ``address`` is a bus address ("0000:3b:00.2", "mlx5_core.sf.4").  Tests pass another ``root``.
 
-What says that a device is not there raises OSError where /sys is not mounted, or where something hides it: then nobody
-knows.
+Functions that report a missing device raise OSError if /sys is not mounted or is hidden, because then nothing is known.
 """
 
 import errno
@@ -18,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 SYS = Path("/sys")
-# phys_port_name (devlink_port.c): of a port to the wire, or of what a switch has for a PF, VF or SF behind it.
+# phys_port_name (devlink_port.c): a port to the wire; or a switch's representor of a PF, VF or SF.
 _UPLINK: Final = re.compile(r"p\d+(s\d+)?")
 _REPRESENTOR: Final = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?")
-_PAGE = 65536  # no attribute is longer than a page, and arm64 has pages of that size
+_PAGE = 65536  # no attribute is longer than a page; arm64 has pages of this size
 
-# With these drivers a process drives the function itself, and the kernel has no netdev of it.
+# With these drivers, a process drives the function itself, and the kernel has no netdev of it.
 VFIO = "vfio-pci"
 UIO = ("uio_pci_generic", "igb_uio")
 USERSPACE = (VFIO, *UIO)
@@ -35,7 +34,7 @@ class Function:
 
     - ``driver``: its driver's name, empty for none.
     - ``pf``: the address of its PF, empty if it is no VF.
-    - ``netdevs``, ``rdma_devs``: the names of its devices that are in the host's namespace.
+    - ``netdevs``, ``rdma_devs``: the names of its devices in the host's namespace.
     """
 
     address: str
@@ -46,17 +45,17 @@ class Function:
 
 
 def uplink(function: Function, root: Path = SYS) -> str:
-    """The name of a PF's own interface, which knows its VFs; of another function, that of its interface.  Empty if it
-    has none here."""
+    """The name of a PF's own interface, which controls its VFs; of another function, its interface's.  Empty if it has
+    none here."""
     return next(own_netdevs(function.netdevs, root), "")
 
 
 def own_netdevs(found: Iterable[str], root: Path = SYS) -> Iterator[str]:
-    """A device's own interfaces of those found below it, the uplink first: not the representors that a PF in switchdev
-    mode has for VFs and SFs.
+    """A device's own interfaces among those below it, the uplink first, without a switchdev PF's representors of VFs
+    and SFs.
 
-    A driver may take its time to say which is which, so none is asked before it has to be.  Mostly the uplink has the
-    shortest name.
+    A driver may be slow to report a port's name, so each name is read only when needed.  Mostly the uplink has the
+    shortest interface name.
     """
     names, others = sorted(found, key=lambda name: (len(name), name)), list[str]()
     for name in names:
@@ -69,7 +68,7 @@ def own_netdevs(found: Iterable[str], root: Path = SYS) -> Iterator[str]:
 
 
 def refuse_hidden(root: Path = SYS) -> None:
-    """Raise OSError where /sys is not mounted, or where something hides it."""
+    """Raise OSError if /sys is not mounted, or is hidden."""
     if not os.path.exists(f"{root}/bus"):  # guard: hidden
         why = f"{root} shows no devices: no sysfs is mounted there, or something hides it"
         raise OSError(errno.ENOENT, f"{why}; run: mount -t sysfs sysfs {root}")
@@ -99,10 +98,10 @@ def _function(address: str, path: str) -> Function:
 
 
 def incarnation(address: str, root: Path = SYS) -> int:
-    """A number that no other device has at this address in this boot; 0 if there is no device.  Raises OSError.
+    """A number that no other device gets at this address in this boot; 0 if there is no device.  Raises OSError.
 
-    After a new sriov_numvfs or a hot-plug another function is there.  The number is the inode of its directory, which
-    sysfs never uses again (kernfs, Linux 5.5).
+    After a new sriov_numvfs or a hot-plug, another function has the address.  The number is the inode of its directory,
+    which sysfs never reuses (kernfs, Linux 5.5).
     """
     for path in _paths(address, root):
         with suppress(OSError):
@@ -112,11 +111,8 @@ def incarnation(address: str, root: Path = SYS) -> int:
 
 
 def numa_node(address: str, root: Path = SYS) -> int:
-    """The NUMA node of a function; negative where the machine has none, or does not say."""
-    try:
-        return int((root / "bus/pci/devices" / address / "numa_node").read_text())
-    except (OSError, ValueError):
-        return -1
+    """The NUMA node of a function; negative if the machine has none, or does not report it."""
+    return number(f"{root}/bus/pci/devices/{address}/numa_node")
 
 
 def vfs(pf: str, root: Path = SYS) -> tuple[str, ...]:
@@ -132,9 +128,15 @@ def is_vf(address: str, root: Path = SYS) -> bool:
 
 
 def uppers(netdev: str, root: Path = SYS) -> list[str]:
-    """The interfaces over this one, in its namespace: VLANs, macvlans, and the bridge or bond that it is in."""
-    there = names(f"{root}/class/net/{netdev}")
-    return [name.removeprefix("upper_") for name in there if name.startswith("upper_")]
+    """The interfaces over this one, in its namespace: VLANs, macvlans, and its bridge or bond."""
+    entries = names(f"{root}/class/net/{netdev}")
+    return [name.removeprefix("upper_") for name in entries if name.startswith("upper_")]
+
+
+def lowers(netdev: str, root: Path | str = SYS) -> list[str]:
+    """The interfaces directly below this one: a VLAN's, a bond's or a bridge's."""
+    entries = names(f"{root}/class/net/{netdev}")
+    return [name.removeprefix("lower_") for name in entries if name.startswith("lower_")]
 
 
 def address_of(netdev: str, root: Path = SYS) -> str:
@@ -144,7 +146,7 @@ def address_of(netdev: str, root: Path = SYS) -> str:
 
 
 def device_of(netdev: str, root: Path = SYS) -> str:
-    """The bus address of the device an interface is of; empty for one that is made of software.  Raises OSError."""
+    """The bus address of an interface's device; empty for an interface of software.  Raises OSError."""
     found = link(f"{root}/class/net/{netdev}/device")
     if not found:
         refuse_hidden(root)
@@ -152,8 +154,8 @@ def device_of(netdev: str, root: Path = SYS) -> str:
 
 
 def pci_of(address: str, root: Path = SYS) -> str:
-    """The address of the PCI function that a device is, or is a part of, as auxiliary and virtio devices are; empty if
-    there is none."""
+    """The address of the PCI function that a device is, or belongs to, as auxiliary and virtio devices do; empty if
+    none."""
     if os.path.exists(f"{root}/bus/pci/devices/{address}/vendor"):
         return address
     for path in _other_paths(address, root):
@@ -164,21 +166,20 @@ def pci_of(address: str, root: Path = SYS) -> str:
 
 
 def with_netdev(address: str, root: Path = SYS) -> str:
-    """The device that has the netdev: below a virtio NIC's PCI function that is the virtio device, else it is the one
-    at the address."""
+    """The device with the netdev: the virtio device below a virtio NIC's PCI function, else the device at the
+    address."""
     below = names(f"{root}/bus/pci/devices/{address}") if address and "/" not in address else ()
     return next((name for name in below if name.startswith("virtio")), address)
 
 
 def functions_under(netdev: str, root: Path = SYS) -> list[Function]:
-    """The PCI functions by which an interface's packets leave: its own, or those of the interfaces below a VLAN, a bond
-    or a bridge."""
+    """The PCI functions that carry an interface's packets: its own, or those of the interfaces below a VLAN, bond or
+    bridge."""
     address = address_of(netdev, root)
     if address:
         there = function(address, root)
         return [there] if there else []
-    lower = [n.removeprefix("lower_") for n in names(f"{root}/class/net/{netdev}") if n.startswith("lower_")]
-    return list({f.address: f for name in lower for f in functions_under(name, root)}.values())
+    return list({f.address: f for name in lowers(netdev, root) for f in functions_under(name, root)}.values())
 
 
 def rdma_names(address: str, root: Path = SYS) -> tuple[str, ...]:
@@ -186,12 +187,12 @@ def rdma_names(address: str, root: Path = SYS) -> tuple[str, ...]:
     for path in _paths(address, root):
         verbs = f"{path}/infiniband_verbs"
         if found := [line(f"{verbs}/{name}/ibdev") for name in names(verbs) if name.startswith("uverbs")]:
-            return tuple(sorted(filter(None, found)))  # one may have gone since it was listed
+            return tuple(sorted(filter(None, found)))  # one may have gone meanwhile
     return ()
 
 
 def rdma_nodes(address: str, root: Path = SYS) -> tuple[str, ...]:
-    """The names in /dev/infiniband of a device's RDMA devices ("uverbs0", "umad0"), whichever namespace they are in."""
+    """The names in /dev/infiniband of a device's RDMA devices ("uverbs0", "umad0"), in any namespace."""
     for path in _paths(address, root):
         if found := (*names(f"{path}/infiniband_verbs"), *names(f"{path}/infiniband_mad")):
             return found
@@ -214,17 +215,13 @@ def ipoib_mode(netdev: str, root: Path = SYS) -> str:
 
 
 def set_ipoib_mode(netdev: str, mode: str, root: Path = SYS) -> None:
-    """Set the mode of an IPoIB interface.  Raises OSError.
-
-    Not by rtnetlink: the kernel drops its lock in the middle, and only here it expects that somebody else may have
-    changed the mode meanwhile (ipoib_set_mode).
-    """
+    """Set the mode of an IPoIB interface.  Raises OSError.  Not by rtnetlink: the kernel drops its lock halfway, and
+    expects a concurrent change of the mode only in this file (ipoib_set_mode)."""
     (root / "class/net" / netdev / "mode").write_text(f"{mode}\n")
 
 
 def pkeys(netdev: str, root: Path = SYS) -> tuple[int, ...]:
-    """The keys of the partitions that the port of an IPoIB interface is in; none where its RDMA device is not to be
-    seen."""
+    """The keys of the partitions of an IPoIB interface's port; none if its RDMA device is not visible."""
     port = int(line(root / "class/net" / netdev / "dev_port") or 0) + 1
     folder = f"{root}/class/net/{netdev}/device/infiniband"
     tables = [f"{folder}/{device}/ports/{port}/pkeys" for device in names(folder)]
@@ -233,20 +230,17 @@ def pkeys(netdev: str, root: Path = SYS) -> tuple[int, ...]:
 
 
 def is_loaded(module: str, root: Path = SYS) -> bool:
-    """Whether the kernel has a module.  A module that is built in is seen only if it has parameters."""
+    """Whether the kernel has a module.  A built-in module is visible only if it has parameters."""
     return os.path.exists(f"{root}/module/{module}")
 
 
 def speed(netdev: str, root: Path = SYS) -> int:
-    """The link's speed in Mbit/s; 0 where the driver does not say, or the link is down."""
-    try:
-        return max(int((root / "class/net" / netdev / "speed").read_text()), 0)
-    except (OSError, ValueError):
-        return 0
+    """The link's speed in Mbit/s; 0 if the driver does not report it, or the link is down."""
+    return max(number(f"{root}/class/net/{netdev}/speed"), 0)
 
 
 def link(path: str) -> str:
-    """The last name of what a link leads to, as driver leads to the driver; empty if there is no link."""
+    """The last part of a link's target, as "driver" leads to the driver's name; empty if there is no link."""
     try:
         return os.path.basename(os.readlink(path))
     except OSError:
@@ -254,7 +248,7 @@ def link(path: str) -> str:
 
 
 def names(path: str) -> tuple[str, ...]:
-    """What is in a directory, in order; nothing if there is none."""
+    """A directory's entries, in order; none if there is no directory."""
     try:
         return tuple(sorted(os.listdir(path)))
     except OSError:
@@ -262,7 +256,7 @@ def names(path: str) -> tuple[str, ...]:
 
 
 def line(path: Path | str) -> str:
-    """An attribute's value; empty if there is none, or if the driver does not say."""
+    """An attribute's value; empty if there is none, or if the driver does not report it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -275,8 +269,21 @@ def line(path: Path | str) -> str:
         os.close(fd)
 
 
+def number(path: Path | str) -> int:
+    """An attribute's decimal number; -1 if there is none."""
+    try:
+        return int(line(path))
+    except ValueError:
+        return -1
+
+
+def natural(name: str) -> list[tuple[str, int]]:
+    """A sort key that compares the numbers inside names as numbers: mlx5_10 comes after mlx5_2."""
+    return [(letters, int(digits or 0)) for letters, digits in re.findall(r"(\D*)(\d*)", name)]
+
+
 def _paths(address: str, root: Path) -> Iterator[str]:
-    """The paths where a device may be.  Other buses are listed only for what is no PCI function."""
+    """The paths where a device may be.  Other buses are listed only if it is no PCI function."""
     yield f"{root}/bus/pci/devices/{address}"
     yield from _other_paths(address, root)
 
@@ -286,6 +293,6 @@ def _other_paths(address: str, root: Path) -> list[str]:
     return [f"{root}/bus/{bus}/devices/{address}" for bus in names(f"{root}/bus") if bus != "pci"]
 
 
-def _bytes(words: str) -> str:
+def _bytes(guid: str) -> str:
     """A GUID as "00:11:22:33:44:55:66:77"; /sys has "0011:2233:4455:6677"."""
-    return bytes.fromhex(words.replace(":", "")).hex(":")
+    return bytes.fromhex(guid.replace(":", "")).hex(":")

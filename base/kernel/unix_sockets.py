@@ -1,6 +1,6 @@
-"""Sockets with a path that root alone may connect to (man 7 unix: connecting takes the permission to write).
+"""Sockets with a path that only root may connect to (man 7 unix: connecting requires the permission to write).
 
-Apart from files.py: only daemons listen, and the module socket takes milliseconds to import.
+Apart from files.py: only daemons listen, and importing the module socket takes milliseconds.
 """
 
 import os
@@ -8,11 +8,11 @@ import socket
 from pathlib import Path
 from typing import Final
 
-_OTHERS: Final = 0o177  # nobody but the owner may read or write
+_OTHERS: Final = 0o177  # only the owner may read or write
 
 
 def listen(path: Path, backlog: int) -> socket.socket:
-    """A stream socket that listens at ``path``, where nothing may be yet.  Raises OSError."""
+    """A stream socket that listens at ``path``, where nothing may exist yet.  Raises OSError."""
     sock = bind(path, socket.SOCK_STREAM)
     try:
         sock.listen(backlog)
@@ -23,10 +23,10 @@ def listen(path: Path, backlog: int) -> socket.socket:
 
 
 def bind(path: Path, kind: int) -> socket.socket:
-    """A socket of that kind (man 2 socket, type) at ``path``, where nothing may be yet.  Raises OSError.
+    """A socket of that kind (man 2 socket, type) at ``path``, where nothing may exist yet.  Raises OSError.
 
-    The mode is set by the umask, because a chmod afterwards would leave time to connect.  The umask is the process's:
-    no other thread may make files meanwhile.
+    The umask sets the mode, because a later chmod would leave time to connect.  The umask belongs to the process: no
+    other thread may make files meanwhile.
     """
     sock = socket.socket(socket.AF_UNIX, kind)
     mask = os.umask(_OTHERS)  # guard: root-alone = os.umask(0)

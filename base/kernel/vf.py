@@ -1,4 +1,4 @@
-"""A VF's attributes, which its PF keeps (include/uapi/linux/if_link.h, IFLA_VF_*): bytes both ways, pure."""
+"""A VF's attributes, which its PF holds (include/uapi/linux/if_link.h, IFLA_VF_*): bytes both ways, pure."""
 
 import socket
 import struct
@@ -20,7 +20,7 @@ LINK_STATES: Final = {"auto": 0, "enable": 1, "disable": 2}
 
 @dataclass(frozen=True)
 class Vf:
-    """One VF's attributes on its PF.  None where this kernel or driver does not say.
+    """One VF's attributes on its PF.  None if this kernel or driver does not report one.
 
     - ``mac``: None for an InfiniBand VF, which has GUIDs instead.
     - ``vlan``: id, qos, protocol (a key of PROTOCOLS).
@@ -39,19 +39,17 @@ class Vf:
 
     @classmethod
     def from_json(cls, body: dict[str, object]) -> "Vf":
-        """The inverse of ``dataclasses.asdict`` after JSON, which has lists in place of tuples."""
+        """The inverse of ``dataclasses.asdict`` after JSON, which turns tuples into lists."""
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in body.items()})  # type: ignore[arg-type]
 
     def differing(self, other: "Vf") -> list[str]:
-        """The names of the attributes that ``other`` has otherwise; those that are None here do not count."""
+        """The names of the attributes that differ in ``other``; those that are None here do not count."""
         return [f.name for f in fields(self) if getattr(self, f.name) not in (None, getattr(other, f.name))]
 
 
 def set_attribute(index: int, name: str, value: object) -> bytes:
     """IFLA_VFINFO_LIST with one attribute, for RTM_SETLINK on the PF, as by: ip link set PF vf INDEX NAME VALUE.
-
-    Raises ValueError for what is no attribute, or no value of it.
-    """
+    Raises ValueError for an unknown attribute or value."""
     match name, value:
         case "mac", str(mac):
             one = attr(IFLA_VF_MAC, struct.pack("=I", index) + pack_mac(mac).ljust(32, b"\0"))
@@ -83,7 +81,7 @@ def parse(payload: bytes) -> dict[int, Vf]:
 def _parse_one(attrs: dict[int, bytes]) -> tuple[int, Vf]:
     index, mac = struct.unpack_from("=I6s", attrs[IFLA_VF_MAC])
     return index, Vf(
-        # An IPoIB netdev gives its own address as that of every VF (ipoib_get_vf_config).
+        # An IPoIB netdev reports its own address for every VF (ipoib_get_vf_config).
         mac=None if IFLA_VF_IB_PORT_GUID in attrs else mac.hex(":"),
         vlan=_vlan(attrs),
         rate=struct.unpack_from("=II", attrs[IFLA_VF_RATE], 4) if IFLA_VF_RATE in attrs else (0, 0),
@@ -108,7 +106,7 @@ def _vlan(attrs: dict[int, bytes]) -> tuple[int, int, str]:
 
 
 def _switch(payload: bytes | None) -> bool | None:
-    """On or off; None where the driver does not say, for which the kernel has 2^32-1."""
+    """On or off; None if the driver does not report it, for which the kernel has 2^32-1."""
     value = struct.unpack_from("=I", payload, 4)[0] if payload else 0xFFFFFFFF
     return None if value == 0xFFFFFFFF else bool(value)
 
@@ -119,6 +117,6 @@ def _link_state(payload: bytes | None) -> str | None:
 
 
 def _guid(payload: bytes | None) -> str | None:
-    """A GUID; None for zero, which mlx5 gives for a GUID that was not set through this PF."""
+    """A GUID; None for zero, which mlx5 reports for a GUID that was not set through this PF."""
     value: int = struct.unpack_from("=Q", payload, 8)[0] if payload else 0
     return value.to_bytes(8, "big").hex(":") if value else None

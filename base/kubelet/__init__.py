@@ -1,5 +1,5 @@
-"""What kubelet and we say to each other: a device plugin per resource, its registration, and which pod has what.
+"""The messages between kubelet and hpn: device plugins, their registration, and the devices of containers.
 
 The three .proto files are ours, with the services, messages and fields that we use.  Packages, names and numbers are
-Kubernetes' (kubelet: pkg/apis).  `make protocols` makes the ``_pb2`` files of them.
+Kubernetes' (kubelet: pkg/apis).  `make protocols` generates the ``_pb2`` files.
 """

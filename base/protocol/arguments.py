@@ -1,6 +1,5 @@
-"""What one attachment asks for, beside its network's configuration: CNI_ARGS, args.cni and runtimeConfig (CNI's
-CONVENTIONS.md).  Pure; standard library only.
-"""
+"""One attachment's requests beside its network's configuration: CNI_ARGS, args.cni and runtimeConfig (CNI's
+CONVENTIONS.md).  Pure; standard library only."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,8 +15,8 @@ _ARGS: Final = frozenset({
 def cni_args(text: str) -> dict[str, str]:
     """CNI_ARGS ("K=V;K=V") as a dictionary.  Raises BadEnvironment.
 
-    The last one counts where a key is repeated, which is normal: Multus sends its own twice.  An unknown key is
-    refused, unless IgnoreUnknown is 1 or true, as in libcni's LoadArgs.
+    Of a repeated key, the last one counts; this is normal: Multus sends its own keys twice.  An unknown key is refused,
+    unless IgnoreUnknown is 1 or true, as in libcni's LoadArgs.
     """
     pairs = dict[str, str]()
     for pair in filter(None, text.split(";")):
@@ -34,22 +33,20 @@ def cni_args(text: str) -> dict[str, str]:
 
 
 def pod_name(args: Mapping[str, str]) -> str:
-    """The pod's name in CNI_ARGS: "namespace/name"; the name alone, as from podman; empty without a name."""
+    """The pod's name in CNI_ARGS: "namespace/name"; only the name, as from podman; or empty."""
     name, namespace = args.get("K8S_POD_NAME", ""), args.get("K8S_POD_NAMESPACE", "")
     return f"{namespace}/{name}" if name and namespace else name
 
 
 def is_ordinal(pod: str) -> bool:
-    """Whether the pod's name is one of a StatefulSet's, which ends with a dash and a number."""
+    """Whether the pod's name is a StatefulSet's, which ends with a dash and a number."""
     number = pod.rpartition("-")[2]
     return number != pod and number.isascii() and number.isdecimal()
 
 
 def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: str) -> Any:
-    """What this attachment asks for: ``key`` in runtimeConfig, else in args.cni, else ``arg`` in CNI_ARGS, else None.
-
-    The order is CONVENTIONS.md's: a more specific place hides the others whole.  Raises InvalidConfig.
-    """
+    """The attachment's request: ``key`` in runtimeConfig, else in args.cni, else ``arg`` in CNI_ARGS, else None.  This
+    is the order of CONVENTIONS.md: a more specific place hides the others.  Raises InvalidConfig."""
     for source in (_object(conf, "runtimeConfig"), args_cni(conf)):
         if is_given(source.get(key)):
             return source[key]
@@ -57,25 +54,23 @@ def requested(conf: Mapping[str, Any], args: Mapping[str, str], key: str, arg: s
 
 
 def is_given(value: Any) -> bool:
-    """Whether this asks for anything.  A zero does: there are a VF 0 and a VLAN 0."""
+    """Whether the value requests anything.  A zero does: there are a VF 0 and a VLAN 0."""
     return value not in (None, "", [], {})
 
 
 def chosen_device(conf: Mapping[str, Any], *keys: str) -> Any:
-    """The device that the runtime chose for the pod: in runtimeConfig, else in the first of these keys that has one,
-    where Multus puts it; None for none.  args.cni does not count: it has what the pod's author wrote.
+    """The device that the runtime chose for the pod; None for none.
 
-    Raises InvalidConfig.
+    It is in runtimeConfig, else in the first of these keys that is set, where Multus puts it.  args.cni does not count:
+    the pod's author writes it.  Raises InvalidConfig.
     """
     chosen = _object(conf, "runtimeConfig").get("deviceID")
     return chosen or next((conf[key] for key in keys if conf.get(key)), None)
 
 
 def sticky_name(conf: Mapping[str, Any], args: Mapping[str, str]) -> Any:
-    """The sticky name that the attachment asks for, else None.  Raises InvalidConfig.
-
-    A pod's author writes args.cni, so a name without a namespace is one of the pod's own namespace there.
-    """
+    """The sticky name that the attachment requests, else None.  Raises InvalidConfig.  The pod's author writes
+    args.cni, so a name without a namespace there belongs to the pod's own namespace."""
     name, namespace = requested(conf, args, "sticky", "STICKY"), args.get("K8S_POD_NAMESPACE", "")
     by_pod = not is_given(_object(conf, "runtimeConfig").get("sticky")) and is_given(args_cni(conf).get("sticky"))
     return f"{namespace}/{name}" if by_pod and namespace and isinstance(name, str) and "/" not in name else name

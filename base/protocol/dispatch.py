@@ -1,5 +1,5 @@
-"""From request to reply: the checks that every plugin owes, and the one place where an exception becomes a CNI error
-(SPEC 1.1.0, "Error").
+"""From request to reply: the checks of every plugin, and the only conversion of exceptions to CNI errors (SPEC 1.1.0,
+"Error").
 
 ``serve`` is for a process that answers one request: the only reader of environment and stdin, and the only writer of
 stdout.
@@ -19,13 +19,13 @@ from base.protocol.spec import NEWEST, Config, Program, Reply, Request, variable
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
-# A command gets the request, the decoded configuration and a list, to which it may append lines for stderr.  It returns
+# A command gets the request, the decoded configuration, and a list to which it may append lines for stderr.  It returns
 # ADD's result, or None.
 Command = Callable[[Request, Config, list[str]], Result | None]
 
 
 def answer(request: Request, commands: Mapping[str, Command]) -> Reply:
-    """Answer one request by the command for its verb.  VERSION needs none.  Never raises."""
+    """Answer one request with its verb's command.  VERSION needs no command.  Never raises."""
     version, log = spec.NEWEST, list[str]()
     try:
         spec.check_environment(request)
@@ -36,7 +36,7 @@ def answer(request: Request, commands: Mapping[str, Command]) -> Reply:
         spec.network_of(conf)
         result = commands[request.command](request, conf, log)
         return Reply(_document(version, **result.to_json(version)) if result else "", log=tuple(log))
-    except Exception as e:  # noqa: BLE001  # the one place where an exception becomes an answer
+    except Exception as e:  # noqa: BLE001  # the one place that turns an exception into an answer
         return failed(version, e, log)
 
 
@@ -53,22 +53,22 @@ def _document(version: str, **fields: object) -> str:
 
 
 def _trace(error: Exception) -> list[str]:
-    """The traceback of a bug, for stderr.  What was meant, or was the kernel's word, needs none."""
+    """The traceback of a bug, for stderr; empty for errors that are ours or the kernel's."""
     if isinstance(error, CniError | OSError):
         return []
-    import traceback  # noqa: PLC0415  # a fortieth of the start
+    import traceback  # noqa: PLC0415  # a fortieth of the program's start
 
     return traceback.format_exception(error)
 
 
 def environment() -> dict[str, str]:
-    """This process's environment as it was given, for other programs: Python adds variables to it (PEP 538)."""
+    """This process's original environment, for other programs: Python adds variables to it (PEP 538)."""
     given = variables(Path("/proc/self/environ").read_bytes())
     return {name: value for name, value in given.items() if name in os.environ}
 
 
 def serve(program: Program) -> NoReturn:
-    """Answer the request this process was started with, and exit with its code."""
+    """Answer the request that started this process, and exit with its code."""
     reply = _answer_this_process(program)
     for line in reply.log:
         sys.stderr.write(f"{line}\n")
@@ -84,7 +84,7 @@ def _answer_this_process(program: Program) -> Reply:
         why = f"/proc/self/environ cannot be read: {e.strerror}; run: mount -t proc proc /proc"
         return failed(NEWEST, IoFailure(why))
     try:
-        # VERSION may come with no stdin at all, and a person at a terminal gives none.
+        # VERSION may come without stdin, and a person at a terminal sends none.
         stdin = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
         return program(Request(environ, stdin, process=os.getpid()))
     except OSError as e:

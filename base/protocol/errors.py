@@ -1,4 +1,4 @@
-"""The errors that an answer can be: one class for each that a caller can act on.
+"""The errors of CNI answers: one class for each error that a caller can act on.
 
 Codes 1-8, 11, 50 and 51 are the specification's (CNI SPEC 1.1.0, "Error", and libcni's types.go for 8).  Codes from 100
 on are ours; docs/user/errors.md lists them.  Only dispatch.py turns an exception into JSON.
@@ -28,7 +28,7 @@ class CniError(Exception):
 
 
 class IncompatibleVersion(CniError):
-    """We do not speak the configuration's cniVersion, or it does not have the command."""
+    """The configuration's cniVersion is not supported, or lacks the command."""
 
     code = 1
 
@@ -70,7 +70,7 @@ class InvalidNetns(CniError):
 
 
 class TryAgain(CniError):
-    """Something is busy, or not over yet.  The runtime may repeat the call."""
+    """Something is busy, or not finished.  The runtime may repeat the call."""
 
     code = 11
 
@@ -88,7 +88,7 @@ class InterfaceExists(CniError):
 
 
 class LinkUnavailable(CniError):
-    """The interface or device below the attachment is absent, down, or of a wrong kind."""
+    """The attachment's lower interface or device is absent, down, or of a wrong kind."""
 
     code = 101
 
@@ -104,7 +104,7 @@ class AddressHeld(AddressUnavailable):
 
 
 class PoolExhausted(CniError):
-    """All addresses of a range set are held.  ``sets`` are the keys of the sets of which one number is needed."""
+    """All addresses of a range set are held.  ``sets`` are the keys of the range sets that need another block."""
 
     code = 103
 
@@ -126,7 +126,7 @@ class KernelRefused(CniError):
 
 
 class DelegateFailed(CniError):
-    """The IPAM plugin was not found, died, or printed what is not CNI."""
+    """The IPAM plugin was not found, died, or printed no CNI document."""
 
     code = 106
 
@@ -136,7 +136,7 @@ class DelegateNotRun(DelegateFailed):
 
 
 class CheckFailed(CniError):
-    """CHECK: something that ADD promised is not there any more."""
+    """CHECK: a part of the attachment is missing or changed."""
 
     code = 107
 
@@ -148,7 +148,7 @@ class RecordUnreadable(CniError):
 
 
 class DeviceTaken(CniError):
-    """Other attachments have the device.  ``devices`` are all that would have done if they were free."""
+    """Other attachments own the device.  ``devices`` are all devices that would fit if they were free."""
 
     def __init__(self, msg: str, *devices: str) -> None:
         super().__init__(msg)
@@ -156,13 +156,13 @@ class DeviceTaken(CniError):
 
 
 class DeviceInUse(DeviceTaken):
-    """Another attachment has the device."""
+    """Another attachment owns the device."""
 
     code = 109
 
 
 class NoneFree(DeviceTaken, LinkUnavailable):
-    """None of the devices that would do is free."""
+    """None of the fitting devices is free."""
 
 
 class GidTableFull(CniError):
@@ -172,21 +172,21 @@ class GidTableFull(CniError):
 
 
 class StoreRefused(CniError):
-    """The store that the nodes of a cluster share refuses what is asked of it, and would refuse it again."""
+    """The shared store of a cluster's nodes refuses a request, and would refuse it again."""
 
     code = 111
 
 
 class Unreachable(TryAgain):
-    """The store that the nodes of a cluster share did not answer.  What was asked of it may have been done or not."""
+    """The shared store of a cluster's nodes did not answer.  It may have done what was requested, or not."""
 
 
 class DelegateError(CniError):
-    """An error that the IPAM plugin itself has answered, passed on with its own code."""
+    """An error that the IPAM plugin itself answered, passed on with its own code."""
 
     def __init__(self, code: int, msg: str, details: str = "") -> None:
         super().__init__(msg, details)
-        self.code = code  # type: ignore[misc]  # the one error whose code is another program's
+        self.code = code  # type: ignore[misc]  # the one error with another program's code
 
 
 def combine(failures: Sequence[Failure]) -> Failure:
@@ -198,10 +198,8 @@ def combine(failures: Sequence[Failure]) -> Failure:
 
 
 def as_cni_error(error: BaseException) -> CniError:
-    """The exception as the error that the caller is told of, with its notes.
-
-    An OSError becomes KernelRefused; any other exception that is no CniError is a bug of ours, with code 999.
-    """
+    """The exception as the caller's error, with its notes.  An OSError becomes KernelRefused; any other exception that
+    is no CniError is a bug, with code 999."""
     if isinstance(error, CniError):
         return error
     if isinstance(error, OSError):
@@ -214,10 +212,10 @@ def _notes(error: BaseException) -> str:
     return "; ".join(getattr(error, "__notes__", ()))
 
 
-class doing:  # noqa: N801  # a word in lower case, as suppress is
+class doing:  # noqa: N801  # in lower case, as suppress is
     """A context manager that adds the note "while <what>" to an exception that leaves it."""
 
-    # Not a generator with contextmanager, which costs five times as much.  Every ADD has several.
+    # Not a generator with contextmanager, which costs five times as much.  Every ADD enters several.
     __slots__ = ("_what",)
 
     def __init__(self, what: str) -> None:

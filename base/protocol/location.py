@@ -1,6 +1,6 @@
-"""Where an attachment's state is, and which IPAM plugin gives its addresses.  DEL and GC need only that.
+"""An attachment's state directory, and the IPAM plugin of its addresses.  DEL and GC need only these.
 
-It is read without looking at the rest, because a pod must be deletable after its network's configuration was broken.
+They are read without the rest, because a pod must be deletable even if its network's configuration is broken.
 """
 
 import os
@@ -13,11 +13,11 @@ from base.protocol import spec
 from base.protocol.errors import InvalidConfig
 from base.protocol.spec import Config
 
-# The devices and namespaces that the journal names end with the boot.  On a tmpfs, syncing costs nothing.
+# The journal's devices and namespaces end with the boot.  On a tmpfs, syncing costs nothing.
 STATE_DIR: Final = "/run/hpn"
-# Leases outlive the boot, for people who ask after it whose an address was.
+# Leases outlive the boot, for people who ask later who had an address.
 IPAM_DIR: Final = "/var/lib/cni/hpn/ipam"
-# Where the launcher unpacks the program, one directory for each version, unless HPN_PROGRAM_DIR says otherwise.
+# The launcher unpacks the program here, one directory per version, unless HPN_PROGRAM_DIR is set.
 PROGRAM_DIR: Final = "/var/lib/cni/hpn/program"
 _OF_ANY_PLUGIN: Final = frozenset({"cniVersion", "name", "type", "ipam", "capabilities", "dns"})
 
@@ -42,7 +42,7 @@ def location(conf: Config) -> Location:
     plugin = ipam.get("type", "")
     if not isinstance(plugin, str) or (ipam and not plugin):
         raise InvalidConfig(f"ipam.type {plugin!r} names no plugin; set hpn-ipam, host-local, ... or remove ipam")
-    # A plugin that names itself as its IPAM would ask itself without end.  It holds nothing: DEL and GC need no IPAM.
+    # A plugin that names itself as its IPAM would call itself without end.  It holds nothing: DEL and GC need no IPAM.
     return Location(spec.network_of(conf), path_of(state_dir), "" if names_itself(conf) else plugin)
 
 
@@ -53,10 +53,8 @@ def names_itself(conf: Config) -> bool:
 
 
 def is_stripped(conf: Config) -> bool:
-    """Whether it says nothing but what every plugin's configuration may say.
-
-    Multus (4.3) strips a network that it has from a file to that, for DEL and STATUS: to libcni's PluginConf.
-    """
+    """Whether the configuration has only the keys that every plugin's may have.  Multus (4.3) strips a network from a
+    file to these, for DEL and STATUS: to libcni's PluginConf."""
     ipam = conf.get("ipam")
     return conf.keys() <= _OF_ANY_PLUGIN and isinstance(ipam, dict) and ipam.keys() == {"type"}
 
@@ -66,7 +64,7 @@ path_of = lru_cache(maxsize=64)(Path)
 
 
 def is_absolute(path: str) -> bool:
-    """Whether the kernel would take it as an absolute path."""
+    """Whether the kernel accepts it as an absolute path."""
     try:
         return path.startswith("/") and b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:

@@ -34,10 +34,10 @@ _ROUTE_1_1 = ("mtu", "advmss", "priority", "table", "scope")
 
 @dataclass(frozen=True)
 class Interface:
-    """A link that ADD has made or moved.
+    """A link that ADD made or moved.
 
-    - ``sandbox``: CNI_NETNS as it was given; empty on the host.
-    - ``mtu``: bytes; 0 where it is not told.
+    - ``sandbox``: CNI_NETNS as given; empty on the host.
+    - ``mtu``: bytes; 0 if unknown.
     - ``socket_path``, ``pci_id``: socketPath and pciID, empty for none.
     """
 
@@ -96,7 +96,7 @@ class Result:
 
     @classmethod
     def from_json(cls, document: Any) -> "Result":
-        """A result in any supported shape.  Raises ValueError naming the member that is wrong."""
+        """A result in any supported shape.  Raises ValueError, which names the wrong member."""
         if not isinstance(document, Mapping):
             raise ValueError(f"result {document!r} is not an object")
         result = cls(
@@ -111,7 +111,7 @@ class Result:
         return result
 
     def after(self, previous: "Result") -> "Result":
-        """The result of a chain: the earlier plugin's items, then ours, with our indexes into interfaces moved up."""
+        """The result of a chain: the earlier plugin's items, then ours, with our indexes into interfaces shifted."""
         offset = len(previous.interfaces)
         ours = tuple(ip if ip.interface is None else replace(ip, interface=ip.interface + offset) for ip in self.ips)
         return Result(
@@ -178,13 +178,14 @@ def _route(r: Mapping[str, Any]) -> Route:
 
 
 def _destination(text: str) -> Network:
-    # As the kernel does: of an IPv6 route it clears the host's bits (ip6_route_info_create), and refuses an IPv4 one.
+    # As in the kernel, which clears an IPv6 route's host bits (ip6_route_info_create), and refuses an IPv4 route with
+    # any.
     return ip_network(text, strict=":" not in text)
 
 
 def _parsed(member: Mapping[str, Any], of: str, key: str, parse: Callable[[str], T]) -> T:
     value = member.get(key)
-    if not isinstance(value, str):  # ipaddress takes a number for an address
+    if not isinstance(value, str):  # ipaddress accepts a number as an address
         raise ValueError(f"{of}[].{key} {value!r} is not an address")
     try:
         return parse(value)

@@ -13,12 +13,11 @@ from base.protocol.spelling import normalize, refuse_duplicates
 
 VERSIONS: Final = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 NEWEST: Final = VERSIONS[-1]
-# The newest version that every runtime in use takes (docs/user/install.md).
+# The newest version that every runtime in use accepts (docs/user/runtimes.md).
 WIDELY_TAKEN: Final = "1.0.0"
 
-# Verb -> the version of the specification that brought it, and the variables that it requires.  CNI_PATH is where a
-# delegate is looked for.  The specification requires it for GC only, and so do we: a runtime without delegates must not
-# be refused because of it.
+# Verb -> the specification's version that introduced it, and its required variables.  CNI_PATH leads to delegates.  The
+# specification requires it for GC only, and so do we: a runtime without delegates must not be refused for it.
 VERBS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "ADD": ("0.1.0", ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME")),
     "DEL": ("0.1.0", ("CNI_CONTAINERID", "CNI_IFNAME")),
@@ -31,34 +30,35 @@ VERBS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 # "<containerID>:<ifname>.json.tmp" must fit NAME_MAX (255).
 _ID_MAX: Final = 220
-# The specification's main branch and libcni use the first name, its tag spec-v1.1.0 the second; the first wins.
+# The specification's main branch and libcni use the first name, its tag spec-v1.1.0 the second; the first takes
+# precedence.
 VALID_ATTACHMENTS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
 
-# This variable is set for every program that we start as a delegate.  The main plugin refuses to run if it is set.
+# Set for every program that hpn starts as a delegate.  The main plugin refuses to run if it is set.
 DELEGATED: Final = "HPN_DELEGATED"
 
 Json = dict[str, Any]
-# A decoded configuration.  Nobody may change it, for the next request's may be the same object (``cached``).
+# A decoded configuration.  It must not be changed: the next request may share the object (``cached``).
 Config = Mapping[str, Any]
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# How many configurations are kept.  Where the runtime puts a VF's address into it, each VF has a configuration.
+# Cached configurations.  If the runtime puts a VF's address into the configuration, each VF has its own.
 _REMEMBERED: Final = 256
 _TAKING_AWAY: Final = ("DEL", "GC")
-# Bytes.  A longer configuration has lists, and does not come again.
+# Bytes.  A longer configuration contains lists, and does not repeat.
 _LONG: Final = 1 << 12
 
 
 @dataclass(frozen=True)
 class Key:
-    """An attachment's key within its network, as the specification has it."""
+    """An attachment's key within its network, by the specification."""
 
     container_id: str
     ifname: str
 
     def __str__(self) -> str:
-        # Neither part can have a colon, so this is unambiguous.  State files have it as their name.
+        # Neither part contains a colon, so this is unambiguous.  State files use it as their name.
         return f"{self.container_id}:{self.ifname}"
 
     def of(self, pod: str, network: str) -> str:
@@ -68,7 +68,7 @@ class Key:
 
 
 def _never() -> bool:
-    """Whoever runs in its caller's own process ends with it."""
+    """The default: a caller in the same process cannot abandon the request."""
     return False
 
 
@@ -78,16 +78,16 @@ def _none() -> Collection[Key]:
 
 @dataclass(frozen=True)
 class Request:
-    """What a runtime hands to a plugin: its environment and its stdin, not parsed.
+    """A runtime's request to a plugin: its environment and its stdin, not parsed.
 
-    - ``inside``: descriptors of CNI_NETNS and of a NETLINK_ROUTE socket in there, if a launcher has opened them: we may
-      not see the path.  Whoever gave them closes them.
-    - ``abandoned``: whether nobody waits for the reply any more.
-    - ``attached``: the attachments that the IPAM's GC must spare, whatever the runtime's list says.  It must be asked
-      after the leases were read.
+    - ``inside``: descriptors of CNI_NETNS and of a NETLINK_ROUTE socket in it, if a launcher opened them, because we
+      may not see the path.  Their sender closes them.
+    - ``abandoned``: whether the caller has stopped waiting for the reply.
+    - ``attached``: the attachments that the IPAM's GC must spare, even if the runtime's list lacks them.  Call it after
+      reading the leases.
     - ``in_use``: for the IPAM's DEL: the pod may still use the addresses.
-    - ``process``: the one that was started for this request; 0 where there is none, or it cannot be seen.
-    - ``is_last``: for the IPAM's ADD: if the interface is not there, there will be none.
+    - ``process``: the process that was started for this request; 0 if there is none, or if it is not visible.
+    - ``is_last``: for the IPAM's ADD: if the interface is missing now, it will stay missing.
     """
 
     environ: Mapping[str, str]
@@ -115,7 +115,7 @@ class Request:
 
     @property
     def key(self) -> Key:
-        """The attachment's key, of CNI_CONTAINERID and CNI_IFNAME."""
+        """The attachment's key, from CNI_CONTAINERID and CNI_IFNAME."""
         return Key(self.var("CNI_CONTAINERID"), self.var("CNI_IFNAME"))
 
     def but(self, *, stdin: bytes | None = None, **environ: str) -> "Request":
@@ -123,21 +123,16 @@ class Request:
         return replace(self, stdin=self.stdin if stdin is None else stdin, environ={**self.environ, **environ})
 
     def refuse_if_abandoned(self) -> None:
-        """Raise TryAgain if nobody waits for the reply any more.
-
-        It has to be asked under the lock of what the command would change: a runtime that has killed the caller may
-        have sent another command since, and got its answer.
-        """
+        """Raise TryAgain if the caller has stopped waiting for the reply.  Call it under the lock of what the command
+        would change: a runtime that killed the caller may have sent another command since, and got its answer."""
         if self.abandoned():  # guard: abandoned
-            raise TryAgain(f"nobody waits for this {self.command} any more, so it was not begun; repeat it")
+            raise TryAgain(f"the caller no longer waits for this {self.command}, so it did not begin; repeat it")
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer: at most one JSON document for stdout, the exit code, and lines for stderr, which nobody parses.
-
-    ``code`` is that of the error document, 0 where there is none.
-    """
+    """The answer: at most one JSON document for stdout, the exit code, and lines for stderr, which no program parses.
+    ``code`` is the error document's code, 0 for success."""
 
     stdout: str = ""
     exit_code: int = 0
@@ -149,24 +144,22 @@ Program = Callable[[Request], Reply]
 
 
 def variables(block: bytes) -> dict[str, str]:
-    """An environment block as a dictionary: NAME=VALUE strings, each with a zero byte behind it (man 5
-    proc_pid_environ).  The first one counts where a name is there twice, as for getenv."""
+    """An environment block as a dictionary: NAME=VALUE strings, each ended by a zero byte (man 5 proc_pid_environ).  Of
+    a repeated name, the first one counts, as in getenv."""
     pairs = os.fsdecode(block).split("\0")
     return dict(pair.split("=", 1) for pair in reversed(pairs) if "=" in pair)
 
 
 def check_environment(request: Request) -> None:
-    """Raise BadEnvironment if a variable is missing or invalid; all that are missing are named at once.
-
-    The rules: SPEC 1.1.0, "Parameters"; libcni's pkg/utils for the characters.
-    """
+    """Raise BadEnvironment if a variable is missing or invalid; the message names all missing ones.  The rules: SPEC
+    1.1.0, "Parameters"; libcni's pkg/utils for the characters."""
     command = request.command
     if command not in VERBS:
         known = ", ".join(VERBS)
         raise BadEnvironment(f"CNI_COMMAND={command!r} is not a command; use one of {known}")
     missing = [name for name in VERBS[command][1] if not request.var(name)]
     if missing:
-        raise BadEnvironment(f"{command} requires {', '.join(missing)}: set and not empty")
+        raise BadEnvironment(f"{command} requires {', '.join(missing)}; set each to a value")
     required = VERBS[command][1]
     if "CNI_CONTAINERID" in required:
         container_id, ifname = request.var("CNI_CONTAINERID"), request.var("CNI_IFNAME")
@@ -186,43 +179,36 @@ def bad_ifname(name: str) -> str:
         return "1 to 15 bytes"
     if name in (".", ".."):  # guard: ifname-dots
         return "'.' and '..' are directories"
-    # The kernel replaces %d by a number, and the interface would have another name than the requested one.
+    # The kernel replaces %d by a number, so the interface would get another name than requested.
     if any(c in "/:%" or c.isspace() or not c.isprintable() for c in name):  # guard: ifname-characters
         return "no '/', ':', '%', white space or control characters"
     return ""
 
 
 def cached(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:
-    """A decorator: keep what ``parse`` makes of the latest stdins, for a node's attachments share few configurations.
-
-    A configuration with a result in it (prevResult), or a long one with lists, does not come again, and is not kept.
-    """
-    remembered: Any = lru_cache(_REMEMBERED)(parse)  # Any, because lru_cache's type forgets the parameters
+    """A decorator that caches ``parse``'s result for the latest stdins: a node's attachments share few configurations.
+    A configuration with prevResult, or a long one with lists, does not repeat, and is not cached."""
+    caching: Any = lru_cache(_REMEMBERED)(parse)  # Any: lru_cache's type loses the parameters
 
     def parsed(stdin: bytes, /, *args: P.args, **kwargs: P.kwargs) -> T:
         # guard below: result-not-remembered (b'"prevResult"')
-        comes_again = len(stdin) < _LONG and b'"prevResult"' not in stdin
-        found: T = (remembered if comes_again else parse)(stdin, *args, **kwargs)
+        repeats = len(stdin) < _LONG and b'"prevResult"' not in stdin
+        found: T = (caching if repeats else parse)(stdin, *args, **kwargs)
         return found
 
     return parsed
 
 
 def configuration(request: Request) -> Config:
-    """The request's configuration, decoded.  Raises DecodeFailure, InvalidConfig.
-
-    What is ambiguous is refused, except for DEL and GC: a pod must be deletable, whatever has become of its network's
-    configuration.
-    """
+    """The request's configuration, decoded.  Raises DecodeFailure, InvalidConfig.  Ambiguous configurations are
+    refused, except for DEL and GC: a pod must be deletable, whatever its network's configuration has become."""
     return decode(request.stdin, request.command not in _TAKING_AWAY)
 
 
 @cached
 def decode(stdin: bytes, strictly: bool = True) -> Config:  # noqa: FBT001, FBT002  # lru_cache's keys are positional
-    """The configuration as a JSON object, in our spelling.  Raises DecodeFailure, InvalidConfig.
-
-    With ``strictly`` a key that is given twice is refused; without, the last one counts.
-    """
+    """The configuration as a JSON object, in our spelling.  Raises DecodeFailure, InvalidConfig.  With ``strictly``, a
+    repeated key is refused; otherwise the last one counts."""
     try:
         conf = json.loads(stdin, object_pairs_hook=refuse_duplicates if strictly else None)
         if isinstance(conf, dict):
@@ -233,10 +219,8 @@ def decode(stdin: bytes, strictly: bool = True) -> Config:  # noqa: FBT001, FBT0
 
 
 def version_of(conf: Mapping[str, Any], command: str) -> str:
-    """The version to answer in.  Raises IncompatibleVersion if we do not speak it, or it does not have the command.
-
-    What takes away serves a version that we do not speak: the record says what there is, and success has no answer.
-    """
+    """The version for the answer.  Raises IncompatibleVersion if it is not supported, or lacks the command.  DEL and GC
+    accept an unsupported version: they use the record, and their success has no document."""
     version = conf.get("cniVersion") or "0.1.0"
     if version not in VERSIONS and command in _TAKING_AWAY:
         return NEWEST
@@ -277,7 +261,7 @@ def valid_attachments(conf: Mapping[str, Any]) -> frozenset[Key] | None:
     value = conf[key]
     members = [_attachment(item) for item in value] if isinstance(value, list) else [None]
     valid = frozenset(filter(None, members))
-    # What is not in this list is removed, so nothing is guessed.
+    # GC removes what is not in this list, so guess nothing.
     if None in members:  # guard: gc-list
         raise InvalidConfig(f"{key} {value!r} is not a list of {{containerID, ifname}}")
     return valid

@@ -1,8 +1,8 @@
-"""A configuration in other plugins' spelling -> in docs/user/reference.md's.  Pure; standard library only.
+"""Convert a configuration from other plugins' spelling to docs/user/reference.md's.  Pure; standard library only.
 
-Go's plugins take a key in any case, null for what is not given, and an empty string for a default.  So a configuration
-that was written for them may have these.  They are put right once, here, and no model knows of them.  Members of maps
-(``sysctl``, ``capabilities``) and of what is not ours (``prevResult``) are left alone, and so are unknown keys.
+Go's plugins accept a key in any case, null for a missing value, and an empty string for a default, so configurations
+written for them may contain these.  Only this module converts them, and no model handles them.  It does not change
+unknown keys, members of maps (``sysctl``, ``capabilities``), or objects that are not hpn's (``prevResult``).
 """
 
 import json
@@ -18,9 +18,9 @@ class Shape:
     """An object's keys.
 
     - ``keys``: key -> the shape of the object below it, or of the objects in the list below it; None for anything else.
-    - ``below``: the keys that have a shape, with it.
+    - ``below``: the keys with a shape, and their shapes.
     - ``folded``: key in lower case -> key.
-    - ``empty``: the keys whose default an empty string stands for.
+    - ``empty``: the keys for which an empty string means the default.
     - ``null``: the keys for which null is a value.
     """
 
@@ -68,10 +68,10 @@ NETWORK: Final = _shape(
 
 
 def refuse_duplicates(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object of its members (json's object_pairs_hook).  Raises InvalidConfig if a key is there twice."""
+    """A JSON object made of its members (json's object_pairs_hook).  Raises InvalidConfig if a key is repeated."""
     found = dict(members)
     if len(found) < len(members):
-        places = {name: at for at, (name, _) in enumerate(members)}  # the last place of each
+        places = {name: at for at, (name, _) in enumerate(members)}  # the last position of each name
         key = next(name for at, (name, _) in enumerate(members) if places[name] != at)
         values = " and ".join([json.dumps(value)[:100] for name, value in members if name == key][:3])
         raise InvalidConfig(f"key {json.dumps(key)} is given twice in one object, as {values}; remove one")
@@ -79,15 +79,13 @@ def refuse_duplicates(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def normalize(conf: dict[str, Any], *, strictly: bool = True) -> dict[str, Any]:
-    """The configuration in our spelling, without members that only stand for a default.
-
-    With ``strictly`` it raises InvalidConfig for a key that is there in two spellings; without, the last one counts.
-    """
+    """The configuration in our spelling, without members that only stand for a default.  With ``strictly``, it raises
+    InvalidConfig for a key in two spellings; otherwise the last one counts."""
     return conf if _is_normal(conf, NETWORK) else _normalize(conf, NETWORK, strictly, "")
 
 
 def _is_normal(value: Any, shape: Shape) -> bool:
-    """Whether it is in our spelling already, as mostly.  Asking takes a quarter of the time of ``_normalize``."""
+    """Whether it is in our spelling already, as most are.  This takes a quarter of the time of ``_normalize``."""
     if isinstance(value, dict):
         values = value.values()
         return (
@@ -101,10 +99,10 @@ def _is_normal(value: Any, shape: Shape) -> bool:
 
 def _normalize(conf: Mapping[str, Any], shape: Shape, strictly: bool, path: str) -> dict[str, Any]:  # noqa: FBT001
     found, spelled = dict[str, Any](), dict[str, str]()
-    for given, value in conf.items():
-        key = given if given in shape.keys else shape.folded.get(given.lower(), given)
-        if strictly and spelled.setdefault(key, given) != given:
-            raise InvalidConfig(f"{path}{spelled[key]} and {path}{given} are one key in two spellings; remove one")
+    for spelling, value in conf.items():
+        key = spelling if spelling in shape.keys else shape.folded.get(spelling.lower(), spelling)
+        if strictly and spelled.setdefault(key, spelling) != spelling:
+            raise InvalidConfig(f"{path}{spelled[key]} and {path}{spelling} are one key in two spellings; remove one")
         found.pop(key, None)
         if key in shape.keys:
             if (value is None and key not in shape.null) or (value == "" and key in shape.empty):

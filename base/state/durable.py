@@ -1,10 +1,11 @@
-"""State files that are whole or absent: JSON with a checksum, replaced by rename, and synced before anybody is told.
+"""State files that are whole or absent: JSON with a checksum, replaced by rename, and synced before the caller
+continues.
 
     {"schema": 1, "sha256": "<of body, canonical>", "body": {...}}
 
 A writer holds the lock of the file's directory or attachment, so one fixed temporary name per file is enough.  A crash
-leaves at most "<name>.tmp", which the next write replaces and ``remove`` removes.  Out of scope: locking, and what a
-body means.
+leaves at most "<name>.tmp", which the next write replaces and ``remove`` removes.  Out of scope: locking, and the
+meaning of a body.
 """
 
 import errno
@@ -33,10 +34,8 @@ T = TypeVar("T")
 
 @cache
 def boot_id() -> str:
-    """This boot's id (man 4 random).  A record of an older boot says nothing about the devices of this one.
-
-    Raises IoFailure.
-    """
+    """This boot's id (man 4 random).  A record of an earlier boot proves nothing about this boot's devices.  Raises
+    IoFailure."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError as e:
@@ -47,10 +46,8 @@ def boot_id() -> str:
 
 
 def directory(path: Path) -> Path:
-    """Make the directory and its missing parents, each with mode 700 and on disk; the directory.
-
-    Raises IoFailure, and InvalidConfig if others than root could put another directory in its place.
-    """
+    """Make the directory and its missing parents, each with mode 700 and synced; return the directory.  Raises
+    IoFailure, and InvalidConfig if others than root could replace the directory."""
     try:
         if not path.is_dir():
             directory(path.parent)
@@ -63,10 +60,8 @@ def directory(path: Path) -> Path:
 
 
 def make_private(path: Path) -> None:
-    """Give a directory that another program has made the mode of ours.
-
-    Raises IoFailure, and InvalidConfig if others than root could put another directory in its place.
-    """
+    """Give a directory that another program made the mode of ours.  Raises IoFailure, and InvalidConfig if others than
+    root could replace the directory."""
     try:
         trust.refuse_unless_safe(f"{path}")  # guard: private-where-safe
         path.chmod(0o700)
@@ -75,10 +70,8 @@ def make_private(path: Path) -> None:
 
 
 def with_directory(file: str, attempt: Callable[[], T]) -> T:
-    """What ``attempt`` returns.  If it finds no directory for the file, the directory is made and it is called again.
-
-    Raises what ``attempt`` and ``directory`` raise.
-    """
+    """The result of ``attempt``.  If the file's directory is missing, make it and call ``attempt`` again.  Raises what
+    ``attempt`` and ``directory`` raise."""
     try:
         return attempt()
     except (FileNotFoundError, NotADirectoryError):
@@ -89,7 +82,8 @@ def with_directory(file: str, attempt: Callable[[], T]) -> T:
 def probe(path: Path) -> None:
     """Write a file into the directory as an ADD would, and remove it.  Raises IoFailure, InvalidConfig."""
     trust.refuse_unless_ours(f"{directory(path)}")  # guard: probe-where-ours
-    # Not another's who does the same now: a thread of this process, or one of this number in another PID namespace.
+    # The name must differ from a concurrent probe's: by a thread of this process, or by one with the same number in
+    # another PID namespace.
     try:
         processes = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -100,11 +94,9 @@ def probe(path: Path) -> None:
 
 
 def write(path: Path | str, body: dict[str, Any], *, makes: bool = True) -> None:
-    """Replace the file; with ``makes`` make its directory if there is none.  When this returns, the file is on disk.
-
-    Raises IoFailure; then the old file stands.
-    """
-    # Text and not Path's operators, here and below: making a Path takes as long as opening it.
+    """Replace the file; with ``makes`` also make a missing directory.  On return, the file is on disk.  Raises
+    IoFailure; then the old file stands."""
+    # Text, not Path's operators, here and below: making a Path takes as long as opening the file.
     file, temporary = f"{path}", f"{path}.tmp"
     text = canonical(body)
     document = f'{{"schema":{SCHEMA},"sha256":"{_digest(text)}","body":{text}}}\n'
@@ -119,7 +111,7 @@ def write(path: Path | str, body: dict[str, Any], *, makes: bool = True) -> None
         os.replace(temporary, file)
         sync_directory(os.path.dirname(file))  # guard: write-directory
     except OSError as e:
-        # The file itself stays: if only the directory's sync failed, it may be the new one or the old, and both are
+        # The file itself stays: if only the directory's sync failed, it is the new one or the old one, and both are
         # whole.
         with suppress(OSError):
             os.unlink(temporary)  # guard: temporary-removed
@@ -133,10 +125,8 @@ def read(path: Path | str) -> dict[str, Any] | None:
 
 
 def contents(path: Path | str) -> bytes | None:
-    """What is in the file, for who may have parsed it before; None if there is none.
-
-    Raises RecordUnreadable, IoFailure.
-    """
+    """The file's bytes, for a caller that may have parsed the same bytes before; None if there is no file.  Raises
+    RecordUnreadable, IoFailure."""
     try:
         return _read_all(path)
     except FileNotFoundError:
@@ -146,13 +136,13 @@ def contents(path: Path | str) -> bytes | None:
 
 
 def parsed(text: bytes, path: Path | str) -> dict[str, Any]:
-    """The body of a file that has these contents.  Raises RecordUnreadable, with ``path`` for people."""
+    """The body of a state file with these bytes.  Raises RecordUnreadable, with ``path`` for people."""
     try:
         document = json.loads(text)
         schema, body = document["schema"], document["body"]
         whole = document["sha256"] == _digest(canonical(body))
     except (ValueError, TypeError, KeyError, RecursionError) as e:
-        raise RecordUnreadable(f"{path} is not a state file of ours ({len(text)} bytes: {type(e).__name__})") from e
+        raise RecordUnreadable(f"{path} is not a state file of hpn ({len(text)} bytes: {type(e).__name__})") from e
     if schema != SCHEMA:  # guard: schema
         raise RecordUnreadable(f"{path} has schema {schema!r}, this version reads {SCHEMA}; a newer version wrote it")
     if not whole or not isinstance(body, dict):  # guard: checksum (whole), an-object (body)
@@ -161,10 +151,7 @@ def parsed(text: bytes, path: Path | str) -> dict[str, Any]:
 
 
 def remove(path: Path | str) -> None:
-    """Remove the file, and what an interrupted write has left beside it.  It is fine if there is none.
-
-    Raises IoFailure.
-    """
+    """Remove the file, if it exists, and the leftover of an interrupted write beside it.  Raises IoFailure."""
     file = f"{path}"
     try:
         with suppress(FileNotFoundError):
@@ -178,10 +165,8 @@ def remove(path: Path | str) -> None:
 
 
 def set_aside(path: Path, to: Path) -> Path:
-    """Move an unreadable file into the directory ``to``, beside earlier ones of its name; its new path.
-
-    Raises IoFailure.
-    """
+    """Move an unreadable file into the directory ``to``, beside earlier ones of its name; return its new path.  Raises
+    IoFailure."""
     target = _free(path, to)
     try:
         os.replace(path, target)
@@ -193,10 +178,11 @@ def set_aside(path: Path, to: Path) -> Path:
 
 
 def replace_unreadable(path: Path, to: Path, body: Callable[[Path], dict[str, Any]]) -> Path:
-    """``set_aside``, and write another file in its place; the new path of the unreadable one.
+    """Replace an unreadable file: move it as ``set_aside`` does, and write a new one; return the unreadable one's new
+    path.
 
-    ``body`` is given that path, and returns the other file's body.  If the unreadable file is a regular one, there is a
-    file in its place all the time.  Raises IoFailure.
+    ``body`` gets that path, and returns the new file's body.  If the unreadable file is a regular one, its place is
+    never empty.  Raises IoFailure.
     """
     target = _free(path, to)
     try:
@@ -217,8 +203,8 @@ def _free(path: Path, to: Path) -> Path:
     return next(target for target in names if not os.path.lexists(target))  # guard: aside-never-over = next(names)
 
 
-# How anything is written in a body: in one way, which is the checksum's, and can be looked for in a file.  Made once,
-# because making an encoder takes as long as encoding a record.
+# The one encoding of bodies: the checksum is over it, and a search in a file relies on it.  Made once, because making
+# an encoder takes as long as encoding a record.
 canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
@@ -227,22 +213,22 @@ def _digest(text: str) -> str:
 
 
 def _read_all(path: Path | str) -> bytes:
-    # A link is not followed, and the other end of a FIFO not waited for.
+    # Do not follow a link, and do not wait for the other end of a FIFO.
     try:
         # guard below: read-no-link (O_NOFOLLOW), read-no-fifo (O_NONBLOCK)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.ENXIO):
-            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of ours") from e
+            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of hpn") from e
         raise
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):  # guard: read-regular
-            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of ours")
+            raise RecordUnreadable(f"{path} is not a regular file, so it is no state file of hpn")
         if found.st_size > _MOST:  # guard: read-most
-            raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is no state file of ours")
+            raise RecordUnreadable(f"{path} is longer than {_MOST} bytes, so it is no state file of hpn")
         data = b""
-        # A read of a regular file is short only at its end, and a state file is replaced, never written on.
+        # A read of a regular file is short only at its end, and a state file is replaced, never appended to.
         while len(data) < found.st_size and (more := os.read(fd, found.st_size - len(data))):
             data += more
         return data
@@ -256,7 +242,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def sync_directory(path: Path | str) -> None:
-    """Put on disk what was made, renamed or removed in the directory.  Raises OSError."""
+    """Sync a directory: what was made, renamed or removed in it is then on disk.  Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -3,11 +3,11 @@
     <stateDir>/attachments/<network>/<containerID>:<ifname>.json    a Record (record.py), in durable.py's format
     <stateDir>/attachments/<network>/<containerID>:<ifname>.error   its last error (last_error.py)
     <stateDir>/locks/attachment-<n>                                 flocks; n is a hash of the key, below 64
-    <stateDir>/quarantine/<network>/...                             records that could not be read
-    <stateDir>/refused/<network>/...                                records whose IPAM would not release, for people
+    <stateDir>/quarantine/<network>/...                             unreadable records
+    <stateDir>/refused/<network>/...                                records that the IPAM refused to release, for people
 
-A record is written before the first change ("complete": false) and again after the last one.  It is removed when all
-that it names is confirmed to be undone, and not before.  Out of scope: how to undo.
+A record is written before the first change ("complete": false) and again after the last one.  It is removed only when
+the undo of all its changes is confirmed.  Out of scope: how to undo.
 """
 
 import os
@@ -26,19 +26,19 @@ from base.state.locks import Lock
 from base.state.pod import Identity
 from base.state.record import LOST, Record, damaged_namespace, is_damaged_of_the_hosts
 
-# Seconds: the longest that a command waits for another one on the same attachment.
+# Seconds: the longest wait of a command for another one on the same attachment.
 LOCK_TIMEOUT = 10.0
 _LOCKS = 64
-# The mode of a record's file after note_found: to set it takes two microseconds.
+# The mode of a record's file after note_found: setting it takes two microseconds.
 _FOUND: Final = stat.S_ISVTX | stat.S_IRUSR | stat.S_IWUSR
 
-# Inode, time of the last write, time of the last change.
+# Inode, time of the last write, time of the last change; None without a file.
 Version = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One attachment's place in the journal.  Whoever has it from ``lock`` holds the attachment's lock."""
+    """One attachment's place in the journal.  An entry from ``lock`` holds the attachment's lock."""
 
     state_dir: Path
     network: str
@@ -55,27 +55,27 @@ class Entry:
 
     @property
     def error_file(self) -> str:
-        """The file of its last error (base/state/last_error.py)."""
+        """The file of the attachment's last error (base/state/last_error.py)."""
         return f"{_folder(self.state_dir, self.network)}/{self.key}.error"
 
     def load(self) -> Record | None:
-        """The record; None where there is none.
+        """The record; None if there is none.
 
-        Raises RecordUnreadable once for a record that cannot be read.  That is moved to quarantine/, and a record of
-        kind LOST takes its place: nobody knows what the attachment changed, so it must not be called clean, but it must
-        not block a pod for ever either.
+        Raises RecordUnreadable once for an unreadable record, and moves it to quarantine/.  A record of kind LOST takes
+        its place: what the attachment changed is unknown, so it must not count as clean, but it must not block a pod
+        for ever either.
         """
         try:
             try:
                 body = durable.read(self._file)
                 record = None if body is None else Record.from_json(body)
             except (TypeError, KeyError, ValueError) as e:
-                raise RecordUnreadable(f"{self.path} lacks what a record has: {e!r}") from e
+                raise RecordUnreadable(f"{self.path} lacks members of a record: {e!r}") from e
             return self._own(record)
         except RecordUnreadable as e:
             # guard below: stand-in = durable.set_aside(self.path, self.state_dir / "quarantine" / self.network)
             aside = durable.replace_unreadable(self.path, self.state_dir / "quarantine" / self.network, self._stand_in)
-            e.add_note(f"kept in {aside}; what else it described must be looked for by hand")
+            e.add_note(f"kept in {aside}; search by hand for anything else that it described")
             raise
 
     def _own(self, record: Record | None) -> Record | None:
@@ -85,14 +85,14 @@ class Entry:
         return record
 
     def _stand_in(self, aside: Path) -> Json:
-        """A record of kind LOST, with what can be read of the damaged one."""
+        """A record of kind LOST, with the legible parts of the damaged one."""
         netns, identity = damaged_namespace(f"{aside}", self.key)
         why = f"its record could not be read and is kept in {aside}"
         link = {"is_the_hosts": is_damaged_of_the_hosts(f"{aside}")}
         return Record(self.network, self.key, netns, identity, kind=LOST, link=link, config={}, trouble=why).to_json()
 
     def version(self) -> Version:
-        """What tells this record from any other that is written in its place; None where there is none."""
+        """A value that distinguishes this record from every other one written in its place; None if there is none."""
         try:
             now = os.stat(self._file, follow_symlinks=False)
         except OSError:
@@ -104,12 +104,10 @@ class Entry:
         durable.write(self._file, record.to_json())
 
     def note_found(self) -> None:
-        """Note that the interface was found where ADD put it, and is about to be removed.
-
-        If this DEL is killed, the next one does not take the interface for one that the pod has hidden.
-        """
+        """Note that DEL found the interface where ADD put it, and is about to remove it.  If this DEL is killed, the
+        next one does not conclude that the pod hid the interface."""
         with suppress(FileNotFoundError):
-            os.chmod(self._file, _FOUND)  # noqa: PTH101  # a Path takes longer to make
+            os.chmod(self._file, _FOUND)  # noqa: PTH101  # making a Path takes longer
 
     @property
     def was_found(self) -> bool:
@@ -119,18 +117,18 @@ class Entry:
         return False
 
     def forget(self) -> None:
-        """Remove the record, when everything is undone.  Raises IoFailure."""
+        """Remove the record, after everything is undone.  Raises IoFailure."""
         self._forget_error()
         durable.remove(self._file)
         places.forget(self.state_dir, self.network, self.key)
 
     def _forget_error(self) -> None:
         for file in (f"{self.error_file}.tmp", self.error_file):
-            with suppress(OSError):  # there hardly ever is one, and a stray one harms nobody
+            with suppress(OSError):  # mostly there is none, and a stray one does no harm
                 os.unlink(file)
 
     def keep_for_people(self, record: Record) -> Path:
-        """Move the record to refused/, where only people look at it; its path there.  Raises IoFailure."""
+        """Move the record to refused/, where only people read it; return its path there.  Raises IoFailure."""
         self.save(record)
         self._forget_error()
         return durable.set_aside(self.path, self.state_dir / "refused" / self.network)
@@ -138,28 +136,22 @@ class Entry:
 
 @contextmanager
 def lock(state_dir: Path, network: str, key: Key, timeout: float | None = None) -> Iterator[Entry]:
-    """Lock the attachment, and yield its entry.
-
-    Raises TryAgain if another process holds the lock for ``timeout`` seconds (LOCK_TIMEOUT by default); IoFailure.
-    """
+    """Lock the attachment, and yield its entry.  Raises TryAgain if another process holds the lock for ``timeout``
+    seconds (LOCK_TIMEOUT by default); IoFailure."""
     with locked(state_dir, "attachment", f"{network}/{key}", timeout):  # guard: lock
         yield Entry(state_dir, network, key)
 
 
 def lock_namespace(state_dir: Path, namespace: Identity) -> Lock:
-    """Lock what a pod's attachments share.
-
-    The lock is taken inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
-    """
+    """Lock what a pod's attachments share.  Take this lock inside an attachment's lock, never around one.  Raises
+    TryAgain, IoFailure."""
     # guard below: namespace-lock = locked(state_dir, "namespace", f"{os.urandom(9)!r}")
     return locked(state_dir, "namespace", f"{namespace.inode} {namespace.cookie}")
 
 
 def at_work(state_dir: Path, network: str, key: Key) -> str:
-    """The processes that hold the attachment's lock, in words; empty if none does.  Takes no lock.
-
-    Another attachment may have the same lock, so it may be that one's.
-    """
+    """The processes that hold the attachment's lock, for people; empty if there are none.  Takes no lock.  Another
+    attachment may have the same lock, so they may work on that one."""
     return locks.holder(_lock_file(state_dir, "attachment", f"{network}/{key}"))
 
 
@@ -176,10 +168,8 @@ def locked(state_dir: Path, what: str, name: str, timeout: float | None = None) 
 
 
 def keys(state_dir: Path, network: str, among: Callable[[list[str]], list[str]] = sorted) -> list[Key]:
-    """The network's attachments that have a record, readable or not, or an interrupted first write of one.
-
-    ``among`` orders their names, or chooses of them.  Raises IoFailure.
-    """
+    """The network's attachments with a record, readable or not, or with an interrupted first write of one.  ``among``
+    orders their names, or selects from them.  Raises IoFailure."""
     try:
         # guard below: interrupted-first-write (removesuffix)
         names = {name.removesuffix(".tmp") for name in os.listdir(_folder(state_dir, network))}
@@ -192,13 +182,13 @@ def keys(state_dir: Path, network: str, among: Callable[[list[str]], list[str]] 
 
 
 def entries(state_dir: Path, network: str) -> list[tuple[Entry, Version]]:
-    """``keys`` as entries that nobody has locked, each with its record's version.  Raises IoFailure."""
+    """``keys`` as entries, not locked, each with its record's version.  Raises IoFailure."""
     found = [Entry(state_dir, network, key) for key in keys(state_dir, network)]
     return [(entry, entry.version()) for entry in found]
 
 
 def begun(state_dir: Path) -> Iterator[Entry]:
-    """The attachments that have nothing but the beginning of a first record, of all networks."""
+    """The attachments of all networks that have only an interrupted first write of a record."""
     folder = f"{state_dir}/attachments"
     for network in _names(folder):
         names = set(_names(f"{folder}/{network}"))
@@ -209,21 +199,19 @@ def begun(state_dir: Path) -> Iterator[Entry]:
 
 
 def peek(state_dir: Path, network: str, key: Key) -> Record | None:
-    """An attachment's record, read without a lock; None where there is none, or it cannot be read."""
+    """An attachment's record, read without a lock; None if there is none, or if it is unreadable."""
     return next((record for _, record in _read(f"{_folder(state_dir, network)}/{key}.json")), None)
 
 
 def files(state_dir: Path, container_id: str = "*") -> Iterator[tuple[Path, Record | None]]:
-    """Every record's path and the record, of all networks; None for one that cannot be read.
-
-    ``container_id`` keeps one container's.  They are read without a lock, so they are nothing to undo by.
-    """
+    """The path and the record of every record of all networks; None for an unreadable one.  ``container_id`` selects
+    one container's.  They are read without a lock, so they are no basis for an undo."""
     for path in _paths(f"{state_dir}/attachments", container_id):
         yield from _read(path)
 
 
 def refused(state_dir: Path) -> Iterator[tuple[Path, Record | None]]:
-    """The same for the records that ``keep_for_people`` has moved away."""
+    """The same for the records that ``keep_for_people`` moved away."""
     folder = f"{state_dir}/refused"
     for network in _names(folder):
         for name in _names(f"{folder}/{network}"):
@@ -240,7 +228,7 @@ def _read(file: str) -> Iterator[tuple[Path, Record | None]]:
 
 
 def decoded(file: str, contents: bytes) -> Record | None:
-    """The record of a file with these contents; None for one that cannot be read, or is another attachment's."""
+    """The record of a file with these bytes; None if it is unreadable, or another attachment's."""
     try:
         path, record = Path(file), Record.from_json(durable.parsed(contents, file))
     except (RecordUnreadable, TypeError, KeyError, ValueError):  # guard: unreadable-is-passed-over = ZeroDivisionError
@@ -250,14 +238,14 @@ def decoded(file: str, contents: bytes) -> Record | None:
 
 
 def texts(state_dir: Path) -> Iterator[tuple[str, bytes]]:
-    """Every record's file and what is in it, of all networks, for ``decoded``: that takes ten times as long."""
+    """The file and the bytes of every record of all networks, for ``decoded``, which takes ten times as long."""
     for file in _paths(f"{state_dir}/attachments"):
         with suppress(IoFailure, RecordUnreadable):
             yield file, durable.contents(file) or b""
 
 
 def _paths(folder: str, container_id: str = "*") -> Iterator[str]:
-    # Not by glob: it takes longer than everything else that is done for a pod's other attachments.
+    # Not by glob: it takes longer than everything else that a command does for a pod's other attachments.
     beginning = "" if container_id == "*" else f"{container_id}:"
     for network in _names(folder):
         for name in _names(f"{folder}/{network}"):
@@ -273,15 +261,13 @@ def _names(folder: str) -> list[str]:
 
 
 def records(state_dir: Path, container_id: str = "*") -> Iterator[Record]:
-    """``files``, without the paths and without what cannot be read."""
+    """``files``, without the paths and without unreadable records."""
     return (record for _, record in files(state_dir, container_id) if record)
 
 
 def beside(state_dir: Path, ours: Record) -> list[Record]:
-    """The other attachments in the namespace of ``ours``.
-
-    Only the same container's are looked at: a runtime makes a namespace for one container.
-    """
+    """The other attachments in the namespace of ``ours``.  Only the same container's are read: a runtime makes a
+    namespace for one container."""
     return [
         record
         for record in records(state_dir, ours.key.container_id)
@@ -292,8 +278,8 @@ def beside(state_dir: Path, ours: Record) -> list[Record]:
 
 
 def naming(state_dir: Path, value: str | int, member: str = "") -> Iterator[Record]:
-    """The records that hold the value, in a member of that name if one is given, and perhaps some others: whoever asks
-    looks at the record itself."""
+    """The records that hold the value, in a member of that name if one is given, and perhaps some others.  The caller
+    must check each record itself."""
     text = ((f'"{member}":' if member else "") + durable.canonical(value)).encode()
     return (r for file, body in texts(state_dir) if text in body and (r := decoded(file, body)))
 

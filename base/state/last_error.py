@@ -1,10 +1,9 @@
-"""The last error of an attachment, for people: a small file beside its record, which goes with it.
+"""The last error of an attachment, for people: a small file beside its record, with the record's lifetime.
 
     <stateDir>/attachments/<network>/<containerID>:<ifname>.error    time, command, code, msg and details of the answer
 
-It is written when DEL or CHECK answers with an error while there is a record, and when ADD could not undo all that it
-did; another ADD that fails leaves nothing, and only its caller knows of it.  What a command answers never depends on
-this file.
+It is written if DEL or CHECK fails while there is a record, and if ADD could not undo all its changes.  Any other
+failed ADD leaves nothing; only its caller learns of it.  No command's answer depends on this file.
 """
 
 import json
@@ -27,14 +26,14 @@ _LONGEST: Final = 1 << 12
 
 
 def note(request: Request, reply: Reply) -> None:
-    """Keep the error that is the reply's, if the attachment has a record, and somebody waits for the reply.
+    """Keep the reply's error, if the attachment has a record, and the caller still waits for the reply.
 
-    If nobody does, another command may have been sent, and answered, since.  The command has released the attachment's
-    lock.  If another has it now, nothing is kept: that one may keep its own error, and nobody should wait for this.
+    If the caller has gone, another command may have run since.  The command has released the attachment's lock.  If
+    another one holds it now, nothing is kept: that one may keep its own error, and this must not wait.
     """
     if request.command not in COMMANDS or request.var(DELEGATED):  # guard: no-delegate (DELEGATED)
         return
-    with suppress(CniError, OSError, ValueError, TypeError, KeyError):  # the command has ended as it has
+    with suppress(CniError, OSError, ValueError, TypeError, KeyError):  # the command's answer stands
         where = location(spec.configuration(request))
         dirs = (where.state_dir, places.state_dir_of(where.network, request.key))
         entries = [Entry(state_dir, where.network, request.key) for state_dir in dirs if state_dir]
@@ -46,7 +45,7 @@ def note(request: Request, reply: Reply) -> None:
 
 
 def read(record: Path) -> Json | None:
-    """The last error of the attachment with its record in this file; None if there was none, or it cannot be read."""
+    """The last error of the attachment with this record file; None if there is none, or if it is unreadable."""
     with suppress(CniError):
         body = durable.read(f"{record}".removesuffix(".json") + ".error")
         # guard below: members (and body.keys)
@@ -55,14 +54,14 @@ def read(record: Path) -> Json | None:
 
 
 def _is_its_own(entry: Entry, request: Request) -> bool:
-    """Whether the attachment is still there, and the request was the last one of it.  Asked with the lock."""
+    """Whether the attachment is still there, and the request was its last one.  Call it with the lock."""
     if not entry.version() or request.abandoned():  # guard: abandoned (abandoned())
         return False
     return request.command != "ADD" or not _is_complete(entry)  # guard: attached = True
 
 
 def _is_complete(entry: Entry) -> bool:
-    """Whether an earlier ADD has attached it: then it has nothing to do with an ADD that failed."""
+    """Whether an earlier ADD has completed the attachment: then a failed ADD has no part in it."""
     record = journal.peek(entry.state_dir, entry.network, entry.key)
     return record is not None and record.complete
 
@@ -75,6 +74,6 @@ def _answer(reply: Reply) -> Json:
 
 
 def _write(entry: Entry, body: Json) -> None:
-    """Raises CniError, OSError; InvalidConfig where others than root could have led us elsewhere."""
+    """Raises CniError, OSError; InvalidConfig if others than root could have redirected the path."""
     trust.refuse_unless_ours(os.path.dirname(entry.error_file))  # guard: trusted
     durable.write(entry.error_file, body)

@@ -16,10 +16,8 @@ RESULTS = ("/var/lib/cni/results", "/var/lib/cni/multus/results")
 
 
 def interfaces(network: str, key: Key) -> frozenset[str] | None:
-    """The names of the interfaces that plugins have made for the container, as far as results are cached.
-
-    None if the attachment's own result is not there: then the runtime does not keep its results here.
-    """
+    """The names of the container's interfaces, according to the cached results.  None if the attachment's own result is
+    missing: then the runtime does not cache its results here."""
     names = set[str]()
     for folder in RESULTS:
         names.update(_names(folder))
@@ -30,8 +28,8 @@ def interfaces(network: str, key: Key) -> frozenset[str] | None:
 
 
 def all_interfaces() -> Iterator[tuple[str, str, str]]:
-    """Of each interface in all results that are cached: the network's name, its own, and the path of the pod's
-    namespace; that is empty for one of the host's."""
+    """Each interface in all cached results: the network's name, the interface's name, and the path of the pod's
+    namespace.  The path is empty for an interface of the host."""
     for path in (Path(folder, name) for folder in RESULTS for name in _names(folder)):
         with suppress(OSError, ValueError, RecursionError):
             cached = json.loads(path.read_bytes())
@@ -50,8 +48,8 @@ def _names(folder: str) -> list[str]:
 
 
 def result(network: str, key: Key) -> Json | None:
-    """The answer of the network's whole chain to ADD, which the runtime hands over to CHECK; None if it is not cached,
-    or not in the form of libcni 0.7 and newer ("kind": "cniCacheV1")."""
+    """The whole chain's result of ADD, which the runtime passes to CHECK.  None if it is not cached, or not in the form
+    of libcni 0.7 and newer ("kind": "cniCacheV1")."""
     for folder in RESULTS:
         with suppress(OSError, ValueError, RecursionError):
             cached = json.loads(Path(folder, f"{network}-{key.container_id}-{key.ifname}").read_bytes())

@@ -1,6 +1,6 @@
 """Locks among processes, and among the threads of one (man 2 flock).
 
-Whoever can open a file can hold its lock.  So a lock is a file that only root can open, in a directory of root's.
+Everybody who can open a file can hold its lock.  So a lock is a file that only root can open, in a directory of root's.
 """
 
 import fcntl
@@ -16,31 +16,28 @@ from filelock import lock_descriptor
 from base.protocol.errors import IoFailure, TryAgain
 from base.state import trust
 
-# Seconds between attempts.  Mostly a lock is held for less than the first pause; for a pod's VF, up to a thousand of
-# them.
+# Seconds between attempts.  Mostly a lock is held for less than the first pause; for a pod's VF, up to a thousand times
+# as long.
 _POLL: Final = 0.0005
 _POLL_MOST: Final = 0.005
 _OTHERS: Final = 0o077
-# O_NONBLOCK, because opening a FIFO would wait.
+# O_NONBLOCK, because opening a FIFO would block.
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # guard: no-link (O_NOFOLLOW)
 # man 5 proc_locks.
 _LOCKS: Final = Path("/proc/locks")
 
 
 class Lock:
-    """A file's lock, held from the object's making until ``release`` or the end of its ``with``."""
+    """A file's lock, held from construction until ``release`` or the end of ``with``."""
 
     __slots__ = ("_fd",)
 
     def __init__(self, path: str, timeout: float) -> None:
-        """Take the lock of the file at ``path``, which is made if there is none.
-
-        Raises TryAgain after ``timeout`` seconds, InvalidConfig if others than root could take the lock, IoFailure,
-        OSError.
-        """
+        """Take the lock of the file at ``path``, making the file if it is missing.  Raises TryAgain after ``timeout``
+        seconds, InvalidConfig if others than root could take the lock, IoFailure, OSError."""
         trust.refuse_unless_ours(os.path.dirname(path))  # guard: directory
-        # The file is opened for every use: flock is between openings, so it excludes threads of one process, too.
-        # filelock's own objects do all this and more, at ten times the cost.
+        # Open the file for every use: flock works between openings, so it excludes threads of one process too.
+        # filelock's own objects do this and more, at ten times the cost.
         self._fd = os.open(path, _FLAGS, 0o600)  # guard: mode (0o600 -> 0o666)
         try:
             _make_ours(self._fd, path)
@@ -57,30 +54,26 @@ class Lock:
             self.release()
 
     def release(self) -> None:
-        """Let others have the lock, also while a child that is in a driver still has the file open (pci.rebind)."""
+        """Release the lock, even while a child that hangs in a driver still has the file open (pci.rebind)."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
         self._fd = -1
 
 
 def _make_ours(fd: int, path: str) -> None:
-    """Take others' rights from the file.
-
-    Whoever has it open already can still hold the lock.  The timeout bounds that, and its error names the holder.
-    """
+    """Remove others' permissions from the file.  A process that has it open already can still hold the lock.  The
+    timeout bounds that, and its error names the holder."""
     found = os.fstat(fd)
     # guard below: regular (st_mode), owner (st_uid)
     if not stat.S_ISREG(found.st_mode) or not trust.is_trusted(found.st_uid):
-        raise IoFailure(f"{path} is not a lock of ours: no regular file that root owns; remove it")
+        raise IoFailure(f"{path} is no lock of hpn: not a regular file of root's; remove it")
     if found.st_mode & _OTHERS:
         os.fchmod(fd, 0o600)  # guard: put-right
 
 
 def take(fd: int, path: str, timeout: float) -> None:
-    """Take the lock of an open file; ``path`` is for the message.
-
-    Raises TryAgain after ``timeout`` seconds, which begin anew where the kernel's lock of links is taken.
-    """
+    """Take the lock of an open file; ``path`` is for the message.  Raises TryAgain after ``timeout`` seconds, which
+    restart after a wait for the kernel's lock of links."""
     deadline, pause = time.monotonic() + timeout, _POLL
     while not lock_descriptor(fd, blocking=False):  # guard: flock
         if time.monotonic() > deadline:  # guard: deadline
@@ -92,9 +85,9 @@ def take(fd: int, path: str, timeout: float) -> None:
 
 
 def _is_the_kernels_taken() -> bool:
-    """Whether the kernel's lock of links had to be waited for now, as whoever holds ours may have to (budget.py).  It
-    is waited for as long as the request may wait for the kernel."""
-    # Hardly any lock is held for so long.
+    """Whether the kernel's lock of links is taken, for which our lock's holder may wait too (budget.py).  It waits for
+    as long as the request may wait for the kernel."""
+    # Hardly any lock is held so long that this is needed.
     from base.kernel import budget, rtnl  # noqa: PLC0415
 
     before = budget.kernel_left()
@@ -105,7 +98,7 @@ def _is_the_kernels_taken() -> bool:
 
 
 def _holder_of(fd: int) -> str:
-    """``holder`` of an open file; "others" if the kernel does not say."""
+    """``holder`` of an open file; "others" if the kernel does not report any."""
     try:
         return _holders(os.fstat(fd)) or "others"  # guard: holder (fd)
     except OSError:
@@ -113,8 +106,8 @@ def _holder_of(fd: int) -> str:
 
 
 def holder(path: str) -> str:
-    """The processes that hold the file's lock, in words, as the kernel lists them; empty if none does, or there is no
-    file.  Takes no lock."""
+    """The processes that hold the file's lock, for people, as the kernel lists them.  Takes no lock.  Empty if there
+    are none, or if there is no file."""
     try:
         return _holders(os.stat(path, follow_symlinks=False))
     except OSError:
@@ -123,9 +116,9 @@ def holder(path: str) -> str:
 
 def _holders(found: os.stat_result) -> str:
     file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    # A line: "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF".  A waiting process has "->" behind the number.
+    # A line: "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF".  A waiting process has "->" after the number.
     locks = [line.split() for line in _LOCKS.read_text().splitlines()]
-    pids = {int(words[4]) for words in locks if words[1] == "FLOCK" and words[5] == file}
+    pids = {int(fields[4]) for fields in locks if fields[1] == "FLOCK" and fields[5] == file}
     return ", ".join(map(_process, sorted(pids)))
 
 
@@ -133,7 +126,7 @@ def _process(pid: int) -> str:
     if pid <= 0:
         return "a process of another PID namespace"
     try:
-        # A process chooses its name, which may have line breaks.
+        # A process chooses its name, which may contain line breaks.
         name = Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
     except OSError:
         return f"process {pid}, which has ended"

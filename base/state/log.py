@@ -1,9 +1,9 @@
-"""The log that a configuration may ask for: logFile and logLevel, as with sriov-cni, and logFormat.
+"""The log that a configuration may request: logFile and logLevel, as with sriov-cni, and logFormat.
 
-An event is one line, whatever the input has.  One write appends all lines of a command, so that commands that run at
-the same time do not mix theirs.  With or without a log file, warnings go to stderr.
+An event is one line, whatever the input contains.  One write appends all lines of a command, so that concurrent
+commands do not mix theirs.  Warnings go to stderr, with or without a log file.
 
-What a command answers never depends on whether its log could be written.
+No command's answer depends on whether its log could be written.
 """
 
 import errno
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 LEVELS: Final = ("panic", "error", "warning", "info", "debug")
 DEFAULT: Final = "info"
 FORMATS: Final = ("json", "text")
-# In the place of a file: the command's own stderr.
+# In place of a file: the command's own stderr.
 STDERR: Final = "stderr"
 
-# These come again and again, and change nothing.  Their success is a line only for debugging.
+# These repeat all the time, and change nothing.  Their success is logged only for debugging.
 _QUIET: Final = ("STATUS", "CHECK")
-# These go on without a log: a pod must be deletable, whatever has become of its configuration.
+# These go on without a log: a pod must be deletable, whatever its configuration has become.
 _FORGIVING: Final = ("DEL", "GC")  # guard: forgiving = ()
 # Errors for a link, a FIFO or a device, which is never a log.  Other errors, such as a full disk, may pass.
 _NO_PLACE: Final = (errno.EINVAL, errno.ELOOP, errno.ENOTDIR)
@@ -36,19 +36,19 @@ _NO_PLACE: Final = (errno.EINVAL, errno.ELOOP, errno.ENOTDIR)
 
 @contextmanager
 def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[None]:
-    """Log the command that runs inside: its ``lines``, how it ended, and its configuration if ``logLevel`` is debug.
+    """Log the command that runs inside: its ``lines``, its end, and its configuration if ``logLevel`` is debug.
 
-    Raises InvalidConfig before the command begins for a path that the node does not allow, or that is no file.  Any
+    Raises InvalidConfig before the command begins, for a path that the node does not allow, or that is no file.  Any
     other failure to write the log is one more line for stderr.  For DEL and GC, all failures are.
     """
     if not _is_asked_for(conf):
         yield
         return
-    from base.state import log_lines  # noqa: PLC0415  # most networks have no log
+    from base.state import log_file  # noqa: PLC0415  # most networks have no log
 
     log = None if conf["logFile"] == STDERR else _open(request, conf["logFile"], lines)
     started, ended, code = time.monotonic(), ("debug" if request.command in _QUIET else "info", "done"), 0
-    before = log_lines.attached(request, conf) if request.command == "DEL" else {}
+    before = log_file.attached(request, conf) if request.command == "DEL" else {}
     try:
         yield
     except BaseException as e:
@@ -58,13 +58,13 @@ def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[No
     finally:
         took = {"duration_ms": round((time.monotonic() - started) * 1000, 1), **({"code": code} if code else {})}
         try:
-            about = before or log_lines.attached(request, conf)
+            about = before or log_file.attached(request, conf)
             levels = LEVELS[: LEVELS.index(conf.get("logLevel", DEFAULT)) + 1]
-            events = log_lines.events(request, conf, lines, (*ended, {**about, **took}))
-            encode = log_lines.as_json if conf.get("logFormat", FORMATS[0]) == "json" else log_lines.as_text
+            events = log_file.events(request, conf, lines, (*ended, {**about, **took}))
+            encode = log_file.as_json if conf.get("logFormat", FORMATS[0]) == "json" else log_file.as_text
             _write(log, [encode(event) for event in events if event["level"] in levels], conf, lines)
         # guard below: a-bug = OSError
-        except Exception as e:  # noqa: BLE001  # whatever it is: the command has ended as it has
+        except Exception as e:  # noqa: BLE001  # whatever it is: the command's answer stands
             lines.append(f"logFile {conf['logFile']!r} cannot be written: {getattr(e, 'strerror', None) or repr(e)}")
         finally:
             if log:  # guard: closed
@@ -72,14 +72,14 @@ def log_command(request: Request, conf: Config, lines: list[str]) -> Iterator[No
 
 
 def _is_asked_for(conf: Config) -> bool:
-    """Whether there is a log to write.  ADD and CHECK refuse what is malformed here."""
+    """Whether to write a log.  ADD and CHECK refuse malformed keys later."""
     path = conf.get("logFile")
     is_place = isinstance(path, str) and (path == STDERR or is_absolute(path))
     return is_place and conf.get("logLevel", DEFAULT) in LEVELS and conf.get("logFormat", FORMATS[0]) in FORMATS
 
 
 def _open(request: Request, path: str, lines: list[str]) -> "LogFile | None":
-    """The log; None if it cannot be opened, and a line says why."""
+    """The log; None if it cannot be opened, with the reason in ``lines``."""
     from base.state import log_file  # noqa: PLC0415  # as above
 
     try:
@@ -108,7 +108,7 @@ def _allowed(request: Request, lines: list[str]) -> tuple[str, ...]:
 
 
 def _write(log: "LogFile | None", written: list[str], conf: Config, lines: list[str]) -> None:
-    """Append what is to be written to the log; if that is stderr, it stands for the lines.  Raises OSError."""
+    """Append the encoded events to the log; for stderr, they replace ``lines``.  Raises OSError."""
     if conf["logFile"] == STDERR:
         lines[:] = written
     elif log:

@@ -1,4 +1,4 @@
-"""What the node's administrator decides, and no configuration: /etc/hpn/policy.json.
+"""The node administrator's decisions, which no configuration can change: /etc/hpn/policy.json.
 
     {"allowedPaths": {"logFile": ["/var/log/hpn"],
                       "resolvConf": ["/etc/resolv.conf", "/run/systemd/resolve"],
@@ -7,11 +7,11 @@
      "podMayChoose": ["mac", "ips", "mtu"],
      "stores": {"etcd": {"endpoints": ["https://10.0.0.1:2379"]}, "nodeName": "node1"}}
 
-Whoever writes a NetworkAttachmentDefinition chooses the keys of a configuration, and we open what they name as root.
-An entry of ``allowedPaths`` allows itself and all below it.  Paths are compared as text, so nothing outside is even
-looked at.  ``allowedNames`` and ``podMayChoose`` are explained in permitted.py.  ``stores`` says where the stores are
-that a cluster's nodes share, with which credentials.  ADD and STATUS read the file; other commands do so only if the
-configuration has a key that needs it.
+The author of a NetworkAttachmentDefinition chooses a configuration's keys, and root opens the files that they name.  An
+entry of ``allowedPaths`` allows itself and everything below it.  Paths are compared as text, so nothing outside is even
+inspected.  permitted.py explains ``allowedNames`` and ``podMayChoose``.  ``stores`` holds the addresses and credentials
+of the stores that a cluster's nodes share.  ADD and STATUS read the file; other commands read it only if a key of the
+configuration requires it.
 """
 
 import errno
@@ -27,16 +27,16 @@ from base.kernel import files
 from base.protocol.errors import InvalidConfig
 from base.state import trust
 
-# A test's fixture changes them.  There is no option for it: whoever could give one could as well name the paths.
+# A test's fixture changes them.  There is no option for them: a caller who could set it could as well name the paths.
 FILE = "/etc/hpn/policy.json"
-# Its name in versions before, which is read where the other is not there.  An older version reads this one only.
+# Its former name, read if the other does not exist.  An older version reads only this one.
 OLD_FILE = "/etc/cni/hpn.json"
 DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "logFile": ("/var/log/hpn",),
     "resolvConf": ("/etc/resolv.conf", "/run/systemd/resolve"),
     "CNIDeviceInfoFile": ("/var/run/k8s.cni.cncf.io/devinfo", "/run/k8s.cni.cncf.io/devinfo"),
 }
-# What may be anywhere, unless the file says where.
+# Paths that may be anywhere, unless the file restricts them.
 UNBOUNDED: Final = ("stateDir", "dataDir")
 _PATHS: Final = "allowedPaths"
 NAMES: Final = "allowedNames"
@@ -47,15 +47,15 @@ _NODE_NAME: Final = "nodeName"
 
 @dataclass(frozen=True)
 class Place:
-    """A path that is allowed: the administrator's ``entry``, and the ``names`` that lead from there to the file."""
+    """An allowed path: the administrator's ``entry``, and the ``names`` that lead from there to the file."""
 
     path: str
     entry: str
     names: tuple[str, ...]
 
     def read(self, limit: int) -> bytes:
-        """All of the file.  Raises OSError, also if it is no regular file, or longer than ``limit`` bytes."""
-        if not self.names:  # the entry is the file: links on the way are the administrator's
+        """All of the file.  Raises OSError, also if it is no regular file, or is longer than ``limit`` bytes."""
+        if not self.names:  # the entry is the file: links in its path are the administrator's
             return _read(files.open_regular(self.path, os.O_RDONLY), limit)
         with files.open_directory(self.entry, self.names[:-1]) as folder:
             return _read(files.open_regular(self.names[-1], os.O_RDONLY, folder), limit)
@@ -67,8 +67,8 @@ class Place:
 
     @contextmanager
     def folder(self) -> Iterator[tuple[int, str]]:
-        """The directory that the file is in, as a descriptor, and the file's name there.  If the administrator's entry
-        is missing it is made.  Raises OSError."""
+        """The file's directory as a descriptor, and the file's name in it.  A missing entry is made.  Raises
+        OSError."""
         above, names = (self.entry, self.names) if self.names else os.path.split(self.entry.rstrip("/"))
         *between, name = [names] if isinstance(names, str) else names
         Path(above).mkdir(0o700, parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def place(label: str, path: str, allowed: Sequence[str]) -> Place:
     """The path as one of the ``allowed``.  Raises InvalidConfig, with ``label`` as the configuration's key for it."""
     names = _names(path)
     if ".." in names:  # guard: up
-        raise InvalidConfig(f"{label} {path!r} has '..' in it; write the path without")
+        raise InvalidConfig(f"{label} {path!r} contains '..'; write the path without it")
     for entry in allowed:
         above = _names(entry)
         if names[: len(above)] == above:  # guard: below = True
@@ -100,7 +100,7 @@ def allowed_paths(key: str) -> tuple[str, ...]:
 
 
 def listed_paths(document: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
-    """The paths that the file lists under a key; None if it has no such key.  Raises InvalidConfig if it is broken."""
+    """The file's paths under a key; None if the file lacks the key.  Raises InvalidConfig if it is broken."""
     listed = document.get(_PATHS, {})
     if not isinstance(listed, dict):
         raise broken(f"{_PATHS} {listed!r} is not an object of lists of paths")
@@ -115,8 +115,8 @@ def listed_paths(document: Mapping[str, Any], key: str) -> tuple[str, ...] | Non
 
 
 def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
-    """What the file says of a shared store of one of these kinds, and the node's name in it; empty where it says
-    nothing.  Raises InvalidConfig if the policy file is broken."""
+    """The file's settings for a shared store of one of these kinds, and the node's name in it; empty if missing.
+    Raises InvalidConfig if the policy file is broken."""
     stores = document().get(_STORES, {})
     if not isinstance(stores, dict):
         raise broken(f"{_STORES} {stores!r} is not an object of stores")
@@ -131,12 +131,10 @@ def store(kind: str, kinds: Collection[str]) -> tuple[Mapping[str, Any], str]:
 
 
 def document(file: str = "") -> dict[str, Any]:
-    """The policy file as it is, or another in its place, with no key that we do not know; empty without one.
-
-    Raises InvalidConfig if it is broken.
-    """
+    """The policy file, or another file in its place, with known keys only; empty if there is none.  Raises
+    InvalidConfig if it is broken."""
     try:
-        # The first a second time: the old one may get that name meanwhile.
+        # The new name twice: the old file may be renamed between the first two reads.
         # guard below: old-name ((FILE, OLD_FILE, FILE) -> (FILE,))
         # guard below: once-more ((FILE, OLD_FILE, FILE) -> (FILE, OLD_FILE))
         texts = (trust.read_trusted(path) for path in ((file,) if file else (FILE, OLD_FILE, FILE)))
@@ -149,22 +147,22 @@ def document(file: str = "") -> dict[str, Any]:
     if not isinstance(found, dict):
         raise broken("it is not a JSON object")
     if unknown := sorted(found.keys() - {_PATHS, NAMES, CHOICES, _STORES}):  # guard: known-keys
-        raise broken(f"{unknown[0]} is not a key we know; there are {_PATHS}, {NAMES}, {CHOICES} and {_STORES}")
+        raise broken(f"{unknown[0]} is not a known key; known keys are {_PATHS}, {NAMES}, {CHOICES} and {_STORES}")
     return found
 
 
 def broken(why: str) -> InvalidConfig:
-    """The error of a policy file that cannot be used."""
+    """The error for an unusable policy file."""
     return InvalidConfig(f"the policy file {policy_path()}: {why}; correct it, or remove it for the defaults")
 
 
 def policy_path() -> str:
-    """The policy file that is there, for people; the new name without any."""
+    """The existing policy file's path, for people; the new name if there is none."""
     return in_force(FILE, OLD_FILE)
 
 
 def in_force(new: str, old: str) -> str:
-    """Which of two paths is that of the policy file, as ``document`` reads it: the old name only where it is alone."""
+    """The one of two paths that ``document`` reads: the old name only if the new one does not exist."""
     return old if os.path.lexists(old) and not os.path.lexists(new) else new
 
 
@@ -184,7 +182,7 @@ def _open_or_create(folder: int, name: str, flags: int) -> int:
             try:
                 # guard below: new (O_EXCL), new-mode (0o600 -> 0o666)
                 return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-            except FileExistsError:  # another command has made it meanwhile
+            except FileExistsError:  # another command made it meanwhile
                 continue
         if why := _not_ours(os.fstat(fd)):
             os.close(fd)
@@ -193,7 +191,8 @@ def _open_or_create(folder: int, name: str, flags: int) -> int:
 
 
 def _not_ours(found: os.stat_result) -> OSError | None:
-    """Others who may write to the directory can make a file of this name, or give another file the name."""
+    """Why the file may not be ours: others who can write to the directory can make a file of this name, or rename one
+    to it."""
     if found.st_nlink > 1:  # guard: one-name
         return OSError(errno.EINVAL, "it is a file with several names")
     if not trust.is_trusted(found.st_uid):  # guard: owner

@@ -1,13 +1,13 @@
-"""The numbers of RDMA devices in /dev/infiniband (uverbs, umad, issm): changed by one at a time, and as they were
-promised.
+"""The numbers of RDMA devices in /dev/infiniband (uverbs, umad, issm): one process changes them at a time, and a pod's
+promised ones are kept.
 
-A device that moves to another namespace, or is bound to its driver again, frees its numbers and takes the lowest that
-are free then (ib_uverbs_add_one, ib_umad_init_port).  So two that move at once may swap theirs, and one that moves
-while a lower number is free comes to have that.  A container's device nodes are chosen before: kubelet calls Allocate
-before ADD, and never again for that pod.
+A device that moves to another namespace, or is bound to its driver again, frees its numbers and takes the lowest free
+ones (ib_uverbs_add_one, ib_umad_init_port).  So two devices that move at once may swap numbers, and one that moves
+while a lower number is free gets that.  A container's device nodes are chosen earlier: kubelet calls Allocate before
+ADD, and never again for that pod.
 
-    /run/hpn/locks/rdma-numbers    held by who changes numbers, whichever stateDir he has
-    /run/hpn/rdma/<device>         the device nodes that a pod was promised of the device, and does not have
+    /run/hpn/locks/rdma-numbers    held while numbers change, for any stateDir
+    /run/hpn/rdma/<device>         the device nodes that a pod was promised and does not have
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,16 +18,14 @@ from base.protocol.errors import CniError, IoFailure, TryAgain
 from base.state import durable, places
 from base.state.locks import Lock
 
-# Seconds.  A new binding takes some of them, a pod has eight devices, and many pods start at once.
+# Seconds.  Binding a driver takes some of them, a pod has eight devices, and many pods start at once.
 _TIMEOUT: Final = 60.0
 _MOMENT: Final = 5.0
 
 
 def lock(timeout: float = _TIMEOUT) -> Lock:
-    """Lock the changing of numbers.  Taken inside all other locks, and for a device's own move or binding only.
-
-    Raises TryAgain, IoFailure.
-    """
+    """Lock the changing of numbers.  Take it inside all other locks, and only for a device's own move or binding.
+    Raises TryAgain, IoFailure."""
     path = f"{places.COMMON}/locks/rdma-numbers"
     try:
         return durable.with_directory(path, lambda: Lock(path, timeout))
@@ -37,11 +35,8 @@ def lock(timeout: float = _TIMEOUT) -> Lock:
 
 @contextmanager
 def lock_for_a_moment() -> Iterator[None]:
-    """The same for what comes home: it goes on without the lock where another's driver hangs, because a pod must be
-    deletable.
-
-    Raises IoFailure.
-    """
+    """The same for a returning device: go on without the lock if another device's driver hangs, because a pod must be
+    deletable.  Raises IoFailure."""
     with ExitStack() as held:
         with suppress(TryAgain):
             held.enter_context(lock(_MOMENT))
@@ -49,7 +44,8 @@ def lock_for_a_moment() -> Iterator[None]:
 
 
 def promised(device: str, pod: str, place: str = "") -> tuple[str, ...]:
-    """What ``promise`` kept of the device for the pod with that UID; empty if nothing.  hpn doctor names the place."""
+    """The nodes that ``promise`` kept of the device for the pod with that UID; empty if none.  hpn doctor passes
+    ``place``."""
     with suppress(CniError, KeyError, TypeError):  # an unreadable file promises nothing
         kept = durable.read(_file(device, place))
         if kept and pod and kept["pod"] == pod:
@@ -58,10 +54,8 @@ def promised(device: str, pod: str, place: str = "") -> tuple[str, ...]:
 
 
 def promise(device: str, pod: str, nodes: Sequence[str]) -> None:
-    """Keep what the pod was promised, for its next ADD: the device's numbers of before are lost by then.
-
-    Raises IoFailure.
-    """
+    """Keep the nodes that the pod was promised, for its next ADD: by then the device has lost its earlier numbers.
+    Raises IoFailure."""
     if pod:
         durable.write(_file(device), {"pod": pod, "nodes": list(nodes)})
 

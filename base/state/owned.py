@@ -1,7 +1,7 @@
-"""Whose a device is.  Only the journal says that, so nothing can contradict it.
+"""The owner of each device.  Only the journal records it, so nothing can contradict it.
 
-There is no index of devices.  A version that does not know it would not keep it, and after a rollback and an upgrade it
-would call a device free that a pod has.
+There is no index of devices.  An older version would not maintain one, and after a rollback and an upgrade the index
+would call a pod's device free.
 """
 
 import os
@@ -19,19 +19,16 @@ _PARENT: Final = re.compile(rb'"parent":(\d+)')
 
 
 def lock(device: str) -> Lock:
-    """Lock the choice of devices, by the bus address of the device or its PF: one lock for all attachments, wherever
-    their state is.
-
-    The lock is taken inside an attachment's lock, never around one.  Raises TryAgain, IoFailure.
-    """
+    """Lock the choice of devices, by the bus address of the device or its PF: one lock for all attachments, in any
+    stateDir.  Take it inside an attachment's lock, never around one.  Raises TryAgain, IoFailure."""
     return journal.locked(Path(places.COMMON), "device", device)  # guard: device-lock (device -> f"{os.urandom(9)!r}")
 
 
 @dataclass(frozen=True)
 class Use:
-    """Who has devices and interfaces, as one look at the journal has found it.
+    """The owners of devices and interfaces, from one scan of the journal.
 
-    - ``devices``: who has a device, by its bus address.
+    - ``devices``: the owner of a device, by its bus address.
     - ``below``: the indexes of the interfaces that records name below theirs.
     """
 
@@ -39,8 +36,8 @@ class Use:
     devices: dict[str, Record] = field(default_factory=dict)
     below: set[int] = field(default_factory=set)
 
-    def has_over(self, index: int) -> Record | None:
-        """The attachment of which this interface of the host is the master; None for none."""
+    def attached_over(self, index: int) -> Record | None:
+        """The attachment with this interface of the host as its master; None for none."""
         dirs = self.state_dirs if index in self.below else ()
         named = (record for one in dirs for record in journal.naming(one, index, "parent"))
         # guard below: over-the-hosts ((r)), over-in-this-boot (of_this_boot)
@@ -48,7 +45,7 @@ class Use:
 
 
 def use(state_dirs: Sequence[Path], among: Collection[str]) -> Use:
-    """Who has these devices, at least, and what has an interface below it.  Most records are not decoded."""
+    """The owners of these devices, at least, and the interfaces with one over them.  Most records are not decoded."""
     found, text = Use(state_dirs), _common(among)
     for state_dir in state_dirs:
         for file, body in journal.texts(state_dir):
@@ -59,23 +56,23 @@ def use(state_dirs: Sequence[Path], among: Collection[str]) -> Use:
 
 
 def _is_the_hosts(record: Record) -> bool:
-    """Whether the interface below is the host's, and not one of the pod's own."""
+    """Whether the interface below is the host's, not one of the pod's own."""
     return not record.link.get("in_container")
 
 
 def _common(devices: Collection[str]) -> bytes:
-    """What is in the record of each of these devices."""
+    """A part of the record of each of these devices."""
     written = [f'"device":{durable.canonical(device)}' for device in devices]
-    return os.path.commonprefix(written).encode()  # noqa: RUF071  # by characters, as is meant
+    return os.path.commonprefix(written).encode()  # noqa: RUF071  # by characters, as intended
 
 
 def devices(state_dirs: Iterable[Path]) -> dict[str, Record]:
-    """All devices that attachments have: bus address -> record."""
+    """All devices that attachments own: bus address -> record."""
     return {device: r for one in state_dirs for r in journal.records(one) if (device := r.device)}
 
 
 def owner(state_dirs: Sequence[Path], device: str) -> Record | None:
-    """The attachment that has a device, by its bus address or the host's name for its interface; None if none has."""
+    """The attachment that owns a device, by its bus address or the host's name for its interface; None if none does."""
     named = (r for one in state_dirs for r in journal.naming(one, device)) if device else ()
     # guard below: owner-by-name (netdev), owner-of-a-device (r.device)
     return next((r for r in named if r.device and device in (r.link["device"], r.link.get("netdev"))), None)

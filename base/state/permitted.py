@@ -4,9 +4,9 @@
      "allowedNames": {"master": ["rail*"], "kind": ["macvlan", "sriov"]},
      "allowedPaths": {"stateDir": [], "dataDir": ["/var/lib/tenants"]}}
 
-Multus fills args.cni from the pod's annotation (cni-args), whatever the network's configuration says.  So what stands
-there is the word of the pod's author.  ADD and STATUS are judged before they begin.  DEL, GC and CHECK go by the
-record: a pod must be deletable.
+Multus fills args.cni from the pod's annotation (cni-args), whatever the network's configuration contains.  So args.cni
+is the pod author's input.  ADD and STATUS check it before they begin.  DEL, GC and CHECK use the record: a pod must be
+deletable.
 """
 
 import json
@@ -22,37 +22,39 @@ from base.protocol.location import IPAM_DIR, PROGRAM_DIR, STATE_DIR, is_absolute
 from base.protocol.spec import Config, Request
 from base.state import node
 
-# What we read from args.cni, and so what an administrator can let a pod choose.
+# The keys of args.cni that hpn reads, so an administrator can let a pod choose them.
 CHOICES: Final = ("mac", "ips", "mtu", "vf", "vlan", "guid", "infinibandGUID", "sticky")
-# Other plugins take these from there.
+# Other plugins accept these in args.cni.
 _BY_DEFAULT: Final = ("mac", "ips", "mtu")
-# ib-kubernetes puts the GUID that it gives there, and knows by this key that it is to give one.
+# ib-kubernetes writes its GUID there, and this key tells it to allocate one.
 _IB_KUBERNETES: Final = "ibKubernetesEnabled"
 _GUIDS: Final = ("guid", "infinibandGUID")
-# Words of the specification and of libcni, which mean nothing there; and tuning's sysctls, which it reads there.
+# Keys of the specification and of libcni, without a meaning in args.cni; and tuning's sysctls, which tuning reads
+# there.
 _OTHERS: Final = frozenset({
     "cniVersion", "name", "type", "prevResult", "capabilities", "cniVersions", "disableCheck", "disableGC",
     "loadOnlyInlinedPlugins", "runtimeConfig", "args", "sysctl",
 })  # fmt: skip
 _OF_RUNTIMES: Final = dict(spelling.NETWORK.below)["runtimeConfig"]
-# All keys that mean something to us, by their names in lower case.
+# All keys with a meaning for hpn: name in lower case -> name.
 _KNOWN: Final = {
     key.lower(): key for key in {*CHOICES, *spelling.NETWORK.keys, *_OF_RUNTIMES.keys} if key not in _OTHERS
 }
 _REMEDY: Final = "remove it from args.cni, which Multus fills from the pod's annotation (cni-args)"
-# The lists of names.  A device is named by its interface, its MAC, its path or its bus address.
+# The lists of names.  A device's name is its interface, its MAC, its path or its bus address.
 LISTS: Final = ("name", "kind", "master", "pf", "device")
-# The list that a value is judged by, its key in the configuration, and the value; an empty master is the default's.
+# The list that decides about a value, its key in the configuration, and the value; an empty master is the default's.
 Named = tuple[str, str, str]
 _OF_A_STATE_DIR: Final = ("attachments", "locks", "quarantine", "refused", "elsewhere", "node", "rdma")
 
 
 @dataclass(frozen=True)
 class Permits:
-    """What the policy file says; without it, nothing is forbidden but what pods choose.
+    """The policy file's decisions; without the file, only pods' choices are restricted.
 
-    - ``choices``: what a pod may choose; None for the default.
-    - ``names``: the patterns of names, by list.  ``places``: the directories that state may be below, by key.
+    - ``choices``: the keys that a pod may choose; None for the default.
+    - ``names``: the patterns of names, by list.
+    - ``places``: the directories that may hold state, by key.
     """
 
     choices: tuple[str, ...] | None
@@ -60,15 +62,15 @@ class Permits:
     places: Mapping[str, tuple[str, ...]]
 
     def refuse_choices(self, request: Request, conf: Config, keys: Collection[str] = ()) -> None:
-        """Raise InvalidConfig for what the pod chooses and this node leaves to others; of these keys, or of all."""
+        """Raise InvalidConfig for a choice of the pod that this node does not allow; of these keys, or of all."""
         for written, value in arguments.args_cni(conf).items():
             key = _KNOWN.get(written.casefold(), "")
             if key and (not keys or key in keys) and arguments.is_given(value):
                 _refuse_choice(key, value, request, conf, self.choices)
 
     def refuse_names(self, request: Request, conf: Config, named: Collection[Named], *, has_leases: bool) -> None:
-        """Raise InvalidConfig for a name, or a directory, that this node does not allow a configuration, and for a
-        directory that has another purpose.  ``has_leases``: hpn-ipam gives the addresses."""
+        """Raise InvalidConfig for a name or a directory that this node does not allow, or a directory with another
+        purpose.  ``has_leases``: hpn-ipam allocates the addresses."""
         if self.names:
             for one in (("name", "name", str(conf.get("name"))), *named):
                 _refuse_name(*one, self.names.get(one[0]))
@@ -79,7 +81,7 @@ class Permits:
 
 
 def read(file: str = "") -> Permits:
-    """Raises InvalidConfig if the policy file, or another in its place, is broken."""
+    """Read the policy file, or another in its place.  Raises InvalidConfig if it is broken."""
     document = node.document(file)
     keys = (*node.DEFAULTS, *node.UNBOUNDED)
     places = {key: paths for key in keys if (paths := node.listed_paths(document, key)) is not None}
@@ -111,7 +113,7 @@ def _refuse_choice(key: str, value: Any, request: Request, conf: Config, listed:
         return
     asked = f"args.cni.{key} {json.dumps(value)}"
     if key not in CHOICES:
-        raise InvalidConfig(f"{asked}: no pod chooses {key}, only the network's configuration does; {_REMEDY}")
+        raise InvalidConfig(f"{asked}: a pod may not choose {key}, only the network's configuration may; {_REMEDY}")
     who = "no pod choose"
     if key == "sticky":
         namespace = arguments.cni_args(request.var("CNI_ARGS")).get("K8S_POD_NAMESPACE", "")
@@ -140,7 +142,7 @@ def _refuse_name(listed: str, key: str, value: str, patterns: Collection[str] | 
 
 
 def _written(conf: Config, *, has_leases: bool) -> Iterator[tuple[str, str, str, str]]:
-    """Of each directory that the configuration names: its key and label, it, and what is made of it."""
+    """Each directory in the configuration: its list, its label, its path, and the directory that hpn makes for it."""
     ipam = conf.get("ipam")
     if isinstance(path := conf.get("stateDir"), str) and is_absolute(path):
         yield "stateDir", "stateDir", path, path
@@ -149,7 +151,7 @@ def _written(conf: Config, *, has_leases: bool) -> Iterator[tuple[str, str, str,
 
 
 def _refuse_another_purpose(label: str, path: str, folder: str, program: str) -> None:
-    """Raise InvalidConfig if hpn keeps something else there: what it would find among it is no record and no lease."""
+    """Raise InvalidConfig if hpn keeps other files there: it could take them for records or leases."""
     real, leases, others = (
         os.path.realpath(folder),
         _real(IPAM_DIR),
@@ -163,10 +165,10 @@ def _refuse_another_purpose(label: str, path: str, folder: str, program: str) ->
         place = above if os.path.exists(f"{above}/leases") and os.path.exists(f"{above}/index") else ""
         above = os.path.dirname(above)
     if place:  # guard: another-purpose
-        raise InvalidConfig(f"{label} {path!r}: hpn keeps something else in {place}; name another directory")
+        raise InvalidConfig(f"{label} {path!r}: hpn keeps other files in {place}; name another directory")
 
 
-# Where these lead to is the administrator's to decide, once.
+# The administrator decides where these lead, once.
 _real = lru_cache(16)(os.path.realpath)
 
 

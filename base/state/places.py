@@ -1,8 +1,7 @@
-"""Notes of where an attachment's state is, for a DEL whose configuration does not say.
+"""Notes of attachments' state directories, for a DEL whose configuration does not name one.
 
-A configuration may name a ``stateDir`` of its own.  If Multus has the configuration from a file, it leaves the key out
-for DEL.  So ADD notes the directory in a fixed place, as a link whose name is made of network, container id and
-interface name:
+A configuration may name its own ``stateDir``.  If Multus reads the configuration from a file, it omits the key for DEL.
+So ADD notes the directory in a fixed place, as a link with a name made of network, container id and interface name:
 
     /run/hpn/elsewhere/<digest>  ->  <stateDir>
 
@@ -10,6 +9,7 @@ A note is made before the record, and removed after it.  A default ``stateDir`` 
 """
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -20,7 +20,7 @@ from base.protocol.spec import Key
 from base.state import durable
 
 ELSEWHERE = f"{STATE_DIR}/elsewhere"
-# What all attachments have in common, wherever their state is: the locks of devices, and their numbers.
+# For all attachments, whatever their stateDir: the locks of devices, and their numbers.
 COMMON = STATE_DIR
 
 
@@ -55,21 +55,38 @@ def forget(state_dir: Path, network: str, key: Key) -> None:
 
 def state_dirs() -> list[Path]:
     """The default state directory, then those of all notes."""
-    return [path_of(COMMON), *map(Path, sorted(_noted()))]
+    return [path_of(COMMON), *map(Path, _noted())]
 
 
 def state_dirs_with(state_dir: Path) -> list[Path]:
-    """The same, with this one, whose note may not be made yet."""
+    """The same, plus this one, which may not be noted yet."""
     return [path_of(one) for one in dict.fromkeys((COMMON, f"{state_dir}", *_noted()))]
 
 
-def _noted() -> set[str]:
+def distinct_state_dirs() -> list[Path]:
+    """``state_dirs``, each directory once even if several paths lead to it, without noted ones that are gone."""
+    default, *others = state_dirs()
+    found = {default.resolve(): None}
+    for one in others:  # guard: elsewhere
+        with suppress(OSError):
+            found[one.resolve(strict=True)] = None
+    return list(found)
+
+
+def targets(folder: str, names: Iterable[str]) -> list[str]:
+    """The state directories that notes name, each once and in order.  ``names`` are the entries of the notes' folder.
+    An entry that has vanished, or that is no note, is passed over."""
     found = set[str]()
+    for name in names:
+        with suppress(OSError):
+            found.add(os.readlink(f"{folder}/{name}"))
+    return sorted(found)
+
+
+def _noted() -> list[str]:
     with suppress(OSError):
-        for name in os.listdir(ELSEWHERE):
-            with suppress(OSError):
-                found.add(os.readlink(f"{ELSEWHERE}/{name}"))
-    return found
+        return targets(ELSEWHERE, os.listdir(ELSEWHERE))
+    return []
 
 
 def _link(path: str, target: Path) -> None:
@@ -77,7 +94,7 @@ def _link(path: str, target: Path) -> None:
     try:
         link.symlink_to(target)
     except FileExistsError:
-        # An ADD that was killed before its record has left it, or the configuration had another stateDir then.
+        # An ADD that was killed before its record left it, or the configuration had another stateDir then.
         link.unlink()
         link.symlink_to(target)
 

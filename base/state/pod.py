@@ -1,4 +1,4 @@
-"""The pod's network namespace: opened once per request, and recognised again by later requests."""
+"""The pod's network namespace: opened once per request, and identified again by later requests."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -15,12 +15,12 @@ from base.protocol.spec import Json, Request
 
 @dataclass(frozen=True)
 class Identity:
-    """A namespace, told from every other one of this boot.
+    """A namespace's identity, unique within this boot.
 
-    - ``inode``: not enough alone, because a new namespace gets the number of one that is gone, and cnitool even uses
-      the same path and container id again.
-    - ``cookie``: never reused; 0 before Linux 5.14, where the inode has to do.
-    - ``mounts``, ``processes``: the mount and PID namespace from which it was seen (netns.gone); not compared.
+    - ``inode``: not enough alone, because a new namespace reuses an ended one's number, and cnitool even reuses path
+      and container id.
+    - ``cookie``: never reused; 0 before Linux 5.14, where only the inode is available.
+    - ``mounts``, ``processes``: the observer's mount and PID namespace (netns.gone); not compared.
     """
 
     inode: int
@@ -30,17 +30,15 @@ class Identity:
 
     @classmethod
     def from_json(cls, body: Json) -> "Identity":
-        """The inverse of ``vars``.  Older records lack mounts and processes, so they never prove a pod gone.
-
-        Raises KeyError, ValueError, TypeError.
-        """
+        """The inverse of ``vars``.  Older records lack mounts and processes, so they never prove a pod gone.  Raises
+        KeyError, ValueError, TypeError."""
         what = int(body["inode"]), int(body["cookie"])
         return cls(*what, int(body.get("mounts", 0)), int(body.get("processes", 0)))
 
 
 @dataclass(frozen=True)
 class Pod:
-    """An open namespace, and a netlink socket inside it.  ``ours`` says that we close the descriptor."""
+    """An open namespace, and a netlink socket inside.  ``ours``: we close the descriptor."""
 
     path: str
     fd: int
@@ -57,7 +55,7 @@ class Pod:
 
     @property
     def identity(self) -> Identity:
-        """The namespace's identity, as it is seen from here."""
+        """The namespace's identity, as observed by this process."""
         return Identity(netns.inode(self.fd), netns.cookie(self.rtnl.sock), *netns.view(self.path, self.fd))
 
 
@@ -74,10 +72,8 @@ def open_netns(request: Request) -> Iterator[Pod]:
 
 @contextmanager
 def find(identity: Identity, path: str, request: Request | None = None) -> Iterator[Pod | None]:
-    """The namespace of that identity: as CNI_NETNS, at the path, or wherever a mount or a process has it.
-
-    None if no visible mount or process has it any more; ``gone`` says whether that proves anything.
-    """
+    """The namespace with that identity: at CNI_NETNS, at the path, or at any visible mount or process.  None if no
+    visible mount or process holds it any more; ``gone`` decides whether that proves anything."""
     ways: list[Callable[[], Pod | None]] = [partial(_open_held, identity)]
     if path and not (request and path == request.netns):
         ways.insert(0, partial(_open_at, path))
@@ -94,8 +90,8 @@ def find(identity: Identity, path: str, request: Request | None = None) -> Itera
 
 
 def gone(seen: Sequence[tuple[Identity, str]]) -> list[bool]:
-    """Of each namespace, which was at that path, whether it is provably gone: then all that was in it is gone, or will
-    be soon.  The processes are looked through once, however many namespaces these are."""
+    """For each namespace and its path, whether it has provably ended: then all inside has ended, or soon will.  It
+    scans the processes once for all namespaces."""
     # guard below: held-open-by-others (not _is_at)
     sought = [identity for identity, path in seen if not _is_at(identity, path)]
     absent = {_seen_from(one) for one in netns.gone(sought)}  # guard: gone-is-proved (netns)
@@ -103,7 +99,7 @@ def gone(seen: Sequence[tuple[Identity, str]]) -> list[bool]:
 
 
 def _seen_from(identity: Identity) -> tuple[int, ...]:
-    """An identity with what is not compared: what is gone for one who looks from here may be there for others."""
+    """An identity with its observer: what is gone for an observer here may exist for others."""
     return tuple(vars(identity).values())  # guard: seen-from-elsewhere = identity.inode, identity.cookie
 
 
@@ -116,7 +112,7 @@ def _is_at(identity: Identity, path: str) -> bool:
 
 
 def _open_requested(request: Request) -> Pod:
-    """CNI_NETNS, as the launcher has opened it, or opened by its path.  Raises OSError as ``_open_at`` does."""
+    """CNI_NETNS, by the launcher's descriptors or by its path.  Raises OSError as ``_open_at`` does."""
     if request.inside is None:
         return _open_at(request.netns)
     fd, sock = request.inside
@@ -141,5 +137,5 @@ def _open_held(identity: Identity) -> Pod | None:
 def _try(way: Callable[[], Pod | None]) -> Pod | None:
     try:
         return way()
-    except OSError:  # it is gone, or no namespace: not the one that is looked for
+    except OSError:  # it is gone, or no namespace, so not the wanted one
         return None

@@ -1,7 +1,6 @@
-"""One attachment's record in the journal: what it changed, and with which configuration; and what can still be read of
-a damaged one.
+"""One attachment's record in the journal: its changes and its configuration; and the legible parts of a damaged record.
 
-That is something to look by, and no proof: whoever damaged the record may have written it.
+Those parts are a hint, and no proof: a process that damaged the record may have written them.
 """
 
 import json
@@ -15,12 +14,12 @@ from base.protocol.spec import Json, Key
 from base.state import durable
 from base.state.pod import Identity
 
-# Members that most records leave out, and their values then.
+# Members that most records omit, with their values then.
 _RARE = {"given": True, "refusals": 0, "trouble": "", "steering": {}}
 
-# The kind of a record that stands in for one which could not be read (cni/kinds/lost.py).
+# The kind of a record that replaces an unreadable one (cni/kinds/lost.py).
 LOST = "lost"
-_NETNS = rb'"netns":"(/[^"\\\\]{1,4095})"'  # compiled when it is needed, which is hardly ever
+_NETNS = rb'"netns":"(/[^"\\\\]{1,4095})"'  # compiled on use, which is rare
 _IDENTITY = rb'"identity":({[^{}]{1,200}})'
 _SOFTWARE = b'"software":{'  # in a plan of cni/kinds/host_device
 _LONGEST = 1 << 20  # bytes
@@ -30,18 +29,18 @@ _LONGEST = 1 << 20  # bytes
 class Record:
     """One attachment.
 
-    - ``netns``, ``identity``: the pod's namespace, as CNI_NETNS gave it and as it is recognised again.
-    - ``kind``, ``link``: the kind, and what belongs to it (cni/kinds).
-    - ``config``: stdin as ADD had it, for delegates.
+    - ``netns``, ``identity``: the pod's namespace: CNI_NETNS, and its identity.
+    - ``kind``, ``link``: the kind, and the kind's own data (cni/kinds).
+    - ``config``: ADD's stdin, for delegates.
     - ``args``, ``pod``: CNI_ARGS, and the pod's name in it.
     - ``rxe``: the name of the soft-RoCE device, or empty (features/rxe.py).
-    - ``sysctl``, ``rules``: what is set and added in the pod's namespace (features/tuning.py, features/routing.py).
+    - ``sysctl``, ``rules``: the settings and rules in the pod's namespace (features/tuning.py, features/routing.py).
     - ``boot``, ``time``: the boot id, and when the record was first written (ISO 8601, UTC).
-    - ``complete``, ``result``: whether ADD has ended, and what it answered, in the newest version's shape.
-    - ``gids``: where the addresses are in GID tables (features/gids.py).
-    - ``device_info``: the file that names the device, and what it was before (features/device_info.py).
-    - ``steering``: the processors that are set of a device's queues and interrupts (features/steering.py).
-    - ``given``: false where the IPAM plugin answered ADD with an error.
+    - ``complete``, ``result``: whether ADD has ended, and its result in the newest version's shape.
+    - ``gids``: the addresses' places in GID tables (features/gids.py).
+    - ``device_info``: the file that names the device, and its earlier content (features/device_info.py).
+    - ``steering``: the processors set for a device's queues and interrupts (features/steering.py).
+    - ``given``: false if the IPAM plugin answered ADD with an error.
     - ``refusals``, ``trouble``: how often the IPAM plugin refused to release, and its last reason, for people.
     """
 
@@ -80,17 +79,17 @@ class Record:
 
     @property
     def of_this_boot(self) -> bool:
-        """Whether the devices and namespaces that it names can still be the same ones."""
+        """Whether its devices and namespaces can still be the same ones."""
         return self.boot == durable.boot_id()
 
     def to_json(self) -> Json:
-        """The record as a JSON object.  Rare members are left out, so that an older version can read most records."""
+        """The record as a JSON object.  It omits rare members, so that an older version can read most records."""
         body = {**vars(self), "key": vars(self.key), "identity": vars(self.identity)}
         return {name: value for name, value in body.items() if name not in _RARE or value != _RARE[name]}
 
     @property
     def device(self) -> str:
-        """The bus address of its device; empty if that device is gone, whichever is at the address now."""
+        """The bus address of its device; empty if that device is gone, even if another one has the address now."""
         address = str(self.link.get("device", ""))
         # guard below: device-boot (of_this_boot), device-incarnation ("incarnation")
         there = address and self.of_this_boot and sysfs.incarnation(address) == self.link.get("incarnation")
@@ -98,13 +97,13 @@ class Record:
 
     @classmethod
     def from_json(cls, body: Json) -> "Record":
-        """``to_json``'s inverse.  Raises KeyError, TypeError or ValueError for what is no record."""
+        """``to_json``'s inverse.  Raises KeyError, TypeError or ValueError if it is no record."""
         return cls(**{**body, "key": Key(**body["key"]), "identity": Identity.from_json(body["identity"])})
 
 
 def netns_in(text: bytes) -> str:
-    """The ``netns`` of a record in its file's text, which may be damaged; empty if there is none.  To decode and check
-    the whole record takes seven times as long."""
+    """The ``netns`` of a record in its file's text, which may be damaged; empty if there is none.  Decoding and
+    checking the whole record takes seven times as long."""
     try:
         return str(json.loads(text)["body"]["netns"])
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -112,10 +111,8 @@ def netns_in(text: bytes) -> str:
 
 
 def damaged_namespace(damaged: str, key: Key) -> tuple[str, Identity]:
-    """The path and the identity of the namespace that a damaged record names.
-
-    An empty path and zeros where they cannot be read, or where the record does not name the attachment ``key``.
-    """
+    """The path and the identity of the namespace in a damaged record.  They are empty and zeros if they are illegible,
+    or if the record does not name the attachment ``key``."""
     try:
         text = _read_damaged(damaged)
         netns, identity = re.search(_NETNS, text), re.search(_IDENTITY, text)
@@ -128,7 +125,7 @@ def damaged_namespace(damaged: str, key: Key) -> tuple[str, Identity]:
 
 
 def is_damaged_of_the_hosts(damaged: str) -> bool:
-    """Whether the interface that a damaged record describes was the host's before, and is made of software."""
+    """Whether a damaged record's interface was the host's before, and is made of software."""
     try:
         return _SOFTWARE in _read_damaged(damaged)
     except OSError:

@@ -1,7 +1,7 @@
-"""Whether only root can change what a path leads to, and a file that only root can have written.
+"""Whether only root can change what a path leads to; and files that only root could have written.
 
-Whoever may write to a directory can replace anything in it, and root would read, write and believe the replacement.  In
-a sticky directory, such as /tmp, only a file's owner can replace it, so what root has made there is safe.
+Everybody who can write to a directory can replace anything in it, and root would read, write and trust the replacement.
+In a sticky directory, such as /tmp, only a file's owner can replace it, so root's files there are safe.
 """
 
 import errno
@@ -18,7 +18,9 @@ _OTHERS: Final = 0o077
 _LIMIT: Final = 1 << 16
 _LINKS: Final = 40  # as many as the kernel follows (man 7 path_resolution)
 
-# The directories that were found safe: path -> device, inode, owner and mode then.  Looking at the whole way takes ten
+# Directories found safe: path -> device, inode, owner and mode then.  Checking the whole path takes ten times as long
+# as checking the directory.  If others get write access to a parent later, that is noticed as soon as they replace the
+# directory.
 # times as long as looking at the directory.  If a parent becomes writable to others later, that is noticed as soon as
 # they put another directory there.
 _good: dict[str, tuple[int, int, int, int]] = {}
@@ -26,10 +28,8 @@ _GOOD_MOST: Final = 256
 
 
 def refuse_unless_ours(folder: str) -> None:
-    """Raise InvalidConfig unless only root can use ``folder``, and only root can change what leads to it.
-
-    Raises OSError.
-    """
+    """Raise InvalidConfig unless only root can use ``folder``, and only root can change what leads to it.  Raises
+    OSError."""
     found = os.stat(folder)
     known = (found.st_dev, found.st_ino, found.st_uid, found.st_mode)
     if _good.get(folder) == known:  # guard: known-again = folder in _good
@@ -46,7 +46,7 @@ def refuse_unless_ours(folder: str) -> None:
 
 
 def refuse_unless_safe(folder: str) -> None:
-    """Raise InvalidConfig if others than root could put another directory in this one's place.  Raises OSError."""
+    """Raise InvalidConfig if others than root could replace this directory.  Raises OSError."""
     if weak := weak_spot(folder):
         why, remedy = weak
         raise InvalidConfig(
@@ -55,8 +55,8 @@ def refuse_unless_safe(folder: str) -> None:
 
 
 def weak_spot(folder: str) -> tuple[str, str] | None:
-    """The first directory or link on the way that others than root can change, and what mends that, both in words; None
-    if there is none.  Raises OSError."""
+    """The first directory or link on the path that others than root can change, and the remedy; None if there is none.
+    Raises OSError."""
     for path, found in _way(folder):
         if why := _why_not(found):
             return f"others than root can change {path} ({why})", f"chown root:root {path}; chmod go-w {path}"
@@ -64,15 +64,13 @@ def weak_spot(folder: str) -> tuple[str, str] | None:
 
 
 def is_trusted(uid: int) -> bool:
-    """Whether this owner may change what we do: root, and the user that we are."""
+    """Whether this owner may change what we do: root, and our own user."""
     return uid == 0 or uid == os.geteuid()
 
 
 def read_trusted(path: str, limit: int = _LIMIT) -> bytes | None:
-    """The contents of the administrator's file; None if there is none.
-
-    Raises InvalidConfig if others than root can write it; OSError, also if it is longer than ``limit`` bytes.
-    """
+    """The contents of the administrator's file; None if there is none.  Raises InvalidConfig if others than root can
+    write it; OSError, also above ``limit`` bytes."""
     try:
         fd = files.open_regular(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
@@ -83,7 +81,7 @@ def read_trusted(path: str, limit: int = _LIMIT) -> bytes | None:
         if not is_trusted(found.st_uid) or found.st_mode & _OTHERS_WRITE:
             raise InvalidConfig(
                 f"{path} can be written by others than root (owner {found.st_uid}, mode {found.st_mode & 0o7777:o}); "
-                f"see what is in it, then: chown root:root {path}; chmod 644 {path}"
+                f"check its contents, then: chown root:root {path}; chmod 644 {path}"
             )
         return files.read_all(fd, limit)
     finally:
@@ -100,7 +98,7 @@ def _why_not(found: os.stat_result) -> str:
 
 
 def _way(folder: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Every directory and link on the way to the directory, from / on.  Raises OSError."""
+    """Every directory and link on the path to the directory, from / on.  Raises OSError."""
     at, rest, links = "", folder.split("/")[::-1], 0
     yield "/", os.stat("/")
     while rest:

@@ -53,7 +53,7 @@ def _sockets(read: Reader) -> Iterator[Socket]:
 
 def _resource(path: str) -> str:
     # Imported here, because most of what this takes is the import, and many nodes have no such socket.
-    from base.kubelet.registered import resource  # noqa: PLC0415
+    from base.kubelet.client import resource  # noqa: PLC0415
 
     return resource(Path(path))
 

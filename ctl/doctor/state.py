@@ -1,6 +1,5 @@
 """State on disk: attachments and leases, read without a lock and without changing anything."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -54,11 +53,8 @@ def state_of(read: Reader) -> State:
 
 def _state_dirs(read: Reader) -> list[Path]:
     """The default state directory, then those that attachments noted (base/state/places.py)."""
-    notes, found = read.at(places.ELSEWHERE), set[Path]()
-    for name in read.names(notes):
-        with suppress(OSError):  # its attachment has ended meanwhile
-            found.add(Path(read.at(os.readlink(f"{notes}/{name}"))))
-    return [Path(read.at(STATE_DIR)), *sorted(found)]
+    notes = read.at(places.ELSEWHERE)
+    return [Path(read.at(STATE_DIR)), *sorted(Path(read.at(one)) for one in places.targets(notes, read.names(notes)))]
 
 
 def _data_dirs(read: Reader, state_dirs: Sequence[Path], attached: Sequence[Attachment]) -> list[Path]:

@@ -3,13 +3,12 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from base.protocol.errors import IoFailure, RecordUnreadable
 from base.protocol.location import IPAM_DIR, STATE_DIR
 from base.protocol.spec import Key
-from base.state import durable
+from base.state import durable, places
 from base.state.record import LOST, Record
 from cni import attachments
 from cni.kinds import KINDS
@@ -33,16 +32,13 @@ def state_dirs(root: Path) -> list[Path]:
     Raises IoFailure.
     """
     default = below(root, STATE_DIR)
-    notes = default / "elsewhere"
-    noted = set[Path]()
+    notes = below(root, places.ELSEWHERE)
     try:
-        for name in os.listdir(notes) if notes.is_dir() else ():
-            with suppress(FileNotFoundError):  # its attachment has ended meanwhile
-                if (notes / name).is_symlink():
-                    noted.add(below(root, os.readlink(notes / name)))
+        targets = places.targets(f"{notes}", os.listdir(notes) if notes.is_dir() else ())
     except OSError as e:
         raise IoFailure(f"reading {e.filename}: {e.strerror}; run hpn as root") from e  # guard: notes-unread
-    return [default, *sorted(noted)]  # guard: elsewhere (noted)
+    noted = sorted(below(root, target) for target in targets)
+    return [default, *noted]  # guard: elsewhere (noted)
 
 
 def data_dirs(root: Path) -> list[Path]:

@@ -13,8 +13,7 @@ from base.kernel import netns, nsid, rtnl
 from base.kernel.links import Link
 from base.kernel.netlink import attr, u32
 from base.kernel.rtnl import Rtnl
-from base.state import journal
-from hardware import users
+from base.state import journal, places
 
 _NAMED: Final = 4  # in a sentence
 
@@ -41,7 +40,7 @@ def _named(whose: list[str]) -> str:
 
 def _attached() -> Iterator[tuple[int, str]]:
     """The same by the journal, also where nobody can see the pod's namespace."""
-    for state_dir in users.state_dirs():
+    for state_dir in places.distinct_state_dirs():
         for record in journal.records(state_dir):
             if record.of_this_boot and record.link.get("parent") and not record.link.get("in_container"):
                 yield record.link["parent"], record.title

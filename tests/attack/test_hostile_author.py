@@ -77,7 +77,7 @@ def test_what_only_the_administrator_can_allow(tmp_path: Path, node_file: Path, 
 )
 def test_what_nobody_can_allow(node_file: Path, key: str, value: Any) -> None:
     said = refusal(VF, **{key: value})
-    assert (f"{json.dumps(value)}: no pod chooses " in said, "cni-args" in said) == (True, True)
+    assert (f"{json.dumps(value)}: a pod may not choose " in said, "cni-args" in said) == (True, True)
     may_choose(node_file, key)
     assert str(node_file) in refusal(VF)
 

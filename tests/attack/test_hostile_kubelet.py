@@ -56,7 +56,7 @@ def test_another_users_kubelet_is_not_believed(public: Path) -> None:
 
     with (
         nobody(listen),
-        pytest.raises(Failed, match=f"is served by user {NOBODY}, and only root's answers are believed"),
+        pytest.raises(Failed, match=f"is served by user {NOBODY}, and only root's answers are trusted"),
     ):
         call(path, "/v1.PodResourcesLister/List", BytesValue(), BytesValue, timeout=60)
 

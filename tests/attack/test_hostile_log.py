@@ -66,7 +66,7 @@ def test_a_full_log_on_a_full_disk(host: Host, pod: Pod, tmp_path: Path, monkeyp
         log.write_text("x" * os.sysconf("SC_PAGESIZE"))  # no room is left in its last page
         (disk / "log.old").mkdir()
         filled(disk)
-        first = f"logFile {str(log)!r} is full and cannot become log.old: Is a directory"
+        first = f"logFile {str(log)!r} is full and cannot be renamed to log.old: Is a directory"
         attached(host, pod, log, first, FULL.format(log))
 
 

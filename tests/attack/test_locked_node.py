@@ -204,7 +204,7 @@ def test_a_directory_of_another_purpose_of_ours(tmp_path: Path, keys: dict[str, 
     conf = MACVLAN | {k: v for k, v in keys.items() if k != "dataDir"} | {"ipam": LEASES | data}
     for command in ("ADD", "STATUS"):
         error = asked(command, conf)
-        assert (error["code"], "hpn keeps something else in" in error["msg"]) == (7, True), error
+        assert (error["code"], "hpn keeps other files in" in error["msg"]) == (7, True), error
     if data:
         environ = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c", "CNI_NETNS": "/n", "CNI_IFNAME": "x", "CNI_PATH": "/n"}
         reply = hpn_ipam.run(Request(environ, json.dumps(conf | {"type": "macvlan"}).encode()))
@@ -225,6 +225,6 @@ def test_a_directory_where_a_network_has_its_leases(tmp_path: Path) -> None:
     before = {f"{path}" for path in tmp_path.rglob("*")}
     (tmp_path / "link").symlink_to(tmp_path / "data" / "rail0")
     for folder in ("data/rail0", "data/rail0/quarantine", "link"):
-        assert "hpn keeps something else in" in add("quarantine", tmp_path / folder)["msg"]
+        assert "hpn keeps other files in" in add("quarantine", tmp_path / folder)["msg"]
     assert "hpn keeps" in add("rail2", tmp_path / "p" / "1", HPN_PROGRAM_DIR=f"{tmp_path}/p")["msg"]
     assert {f"{path}" for path in tmp_path.rglob("*")} - {f"{tmp_path}/link"} == before

@@ -163,7 +163,7 @@ def test_a_vf_that_others_depend_on(node: Node, make_pod: Callable[[], Pod]) -> 
         refused(7, "has 192.0.2.1/24 on the host")
         ip("link", "set", name, "up")
         ip("route", "add", "default", "via", "192.0.2.2")
-        refused(7, "the host's default route is by")
+        refused(7, "the host's default route uses")
         ip("address", "flush", "dev", name)
         ip("link", "add", "link", name, "name", "over9", "type", "macvlan")
         refused(7, "carries over9 of the host")

@@ -107,7 +107,7 @@ def test_a_vf_that_a_pod_has(node: Node, pod: Pod) -> None:
     # Without the journal the kernel says that it is not free.
     (none := node.tmp_path / "none").mkdir()
     untold = described("--state-dir", f"{none}")
-    assert untold[node.device]["usedBy"] == "a namespace that its interface is in"
+    assert untold[node.device]["usedBy"] == "a namespace that holds its interface"
     node.ok("DEL", pod, node.conf())
     until(lambda: described() == before)
 

@@ -161,7 +161,7 @@ def test_vfs_that_others_have(process: NodeProcess, write: Callable[..., None], 
     opened = os.open(group, os.O_RDWR)
     try:
         (line,), status = dry_run(process)
-        assert (f"VF 0 ({first}) belongs to a namespace that its interface is in" in line, status) == (True, 3)
+        assert (f"VF 0 ({first}) belongs to a namespace that holds its interface" in line, status) == (True, 3)
         assert f"VF 1 ({second}) belongs to a process that has {group} open" in line
         assert fourth not in line
     finally:

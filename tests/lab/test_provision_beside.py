@@ -47,8 +47,8 @@ def test_a_port_of_open_vswitch(process: NodeProcess, write: Callable[..., None]
         assert Path(f"/sys/class/net/{PF}/master").resolve().name == ovs.DATAPATH
         (line,), status = dry_run(process)
         assert status == 3
-        assert "refused, Open vSwitch has its interface and may carry the host's traffic by it" in line
+        assert "refused, Open vSwitch owns its interface and may carry the host's traffic through it" in line
         with process:
-            process.says("refused, Open vSwitch has its interface", LONG)
+            process.says("refused, Open vSwitch owns its interface", LONG)
         assert (inodes(address), mtus(address)) == (before, {1500})
     assert len(dry_run(process)[0]) == 2  # MTU and VFs

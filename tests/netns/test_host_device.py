@@ -202,7 +202,7 @@ def with_a_link_of_the_host_over_it() -> None:
         (None, "storage9", (101, "is an altname of eth9")),
         (in_a_bridge, NAME, (101, "ip link set eth9 nomaster")),
         (with_an_address, NAME, (7, "has 192.0.2.1/24 on the host")),
-        (with_the_default_route, NAME, (7, "the host's default route is by 'eth9'")),
+        (with_the_default_route, NAME, (7, "the host's default route uses 'eth9'")),
         (with_a_link_of_the_host_over_it, NAME, (7, "carries over9 of the host")),
     ],
 )

@@ -30,7 +30,7 @@ def node(host: Host, tmp_path: Path) -> Iterator[World]:
     [
         ({"vlan": 200}, "args.cni.vlan 200: this node lets no pod choose vlan"),
         ({"vlan": 0}, "args.cni.vlan 0: this node lets no pod choose vlan"),
-        ({"deviceID": "0000:5e:00.7"}, 'args.cni.deviceID "0000:5e:00.7": no pod chooses deviceID'),
+        ({"deviceID": "0000:5e:00.7"}, 'args.cni.deviceID "0000:5e:00.7": a pod may not choose deviceID'),
         ({"sticky": "red/web-0"}, "namespace 'default' choose no other namespace's sticky"),
     ],
 )

@@ -61,12 +61,20 @@ def is_a_master(host: Host, other: Pod) -> None:
 @pytest.mark.parametrize(
     ("use", "code", "says"),
     [
-        (has_an_address, 7, "'vf0' has 192.0.2.1/24 on the host, which a move loses; remove them first"),
+        (has_an_address, 7, "'vf0' has 192.0.2.1/24 on the host, which a move would lose; remove them first"),
         (has_an_address_and_is_up, 7, "'vf0' has 192.0.2.1/24 on the host"),
-        (has_the_default_route, 7, "the host's default route is by 'vf0'; choose another "),
-        (has_a_route, 7, "the host has routes by 'vf0', which a move loses: 198.51.100.7/32; remove them"),
-        (has_a_route_by_an_object, 7, "the host has routes by 'vf0', which a move loses: 198.51.100.0/24; remove them"),
-        (has_a_route_of_ipv6, 7, "the host has routes by 'vf0', which a move loses: fd00::7/128; remove them"),
+        (has_the_default_route, 7, "the host's default route uses 'vf0'; choose another "),
+        (has_a_route, 7, "the host has routes through 'vf0', which a move would lose: 198.51.100.7/32; remove them"),
+        (
+            has_a_route_by_an_object,
+            7,
+            "the host has routes through 'vf0', which a move would lose: 198.51.100.0/24; remove them",
+        ),
+        (
+            has_a_route_of_ipv6,
+            7,
+            "the host has routes through 'vf0', which a move would lose: fd00::7/128; remove them",
+        ),
         (is_in_a_bridge, 101, "'vf0' is in a bridge, bond or VRF; run: ip link set vf0 nomaster"),
         (carries_a_vlan, 7, "'vf0' carries vf0.7 of the host; remove them first, or choose another "),
         (is_a_master, 101, "'vf0' is the master of "),

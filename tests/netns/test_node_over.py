@@ -13,13 +13,12 @@ from base.protocol.spec import Key
 from base.state import journal, places
 from base.state.pod import Identity
 from base.state.record import Record
-from hardware import users
 from node.provision import over
 
 
 @pytest.fixture(autouse=True)
 def state(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(users, "JOURNAL", host.state)
+    monkeypatch.setattr(places, "COMMON", f"{host.state}")
 
 
 def index(name: str) -> int:

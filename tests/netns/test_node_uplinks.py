@@ -151,7 +151,7 @@ def test_open_vswitch(tmp_path: Path) -> None:
         tree.netdev(f"rail{number}", tree.pci(f"0000:3b:00.{number}"))
     tree.netdev("bond0", below=["rail1"])
     tree.netdev("ovs-system", below=["rail0", "bond0"])
-    said = "Open vSwitch has its interface and may carry the host's traffic by it"
+    said = "Open vSwitch owns its interface and may carry the host's traffic through it"
     assert reserved(tree) == dict.fromkeys(("0000:3b:00.0", "0000:3b:00.1", "bond0"), said)
 
 
@@ -175,7 +175,7 @@ def test_what_else_the_host_uses(tmp_path: Path) -> None:
     assert {device.id[-1]: device.used for device in inventory.devices(tree.root) if device.used} == {
         "0": "the host has fd00::1/64 on it",
         "1": "the host has fd00:1::1/64 on it",
-        "3": "the host has a route to 198.51.100.7/32 by it",
+        "3": "the host has a route to 198.51.100.7/32 through it",
         "4": "eth4.7 of the host is over it",
-        "5": "the host has a route to 203.0.113.0/24 by it",
+        "5": "the host has a route to 203.0.113.0/24 through it",
     }

@@ -249,7 +249,7 @@ def test_a_whole_pf(host: Host, make_pod: Callable[[], Pod]) -> None:
     assert (error["code"], "has 192.0.2.1/24 on the host" in error["msg"]) == (7, True)
     ip("route", "add", "default", "via", "192.0.2.2")
     error = host.refused("ADD", two, conf)
-    assert (error["code"], "the host's default route is by 'rail0'" in error["msg"]) == (7, True)
+    assert (error["code"], "the host's default route uses 'rail0'" in error["msg"]) == (7, True)
     error = host.refused("ADD", two, conf | {"pf": "vf1"})
     assert (error["code"], "is a VF" in error["msg"]) == (7, True)
 

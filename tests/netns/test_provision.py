@@ -39,7 +39,7 @@ def tree(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     monkeypatch.setattr(users.user, "__defaults__", (root, tmp_path / "vfio"))
     monkeypatch.setattr(inventory.devices, "__defaults__", (root, None))
     monkeypatch.setattr(inventory, "MEMORY", tmp_path / "devices.json")
-    monkeypatch.setattr(users, "JOURNAL", host.state)
+    monkeypatch.setattr(places, "COMMON", f"{host.state}")
     tree.netdev("rail0", tree.pci(PF, driver="igb", sriov_totalvfs=7))
     ip("link", "add", "vf0", "mtu", "1400", "type", "veth", "peer", "name", "vf1", "mtu", "1400")
     for number, vf in enumerate(VFS):

@@ -93,7 +93,7 @@ def test_a_route_says_it_too(host: Host, pod: Pod, neighbour: Pod, words: tuple[
     ip(*(("-6",) if ":" in destination else ()), "route", "add", destination, "dev", WIRE, *more)
     before = host.picture(pod, neighbour)
     error = host.refused("ADD", pod, moved(host))
-    assert (error["code"], f"the host has routes by {WIRE!r}" in error["msg"], destination in error["msg"]) == (
+    assert (error["code"], f"the host has routes through {WIRE!r}" in error["msg"], destination in error["msg"]) == (
         (7, True, True)
     ), error
     assert host.picture(pod, neighbour) == before

@@ -1,4 +1,4 @@
-"""A process that does one piece of work: what it hands over, how it ends, and what it leaves alone."""
+"""A process that does one piece of work: its result, its end, and what it does not touch."""
 
 import os
 import select
@@ -30,7 +30,7 @@ def test_it_is_not_waited_for() -> None:
 
 
 def test_a_process_that_the_work_leaves_is_not_waited_for() -> None:
-    """It keeps the pipe to the parent open, and ends when we let it."""
+    """It holds the pipe to the parent open, and ends when the test lets it."""
     reader, writer = os.pipe()
     living, lives = os.pipe()
 

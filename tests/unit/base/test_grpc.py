@@ -61,8 +61,8 @@ def test_two_services(channel: grpc.Channel) -> None:
     [
         ("/t.Test/None", b"", grpc.StatusCode.UNIMPLEMENTED, "Method not found"),
         ("/t.Test/Refuse", "50% of ä\n".encode(), grpc.StatusCode.FAILED_PRECONDITION, "50% of ä\n"),
-        ("/t.Test/Break", b"", grpc.StatusCode.INTERNAL, "it failed; the log of hpn node says why"),
-        ("/t.Test/Echo", bytes(MESSAGE_MOST), grpc.StatusCode.RESOURCE_EXHAUSTED, "16777216 are the most here"),
+        ("/t.Test/Break", b"", grpc.StatusCode.INTERNAL, "the call failed; see the log of hpn node"),
+        ("/t.Test/Echo", bytes(MESSAGE_MOST), grpc.StatusCode.RESOURCE_EXHAUSTED, "the limit is 16777216"),
     ],
 )
 def test_failures(channel: grpc.Channel, method: str, message: bytes, code: grpc.StatusCode, says: str) -> None:
@@ -74,7 +74,7 @@ def test_failures(channel: grpc.Channel, method: str, message: bytes, code: grpc
 
 
 def test_what_is_no_message(channel: grpc.Channel) -> None:
-    with pytest.raises(grpc.RpcError, match=r"what was sent is no google\.protobuf\.BytesValue"):
+    with pytest.raises(grpc.RpcError, match=r"the message is no google\.protobuf\.BytesValue"):
         channel.unary_unary("/t.Test/Echo")(b"\xff\xff", timeout=60)
 
 
@@ -235,7 +235,7 @@ HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0)
     ids=range(7),
 )
 def test_hangs_up(served: Served, channel: grpc.Channel, data: bytes) -> None:
-    """Who speaks no HTTP/2 loses its connection, and nobody else."""
+    """A peer that does not speak HTTP/2 loses its connection; others do not."""
     with served.connect() as sock, suppress(ConnectionError):
         sock.sendall(data)
         while sock.recv(1 << 16):
@@ -253,7 +253,7 @@ def test_any_frames(served: Served, frames: list[tuple[int, int, int, bytes]]) -
 
 
 def test_one_connection_after_the_other(served: Served, channel: grpc.Channel) -> None:
-    """What has ended costs nothing any more, whether or not its request was whole."""
+    """An ended connection costs nothing, whether its request was whole or not."""
     echo = asking(channel, "/t.Test/Echo")
     echo(b"on", timeout=60)
     before = served.peak

@@ -30,7 +30,7 @@ ROWS = [
     (f"  vf0 {VF0}", "rail0v0", "15b3:101e", "mlx5_core", "1", "-", "mlx5_1/1", "DOWN", "Ethernet", "-", "free"),
     (f"  vf1 {VF1}", "-", "15b3:101e", "mlx5_core", "1", "-", "mlx5_2", "-", "ether", "-", POD),
     (f"  vf2 {VF2}", "-", "15b3:101e", "mlx5_core", "1", "-", "-", "-", "ether", "-",
-     "a namespace that its interface is in"),
+     "a namespace that holds its interface"),
 ]  # fmt: skip
 LINES = ["mlx5_0 port 1 ==> rail0 (Up)", "mlx5_1 port 1 ==> rail0v0 (Down)"]
 LONG_LINES = [
@@ -210,5 +210,5 @@ def test_a_journal_that_cannot_be_read(tree: Tree, tmp_path: Path) -> None:
     state.mkdir()
     (state / "attachments").symlink_to("attachments")
     *_, said = shown(tree, state=state).splitlines()
-    assert said.startswith(f"{state}: Too many levels of symbolic links; who has a device is for root to read")
+    assert said.startswith(f"{state}: Too many levels of symbolic links; only root can read the devices' owners")
     assert json.loads(shown(tree, "--json", state=state))["unread"] == [said]

@@ -11,9 +11,9 @@ import grpc
 import pytest
 from unit.ctl.test_inspect import VF, save
 
-from base.kubelet import podresources
+from base.kubelet import client
 from base.kubelet import podresources_pb2 as pr
-from base.kubelet.podresources import Held
+from base.kubelet.client import Held
 from base.protocol.spec import Key
 from ctl.allocations import match
 from ctl.main import main
@@ -76,7 +76,7 @@ def kubelet(tmp_path: Path, answer: list[bytes | None]) -> Iterator[Path]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kubelet on a busy machine may take its time."""
-    monkeypatch.setattr(podresources.pods, "__defaults__", (podresources.SOCKET, 60.0))
+    monkeypatch.setattr(client.pods, "__defaults__", (client.SOCKET, 60.0))
 
 
 def shown(kubelet: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -1,4 +1,4 @@
-"""How near a GPU is to a NIC, of trees like the one under /sys."""
+"""A GPU's distance from a NIC, in trees like /sys."""
 
 from pathlib import Path
 
@@ -41,13 +41,13 @@ def gpu(
     ],
 )
 def test_near(tree: Tree, above: str, numa: int, word: str) -> None:
-    """The words of nvidia-smi topo -m."""
+    """The names of nvidia-smi topo -m."""
     address = gpu(tree, above, numa=numa)
     assert relation(place(NIC, tree.root), place(address, tree.root)) == word
 
 
 def test_the_nearest(tree: Tree) -> None:
-    """Only those that no other is nearer than, and none on another NUMA node."""
+    """Only the nearest ones, and none on another NUMA node."""
     far = gpu(tree, "pci0000:da", "0000:db:00.0", numa=1)
     found = [place(far, tree.root)]
     assert nearest(place(NIC, tree.root), found) == ()

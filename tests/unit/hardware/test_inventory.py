@@ -1,4 +1,4 @@
-"""The node's devices, from trees like the one under /sys."""
+"""The node's devices, in trees like /sys."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ PF, VF0, VF1, SF = "0000:3b:00.0", "0000:3b:00.2", "0000:3b:00.3", "mlx5_core.sf
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """A PF with two VFs and a scalable function, all of them with an interface and an RDMA device."""
+    """A PF with two VFs and a scalable function, each with an interface and an RDMA device."""
     tree = Tree(tmp_path / "sys")
     functions = [tree.pci(PF, numa_node=1, acpi_index=3), tree.pci(VF0, pf=PF, numa_node=1), tree.pci(VF1, pf=PF)]
     functions.append(tree.auxiliary(PF, SF, sfnum=88))
@@ -62,7 +62,7 @@ def test_all_kinds(tree: Tree) -> None:
 
 @pytest.mark.parametrize("address", [PF, VF0, SF])
 def test_in_a_pod(tree: Tree, address: str, tmp_path: Path) -> None:
-    """Nothing that a selector compares is lost, also not for a second inventory with the same memory."""
+    """No property that a selector compares is lost, even for a second inventory with the same memory."""
     kept = Inventory(tree.root, tmp_path / "state/devices.json")
     before = kept.devices()
     tree.into_a_pod(path(tree, address))
@@ -90,7 +90,7 @@ def test_another_program_reads_the_memory(tree: Tree, tmp_path: Path) -> None:
 
 
 def test_in_a_pod_without_a_memory(tree: Tree) -> None:
-    """Its own names and partition keys are not known.  That it is InfiniBand follows from its PF, or PCI class."""
+    """Its own names and partition keys are unknown.  Its PF or PCI class implies InfiniBand."""
     for file in (tree.root / "class/net").glob("ens1*"):
         write(file.resolve(), type=32)
     before = found(tree)
@@ -106,7 +106,7 @@ def test_in_a_pod_without_a_memory(tree: Tree) -> None:
 
 
 def test_another_device_at_the_address(tree: Tree, tmp_path: Path) -> None:
-    """What is remembered of a VF is not said of the one that comes after it."""
+    """Memory of a VF does not apply to the next one at its address."""
     kept = Inventory(tree.root, tmp_path / "devices.json")
     kept.devices()
     link = tree.root / "bus/pci/devices" / VF0
@@ -120,7 +120,7 @@ def test_another_device_at_the_address(tree: Tree, tmp_path: Path) -> None:
 
 
 def test_another_driver(tree: Tree, tmp_path: Path) -> None:
-    """A VF that was given to vfio-pci has no interface, and is not found by the one that it had."""
+    """A VF under vfio-pci has no interface, and is not selected by its former one."""
     kept = Inventory(tree.root, tmp_path / "devices.json")
     kept.devices()
     tree.into_a_pod(path(tree, VF0))
@@ -130,7 +130,7 @@ def test_another_driver(tree: Tree, tmp_path: Path) -> None:
 
 
 def test_a_memory_of_another_boot(tree: Tree, tmp_path: Path) -> None:
-    """After a reboot the numbers of incarnations begin again."""
+    """After a reboot, the numbers of incarnations start again."""
     file = tmp_path / "devices.json"
     Inventory(tree.root, file).devices()
     body = durable.read(file)
@@ -168,7 +168,7 @@ def test_an_rdma_device_of_a_driver_that_comes_later(tree: Tree) -> None:
 
 
 def test_without_ib_uverbs(tree: Tree) -> None:
-    """The RDMA devices on the host are seen, with no nodes."""
+    """The RDMA devices on the host are listed, without nodes."""
     for node in (tree.root / "class/infiniband_verbs").iterdir():
         node.unlink()
     assert [replace(r, umad=(), issm=()) for r in found(tree)[VF0].rdma] == [RdmaDevice("mlx5_1")]
@@ -177,7 +177,7 @@ def test_without_ib_uverbs(tree: Tree) -> None:
 
 
 def test_two_pods_with_one_name(tree: Tree) -> None:
-    """Both renamed their RDMA device to mlx5_0, where the kernel lets each namespace have that name."""
+    """Both renamed their RDMA device to mlx5_0; the kernel allows the name in each namespace."""
     for address, number in ((VF0, 1), (VF1, 2)):
         for kind in ("infiniband_verbs", "infiniband_mad"):
             for node in (path(tree, address) / kind).iterdir():
@@ -211,7 +211,7 @@ def test_partition_keys(tree: Tree, tmp_path: Path) -> None:
 
 
 def test_interfaces_of_software(tree: Tree) -> None:
-    """Not the loopback interface, nor a bridge's ports.  A bond has its members' RDMA devices."""
+    """Without the loopback interface and a bridge's ports.  A bond has its members' RDMA devices."""
     tree.netdev("lo", type=772)
     tree.netdev("tun0", type=65534)
     tree.netdev("bond0", below=["ens1"])

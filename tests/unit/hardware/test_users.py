@@ -1,4 +1,4 @@
-"""Who has a function, from sysfs: what is in another namespace is hidden there, and what it is hidden in is not."""
+"""A function's holder, from sysfs: it hides devices of other namespaces, but not the directories that they are in."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_another_namespace_has_its_interface(tree: Tree) -> None:
     vf = tree.pci(VF, pf=PF)
     tree.netdev("rail0v0", vf)
     (vf / "net/rail0v0").rename(vf / "hidden")
-    assert users.user(VF, {}, tree.root) == "a namespace that its interface is in"
+    assert users.user(VF, {}, tree.root) == "a namespace that holds its interface"
 
 
 def test_another_namespace_has_its_rdma_device(tree: Tree) -> None:
@@ -43,7 +43,7 @@ def test_another_namespace_has_its_rdma_device(tree: Tree) -> None:
     tree.netdev("rail0v0", vf)
     tree.rdma("mlx5_1", vf, 1)
     (vf / "infiniband/mlx5_1").rename(vf / "hidden")
-    assert users.user(VF, {}, tree.root) == "a namespace that its RDMA device is in"
+    assert users.user(VF, {}, tree.root) == "a namespace that holds its RDMA device"
 
 
 def test_without_ib_uverbs(tree: Tree) -> None:
@@ -52,7 +52,7 @@ def test_without_ib_uverbs(tree: Tree) -> None:
 
 
 def test_vfio(tree: Tree, tmp_path: Path) -> None:
-    """A group that can be opened is nobody's; one that cannot be may be anybody's."""
+    """A group that can be opened is free; one that cannot be may be anybody's."""
     vf = tree.pci(VF, pf=PF, driver="vfio-pci")
     (vf / "iommu_group").symlink_to("../../../kernel/iommu_groups/7")
     (tmp_path / "7").touch()
@@ -74,7 +74,7 @@ def test_vfio_without_an_iommu_and_by_another_driver(tree: Tree, tmp_path: Path,
 @pytest.mark.parametrize("driver", ["igb_uio", "uio_pci_generic"])
 def test_uio(tree: Tree, driver: str) -> None:
     tree.pci(VF, pf=PF, driver=driver)
-    assert users.user(VF, {}, tree.root) == f"a process that may use it by {driver}"
+    assert users.user(VF, {}, tree.root) == f"a process that may use it through {driver}"
 
 
 def attached(state: Path, container: str, device: str, **of_link: object) -> None:
@@ -89,13 +89,13 @@ def attached(state: Path, container: str, device: str, **of_link: object) -> Non
 
 def test_attachments_wherever_their_state_is(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     is_sys(tree.root, monkeypatch)
-    monkeypatch.setattr(users, "JOURNAL", tmp_path / "state")
+    monkeypatch.setattr(places, "COMMON", f"{tmp_path}/state")
     monkeypatch.setattr(places, "ELSEWHERE", f"{tmp_path}/elsewhere")
     vfs = [VF, "0000:3b:00.3", "0000:3b:00.4"]
     for vf in vfs:
         tree.pci(vf, pf=PF)
     assert users.owners() == {}
-    attached(users.JOURNAL, "one", vfs[0])
+    attached(tmp_path / "state", "one", vfs[0])
     attached(tmp_path / "other", "two", vfs[1])
     attached(tmp_path / "other", "three", vfs[2], incarnation=1)  # of a VF that is gone
     owners = users.owners()
@@ -104,4 +104,4 @@ def test_attachments_wherever_their_state_is(tree: Tree, tmp_path: Path, monkeyp
     (tmp_path / "link").symlink_to("other")
     places.note(tmp_path / "link", "rails", Key("four", "hpn0"))
     places.note(tmp_path / "gone", "rails", Key("five", "hpn0"))
-    assert users.state_dirs() == [users.JOURNAL, tmp_path / "other"]
+    assert places.distinct_state_dirs() == [tmp_path / "state", tmp_path / "other"]

@@ -55,7 +55,7 @@ def test_no_cni_command_pays_for_hpn_node(tmp_path: Path, program: str, command:
     packages = {name.partition(".")[0] for name in imported}
     others = {"node", "asyncio", "grpclib", "h2", "hpack", "hyperframe", "google", "yaml", "prometheus_client", "rich"}
     assert packages & others == set()
-    assert imported & {"base.state.log_file", "base.state.log_lines"} == set(), "a network without a log"
+    assert "base.state.log_file" not in imported, "a network without a log"
 
 
 def test_no_validator_is_built_that_nobody_needs() -> None:

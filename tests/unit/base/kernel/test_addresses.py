@@ -1,4 +1,4 @@
-"""Every byte base.kernel.addresses makes, held against pyroute2's decoder."""
+"""Every byte of base.kernel.addresses, compared with pyroute2's decoder."""
 
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
@@ -57,7 +57,7 @@ from base.protocol.result import Route
             {"family": 10, "prefixlen": 64, "flags": 4},
             [("IFA_LOCAL", "fd00:56::2"), ("IFA_ADDRESS", "fd00:56::2"), ("IFA_FLAGS", 4)],
         ),
-        (  # a flag beyond the header's eight bits (IFA_F_NOPREFIXROUTE) is in the attribute alone
+        (  # only the attribute holds a flag beyond the header's eight bits (IFA_F_NOPREFIXROUTE)
             "fd00:56::2/64",
             0x202,
             {"family": 10, "prefixlen": 64, "flags": 2},
@@ -80,9 +80,9 @@ def test_new_address(address: str, flags: int, fields: dict[str, Any], attrs: li
             {"flags": 0xC0},
             [("IFA_ADDRESS", "fe80::1"), ("IFA_FLAGS", 0x8C0)],
             ("fe80::1", 0x8C0),
-        ),  # and those above 8 bits
+        ),  # and flags above 8 bits
         ({"flags": 0x48}, [("IFA_ADDRESS", "fe80::1")], ("fe80::1", 0x48)),
-        ({}, [("IFA_LOCAL", "fd00::1"), ("IFA_ADDRESS", "fd00::2")], ("fd00::1", 0)),  # the other is the peer's
+        ({}, [("IFA_LOCAL", "fd00::1"), ("IFA_ADDRESS", "fd00::2")], ("fd00::1", 0)),  # the other one is the peer's
     ],
 )
 def test_parse_address(fields: dict[str, Any], attrs: list[Any], expected: tuple[str, int]) -> None:
@@ -108,18 +108,18 @@ ROUTE = {
             {"family": 10},
             [("RTA_OIF", 7), ("RTA_TABLE", 254), ("RTA_GATEWAY", "fd00:56::1")],
         ),
-        (  # on-link, which the kernel's IPv4 calls link scope
+        (  # on-link: link scope in the kernel's IPv4
             Route(ip_network("10.0.0.0/8")),
             {"dst_len": 8, "scope": 253},
             [("RTA_DST", "10.0.0.0"), ("RTA_OIF", 7), ("RTA_TABLE", 254)],
         ),
         (Route(ip_network("0.0.0.0/0")), {"scope": 253}, [("RTA_OIF", 7), ("RTA_TABLE", 254)]),
-        (  # and its IPv6 does not
+        (  # but not in its IPv6
             Route(ip_network("fd00::/16")),
             {"family": 10, "dst_len": 16},
             [("RTA_DST", "fd00::"), ("RTA_OIF", 7), ("RTA_TABLE", 254)],
         ),
-        (  # a scope that is asked for is not second-guessed, 0 included
+        (  # a requested scope is kept, even 0
             Route(ip_network("10.0.0.1/32"), scope=0),
             {"dst_len": 32},
             [("RTA_DST", "10.0.0.1"), ("RTA_OIF", 7), ("RTA_TABLE", 254)],
@@ -149,7 +149,7 @@ ROUTE = {
                 ("RTA_PRIORITY", 2**32 - 1),
             ],
         ),
-        (  # 0 is a value, not an absence
+        (  # 0 is a value, not a missing one
             Route(ip_network("0.0.0.0/0"), ip_address("10.56.0.1"), priority=0, table=0),
             {"table": 0},
             [("RTA_OIF", 7), ("RTA_TABLE", 0), ("RTA_GATEWAY", "10.56.0.1"), ("RTA_PRIORITY", 0)],

@@ -1,4 +1,4 @@
-"""The two frames that tell a link whose address this is, byte by byte."""
+"""The two frames that announce an address on a link, byte by byte."""
 
 from ipaddress import IPv4Address, IPv6Address
 
@@ -20,7 +20,7 @@ def test_gratuitous_arp() -> None:
 
 
 def ones_complement_sum(data: bytes) -> int:
-    """RFC 1071's sum the slow way: carry by carry, byte pair by byte pair."""
+    """RFC 1071's sum without shortcuts: carry by carry, byte pair by byte pair."""
     total = 0
     for at in range(0, len(data), 2):
         total += data[at] * 256 + data[at + 1]
@@ -59,7 +59,7 @@ def test_unsolicited_na() -> None:
     ],
 )
 def test_checksum_verifies(mac: str, address: str) -> None:
-    """What a receiver does: pseudo-header and message, its checksum included, sum up to all ones."""
+    """As a receiver computes it: pseudo-header and message, with the checksum, sum up to all ones."""
     frame = neighbors.unsolicited_na(mac, IPv6Address(address))
     source, destination, message = frame[22:38], frame[38:54], frame[54:]
     pseudo = source + destination + bytes([0, 0, 0, len(message), 0, 0, 0, 58])

@@ -1,4 +1,4 @@
-"""When an ADD asks its IPAM plugin for addresses, and whether the plugin may hold some if the ADD fails."""
+"""When an ADD requests addresses from its IPAM plugin, and whether the plugin may hold some after a failed ADD."""
 
 import os
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def add(tmp_path: Path) -> Request:
 
 
 class Ours:
-    """An IPAM plugin that is a function: its answers, one for each call, and the requests that it saw."""
+    """An IPAM plugin as a function: its answers, one per call, and the requests that it received."""
 
     def __init__(self, *answers: Result | CniError) -> None:
         self.answers, self.seen = [*answers], list[Request]()

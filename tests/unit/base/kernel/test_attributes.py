@@ -1,5 +1,4 @@
-"""What a VF's PF is told when the VF comes back, by drivers that do not take everything: a stand-in for the kernel
-answers as they do."""
+"""The attributes that a returned VF's PF gets, with drivers that refuse some: a stand-in answers like the kernel."""
 
 import errno
 import os
@@ -24,12 +23,12 @@ from cni.kinds.sriov.attributes import Plan
 PF, VF = "0000:3b:00.0", "0000:3b:00.2"
 NONE, PODS, OWN = "00:00:00:00:00:00", "02:00:00:00:00:77", "0c:42:a1:00:00:02"
 HOME = Netdev("ens1v0", OWN, 1500, 1000, "", 0, (), ())
-# As ip link set PF vf 0 mac: cxgb4 answers the first, qede, be2net and liquidio the second.
+# For ip link set PF vf 0 mac, cxgb4 answers the first, qede, be2net and liquidio the second.
 REFUSALS = [errno.EADDRNOTAVAIL, errno.EINVAL]
 
 
 class Kernel:
-    """A PF with one VF, whose driver answers some messages by an errno."""
+    """A PF with one VF, whose driver answers some messages with an errno."""
 
     def __init__(self, mac: str, *, spoofchk: bool = False) -> None:
         self.mac, self.spoofchk = mac, spoofchk
@@ -58,7 +57,7 @@ def restored(kernel: Kernel, plan: Plan) -> None:
 
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """That of a VF that had no MAC on its PF, and got one for a pod."""
+    """The plan of a VF that had no MAC on its PF, and got one for a pod."""
     tree = Tree(tmp_path / "sys")
     tree.netdev("ens1", tree.pci(PF))
     tree.pci(VF, pf=PF)
@@ -76,7 +75,7 @@ def test_a_driver_that_takes_all(plan: Plan) -> None:
 
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_a_driver_that_takes_no_zero_mac(plan: Plan, refusal: int) -> None:
-    """The VF has its own on the PF then: neither the pod's, nor that of another VF.  The next DEL finds that."""
+    """Then the VF has its own MAC on the PF: neither the pod's, nor another VF's.  The next DEL accepts that."""
     kernel = Kernel(PODS)
     kernel.answers = {vf.set_attribute(0, "mac", NONE): refusal}
     restored(kernel, plan)
@@ -95,7 +94,7 @@ def test_another_mac_that_is_refused(plan: Plan) -> None:
 
 
 def test_the_mode_of_the_switch_was_changed(plan: Plan) -> None:
-    """mlx5 has no spoofchk in switchdev mode.  The pod goes all the same, with the rest put back."""
+    """mlx5 has no spoofchk in switchdev mode.  The pod is still detached, with the rest restored."""
     kernel = Kernel(PODS)
     kernel.answers = {vf.set_attribute(0, "spoofchk", value=True): errno.EOPNOTSUPP}
     restored(kernel, plan)

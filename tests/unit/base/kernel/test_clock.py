@@ -1,4 +1,4 @@
-"""Whether something keeps the clock right, where the kernel may not be asked."""
+"""Whether a program synchronizes the clock, if the kernel refuses to answer."""
 
 import platform
 import subprocess
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[4]
-# By machine, the numbers of adjtimex and clock_adjtime: libraries have used either.
+# Machine -> the numbers of adjtimex and clock_adjtime: libraries have used either.
 NUMBERS = {"x86_64": (159, 305), "aarch64": (171, 266)}
-# man 2 seccomp: those two system calls answer EPERM, all others are allowed.
+# man 2 seccomp: these two system calls answer EPERM, all others are allowed.
 FORBIDDEN = """
 import ctypes, struct, sys
 from base.kernel import syscalls

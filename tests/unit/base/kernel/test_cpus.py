@@ -1,4 +1,4 @@
-"""Lists and masks of processors, as the kernel spells them."""
+"""Lists and masks of processors, in the kernel's spelling."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ SETS = some.sets(some.integers(0, cpus.MOST - 1), min_size=1, max_size=40)
     ],
 )  # fmt: skip
 def test_masks(text: str, mask: str) -> None:
-    """With leading zeros or without, as bitmap_parse takes both."""
+    """With or without leading zeros; bitmap_parse accepts both."""
     assert cpus.mask(cpus.parse(text)).lstrip("0") == mask.lstrip("0")
 
 

@@ -1,4 +1,4 @@
-"""Which machine a program is for.  The numbers are those of elf.h."""
+"""A program's machine.  The numbers are those of elf.h."""
 
 import platform
 from pathlib import Path
@@ -9,7 +9,7 @@ from base.kernel import files
 
 
 def header(word: int, order: int, number: int) -> bytes:
-    """As man 5 elf has it: sixteen bytes of identification, a type, a machine."""
+    """By man 5 elf: sixteen bytes of identification, a type, a machine."""
     how = "little" if order == 1 else "big"
     return b"\x7fELF" + bytes([word, order, 1]) + bytes(9) + b"".join(n.to_bytes(2, how) for n in (2, number))
 

@@ -1,4 +1,4 @@
-"""Which mounts and files are taken for a namespace that lives on; tests/netns has those of real ones."""
+"""The mounts and files that can hold a namespace; tests/netns uses real ones."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ ROOT = ("/", "/", "ext4")
 
 
 def mountinfo(*mounts: tuple[str, str, str]) -> bytes:
-    """Of each mount its root, its mount point and its file system."""
+    """Lines of mounts, each given by its root, its mount point and its file system."""
     lines = [
         f"{number} 20 0:{number} {root} {point} rw,nosuid shared:{number} - {kind} source rw"
         for number, (root, point, kind) in enumerate(mounts, 30)
@@ -49,14 +49,14 @@ def test_a_file_system_that_somebody_serves_is_not_asked(kind: str, mounts: list
 
 
 def test_what_may_be_over_another_is_a_containers_root_alone() -> None:
-    """In its own user namespace a pod makes an overlay over a FUSE of its own, which nobody sees."""
+    """In its own user namespace, a pod can make an overlay over a FUSE of its own, which nobody else sees."""
     text = mountinfo(("/", "/", "overlay"), at("/run/x"))
     assert holders.mount_points(text, NUMBER, ours=True) == ["/run/x"]
     assert holders.mount_points(text, NUMBER, ours=False) == []
 
 
 def test_a_root_that_is_no_mount() -> None:
-    """The kernel shows no mount that the process cannot reach, also not the one that its root is in."""
+    """The kernel hides mounts that the process cannot reach, even the one that contains its root."""
     text = mountinfo(at("/x"))
     assert holders.mount_points(text, NUMBER, ours=True) == ["/x"]
     assert holders.mount_points(text, NUMBER, ours=False) == []
@@ -64,7 +64,7 @@ def test_a_root_that_is_no_mount() -> None:
 
 @pytest.mark.parametrize("name", ["\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\xa0", "\ufffd"])
 def test_a_mount_point_of_strange_letters(name: str) -> None:
-    """They neither end the line nor the word."""
+    """They end neither the line nor the field."""
     text = mountinfo(ROOT, ("/", f"/mnt{name}", "fuse"), at(f"/mnt{name}/x"), at("/run/x"))
     assert holders.mount_points(text, NUMBER, ours=False) == ["/run/x"]
 

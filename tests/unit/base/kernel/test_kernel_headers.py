@@ -1,4 +1,4 @@
-"""Numbers and structures that we write by hand are those of the kernel's headers, for this machine's architecture.
+"""Our numbers and structures match the kernel's headers, for this machine's architecture.
 
 The witness is the C compiler.
 """
@@ -38,7 +38,7 @@ from cni.kinds import child, ipoib, macvlan
 from node.health import watch
 from node.provision import scan
 
-# The C library's come first: the kernel's leave out what is there.
+# The C library's headers first: the kernel's omit what these define.
 HEADERS = """
 arpa/inet.h net/if_arp.h netinet/in.h netpacket/packet.h sys/inotify.h sys/prctl.h sys/socket.h sys/syscall.h
 sys/timerfd.h sys/timex.h asm/socket.h rdma/rdma_netlink.h linux/bpf.h linux/dcbnl.h linux/devlink.h linux/fib_rules.h
@@ -49,12 +49,12 @@ linux/sched.h linux/sockios.h linux/version.h
 MODULES: tuple[ModuleType, ...] = (
     *(addresses, neighbors, dcb, events, links, macvlan, netlink, netns, nsid, rules, child, routes, ipoib, rtnl, vf),
 )
-# A module's names that are C's, too.
+# Names in our modules that are also C's.
 OF_C = re.compile(
     r"_*((?:ARPHRD|CLONE|DCB|ETH_P|FRA|FR|IFA|IFF|IFLA|IN|NDA|NETLINK|NETNSA|NHA|NLA_F|NLM|NS|RTAX|RTA|RTEXT|RTM|RTN|RTPROT|RT"
     r"|SOL|SO)_\w+|(?:NLMSG|SIOC|TUN)\w+)"
 )
-# The others.
+# Names that differ in C.
 NAMES = {
     "IPPROTO_ICMPV6": neighbors.ICMPV6,
     "__NR_bpf": bpf._NUMBER,
@@ -98,8 +98,8 @@ NAMES = {
     "SO_RCVBUFFORCE": watch._SO_RCVBUFFORCE,
 }
 STRUCTS = {
-    "struct rtmsg": addresses._ROUTE,
-    "struct ifaddrmsg": addresses._ADDR,
+    "struct rtmsg": addresses.ROUTE,
+    "struct ifaddrmsg": addresses.ADDRESS,
     "struct nhmsg": routes._NEXTHOP,
     "struct nexthop_grp": routes._MEMBER,
     "struct dcbmsg": dcb._MESSAGE,
@@ -126,12 +126,12 @@ OFFSETS = {
     ("union bpf_attr", "query.prog_cnt"): 24,
     ("struct bpf_link_info", "xdp.ifindex"): 16,
 }
-# What newer kernels have come with, and headers of Debian 12 do not know.
+# Constants of newer kernels, which Debian 12's headers lack.
 SINCE = {"DCB_ATTR_DCB_APP_TRUST_TABLE": (6, 3), "BPF_TCX_INGRESS": (6, 6), "BPF_TCX_EGRESS": (6, 6)}
 
 
 def stated() -> Iterator[tuple[str, int]]:
-    """C's expressions, with what we take them to be."""
+    """C's expressions, with our values for them."""
     for module in MODULES:
         for name, value in vars(module).items():
             if type(value) is int and (public := OF_C.fullmatch(name)):

@@ -1,4 +1,4 @@
-"""Every byte base.kernel.links makes or reads, held against pyroute2's encoder and decoder."""
+"""Every byte that base.kernel.links builds or decodes, compared with pyroute2's encoder and decoder."""
 
 import os
 import struct
@@ -30,7 +30,7 @@ def test_get_link(given: dict[str, Any], index: int, attrs: list[Any]) -> None:
 
 
 def test_get_link_whose_name_is_no_text() -> None:
-    """A pod may have renamed it; a directory's listing has its bytes as surrogates."""
+    """A pod may have renamed it; a directory listing has its bytes as surrogates."""
     assert b"\x06\x00\x03\x00\xff\x00" in links.get_link(os.fsdecode(b"\xff"))
 
 
@@ -59,7 +59,7 @@ def test_new_link_with_everything() -> None:
 
 
 def test_new_link_with_the_least() -> None:
-    """What the kernel is to choose is not in the message at all: 0 or an empty MAC would be a request."""
+    """The message omits what the kernel chooses: 0 or an empty MAC would be a request."""
     body = links.new_link(kind="ipvlan", data=IPVLAN_L3, parent=2**31 - 1, name="x")
     attrs = [
         ("IFLA_IFNAME", "x"),
@@ -123,7 +123,7 @@ VETH = [("IFLA_IFNAME", "rail0"), ("IFLA_MTU", 1500), ("IFLA_ADDRESS", "02:00:00
             [("IFLA_IFNAME", "lo"), ("IFLA_MTU", 65536)],
             Link(index=1, name="lo", flags=0, mac="", mtu=65536, hardware=772),
         ),
-        (  # a kind of which the kernel tells no more
+        (  # a kind without data
             {"index": 1},
             [*VETH, ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "veth")]})],
             Link(index=1, name="rail0", flags=0, mac="02:00:00:00:00:09", mtu=1500, kind="veth"),

@@ -1,4 +1,4 @@
-"""Attributes and errors, as base.kernel.netlink makes and reads them."""
+"""Attributes and errors, as base.kernel.netlink builds and decodes them."""
 
 import errno
 import re
@@ -26,9 +26,9 @@ OFFS = struct.pack("=HHI", 8, 2, 32)
         (nlmsgerr(16), False, errno.EBUSY, "Device or resource busy"),
         (nlmsgerr(22, MSG), True, errno.EINVAL, "Invalid argument (Invalid name)"),
         (nlmsgerr(22, OFFS, MSG), True, errno.EINVAL, "Invalid argument (Invalid name)"),  # not the first attribute
-        (nlmsgerr(22, OFFS), True, errno.EINVAL, "Invalid argument"),  # an offset and no sentence
+        (nlmsgerr(22, OFFS), True, errno.EINVAL, "Invalid argument"),  # an offset without a message
         (nlmsgerr(22), True, errno.EINVAL, "Invalid argument"),
-        # without the flag what follows is no attribute
+        # without the flag, the rest is no attribute
         (nlmsgerr(22, MSG), False, errno.EINVAL, "Invalid argument"),
     ],
 )
@@ -85,7 +85,7 @@ def test_attributes_reads_what_attr_wrote(written: list[tuple[int, bytes]]) -> N
 
 @given(pairs, st.integers(0, 400))
 def test_attributes_cut_short(written: list[tuple[int, bytes]], length: int) -> None:
-    """Every payload is what was written, but for the last one, which may be its beginning."""
+    """Every payload is as written, except the last one, which may be its beginning."""
     data = b"".join(netlink.attr(kind, payload) for kind, payload in written)[:length]
     read = netlink.attributes(data)
     cut = [kind for kind, payload in read.items() if (kind, payload) not in written]

@@ -1,4 +1,4 @@
-"""What older kernels do not say, refused before a device is touched."""
+"""What older kernels do not report is refused before a device is touched."""
 
 import os
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ def test_no_device_is_moved_that_could_not_be_found_again() -> None:
 
 
 def test_hardware_is_not_taken_for_software(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a kernel names no device of any link."""
+    """Such a kernel names no link's device."""
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release="5.10.0-32-amd64"))
     link = Link(5, "rail0v0", 0, "02:00:00:00:00:01", 1500)
     host_device._refuse_unmovable(link, ADDRESS)
@@ -35,7 +35,7 @@ def test_hardware_is_not_taken_for_software(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_status_beside_an_add_that_takes_the_vf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A free VF whose netdev has left the host meanwhile says nothing of the kernel."""
+    """A free VF's netdev that has just left the host proves nothing about the kernel."""
     function = SimpleNamespace(netdevs=["rail0v0"], address=ADDRESS)
     monkeypatch.setattr(sriov, "_find", lambda *_: function)
     conf: Any = SimpleNamespace(attach=SimpleNamespace(rdma=SimpleNamespace(mode="off"), pf="rail0"), where=None)

@@ -1,4 +1,4 @@
-"""The frames that ask who has an address, byte by byte, and the frames that answer."""
+"""The frames that probe for an address, byte by byte, and the frames that answer."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -64,31 +64,31 @@ def nd(kind: int, source: str, target: str, *, hops: int = 255) -> bytes:
     ("frame", "claimed", "mac"),
     [
         (arp(2, "10.56.0.2", "0.0.0.0"), "10.56.0.2", THEIRS),  # the answer to a probe
-        (arp(1, "10.56.0.2", "10.56.0.9"), "10.56.0.2", THEIRS),  # asks for somebody, and so tells who it is
-        (arp(1, "0.0.0.0", "10.56.0.2"), "10.56.0.2", THEIRS),  # probes for it itself (RFC 5227 2.1.1)
+        (arp(1, "10.56.0.2", "10.56.0.9"), "10.56.0.2", THEIRS),  # requests another host's MAC, and so reveals its own
+        (arp(1, "0.0.0.0", "10.56.0.2"), "10.56.0.2", THEIRS),  # probes for the same address (RFC 5227 2.1.1)
         (arp(1, "10.56.0.2", "10.56.0.2"), "10.56.0.2", THEIRS),  # announces it
-        (arp(2, "10.56.0.2", "0.0.0.0", OURS), "10.56.0.2", OURS),  # whoever says so has it, with whatever MAC
+        (arp(2, "10.56.0.2", "0.0.0.0", OURS), "10.56.0.2", OURS),  # its sender has it, with any MAC
         (neighbors.gratuitous_arp(THEIRS, FOUR), str(FOUR), THEIRS),
-        (nd(136, "fd00:56::2", "fd00:56::2"), "fd00:56::2", THEIRS),  # the answer of who has it
-        (nd(135, "::", "fd00:56::2"), "fd00:56::2", THEIRS),  # detects duplicates of it itself (RFC 4862 5.4.3)
+        (nd(136, "fd00:56::2", "fd00:56::2"), "fd00:56::2", THEIRS),  # its owner's answer
+        (nd(135, "::", "fd00:56::2"), "fd00:56::2", THEIRS),  # detects duplicates of the same address (RFC 4862 5.4.3)
         (neighbors.unsolicited_na(THEIRS, SIX), str(SIX), THEIRS),
     ],
 )
 def test_claims(frame: bytes, claimed: str, mac: str) -> None:
     assert probe.parse_claim(frame, OURS) == (ip_address(claimed), mac)
-    assert probe.parse_claim(frame + bytes(18), OURS) == (ip_address(claimed), mac)  # padded to what Ethernet wants
+    assert probe.parse_claim(frame + bytes(18), OURS) == (ip_address(claimed), mac)  # padded to Ethernet's minimum
 
 
 @pytest.mark.parametrize(
     "frame",
     [
-        probe.arp_probe(OURS, FOUR),  # handed back to us
+        probe.arp_probe(OURS, FOUR),  # returned to us by the NIC
         probe.dad_solicitation(OURS, SIX),
-        arp(2, "0.0.0.0", "10.56.0.2"),  # no answer without who it is from
+        arp(2, "0.0.0.0", "10.56.0.2"),  # no sender's address
         arp(3, "10.56.0.2", "0.0.0.0"),  # RARP's
         arp(2, "10.56.0.2", "0.0.0.0")[:41],  # cut off
         arp(2, "10.56.0.2", "0.0.0.0").replace(bytes.fromhex("0800 0604"), bytes.fromhex("0800 0610")),
-        nd(135, "fd00:56::9", "fd00:56::2"),  # looks for who has it, to talk to that
+        nd(135, "fd00:56::9", "fd00:56::2"),  # requests its owner's MAC, to reach it
         nd(136, "fd00:56::2", "fd00:56::2", hops=254),  # from beyond the link
         nd(134, "fe80::1", "fd00:56::2"),  # a router's advertisement
         nd(136, "fd00:56::2", "fd00:56::2")[:77],

@@ -1,4 +1,4 @@
-"""A function that gets its driver anew, by a process that must not end half-way."""
+"""Rebinding a function to its driver, by a process that must not end halfway."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ ADDRESS = "0000:3b:00.2"
 def test_whoever_is_to_end_finishes_it_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unbind = tmp_path / ADDRESS / "driver/unbind"
     unbind.parent.mkdir(parents=True)
-    os.mkfifo(unbind)  # a driver that takes its time
+    os.mkfifo(unbind)  # a slow driver
     monkeypatch.setattr(pci, "_DEVICES", f"{tmp_path}")
     with pytest.raises(TimeoutError):
         pci.rebind(ADDRESS, "no-such-driver", 0)
@@ -27,7 +27,7 @@ def test_whoever_is_to_end_finishes_it_first(tmp_path: Path, monkeypatch: pytest
     ready = os.open(unbind, os.O_RDONLY | os.O_NONBLOCK)
     try:
         _, status = os.waitpid(child, 0)
-        # It has gone on to bind, for which there is no driver.
+        # It continued with bind, for which there is no driver.
         assert os.waitstatus_to_exitcode(status) == errno.ENOENT
         assert os.read(ready, 4096) == ADDRESS.encode()
     finally:

@@ -1,4 +1,4 @@
-"""Every byte base.kernel.rules makes or reads, held against pyroute2's encoder and decoder."""
+"""Every byte that base.kernel.rules builds or decodes, compared with pyroute2's encoder and decoder."""
 
 from ipaddress import ip_address
 from typing import Any
@@ -26,7 +26,7 @@ def test_rule(source: str, family: int, length: int, table: int, in_header: int)
 
 @pytest.mark.parametrize(("table", "in_header"), [(254, 254), (100, 0), (2**32 - 1, 252)])
 def test_table_of(table: int, in_header: int) -> None:
-    """The attribute counts if there is one, for routes as for rules."""
+    """The attribute takes precedence, for routes and for rules."""
     for kind, key, name in ((fibmsg, rules.FRA_TABLE, "FRA_TABLE"), (rtmsg, rules.RTA_TABLE, "RTA_TABLE")):
         assert rules.table_of(encoded(kind, {"family": 2, "table": in_header}, [(name, table)]), key) == table
         assert rules.table_of(encoded(kind, {"family": 2, "table": 77}, []), key) == 77

@@ -1,4 +1,4 @@
-"""PCI facts, from a tree like the one under /sys."""
+"""Facts about PCI functions, from a tree like /sys."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ PF, VF0, VF10 = "0000:3b:00.0", "0000:3b:10.0", "0000:3b:11.2"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A PF with eleven VFs, of which the first and the last are drawn."""
+    """A PF with eleven VFs; only the first and the last exist."""
     devices = tmp_path / "bus/pci/devices"
     for address in (PF, VF0, VF10):
         (devices / address).mkdir(parents=True)
@@ -57,13 +57,13 @@ def test_vf(root: Path) -> None:
         ({"ens1f0np0": "p0", "ens1f0npf0vf0": "pf0vf0", "ens1f0npf0vf1": "pf0vf1"}, ["ens1f0np0"]),
         ({"ens1f0_0": "pf0vf0", "ens1f0_1": "pf0vf1", "ens1f0np0": "p0"}, ["ens1f0np0"]),
         ({"rail0": "p0", "eth0": "pf0vf0", "eth1": "pf0sf88", "eth2": "c1pf0vf0", "eth3": "c1pf0"}, ["rail0"]),
-        # The second PF of two that are bonded; and a port that was split.
+        # The second of two bonded PFs; and a split port.
         ({"eth1": "pf1vf0", "ens1f1np1": "p1"}, ["ens1f1np1"]),
         ({"eth1": "pf1vf0", "ens1f1np1s0": "p1s0"}, ["ens1f1np1s0"]),
-        # Older kernels do not say it of the uplink, or number the representors.
+        # Older kernels do not report it for the uplink, or do not number the representors.
         ({"eth0": "pf0vf0", "rail0": ""}, ["rail0"]),
         ({"ens1f0": "", "ens1f0_0": "0", "rail0": "p0"}, ["rail0", "ens1f0", "ens1f0_0"]),
-        # Two ports of one function, and one that drivers in legacy mode say nothing of.
+        # Two ports of one function; and one for which drivers in legacy mode report nothing.
         ({"ens2": "p0", "ens2d1": "p1"}, ["ens2", "ens2d1"]),
         ({"ens2": "", "ens2d1": ""}, ["ens2", "ens2d1"]),
         ({"ens2": ""}, ["ens2"]),
@@ -84,7 +84,7 @@ def test_own_interfaces(root: Path, ports: dict[str, str], own: list[str]) -> No
 
 
 def test_vf_whose_devices_are_elsewhere(root: Path) -> None:
-    """The net/ and infiniband/ of a function whose devices are in a pod are empty or missing."""
+    """The net/ and infiniband/ of a function are empty or missing while a pod has its devices."""
     assert sysfs.function(VF10, root) == Function(VF10, "", PF, (), ())
 
 
@@ -102,7 +102,7 @@ def test_no_function(root: Path, address: str) -> None:
 
 @pytest.mark.parametrize("ask", [sysfs.function, sysfs.device, sysfs.incarnation, sysfs.device_of])
 def test_a_sys_that_is_not_mounted(tmp_path: Path, ask: Callable[[str, Path], object]) -> None:
-    """It proves nothing of any device."""
+    """It proves nothing about any device."""
     with pytest.raises(FileNotFoundError, match=f"{tmp_path} shows no devices: .*mount -t sysfs"):
         ask(VF0, tmp_path)
 
@@ -114,7 +114,7 @@ def test_a_command_that_shows_devices_says_so(tmp_path: Path, asked: ModuleType)
 
 
 def test_incarnation(root: Path) -> None:
-    """A directory keeps its number, and another one at the same path has another."""
+    """A directory keeps its number; another one at the same path has another number."""
     first = sysfs.incarnation(VF0, root)
     assert first == sysfs.incarnation(VF0, root) > 0
     (root / "bus/pci/devices" / VF0).rename(root / "elsewhere")
@@ -161,7 +161,7 @@ def test_rdma_names_in_whatever_namespace(root: Path) -> None:
 
 
 def test_an_rdma_device_that_comes_and_goes(root: Path) -> None:
-    """As it does when the namespace dies that it is in."""
+    """As when its namespace ends."""
     verbs = root / "bus/pci/devices" / VF0 / "infiniband_verbs"
     (verbs.parent / "kept").mkdir()
     with subprocess.Popen([sys.executable, "-c", COME_AND_GO, verbs / "uverbs0"]) as other:
@@ -182,7 +182,7 @@ def test_address_of(root: Path) -> None:
     ("dev_port", "keys"), [("0\n", (0x7FFF, 0x8001)), ("1\n", (0x0002,)), ("", (0x7FFF, 0x8001)), ("2\n", ())]
 )
 def test_pkeys(root: Path, dev_port: str, keys: tuple[int, ...]) -> None:
-    """Of the interface's own port; empty places of the table have no key, or no partition's."""
+    """Only the interface's own port counts; empty places of the table hold no key, or no partition's."""
     netdev, tables = root / "class/net/ens1f0", {1: ["0x7fff", "0x8001", "0x0000", "0x8000", ""], 2: ["0x0002"]}
     (netdev / "dev_port").write_text(dev_port)
     for port, table in tables.items():
@@ -250,7 +250,7 @@ def test_pci_function_of_a_device(with_sf: Path) -> None:
 
 
 def test_which_device_has_the_netdev(with_sf: Path) -> None:
-    """A virtio NIC's PCI function has it by the virtio device below; a PF has its own, whatever is below."""
+    """Below a virtio NIC's PCI function, the virtio device has it; a PF has its own, with any devices below."""
     assert sysfs.with_netdev("0000:00:03.0", with_sf) == sysfs.with_netdev("virtio0", with_sf) == "virtio0"
     assert (sysfs.with_netdev(PF, with_sf), sysfs.with_netdev(SF, with_sf)) == (PF, SF)
     assert [sysfs.device_of(name, with_sf) for name in ("sf4", "eth0", "ens1f0", "lo")] == [SF, "virtio0", PF, ""]

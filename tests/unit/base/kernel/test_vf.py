@@ -1,4 +1,4 @@
-"""A VF's attributes: bytes against pyroute2's decoder, and what a PF says, in bytes made by hand."""
+"""A VF's attributes: bytes compared with pyroute2's decoder, and a PF's answers, in bytes made by hand."""
 
 import json
 import struct
@@ -15,7 +15,7 @@ MAC = "02:00:00:00:00:07"
 
 
 def decoded(attribute: bytes) -> Any:
-    """What pyroute2 reads in an RTM_SETLINK with this attribute: the first VF's."""
+    """pyroute2's view of an RTM_SETLINK with this attribute: the first VF's."""
     body = struct.pack("=BxHiII", 0, 0, 9, 0, 0) + attribute
     message = ifinfmsg(struct.pack("=IHHII", 16 + len(body), 16, 1, 1, 0) + body)
     message.decode()
@@ -41,7 +41,7 @@ def test_set_attribute(name: str, value: object, attribute: str, fields: dict[st
 
 @pytest.mark.parametrize(("name", "number"), [("node_guid", 10), ("port_guid", 11)])
 def test_set_guid(name: str, number: int) -> None:
-    """struct ifla_vf_guid, a number after padding.  pyroute2 has the same bytes, and twenty that nobody reads."""
+    """struct ifla_vf_guid, a number after padding.  pyroute2 has the same bytes, and twenty that the kernel ignores."""
     guid = "00:11:22:33:44:55:66:77"
     body = netlink.attributes(netlink.attributes(netlink.attributes(vf.set_attribute(3, name, guid))[22])[1])[number]
     assert body == struct.pack("=I4xQ", 3, 0x0011223344556677)
@@ -53,7 +53,7 @@ def test_set_guid(name: str, number: int) -> None:
 
 @pytest.mark.parametrize(("protocol", "number"), [("802.1q", 0x8100), ("802.1ad", 0x88A8)])
 def test_set_vlan(protocol: str, number: int) -> None:
-    """The protocol is in network order, alone among the fields (struct ifla_vf_vlan_info)."""
+    """Only the protocol is in network order (struct ifla_vf_vlan_info)."""
     body = vf.set_attribute(3, "vlan", (7, 2, protocol))
     for kind in (22, 1, 12, 1):
         body = netlink.attributes(body)[kind]
@@ -66,14 +66,14 @@ def test_no_such_attribute(name: str, value: object) -> None:
         vf.set_attribute(0, name, value)
 
 
-def said(index: int, *more: bytes) -> bytes:
-    """One IFLA_VF_INFO, as rtnl_fill_vfinfo makes it."""
+def reported(index: int, *more: bytes) -> bytes:
+    """One IFLA_VF_INFO, in the form of rtnl_fill_vfinfo."""
     mac = netlink.attr(1, struct.pack("=I", index) + bytes.fromhex(MAC.replace(":", "")) + bytes(26))
     return netlink.attr(1, mac + b"".join(more))
 
 
 def test_parse() -> None:
-    one = said(
+    one = reported(
         0,
         netlink.attr(12, netlink.attr(1, struct.pack("=III", 0, 7, 2) + b"\x88\xa8\0\0")),
         netlink.attr(6, struct.pack("=III", 0, 10, 50)),
@@ -81,8 +81,10 @@ def test_parse() -> None:
         netlink.attr(9, struct.pack("=II", 0, 0)),
         netlink.attr(5, struct.pack("=II", 0, 1)),
     )
-    # What the driver does not tell is 2^32-1.
-    other = said(1, netlink.attr(4, struct.pack("=II", 1, 0xFFFFFFFF)), netlink.attr(2, struct.pack("=III", 1, 5, 1)))
+    # A value that the driver does not report is 2^32-1.
+    other = reported(
+        1, netlink.attr(4, struct.pack("=II", 1, 0xFFFFFFFF)), netlink.attr(2, struct.pack("=III", 1, 5, 1))
+    )
     assert vf.parse(one + other) == {
         0: Vf(MAC, (7, 2, "802.1ad"), (10, 50), spoofchk=True, trust=False, link_state="enable"),
         1: Vf(MAC, (5, 1, "802.1q"), (0, 0), spoofchk=None, trust=None, link_state=None),
@@ -93,7 +95,7 @@ def test_parse_of_an_infiniband_vf() -> None:
     """Its MAC is the first bytes of the PF's own address; a GUID that was not set is zero."""
     node = netlink.attr(10, struct.pack("=I4xQ", 0, 0x0011223344556677))
     port, none = (netlink.attr(11, struct.pack("=I4xQ", 0, number)) for number in (0x1122334455667788, 0))
-    assert vf.parse(said(0, node, port) + said(1, none)) == {
+    assert vf.parse(reported(0, node, port) + reported(1, none)) == {
         0: Vf(None, node_guid="00:11:22:33:44:55:66:77", port_guid="11:22:33:44:55:66:77:88"),
         1: Vf(None),
     }

@@ -1,4 +1,4 @@
-"""What one attachment asks for: CNI_ARGS, args.cni and runtimeConfig."""
+"""One attachment's requests: CNI_ARGS, args.cni and runtimeConfig."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ MULTUS = (
         ("IP=10.0.0.5", {"IP": "10.0.0.5"}),
         ("IP=10.0.0.5;", {"IP": "10.0.0.5"}),  # a trailing separator
         ("IP=", {"IP": ""}),
-        ("IP=a;IP=b", {"IP": "b"}),  # the last wins
+        ("IP=a;IP=b", {"IP": "b"}),  # the last one counts
         ("MAC=02:00:00:00:00:01;GATEWAY=10.0.0.1", {"MAC": "02:00:00:00:00:01", "GATEWAY": "10.0.0.1"}),
         ("FOO=1;IgnoreUnknown=1", {"FOO": "1", "IgnoreUnknown": "1"}),
         ("IgnoreUnknown=true;FOO=1", {"FOO": "1", "IgnoreUnknown": "true"}),
@@ -49,9 +49,12 @@ def test_cni_args(text: str, pairs: dict[str, str]) -> None:
         ("=x", "CNI_ARGS: '=x' is not KEY=VALUE; separate pairs by ';'"),
         ("IP=a=b", "CNI_ARGS: 'IP=a=b' is not KEY=VALUE; separate pairs by ';'"),  # libcni: exactly one "="
         ("IP=a;MAC", "CNI_ARGS: 'MAC' is not KEY=VALUE; separate pairs by ';'"),
-        ("IgnoreUnknown=1;IP", "CNI_ARGS: 'IP' is not KEY=VALUE; separate pairs by ';'"),  # no key is not unknown
+        (
+            "IgnoreUnknown=1;IP",
+            "CNI_ARGS: 'IP' is not KEY=VALUE; separate pairs by ';'",
+        ),  # an empty key is no unknown key
         ("FOO=1", "CNI_ARGS: unknown FOO='1'; remove, or add IgnoreUnknown=1"),
-        ("ip=1", "CNI_ARGS: unknown ip='1'; remove, or add IgnoreUnknown=1"),  # keys have a case
+        ("ip=1", "CNI_ARGS: unknown ip='1'; remove, or add IgnoreUnknown=1"),  # keys are case-sensitive
         (" IP=1", "CNI_ARGS: unknown  IP='1'; remove, or add IgnoreUnknown=1"),
         ("B=2;IP=1;A=1", "CNI_ARGS: unknown A='1', B='2'; remove, or add IgnoreUnknown=1"),  # all of them
         ("FOO=1;IgnoreUnknown=0", "CNI_ARGS: unknown FOO='1'; remove, or add IgnoreUnknown=1"),
@@ -77,7 +80,7 @@ def test_cni_args_refused(text: str, msg: str) -> None:
         ("", "", "e", "e"),
         ([], None, "e", "e"),
         ("", "", "", None),
-        (["x"], "a", "e", ["x"]),  # whole, and not merged
+        (["x"], "a", "e", ["x"]),  # as a whole, not merged
         (None, 0, "e", 0),
     ],
 )
@@ -105,7 +108,7 @@ def test_requested_of_nothing(conf: dict[str, Any]) -> None:
         ({"runtimeConfig": 5}, "runtimeConfig 5"),
         ({"args": ["cni"]}, "args ['cni']"),
         ({"args": {"cni": "x"}}, "args.cni 'x'"),
-        ({"runtimeConfig": {"mac": "r"}, "args": 5}, "args 5"),  # refused although nothing of it is needed
+        ({"runtimeConfig": {"mac": "r"}, "args": 5}, "args 5"),  # refused although it is not needed
     ],
 )
 def test_requested_of_something_else(conf: dict[str, Any], named: str) -> None:

@@ -1,4 +1,4 @@
-"""The device information file (device-info-spec 1.1.0): what ADD writes and keeps, and what an undo restores."""
+"""The device information file (device-info-spec 1.1.0): ADD writes and keeps it, and an undo restores it."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ SF = {"device": "mlx5_core.sf.4", "pci": "0000:3b:00.0", "pf": "", "rdma_devs": 
 VETH = {"device": "", "pci": "", "pf": "", "rdma_devs": []}
 MACVLAN = {"master": "ens1f0", "pci": "0000:3b:00.0", "rdma_devs": []}
 GIDS = [{"address": "10.56.0.2", "device": "mlx5_4", "port": 1, "index": 3, "type": "RoCE v2"}]
-# What a device plugin leaves there.
+# A device plugin's file.
 PLUGIN = {"type": "pci", "version": "1.0.0", "pci": {"pci-address": "0000:3b:10.1", "vhost-net": "/dev/vhost-net"}}
 
 
@@ -50,7 +50,7 @@ def test_a_file_of_ours(file: Path) -> None:
 
 
 def test_the_device_plugins_file(file: Path) -> None:
-    """Members that are not ours stay, and the undo restores the file."""
+    """Other programs' members stay, and the undo restores the file."""
     file.parent.mkdir(parents=True)
     before = json.dumps(PLUGIN | {"future": [1]})
     file.write_text(before)
@@ -127,7 +127,6 @@ def test_a_pod_names_no_file() -> None:
 
 
 def test_a_part_of_a_pci_function(file: Path) -> None:
-    """A scalable function is no PCI function, so the file names the PCI function that it is a part of.  A veth has
-    none."""
+    """A scalable function is no PCI function, so the file names its parent PCI function.  A veth has none."""
     assert written(file, SF)["pci"] == {"pci-address": "0000:3b:00.0", "rdma-device": "mlx5_7"}
     assert device_info.plan(asked(str(file)), VETH) == {}

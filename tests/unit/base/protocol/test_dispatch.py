@@ -1,4 +1,4 @@
-"""From request to reply: one document or none, and the right error in it."""
+"""From request to reply: at most one document, with the right error."""
 
 import errno
 import json
@@ -50,7 +50,7 @@ SPECIFIED = {1, 2, 3, 4, 5, 6, 7, 8, 11, 50, 51}
 
 
 def test_every_error_has_a_code_of_its_own() -> None:
-    # One that has its parent's code is told apart by us alone, not by the runtime.
+    # A class with its parent's code differs for us only, not for the runtime.
     classes = [c for c in subclasses(CniError) if c.__module__ == errors.__name__ and "code" in vars(c)]
     codes = [c.code for c in classes]
     assert len(classes) > 15
@@ -93,7 +93,7 @@ def test_version_needs_no_stdin(stdin: bytes) -> None:
         ("ADD", b"[]", {}, 6, "1.1.0"),
         ("ADD", b"", {"CNI_IFNAME": ""}, 4, "1.1.0"),  # the environment first
         ("NONE", b"", {}, 4, "1.1.0"),
-        ("ADD", {"name": "rail0"}, {}, 1, "1.1.0"),  # a version we cannot answer in is answered in ours
+        ("ADD", {"name": "rail0"}, {}, 1, "1.1.0"),  # a version that is not supported: the answer is in our newest one
         ("ADD", {"cniVersion": "9.9", "name": "rail0"}, {}, 1, "1.1.0"),
         ("GC", {"cniVersion": "1.0.0", "name": "rail0"}, {}, 1, "1.1.0"),
         ("CHECK", {"cniVersion": "0.3.1", "name": "rail0"}, {}, 1, "1.1.0"),

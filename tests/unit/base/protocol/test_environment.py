@@ -35,13 +35,13 @@ def test_missing_variables_are_all_named(command: str, missing: str, value: str 
     names = () if value is None else COMPLETE.keys() - {"CNI_COMMAND"}
     with pytest.raises(BadEnvironment) as refused:
         spec.check_environment(Request({"CNI_COMMAND": command, **dict.fromkeys(names, "")}))
-    assert refused.value.msg == f"{command} requires {missing}: set and not empty"
+    assert refused.value.msg == f"{command} requires {missing}; set each to a value"
     assert refused.value.code == 4
 
 
 def test_only_the_missing_variable_is_named() -> None:
     environ = {k: v for k, v in COMPLETE.items() if k != "CNI_NETNS"}
-    with pytest.raises(BadEnvironment, match=r"^ADD requires CNI_NETNS: "):
+    with pytest.raises(BadEnvironment, match=r"^ADD requires CNI_NETNS; "):
         spec.check_environment(Request(environ))
 
 

@@ -1,4 +1,4 @@
-"""The programs as processes: what a runtime, or a person, sees of them."""
+"""The programs as processes, as a runtime or a person sees them."""
 
 import json
 import os
@@ -20,14 +20,14 @@ PLUGINS = pytest.mark.parametrize("program", [CNI, CTL, IPAM], ids=["cni", "ctl"
 
 
 def run(program: Sequence[str | Path], stdin: Any = b"", **environ: str) -> subprocess.CompletedProcess[bytes]:
-    """Run the program with only these variables; ``stdin`` is bytes, or a descriptor as subprocess takes it."""
+    """Run the program with only these variables; ``stdin`` is bytes, or a descriptor as in subprocess."""
     given: dict[str, Any] = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | environ
     return subprocess.run(program, capture_output=True, env=variables, cwd="/", check=False, **given)
 
 
 def document(done: subprocess.CompletedProcess[bytes]) -> Any:
-    """The one JSON document that stdout has to be."""
+    """The only JSON document, on stdout."""
     assert done.stdout.count(b"\n") == 1, done
     return json.loads(done.stdout)
 
@@ -46,7 +46,7 @@ def test_error(program: list[str]) -> None:
     assert document(done) == {
         "cniVersion": "1.1.0",
         "code": 4,
-        "msg": "ADD requires CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME: set and not empty",
+        "msg": "ADD requires CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME; set each to a value",
     }
     assert (done.returncode, done.stderr) == (1, b"")
 
@@ -191,6 +191,6 @@ SHOW = "import json; from base.protocol.dispatch import environment; print(json.
 
 @pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C"}, {"LD_LIBRARY_PATH": "/a"}, {"X": "a=b\nc", "Y": "\udcff"}])
 def test_environment(given: dict[str, str]) -> None:
-    """The LC_CTYPE that Python sets (PEP 538) is not passed on."""
+    """LC_CTYPE, which Python sets (PEP 538), is not passed on."""
     shown = json.loads(run([sys.executable, "-c", SHOW], **given).stdout)
     assert shown == {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | given

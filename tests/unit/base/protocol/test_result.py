@@ -1,4 +1,4 @@
-"""ADD's answer in every version's shape, as documents written out by hand."""
+"""ADD's result in every version's shape, as documents written by hand."""
 
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
@@ -72,7 +72,7 @@ V1_1 = {
 }
 SHAPES = {"0.3.0": THROUGH_0_4, "0.3.1": THROUGH_0_4, "0.4.0": THROUGH_0_4, "1.0.0": V1_0, "1.1.0": V1_1}
 
-# What is left of RICH where a version has no place for the rest.
+# The rest of RICH in a version without the newer members.
 PLAIN = Result(
     interfaces=(
         Interface("br0", mac="02:00:00:00:00:01"),
@@ -180,7 +180,7 @@ def test_after_prefers_our_dns() -> None:
         ({"routes": [{"dst": "10.0.0.0/8", "scope": True}]}, r"routes\[\].scope True is not a number"),
         ({"routes": [{"dst": "10.0.0.0/8", "priority": 1.5}]}, r"routes\[\].priority 1.5 is not a number"),
         ({"routes": [{"dst": "10.0.0.0/8", "advmss": [1]}]}, r"routes\[\].advmss \[1\] is not a number"),
-        # ipaddress' own sentence has the value, the member is ours to name
+        # ipaddress' message has the value; ours names the member
         pytest.param({"ips": [{"address": "x"}]}, "(?s)address.*'x'"),
         pytest.param({"ips": [{}]}, "address"),
         pytest.param({"ips": [{"address": 5}]}, "(?s)address.*5"),
@@ -233,6 +233,6 @@ def test_nothing_is_lost_in_the_newest_version(result: Result) -> None:
 
 
 def test_an_ipv6_route_with_host_bits() -> None:
-    """As static's own documentation has one; the kernel clears them, so the reference plugins take it."""
+    """As in static's own documentation; the kernel clears the bits, so the reference plugins accept it."""
     (route,) = Result.from_json({"routes": [{"dst": "3ffe:ffff:0:1ff::1/64", "gw": "3ffe:ffff:0::1"}]}).routes
     assert route == Route(ip_network("3ffe:ffff:0:1ff::/64"), ip_address("3ffe:ffff::1"))

@@ -1,4 +1,4 @@
-"""One request: its JSON, its version, the attachments it vouches for."""
+"""One request: its JSON, its version, and its valid attachments."""
 
 from typing import Any
 
@@ -32,9 +32,9 @@ def test_what_is_asked_again_is_answered_from_memory() -> None:
         (b'{"a": 1', "stdin is not JSON"),  # cut short
         (b'{"a": 1}{"a": 1}', "stdin is not JSON"),  # two documents
         (b"\xff\xff\xff", "stdin is not JSON"),  # no text at all
-        (b"[" * 100_000, "stdin is not JSON"),  # deeper than the decoder can go
+        (b"[" * 100_000, "stdin is not JSON"),  # deeper than the decoder's limit
         (b'{"a":' * 100_000, "stdin is not JSON"),
-        (b'{"a": 1' + b"0" * 5000 + b"}", "stdin is not JSON"),  # a number Python refuses to make
+        (b'{"a": 1' + b"0" * 5000 + b"}", "stdin is not JSON"),  # a number that Python refuses
         (b"[]", "stdin is a JSON list"),
         (b'[{"name": "n"}]', "stdin is a JSON list"),
         (b'"x"', "stdin is a JSON str"),
@@ -54,9 +54,9 @@ def test_decode_refuses(stdin: bytes, why: str) -> None:
     [
         ("0.3.0", "ADD DEL VERSION"),
         ("0.3.1", "ADD DEL VERSION"),
-        ("0.4.0", "ADD DEL CHECK VERSION"),  # brought CHECK
+        ("0.4.0", "ADD DEL CHECK VERSION"),  # introduced CHECK
         ("1.0.0", "ADD DEL CHECK VERSION"),
-        ("1.1.0", "ADD DEL CHECK VERSION GC STATUS"),  # brought GC and STATUS
+        ("1.1.0", "ADD DEL CHECK VERSION GC STATUS"),  # introduced GC and STATUS
     ],
 )
 def test_commands_of_each_version(version: str, commands: str) -> None:
@@ -82,9 +82,9 @@ def test_missing_version(conf: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("conf", "shown", "json"),
     [
-        ({"cniVersion": "0.1.0"}, "'0.1.0'", '"0.1.0"'),  # ip4 and ip6: a shape we do not write
+        ({"cniVersion": "0.1.0"}, "'0.1.0'", '"0.1.0"'),  # ip4 and ip6: a shape that hpn does not write
         ({"cniVersion": "0.2.0"}, "'0.2.0'", '"0.2.0"'),
-        ({"cniVersion": "1.2.0"}, "'1.2.0'", '"1.2.0"'),  # not yet written
+        ({"cniVersion": "1.2.0"}, "'1.2.0'", '"1.2.0"'),  # a future version
         ({"cniVersion": "1.1"}, "'1.1'", '"1.1"'),
         ({"cniVersion": 1.1}, "1.1", "1.1"),
         ({"cniVersion": ["1.1.0"]}, "['1.1.0']", '["1.1.0"]'),
@@ -131,13 +131,16 @@ TWO = [{"containerID": "c2", "ifname": "eth0", "more": 1}, {"containerID": "c1",
     ("conf", "keys"),
     [
         ({}, None),
-        ({"cni.dev/valid-attachments": None}, None),  # Go's nil slice: the runtime vouches for nothing
+        ({"cni.dev/valid-attachments": None}, None),  # Go's nil slice: the runtime lists nothing
         ({"cni.dev/valid-attachments": None, "cni.dev/attachments": None}, None),
-        ({"cni.dev/valid-attachments": []}, set()),  # and this one says that all are dead
+        ({"cni.dev/valid-attachments": []}, set()),  # an empty list: no attachment is valid
         ({"cni.dev/attachments": []}, set()),
         ({"cni.dev/valid-attachments": ONE}, {Key("c1", "eth0")}),
         ({"cni.dev/attachments": TWO}, {Key("c2", "eth0"), Key("c1", "eth1")}),
-        ({"cni.dev/valid-attachments": ONE, "cni.dev/attachments": TWO}, {Key("c1", "eth0")}),  # main's spelling wins
+        (
+            {"cni.dev/valid-attachments": ONE, "cni.dev/attachments": TWO},
+            {Key("c1", "eth0")},
+        ),  # main's spelling takes precedence
         ({"cni.dev/valid-attachments": None, "cni.dev/attachments": ONE}, {Key("c1", "eth0")}),
         ({"cni.dev/valid-attachments": [], "cni.dev/attachments": ONE}, set()),
     ],
@@ -146,7 +149,7 @@ def test_valid_attachments(conf: dict[str, Any], keys: set[Key] | None) -> None:
     assert spec.valid_attachments(conf) == keys
 
 
-# Each of these read as an empty list would have every attachment removed.
+# Read as an empty list, each of these would remove every attachment.
 @pytest.mark.parametrize(
     "value",
     [
@@ -157,7 +160,7 @@ def test_valid_attachments(conf: dict[str, Any], keys: set[Key] | None) -> None:
         "c1",
         pytest.param(""),
         pytest.param({}),
-        {"containerID": "c1", "ifname": "eth0"},  # one that should be in a list
+        {"containerID": "c1", "ifname": "eth0"},  # an attachment without its list
         ["c1"],
         [5],
         [None],

@@ -1,4 +1,4 @@
-"""A configuration in other plugins' spelling -> in ours."""
+"""Converting a configuration from other plugins' spelling to ours."""
 
 import json
 from typing import Any
@@ -38,7 +38,7 @@ def fields(*some: type[BaseModel]) -> set[str]:
     ],
 )
 def test_all_keys_of_ours_are_in_it(shape: Shape, keys: set[str]) -> None:
-    """So a new key is taken in any case, too."""
+    """So a new key is accepted in any case, too."""
     assert shape.keys.keys() == keys
     assert set(shape.folded.values()) == keys
     assert len(shape.folded) == len(keys)
@@ -120,7 +120,7 @@ def test_a_key_that_is_there_twice() -> None:
 
 
 def test_many_keys_take_little_time() -> None:
-    """A long configuration must not keep us busy: a megabyte takes eight times what an eighth takes."""
+    """A long configuration must not block: a megabyte takes eight times as long as an eighth."""
 
     def decode(many: int) -> None:
         text = json.dumps({f"Key{i}": None for i in range(many)} | {"mode": "bridge", "a": 1}).encode()

@@ -1,4 +1,4 @@
-"""A state file is whole or absent, whatever happened to it."""
+"""A state file is whole or absent, whatever happens to it."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_every_truncation_is_noticed(file: Path) -> None:
     whole = file.read_bytes()
     for length in range(len(whole)):
         file.write_bytes(whole[:length])
-        if length == len(whole) - 1:  # but for the last newline, which says nothing
+        if length == len(whole) - 1:  # except the last newline, which carries nothing
             assert durable.read(file) == BODY
         else:
             with pytest.raises(RecordUnreadable):
@@ -75,22 +75,22 @@ def test_every_flipped_bit_is_noticed(file: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "is not a state file of ours (0 bytes: JSONDecodeError)"),
-        (b"\0" * 4096, "is not a state file of ours (4096 bytes: "),  # what a power cut leaves on some file systems
-        (b"\xff\xfe", "is not a state file of ours (2 bytes: "),
-        (b"[]", "is not a state file of ours"),
-        (b"5", "is not a state file of ours"),
-        (b"null", "is not a state file of ours"),
-        (b"{}", "is not a state file of ours"),
-        (b'{"schema": 1, "body": {}}', "is not a state file of ours"),
+        (b"", "is not a state file of hpn (0 bytes: JSONDecodeError)"),
+        (b"\0" * 4096, "is not a state file of hpn (4096 bytes: "),  # as some file systems hold after a power cut
+        (b"\xff\xfe", "is not a state file of hpn (2 bytes: "),
+        (b"[]", "is not a state file of hpn"),
+        (b"5", "is not a state file of hpn"),
+        (b"null", "is not a state file of hpn"),
+        (b"{}", "is not a state file of hpn"),
+        (b'{"schema": 1, "body": {}}', "is not a state file of hpn"),
         (b'{"schema": 1, "sha256": "x", "body": {}}', "was altered: its checksum does not match"),
-        pytest.param(b"[" * 100_000, "is not a state file of ours"),
+        pytest.param(b"[" * 100_000, "is not a state file of hpn"),
         # a body that is no object, under its right checksum (printf '[]' | sha256sum)
         (
             b'{"schema":1,"sha256":"4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945","body":[]}',
             "was altered",
         ),
-        # another version's, whatever its checksum is made of
+        # another version's, with any checksum
         (b'{"schema": 2, "sha256": "x", "body": {}}', "has schema 2, this version reads 1; a newer version wrote it"),
         (b'{"schema": "1", "sha256": "x", "body": {}}', "has schema '1'"),
     ],
@@ -101,7 +101,7 @@ def test_unreadable(file: Path, content: bytes, why: str) -> None:
     with pytest.raises(RecordUnreadable) as e:
         durable.read(file)
     assert e.value.msg.startswith(f"{file} {why}")
-    assert file.read_bytes() == content  # for a person to look at
+    assert file.read_bytes() == content  # for people
 
 
 def test_the_checksum_is_over_content(file: Path) -> None:
@@ -129,7 +129,7 @@ def test_an_interrupted_write_is_no_file(file: Path) -> None:
     durable.remove(file)
     assert not temporary.exists()
 
-    temporary.write_text('{"schema": 1, ' * 1000)  # longer than what comes
+    temporary.write_text('{"schema": 1, ' * 1000)  # longer than the new content
     durable.write(file, BODY)
     assert durable.read(file) == BODY
     temporary.write_text("x")
@@ -139,7 +139,7 @@ def test_an_interrupted_write_is_no_file(file: Path) -> None:
 
 @contextmanager
 def no_file_longer_than(size: int) -> Iterator[None]:
-    """As on a full disk, for root too."""
+    """As on a full disk, even for root."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -210,7 +210,7 @@ def test_directory(tmp_path: Path) -> None:
     assert durable.directory(tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "b"):
-        # The one that is in the way is named, whichever was asked for.
+        # The message names the obstacle, whichever path was given.
         with pytest.raises(
             IoFailure, match=f"^state directory {tmp_path}/file.*: .*; it must be a writable directory$"
         ):
@@ -226,7 +226,7 @@ def test_probe(tmp_path: Path) -> None:
 
 
 def test_two_probes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two STATUS in threads of one process: neither takes the other's file away."""
+    """Two STATUS in threads of one process: neither removes the other's file."""
     replace, both = os.replace, threading.Barrier(2)
 
     def replaces_with_the_other(old: str, new: str) -> None:

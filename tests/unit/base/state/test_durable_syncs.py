@@ -1,4 +1,4 @@
-"""The order in which state files reach the disk, because the power may be cut in between."""
+"""The order in which state files reach the disk, because the power may fail in between."""
 
 import os
 from pathlib import Path
@@ -37,7 +37,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 
 def test_a_file_is_on_disk_before_it_has_its_name(file: Path, steps: list[str]) -> None:
-    """And its name is on disk before anybody is told."""
+    """And its name is on disk before the caller continues."""
     durable.write(file, BODY)
     assert steps == ["fsync record.json.tmp", "replace record.json.tmp record.json", "fsync ."]
 

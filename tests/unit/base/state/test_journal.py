@@ -1,4 +1,4 @@
-"""Records of attachments: locked, saved, found again, and set aside when unreadable."""
+"""Records of attachments: locked, saved, found again, and set aside if unreadable."""
 
 import json
 import os
@@ -113,7 +113,7 @@ def without(name: str) -> dict[str, Any]:
 def test_whole_but_no_record_goes_to_quarantine(tmp_path: Path, body: dict[str, Any]) -> None:
     with journal.lock(tmp_path, "rail0", KEY) as entry:
         durable.write(durable.directory(entry.path.parent) / entry.path.name, body)
-        with pytest.raises(RecordUnreadable, match="lacks what a record has"):
+        with pytest.raises(RecordUnreadable, match="lacks members of a record"):
             entry.load()
         assert stands_in(entry)
 
@@ -128,14 +128,14 @@ def test_unreadable_record_goes_to_quarantine(tmp_path: Path, content: bytes) ->
                 entry.load()
             aside = tmp_path / "quarantine" / "rail0" / f"c1:hpn0.json.{n}"
             assert aside.read_bytes() == content + b" " * n
-            assert e.value.details == f"kept in {aside}; what else it described must be looked for by hand"
+            assert e.value.details == f"kept in {aside}; search by hand for anything else that it described"
             record = stands_in(entry)
             assert str(aside) in record.trouble
             assert (record.netns, record.identity) == ("", Identity(0, 0))
 
 
 def stands_in(entry: journal.Entry) -> Record:
-    """The record that stands in for one that cannot be read."""
+    """The record that replaces an unreadable one."""
     record = entry.load()
     assert record
     assert (record.kind, record.complete, record.network, record.key) == (LOST, False, "rail0", KEY)
@@ -175,7 +175,7 @@ def test_something_else_in_its_place(tmp_path: Path, what: str) -> None:
 
 
 def test_smallest_whole_record(tmp_path: Path) -> None:
-    """That the cases above fail for what they lack, and not for something they share."""
+    """The cases above fail for what they lack, not for a common reason."""
     with journal.lock(tmp_path, "rail0", KEY) as entry:
         durable.write(durable.directory(entry.path.parent) / entry.path.name, without(""))
         record = entry.load()
@@ -229,7 +229,7 @@ def test_keys_where_no_directory_can_be(tmp_path: Path) -> None:
     [
         pytest.param({}, True, id="another network of the pod"),
         pytest.param({"identity": replace(RECORD.identity, mounts=1, processes=2)}, True, id="seen from elsewhere"),
-        # cnitool, and a runtime that makes a pod anew, bring the container id back with another namespace.
+        # cnitool, and a runtime that recreates a pod, reuse the container id with another namespace.
         pytest.param({"identity": replace(RECORD.identity, cookie=5)}, False, id="another namespace, same number"),
         pytest.param({"identity": replace(RECORD.identity, inode=5)}, False, id="another namespace"),
         pytest.param({"boot": "00000000-0000-0000-0000-000000000000"}, False, id="an older boot's"),
@@ -259,7 +259,7 @@ def test_beside_is_every_other_one(tmp_path: Path, other: tuple[str, Key]) -> No
 @pytest.mark.parametrize("other", [("rail0", Key("c2", "hpn0")), ("rail1", KEY)], ids=str)
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_a_record_of_another_attachment(tmp_path: Path, other: tuple[str, Key], is_damaged: bool) -> None:
-    """It is not listed as this attachment's, and the record that stands in for it does not name its namespace."""
+    """It is not listed as this attachment's, and the record that replaces it does not name its namespace."""
     network, key = other
     with journal.lock(tmp_path, "rail0", KEY) as entry:
         entry.save(replace(RECORD, network=network, key=key))

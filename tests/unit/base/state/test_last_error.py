@@ -1,4 +1,4 @@
-"""The last error of an attachment: kept beside its record, shown by hpn inspect, and gone with it."""
+"""The last error of an attachment: kept beside its record, shown by hpn inspect, and removed with it."""
 
 import json
 import os
@@ -89,14 +89,14 @@ def test_of_an_attachment_in_another_state_directory(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_is_kept(tmp_path: Path, command: str, environ: dict[str, str]) -> None:
-    """There is no attachment, or it is not its own error, as that of an ADD of what is attached."""
+    """There is no attachment, or the error is another command's, such as an ADD's of what is attached."""
     save(tmp_path, VF)
     fails(tmp_path, command, **environ)
     assert kept(tmp_path) == []
 
 
 def test_another_command_is_at_it(tmp_path: Path) -> None:
-    """Nobody waits for it, and both would write the same temporary file."""
+    """The caller has gone, and both commands would write the same temporary file."""
     save(tmp_path, VF)
     with journal.lock(tmp_path, VF.network, VF.key):
         pass
@@ -133,7 +133,7 @@ def test_a_broken_configuration(stdin: bytes) -> None:
 
 
 def test_a_directory_that_others_can_write(tmp_path: Path) -> None:
-    """They could have led us anywhere."""
+    """They could have redirected the path."""
     save(tmp_path, VF)
     (tmp_path / "attachments").chmod(0o777)
     fails(tmp_path)

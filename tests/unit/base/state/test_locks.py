@@ -1,4 +1,4 @@
-"""Locks of attachments, devices and namespaces: between processes, and how they fail."""
+"""Locks of attachments, devices and namespaces: between processes, and their failures."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from base.state.pod import Identity
 KEY = Key("c1", "hpn0")
 NAMESPACE = Identity(inode=4026532008, cookie=4097, mounts=4026531841, processes=4026531836)
 
-# Takes the lock as any program would, with none of our code (man 2 flock).
+# Takes the lock like any program, without our code (man 2 flock).
 HOLDER = """
 import fcntl, sys
 with open(sys.argv[1], "w") as f:
@@ -92,7 +92,7 @@ def test_a_directory_where_the_lock_is(tmp_path: Path) -> None:
 
 
 def test_alone_in_a_namespace_and_over_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The locks of a namespace and of a device exclude others, wherever the namespace was seen from."""
+    """The locks of a namespace and of a device exclude others, whichever process saw the namespace."""
     monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.05)
     seen_elsewhere = replace(NAMESPACE, mounts=1, processes=2)
     with journal.lock_namespace(tmp_path, NAMESPACE):

@@ -1,4 +1,4 @@
-"""The log a configuration may ask for."""
+"""The log that a configuration may request."""
 
 import errno
 import json
@@ -115,7 +115,7 @@ def test_a_line_is_one_line_of_json(tmp_path: Path, said: str) -> None:
 
 @pytest.mark.parametrize("command", ["STATUS", "CHECK"])
 def test_what_changes_nothing_is_not_logged(tmp_path: Path, command: str) -> None:
-    """A runtime asks for STATUS every few seconds."""
+    """A runtime requests STATUS every few seconds."""
     log = tmp_path / "log"
     asked = REQUEST.but(CNI_COMMAND=command)
     run({"logFile": str(log)}, asked, recovered=False)
@@ -144,7 +144,7 @@ def test_no_log(path: object) -> None:
 
 
 def test_a_file_with_several_names(tmp_path: Path) -> None:
-    """Others who can write to an allowed directory could give a file of root's a second name there."""
+    """Others who can write to an allowed directory could link a file of root's there."""
     secret, log = tmp_path / "secret", tmp_path / "log"
     secret.write_text("precious")
     log.hardlink_to(secret)

@@ -1,4 +1,4 @@
-"""The log's file: how long it gets, with several who write to it, and what is in its way."""
+"""The log's file: its bound, several writers, and obstacles."""
 
 import fcntl
 import json
@@ -17,7 +17,7 @@ from base.state import log_file, node
 from base.state.log import log_command
 
 LIMIT = 1 << 14
-# Commands of another process: how many, or, without a number, until it is killed.
+# Commands of another process: their number, or, without one, until it is killed.
 WRITER = """
 import itertools, sys
 from base.protocol.spec import Request
@@ -31,7 +31,7 @@ for n in range(int(most)) if most else itertools.count():
     lines = []
     with log_command(request, {"name": "rail0", "stateDir": "/nowhere/hpn", "logFile": log}, lines):
         pass
-    # Without a number, one of them may be so slow that the other finds its lock held and the file too long.
+    # Without a number, one may be so slow that the other finds its lock held and the file too long.
     assert not (most and lines), lines
 """
 
@@ -53,7 +53,7 @@ def fill(log: Path, more: int = 0) -> None:
 
 
 def grown(log: Path) -> list[str]:
-    """Lines for stderr of a command that finds the log full."""
+    """The lines for stderr of a command that finds the log full."""
     return run({"logFile": str(log)}, recovered=False)
 
 
@@ -123,33 +123,35 @@ def test_the_one_that_others_have_begun_stays(log: Path) -> None:
 
 @pytest.mark.parametrize("long", [False, True])
 def test_another_is_at_it(log: Path, long: bool) -> None:
-    """Nobody waits: the line goes to the file that is about to be the older.  It does not grow on in silence."""
+    """No command waits: the line goes to the file that is about to be the older.  It does not grow silently."""
     fill(log, LIMIT if long else 0)
     opened = log_file.open_for_append(node.place("logFile", str(log), [str(log.parent)]))
     with log.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         opened.append('{"of": "ours"}\n', lines := [])
         opened.close()
-    why = f"logFile {str(log)!r} is full and cannot become log.old: another process holds its lock; see: lslocks"
+    why = f"logFile {str(log)!r} is full and cannot be renamed to log.old: another process holds its lock; see: lslocks"
     assert lines == ([why] if long else [])
     assert not Path(f"{log}.old").exists()
     assert written(log)[-1] == {"of": "ours"}
 
 
 def test_the_node_allows_the_file_alone(log: Path, node_file: Path) -> None:
-    """Nobody has allowed what is beside it."""
+    """The directory's other files are not allowed."""
     node_file.write_text(json.dumps({"allowedPaths": {"logFile": [str(log)]}}))
     Path(f"{log}.old").write_text("precious")
     assert grown(log) == []
     fill(log)
     (line,) = grown(log)
-    assert line.startswith(f"logFile {str(log)!r} is full and cannot become log.old: the node allows this file, but")
+    assert line.startswith(
+        f"logFile {str(log)!r} is full and cannot be renamed to log.old: the node allows this file, but"
+    )
     assert (written(log)[-1]["message"], Path(f"{log}.old").read_text()) == ("done", "precious")
 
 
 @pytest.mark.parametrize("way", [False, True])
 def test_another_cannot_be_begun(log: Path, way: bool) -> None:
-    """Something is in its place, or on the way there.  The old one is open, and gets the line."""
+    """An obstacle is in its place, or on the path.  The old file is open, and gets the line."""
     folder, aside, lines = log.parent / "folder", log.parent / "aside", list[str]()
     folder.mkdir()
     path, moved = folder / "log", (aside / "log" if way else aside)
@@ -162,7 +164,7 @@ def test_another_cannot_be_begun(log: Path, way: bool) -> None:
             path.rename(aside)
             os.mkfifo(path)
     why = "Not a directory" if way else "it is a FIFO, not a regular file"
-    assert lines == [f"logFile {str(path)!r} cannot be begun again: {why}; this went to the old one"]
+    assert lines == [f"logFile {str(path)!r} cannot be reopened: {why}; these lines are in the old file"]
     assert written(moved)[-1]["message"] == "done"
 
 
@@ -176,11 +178,11 @@ def test_a_link_in_the_olders_place(log: Path) -> None:
 
 
 def test_a_directory_in_the_olders_place(log: Path) -> None:
-    """What cannot be made room for grows on, and says so."""
+    """A log that cannot be renamed grows on, and the command reports it."""
     Path(f"{log}.old", "x").mkdir(parents=True)
     fill(log)
     (line,) = grown(log)
-    assert line == f"logFile {str(log)!r} is full and cannot become log.old: Is a directory"
+    assert line == f"logFile {str(log)!r} is full and cannot be renamed to log.old: Is a directory"
     assert written(log)[-1]["message"] == "done"
 
 
@@ -210,7 +212,7 @@ def test_nothing_that_goes_wrong_is_an_error(log: Path, monkeypatch: pytest.Monk
 
 
 def test_several_at_once(log: Path) -> None:
-    """While one of them begins another file, no line is lost or cut.  All lines together fill one file, and not two."""
+    """While one process begins another file, no line is lost or cut.  All lines together fill one file, not two."""
     grown(log)
     one = log.stat().st_size
     log.unlink()
@@ -223,7 +225,7 @@ def test_several_at_once(log: Path) -> None:
 
 
 def test_killed(log: Path) -> None:
-    """Whenever they are killed, the next command logs, and only a full one has become the older."""
+    """Whenever processes are killed, the next command logs, and only a full file becomes the older."""
     for _ in range(5):
         processes = [writer(log, "") for _ in range(2)]
         for process in processes:

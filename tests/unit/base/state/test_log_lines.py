@@ -1,4 +1,4 @@
-"""What a line of the log says of the attachment and of the caller's trace, and in which form."""
+"""The log's lines: their members for the attachment and the caller's trace, and their format."""
 
 import json
 import shlex
@@ -53,7 +53,7 @@ def test_a_broken_configuration(tmp_path: Path, wrong: dict[str, Any]) -> None:
     [{"link": {"device": ["x"], "rdma_devs": []}}, {"kind": "?"}, {"link": ["x"]}, {"link": {"rdma_devs": [7]}}],
 )
 def test_a_strange_record(tmp_path: Path, strange: dict[str, Any], command: str) -> None:
-    """DEL looks at it before it begins."""
+    """DEL reads it before it begins."""
     save(tmp_path / "state", replace(OURS, **strange))
     assert run(conf(tmp_path), REQUEST.but(CNI_COMMAND=command)) == ["undid something"]
     assert written(tmp_path / "log")[-1]["message"] == "done"
@@ -95,7 +95,7 @@ def test_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", ["a\nb", 'say "x" = y', "\x1b[2J", "\udcff", "\u2028", "", "a\\b", "x=y"])
 def test_words_are_one_line(tmp_path: Path, said: str) -> None:
-    """A value that is quoted is so as in JSON, so that nothing of it looks like another member."""
+    """A quoted value has JSON's form, so that no part of it looks like another member."""
     run(conf(tmp_path, logFormat="text", logLevel="error"), REQUEST.but(CNI_ARGS=f"K8S_POD_NAME={said}"), fails=said)
     (line,) = (tmp_path / "log").read_text().splitlines() if said else [" level=error"]
     assert line.isascii()
@@ -110,7 +110,7 @@ def test_words_are_one_line(tmp_path: Path, said: str) -> None:
 
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_on_stderr(tmp_path: Path, form: str) -> None:
-    """The lines stand for the warnings that would be there, and no file of that name is made."""
+    """The lines replace the usual warnings, and no file of that name is made."""
     warning, done = run({"logFile": "stderr", "logFormat": form, "stateDir": str(tmp_path)})
     if form == "json":
         assert [json.loads(line)["level"] for line in (warning, done)] == ["warning", "info"]

@@ -1,4 +1,4 @@
-"""Whose a device is, also where a node has many attachments."""
+"""The owner of a device, also on a node with many attachments."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ def attached(state: Path, number: int, netdev: str = "", **members: Any) -> Reco
 
 
 def decoded(work: Callable[[], object]) -> int:
-    """How many JSON documents are decoded meanwhile, as the interpreter counts the calls."""
+    """The number of JSON documents decoded meanwhile, by the interpreter's count of the calls."""
     calls = 0
 
     def count(frame: Any, event: str, _: object) -> None:
@@ -54,7 +54,7 @@ def decoded(work: Callable[[], object]) -> int:
 
 
 def test_whose_it_is(tmp_path: Path) -> None:
-    """By its bus address, or the name that the host had for it."""
+    """By its bus address, or by the host's name for it."""
     record = attached(tmp_path, 1)
     attached(tmp_path, 2)
     assert owned.owner((tmp_path,), VFS[1]) == owned.owner((tmp_path,), "rail0v1") == record
@@ -80,7 +80,7 @@ def test_a_device_of_an_older_boot(tmp_path: Path) -> None:
 
 
 def test_among_some(tmp_path: Path) -> None:
-    """Others may be told as well."""
+    """The result may contain others as well."""
     records = {VFS[n]: attached(tmp_path, n) for n in range(100)}
     assert owned.devices((tmp_path,)) == records
     some = (VFS[7], VFS[50])
@@ -90,7 +90,7 @@ def test_among_some(tmp_path: Path) -> None:
 
 
 def test_others_are_not_decoded(tmp_path: Path) -> None:
-    """An ADD asks whose its device is, and a node has a thousand attachments."""
+    """An ADD looks up its device's owner, and a node has a thousand attachments."""
     for n in range(100):
         attached(tmp_path, n)
     assert decoded(lambda: owned.devices((tmp_path,))) == 100
@@ -100,7 +100,7 @@ def test_others_are_not_decoded(tmp_path: Path) -> None:
 
 
 def test_in_several_state_directories(tmp_path: Path) -> None:
-    """One that is gone has nothing."""
+    """A missing one has nothing."""
     dirs = tmp_path / "gone", tmp_path / "one", tmp_path / "two"
     one, two = attached(dirs[1], 1), attached(dirs[2], 2)
     assert owned.devices(dirs) == owned.use(dirs, VFS).devices == {VFS[1]: one, VFS[2]: two}
@@ -108,19 +108,19 @@ def test_in_several_state_directories(tmp_path: Path) -> None:
 
 
 def test_what_has_an_interface_below_it(tmp_path: Path) -> None:
-    """Not one of the pod's own, which has the same index by chance, nor one of an older boot."""
+    """Not one of the pod's own with the same index by chance, nor one of an older boot."""
     state = tmp_path / "state"
     record = over(state, 1, {"parent": 7})
     over(state, 2, {"parent": 8, "in_container": True})
     over(state, 3, {"parent": 9}, boot="00000000-0000-0000-0000-000000000000")
     over(state, 4, {"parent": 77})
     use = owned.use((tmp_path / "other", state), VFS[:1])
-    assert [use.has_over(index) for index in (7, 8, 9, 10)] == [record, None, None, None]
+    assert [use.attached_over(index) for index in (7, 8, 9, 10)] == [record, None, None, None]
     assert use.devices == {}
 
 
 def over(state: Path, number: int, link: dict[str, Any], **members: Any) -> Record:
-    """An attachment that has an interface over one of the host's, on disk."""
+    """An attachment with an interface over one of the host's, on disk."""
     record = Record("rail0", Key(f"c{number}", "hpn0"), "/n", Identity(1, 2), kind="macvlan", link=link, config={})
     record = replace(record, **members)
     with journal.lock(state, record.network, record.key) as entry:

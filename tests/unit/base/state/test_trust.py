@@ -1,4 +1,4 @@
-"""Whether only root can change what a path leads to.  tests/attack has what others try."""
+"""Whether only root can change what a path leads to.  tests/attack has the attempts of others."""
 
 from pathlib import Path
 

@@ -12,7 +12,7 @@ import pytest
 from support.doctor_blocks import CASES
 from support.doctor_node import ALIVE, Node
 
-from base.kubelet import registered
+from base.kubelet import client
 from base.state.record import LOST
 from cni import attachment_state
 from ctl.doctor.checks import CHECKS
@@ -61,7 +61,7 @@ def test_nothing_is_found_where_all_is_well(node: Node, capsys: pytest.CaptureFi
 def test_found_and_gone(node: Node, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing else is found meanwhile: what is wrong is said once."""
     if name == "resource-twice":  # a plugin on a busy machine may take its time
-        monkeypatch.setattr(registered.resource, "__defaults__", (60.0,))
+        monkeypatch.setattr(client.resource, "__defaults__", (60.0,))
     steps = CASES[name](node)
     severity = next(steps)
     found = as_nobody(node) if name == "not-readable" else [(i, f.severity, f.evidence) for i, f in node.findings()]

@@ -98,7 +98,7 @@ def test_a_file_that_nobody_can_read(cluster: Cluster) -> None:
     (node.dir.parent / "damaged").mkdir()
     (node.dir.parent / "damaged" / "blocks").write_text("{")
     damaged, good = kept(node)
-    assert "damaged/blocks is not a state file of ours" in damaged.problem
+    assert "damaged/blocks is not a state file of hpn" in damaged.problem
     assert good.problem == ""
 
 

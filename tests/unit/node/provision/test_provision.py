@@ -13,7 +13,7 @@ from node.provision.plan import Plan, guid, option, plan, why_left
 ADDRESS = "0000:3b:00.0"
 DEVICE = Device(ADDRESS, Kind.PF, driver="igb", netdevs=("rail0",), names=("rail0",), link_type="ether")
 POD = "pod default/a"
-HOST = "'rail0v1' has 10.0.0.1/24 on the host, which a move loses; remove them first"
+HOST = "'rail0v1' has 10.0.0.1/24 on the host, which a move would lose; remove them first"
 PF_GUID = "00:11:22:33:44:55:66:77"
 
 

@@ -1,18 +1,21 @@
-"""Which pod has which device, as kubelet knows it (kubelet: pkg/apis/podresources/v1)."""
+"""Clients of kubelet and of the device plugins in its directory: each container's devices (kubelet:
+pkg/apis/podresources/v1), and the resource that a plugin offers (pkg/apis/pluginregistration/v1)."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from base.grpc import Failed, call
+from base.kubelet import pluginregistration_pb2 as registration
 from base.kubelet import podresources_pb2 as pod_resources
 
 SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-TIMEOUT: Final = 1.0  # seconds; kubelet answers from memory
+TIMEOUT: Final = 1.0  # seconds; kubelet and plugins answer from memory
+_TYPE: Final = "DevicePlugin"
 
 
 class Held(NamedTuple):
-    """The devices of one resource that a container has."""
+    """A container's devices of one resource."""
 
     namespace: str
     pod: str
@@ -22,8 +25,8 @@ class Held(NamedTuple):
 
 
 def pods(path: Path = SOCKET, timeout: float = TIMEOUT) -> list[Held]:
-    """Every container that has devices, in order of namespace and pod; none where there is no kubelet, or where it does
-    not answer in time.  Only root's kubelet is asked."""
+    """Every container with devices, in order of namespace and pod.  Only root's kubelet counts.  The list is empty if
+    there is no kubelet, or if it does not answer in time."""
     if not path.is_socket():
         return []
     try:
@@ -39,3 +42,14 @@ def _held(answer: pod_resources.ListPodResourcesResponse) -> Iterator[Held]:
             for devices in container.devices:
                 ids = tuple(sorted(devices.device_ids))
                 yield Held(pod.namespace, pod.name, container.name, devices.resource_name, ids)
+
+
+def resource(path: Path, timeout: float = TIMEOUT) -> str:
+    """The resource that the device plugin at this socket offers.  Only root's plugins count.  It is empty for another
+    kind of plugin, or if the plugin does not answer in time."""
+    try:
+        method = "/pluginregistration.Registration/GetInfo"
+        info = call(path, method, registration.InfoRequest(), registration.PluginInfo, timeout=timeout)
+    except Failed:
+        return ""
+    return str(info.name) if info.type == _TYPE else ""
