@@ -12,11 +12,14 @@ from pydantic_core import ErrorDetails
 
 from base.protocol import arguments
 from base.protocol.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, combine
+from base.protocol.location import is_absolute
 from base.protocol.result import Address
 from base.protocol.spec import Config, Json
-from ipam import resolv_conf
+from base.state import node
 from ipam.models import Conf, address_of, listed
 from ipam.pool import Cluster, Pool, Rail, Range, RangeSet, rails_of, range_sets
+
+_RESOLV_CONF_MOST = 1 << 16  # bytes of a resolv.conf
 
 
 def load(conf: Config, args: Mapping[str, str]) -> Pool:
@@ -34,7 +37,7 @@ def load(conf: Config, args: Mapping[str, str]) -> Pool:
         sets,
         _requested(conf, args),
         tuple(route.route() for route in parsed.ipam.routes or ()),
-        resolv_conf.dns(parsed.ipam.resolv_conf) if parsed.ipam.resolv_conf else {},
+        _dns(parsed.ipam.resolv_conf) if parsed.ipam.resolv_conf else {},
         parsed.ipam.release_cooldown or 0,
         parsed.ipam.sticky or 0,
         _sticky_name(conf, args) if parsed.ipam.sticky else "",
@@ -140,3 +143,28 @@ def _sticky_name(conf: Config, args: Mapping[str, str]) -> str:
     if not isinstance(name, str):
         raise InvalidConfig(f"sticky {name!r} names nobody; give a string")
     return name
+
+
+def _dns(path: str) -> Json:
+    """A result's dns from a resolv.conf(5).  Raises InvalidConfig, also if the node does not allow the path."""
+    label = "ipam.resolvConf"
+    if not is_absolute(path):
+        raise InvalidConfig(f"{label} {json.dumps(path)} must be an absolute path")
+    place = node.place(label, path, node.allowed_paths("resolvConf"))
+    try:
+        lines = place.read(_RESOLV_CONF_MOST).decode().splitlines()
+    except (OSError, ValueError) as e:
+        why = getattr(e, "strerror", None) or e
+        raise InvalidConfig(f"{label} {json.dumps(path)} cannot be read ({why}); correct or remove it") from e
+    found: Json = {}
+    for line in lines:
+        match line.split():
+            case ["nameserver", server, *_]:
+                found.setdefault("nameservers", []).append(server)
+            case ["domain", domain, *_]:
+                found["domain"] = domain
+            case ["search" | "options" as keyword, *words]:
+                found.setdefault(keyword, []).extend(words)
+            case _:
+                pass  # a comment, or an option that has no place in a result
+    return found

@@ -10,8 +10,7 @@ from base.protocol.result import Address
 from base.protocol.spec import Json
 from ipam.ranges import count
 from ipam.stores import Gone, access
-from ipam.stores.contents import Contents, Listed
-from ipam.stores.holdings import Kept, Lease, Lost
+from ipam.stores.holdings import Contents, Kept, Lease, Listed, Lost
 
 # Every state in which an address is not free: a pod's; a dead pod's; kept back after its release, from everybody or
 # from everybody but one; another host's on the link; perhaps still used by the pod that had it; nobody knows whose.

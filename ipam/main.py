@@ -195,9 +195,9 @@ def _rail(pool: Pool, conf: Config) -> int | None:
     """The place of the rail that the attachment is on; None if there are no rails.  Raises InvalidConfig."""
     if not pool.rails:
         return None
-    from ipam import device, rails  # noqa: PLC0415
+    from ipam import rails  # noqa: PLC0415
 
-    return rails.rail_of(pool.rails, device.of(conf))
+    return rails.rail_of(pool.rails, rails.device_of(conf))
 
 
 def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:

@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from ipaddress import IPv4Interface, IPv6Interface
+from ipaddress import IPv4Interface, IPv6Address, IPv6Interface
 from itertools import islice, pairwise
 
 from base.protocol.errors import InvalidConfig, combine
 from base.protocol.result import Address, Ip, Network, Route
 from base.protocol.spec import Json
 from ipam.ranges import Span, assignable, subtract, whole
+
+_UNIVERSAL = 0x02
 
 
 @dataclass(frozen=True)
@@ -236,3 +238,20 @@ def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
     for low, high in pairwise(ordered):
         if low.span.overlaps(high.span):  # guard: overlap
             yield f"{high.key} {high.span} overlaps {low.key} {low.span}; set rangeStart and rangeEnd apart"
+
+
+def interface_id(mac: str) -> bytes:
+    """The interface identifier, as the kernel makes it for link-local addresses: of a MAC of 6 bytes, or of IPoIB's 20
+    bytes, whose last 8 are the port's GUID."""
+    link_layer = bytes.fromhex(mac.replace(":", ""))
+    if len(link_layer) == 6:
+        return bytes([link_layer[0] ^ _UNIVERSAL]) + link_layer[1:3] + b"\xff\xfe" + link_layer[3:]
+    guid = link_layer[-8:]
+    # Set, not inverted as in a MAC, because some GUIDs have the bit already (RFC 4391, section 8).
+    return bytes([guid[0] | _UNIVERSAL]) + guid[1:]
+
+
+def eui64_addresses(sets: Sequence[RangeSet], mac: str) -> tuple[Address, ...]:
+    """The interface's address in each set with ``eui64``."""
+    subnets = [r.subnet for s in sets for r in s.ranges if r.eui64]
+    return tuple(IPv6Address(subnet.network_address.packed[:8] + interface_id(mac)) for subnet in subnets)

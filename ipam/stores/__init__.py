@@ -18,8 +18,7 @@ from ipam.ranges import Span
 
 if TYPE_CHECKING:
     # VERSION needs no lease.
-    from ipam.stores.contents import Contents
-    from ipam.stores.holdings import Lease
+    from ipam.stores.holdings import Contents, Lease
 
 T = TypeVar("T")
 

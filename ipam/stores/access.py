@@ -46,7 +46,7 @@ def open_in(data_dir: Path | str, network: str, log: list[str], gone: Gone = non
 
 def networks(data_dir: Path) -> list[str]:
     """The names of the networks that have a store in a data directory.  Raises OSError."""
-    from ipam.stores.files.listing import networks as listed  # noqa: PLC0415
+    from ipam.stores.files.administration import networks as listed  # noqa: PLC0415
 
     return listed(data_dir)
 
@@ -56,7 +56,7 @@ def unknown(data_dir: Path, network: str) -> str:
 
     Damage is not meant.
     """
-    from ipam.stores.files.listing import unknown as looked_for  # noqa: PLC0415
+    from ipam.stores.files.administration import unknown as looked_for  # noqa: PLC0415
 
     return looked_for(data_dir / network)
 

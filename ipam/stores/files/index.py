@@ -7,7 +7,7 @@
                          and a checksum of the lease, so that no other line is taken for it
     + 32 M    a page for every block that was ever given from: for each address the line of its lease, or 0 (pages.py)
 
-Heads, pages and records have a checksum after every 256 bytes (blocks.py); the sizes above leave them out.
+Heads, pages and records have a checksum after every 256 bytes (pages.py); the sizes above leave them out.
 Each question takes one or two reads, however much is held.  The tables never grow: with 60,000 leases a chain has one
 link, with ten times as many it has ten.
 
@@ -27,11 +27,9 @@ from zlib import crc32
 from base.protocol.result import Address
 from base.state import durable
 from ipam.ranges import Span
-from ipam.stores.files import blocks
-from ipam.stores.files.blocks import SIZE, Blocks, IndexCorrupt
 from ipam.stores.files.codec import DIGEST
 from ipam.stores.files.lines import MOST_LINES
-from ipam.stores.files.pages import HEADS_SIZE, Pages
+from ipam.stores.files.pages import HEADS_SIZE, SIZE, Blocks, IndexCorrupt, Pages, stored_size
 
 MAGIC: Final = b"HPNIDX\0\3"
 HEADS: Final = 1 << 16
@@ -53,7 +51,7 @@ _U32: Final = Struct("<I")
 _PAGES_AT: Final = 4 * HEADS
 _RECORDS_AT: Final = _PAGES_AT + HEADS_SIZE
 # In the file.
-_END: Final = HEADER + -(-blocks.size(_RECORDS_AT + _RECORD.size * MOST_LINES) // 4096) * 4096
+_END: Final = HEADER + -(-stored_size(_RECORDS_AT + _RECORD.size * MOST_LINES) // 4096) * 4096
 
 
 class Index:

@@ -15,7 +15,6 @@ from base.protocol.errors import RecordUnreadable
 from base.protocol.spec import Json
 from base.state import durable
 from ipam.ranges import Span
-from ipam.stores.files.blocks import IndexCorrupt
 from ipam.stores.files.codec import (
     BLANK,
     LINE,
@@ -31,6 +30,7 @@ from ipam.stores.files.codec import (
 )
 from ipam.stores.files.index import Index
 from ipam.stores.files.lines import HEAD, MOST_LINES, SCHEMA, Lines, open_file, place
+from ipam.stores.files.pages import IndexCorrupt
 from ipam.stores.files.table import LEASES, Table
 from ipam.stores.holdings import Lost
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from base.protocol.errors import CheckFailed, CniError, InvalidConfig, IoFailure, RecordUnreadable, combine
 from base.protocol.result import Address, Ip
@@ -26,18 +26,14 @@ from base.state.locks import Lock
 from ipam.ranges import elsewhere
 from ipam.stores import LOCK_TIMEOUT, Book, Choose, Gone, KeepBack, Owner, Ranges, none_gone
 from ipam.stores.files import ranges as ranges_file
-from ipam.stores.files import sticky
-from ipam.stores.files.blocks import IndexCorrupt
-from ipam.stores.files.book import TableBook
+from ipam.stores.files import releases
 from ipam.stores.files.codec import digest
 from ipam.stores.files.index import HEADER
+from ipam.stores.files.pages import IndexCorrupt
+from ipam.stores.files.releases import Rule, find_stale
 from ipam.stores.files.repair import repair
-from ipam.stores.files.stale import Rule, find_stale
-from ipam.stores.files.table import INDEX, LEASES, Table
-from ipam.stores.holdings import Lease, Lost
-
-if TYPE_CHECKING:
-    from ipam.stores.contents import Contents
+from ipam.stores.files.table import INDEX, LEASES, Table, TableBook
+from ipam.stores.holdings import Contents, Lease, Lost
 
 T = TypeVar("T")
 
@@ -60,7 +56,7 @@ class FileStore:
         def work(table: Table) -> tuple[Ip, ...]:
             held = table.find(digest(owner.key))
             if held is None and owner.terms.sticky:
-                held = sticky.find_held(table, owner.terms.sticky, self._gone)
+                held = releases.find_held(table, owner.terms.sticky, self._gone)
             old = held.holding if held else None
             if isinstance(old, Lost):  # guard: lost-is-held
                 raise self._unreadable(owner.key, old, "held until it is deleted: delete the attachment, then add it")
@@ -82,11 +78,11 @@ class FileStore:
     def decline(
         self, key: Key, taken: Mapping[Address, str], seconds: int, keep_back: KeepBack
     ) -> Mapping[Address, str]:
-        return self._with_table(lambda t: sticky.decline(t, t.find(digest(key)), taken, seconds, keep_back))
+        return self._with_table(lambda t: releases.decline(t, t.find(digest(key)), taken, seconds, keep_back))
 
     def release_conflicts(self) -> int:
         def work(table: Table) -> int:
-            found = sticky.conflicts(table)
+            found = releases.conflicts(table)
             table.drop([held for held, _ in found])
             return sum(len(one.ips) for _, one in found)
 
@@ -97,7 +93,7 @@ class FileStore:
             held = table.find(digest(key))
             if held is None:
                 return
-            sticky.release(table, [held], unused=unused, in_use=in_use)
+            releases.release(table, [held], unused=unused, in_use=in_use)
             if lost := held.lost:
                 what = "kept back, for they may be in use" if in_use else "released"
                 raise self._unreadable(key, lost, f"{what}; repeat the call, it will succeed")
@@ -146,12 +142,12 @@ class FileStore:
         return freed
 
     def adopt(self, leases: Sequence[Lease], *, dry_run: bool = False) -> list[str]:
-        from ipam.stores.files import adoption  # noqa: PLC0415  # for hpn ipam import only
+        from ipam.stores.files import administration  # noqa: PLC0415  # for hpn ipam import only
 
         if dry_run and not self._is_there():
-            return list(adoption.given_twice(leases))
+            return list(administration.given_twice(leases))
         durable.directory(self._directory)
-        return self._with_table(lambda table: adoption.adopt(table, leases, dry_run=dry_run))
+        return self._with_table(lambda table: administration.adopt(table, leases, dry_run=dry_run))
 
     def rehearse(self, choose: Choose) -> None:
         def work(table: Table) -> None:
@@ -165,19 +161,19 @@ class FileStore:
     def look(self, look: Callable[[Book], T]) -> T:
         return self._with_table(lambda table: look(TableBook(table, ())), make=True)
 
-    def contents(self) -> "Contents":
-        from ipam.stores.files import listing  # noqa: PLC0415  # for people only
+    def contents(self) -> Contents:
+        from ipam.stores.files import administration  # noqa: PLC0415  # for people only
 
         try:
-            return listing.contents(self._directory, self._gone)
+            return administration.contents(self._directory, self._gone)
         except OSError as e:
             raise IoFailure(f"reading {e.filename or self._directory}: {e.strerror}; it is for root") from e
 
     def verify(self) -> list[str]:
-        from ipam.stores.files import verify  # noqa: PLC0415  # for hpn ipam verify only
+        from ipam.stores.files import administration  # noqa: PLC0415  # for hpn ipam verify only
 
         with self._table(mend=False) as table:
-            return [*verify.problems(table), *verify.quarantined(self._directory)]
+            return [*administration.problems(table), *administration.quarantined(self._directory)]
 
     def _lock(self) -> Lock:
         return Lock(f"{self._directory}/lock", self._timeout)
@@ -203,9 +199,9 @@ class FileStore:
         except FileNotFoundError:
             return
         if names := [name for name in there if not name.strip(_OF_ADDRESSES)]:
-            from ipam.stores.files import adoption  # noqa: PLC0415  # until the import only
+            from ipam.stores.files import administration  # noqa: PLC0415  # until the import only
 
-            adoption.refuse_host_locals(self._directory, names)
+            administration.refuse_host_locals(self._directory, names)
 
     def _sync(self, table: Table) -> None:
         try:
@@ -221,7 +217,7 @@ class FileStore:
             # guard below: collected-as-seen (== was)
             same = [line for line, was in said if hash(table.lines.read(line)) == was]
             stale = [held for held in map(table.at, same) if rule.applies(held.body)]
-            sticky.release(table, stale)
+            releases.release(table, stale)
             return len(stale), [held.lost for held in stale if held.lost]
 
         count, lost = self._with_table(work)

@@ -1,6 +1,8 @@
 """``leases`` and its index together: which lease is whose, who has an address, and the one commit of a change."""
 
+import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -10,8 +12,8 @@ from typing import Self
 from zlib import crc32
 
 from base.protocol.result import Address
-from base.protocol.spec import Json
-from ipam.stores.files.blocks import IndexCorrupt
+from base.protocol.spec import Json, Key
+from ipam.ranges import Span
 from ipam.stores.files.codec import (
     BLANK,
     Unreadable,
@@ -28,7 +30,8 @@ from ipam.stores.files.codec import (
 )  # fmt: skip
 from ipam.stores.files.index import Index
 from ipam.stores.files.lines import MOST_LINES, QUARANTINE, Lines, ensure_file, open_file
-from ipam.stores.holdings import Holding, Kept, Lost
+from ipam.stores.files.pages import IndexCorrupt
+from ipam.stores.holdings import Holding, Kept, Lease, Lost
 
 LEASES, INDEX = "leases", "index"
 
@@ -291,3 +294,61 @@ class Table:
         for line in lines:
             self.lines.write(line, BLANK)
             self.index.push(line)
+
+
+@dataclass
+class TableBook:
+    """The view of one choice (stores.Book)."""
+
+    table: Table
+    mine: tuple[Address, ...]
+    key: Key | None = None
+
+    @property
+    def siblings(self) -> tuple[Address, ...]:
+        # No index has containers, so this scans the file, and only networks with aligned addresses ask for it.
+        return _siblings(self.table, self.key) if self.key else ()
+
+    @property
+    def last(self) -> tuple[Address, ...]:
+        return self.table.index.last
+
+    def holder(self, address: Address) -> str:
+        line = self.table.index.pages.holder(address.version, int(address))
+        if not line:
+            return ""
+        found = self.table.at(line).holding
+        if isinstance(found, Lease):
+            return found.owner.key.of(found.owner.pod, self.table.directory.name)
+        if isinstance(found, Lost):
+            return f"a lease that could not be read ({found.kept})"
+        if found.boot:
+            return f"nobody and kept back until the next boot: its last pod{_named(found.pod)} may use it still"
+        until = time.strftime("%F %TZ", time.gmtime(found.until))
+        if found.mac:
+            return f"another host on the link (MAC {found.mac}), as a probe found: kept back until {until}"
+        whom = f"for {found.sticky}" if found.sticky else "after its release"
+        return f"nobody and kept back {whom}, until {until}"
+
+    def first_free(self, span: Span) -> Address | None:
+        return self.table.index.pages.first_free(span)
+
+    def count(self, span: Span) -> int:
+        return self.table.index.pages.count_held(span)
+
+
+def _siblings(table: Table, key: Key) -> tuple[Address, ...]:
+    """What all attachments of the key's container hold but the key's own."""
+    # The quote excludes names that only end like this one; in any other place a quote has a backslash before it.
+    # guard below: the-whole-name = f'{key.container_id}'.encode()
+    text = f'"containerID":{json.dumps(key.container_id)}'.encode()
+    found = list[Address]()
+    for line in list(table.lines.containing(text, table.index.lines)):
+        lease = table.at(head).holding if (head := table.head(line)) else None
+        if isinstance(lease, Lease) and lease.owner.key != key:  # guard: not-its-own (owner)
+            found += lease.ips
+    return tuple(found)
+
+
+def _named(pod: str) -> str:
+    return f" ({pod})" if pod else ""

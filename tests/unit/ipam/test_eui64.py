@@ -5,8 +5,8 @@ from ipaddress import IPv6Address, ip_address
 import pytest
 
 from base.protocol.errors import InvalidConfig
-from ipam import eui64
 from ipam.config import load
+from ipam.pool import eui64_addresses, interface_id
 
 SMALL = {"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.9"}
 EUI = {"subnet": "fd00:56::/64", "eui64": True}
@@ -27,13 +27,13 @@ def pool(**ipam):
     ],
 )
 def test_interface_id(mac, expected):
-    assert IPv6Address(bytes(8) + eui64.interface_id(mac)) == IPv6Address(f"::{expected}")
+    assert IPv6Address(bytes(8) + interface_id(mac)) == IPv6Address(f"::{expected}")
 
 
 def test_addresses_of_a_mac():
     sets = pool(ranges=[[SMALL], [EUI], [{"subnet": "fd00:57::/64"}], [EUI | {"subnet": "fd00:58::/64"}]]).sets
     expected = ("fd00:56::ff:fe00:99", "fd00:58::ff:fe00:99")
-    assert eui64.addresses(sets, "02:00:00:00:00:99") == tuple(map(ip_address, expected))
+    assert eui64_addresses(sets, "02:00:00:00:00:99") == tuple(map(ip_address, expected))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from base.kernel.links import IFF_NOARP, Link
 from base.protocol.errors import AddressConflict, InvalidConfig, IoFailure, PoolExhausted
 from base.protocol.spec import Key
 from ctl.main import main
-from ipam import conflicts, leases
+from ipam import leases
+from ipam import link as links
 from ipam.config import load
 from ipam.link import refuse_unless_probeable
 from ipam.stores import Owner, Terms
@@ -58,7 +59,7 @@ def test_off_it_costs_nothing(tmp_path):
     program = (
         "import sys; sys.path.insert(0, 'tests'); from pathlib import Path; from support.ipam_calls import Net\n"
         f"net = Net(Path({str(tmp_path)!r}), {SMALL}); net.add('a')\n"
-        "print({'ipam.link', 'ipam.conflicts', 'ipam.eui64', 'base.kernel.probe', 'base.state.pod'}"
+        "print({'ipam.link', 'base.kernel.probe', 'base.state.pod'}"
         " & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -94,8 +95,8 @@ class Network:
         sets, owner = pool(**self.net.ipam).sets, Owner(Key(cid, "net1"), terms=terms)
         asked = tuple(map(ip_address, requested))
         reserve = partial(self.store.reserve, owner, partial(leases.choose, sets, asked))
-        link = conflicts.Link(self.ask, "the link of net1 (master rail0)", [s.all_spans for s in sets])
-        ips = conflicts.resolve(self.store, owner.key, asked, reserve, link, self.log)
+        prober = links.Prober(self.ask, "the link of net1 (master rail0)", [s.all_spans for s in sets])
+        ips = links.resolve(self.store, owner.key, asked, reserve, prober, self.log)
         return tuple(str(ip.address.ip) for ip in ips)
 
     def ask(self, addresses):
@@ -200,7 +201,7 @@ def test_the_only_one_there_is(tmp_path):
 def test_a_slow_one_is_not_waited_for_again_and_again(tmp_path, monkeypatch):
     network = Network(tmp_path, *(f"10.0.0.{n}" for n in range(2, 10)))
     now = iter(range(0, 1000, 3))
-    monkeypatch.setattr("ipam.conflicts.monotonic", lambda: next(now))
+    monkeypatch.setattr("ipam.link.monotonic", lambda: next(now))
     with pytest.raises(AddressConflict):
         network.add()
     assert len(network.asked) == 2

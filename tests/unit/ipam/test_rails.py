@@ -8,7 +8,7 @@ from support.ipam_calls import Net
 from support.rails import A, B, few, network, on, refused
 
 from ctl.main import main
-from ipam import device
+from ipam import rails
 
 PF, VF, SF = "0000:3b:00.0", "0000:3b:02.1", "mlx5_core.sf.4"
 
@@ -76,7 +76,7 @@ OF_VF = OF_PF | {"pciAddress": [VF, PF]}
     ],
 )
 def test_device(sys, conf, expected):
-    assert dict(device.of(conf, sys)) == expected
+    assert dict(rails.device_of(conf, sys)) == expected
 
 
 # The rail
@@ -169,7 +169,7 @@ def test_no_rail(net, more, parts):
 
 
 def test_two_rails(net, sys, monkeypatch):
-    monkeypatch.setattr(device.of, "__defaults__", (sys,))
+    monkeypatch.setattr(rails.device_of, "__defaults__", (sys,))
     net = net({"numaNode": 1, "subnet": "10.1.0.0/24"}, {"pf": "eth1", "subnet": "10.2.0.0/24"})
     answer = net.call("ADD", deviceID=VF)
     assert answer["code"] == 7

@@ -1,22 +1,86 @@
-"""What becomes of released addresses: free at once, or kept back in the same line, by the same commit.
+"""What becomes of released addresses, and which leases may go.
 
-Addresses that are kept back have a line of their own and count as held, so allocation skips them at no extra cost.
-When their time is over they are released as soon as the range is exhausted, and on GC (stale.py).
+Released addresses are free at once, or kept back in the same line, by the same commit.  Addresses that are kept back
+have a line of their own and count as held, so allocation skips them at no extra cost.  When their time is over they are
+released as soon as the range is exhausted, and on GC.
 """
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface
 
 from base.protocol.result import Address
+from base.protocol.spec import Json, Key
 from base.state import durable
-from ipam.stores import Gone, KeepBack
-from ipam.stores.files.codec import Unreadable, sandbox, sticky_digest
-from ipam.stores.files.stale import Rule
+from ipam.stores import Gone, KeepBack, Sandbox
+from ipam.stores.files.codec import Unreadable, decode, digest, from_line, outline, sandbox, sticky_digest
+from ipam.stores.files.lines import Lines, reading
 from ipam.stores.files.table import Stored, Table
 from ipam.stores.holdings import Kept, Lease, Lost
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``spared`` are the digests of the runtime's list, None without one.  ``dead`` are the namespaces that are gone.
+
+    With ``probing`` nobody gets an address that somebody answers for, so addresses go too that may still be in use.
+    """
+
+    spared: frozenset[bytes] | None
+    dead: Collection[Sandbox] = frozenset()
+    now: int = field(default_factory=lambda: int(time.time()))
+    probing: bool = False
+
+    @classmethod
+    def of(cls, valid: frozenset[Key] | None, *, probing: bool = False) -> "Rule":
+        return cls(None if valid is None else frozenset(map(digest, valid)), probing=probing)
+
+    def sparing(self, keys: Collection[Key]) -> "Rule":
+        """The same rule; where a list decides, it spares the leases of these keys too."""
+        if self.spared is None or not keys:
+            return self
+        return replace(self, spared=self.spared | frozenset(map(digest, keys)))  # guard: attached (replace)
+
+    def applies(self, body: Json) -> bool:
+        """Raises Unreadable."""
+        if "released" in body:
+            kept = decode(body)
+            return isinstance(kept, Kept) and (
+                # guard below: kept-back, probing (probing)
+                kept.is_over(self.now, durable.boot_id()) or bool(kept.boot and self.probing)
+            )
+        if self.spared is not None:
+            return outline(body)[0] not in self.spared  # guard: listed = True
+        return body.get("boot") != durable.boot_id() or sandbox(body) in self.dead  # guard: dead-only = True
+
+
+def find_stale(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]:
+    """The rule with the namespaces that are gone by now, and the lines that it applies to or that are unreadable.
+
+    Each line comes with a hash: it was read without the lock, so the caller compares it again under the lock.
+    """
+    stale, doubtful = dict[int, int](), dict[int, tuple[int, Sandbox]]()
+    file = Lines(path, reading(path))
+    try:
+        for line, data in file.each(file.count()):
+            try:
+                body = from_line(data) if line else None
+                if body is None or "of" in body:
+                    continue
+                if rule.applies(body):
+                    stale[line] = hash(data)
+                elif rule.spared is None and (box := sandbox(body)):
+                    doubtful[line] = hash(data), box
+            except Unreadable:
+                stale[line] = hash(data)
+    finally:
+        file.close()
+    # Asked after the leases were read, so that nothing is said of a namespace that was made since.
+    # guard below: gone-is-asked-after (gone)
+    dead = frozenset(gone({box for _, box in doubtful.values()})) if doubtful else frozenset[Sandbox]()
+    return replace(rule, dead=dead), stale | {line: said for line, (said, box) in doubtful.items() if box in dead}
 
 
 def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_use: bool = False) -> None:
