@@ -33,14 +33,13 @@ def reclaim() -> bool:
     (last,) = _TIME.unpack(_last[:])
     state_dirs = places.state_dirs()
     data_dirs = [Path(IPAM_DIR), *(state_dir / "ipam" for state_dir in state_dirs)]
-    if last and now - last < EVERY:
-        # Another node may be waiting for what a pod had here.
-        if any(path for folder in data_dirs for path in folder.glob("*/sticky/blocks")):
-            _say(keep_blocks(data_dirs))
-        return bool(_with_blocks(data_dirs))
-    _last[:] = _TIME.pack(now)
-    _say(undo_dead(state_dirs, Path(IPAM_DIR)))
-    _say(keep_blocks(data_dirs))
+    is_due = not last or now - last >= EVERY
+    if is_due:
+        _last[:] = _TIME.pack(now)
+        _say(undo_dead(state_dirs, Path(IPAM_DIR)))
+    # Another node may be waiting for what a pod had here.
+    if is_due or any(path for folder in data_dirs for path in folder.glob("*/sticky/blocks")):
+        _say(keep_blocks(data_dirs))
     return bool(_with_blocks(data_dirs))
 
 

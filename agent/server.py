@@ -4,15 +4,17 @@ A connection needs no thread until its request is whole, so idle and half-sent o
 """
 
 import ctypes
+import mmap
 import os
 import select
+import signal
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from agent.connection import PIECE, REFUSED, TAKEN, Connection, Header
 from base.protocol.spec import Reply, Request
@@ -21,6 +23,7 @@ from base.protocol.spec import Reply, Request
 _ITIMERSPEC: Final = struct.Struct("=4q")
 _libc = ctypes.CDLL(None, use_errno=True)
 Answer = Callable[[bool, Request], Reply]
+QUIET_SIGNAL: Final = signal.SIGUSR1  # from a worker that has had no request for a while, or one after the other
 
 
 class Timer:
@@ -49,17 +52,31 @@ class Timer:
         os.close(self.fd)
 
 
-class Activity(Protocol):
-    """Is told by a server that it has a request, has some again and again, or has had none for QUIET seconds."""
+class Activity:
+    """Whether one worker is active, and whether it was asked, in memory that its keeper shares."""
+
+    def __init__(self, active: mmap.mmap, asked: mmap.mmap, place: int, keeper: int) -> None:
+        self._active, self._asked, self._place, self._keeper = active, asked, place, keeper
 
     def began(self) -> None:
-        """The server has a request."""
-
-    def goes_on(self) -> None:
-        """The server has had others since, never QUIET seconds apart; told every QUIET seconds at most."""
+        """The worker has a request."""
+        self._active[self._place] = 1
 
     def ended(self) -> None:
-        """The server has had none for QUIET seconds."""
+        """The worker has had no request for a while."""
+        self._asked[self._place] = 1
+        # In this order: from now on the work may begin, and the signal be of before.
+        self._active[self._place] = 0
+        self._signal()
+
+    def goes_on(self) -> None:
+        """There was a request, so there is work for the next idle time."""
+        self._asked[self._place] = 1
+        self._signal()
+
+    def _signal(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._keeper, QUIET_SIGNAL)
 
 
 # More threads only take the interpreter from each other: parallel work is for other processes (workers.py).  Threads

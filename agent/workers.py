@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NoReturn
 
-from agent.server import Answer, Server
+from agent.server import QUIET_SIGNAL, Activity, Answer, Server
 
 # Threads of one process take its interpreter from each other at every system call: two of them do the work of one.
 WORKERS: Final = 2
@@ -31,8 +31,7 @@ AGAIN: Final = 600.0
 _NEVER: Final = float("inf")
 _UNFINISHED: Final = 64  # the status by which a process says that its work is to be done again
 _STOP: Final = (signal.SIGTERM, signal.SIGINT)
-_QUIET: Final = signal.SIGUSR1  # from a worker that has had no request for a while, or one after the other
-_AWAITED: Final = (*_STOP, signal.SIGCHLD, _QUIET)
+_AWAITED: Final = (*_STOP, signal.SIGCHLD, QUIET_SIGNAL)
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _M_ARENA_MAX: Final = -8  # malloc.h
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -61,33 +60,6 @@ def serve(listener: socket.socket, version: str, answer: Answer, when_idle: When
     _Keeper(listener, version, answer, when_idle).keep()
 
 
-class _Activity:
-    """Whether one worker is active, and whether it was asked, in memory that its keeper shares."""
-
-    def __init__(self, active: mmap.mmap, asked: mmap.mmap, place: int, keeper: int) -> None:
-        self._active, self._asked, self._place, self._keeper = active, asked, place, keeper
-
-    def began(self) -> None:
-        """The worker has a request."""
-        self._active[self._place] = 1
-
-    def ended(self) -> None:
-        """The worker has had no request for a while."""
-        self._asked[self._place] = 1
-        # In this order: from now on the work may begin, and the signal be of before.
-        self._active[self._place] = 0
-        self._signal()
-
-    def goes_on(self) -> None:
-        """There was a request, so there is work for the next idle time."""
-        self._asked[self._place] = 1
-        self._signal()
-
-    def _signal(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self._keeper, _QUIET)
-
-
 class _Keeper:
     """The first process: starts workers, replaces those that die, and notices when all of them are idle."""
 
@@ -109,7 +81,7 @@ class _Keeper:
             number = self._wait_for_signal()
             if number in _STOP:
                 self._stop()
-            self._note_idle_work(is_quiet=number == _QUIET and any(self._asked[:]))
+            self._note_idle_work(is_quiet=number == QUIET_SIGNAL and any(self._asked[:]))
             self._replace_dead()
             self._start_idle_work()
 
@@ -185,7 +157,7 @@ class _Keeper:
 
     def _work(self, place: int) -> None:
         """Run a worker, in its process."""
-        activity = _Activity(self._active, self._asked, place, self._pid) if self._when_idle else None
+        activity = Activity(self._active, self._asked, place, self._pid) if self._when_idle else None
         with Server(self._listener, self._version, self._answer, activity) as server:
             signal.signal(signal.SIGTERM, lambda *_: server.stop())
             # Ctrl-C reaches the whole group; the keeper decides what it means.  Not SIG_IGN: programs would inherit it.

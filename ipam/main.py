@@ -179,12 +179,6 @@ def _may_free_number(request: Request, conf: Config) -> bool:
 # work under a configuration that is no longer valid.
 
 
-def _sandbox(request: Request) -> Sandbox | None:
-    from ipam import sandboxes  # noqa: PLC0415
-
-    return sandboxes.of(request)
-
-
 def _gone(boxes: Collection[Sandbox]) -> Collection[Sandbox]:
     from ipam import sandboxes  # noqa: PLC0415
 
@@ -202,13 +196,15 @@ def _rail(pool: Pool, conf: Config) -> int | None:
 
 def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
     """What the attachment asks for."""
+    from ipam import sandboxes  # noqa: PLC0415
+
     args = arguments.cni_args(request.var("CNI_ARGS"))
     pool, pod = _pool(conf, args), arguments.pod_name(args)
     rail = _rail(pool, conf)
     has_number = bool(pool.aside and not pool.requested and (pool.sticky_name or arguments.is_ordinal(pod)))
     # All that a container has on rails that are aligned is one number's.
     place = "" if has_number and pool.align else request.key.ifname if rail is None else str(pool.rails[rail])
-    owner = Owner(request.key, pod, request.netns, _sandbox(request), leases.terms(pool, pod, place))
+    owner = Owner(request.key, pod, request.netns, sandboxes.of(request), leases.terms(pool, pod, place))
     ranges = tuple(s.all_spans for s in pool.sets)
     alone = Allocation(request, pool, rail, owner, ranges, _store(conf, log), log)
     if not pool.cluster:

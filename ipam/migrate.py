@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
 from pathlib import Path
@@ -27,7 +27,9 @@ NV_IPAM = "/var/lib/cni/nv-ipam/store"
 _IPPOOLS = "/apis/whereabouts.cni.cncf.io/v1alpha1/ippools"
 DUMP = "kubectl get ippools.whereabouts.cni.cncf.io -A -o json"
 
-Given = dict[Key, tuple[str, list[IPv4Interface | IPv6Interface]]]
+Interface = IPv4Interface | IPv6Interface
+# One address of another IPAM's: its title in messages, its attachment, the pod if known, the address.
+Entry = tuple[str, Key, str, Interface]
 
 
 @contextmanager
@@ -49,17 +51,15 @@ def from_host_local(directory: Path, ifname: str = "") -> list[Lease]:
 
     Raises IoFailure, InvalidConfig.
     """
-    given, wrong = Given(), list[str]()
-    for path in _addresses(directory):
-        try:
-            container_id, _, named = path.read_text().strip().partition("\n")
-        except (OSError, ValueError) as e:
-            raise IoFailure(f"reading {path}: {e}") from e
-        key = Key(container_id.strip(), named.strip() or ifname)
-        if why := _bad(key):
-            wrong.append(f"{path}: {why}")
-        given.setdefault(key, ("", []))[1].append(ip_interface(path.name))
-    return _leases(given, wrong)
+    return _leases(_of_host_local(path, ifname) for path in _addresses(directory))
+
+
+def _of_host_local(path: Path, ifname: str) -> Entry:
+    try:
+        container_id, _, named = path.read_text().strip().partition("\n")
+    except (OSError, ValueError) as e:
+        raise IoFailure(f"reading {path}: {e}") from e
+    return f"{path}", Key(container_id.strip(), named.strip() or ifname), "", ip_interface(path.name)
 
 
 def set_aside(directory: Path, taken: Sequence[Lease], ifname: str) -> None:
@@ -112,20 +112,19 @@ def from_whereabouts(
             named = [(pool["metadata"]["name"], pool) for pool in pools]
             _refuse_missing(file, wanted, [name for name, _ in named])
             pools = [pool for name, pool in named if name in wanted]
-        entries = [(ip_interface(pool["spec"]["range"]), pool["spec"].get("allocations") or {}) for pool in pools]
-        given, wrong = Given(), list[str]()
-        for subnet, allocations in entries:
-            for offset, one in sorted(allocations.items(), key=lambda item: int(item[0])):
-                pod, key = str(one["podref"]), Key(str(one["id"]), str(one.get("ifname") or ifname))
-                if pods is not None and pod not in pods:
-                    continue
-                address = ip_interface(f"{subnet.ip + int(offset)}/{subnet.network.prefixlen}")
-                if why := _bad(key):
-                    wrong.append(f"{address.ip} of {pod}: {why}")
-                given.setdefault(key, (pod, []))[1].append(address)
+        return _leases(_of_whereabouts(pools, pods, ifname))
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         raise InvalidConfig(f"{file} is no dump of IPPools ({type(e).__name__}: {e}); make it with: {DUMP}") from e
-    return _leases(given, wrong)
+
+
+def _of_whereabouts(pools: Any, pods: frozenset[str] | None, ifname: str) -> Iterator[Entry]:
+    for pool in pools:
+        subnet, allocations = ip_interface(pool["spec"]["range"]), pool["spec"].get("allocations") or {}
+        for offset, one in sorted(allocations.items(), key=lambda item: int(item[0])):
+            pod, key = str(one["podref"]), Key(str(one["id"]), str(one.get("ifname") or ifname))
+            if pods is None or pod in pods:
+                address = ip_interface(f"{subnet.ip + int(offset)}/{subnet.network.prefixlen}")
+                yield f"{address.ip} of {pod}", key, pod, address
 
 
 def from_nv_ipam(document: Any, file: Path, wanted: Sequence[str]) -> list[Lease]:
@@ -139,20 +138,19 @@ def from_nv_ipam(document: Any, file: Path, wanted: Sequence[str]) -> list[Lease
     try:
         pools = document["pools"]
         _refuse_missing(file, wanted, list(pools))
-        given, wrong = Given(), list[str]()
-        for entry in (one for name in wanted or pools for one in (pools[name].get("entries") or {}).values()):
-            about = entry["metadata"]
-            subnet = ip_network(json.loads(about["pool_config_snapshot"])["subnet"])
-            address = ip_interface(f"{entry['ip_address']}/{subnet.prefixlen}")
-            pod = "/".join(filter(None, (about.get("pod_namespace"), about.get("pod_name"))))
-            key = Key(str(entry["container_id"]), str(entry["interface_name"]))
-            if why := _bad(key):
-                wrong.append(f"{address.ip} of {pod}: {why}")
-            given.setdefault(key, (pod, []))[1].append(address)
+        entries = (one for name in wanted or pools for one in (pools[name].get("entries") or {}).values())
+        return _leases(map(_of_nv_ipam, entries))
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         why = f"{type(e).__name__}: {e}"
         raise InvalidConfig(f"{file} is no store of nv-ipam's node daemon ({why}); give {NV_IPAM}") from e
-    return _leases(given, wrong)
+
+
+def _of_nv_ipam(entry: Any) -> Entry:
+    about = entry["metadata"]
+    subnet = ip_network(json.loads(about["pool_config_snapshot"])["subnet"])
+    address = ip_interface(f"{entry['ip_address']}/{subnet.prefixlen}")
+    pod = "/".join(filter(None, (about.get("pod_namespace"), about.get("pod_name"))))
+    return f"{address.ip} of {pod}", Key(str(entry["container_id"]), str(entry["interface_name"])), pod, address
 
 
 def to_host_local(directory: Path, leases: Sequence[Lease], last: Sequence[Address], *, dry_run: bool) -> list[str]:
@@ -213,7 +211,12 @@ def _bad(key: Key) -> str:
     return ""
 
 
-def _leases(given: Given, wrong: list[str]) -> list[Lease]:
+def _leases(entries: Iterable[Entry]) -> list[Lease]:
+    given, wrong = dict[Key, tuple[str, list[Interface]]](), list[str]()
+    for title, key, pod, address in entries:
+        if why := _bad(key):
+            wrong.append(f"{title}: {why}")
+        given.setdefault(key, (pod, []))[1].append(address)
     if wrong:
         raise InvalidConfig(
             f"{len(wrong)} entries name no attachment; remove them, or give --ifname where that is missing: "

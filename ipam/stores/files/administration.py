@@ -18,7 +18,7 @@ from ipam.ranges import Span
 from ipam.stores import Gone
 from ipam.stores.files.codec import Unreadable, decode, digest_of, from_line, joined, link
 from ipam.stores.files.index import Index
-from ipam.stores.files.lines import QUARANTINE, SCHEMA, Lines, reading
+from ipam.stores.files.lines import QUARANTINE, SCHEMA, read_lines
 from ipam.stores.files.pages import IndexCorrupt
 from ipam.stores.files.ranges import parsed
 from ipam.stores.files.ranges import read as read_ranges
@@ -87,17 +87,13 @@ def _quarantined(directory: Path) -> tuple[str, ...]:
 def _bodies(path: str, first: int = 1) -> tuple[dict[int, Json], list[int]]:
     """What each line says from the ``first`` on, and the lines that cannot be read.  Raises OSError."""
     bodies, unreadable = dict[int, Json](), list[int]()
-    file = Lines(path, reading(path))
-    try:
-        for line, data in file.each(file.count()):
-            try:
-                body = from_line(data) if line >= first else None
-                if body is not None:
-                    bodies[line] = body
-            except Unreadable:
-                unreadable.append(line)
-    finally:
-        file.close()
+    for line, data in read_lines(path):
+        try:
+            body = from_line(data) if line >= first else None
+            if body is not None:
+                bodies[line] = body
+        except Unreadable:
+            unreadable.append(line)
     return bodies, unreadable
 
 

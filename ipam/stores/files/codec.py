@@ -9,7 +9,7 @@ line alone makes it a lease, so the others are on disk before it.
 """
 
 import json
-from functools import lru_cache
+from collections.abc import Sequence
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import Any, Final
@@ -53,7 +53,6 @@ def digest_of(holding: Holding) -> bytes:
     return sticky_digest(holding.sticky) if holding.sticky else _hash(f" cooling {holding.addresses[0].ip}")
 
 
-@lru_cache(16)
 def _hash(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=DIGEST).digest()
 
@@ -115,6 +114,15 @@ def to_line(body: Json) -> bytes:
     if data := to_line_if_it_fits(body):
         return data
     raise ValueError(f"it does not fit into a line: {body!r}")
+
+
+def to_lines(parts: Sequence[Json], lines: Sequence[int]) -> list[bytes]:
+    """The parts of a body for the lines with these numbers; each names the next, and all but the first the first."""
+    following = zip(lines, parts, [*lines[1:], 0], strict=True)
+    return [
+        to_line(({} if at == lines[0] else {"of": lines[0]}) | part | ({"next": after} if after else {}))
+        for at, part, after in following
+    ]
 
 
 def from_line(data: bytes) -> Json | None:

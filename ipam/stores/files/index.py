@@ -19,7 +19,6 @@ Whoever reads what is damaged finds that too (IndexCorrupt).  Then the index is 
 import os
 from array import array
 from collections.abc import Iterable, Sequence
-from functools import cache
 from struct import Struct
 from typing import Final
 from zlib import crc32
@@ -278,6 +277,5 @@ def _identity(file: os.stat_result) -> tuple[int, ...]:
     return file.st_ino, file.st_size, file.st_mtime_ns
 
 
-@cache
 def _boot() -> bytes:
     return bytes.fromhex(durable.boot_id().replace("-", ""))

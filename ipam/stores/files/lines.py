@@ -54,9 +54,6 @@ class Lines:
     def write(self, line: int, data: bytes) -> None:
         _write(self.fd, data, line * LINE)
 
-    def write_head(self) -> None:
-        self.write(0, HEAD)
-
     def sync(self) -> None:
         os.fdatasync(self.fd)  # guard: sync
 
@@ -105,6 +102,15 @@ class Lines:
         return target
 
 
+def read_lines(path: str) -> Iterator[tuple[int, bytes]]:
+    """All lines of the file with their numbers, read without a lock.  Raises OSError."""
+    file = Lines(path, reading(path))
+    try:
+        yield from file.each(file.count())
+    finally:
+        file.close()
+
+
 def place(quarantine: Path, name: str) -> Path:
     """A path in quarantine that is free for a file of that name.  Raises OSError, IoFailure."""
     if not stat.S_ISDIR(_mode(quarantine) or stat.S_IFDIR):
@@ -150,11 +156,7 @@ def _in_place_of(path: str, log: list[str]) -> int:
 def reading(path: Path | str) -> int:
     """Open the file for reading.  Raises OSError if it is no file."""
     # guard below: reading-no-link (O_NOFOLLOW)
-    return regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), path)
-
-
-def regular(fd: int, path: Path | str) -> int:
-    """The descriptor.  If it is not a file's, closes it and raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)

@@ -61,8 +61,7 @@ class Blocks:
 
     def number(self, at: int) -> int:
         """The four bytes there.  Raises IndexCorrupt, OSError."""
-        n, within = divmod(at, SIZE)
-        return int.from_bytes((self._seen.get(n) or self._read(n))[within : within + 4], "little")
+        return int.from_bytes(self.read(at, 4), "little")
 
     def write(self, at: int, part: bytes) -> None:
         """Write a part, all of one block.  Raises IndexCorrupt, OSError."""
@@ -101,7 +100,7 @@ class Pages:
     Everything raises IndexCorrupt, OSError.
     """
 
-    __slots__ = ("_blocks", "_fd", "_found", "_generation", "_heads", "_seen", "_start", "count")
+    __slots__ = ("_blocks", "_fd", "_generation", "_heads", "_seen", "_start", "count")
 
     def __init__(self, fd: int, blocks: Blocks, heads: int, start: int, generation: int, count: int = 0) -> None:
         self.count = count
@@ -111,7 +110,6 @@ class Pages:
         self._start = start
         self._generation = generation
         self._seen = dict[int, bytes]()  # what pages say of themselves
-        self._found = dict[tuple[int, int], int]()
 
     def rebuild(self, held: Iterable[tuple[int, int, int]]) -> None:
         """Write the pages anew, with these addresses: version, number, line."""
@@ -193,8 +191,6 @@ class Pages:
 
     def _page(self, version: int, prefix: int) -> int:
         """The number of the block's page, 0 if it has none."""
-        if n := self._found.get((version, prefix), 0):
-            return n
         n = self._blocks.number(self._heads + 4 * (prefix % _HEADS))
         wanted = prefix.to_bytes(16)
         for _ in range(self.count):
@@ -202,7 +198,6 @@ class Pages:
                 return 0
             found, block, after = _ABOUT.unpack_from(self._seen.get(n) or self._about(n))
             if block == wanted and found == version:
-                self._found[version, prefix] = n
                 return n
             n = after
         if n:

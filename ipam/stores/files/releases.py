@@ -16,7 +16,7 @@ from base.protocol.spec import Json, Key
 from base.state import durable
 from ipam.stores import Gone, KeepBack, Sandbox
 from ipam.stores.files.codec import Unreadable, decode, digest, from_line, outline, sandbox, sticky_digest
-from ipam.stores.files.lines import Lines, reading
+from ipam.stores.files.lines import read_lines
 from ipam.stores.files.table import Stored, Table
 from ipam.stores.holdings import Kept, Lease, Lost
 
@@ -62,21 +62,17 @@ def find_stale(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]
     Each line comes with a hash: it was read without the lock, so the caller compares it again under the lock.
     """
     stale, doubtful = dict[int, int](), dict[int, tuple[int, Sandbox]]()
-    file = Lines(path, reading(path))
-    try:
-        for line, data in file.each(file.count()):
-            try:
-                body = from_line(data) if line else None
-                if body is None or "of" in body:
-                    continue
-                if rule.applies(body):
-                    stale[line] = hash(data)
-                elif rule.spared is None and (box := sandbox(body)):
-                    doubtful[line] = hash(data), box
-            except Unreadable:
+    for line, data in read_lines(path):
+        try:
+            body = from_line(data) if line else None
+            if body is None or "of" in body:
+                continue
+            if rule.applies(body):
                 stale[line] = hash(data)
-    finally:
-        file.close()
+            elif rule.spared is None and (box := sandbox(body)):
+                doubtful[line] = hash(data), box
+        except Unreadable:
+            stale[line] = hash(data)
     # Asked after the leases were read, so that nothing is said of a namespace that was made since.
     # guard below: gone-is-asked-after (gone)
     dead = frozenset(gone({box for _, box in doubtful.values()})) if doubtful else frozenset[Sandbox]()
@@ -149,12 +145,10 @@ def decline(
 def conflicts(table: Table) -> list[tuple[Stored, Kept]]:
     """The addresses that are kept back because other hosts have them; a scan of the file.  Raises OSError."""
     found, now = list[tuple[Stored, Kept]](), int(time.time())
-    for line in list(table.lines.containing(b'"mac":"', table.index.lines)):
-        if head := table.head(line):
-            held = table.at(head)
-            one = held.holding
-            if isinstance(one, Kept) and one.mac and not one.is_over(now, durable.boot_id()):
-                found.append((held, one))
+    for held in table.containing(b'"mac":"'):
+        one = held.holding
+        if isinstance(one, Kept) and one.mac and not one.is_over(now, durable.boot_id()):
+            found.append((held, one))
     return found
 
 
@@ -163,14 +157,11 @@ def find_held(table: Table, name: str, gone: Gone) -> Stored | None:
     kept = table.find(sticky_digest(name))
     if kept and isinstance(kept.holding, Kept):
         return kept
-    # No index has these.  So this is a scan of the file, for a name that is new or had no DEL.
-    text = json.dumps(name).encode()
-    for line in list(table.lines.containing(text, table.index.lines)):
-        if head := table.head(line):
-            held = table.at(head)
-            # guard below: of-the-dead (gone), of-the-name (sticky)
-            if isinstance(held.holding, Lease) and held.holding.owner.terms.sticky == name and _is_dead(held, gone):
-                return held
+    # For a name that is new, or had no DEL.
+    for held in table.containing(json.dumps(name).encode()):
+        # guard below: of-the-dead (gone), of-the-name (sticky)
+        if isinstance(held.holding, Lease) and held.holding.owner.terms.sticky == name and _is_dead(held, gone):
+            return held
     return None
 
 

@@ -25,8 +25,8 @@ from ipam.stores.files.codec import (
     link,
     outline,
     split,
-    to_line,
     to_line_if_it_fits,
+    to_lines,
 )
 from ipam.stores.files.index import Index
 from ipam.stores.files.lines import HEAD, MOST_LINES, SCHEMA, Lines, open_file, place
@@ -239,7 +239,7 @@ def _keep(table: Table, found: _Found) -> None:
     # Only now, so that until here every line that was cut off can be told.
     for line in {*range(size // LINE, file.count())} - found.damaged - found.leases.keys() - found.rest:
         file.write(line, BLANK)
-    file.write_head()
+    file.write(0, HEAD)
     file.sync()
     durable.sync_directory(table.directory)
     if damaged or found.held:
@@ -262,11 +262,11 @@ def _put_held(table: Table, found: _Found, kept: str) -> int:
         at = next(free) if line in found.leases or line in found.rest else line
         parts = [body] if to_line_if_it_fits(body := encode(claim.lost(ips, kept))) else split(body)
         more = [next(free) for _ in parts[1:]]
-        for number, part, after in reversed(list(zip([at, *more], parts, [*more, 0], strict=True))):
-            of, next_ = {"of": at} if number != at else {}, {"next": after} if after else {}
-            table.lines.write(number, to_line(of | part | next_))
+        lines = [at, *more]
+        for number, data in reversed([*zip(lines, to_lines(parts, lines), strict=True)]):
+            table.lines.write(number, data)
         found.leases[at] = claim.digest, ips
-        found.checksums[at] = crc32(b"".join(map(table.lines.read, (at, *more))))
+        found.checksums[at] = crc32(b"".join(map(table.lines.read, lines)))
         found.rest.update(more)
         stay += len(ips)
     return stay

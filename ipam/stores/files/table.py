@@ -25,8 +25,8 @@ from ipam.stores.files.codec import (
     link,
     outline,
     split,
-    to_line,
     to_line_if_it_fits,
+    to_lines,
 )  # fmt: skip
 from ipam.stores.files.index import Index
 from ipam.stores.files.lines import MOST_LINES, QUARANTINE, Lines, ensure_file, open_file
@@ -146,6 +146,12 @@ class Table:
             return 0
         return head if 0 < head < self.index.lines and self.index.is_head(head) else 0  # guard: head-in-range (0 <)
 
+    def containing(self, text: bytes) -> Iterator[Stored]:
+        """The leases with a line that contains the text; a scan of the file, because no index has these."""
+        for line in self.lines.containing(text, self.index.lines):
+            if head := self.head(line):
+                yield self.at(head)
+
     def at(self, line: int) -> Stored:
         """The lease that the index has at the line.  Raises IndexCorrupt if the line says something else."""
         try:
@@ -239,23 +245,21 @@ class Table:
         """Commit the lease at that line, for 0 at a free one; its line and checksum.  Leaves the index dirty."""
         self.index.written += 1
         body["n"] = self.index.written
-        whole, rest = to_line_if_it_fits(body), b""
+        whole = to_line_if_it_fits(body)
         parts = [body] if whole else split(body)
         fresh = self._lines(len(parts) - bool(line))
         lines = [line, *fresh] if line else fresh
         old = self.lines.read(line) if line else BLANK
+        stored = [whole] if whole else to_lines(parts, lines)
         self.index.mark_dirty()  # guard: write-marks-dirty
         try:
-            if fresh[1:] or (line and fresh):
-                for at, part, after in zip(lines[1:], parts[1:], [*lines[2:], 0], strict=True):
-                    rest += (data := to_line({"of": lines[0], **part} | ({"next": after} if after else {})))
+            if lines[1:]:
+                for at, data in zip(lines[1:], stored[1:], strict=True):
                     self.lines.write(at, data)
                 self.lines.sync()  # guard: continuations-first
-                parts[0]["next"] = lines[1]
-            data = whole or to_line(parts[0])
-            self.lines.write(lines[0], data)
+            self.lines.write(lines[0], stored[0])
             if late:
-                self._late.append((lines[0], data))
+                self._late.append((lines[0], stored[0]))
             else:
                 self.lines.sync()  # guard: write-sync
         except OSError:
@@ -264,7 +268,7 @@ class Table:
                 self.lines.write(lines[0], old)  # guard: write-failed
                 self.lines.sync()  # guard: write-failed
             raise
-        return lines[0], crc32(data + rest)
+        return lines[0], crc32(b"".join(stored))
 
     def _lines(self, count: int) -> list[int]:
         """So many free lines.  Raises OSError if there is no room for more."""
@@ -343,8 +347,7 @@ def _siblings(table: Table, key: Key) -> tuple[Address, ...]:
     # guard below: the-whole-name = f'{key.container_id}'.encode()
     text = f'"containerID":{json.dumps(key.container_id)}'.encode()
     found = list[Address]()
-    for line in list(table.lines.containing(text, table.index.lines)):
-        lease = table.at(head).holding if (head := table.head(line)) else None
+    for lease in (held.holding for held in table.containing(text)):
         if isinstance(lease, Lease) and lease.owner.key != key:  # guard: not-its-own (owner)
             found += lease.ips
     return tuple(found)
