@@ -1,6 +1,6 @@
-"""What operators' commands need of a network's files: list, verify, and take over what another IPAM gave.
+"""The operator's commands on a network's files: list, verify, and adopt the leases of another IPAM.
 
-Listing takes no lock; verifying takes it and changes nothing.
+Listing takes no lock.  Verifying takes it and changes nothing.
 """
 
 import os
@@ -31,15 +31,15 @@ _Outline = tuple[bytes, list[tuple[int, int]]]
 
 
 def networks(data_dir: Path) -> list[str]:
-    """The networks that have leases there.  Raises OSError."""
+    """The networks with leases in a data directory.  Raises OSError."""
     found = sorted(path.parent.name for path in data_dir.glob(f"*/{LEASES}"))
     if not found and data_dir.exists():
-        os.listdir(data_dir)  # glob does not say where it may not look
+        os.listdir(data_dir)  # raises where glob ignores a missing permission
     return found
 
 
 def contents(directory: Path, gone: Gone) -> Contents:
-    """All that a network holds.  Raises OSError where the quarantine or the ranges cannot be read."""
+    """All that a network holds.  Raises OSError if the quarantine cannot be read."""
     sets = tuple(tuple(map(parsed, spans)) for spans in read_ranges(directory))
     about = Contents(directory.name, str(directory), sets=sets, quarantined=_quarantined(directory))
     try:
@@ -60,8 +60,8 @@ def contents(directory: Path, gone: Gone) -> Contents:
 
 
 def unknown(directory: Path) -> str:
-    """In words, which line of the leases is whole and not of this version; empty if there is none.  A file that is no
-    file of leases is damage."""
+    """Describe the first intact line that only another version understands; empty if there is none.  A file without
+    leases counts as damage."""
     path = f"{directory}/{LEASES}"
     with suppress(OSError):
         bodies, _ = _bodies(path, first=0)
@@ -85,7 +85,7 @@ def _quarantined(directory: Path) -> tuple[str, ...]:
 
 
 def _bodies(path: str, first: int = 1) -> tuple[dict[int, Json], list[int]]:
-    """What each line says from the ``first`` on, and the lines that cannot be read.  Raises OSError."""
+    """The bodies of the lines from ``first`` on, and the unreadable lines.  Raises OSError."""
     bodies, unreadable = dict[int, Json](), list[int]()
     for line, data in read_lines(path):
         try:
@@ -108,7 +108,7 @@ def _whole(line: int, head: Json, bodies: dict[int, Json]) -> Json:
 
 
 def problems(table: Table) -> Iterator[str]:
-    """What is wrong, in words.  Raises OSError."""
+    """Describe each inconsistency; the caller holds the lock.  Raises OSError."""
     heads, checksums, parts = dict[int, _Outline](), dict[int, int](), set[int]()
     for line, data in table.lines.each(table.lines.count()):
         try:
@@ -122,7 +122,7 @@ def problems(table: Table) -> Iterator[str]:
         except Unreadable as e:
             yield f"line {line}: {e}"
     yield from _twice(heads)
-    if table.is_clean:  # if it is not, as after every boot, nobody believes it
+    if table.is_clean:  # if not, as after every boot, the next call rebuilds it anyway
         try:
             yield from _index(table.index, heads, checksums, parts)
         except IndexCorrupt as e:
@@ -160,13 +160,13 @@ def _index(index: Index, heads: dict[int, _Outline], checksums: dict[int, int], 
 
 
 def quarantined(directory: Path) -> Iterator[str]:
-    """In words, the files that were set aside for people."""
+    """Describe the files in quarantine."""
     for path in sorted((directory / QUARANTINE).glob("*")):
         yield f"{path} holds leases that could not be read; remove it when you have looked"
 
 
 def adopt(table: Table, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
-    """Hold them; in words, what collides, and then nothing has changed.  Raises OSError."""
+    """Hold the leases; return a description of each collision, and then nothing has changed.  Raises OSError."""
     here = {lease.owner.key: table.find(digest_of(lease)) for lease in leases}
     collisions = list(given_twice(leases))
     for lease in leases:
@@ -176,7 +176,7 @@ def adopt(table: Table, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
             collisions.append(f"{lease.owner.key} holds {has} here and {', '.join(map(str, lease.ips))} there")
         book = TableBook(table, held.holding.ips if held else ())
         holders = ((ip, book.holder(ip)) for ip in lease.ips if ip not in book.mine)
-        collisions += [f"{ip} is held by {whom} here, by {lease.owner.key} there" for ip, whom in holders if whom]
+        collisions += [f"{ip} is held by {holder} here, by {lease.owner.key} there" for ip, holder in holders if holder]
     if not collisions and not dry_run:  # guard: adopts-what-is-free (collisions), adopts-dry (dry_run)
         for lease in leases:
             if here[lease.owner.key] is None:
@@ -185,7 +185,7 @@ def adopt(table: Table, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
 
 
 def given_twice(leases: Sequence[Lease]) -> Iterator[str]:
-    """In words, the addresses that several of the leases have."""
+    """Describe each address that several of the leases have."""
     owners = dict[Address, list[str]]()
     for lease in leases:
         for ip in lease.ips:
@@ -194,10 +194,10 @@ def given_twice(leases: Sequence[Lease]) -> Iterator[str]:
 
 
 def refuse_host_locals(directory: Path, names: Sequence[str]) -> None:
-    """Raise InvalidConfig if one of the files is named by an address: the directory was host-local's dataDir too, and a
-    pod of host-local's may have that address.
+    """Raise InvalidConfig if a file's name is an address: the directory is host-local's dataDir too, and one of its
+    pods may use the address.
 
-    host-local's other files, its lock and ``last_reserved_ip.0``, say of no pod that it lives.
+    host-local's other files, its lock and ``last_reserved_ip.0``, prove no living pod.
     """
     addresses = sorted(filter(_is_address, names))
     if not addresses:
@@ -211,7 +211,7 @@ def refuse_host_locals(directory: Path, names: Sequence[str]) -> None:
 
 
 def _is_address(name: str) -> bool:
-    """Whether host-local names a file so that stands for an address."""
+    """Whether host-local uses this file name for an address."""
     try:
         ip_address(name)
     except ValueError:

@@ -1,8 +1,8 @@
-"""What becomes of released addresses, and which leases may go.
+"""Release leases: free their addresses or keep them back, and find the leases that are stale.
 
-Released addresses are free at once, or kept back in the same line, by the same commit.  Addresses that are kept back
-have a line of their own and count as held, so allocation skips them at no extra cost.  When their time is over they are
-released as soon as the range is exhausted, and on GC.
+Released addresses are free at once, or kept back in the same line, by the same commit.  Addresses kept back count as
+held, so allocation skips them at no extra cost.  After their time, GC frees them, or the next ADD that finds the range
+exhausted.
 """
 
 import json
@@ -23,9 +23,10 @@ from ipam.stores.holdings import Kept, Lease, Lost
 
 @dataclass(frozen=True)
 class Rule:
-    """``spared`` are the digests of the runtime's list, None without one.  ``dead`` are the namespaces that are gone.
+    """Decides which holdings are stale.  ``spared`` are the digests of the runtime's list, None without a list; ``dead``
+    are the namespaces that are gone.
 
-    With ``probing`` nobody gets an address that somebody answers for, so addresses go too that may still be in use.
+    With ``probing``, every address is probed before use, so addresses that may still be in use are stale too.
     """
 
     spared: frozenset[bytes] | None
@@ -38,13 +39,13 @@ class Rule:
         return cls(None if valid is None else frozenset(map(digest, valid)), probing=probing)
 
     def sparing(self, keys: Collection[Key]) -> "Rule":
-        """The same rule; where a list decides, it spares the leases of these keys too."""
+        """The same rule; with a list, it spares these keys too."""
         if self.spared is None or not keys:
             return self
         return replace(self, spared=self.spared | frozenset(map(digest, keys)))  # guard: attached (replace)
 
     def applies(self, body: Json) -> bool:
-        """Raises Unreadable."""
+        """Whether the holding is stale.  Raises Unreadable."""
         if "released" in body:
             kept = decode(body)
             return isinstance(kept, Kept) and (
@@ -57,9 +58,9 @@ class Rule:
 
 
 def find_stale(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]:
-    """The rule with the namespaces that are gone by now, and the lines that it applies to or that are unreadable.
+    """The rule with the namespaces that are gone, and the lines that are stale or unreadable.
 
-    Each line comes with a hash: it was read without the lock, so the caller compares it again under the lock.
+    Each line has a hash of its data: the caller, which holds no lock yet, compares it again under the lock.
     """
     stale, doubtful = dict[int, int](), dict[int, tuple[int, Sandbox]]()
     for line, data in read_lines(path):
@@ -73,19 +74,19 @@ def find_stale(path: str, rule: Rule, gone: Gone) -> tuple[Rule, dict[int, int]]
                 doubtful[line] = hash(data), box
         except Unreadable:
             stale[line] = hash(data)
-    # Asked after the leases were read, so that nothing is said of a namespace that was made since.
+    # Called after the leases were read, so that the answer covers no namespace that was created since.
     # guard below: gone-is-asked-after (gone)
     dead = frozenset(gone({box for _, box in doubtful.values()})) if doubtful else frozenset[Sandbox]()
-    return replace(rule, dead=dead), stale | {line: said for line, (said, box) in doubtful.items() if box in dead}
+    return replace(rule, dead=dead), stale | {line: seen for line, (seen, box) in doubtful.items() if box in dead}
 
 
 def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_use: bool = False) -> None:
-    """Free them, or keep them back; on disk when this returns, unless ``Table.is_late``.  Raises OSError."""
+    """Free the leases or keep their addresses back; durable on return, unless ``Table.is_late``.  Raises OSError."""
     now, free = int(time.time()), [held for held in leases if held.is_plain and not in_use]
     rest = [held for held in leases if not held.is_plain or in_use]  # guard: in-use (in_use)
     if in_use:
         rest = [held for held in rest if not _keep_unreadable(table, held, now)]
-    # These first, because what is kept of a lease may take the place of one.
+    # These first, because addresses kept back for a name may replace one of these.
     if others := [held for held in rest if not isinstance(held.holding, Lease)]:
         table.drop(others)
     for held in rest:
@@ -100,7 +101,7 @@ def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_
             _replace_kept(table, kept.sticky, now)
         try:
             table.put(held, kept)
-        except OSError:  # no room for a record longer than a line: better to release the lease than to fail
+        except OSError:  # no room for a record longer than a line: releasing the lease is better than failing
             if in_use:
                 raise
             free.append(held)
@@ -109,7 +110,7 @@ def release(table: Table, leases: Sequence[Stored], *, unused: bool = False, in_
 
 
 def _keep_unreadable(table: Table, held: Stored, now: int) -> bool:
-    """Keep back the addresses of a lease that could not be read, because they may be in use; False if it has none."""
+    """Keep back the addresses of an unreadable lease, because they may be in use; return False if it has none."""
     lost = held.holding
     if not isinstance(lost, Lost) or not lost.ips:
         return False
@@ -120,21 +121,21 @@ def _keep_unreadable(table: Table, held: Stored, now: int) -> bool:
 def decline(
     table: Table, held: Stored | None, taken: Mapping[Address, str], seconds: int, keep_back: KeepBack
 ) -> dict[Address, str]:
-    """Take from a lease what other hosts have, and keep back what ``keep_back`` picks; all that is kept back so.
+    """Remove from a lease the addresses that other hosts use, and keep back those that ``keep_back`` picks.
 
-    Raises OSError."""
+    Return all addresses kept back for this reason, with the MACs.  Raises OSError."""
     kept = {ip: one.mac for _, one in conflicts(table) for ip in one.ips}
     lease = held.holding if held else None
     if held is None or not isinstance(lease, Lease):
         return kept
     now = int(time.time())
-    believed = set(keep_back(taken, kept))
-    # The lease first: so no address is ever in two lines, and one that is in none will only be probed for again.  What
-    # was given last stays as it is, so that the next ADD goes on after all that was tried.
+    picked = set(keep_back(taken, kept))
+    # The lease first: then no address is ever in two lines, and one that is in no line is only probed again.  The
+    # addresses allocated last stay, so that the next ADD continues after all that were tried.
     rest = tuple(a for a in lease.addresses if a.ip not in taken)  # guard: lease-first = lease.addresses
     table.put(held, replace(lease, addresses=rest), table.index.last)
     last = table.index.last
-    for address in (a for a in lease.addresses if a.ip in believed):
+    for address in (a for a in lease.addresses if a.ip in picked):
         until = now + seconds
         table.put(None, Kept((address,), "", now, until, until=until, mac=taken[address.ip]))
         kept[address.ip] = taken[address.ip]
@@ -143,7 +144,7 @@ def decline(
 
 
 def conflicts(table: Table) -> list[tuple[Stored, Kept]]:
-    """The addresses that are kept back because other hosts have them; a scan of the file.  Raises OSError."""
+    """The addresses kept back because other hosts use them.  Scans the file.  Raises OSError."""
     found, now = list[tuple[Stored, Kept]](), int(time.time())
     for held in table.containing(b'"mac":"'):
         one = held.holding
@@ -153,11 +154,11 @@ def conflicts(table: Table) -> list[tuple[Stored, Kept]]:
 
 
 def find_held(table: Table, name: str, gone: Gone) -> Stored | None:
-    """What the sticky name had before: kept back, or still leased to an attachment that is provably dead."""
+    """The sticky name's last holding: kept back, or the lease of an attachment that is provably dead."""
     kept = table.find(sticky_digest(name))
     if kept and isinstance(kept.holding, Kept):
         return kept
-    # For a name that is new, or had no DEL.
+    # The name is new, or its last attachment had no DEL.
     for held in table.containing(json.dumps(name).encode()):
         # guard below: of-the-dead (gone), of-the-name (sticky)
         if isinstance(held.holding, Lease) and held.holding.owner.terms.sticky == name and _is_dead(held, gone):
@@ -174,7 +175,7 @@ def _is_dead(held: Stored, gone: Gone) -> bool:
 
 
 def _replace_kept(table: Table, name: str, now: int) -> None:
-    """Make room for what a name leaves now: it keeps its latest addresses only, and older ones just cool down."""
+    """Drop the name's older reservation, or let it only cool down: a name keeps its latest addresses only."""
     before = table.find(sticky_digest(name))
     if before is None:
         return

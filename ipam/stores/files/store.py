@@ -2,12 +2,12 @@
 
     <network>/
       lock            flock
-      leases          the truth: a line of JSON per attachment, with all its addresses (lines.py, codec.py)
-      index           where in it things are; rebuilt whenever it may be wrong (index.py, repair.py)
-      ranges          what addresses there are, as the latest ADD had it, for people
-      quarantine/     lines of leases that could not be read
+      leases          authoritative: a line of JSON per attachment, with all its addresses (lines.py, codec.py)
+      index           of leases; rebuilt whenever it may be wrong (index.py, repair.py)
+      ranges          the ranges of the latest ADD, for people
+      quarantine/     unreadable lines of leases
 
-A call reads and writes a line and a few entries of the index, however much is held, and syncs once.
+A call reads and writes one line and a few entries of the index, for any number of leases, and syncs once.
 """
 
 import errno
@@ -37,14 +37,14 @@ from ipam.stores.holdings import Contents, Lease, Lost
 
 T = TypeVar("T")
 
-# So many leases GC releases under one lock, while others wait.
+# The most leases that GC releases per lock, while others wait.
 BATCH = 256
-# What a file's name has that host-local has named by an address; no name of ours is of these only.
+# The characters of host-local's file names for addresses; each of our names has another one too.
 _OF_ADDRESSES = "0123456789abcdefABCDEF.:"
 
 
 class FileStore:
-    """A stores.Store in one directory; ``log`` gets what an operator should look at, ``gone`` says who is dead."""
+    """A stores.Store in one directory.  Messages for an operator go to ``log``; ``gone`` finds dead namespaces."""
 
     def __init__(self, directory: Path, log: list[str], gone: Gone = none_gone, timeout: float = LOCK_TIMEOUT) -> None:
         self._directory = directory
@@ -61,16 +61,17 @@ class FileStore:
             if isinstance(old, Lost):  # guard: lost-is-held
                 raise self._unreadable(owner.key, old, "held until it is deleted: delete the attachment, then add it")
             ips = choose(TableBook(table, old.ips if old else (), owner.key))
-            new = Lease(owner, tuple(ip.address for ip in ips), durable.boot_id(), _now())
+            now = time.strftime("%FT%TZ", time.gmtime())
+            new = Lease(owner, tuple(ip.address for ip in ips), durable.boot_id(), now)
             if ranges:
                 ranges_file.record(table, ranges)
             if new != old:
-                # On rails one ADD gives of some sets only, and each set goes on where it was.
+                # With rails an ADD uses some sets only; the search of each other set continues where it was.
                 rest = elsewhere(table.index.last, ranges, new.ips) if len(ranges) > len(ips) else ()
                 table.put(held, new, rest, late=held is None)
             else:
                 # guard below: killed-before-its-sync
-                table.lines.sync()  # whoever wrote it may have been killed before its sync
+                table.lines.sync()  # the process that wrote the lease may have been killed before its sync
             return ips
 
         return self._with_table(work, make=True)
@@ -104,12 +105,12 @@ class FileStore:
     def check(self, key: Key) -> tuple[Address, ...]:
         if not self._is_there():
             raise CheckFailed(
-                f"{self._whose(key)}, holds no address: no {self._directory}/{LEASES}; delete the attachment, add it"
+                f"{self._title(key)}, holds no address: no {self._directory}/{LEASES}; delete the attachment, add it"
             )
         held = self._with_table(lambda table: table.find(digest(key)))
         if held is None:
             raise CheckFailed(
-                f"{self._whose(key)}, holds no address in {self._directory}; delete the attachment and add it"
+                f"{self._title(key)}, holds no address in {self._directory}; delete the attachment and add it"
             )
         if isinstance(lost := held.holding, Lost):  # guard: check-lost
             raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
@@ -124,8 +125,8 @@ class FileStore:
     ) -> int:
         if not self._is_there():
             return 0
-        # Stale leases are looked for without the lock, so that others do not wait for it, and checked again under it.
-        self._with_table(lambda _: None)  # rebuilds the index if need be
+        # Find stale leases without the lock, so that others need not wait, and check them again under it.
+        self._with_table(lambda _: None)  # rebuilds the index if necessary
         try:
             rule, lines = find_stale(f"{self._directory}/{LEASES}", Rule.of(valid, probing=probing), self._gone)
         except OSError as e:
@@ -179,11 +180,11 @@ class FileStore:
         return Lock(f"{self._directory}/lock", self._timeout)
 
     def _first_lock(self) -> Lock:
-        """``_lock``, for who gives addresses; makes the directory of a network that is new."""
+        """``_lock`` for allocating: creates a new network's directory, and refuses one with host-local's leases."""
         try:
             lock = durable.with_directory(f"{self._directory}/lock", self._lock)
         except InvalidConfig:
-            self._refuse_host_locals()  # whose directory has mode 755
+            self._refuse_host_locals()  # host-local's directory has mode 755, which the lock refuses
             raise
         try:
             self._refuse_host_locals()  # guard: host-local-gave
@@ -193,7 +194,7 @@ class FileStore:
         return lock
 
     def _refuse_host_locals(self) -> None:
-        """Raise InvalidConfig if host-local, with the same dataDir, has given addresses that were not imported."""
+        """Raise InvalidConfig if host-local has allocated addresses here that were not imported."""
         try:
             there = os.listdir(self._directory)
         except FileNotFoundError:
@@ -213,9 +214,9 @@ class FileStore:
 
     def _collect(self, lines: Sequence[tuple[int, int]], rule: Rule, problems: list[CniError]) -> int:
         def work(table: Table) -> tuple[int, list[Lost]]:
-            said = [(line, was) for line, was in lines if line < table.index.lines and table.index.is_head(line)]
+            heads = [(line, was) for line, was in lines if line < table.index.lines and table.index.is_head(line)]
             # guard below: collected-as-seen (== was)
-            same = [line for line, was in said if hash(table.lines.read(line)) == was]
+            same = [line for line, was in heads if hash(table.lines.read(line)) == was]
             stale = [held for held in map(table.at, same) if rule.applies(held.body)]
             releases.release(table, stale)
             return len(stale), [held.lost for held in stale if held.lost]
@@ -226,16 +227,16 @@ class FileStore:
 
     def _unreadable(self, key: Key | str, lost: Lost, what: str) -> RecordUnreadable:
         names = ", ".join(map(str, lost.ips)) or "no address"
-        whose = self._whose(key) if isinstance(key, Key) else key
+        title = self._title(key) if isinstance(key, Key) else key
         return RecordUnreadable(
-            f"the lease of {whose} could not be read and is kept in {self._directory}/{lost.kept}; {names} {what}"
+            f"the lease of {title} could not be read and is kept in {self._directory}/{lost.kept}; {names} {what}"
         )
 
-    def _whose(self, key: Key) -> str:
+    def _title(self, key: Key) -> str:
         return key.of("", self._directory.name)
 
     def _is_there(self) -> bool:
-        """Whether anything may be held.  Empty files hold nothing; a first ADD on a full disk leaves such files."""
+        """Whether anything may be held.  A first ADD on a full disk leaves empty files, which hold nothing."""
         try:
             return bool(
                 os.lstat(f"{self._directory}/{LEASES}").st_size
@@ -245,7 +246,7 @@ class FileStore:
             return False
 
     def _with_table(self, work: Callable[[Table], T], *, make: bool = False) -> T:
-        """Do the work; once more with a rebuilt index if the index or a line was not what it should be."""
+        """Call ``work``; if the index or a line is damaged, once more with a rebuilt index."""
         try:
             with self._table(make=make) as table:
                 return work(table)
@@ -259,7 +260,7 @@ class FileStore:
 
     @contextmanager
     def _table(self, *, make: bool = False, mend: bool = True) -> Iterator[Table]:
-        """The files, locked; with ``mend`` the index is clean."""
+        """Lock and open the files; with ``mend`` the index is clean."""
         try:
             locked = self._first_lock if make else self._lock
             # guard below: lock (locked() -> Lock(f"{self._directory}/lock", 0))
@@ -274,8 +275,8 @@ class FileStore:
                     table.index.mark_suspect()  # guard: corrupt-marks-suspect
                     raise
                 if table.is_late:
-                    # The sync takes longer than all the rest, so others need not wait for it.  They may decide by lines
-                    # that are not on disk yet: a sync is of the whole file, so theirs puts these lines on disk too.
+                    # The sync takes longer than all the rest, so others need not wait for it.  Their decisions may use
+                    # lines that are not on disk yet: a sync covers the whole file, so theirs includes these lines.
                     lock.release()  # guard: without-the-lock
                     self._sync(table)  # guard: synced-late
         except OSError as e:
@@ -283,13 +284,9 @@ class FileStore:
 
 
 def _refusal(directory: Path, e: OSError) -> IoFailure:
-    """The error of the file system as ours, with the file's name."""
+    """The file system's error as IoFailure, with the file's name."""
     if isinstance(e, IsADirectoryError) or e.errno == errno.ELOOP:
         what = "is a directory" if isinstance(e, IsADirectoryError) else "is a symbolic link"
         return IoFailure(f"{e.filename} {what} and should be a file; remove it, or move it away")
     file = e.filename2 or e.filename or directory / LEASES
     return IoFailure(f"{file}: {e.strerror}; {directory} must be writable and have room")
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
