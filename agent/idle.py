@@ -1,5 +1,4 @@
-"""What the agent does while nobody asks, of all networks: it undoes what dead pods left, and looks after the blocks
-that this node has of those whose addresses a cluster's nodes share."""
+"""The agent's work while idle: undo the attachments of dead pods, and reconcile this node's blocks of shared pools."""
 
 import mmap
 import struct
@@ -17,17 +16,18 @@ from ipam import main as ipam
 from ipam import sandboxes
 from ipam.stores import access
 
-# Seconds between two looks.  Without this a runtime that keeps asking for STATUS would cause one in each pause.
+# Seconds between two searches for dead pods.  Without this, a runtime that repeats STATUS causes one in each pause.
 EVERY: Final = 60.0
 _TIME: Final = struct.Struct("=d")
-# When the last look was; shared, because each look has a process of its own (agent/workers.py).
+# The time of the last search; shared memory, because each search is a process (agent/workers.py).
 _last = mmap.mmap(-1, _TIME.size)
 
 
 def reclaim() -> bool:
-    """Undo what dead pods left, once in EVERY seconds at most; say on stderr what was done, and what could not be.
+    """Undo the attachments of dead pods, at most once per EVERY seconds, and reconcile blocks; report on stderr.
 
-    Whether this node has blocks: they are looked after also if nobody asks anything, or they would go to others.
+    Return whether this node has blocks.  Then the agent repeats this without requests, or other nodes would reclaim
+    them.
     """
     now = time.monotonic()
     (last,) = _TIME.unpack(_last[:])
@@ -36,20 +36,20 @@ def reclaim() -> bool:
     is_due = not last or now - last >= EVERY
     if is_due:
         _last[:] = _TIME.pack(now)
-        _say(undo_dead(state_dirs, Path(IPAM_DIR)))
-    # Another node may be waiting for what a pod had here.
+        _report(undo_dead(state_dirs, Path(IPAM_DIR)))
+    # Another node may wait for a number that a pod had here.
     if is_due or any(path for folder in data_dirs for path in folder.glob("*/sticky/blocks")):
-        _say(keep_blocks(data_dirs))
+        _report(keep_blocks(data_dirs))
     return bool(_with_blocks(data_dirs))
 
 
-def _say(lines: Iterable[str]) -> None:
+def _report(lines: Iterable[str]) -> None:
     for line in lines:
         sys.stderr.write(f"hpn agent: {line}\n")
 
 
 def undo_dead(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
-    """Undo what dead pods left there, attachments first; a line for each that was undone, or could not be."""
+    """Undo the attachments of dead pods, then release their leases; yield a line per success or failure."""
     for state_dir in state_dirs:
         for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}):
             yield (
@@ -78,10 +78,10 @@ def _release_dead(data_dir: Path, network: str) -> Iterator[str]:
 
 
 def keep_blocks(data_dirs: list[Path]) -> Iterator[str]:
-    """Look after the blocks of the networks there, where that is due; a line for what an operator should know."""
+    """Reconcile the blocks of the networks where that is due; yield messages for an operator."""
     if not _with_blocks(data_dirs):
         return
-    from ipam.cluster.reconcile import reconcile_all  # noqa: PLC0415  # for this process, which ends
+    from ipam.cluster.reconcile import reconcile_all  # noqa: PLC0415  # only in this process, which ends
 
     for one in reconcile_all.rounds(reconcile_all.directories(data_dirs), sandboxes.gone, due_only=True):
         yield from one.said
@@ -90,5 +90,5 @@ def keep_blocks(data_dirs: list[Path]) -> Iterator[str]:
 
 
 def _with_blocks(data_dirs: list[Path]) -> list[Path]:
-    """The files that say which blocks this node has."""
+    """The files that list this node's blocks."""
     return [path for folder in data_dirs for path in folder.glob("*/blocks")]

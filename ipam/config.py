@@ -1,6 +1,6 @@
-"""The IPAM part of a network configuration, from decoded JSON to a pool.
+"""Parse the IPAM part of a network configuration into a pool.
 
-The keys of ipam are in models.py.  The key ``strict`` beside it is ours too: false tolerates unknown keys in ipam.
+models.py has the keys of ``ipam``.  The key ``strict`` beside it is ours too: false tolerates unknown keys in ipam.
 """
 
 import json
@@ -23,12 +23,12 @@ _RESOLV_CONF_MOST = 1 << 16  # bytes of a resolv.conf
 
 
 def load(conf: Config, args: Mapping[str, str]) -> Pool:
-    """The pool that a configuration and its CNI_ARGS describe.
+    """The pool of a configuration and its CNI_ARGS.
 
-    Raises InvalidConfig, UnsupportedField, BadEnvironment; the message is the first problem, details the rest.
+    Raises InvalidConfig, UnsupportedField, BadEnvironment: the message is the first problem, the details are the rest.
     """
     runtime = conf.get("runtimeConfig")
-    if isinstance(runtime, dict):  # its other keys differ between attachments
+    if isinstance(runtime, dict):  # the other keys differ between attachments
         runtime = {"ipRanges": runtime.get("ipRanges")}
     # All attachments of a node share this part, so it is parsed once.
     shared: Json = {"runtimeConfig": runtime, **{key: conf[key] for key in ("ipam", "strict") if key in conf}}
@@ -92,14 +92,14 @@ def _problem(error: ErrorDetails) -> CniError:
 
 
 def _written(conf: Conf) -> Iterator[tuple[str, list[Range]]]:
-    """The ranges of every set, under its key, in the order the sets are served."""
+    """The key and the ranges of every set, in the order of allocation."""
     ipam, runtime = conf.ipam, conf.runtime
     yield from listed("runtimeConfig.ipRanges", (runtime and runtime.ip_ranges) or [])
     yield from ipam.written("ipam")
 
 
 def _rails(conf: Conf) -> tuple[Rail, ...]:
-    """The rails.  With rails an attachment gets what its rail has, so ranges elsewhere are refused."""
+    """The rails.  With rails an attachment's addresses come from its rail, so refuse ranges elsewhere."""
     ipam, runtime = conf.ipam, conf.runtime
     if ipam.rails is None:
         if ipam.align:
@@ -122,7 +122,7 @@ def _cluster(conf: Conf) -> Cluster | None:
 
 
 def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:
-    """The requested addresses, each once; their prefix length is the subnet's, as with host-local."""
+    """The requested addresses without duplicates.  The subnet defines their prefix length, as in host-local."""
     wrong: type[CniError] = InvalidConfig
     where, asked = "ips of runtimeConfig or args.cni", arguments.requested(conf, {}, "ips", "IP")
     if asked is None:
@@ -138,7 +138,7 @@ def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:
 
 
 def _sticky_name(conf: Config, args: Mapping[str, str]) -> str:
-    """The sticky name that the attachment asks for; empty if it asks for none, and then the pod's name counts."""
+    """The sticky name that the attachment requests; empty if none, and then the pod's name applies."""
     name = arguments.sticky_name(conf, args) or ""
     if not isinstance(name, str):
         raise InvalidConfig(f"sticky {name!r} names nobody; give a string")
@@ -146,7 +146,7 @@ def _sticky_name(conf: Config, args: Mapping[str, str]) -> str:
 
 
 def _dns(path: str) -> Json:
-    """A result's dns from a resolv.conf(5).  Raises InvalidConfig, also if the node does not allow the path."""
+    """The ``dns`` of a result, from a resolv.conf(5).  Raises InvalidConfig, also if the node forbids the path."""
     label = "ipam.resolvConf"
     if not is_absolute(path):
         raise InvalidConfig(f"{label} {json.dumps(path)} must be an absolute path")
@@ -166,5 +166,5 @@ def _dns(path: str) -> Json:
             case ["search" | "options" as keyword, *words]:
                 found.setdefault(keyword, []).extend(words)
             case _:
-                pass  # a comment, or an option that has no place in a result
+                pass  # a comment, or an option that a result cannot hold
     return found

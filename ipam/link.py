@@ -1,6 +1,9 @@
-"""Addresses that need the interface: made of its MAC, or probed for on its link.
+"""Allocate addresses that need the interface: derived from its MAC, or probed for on its link.
 
-Imported only if a configuration asks for one of these.
+Probing reserves addresses, asks the link, and reserves others instead of those in use.  In that order, so that an ADD
+killed half way leaves a lease that DEL finds.  The store's lock is free meanwhile, because asking takes long.
+
+Imported only for a configuration that needs it.
 """
 
 from collections import Counter
@@ -25,30 +28,30 @@ from ipam.pool import eui64_addresses
 from ipam.ranges import Span, count
 from ipam.stores import Store
 
-# Seconds.  A VF has its carrier after its PF's next interrupt; the switch's port was up before.
+# Seconds.  A VF gets its carrier after its PF's next interrupt; the switch's port is up already.
 CARRIER_TIMEOUT: Final = 2.0
-# After so many taken addresses in a row, somebody else gives addresses out of this range.
+# So many addresses in use in a row mean that another allocator uses this range.
 MOST: Final = 5
-# After so many seconds no other address is tried.
+# Seconds after which no other address is tried.
 LONGEST: Final = 5.0
-# For so many seconds nobody gets an address that another host has.
+# Seconds for which an address that another host uses is kept back.
 APART: Final = 600
-# At most so many addresses are kept back because one MAC answers for them, and at most such a part of a set.
+# The most addresses kept back per MAC, and the largest part of a set that is kept back (1/PART).
 FEW: Final = 4
 PART: Final = 4
 
-# The addresses that others on the link have, with their MACs.
+# Returns the addresses that other hosts on the link use, with their MACs.
 Ask = Callable[[Collection[Address]], Mapping[Address, str]]
 
 
 def hold(allocation: Allocation, *, again: bool) -> tuple[Ip, ...]:
-    """The addresses held.  Those made of the interface's MAC are requested too, and all are probed for if the
-    configuration says so, or if nobody knows the leases of the block that they are in.
+    """Hold addresses and return them.  Addresses derived from the MAC count as requested.  Probe for all of them if the
+    configuration demands it, or if the leases of their block are unknown.
 
-    ``again``: where there is no interface yet, the caller asks again when there is one.
+    ``again``: if the interface does not exist yet, the caller repeats the call once it does.
 
-    Raises LinkUnavailable where there is no such interface (yet), or no carrier; BadEnvironment, InvalidConfig,
-    AddressConflict, and what Allocation.hold does.
+    Raises LinkUnavailable if the interface does not exist (yet) or has no carrier; BadEnvironment, InvalidConfig,
+    AddressConflict, and what Allocation.hold raises.
     """
     request, pool, sets = allocation.request, allocation.pool, allocation.sets
     ifname = request.key.ifname
@@ -83,13 +86,13 @@ def hold(allocation: Allocation, *, again: bool) -> tuple[Ip, ...]:
 
 
 def _name(request: Request, link: Link) -> str:
-    """The link's name for people."""
+    """The link's name in messages."""
     master = configuration(request).get("master")
     return f"the link of {link.name}" + (f" (master {master})" if isinstance(master, str) else "")
 
 
 def refuse_unless_probeable(link: Link) -> None:
-    """Raises InvalidConfig if nobody could answer a probe, or we could not hear the answer."""
+    """Raise InvalidConfig if no probe can be sent on this link, or no answer can arrive."""
     if why := _not_probeable(link):  # guard: somebody-answers
         raise InvalidConfig(f"ipam.probe: {link.name} {why}; remove ipam.probe")
 
@@ -98,7 +101,7 @@ def _not_probeable(link: Link) -> str:
     if link.infiniband:
         return "is InfiniBand, whose frames its driver alone can make"
     if link.kind == "ipvlan":
-        # An answer to a probe goes to 0.0.0.0, which no ipvlan has (ipvlan_addr_lookup).
+        # An answer to a probe goes to 0.0.0.0, which no ipvlan holds (ipvlan_addr_lookup).
         return "is an ipvlan, and answers to who has no address yet go to its master"
     if not link.arp or len(link.mac) != 17:
         return "has neither ARP nor neighbour discovery"
@@ -107,8 +110,8 @@ def _not_probeable(link: Link) -> str:
 
 @contextmanager
 def _up(pod: Pod, link: Link) -> Iterator[None]:
-    """Have the link up and with carrier, and restore it afterwards: it still has to go up for good, which announces its
-    addresses (arp_notify).  Raises LinkUnavailable, OSError."""
+    """Set the link up and wait for its carrier; restore it afterwards, because the kernel announces the addresses when
+    it goes up for good (arp_notify).  Raises LinkUnavailable, OSError."""
     if link.up and link.carrier:
         yield
         return
@@ -127,17 +130,17 @@ def _up(pod: Pod, link: Link) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Prober:
-    """How others on the link are asked, what the link is called, and the sets that addresses are from."""
+    """Asks other hosts on the link, which has a ``name`` in messages, for addresses of ``sets``."""
 
     ask: Ask
     name: str
     sets: Sequence[Sequence[Span]]
 
     def to_keep_back(self, taken: Mapping[Address, str], kept: Mapping[Address, str]) -> list[Address]:
-        """The taken addresses to keep back beside those that are kept already.
+        """The addresses in use to keep back, in addition to those kept back already.
 
-        A host that answers for everything must not empty a set, so the number is bounded.  The other taken addresses go
-        to nobody either while somebody answers for them.
+        A host that answers for every address must not empty a set, so their number is bounded.  The others are not
+        allocated either while a host answers for them.
         """
         now = dict(kept)
         for address, mac in taken.items():
@@ -156,16 +159,16 @@ def resolve(
     link: Prober,
     log: list[str],
 ) -> tuple[Ip, ...]:
-    """Reserve until nobody else on the link is found to have the addresses; what ``reserve`` gave at last.
+    """Call ``reserve`` until no other host on the link uses the addresses; return them.
 
-    Raises AddressConflict for a requested address, and after too many tries.  Then a key that held nothing before holds
+    Raises AddressConflict for a requested address, and after too many tries.  A key that held nothing before then holds
     nothing again.
     """
     had, ips, began = _holds(store, key), tuple[Ip, ...](), monotonic()
     found, kept, unique = dict[Address, str](), dict[Address, str](), set[Address]()
     try:
         while True:
-            with doing(f"giving others: {_words(found)}") if found else nullcontext():
+            with doing(f"giving others: {_in_use(found)}") if found else nullcontext():
                 ips = reserve()
             new = {ip.address.ip for ip in ips} - unique
             taken = link.ask(new)
@@ -174,10 +177,10 @@ def resolve(
             again = taken.keys() <= found.keys()
             found |= taken
             unique |= new - taken.keys()
-            # A requested address is not declined: the attachment can have it as soon as the other host has gone.
+            # A requested address is not declined, so that it is available once the other host has gone.
             if others := {address: mac for address, mac in taken.items() if address not in requested}:
                 kept |= store.decline(key, others, APART, link.to_keep_back)  # guard: conceded
-                log.extend(_said(others, kept))
+                log.extend(_log_lines(others, kept))
             _refuse_requested(taken, requested)
             # guard below: slow (LONGEST), not-for-ever = again
             if again or len(found) >= MOST or monotonic() - began > LONGEST:
@@ -191,25 +194,24 @@ def resolve(
         raise
 
 
-def _said(taken: Mapping[Address, str], kept: Mapping[Address, str]) -> list[str]:
-    """For the log."""
+def _log_lines(taken: Mapping[Address, str], kept: Mapping[Address, str]) -> list[str]:
     for_now = {address: mac for address, mac in taken.items() if address in kept}
     skipped = {address: mac for address, mac in taken.items() if address not in kept}
     return [
-        *([f"{_words(for_now)}; nobody is given it for {APART} s"] if for_now else []),
-        *([f"{_words(skipped)}; skipped, for enough is kept back already"] if skipped else []),
+        *([f"{_in_use(for_now)}; nobody is given it for {APART} s"] if for_now else []),
+        *([f"{_in_use(skipped)}; skipped, for enough is kept back already"] if skipped else []),
     ]
 
 
 def _refuse_requested(taken: Mapping[Address, str], requested: Sequence[Address]) -> None:
-    """Raises AddressConflict if another host has a requested address: another try would not help."""
+    """Raise AddressConflict if another host uses a requested address, because another try cannot help."""
     if wrong := {address: mac for address, mac in taken.items() if address in requested}:  # guard: requested
-        raise AddressConflict(f"requested address {_words(wrong)}; find that host, or request another")
+        raise AddressConflict(f"requested address {_in_use(wrong)}; find that host, or request another")
 
 
 def _refuse(found: Mapping[Address, str], claimed: Mapping[Address, str], link: Prober) -> NoReturn:
     mac, times = Counter(claimed.values()).most_common(1)[0]
-    why = f"{_words(found)}; exclude what others have, or give this network a range of its own"
+    why = f"{_in_use(found)}; exclude what others have, or give this network a range of its own"
     if times > FEW:
         why = (
             f"one host on {link.name} (MAC {mac}) answers for {times} addresses of this network, lately for "
@@ -226,5 +228,5 @@ def _holds(store: Store, key: Key) -> bool:
         return False
 
 
-def _words(taken: Mapping[Address, str]) -> str:
+def _in_use(taken: Mapping[Address, str]) -> str:
     return ", ".join(f"{address} is in use by another host on the link (MAC {mac})" for address, mac in taken.items())

@@ -1,4 +1,7 @@
-"""Other IPAMs' state as leases, and leases as host-local's state.  Decides nothing; writes host-local's files only."""
+"""Read the state of other IPAMs as leases, and write leases as host-local's state.
+
+Decides nothing, and writes only host-local's files.
+"""
 
 import json
 import os
@@ -21,7 +24,7 @@ from ipam.stores.holdings import Lease
 # host-local: plugins/ipam/host-local/backend/disk/backend.go
 _LAST = "last_reserved_ip."
 _LINE = "\r\n"
-# In the network's directory, where that is host-local's too: its files whose leases were taken over.
+# A folder in host-local's directory of a network, for the files of imported leases.
 ASIDE = "host-local"
 NV_IPAM = "/var/lib/cni/nv-ipam/store"
 _IPPOOLS = "/apis/whereabouts.cni.cncf.io/v1alpha1/ippools"
@@ -34,7 +37,7 @@ Entry = tuple[str, Key, str, Interface]
 
 @contextmanager
 def lock_host_local(directory: Path) -> Iterator[None]:
-    """Hold the lock of a network's directory, as host-local does."""
+    """Hold host-local's lock of a network's directory."""
     try:
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as e:
@@ -47,7 +50,8 @@ def lock_host_local(directory: Path) -> Iterator[None]:
 
 
 def from_host_local(directory: Path, ifname: str = "") -> list[Lease]:
-    """A network's directory: a file per address, with container id and interface; very old ones have no interface.
+    """The leases in a network's directory: a file per address, with container id and interface.  Very old files have no
+    interface; ``ifname`` replaces it.
 
     Raises IoFailure, InvalidConfig.
     """
@@ -63,8 +67,8 @@ def _of_host_local(path: Path, ifname: str) -> Entry:
 
 
 def set_aside(directory: Path, taken: Sequence[Lease], ifname: str) -> None:
-    """Move the files that the leases were read from where host-local looks for none.  Raises IoFailure, InvalidConfig;
-    TryAgain if host-local has given or released an address meanwhile."""
+    """Move the files of imported leases to a folder that host-local does not read.  Raises IoFailure, InvalidConfig;
+    TryAgain if host-local has allocated or released an address meanwhile."""
     with lock_host_local(directory):
         now = {one.owner.key: one.ips for one in from_host_local(directory, ifname)}
         if now != {one.owner.key: one.ips for one in taken}:  # guard: aside-as-read
@@ -78,11 +82,11 @@ def set_aside(directory: Path, taken: Sequence[Lease], ifname: str) -> None:
 
 
 def whereabouts_pools(kubeconfig: Path) -> Json:
-    """The IPPools of all namespaces in the cluster that the kubeconfig names, as kubectl's dump of them has them.
+    """The IPPools of all namespaces in the kubeconfig's cluster, in the form of kubectl's dump.
 
     Raises InvalidConfig, StoreRefused, Unreachable.
     """
-    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, and few ask
+    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few need
 
     whom = credentials.read(f"{kubeconfig.absolute()}")
     server = http.Http([whom.server], whom.tls, whom.headers, is_patient=True)
@@ -97,14 +101,14 @@ def whereabouts_pools(kubeconfig: Path) -> Json:
 def from_whereabouts(
     document: Any, file: Path, pods: frozenset[str] | None, ifname: str = "", wanted: Sequence[str] = ()
 ) -> list[Lease]:
-    """IPPools as ``kubectl get ippools -A -o json`` shows them: the pools of these names, or all; of these pods, where
-    they are given.
+    """The leases in the output of ``kubectl get ippools -A -o json``: of all pools or the ``wanted`` ones, and of all
+    pods or these.
 
-    A key of ``allocations`` counts from the address that ``range`` names (whereabouts: ippool_types.go, and
-    toIPReservationList in pkg/storage/kubernetes/ipam.go).  Its versions of before June 2024 do not record the
-    interface.
+    A key of ``allocations`` is an offset to the address in ``range`` (whereabouts: ippool_types.go, and
+    toIPReservationList in pkg/storage/kubernetes/ipam.go).  Versions before June 2024 do not record the interface;
+    ``ifname`` replaces it.
 
-    Raises InvalidConfig, which names the ``file`` that the document is from.
+    Raises InvalidConfig, which names the document's ``file``.
     """
     try:
         pools = document.get("items", [document])
@@ -128,12 +132,13 @@ def _of_whereabouts(pools: Any, pods: frozenset[str] | None, ifname: str) -> Ite
 
 
 def from_nv_ipam(document: Any, file: Path, wanted: Sequence[str]) -> list[Lease]:
-    """The store of nv-ipam's node daemon, by default /var/lib/cni/nv-ipam/store: the entries of these pools, or of all.
+    """The leases in the store of nv-ipam's node daemon, by default /var/lib/cni/nv-ipam/store, of all pools or the
+    ``wanted`` ones.
 
-    An entry has the address; its subnet is in the pool's configuration, which was kept with the entry as JSON in a
-    string (nvidia-k8s-ipam: pkg/ipam-node/types/types.go, pkg/pool/manager.go).
+    An entry has the address.  Its subnet is in the pool's configuration, which the entry holds as JSON in a string
+    (nvidia-k8s-ipam: pkg/ipam-node/types/types.go, pkg/pool/manager.go).
 
-    Raises InvalidConfig, which names the ``file`` that the document is from.
+    Raises InvalidConfig, which names the document's ``file``.
     """
     try:
         pools = document["pools"]
@@ -154,12 +159,12 @@ def _of_nv_ipam(entry: Any) -> Entry:
 
 
 def to_host_local(directory: Path, leases: Sequence[Lease], last: Sequence[Address], *, dry_run: bool) -> list[str]:
-    """Write the files; in words, what is in their way, and then nothing was written.  Raises IoFailure."""
+    """Write the files; return a description of each collision, and then nothing is written.  Raises IoFailure."""
     files = {directory / str(ip): _content(lease) for lease in leases for ip in lease.ips}
     there = {path: path.read_bytes() for path in files if path.exists()} if directory.exists() else {}
     foreign = [path for path in _addresses(directory) if path not in files] if directory.exists() else []
-    collisions = [f"{path.name} is {_words(text)} there" for path, text in there.items() if text != files[path]]
-    collisions += [f"{path.name} is {_words(path.read_bytes())} there, and free here" for path in foreign]
+    collisions = [f"{path.name} is {_text(text)} there" for path, text in there.items() if text != files[path]]
+    collisions += [f"{path.name} is {_text(path.read_bytes())} there, and free here" for path in foreign]
     if collisions or dry_run:
         return collisions
     durable.directory(directory)
@@ -197,12 +202,12 @@ def _content(lease: Lease) -> bytes:
     return f"{lease.owner.key.container_id}{_LINE}{lease.owner.key.ifname}".encode()
 
 
-def _words(content: bytes) -> str:
+def _text(content: bytes) -> str:
     return content.decode(errors="replace").replace(_LINE, ":")
 
 
 def _bad(key: Key) -> str:
-    """Why no CNI request could ever name this key; empty if one could."""
+    """Why no CNI request can have this key; empty if one can."""
     environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": key.container_id, "CNI_IFNAME": key.ifname}
     try:
         spec.check_environment(spec.Request(environ))
@@ -222,6 +227,6 @@ def _leases(entries: Iterable[Entry]) -> list[Lease]:
             f"{len(wrong)} entries name no attachment; remove them, or give --ifname where that is missing: "
             + "; ".join(wrong)
         )
-    # Of this boot: these files do not tell their age, and a living pod must not count as dead.
+    # This boot: these files have no boot id, and a living pod must not count as dead.
     now, boot = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), durable.boot_id()
     return [Lease(Owner(key, pod), tuple(addresses), boot, now) for key, (pod, addresses) in given.items()]

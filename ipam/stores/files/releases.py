@@ -23,8 +23,8 @@ from ipam.stores.holdings import Kept, Lease, Lost
 
 @dataclass(frozen=True)
 class Rule:
-    """Decides which holdings are stale.  ``spared`` are the digests of the runtime's list, None without a list; ``dead``
-    are the namespaces that are gone.
+    """Decides which holdings are stale.  ``spared`` are the digests of the runtime's list, None without a list.
+    ``dead`` are the namespaces that are gone.
 
     With ``probing``, every address is probed before use, so addresses that may still be in use are stale too.
     """
