@@ -61,7 +61,7 @@ def undo_dead(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
         try:
             networks = access.networks(folder)
         except OSError as e:
-            yield f"leases in {folder} could not be looked for: {e}"
+            yield f"leases in {folder} could not be listed: {e}"
             continue
         for network in networks:
             yield from _release_dead(folder, network)
@@ -71,7 +71,7 @@ def _release_dead(data_dir: Path, network: str) -> Iterator[str]:
     log = list[str]()
     try:
         if freed := access.open_in(data_dir, network, log, sandboxes.gone).collect(None):
-            log.append(f"released {freed} leases of {network}, whose pods are gone")
+            log.append(f"released {freed} leases of {network}: their pods are gone")
     except CniError as e:
         log.append(f"leases of {network} could not be released: {e}")
     yield from log
@@ -86,7 +86,7 @@ def keep_blocks(data_dirs: list[Path]) -> Iterator[str]:
     for one in reconcile_all.rounds(reconcile_all.directories(data_dirs), sandboxes.gone, due_only=True):
         yield from one.said
         if one.problem:
-            yield f"network {one.network}: its blocks could not be looked after: {one.problem}"
+            yield f"network {one.network}: its blocks could not be reconciled: {one.problem}"
 
 
 def _with_blocks(data_dirs: list[Path]) -> list[Path]:

@@ -81,7 +81,7 @@ def _make_room(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):  # guard: a-socket
-        raise Unusable(f"{path} is there and is no socket; remove it, or choose another path")
+        raise Unusable(f"{path} exists and is not a socket; remove it, or choose another path")
     deadline = time.monotonic() + _ENDING
     while (process := _listening(path)) is not None:
         if not _has_ended(process) or time.monotonic() > deadline:

@@ -121,7 +121,7 @@ class _Keeper:
         for pid, how in _reap():
             if pid == self._idle_work:
                 is_reported = how not in (0, _UNFINISHED) and not self._stopping
-                self._idle_work, what = 0, "work in idle time"
+                self._idle_work, what = 0, "idle work"
                 self._again = time.monotonic() + AGAIN if how else _NEVER  # guard: again (+ AGAIN)
             elif pid in self._alive:
                 since, place = self._alive.pop(pid)

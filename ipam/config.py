@@ -61,7 +61,7 @@ def _parsed(text: str) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...], Cl
     pool, aside = Pool(sets, rails=rails, align=bool(conf.ipam.align)), None
     if cluster.sticky:
         if not conf.ipam.sticky:
-            raise InvalidConfig("ipam.cluster.sticky: of no effect without ipam.sticky, which says for how long")
+            raise InvalidConfig("ipam.cluster.sticky: of no effect without ipam.sticky; set that too, in seconds")
         pool, aside = block_math.divided(pool, cluster.sticky)
     block_math.refuse(pool.sets, cluster.size)
     return conf, pool.rails, pool.sets, cluster, aside
@@ -141,7 +141,7 @@ def _sticky_name(conf: Config, args: Mapping[str, str]) -> str:
     """The sticky name that the attachment requests; empty if none, and then the pod's name applies."""
     name = arguments.sticky_name(conf, args) or ""
     if not isinstance(name, str):
-        raise InvalidConfig(f"sticky {name!r} names nobody; give a string")
+        raise InvalidConfig(f"sticky {name!r} is not a string; set a name")
     return name
 
 

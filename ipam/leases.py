@@ -34,8 +34,8 @@ def asked_for(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book
             raise AddressUnavailable(f"requested address {address} {why_not(sets, address)}; request another")
         if range_set.key in asked:  # guard: one-of-a-set
             raise AddressUnavailable(
-                f"requested address {address} is of {range_set.key} as {asked[range_set.key]} is, "
-                "and a range set gives one address; request one of each set"
+                f"requested addresses {asked[range_set.key]} and {address} are both in {range_set.key}, "
+                "and a range set provides one address; request one of each set"
             )
         if address not in book.mine and (owner := book.holder(address)):  # guard: held, own-may-be-asked-for (mine)
             raise AddressHeld(f"requested address {address} is held by {owner}; request another or delete that")
@@ -70,7 +70,7 @@ def _next(range_set: RangeSet, book: Book) -> Address:
         subnets = ", ".join(str(r.subnet) for r in range_set.ranges)
         raise PoolExhausted(
             f"{range_set.key} ({subnets}): all {count(range_set.spans)} addresses are held; "
-            "widen the range, or release what no container uses any more (GC), or wait for what is kept back",
+            "widen the range, release unused addresses (GC), or wait for those that are kept back",
             range_set.key,
         )
     return address
@@ -83,7 +83,7 @@ def terms(pool: Pool, pod: str, place: str) -> Terms:
     name = pool.sticky_name or pod
     if not name:  # guard: sticky-needs-a-name
         raise BadEnvironment(
-            "ipam.sticky: CNI_ARGS has no K8S_POD_NAME and no STICKY, and args.cni no sticky; name whose address it is"
+            "ipam.sticky: CNI_ARGS has no K8S_POD_NAME and no STICKY, and args.cni no sticky; set one of them"
         )
     name = f"{name}:{place}" if place else name
     if len(json.dumps(name)) > STICKY_MAX:  # guard: sticky-fits-a-line

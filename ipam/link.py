@@ -63,16 +63,16 @@ def hold(allocation: Allocation, *, again: bool) -> tuple[Ip, ...]:
                 return allocation.hold_unprobed(f"{ifname} is not there", pool.requested)
             raise LinkUnavailable(
                 f"CNI_IFNAME={ifname}: {request.netns} has no such interface yet, which ipam.probe and eui64 need; "
-                "remove these, or attach with a plugin that makes it before it asks for addresses"
+                "remove these, or use a main plugin that creates the interface before it calls IPAM"
             )
         own = eui64_addresses(sets, link.mac)
         if own:
-            stack.enter_context(doing(f"giving {ifname} the address of its MAC {link.mac} (eui64)"))
+            stack.enter_context(doing(f"allocating the address of {ifname} by its MAC {link.mac} (eui64)"))
         requested = (*pool.requested, *own)
         if not pool.probe:
             if pool.needs_link and (ips := allocation.hold(requested)):
                 return ips
-            stack.enter_context(doing("probing for addresses of a block whose leases nobody knows (ipam.cluster)"))
+            stack.enter_context(doing("probing for addresses of a block with unknown leases (ipam.cluster)"))
             if why := _not_probeable(link):
                 return allocation.hold_unprobed(f"{link.name} {why}", requested)
         refuse_unless_probeable(link)
@@ -99,10 +99,10 @@ def refuse_unless_probeable(link: Link) -> None:
 
 def _not_probeable(link: Link) -> str:
     if link.infiniband:
-        return "is InfiniBand, whose frames its driver alone can make"
+        return "is InfiniBand, and only its driver can build frames"
     if link.kind == "ipvlan":
         # An answer to a probe goes to 0.0.0.0, which no ipvlan holds (ipvlan_addr_lookup).
-        return "is an ipvlan, and answers to who has no address yet go to its master"
+        return "is an ipvlan, and answers to a sender without an address go to its master"
     if not link.arp or len(link.mac) != 17:
         return "has neither ARP nor neighbour discovery"
     return ""
@@ -119,8 +119,8 @@ def _up(pod: Pod, link: Link) -> Iterator[None]:
     try:
         if not wait_for_carrier(pod.rtnl, link.index, CARRIER_TIMEOUT):  # guard: carrier
             raise LinkUnavailable(
-                f"{link.name} has no carrier after {CARRIER_TIMEOUT:.0f} s, and ipam.probe nobody to ask; "
-                "see to its cable or master, or remove ipam.probe"
+                f"{link.name} has no carrier after {CARRIER_TIMEOUT:.0f} s, so ipam.probe cannot ask other hosts; "
+                "check its cable or master, or remove ipam.probe"
             )
         yield
     finally:
@@ -168,7 +168,7 @@ def resolve(
     found, kept, unique = dict[Address, str](), dict[Address, str](), set[Address]()
     try:
         while True:
-            with doing(f"giving others: {_in_use(found)}") if found else nullcontext():
+            with doing(f"allocating others: {_in_use(found)}") if found else nullcontext():
                 ips = reserve()
             new = {ip.address.ip for ip in ips} - unique
             taken = link.ask(new)
@@ -190,7 +190,7 @@ def resolve(
             try:
                 store.release(key, unused=True)
             except CniError as e:
-                failure.add_note(f"and what it holds is held until DEL: {e}")
+                failure.add_note(f"and its addresses stay held until DEL: {e}")
         raise
 
 
@@ -198,8 +198,8 @@ def _log_lines(taken: Mapping[Address, str], kept: Mapping[Address, str]) -> lis
     for_now = {address: mac for address, mac in taken.items() if address in kept}
     skipped = {address: mac for address, mac in taken.items() if address not in kept}
     return [
-        *([f"{_in_use(for_now)}; nobody is given it for {APART} s"] if for_now else []),
-        *([f"{_in_use(skipped)}; skipped, for enough is kept back already"] if skipped else []),
+        *([f"{_in_use(for_now)}; not allocated for {APART} s"] if for_now else []),
+        *([f"{_in_use(skipped)}; skipped, because enough addresses are kept back already"] if skipped else []),
     ]
 
 
@@ -211,12 +211,12 @@ def _refuse_requested(taken: Mapping[Address, str], requested: Sequence[Address]
 
 def _refuse(found: Mapping[Address, str], claimed: Mapping[Address, str], link: Prober) -> NoReturn:
     mac, times = Counter(claimed.values()).most_common(1)[0]
-    why = f"{_in_use(found)}; exclude what others have, or give this network a range of its own"
+    why = f"{_in_use(found)}; exclude the addresses of others, or give this network a range of its own"
     if times > FEW:
         why = (
             f"one host on {link.name} (MAC {mac}) answers for {times} addresses of this network, lately for "
-            f"{', '.join(map(str, found))}; it lies, answers for others (proxy ARP), or the range is its own: find and "
-            "stop it, or give this network another range; what is kept back is freed by: hpn ipam gc"
+            f"{', '.join(map(str, found))}: its answers are false, it is a proxy for ARP, or it uses the range itself; "
+            "stop it, or give this network another range; to free the addresses kept back: hpn ipam gc"
         )
     raise AddressConflict(f"ipam.probe: {why}")
 

@@ -72,7 +72,7 @@ def set_aside(directory: Path, taken: Sequence[Lease], ifname: str) -> None:
     with lock_host_local(directory):
         now = {one.owner.key: one.ips for one in from_host_local(directory, ifname)}
         if now != {one.owner.key: one.ips for one in taken}:  # guard: aside-as-read
-            raise TryAgain(f"host-local has given or released addresses of {directory} meanwhile; repeat the import")
+            raise TryAgain(f"host-local has changed the addresses of {directory} meanwhile; repeat the import")
         try:
             for path in [*_addresses(directory)]:
                 path.rename(durable.directory(directory / ASIDE) / path.name)

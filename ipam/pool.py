@@ -162,7 +162,7 @@ def rails_of(written: Sequence[Written], *, align: bool) -> tuple[Rail, ...]:
     for key, device, sets in written:
         ((by, value),) = ((by, value) for by, value in device.items() if value is not None)
         if other := rails.get((by, value)):  # guard: rails-once
-            _refuse([f"{key} and {other.key} are both of {other}; make them one, or correct one"])
+            _refuse([f"{key} and {other.key} are both for {other}; merge them, or correct one"])
         rails[by, value] = Rail(key, by, value, tuple(islice(fit, len(sets))))
     _refuse(list(_unalignable(list(rails.values()))) if align else ())
     return tuple(rails.values())
@@ -172,7 +172,7 @@ def _misnamed(key: str, device: Device, sets: Sequence[object]) -> Iterator[str]
     given = [name for name, value in device.items() if value is not None]
     if len(given) != 1:
         names = " and ".join(given) or "none"
-        yield f"{key} has {names} of {', '.join(device)}; give one, by which to know its devices"
+        yield f"{key} has {names} of {', '.join(device)}; set exactly one"
     if not sets:
         yield f"{key} has no range; set its subnet or ranges"
 
@@ -181,9 +181,9 @@ def _unalignable(rails: Sequence[Rail]) -> Iterator[str]:
     """Why rails cannot be aligned: a host number must stand for one address on each rail, all different."""
     for s in (s for rail in rails for s in rail.sets):
         if len(s.ranges) > 1:
-            yield f"ipam.align: {s.key} has {len(s.ranges)} ranges; a set gives aligned addresses of one range only"
+            yield f"ipam.align: {s.key} has {len(s.ranges)} ranges; an aligned set has one range; remove the others"
         elif s.ranges[0].eui64:
-            yield f"ipam.align: {s.key} has eui64, and each rail's interface its own MAC; remove one"
+            yield f"ipam.align: {s.key} has eui64, but each rail's interface has its own MAC; remove one"
     first, families = rails[0], [[s.ranges[0].subnet.version for s in rail.sets] for rail in rails]
     for rail, versions in zip(rails, families, strict=True):
         if versions != families[0]:
@@ -217,9 +217,9 @@ def _misplaced(r: Range) -> Iterator[str]:
         name = "rangeStart" if r.start is not None else "rangeEnd"
         yield f"{r.key}.{name} leaves {r.span}, which is no range; rangeStart must not be above rangeEnd"
     if r.eui64 and (r.subnet.version, r.subnet.prefixlen) != (6, 64):
-        yield f"{r.key}.eui64 true with subnet {r.subnet}: an address made of a MAC is of an IPv6 /64; remove one"
+        yield f"{r.key}.eui64 true with subnet {r.subnet}, which is no IPv6 /64; change the subnet, or remove eui64"
     if r.eui64 and (r.start or r.end or r.exclude or r.reserved):
-        yield f"{r.key}.eui64 true: the MAC says which address; remove rangeStart, rangeEnd, exclude and reserved"
+        yield f"{r.key}.eui64 true: the MAC determines the address; remove rangeStart, rangeEnd, exclude and reserved"
 
 
 def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
@@ -231,9 +231,9 @@ def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
             yield f"{key} [] has no range; add one or remove the set"
         if len({r.subnet.version for r in members}) > 1:  # guard: one-family
             subnets = ", ".join(str(r.subnet) for r in members)
-            yield f"{key} mixes IPv4 and IPv6 ({subnets}); a set gives one address: make it two sets"
+            yield f"{key} mixes IPv4 and IPv6 ({subnets}); a set provides one address; make it two sets"
         if len(members) > 1 and any(r.eui64 for r in members):
-            yield f"{key} has {len(members)} ranges, one with eui64; a set gives one address: make them sets"
+            yield f"{key} has {len(members)} ranges, one with eui64; a set provides one address; make each range a set"
     # In ascending order, a range that overlaps any other overlaps a neighbour.
     ordered = sorted((r for _, members in written for r in members), key=lambda r: r.span)
     for low, high in pairwise(ordered):

@@ -108,7 +108,9 @@ def _pick(own: RangeSet, column: Sequence[RangeSet], asked: Address | None, book
     address = _address(own, number)
     because = f"ipam.align: this container has {sibling}, host number {number}"
     if asked not in (None, address):  # guard: same-number
-        raise AddressUnavailable(f"requested address {asked} is not what it gets here, {address}; {because}")
+        raise AddressUnavailable(
+            f"requested address {asked} differs from {address}, which has its host number; {because}"
+        )
     if address is None:
         raise AddressUnavailable(f"{because}, which is outside of {own.key}; {_REMEDY}")
     if address not in own:  # guard: in-range
@@ -149,7 +151,7 @@ def _refuse_foreign(own: RangeSet, column: Sequence[RangeSet], asked: Address, b
         there = _address(s, number)
         if there and (owner := book.holder(there)):
             raise AddressHeld(
-                f"requested address {asked}: host number {number} is another's (ipam.align), "
+                f"requested address {asked}: host number {number} belongs to another container (ipam.align): "
                 f"{there} is held by {owner}; request another or delete that"
             )
 
@@ -179,7 +181,7 @@ def _next(own: RangeSet, column: Sequence[RangeSet], book: Book) -> Address:
         subnets = ", ".join(str(s.ranges[0].subnet) for s in column)
         raise PoolExhausted(
             f"{own.key}: no host number is free on all of {subnets} (ipam.align); widen the ranges of all rails, "
-            "or release what no container uses any more (GC), or wait for what is kept back",
+            "release unused addresses (GC), or wait for those that are kept back",
             *(s.key for s in column),
         )
     return address

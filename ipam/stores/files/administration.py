@@ -75,7 +75,7 @@ def unknown(directory: Path) -> str:
                     try:
                         decode(whole)
                     except Unreadable as e:
-                        return f"{path}: line {line} is of another version ({e})"
+                        return f"{path}: line {line} was written by another version ({e})"
     return ""
 
 
@@ -114,7 +114,7 @@ def problems(table: Table) -> Iterator[str]:
         try:
             body = from_line(data)
             if not line and (body is None or "schema" not in body):
-                yield "line 0 does not say that this is a file of leases"
+                yield "line 0 does not identify a file of leases"
             elif line and body is not None and "of" not in body:
                 held = table.read(line)
                 heads[line], checksums[line] = held.outline, held.checksum
@@ -144,14 +144,14 @@ def _index(index: Index, heads: dict[int, _Outline], checksums: dict[int, int], 
     there = set(index.pages.held())
     expected = {(*address, line) for line, (_, addresses) in heads.items() for address in addresses}
     for version, number, line in sorted(expected - there):
-        yield f"index: it does not have {Span(version, number, number)} of line {line} as held"
+        yield f"index: {Span(version, number, number)} of line {line} is missing"
     for version, number, line in sorted(there - expected):
-        yield f"index: it has {Span(version, number, number)} as held by line {line}, which does not say so"
+        yield f"index: it has {Span(version, number, number)} for line {line}, which does not hold it"
     for line, (digest, _) in heads.items():
         if index.find(digest) != line:
             yield f"index: line {line} is not found by its key"
         elif index.checksum(line) != checksums[line]:
-            yield f"index: line {line} is not the lease that it has there"
+            yield f"index: line {line} differs from the lease that it has there"
     free = index.free_lines()
     if wrong := set(free) & (heads.keys() | parts):
         yield f"index: lines {sorted(wrong)} are in use and count as free"
@@ -162,7 +162,7 @@ def _index(index: Index, heads: dict[int, _Outline], checksums: dict[int, int], 
 def quarantined(directory: Path) -> Iterator[str]:
     """Describe the files in quarantine."""
     for path in sorted((directory / QUARANTINE).glob("*")):
-        yield f"{path} holds leases that could not be read; remove it when you have looked"
+        yield f"{path} holds unreadable leases; check it, then remove it"
 
 
 def adopt(table: Table, leases: Sequence[Lease], *, dry_run: bool) -> list[str]:
@@ -190,7 +190,7 @@ def given_twice(leases: Sequence[Lease]) -> Iterator[str]:
     for lease in leases:
         for ip in lease.ips:
             owners.setdefault(ip, []).append(str(lease.owner.key))
-    return (f"{ip} is of {' and '.join(keys)} there" for ip, keys in owners.items() if len(keys) > 1)
+    return (f"{ip} belongs to {' and '.join(keys)} there" for ip, keys in owners.items() if len(keys) > 1)
 
 
 def refuse_host_locals(directory: Path, names: Sequence[str]) -> None:
@@ -204,8 +204,8 @@ def refuse_host_locals(directory: Path, names: Sequence[str]) -> None:
         return
     shown = ", ".join([*addresses[:_SHOWN], "..."] if len(addresses) > _SHOWN else addresses)
     raise InvalidConfig(
-        f"{directory} has files of {len(addresses)} addresses that host-local has given ({shown}), so nothing is given "
-        "from there; take them over: "
+        f"{directory} has files of host-local for {len(addresses)} addresses ({shown}), so hpn allocates none there; "
+        "import them: "
         f"hpn ipam import --from host-local {directory} --data-dir {directory.parent}"
     )
 

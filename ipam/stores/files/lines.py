@@ -152,7 +152,7 @@ def _in_place_of(path: str, log: list[str]) -> int:
     there = Path(path)
     kept = place(there.parent / QUARANTINE, there.name)
     there.rename(kept)
-    log.append(f"{path} was no file; moved to {kept}, look at it")
+    log.append(f"{path} was not a regular file; moved to {kept}; check it")
     return os.open(path, _FLAGS, 0o600)
 
 

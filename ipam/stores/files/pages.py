@@ -88,7 +88,7 @@ class Blocks:
         stored = os.pread(self._fd, _STRIDE, self._start + n * _STRIDE)
         data = stored[:SIZE]
         if stored[SIZE:] != crc32(data, self._generation ^ n).to_bytes(4, "little"):  # guard: checksum
-            raise IndexCorrupt(f"block {n} of the index is not as it was written")
+            raise IndexCorrupt(f"block {n} of the index differs from what was written")
         self._seen[n] = data
         return data
 
@@ -226,7 +226,7 @@ class Pages:
         about = os.pread(self._fd, _SUMS_AT + _SUMS, self._start + (n - 1) * _PAGE_SIZE)
         checksum = crc32(about[: _ABOUT.size], self._generation ^ n).to_bytes(4, "little")
         if about[_ABOUT.size : _SUMS_AT] != checksum or len(about) != _SUMS_AT + _SUMS:  # guard: about (checksum)
-            raise IndexCorrupt(f"page {n} of the index is not as it was written")
+            raise IndexCorrupt(f"page {n} of the index differs from what was written")
         self._seen[n] = about
         return about
 
@@ -236,7 +236,7 @@ class Pages:
         sum_at = _SUMS_AT + 4 * at
         # guard below: part (_seen)
         if len(data) != _PART or self._sum(n, at * _PART, data) != self._seen[n][sum_at : sum_at + 4]:
-            raise IndexCorrupt(f"part {at} of page {n} of the index is not as it was written")
+            raise IndexCorrupt(f"part {at} of page {n} of the index differs from what was written")
         return data
 
     def _set(self, n: int, i: int, entry: bytes) -> None:

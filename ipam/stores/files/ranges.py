@@ -29,8 +29,8 @@ def record(table: Table, ranges: Ranges) -> None:
     now, before = [[str(span) for span in spans] for spans in ranges], read(table.directory)
     if before and before != now:
         table.log.append(
-            f"{table.directory.name}: its ranges were {_text(before)} and are {_text(now)} now; "
-            "leases outside them are kept until they are released"
+            f"{table.directory.name}: its ranges changed from {_text(before)} to {_text(now)}; "
+            "leases outside them stay until their release"
         )
     # Only people read the file, so it is not synced, and a full disk fails no ADD.
     with suppress(OSError, IoFailure):

@@ -102,7 +102,7 @@ def _cut(table: Table) -> None:
     """Truncate the file after the last possible line: the rest is not ours, and may take very long to read."""
     if (size := os.fstat(table.lines.fd).st_size) > MOST_LINES * LINE:
         os.ftruncate(table.lines.fd, MOST_LINES * LINE)  # guard: cut
-        table.log.append(f"{table.lines.path} had {size} bytes, cut to {MOST_LINES * LINE}: no more can be of ours")
+        table.log.append(f"{table.lines.path} had {size} bytes, truncated to the largest size, {MOST_LINES * LINE}")
 
 
 def _foreign(file: Lines) -> str:
@@ -135,9 +135,9 @@ def _start_again(table: Table, known: dict[int, _Claim], why: str) -> None:
     _rebuild(table, _Found())
     for one in known.values():
         table.put(None, one.lost(one.addresses, f"{table.quarantine.name}/{kept.name}"))
-    held = f", {len(known)} leases that it had stay held" if known else ""
+    held = f", its {len(known)} leases stay held" if known else ""
     table.log.append(f"{path} {why}; moved to {kept}{held}")
-    raise RecordUnreadable(f"{path} {why}; moved to {kept}{held}; look at that, then repeat the call")
+    raise RecordUnreadable(f"{path} {why}; moved to {kept}{held}; check that, then repeat the call")
 
 
 def _read(file: Lines, known: dict[int, _Claim]) -> _Found:
@@ -244,9 +244,9 @@ def _keep(table: Table, found: _Found) -> None:
     if damaged or found.held:
         names = ", ".join(map(str, sorted({*damaged, *found.held})[:10]))
         table.log.append(
-            f"{len({*damaged, *found.held})} lines of {file.path} could not be read, or were not as they were written "
-            f"({names}); kept in {kept or 'nothing, for they were cut off'}; "
-            f"{stay} addresses stay held until what has them is deleted"
+            f"{len({*damaged, *found.held})} lines of {file.path} could not be read, or differed from what was written "
+            f"({names}); {f'copied to {kept}' if kept else 'not copied, because they were truncated'}; "
+            f"{stay} addresses stay held until their attachments are deleted"
         )
 
 

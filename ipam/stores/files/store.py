@@ -96,7 +96,7 @@ class FileStore:
                 return
             releases.release(table, [held], unused=unused, in_use=in_use)
             if lost := held.lost:
-                what = "kept back, for they may be in use" if in_use else "released"
+                what = "kept back, because they may be in use" if in_use else "released"
                 raise self._unreadable(key, lost, f"{what}; repeat the call, it will succeed")
 
         if self._is_there():
@@ -105,7 +105,7 @@ class FileStore:
     def check(self, key: Key) -> tuple[Address, ...]:
         if not self._is_there():
             raise CheckFailed(
-                f"{self._title(key)}, holds no address: no {self._directory}/{LEASES}; delete the attachment, add it"
+                f"{self._title(key)}, holds no address: no {self._directory}/{LEASES}; delete the attachment and add it"
             )
         held = self._with_table(lambda table: table.find(digest(key)))
         if held is None:
@@ -155,7 +155,7 @@ class FileStore:
             choose(TableBook(table, ()))
             table.rehearse()
             if kept := len(os.listdir(table.quarantine)) if table.quarantine.is_dir() else 0:
-                self._log.append(f"{table.quarantine} has {kept} files of leases that could not be read; look at them")
+                self._log.append(f"{table.quarantine} has {kept} files of unreadable leases; check and remove them")
 
         self._with_table(work, make=True)
 
@@ -256,7 +256,7 @@ class FileStore:
             with self._table(make=make) as table:
                 return work(table)
         except IndexCorrupt as e:
-            raise IoFailure(f"{e}, and again after its index had been rebuilt; see to the disk, and try again") from e
+            raise IoFailure(f"{e}, also after a rebuild of the index; check the disk, then try again") from e
 
     @contextmanager
     def _table(self, *, make: bool = False, mend: bool = True) -> Iterator[Table]:

@@ -326,14 +326,14 @@ class TableBook:
         if isinstance(found, Lease):
             return found.owner.key.of(found.owner.pod, self.table.directory.name)
         if isinstance(found, Lost):
-            return f"a lease that could not be read ({found.kept})"
+            return f"an unreadable lease ({found.kept})"
         if found.boot:
-            return f"nobody and kept back until the next boot: its last pod{_named(found.pod)} may use it still"
+            return f"the store, kept back until the next boot: its last pod{_named(found.pod)} may still use it"
         until = time.strftime("%F %TZ", time.gmtime(found.until))
         if found.mac:
-            return f"another host on the link (MAC {found.mac}), as a probe found: kept back until {until}"
-        whom = f"for {found.sticky}" if found.sticky else "after its release"
-        return f"nobody and kept back {whom}, until {until}"
+            return f"another host on the link (MAC {found.mac}), found by a probe: kept back until {until}"
+        purpose = f"for {found.sticky}" if found.sticky else "after its release"
+        return f"the store, kept back {purpose} until {until}"
 
     def first_free(self, span: Span) -> Address | None:
         return self.table.index.pages.first_free(span)

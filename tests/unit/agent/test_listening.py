@@ -87,7 +87,7 @@ def test_nothing_but_a_socket_is_removed(path: Path, what: str) -> None:
         path.symlink_to(other)
     else:
         path.write_text("precious")
-    with pytest.raises(Unusable, match="is no socket"):
+    with pytest.raises(Unusable, match="exists and is not a socket"):
         listening.bind(path)
     assert path.is_symlink() or path.read_text() == "precious"
 

@@ -104,7 +104,7 @@ def test_work_in_idle_time_that_does_not_end(agent: Agent) -> None:
     until(lambda: not states(pid))  # the agent has heard of it: an agent that stops says nothing
     agent.process.terminate()
     assert agent.process.wait(60) == 0
-    assert agent.said() == "hpn agent: work in idle time ended by signal 14\n"
+    assert agent.said() == "hpn agent: idle work ended by signal 14\n"
 
 
 @pytest.mark.parametrize("agent", [["3600", "0", "0"]], indirect=True)
@@ -160,7 +160,7 @@ def test_work_that_is_done_again_though_nobody_asks(agent: Agent, is_said: bool)
     assert time.monotonic() - began > 2 * 0.5
     agent.process.terminate()
     assert agent.process.wait(60) == 0
-    assert ("work in idle time ended by status 3" in agent.said()) == is_said
+    assert ("idle work ended by status 3" in agent.said()) == is_said
 
 
 @pytest.mark.parametrize("agent", [["0", "0", "0.1"]], indirect=True)

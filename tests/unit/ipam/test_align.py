@@ -67,7 +67,7 @@ def test_a_request_that_is_another_number(net):
     on(net, "eth1")
     answer = refused(net, "eth2", args="IP=10.2.0.9")
     assert answer["code"] == 102
-    assert "requested address 10.2.0.9 is not what it gets here, 10.2.0.2" in answer["msg"]
+    assert "requested address 10.2.0.9 differs from 10.2.0.2" in answer["msg"]
     assert "this container has 10.1.0.2, host number 2" in answer["msg"]
 
 
@@ -78,8 +78,8 @@ def test_a_request_for_anothers_number(net):
     answer = refused(net, "eth2", "d", args="IP=10.2.0.2")
     assert answer["code"] == 102
     assert (
-        "host number 2 is another's (ipam.align), 10.1.0.2 is held by net-eth1 of container c, network net"
-        in answer["msg"]
+        "host number 2 belongs to another container (ipam.align): 10.1.0.2 is held by net-eth1 of container c, "
+        "network net" in answer["msg"]
     )
 
 

@@ -41,9 +41,9 @@ def test_addresses_of_a_mac():
     [
         ({"subnet": "10.0.0.0/24", "eui64": True}, "ipam.eui64 true with subnet 10.0.0.0/24"),
         ({"ranges": [[{"subnet": "fd00::/48", "eui64": True}]]}, "ipam.ranges[0][0].eui64 true with subnet fd00::/48"),
-        ({"ranges": [[EUI | {"rangeEnd": "fd00:56::9"}]]}, "the MAC says which address"),
-        ({"ranges": [[EUI | {"exclude": ["fd00:56::9"]}]]}, "the MAC says which address"),
-        ({"ranges": [[EUI | {"reserved": ["fd00:56::9"]}]]}, "the MAC says which address"),
+        ({"ranges": [[EUI | {"rangeEnd": "fd00:56::9"}]]}, "the MAC determines the address"),
+        ({"ranges": [[EUI | {"exclude": ["fd00:56::9"]}]]}, "the MAC determines the address"),
+        ({"ranges": [[EUI | {"reserved": ["fd00:56::9"]}]]}, "the MAC determines the address"),
         ({"ranges": [[EUI, {"subnet": "fd00:57::/64"}]]}, "ipam.ranges[0] has 2 ranges, one with eui64"),
         ({"eui64": True, "ranges": [[SMALL]]}, "of no effect without ipam.subnet"),
         ({"subnet": "fd00::/64", "eui64": "yes"}, 'ipam.eui64 "yes"'),

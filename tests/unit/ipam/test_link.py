@@ -113,7 +113,7 @@ def test_the_next_is_given(tmp_path):
     assert network.net.leases() == {"c:net1": ("10.0.0.4", "fd00::2")}
     # Who was found to be alone is not asked about again.
     assert network.asked == [{"10.0.0.2", "fd00::2"}, {"10.0.0.3"}, {"10.0.0.4"}]
-    assert network.log[0] == f"10.0.0.2 is in use by another host on the link (MAC {MAC}); nobody is given it for 600 s"
+    assert network.log[0] == f"10.0.0.2 is in use by another host on the link (MAC {MAC}); not allocated for 600 s"
     assert network.net.held() == {"10.0.0.2", "10.0.0.3", "10.0.0.4", "fd00::2"}
     assert network.net.agrees()
     # The round goes on where it was, with nobody asking for what is known to be taken.
@@ -128,7 +128,7 @@ def test_kept_back_for_a_while(tmp_path, clock):
     assert network.store.collect(None) == 0
     answer = network.net.call("ADD", "d", args="IP=10.0.0.2")
     assert answer["code"] == 102
-    assert f"held by another host on the link (MAC {MAC}), as a probe found" in answer["msg"]
+    assert f"held by another host on the link (MAC {MAC}), found by a probe" in answer["msg"]
     clock[0] += 1
     assert network.net.add("d", args="IP=10.0.0.2") == ("10.0.0.2",)
 
@@ -185,7 +185,7 @@ def test_many_that_have_one_each(tmp_path):
     network = Network(tmp_path, rangeEnd="10.0.0.41")
     network.others = {ip_address(f"10.0.0.{n}"): f"02:00:00:00:01:{n:02x}" for n in range(2, 42)}
     for _ in range(10):
-        with pytest.raises(AddressConflict, match="exclude what others have"):
+        with pytest.raises(AddressConflict, match="exclude the addresses of others"):
             network.add()
     assert len(network.net.held()) == 10, "a quarter of forty"
 

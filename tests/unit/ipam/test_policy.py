@@ -28,7 +28,7 @@ def test_cooldown(network, clock, booted):
     assert net.call("STATUS")["code"] == 50
     answer = net.call("ADD", "b", args="IP=10.0.0.5")
     assert answer["code"] == 102
-    assert "held by nobody and kept back after its release, until 2027-01-15 08:01:00Z" in answer["msg"]
+    assert "held by the store, kept back after its release until 2027-01-15 08:01:00Z" in answer["msg"]
     assert net.gc() == {}
     assert net.call("ADD", "b")["code"] == 103, "no list has it, and it stays"
     clock[0] += 1
@@ -166,7 +166,7 @@ def test_in_use_until_the_next_boot(network, clock, policy, capsys):
         assert net.call("ADD", "b", *of("p"))["code"] == 103
         answer = net.call("ADD", "b", "net1", f"{of('p')[1]};IP=10.0.0.5")
         assert answer["code"] == 102
-        assert "held by nobody and kept back until the next boot: its last pod" in answer["msg"]
+        assert "held by the store, kept back until the next boot: its last pod" in answer["msg"]
         clock[0] += 1e7
     assert net.gc() == {}
     where = ["--data-dir", str(net.state / "ipam")]

@@ -137,7 +137,7 @@ def test_the_longest_name(network, clock, name):
 @pytest.mark.parametrize(
     ("ipam", "args", "code", "part"),
     [
-        ({"sticky": 60}, "", 4, "name whose address it is"),
+        ({"sticky": 60}, "", 4, "and args.cni no sticky; set one of them"),
         ({"sticky": -1}, "", 7, "ipam.sticky -1"),
         ({"sticky": True}, "", 7, "ipam.sticky true"),
         ({"sticky": 60}, "STICKY=" + "x" * 394, 4, "longer than 400"),
