@@ -56,12 +56,6 @@ def decode_header(data: bytes | bytearray) -> Header:
     return Header(version.decode(errors="replace"), bool(ipam), environment, stdin)
 
 
-def divide(header: Header, request: bytes) -> tuple[dict[str, str], bytes]:
-    """Split a whole request into environment and stdin."""
-    stdin = HEADER.size + header.environment
-    return variables(request[HEADER.size : stdin]), request[stdin : header.end]
-
-
 def encode(answer: Reply) -> bytes:
     """Encode a reply."""
     # An interface's name may be invalid UTF-8: escape it like Python's stderr.
@@ -126,9 +120,11 @@ class Connection:
 
     def request(self, header: Header) -> Request:
         """Decode a whole request."""
-        environ, stdin = divide(header, bytes(self.data))
+        data, stdin = bytes(self.data), HEADER.size + header.environment
         inside = (self.passed[0], self.passed[1]) if len(self.passed) == _PASSED else None
-        return Request(environ, stdin, inside, partial(_has_hung_up, self.sock), process=self.process)
+        environ = variables(data[HEADER.size : stdin])
+        hung_up = partial(_has_hung_up, self.sock)
+        return Request(environ, data[stdin : header.end], inside, hung_up, process=self.process)
 
     def send(self, answer: Reply) -> None:
         """Send the reply.  Raises OSError."""

@@ -100,7 +100,7 @@ class _Keeper:
             try:
                 self._alive[_fork(partial(self._work, place))] = now, place
             except OSError as e:
-                _report(f"no worker can be started: {e.strerror}")
+                report(f"no worker can be started: {e.strerror}")
                 self._due.append((now + PAUSE, place))
 
     def _wait_for_signal(self) -> int:
@@ -131,7 +131,7 @@ class _Keeper:
             else:
                 continue
             if is_reported:
-                _report(f"{what} ended by {f'signal {-how}' if how < 0 else f'status {how}'}")
+                report(f"{what} ended by {f'signal {-how}' if how < 0 else f'status {how}'}")
 
     def _start_idle_work(self) -> None:
         """Start idle work if it is due, and if no worker is active or it is overdue."""
@@ -192,6 +192,7 @@ def _reap() -> Iterator[tuple[int, int]]:
             yield found[0], os.waitstatus_to_exitcode(found[1])
 
 
-def _report(text: str) -> None:
+def report(text: str) -> None:
+    """Write a message to stderr."""
     with suppress(OSError):  # stderr may be closed, and a message is no reason to stop
         sys.stderr.write(f"hpn agent: {text}\n")

@@ -88,8 +88,8 @@ def whereabouts_pools(kubeconfig: Path) -> Json:
     """
     from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few need
 
-    whom = credentials.read(f"{kubeconfig.absolute()}")
-    server = http.Http([whom.server], whom.tls, whom.headers, is_patient=True)
+    admin = credentials.read(f"{kubeconfig.absolute()}")
+    server = http.Http([admin.server], admin.tls, admin.headers, is_patient=True)
     try:
         return {
             "items": list(kubernetes.listed_objects(server, _IPPOOLS, "the cluster has no IPPools of whereabouts'"))

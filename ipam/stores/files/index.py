@@ -59,21 +59,18 @@ class Index:
     def __init__(self, fd: int = -1) -> None:
         """Without a file, create an index in memory for this call only."""
         self.fd = fd if fd >= 0 else os.memfd_create("index")
-        try:
-            data = os.pread(self.fd, _PREFIX.size + _HEADER.size + _LASTS * _LAST.size, 0)
-        except OSError:  # not a regular file
-            data = b""
+        data = os.pread(self.fd, _PREFIX.size + _HEADER.size + _LASTS * _LAST.size, 0)
         magic, boot, self._mark, checksum = _PREFIX.unpack(data[: _PREFIX.size].ljust(_PREFIX.size, b"\0"))
         body = data[_PREFIX.size :].ljust(_HEADER.size, b"\0")
         body = body[: _HEADER.size + _LAST.size * body[0]]
-        self.readable = magic == MAGIC and crc32(body) == checksum  # guard: checksum (body)
-        if not self.readable:
+        is_readable = magic == MAGIC and crc32(body) == checksum  # guard: checksum (body)
+        if not is_readable:
             body = bytes(_HEADER.size)
         _, *numbers, ranges = _HEADER.unpack_from(body)
         self.ranges: bytes = ranges
         self._of = tuple[int, ...](numbers[:3])
         self.lines, self.free, self.leases, pages, self._generation, self.written = map(int, numbers[3:])
-        self.of_this_boot = self.readable and boot == _boot()  # guard: boot (_boot)
+        self.of_this_boot = is_readable and boot == _boot()  # guard: boot (_boot)
         self._last = body[_HEADER.size :]
         self._blocks = Blocks(self.fd, HEADER, self._generation)
         self.pages = Pages(self.fd, self._blocks, _PAGES_AT, _END, self._generation, pages)

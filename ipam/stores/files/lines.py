@@ -122,33 +122,15 @@ def place(quarantine: Path, name: str) -> Path:
 
 
 def open_file(path: str, log: list[str] | None = None) -> int:
-    """Open the file, and create it if it does not exist.  Raises OSError, IoFailure.
+    """Open a regular file, and create it if it does not exist.  Raises OSError, IoFailure.
 
     With ``log``, move anything else in its place to quarantine, and append a message to ``log``.
     """
     try:
-        return os.open(path, _FLAGS, 0o600)  # guard: mode (0o600 -> 0o666)
+        return _regular(os.open(path, _FLAGS, 0o600), path)  # guard: mode (0o600 -> 0o666)
     except OSError:
         if log is None or stat.S_ISREG(_mode(Path(path)) or stat.S_IFREG):
             raise
-    return _in_place_of(path, log)
-
-
-def ensure_file(fd: int, path: str, log: list[str] | None = None) -> int:
-    """Return the descriptor of a regular file.  If it is none, close it and create a file in its place.
-
-    Raises OSError, IoFailure; then the descriptor is still open.
-    """
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    if log is None:
-        raise _no_file(path)
-    instead = _in_place_of(path, log)
-    os.close(fd)
-    return instead
-
-
-def _in_place_of(path: str, log: list[str]) -> int:
     there = Path(path)
     kept = place(there.parent / QUARANTINE, there.name)
     there.rename(kept)
@@ -159,15 +141,15 @@ def _in_place_of(path: str, log: list[str]) -> int:
 def reading(path: Path | str) -> int:
     """Open a regular file for reading.  Raises OSError."""
     # guard below: reading-no-link (O_NOFOLLOW)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
+    return _regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), path)
+
+
+def _regular(fd: int, path: Path | str) -> int:
+    """The descriptor.  If it is not a regular file's, close it and raise OSError."""
+    if stat.S_ISREG(os.fstat(fd).st_mode):  # guard: no-others = True
         return fd
     os.close(fd)
-    raise _no_file(path)
-
-
-def _no_file(path: Path | str) -> OSError:
-    return OSError(errno.EINVAL, "not a file; move it away", str(path))
+    raise OSError(errno.EINVAL, "not a file; move it away", str(path))
 
 
 def _mode(path: Path) -> int:

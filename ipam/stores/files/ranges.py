@@ -11,7 +11,7 @@ from typing import Final
 from base.protocol.errors import IoFailure
 from ipam.ranges import Span
 from ipam.stores import Ranges
-from ipam.stores.files.lines import ensure_file, open_file, reading
+from ipam.stores.files.lines import open_file, reading
 from ipam.stores.files.table import Table
 
 RANGES: Final = "ranges"
@@ -37,7 +37,6 @@ def record(table: Table, ranges: Ranges) -> None:
         if before != now:
             fd = open_file(f"{path}", table.log)
             try:
-                fd = ensure_file(fd, f"{path}", table.log)
                 os.ftruncate(fd, 0)
                 os.write(fd, json.dumps({"sets": now}).encode() + b"\n")
             finally:

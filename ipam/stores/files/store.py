@@ -103,11 +103,7 @@ class FileStore:
             self._with_table(work)
 
     def check(self, key: Key) -> tuple[Address, ...]:
-        if not self._is_there():
-            raise CheckFailed(
-                f"{self._title(key)}, holds no address: no {self._directory}/{LEASES}; delete the attachment and add it"
-            )
-        held = self._with_table(lambda table: table.find(digest(key)))
+        held = self._with_table(lambda table: table.find(digest(key))) if self._is_there() else None
         if held is None:
             raise CheckFailed(
                 f"{self._title(key)}, holds no address in {self._directory}; delete the attachment and add it"
@@ -265,10 +261,8 @@ class FileStore:
             locked = self._first_lock if make else self._lock
             # guard below: lock (locked() -> Lock(f"{self._directory}/lock", 0))
             with locked() as lock, Table(self._directory, self._log, mend=mend) as table:
-                if not table.is_clean:
-                    table.ensure_files()  # guard: no-others
-                    if mend:  # guard: mended
-                        repair(table)
+                if mend and not table.is_clean:  # guard: mended
+                    repair(table)
                 try:
                     yield table
                 except IndexCorrupt:

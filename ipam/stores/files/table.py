@@ -29,7 +29,7 @@ from ipam.stores.files.codec import (
     to_lines,
 )  # fmt: skip
 from ipam.stores.files.index import Index
-from ipam.stores.files.lines import MOST_LINES, QUARANTINE, Lines, ensure_file, open_file
+from ipam.stores.files.lines import MOST_LINES, QUARANTINE, Lines, open_file
 from ipam.stores.files.pages import IndexCorrupt
 from ipam.stores.holdings import Holding, Kept, Lease, Lost
 
@@ -77,17 +77,19 @@ class Table:
     """
 
     def __init__(self, directory: Path, log: list[str], *, mend: bool = True) -> None:
-        """With ``mend``, move anything but a regular file in a file's place to quarantine: now, or in
-        ``ensure_files``."""
+        """With ``mend``, move whatever is in a file's place and is no regular file to quarantine.
+
+        Raises OSError, IoFailure.
+        """
         self.directory = directory
         self.log = log
         self._is_spoilt = False
         self._late = list[tuple[int, bytes]]()
         # Not Path's "/", which takes longer than opening the file.
-        leases, self._aside = f"{directory}/{LEASES}", log if mend else None
-        self.lines = Lines(leases, open_file(leases, self._aside))
+        leases, aside = f"{directory}/{LEASES}", log if mend else None
+        self.lines = Lines(leases, open_file(leases, aside))
         try:
-            self.index = Index(open_file(f"{directory}/{INDEX}", self._aside))
+            self.index = Index(open_file(f"{directory}/{INDEX}", aside))
         except BaseException:
             self.lines.close()
             raise
@@ -101,13 +103,6 @@ class Table:
     def close(self) -> None:
         self.lines.close()
         self.index.close()
-
-    def ensure_files(self) -> None:
-        """Replace anything but a regular file; a clean index proves that both are.  Raises OSError, IoFailure."""
-        self.lines.fd = ensure_file(self.lines.fd, self.lines.path, self._aside)
-        index = ensure_file(self.index.fd, f"{self.directory}/{INDEX}", self._aside)
-        if index != self.index.fd or not self.index.readable:
-            self.index = Index(index)
 
     @property
     def is_clean(self) -> bool:
