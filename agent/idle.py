@@ -2,12 +2,12 @@
 
 import mmap
 import struct
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from agent.workers import report
 from base.protocol.errors import CniError
 from base.protocol.location import IPAM_DIR
 from base.state import places
@@ -36,16 +36,13 @@ def reclaim() -> bool:
     is_due = not last or now - last >= EVERY
     if is_due:
         _last[:] = _TIME.pack(now)
-        _report(undo_dead(state_dirs, Path(IPAM_DIR)))
+        for line in undo_dead(state_dirs, Path(IPAM_DIR)):
+            report(line)
     # Another node may wait for a number that a pod had here.
     if is_due or any(path for folder in data_dirs for path in folder.glob("*/sticky/blocks")):
-        _report(keep_blocks(data_dirs))
+        for line in keep_blocks(data_dirs):
+            report(line)
     return bool(_with_blocks(data_dirs))
-
-
-def _report(lines: Iterable[str]) -> None:
-    for line in lines:
-        sys.stderr.write(f"hpn agent: {line}\n")
 
 
 def undo_dead(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:

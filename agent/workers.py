@@ -193,6 +193,6 @@ def _reap() -> Iterator[tuple[int, int]]:
 
 
 def report(text: str) -> None:
-    """Write a message to stderr."""
-    with suppress(OSError):  # stderr may be closed, and a message is no reason to stop
+    """Write a message to stderr, unless that is closed."""
+    with suppress(OSError):  # a message is no reason to stop
         sys.stderr.write(f"hpn agent: {text}\n")

@@ -54,8 +54,9 @@ def _parsed(text: str) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...], Cl
     conf = _parse(json.loads(text))
     rails = _rails(conf)
     sets = tuple(s for rail in rails for s in rail.sets) or range_sets(list(_written(conf)))
-    if not (cluster := _cluster(conf)):
+    if not (keys := conf.ipam.cluster):
         return conf, rails, sets, None, None
+    cluster = Cluster(keys.store, keys.block_size, keys.sticky or "")
     from ipam.cluster.rules import block_math  # noqa: PLC0415  # only where nodes share the pool
 
     pool, aside = Pool(sets, rails=rails, align=bool(conf.ipam.align)), None
@@ -114,11 +115,6 @@ def _rails(conf: Conf) -> tuple[Rail, ...]:
     keys = {f"ipam.rails[{i}]": rail for i, rail in enumerate(ipam.rails)}
     written = [(key, rail.device(), list(rail.written(key))) for key, rail in keys.items()]
     return rails_of(written, align=bool(ipam.align))
-
-
-def _cluster(conf: Conf) -> Cluster | None:
-    keys = conf.ipam.cluster
-    return Cluster(keys.store, keys.block_size, keys.sticky or "") if keys else None
 
 
 def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:

@@ -292,7 +292,7 @@ class RuntimeKeys(BaseModel):
 
 
 class Conf(BaseModel):
-    """The part of a configuration that is ours."""
+    """The keys of a configuration that hpn-ipam reads."""
 
     model_config = ConfigDict(defer_build=True)
 

@@ -1,4 +1,4 @@
-"""Addresses made of a MAC, without an interface that has it."""
+"""Addresses derived from a MAC, without an interface."""
 
 from ipaddress import IPv6Address, ip_address
 

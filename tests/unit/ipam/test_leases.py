@@ -1,4 +1,4 @@
-"""Who gets which address, decided on a book in memory."""
+"""The choice of addresses, with a book in memory."""
 
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network

@@ -1,4 +1,4 @@
-"""Addresses that depend on the interface, decided without one: who is asked, what becomes of a taken one."""
+"""Addresses that depend on the interface, tested without one: the probes, and addresses in use."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ def test_how_long_to_listen(given, seconds):
 
 
 def test_off_it_costs_nothing(tmp_path):
-    """Neither the module nor what it asks the kernel with is imported."""
+    """Neither the module nor its kernel modules are imported."""
     program = (
         "import sys; sys.path.insert(0, 'tests'); from pathlib import Path; from support.ipam_calls import Net\n"
         f"net = Net(Path({str(tmp_path)!r}), {SMALL}); net.add('a')\n"
@@ -84,7 +84,7 @@ def test_links_that_nobody_can_be_asked_on(link, why):
 
 
 class Network:
-    """A store, and a link on which others have some addresses."""
+    """A store, and a link with hosts that use some addresses."""
 
     def __init__(self, directory, *others, **ipam):
         self.net = Net(directory, {**SMALL, **ipam})
@@ -151,7 +151,7 @@ def test_one_of_two_is_requested(tmp_path):
 
 
 def test_one_that_answers_for_everything(tmp_path):
-    """It has a quarter kept back at the most; the others are given as soon as it is quiet."""
+    """At most a quarter is kept back because of it; the others are available once it is silent."""
     network = Network(tmp_path, *(f"10.0.0.{n}" for n in range(2, 10)))
     for _ in range(5):
         with pytest.raises(
@@ -172,7 +172,7 @@ def test_one_that_answers_for_everything(tmp_path):
 
 
 def test_one_that_has_many(tmp_path):
-    """Of one MAC few are kept back, and the round goes on behind the others: so an honest host's are passed."""
+    """Few are kept back per MAC, and the search continues behind the others, past an honest host's addresses."""
     network = Network(tmp_path, *(f"10.0.0.{n}" for n in range(2, 12)), rangeEnd="10.0.0.200")
     for _ in range(2):
         with pytest.raises(AddressConflict):
@@ -237,7 +237,7 @@ def test_cooldown_of_a_lease_that_lost_all(tmp_path):
 
 @pytest.mark.parametrize("then", ["ADD", "DEL"])
 def test_killed_at_every_step(tmp_path, then):
-    """An address is in one line, whatever happens; and the lease is there until its DEL."""
+    """After any failure an address is in one line, and the lease exists until its DEL."""
     network = Network(tmp_path / "warm", "10.0.0.2", "10.0.0.3", **BOTH)
     network.add()
     for step in drawn.steps(1):

@@ -1,4 +1,4 @@
-"""What becomes of an address after its release: cooled down, kept for its pod, or free at once; and reserved ones."""
+"""Addresses after their release: cooling down, kept for the pod, or free at once; and reserved ones."""
 
 import errno
 import json
@@ -37,7 +37,7 @@ def test_cooldown(network, clock, booted):
 
 
 def test_cooldown_is_of_the_lease(network, clock):
-    """As it was when the address was given: DEL has to work under any configuration."""
+    """The terms of the allocation apply, because DEL must work with any configuration."""
     one = network(**ONE, releaseCooldown=60)
     one.add("a")
     one.ipam = None
@@ -127,7 +127,7 @@ def test_shown(network, clock, capsys):
 
 
 def test_what_the_index_missed_stays_known(network, monkeypatch):
-    """Of two changes in one go the first fails half-way through the index; the second must not call that true."""
+    """The first of two changes fails half way through the index; the second must not mark the index clean."""
     net = network(**FEW, sticky=600)
     for pod in ("a", "b"):
         net.add(pod, *of(pod))
@@ -151,7 +151,7 @@ def test_what_the_index_missed_stays_known(network, monkeypatch):
 
 
 def released_in_doubt(net, cid):
-    """DEL, by a main plugin that could not see the interface go."""
+    """DEL by a main plugin that could not confirm the interface's removal."""
     return program.run(replace(net.request("DEL", cid), in_use=True)).stdout
 
 

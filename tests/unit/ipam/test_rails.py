@@ -1,4 +1,4 @@
-"""Rails: which one an attachment is on, and what it gets there."""
+"""Rails: an attachment's rail, and its addresses there."""
 
 import json
 from functools import partial
@@ -23,7 +23,7 @@ def net(tmp_path):
 
 @pytest.fixture
 def sys(tmp_path):
-    """A PF eth1 with a VF and a scalable function, of node 1; eth1.7 is a VLAN over it, bond0 a bond with another."""
+    """A PF eth1 on NUMA node 1 with a VF and a subfunction; eth1.7 is a VLAN over it, bond0 a bond with another PF."""
     root = tmp_path / "sys"
     for address, name, node in ((PF, "eth1", 1), (VF, "eth1v1", 1), ("0000:5e:00.0", "eth2", -1)):
         function = root / "bus/pci/devices" / address
@@ -92,7 +92,7 @@ def test_each_its_own_ranges(net):
 
 
 def test_round_robin_on_each_rail(net):
-    """An address is not given again at once for an ADD on another rail in between."""
+    """An ADD on another rail in between does not make an address available again at once."""
     net = net()
     for number in range(2, 6):
         assert on(net, "eth1") == (f"10.1.0.{number}",)
@@ -233,7 +233,7 @@ def of(pod):
 
 @pytest.mark.parametrize("align", [False, True])
 def test_sticky_is_by_rail(net, align):
-    """Which of a pod's interfaces comes to which rail is the device plugin's pick, each time another."""
+    """The device plugin chooses the rail of each of a pod's interfaces, each time another."""
     net = net(sticky=3600, align=align)
     on(net, "eth1", "x", args=of("x"))
     first = on(net, "eth1", "c1", "net1", of("db-0")), on(net, "eth2", "c1", "net2", of("db-0"))
