@@ -1,9 +1,9 @@
-"""One launcher's connection to the agent: who is let in, what it has sent so far, and what it is answered.
+"""One launcher's connection to the agent: accept it, read the request, send the reply.
 
 The frames (docs/develop/agent.md; packaging/launcher/launcher.c is the other end):
 
 request   "HPN1", version, 1 if called hpn-ipam, length of environment, length of stdin; environment, stdin
-answer    "T": taken, the work may be done from now on; or "R": another version's, the launcher does it itself
+answer    "T": taken, the agent may start the work; or "R": another version, so the launcher does the work itself
 reply     exit code, length of stdout, length of stderr; stdout, stderr
 """
 
@@ -25,9 +25,9 @@ STDIN_MOST: Final = 4 << 20
 
 HEADER: Final = struct.Struct("=4s16sIII")
 _REPLY: Final = struct.Struct("=III")
-REPLY_TIMEOUT: Final = 10.0  # seconds for a launcher to take its reply
-PIECE: Final = 1 << 16  # bytes read at once; most requests are shorter
-_PASSED: Final = 2  # a namespace and a netlink socket inside it
+REPLY_TIMEOUT: Final = 10.0  # seconds for a launcher to read its reply
+PIECE: Final = 1 << 16  # bytes per read; most requests are shorter
+_PASSED: Final = 2  # descriptors: a namespace, and a netlink socket inside it
 _ROOM: Final = socket.CMSG_SPACE(4 * _PASSED)
 _UCRED: Final = struct.Struct("=iII")
 
@@ -48,7 +48,7 @@ class Header:
 
 
 def decode_header(data: bytes | bytearray) -> Header:
-    """Decode a request's header.  Raises ValueError if no launcher would send it."""
+    """Decode a request's header.  Raises ValueError if no launcher sends such a header."""
     magic, version, ipam, environment, stdin = HEADER.unpack_from(data)
     # guard below: magic (magic), flag (ipam), environment (ENVIRONMENT_MOST), stdin (STDIN_MOST)
     if magic != MAGIC or ipam > 1 or environment > ENVIRONMENT_MOST or stdin > STDIN_MOST:
@@ -56,15 +56,9 @@ def decode_header(data: bytes | bytearray) -> Header:
     return Header(version.decode(errors="replace"), bool(ipam), environment, stdin)
 
 
-def divide(header: Header, request: bytes) -> tuple[dict[str, str], bytes]:
-    """The environment and the stdin of a whole request."""
-    stdin = HEADER.size + header.environment
-    return variables(request[HEADER.size : stdin]), request[stdin : header.end]
-
-
 def encode(answer: Reply) -> bytes:
     """Encode a reply."""
-    # A line may name an interface whose name is no text: escaped, as Python's stderr has it.
+    # An interface's name may be invalid UTF-8: escape it like Python's stderr.
     log = "".join(f"{line}\n" for line in answer.log)
     out, err = answer.stdout.encode(), log.encode(errors="backslashreplace")
     return _REPLY.pack(answer.exit_code, len(out), len(err)) + out + err
@@ -72,8 +66,8 @@ def encode(answer: Reply) -> bytes:
 
 @dataclass
 class Connection:
-    """One launcher, and what it has sent so far.  ``process`` is its number, 0 if it is in a PID namespace that we do
-    not see.  ``watched`` says that the server's epoll knows the socket."""
+    """One launcher, and the data it has sent so far.  ``process`` is its process id, 0 if it is in a PID namespace
+    invisible to us.  ``watched``: the server's epoll has the socket."""
 
     sock: socket.socket
     process: int = 0
@@ -85,7 +79,7 @@ class Connection:
 
     @classmethod
     def accept(cls, listener: socket.socket) -> Self | None:
-        """The next one in the listener's queue; None if there is none, or if another user connected."""
+        """Accept the next connection; None if there is none, or if it is of another user."""
         try:
             sock, _ = listener.accept()
         except OSError:
@@ -99,11 +93,14 @@ class Connection:
 
     @property
     def whole(self) -> Header | None:
-        """The request's header, once the whole request is here."""
+        """The request's header, once the whole request has arrived."""
         return self.header if self.header and len(self.data) >= self.header.end else None
 
     def receive(self) -> Header:
-        """Read until the whole request is in ``data``; its header.  Raises BlockingIOError, OSError, ValueError."""
+        """Read until ``data`` has the whole request; return its header.
+
+        Raises BlockingIOError, OSError, ValueError.
+        """
         while not (whole := self.whole):
             # Descriptors come with the first piece.
             room = 0 if self.data else _ROOM
@@ -112,7 +109,7 @@ class Connection:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                     self.passed += memoryview(fds)[: len(fds) & ~3].cast("i")
             if flags & socket.MSG_CTRUNC:  # guard: descriptors-lost
-                # More than a launcher passes, or more than we may have open: it does the work itself.
+                # More than a launcher passes, or more than our limit of open files: it does the work itself.
                 raise ValueError("descriptors were lost")
             if not data:  # guard: broke-off
                 raise ValueError("it broke off")
@@ -122,13 +119,15 @@ class Connection:
         return whole
 
     def request(self, header: Header) -> Request:
-        """What the launcher asks, of a whole request."""
-        environ, stdin = divide(header, bytes(self.data))
+        """Decode a whole request."""
+        data, stdin = bytes(self.data), HEADER.size + header.environment
         inside = (self.passed[0], self.passed[1]) if len(self.passed) == _PASSED else None
-        return Request(environ, stdin, inside, partial(_has_hung_up, self.sock), process=self.process)
+        environ = variables(data[HEADER.size : stdin])
+        hung_up = partial(_has_hung_up, self.sock)
+        return Request(environ, data[stdin : header.end], inside, hung_up, process=self.process)
 
     def send(self, answer: Reply) -> None:
-        """Raises OSError."""
+        """Send the reply.  Raises OSError."""
         reply = encode(answer)
         sent = self.sock.send(reply)
         if sent < len(reply):
@@ -143,5 +142,5 @@ class Connection:
 
 def _has_hung_up(sock: socket.socket) -> bool:
     poll = select.poll()
-    poll.register(sock, 0)  # a hang-up is reported whatever is asked for: man 2 poll, POLLHUP
+    poll.register(sock, 0)  # poll reports a hang-up without a request: man 2 poll, POLLHUP
     return bool(poll.poll(0))

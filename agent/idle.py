@@ -1,14 +1,13 @@
-"""What the agent does while nobody asks, of all networks: it undoes what dead pods left, and looks after the blocks
-that this node has of those whose addresses a cluster's nodes share."""
+"""The agent's work while idle: undo the attachments of dead pods, and reconcile this node's blocks of shared pools."""
 
 import mmap
 import struct
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from agent.workers import report
 from base.protocol.errors import CniError
 from base.protocol.location import IPAM_DIR
 from base.state import places
@@ -17,40 +16,37 @@ from ipam import main as ipam
 from ipam import sandboxes
 from ipam.stores import access
 
-# Seconds between two looks.  Without this a runtime that keeps asking for STATUS would cause one in each pause.
+# Seconds between two searches for dead pods.  Without this, a runtime that repeats STATUS causes one in each pause.
 EVERY: Final = 60.0
 _TIME: Final = struct.Struct("=d")
-# When the last look was; shared, because each look has a process of its own (agent/workers.py).
+# The time of the last search; shared memory, because each search is a process (agent/workers.py).
 _last = mmap.mmap(-1, _TIME.size)
 
 
 def reclaim() -> bool:
-    """Undo what dead pods left, once in EVERY seconds at most; say on stderr what was done, and what could not be.
+    """Undo the attachments of dead pods, at most once per EVERY seconds, and reconcile blocks; report on stderr.
 
-    Whether this node has blocks: they are looked after also if nobody asks anything, or they would go to others.
+    Return whether this node has blocks.  Then the agent repeats this without requests, or other nodes would reclaim
+    them.
     """
     now = time.monotonic()
     (last,) = _TIME.unpack(_last[:])
     state_dirs = places.state_dirs()
     data_dirs = [Path(IPAM_DIR), *(state_dir / "ipam" for state_dir in state_dirs)]
-    if last and now - last < EVERY:
-        # Another node may be waiting for what a pod had here.
-        if any(path for folder in data_dirs for path in folder.glob("*/sticky/blocks")):
-            _say(keep_blocks(data_dirs))
-        return bool(_with_blocks(data_dirs))
-    _last[:] = _TIME.pack(now)
-    _say(undo_dead(state_dirs, Path(IPAM_DIR)))
-    _say(keep_blocks(data_dirs))
+    is_due = not last or now - last >= EVERY
+    if is_due:
+        _last[:] = _TIME.pack(now)
+        for line in undo_dead(state_dirs, Path(IPAM_DIR)):
+            report(line)
+    # Another node may wait for a number that a pod had here.
+    if is_due or any(path for folder in data_dirs for path in folder.glob("*/sticky/blocks")):
+        for line in keep_blocks(data_dirs):
+            report(line)
     return bool(_with_blocks(data_dirs))
 
 
-def _say(lines: Iterable[str]) -> None:
-    for line in lines:
-        sys.stderr.write(f"hpn agent: {line}\n")
-
-
 def undo_dead(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
-    """Undo what dead pods left there, attachments first; a line for each that was undone, or could not be."""
+    """Undo the attachments of dead pods, then release their leases; yield a line per success or failure."""
     for state_dir in state_dirs:
         for record, problem in collect.sweep(state_dir, {"hpn-ipam": ipam.ask}):
             yield (
@@ -62,7 +58,7 @@ def undo_dead(state_dirs: list[Path], data_dir: Path) -> Iterator[str]:
         try:
             networks = access.networks(folder)
         except OSError as e:
-            yield f"leases in {folder} could not be looked for: {e}"
+            yield f"leases in {folder} could not be listed: {e}"
             continue
         for network in networks:
             yield from _release_dead(folder, network)
@@ -72,24 +68,24 @@ def _release_dead(data_dir: Path, network: str) -> Iterator[str]:
     log = list[str]()
     try:
         if freed := access.open_in(data_dir, network, log, sandboxes.gone).collect(None):
-            log.append(f"released {freed} leases of {network}, whose pods are gone")
+            log.append(f"released {freed} leases of {network}: their pods are gone")
     except CniError as e:
         log.append(f"leases of {network} could not be released: {e}")
     yield from log
 
 
 def keep_blocks(data_dirs: list[Path]) -> Iterator[str]:
-    """Look after the blocks of the networks there, where that is due; a line for what an operator should know."""
+    """Reconcile the blocks of the networks where that is due; yield messages for an operator."""
     if not _with_blocks(data_dirs):
         return
-    from ipam.cluster.reconcile import reconcile_all  # noqa: PLC0415  # for this process, which ends
+    from ipam.cluster.reconcile import reconcile_all  # noqa: PLC0415  # only in this process, which ends
 
     for one in reconcile_all.rounds(reconcile_all.directories(data_dirs), sandboxes.gone, due_only=True):
         yield from one.said
         if one.problem:
-            yield f"network {one.network}: its blocks could not be looked after: {one.problem}"
+            yield f"network {one.network}: its blocks could not be reconciled: {one.problem}"
 
 
 def _with_blocks(data_dirs: list[Path]) -> list[Path]:
-    """The files that say which blocks this node has."""
+    """The files that list this node's blocks."""
     return [path for folder in data_dirs for path in folder.glob("*/blocks")]

@@ -1,4 +1,4 @@
-"""The socket that an agent listens at: systemd's, or one of its own at a path that launchers know."""
+"""The agent's listening socket: systemd's, or its own at a path that launchers know."""
 
 import errno
 import os
@@ -17,16 +17,16 @@ from base.state import trust
 SOCKET: Final = "/run/hpn/agent.sock"
 _FIRST_PASSED: Final = 3  # man 3 sd_listen_fds
 _BACKLOG: Final = 512
-_ENDING: Final = 5.0  # seconds that the workers of an agent that was killed may take to end
+_ENDING: Final = 5.0  # seconds for the workers of a killed agent to end
 
 
 class Unusable(Exception):
-    """The agent cannot listen there; the message says what to do."""
+    """The agent cannot listen there; the message has the remedy."""
 
 
 @contextmanager
 def listener(arguments: Sequence[str]) -> Iterator[tuple[socket.socket, str]]:
-    """The socket, and a description of its place for people.  Raises Unusable."""
+    """The socket, and its place for messages.  Raises Unusable."""
     if passed := take_passed():
         with passed:
             yield passed, f"systemd's socket {passed.getsockname()}"
@@ -39,14 +39,14 @@ def listener(arguments: Sequence[str]) -> Iterator[tuple[socket.socket, str]]:
     with sock:
         ours = path.lstat().st_ino
         yield sock, str(path)
-        # Another agent may have taken the path meanwhile.
+        # Another agent may use the path by now.
         with suppress(FileNotFoundError):
             if path.lstat().st_ino == ours:
                 path.unlink()
 
 
 def _choose_path(arguments: Sequence[str]) -> Path:
-    """Where launchers look: HPN_AGENT, unless the command line names another path."""
+    """The path from the command line, else HPN_AGENT, which launchers use."""
     key, path = ("--socket", arguments[1]) if arguments else ("HPN_AGENT", os.environ.get("HPN_AGENT", SOCKET))
     if not path:
         raise Unusable(f"{key} is empty, so launchers ask no agent; set it to a path, or unset it for {SOCKET}")
@@ -56,7 +56,7 @@ def _choose_path(arguments: Sequence[str]) -> Path:
 
 
 def take_passed() -> socket.socket | None:
-    """The socket that systemd made and passed on, if it did (man 3 sd_listen_fds)."""
+    """The socket passed by systemd, if any (man 3 sd_listen_fds)."""
     # guard below: passed-to-us ("LISTEN_PID")
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS") != "1":
         return None
@@ -65,7 +65,7 @@ def take_passed() -> socket.socket | None:
 
 
 def bind(path: Path) -> socket.socket:
-    """A socket of our own that root alone may connect to.  Raises Unusable, OSError."""
+    """Create a socket that only root can connect to.  Raises Unusable, OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if weak := trust.weak_spot(str(path.parent)):  # guard: weak-spot
         why, remedy = weak
@@ -75,13 +75,13 @@ def bind(path: Path) -> socket.socket:
 
 
 def _make_room(path: Path) -> None:
-    """Remove the socket of an agent that was killed, and nothing else.  Raises Unusable, OSError."""
+    """Remove the socket of a killed agent, and nothing else.  Raises Unusable, OSError."""
     try:
         found = path.lstat()
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):  # guard: a-socket
-        raise Unusable(f"{path} is there and is no socket; remove it, or choose another path")
+        raise Unusable(f"{path} exists and is not a socket; remove it, or choose another path")
     deadline = time.monotonic() + _ENDING
     while (process := _listening(path)) is not None:
         if not _has_ended(process) or time.monotonic() > deadline:
@@ -91,10 +91,10 @@ def _make_room(path: Path) -> None:
 
 
 def _listening(path: Path) -> int | None:
-    """The process that listens at the path: the one that began to, whoever has the socket now (man 7 unix,
-    SO_PEERCRED); 0 if it cannot be told, None if nobody listens."""
+    """The process id that called listen(2) for the path, whichever process has the socket now (man 7 unix,
+    SO_PEERCRED); 0 if unknown, None if no process listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)  # noqa: FBT003  # a full queue is an agent that is alive
+        probe.setblocking(False)  # noqa: FBT003  # a full queue proves a living agent
         refused = probe.connect_ex(str(path))
         if refused == errno.ECONNREFUSED:  # guard: an-agent-is-there = True
             return None
@@ -106,7 +106,7 @@ def _listening(path: Path) -> int | None:
 
 
 def _has_ended(process: int) -> bool:
-    """Whether that process is no more.  Then its workers, which have its socket too, are about to end."""
+    """Whether the process has ended.  Then its workers, which share its socket, end soon."""
     if not process:
         return False
     try:

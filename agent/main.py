@@ -1,4 +1,4 @@
-"""hpn agent: the plugin and its IPAM, kept warm for launchers of the same version."""
+"""hpn agent: a warm plugin and IPAM for launchers of the same version."""
 
 import ctypes
 import gc
@@ -11,7 +11,7 @@ from typing import Final
 from agent import idle, listening, workers
 from agent.listening import SOCKET, Unusable
 from base.protocol.spec import Reply, Request
-from cni import collect, commands, config, kinds  # noqa: F401  # every request needs these
+from cni import collect, commands, config, kinds  # noqa: F401  # imported for every request
 from cni.main import run
 from ipam import config as ipam_config  # noqa: F401  # as above
 from ipam import main as ipam
@@ -24,17 +24,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 HELP: Final = f"""\
 usage: hpn agent [--host] [--socket PATH]
 
-Answers the CNI requests of this version of hpn from warm processes, until SIGTERM.  It listens where launchers look
-for it: at $HPN_AGENT, by default {SOCKET}; --socket says another.  A socket passed by systemd is used instead.
-With --host it sees the host's files from a container whose pod has hostPID.
+Answers the CNI requests of this version of hpn from warm processes, until SIGTERM.  It listens at the path that
+launchers use: $HPN_AGENT, by default {SOCKET}; --socket sets another.  A socket passed by systemd takes precedence.
+With --host it uses the host's files, from a container in a pod with hostPID.
 """
 
 
 def _enter_mounts_of_host() -> None:
-    """Enter the mount namespace of the host's first process.  Raises Unusable.
+    """Enter the mount namespace of the host's process 1.  Raises Unusable.
 
-    Only from there can it be proven which pods are dead, also by the next agent, and only there can /sys and /proc/sys
-    be written to.  What the program itself has not loaded yet is found all the same, by an open descriptor.
+    Only there can this agent and the next one prove that pods are dead, and only there are /sys and /proc/sys writable.
+    The program still loads its own modules, through an open descriptor.
     """
     try:
         there = os.open("/proc/1/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -50,7 +50,7 @@ def _enter_mounts_of_host() -> None:
 
 
 def main(arguments: Sequence[str], version: str) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status."""
+    """Serve until SIGTERM or SIGINT; return the exit status."""
     of_host = list(arguments[:1]) == ["--host"]
     arguments = arguments[of_host:]
     match arguments:
@@ -73,18 +73,18 @@ def main(arguments: Sequence[str], version: str) -> int:
 
 
 def _warm_up() -> None:
-    """Do once what every request would do first."""
+    """Do the work that every request would otherwise start with."""
     access.preload()
-    # Here there is one thread.  A plugin's process builds a model's validator when it first needs it.
+    # Build the validators now, in one thread.  A plugin's process builds one on first use.
     ipam_models.Conf.model_rebuild()
     for kind in kinds.KINDS:
         kinds.model(kind).model_rebuild()
-    # The name in ps, top and systemctl.  It would be ld-hpn.so.2, the loader that started it (packaging/launcher).
+    # The name in ps, top and systemctl; otherwise that of the loader, ld-hpn.so.2 (packaging/launcher).
     Path("/proc/self/comm").write_text("hpn-agent")
-    # Nothing that exists now is garbage.  Each look through it would take 4 ms, and copy it into every worker.
+    # Nothing that exists now is garbage.  A collection would take 4 ms, and copy it into every worker.
     gc.freeze()
 
 
 def answer(as_ipam: bool, request: Request) -> Reply:  # noqa: FBT001  # a frame's flag
-    """Answer as the CNI plugin or as the IPAM plugin, which ctl's entry decides by its name."""
+    """Answer as the CNI plugin, or as the IPAM plugin if the launcher was called hpn-ipam."""
     return ipam.run(request) if as_ipam else run(request, {"hpn-ipam": ipam.ask})

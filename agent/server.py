@@ -1,18 +1,20 @@
-"""A warm process that answers launchers: any thread takes the next event of its epoll, reads, and does the work.
+"""A warm process that answers launchers: each thread takes the next epoll event, reads, and does the work.
 
-A connection needs no thread until its request is whole, so idle and half-sent ones block nobody.
+A connection needs no thread until its request is whole, so idle and half-sent ones block no other.
 """
 
 import ctypes
+import mmap
 import os
 import select
+import signal
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from agent.connection import PIECE, REFUSED, TAKEN, Connection, Header
 from base.protocol.spec import Reply, Request
@@ -21,10 +23,11 @@ from base.protocol.spec import Reply, Request
 _ITIMERSPEC: Final = struct.Struct("=4q")
 _libc = ctypes.CDLL(None, use_errno=True)
 Answer = Callable[[bool, Request], Reply]
+QUIET_SIGNAL: Final = signal.SIGUSR1  # from a worker: no request for QUIET seconds, or requests without such a pause
 
 
 class Timer:
-    """Its descriptor is readable once the time has passed; it does not repeat."""
+    """A timerfd: its descriptor becomes readable once, after a time."""
 
     def __init__(self) -> None:
         """Raises OSError."""
@@ -34,12 +37,12 @@ class Timer:
             raise OSError(number, f"timerfd_create: {os.strerror(number)}")
 
     def set(self, seconds: float) -> None:
-        """Make it readable after so many seconds, and not before."""
+        """Make it readable after ``seconds``, and not before."""
         whole, rest = divmod(max(1, int(seconds * 1e9)), 10**9)  # 0 would disarm the timer
         _libc.timerfd_settime(self.fd, 0, _ITIMERSPEC.pack(0, 0, whole, rest), None)
 
     def has_ended(self) -> bool:
-        """Whether the time has passed since it was last set.  After that it is not readable until it is set again."""
+        """Whether the time has passed since the last ``set``.  Afterwards it is not readable until the next ``set``."""
         with suppress(BlockingIOError):
             os.read(self.fd, 8)
             return True
@@ -49,39 +52,53 @@ class Timer:
         os.close(self.fd)
 
 
-class Activity(Protocol):
-    """Is told by a server that it has a request, has some again and again, or has had none for QUIET seconds."""
+class Activity:
+    """Whether one worker is active, and whether it had a request, in memory shared with its keeper."""
+
+    def __init__(self, active: mmap.mmap, asked: mmap.mmap, place: int, keeper: int) -> None:
+        self._active, self._asked, self._place, self._keeper = active, asked, place, keeper
 
     def began(self) -> None:
-        """The server has a request."""
-
-    def goes_on(self) -> None:
-        """The server has had others since, never QUIET seconds apart; told every QUIET seconds at most."""
+        """The worker has a request."""
+        self._active[self._place] = 1
 
     def ended(self) -> None:
-        """The server has had none for QUIET seconds."""
+        """The worker has had no request for QUIET seconds."""
+        self._asked[self._place] = 1
+        # In this order: from here on the idle work may begin, also by an earlier signal.
+        self._active[self._place] = 0
+        self._signal()
+
+    def goes_on(self) -> None:
+        """The worker has had requests without QUIET seconds between, so idle work is due."""
+        self._asked[self._place] = 1
+        self._signal()
+
+    def _signal(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._keeper, QUIET_SIGNAL)
 
 
-# More threads only take the interpreter from each other: parallel work is for other processes (workers.py).  Threads
-# that wait for the kernel, a lock or another program are made up for, once none was idle for STALL seconds.
+# More threads only compete for the interpreter; other processes work in parallel (workers.py).  If threads wait for the
+# kernel, a lock or another program, and none was idle for STALL seconds, the server starts another thread.
 THREADS: Final = 1
 THREADS_MOST: Final = 64
 STALL: Final = 0.01
 REQUEST_TIMEOUT: Final = 10.0  # seconds for a launcher to send its request, which it does at once
-QUIET: Final = 5.0  # seconds without a request, after which there is time for other work
+QUIET: Final = 5.0  # seconds without a request until idle work may begin
 ENDING: Final = 0.5  # seconds that a thread waits for more requests before it ends with the agent
-# One thread is woken for a connection, and says when the next may be.
+# A connection wakes one thread, which rearms it.
 _ONCE: Final = select.EPOLLIN | select.EPOLLONESHOT
-# One process is woken: of those that wait, the one that came first, whose caches are the warmest.
+# A connection wakes one process: the first of those that wait, with the warmest caches.
 _SHARED: Final = select.EPOLLIN | select.EPOLLEXCLUSIVE
-# Once for each time that it is rung, however many threads wait: not as long as it is readable.
+# One event per write, for any number of threads; not as long as it is readable.
 _RUNG: Final = select.EPOLLIN | select.EPOLLET
 
 
 class Server:
-    """Serves until ``stop``; ``version`` is the launchers' that it answers.
+    """Serves launchers of ``version`` until ``stop``.
 
-    It sleeps while there are no requests: whatever has a time limit sets a timer for as long as it exists.
+    It sleeps while there are no requests: each time limit sets a timer.
     """
 
     def __init__(self, listener: socket.socket, version: str, answer: Answer, activity: Activity | None = None) -> None:
@@ -93,35 +110,35 @@ class Server:
         self._lock = threading.Lock()
         self._idle = self._count = 0
         self._stopping = False
-        # Wakes the thread of ``serve``.  Not an Event: a signal's handler may not wait for the lock inside it.  A pipe,
-        # because ``signal.set_wakeup_fd`` takes one: a signal that another thread gets does not end this one's wait.
+        # Wakes the thread of ``serve``.  Not an Event, because a signal handler must not wait for its lock.  A pipe,
+        # for ``signal.set_wakeup_fd``: a signal to another thread does not end this thread's wait.
         self._rung, self.bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        # Wakes a thread that waits for work, to end.
+        # Wakes a waiting thread to end it.
         self._end = os.eventfd(0)
         self._epoll.register(self._end, _RUNG)
-        # Ends STALL seconds after the last idle thread got work.  Nothing sooner: the thread of ``serve`` would take
-        # the interpreter from that thread in every request.
+        # Ends STALL seconds after the last idle thread got work.  An earlier wakeup of the thread of ``serve`` would
+        # compete for the interpreter in every request.
         self._stall = Timer()
-        # Ends when a connection's request may be overdue.  Set only if it is not set yet, not for each connection.
+        # Ends when a connection's request may be overdue.  Set only if it is not set, not for each connection.
         self._overdue, self._overdue_set = Timer(), False
-        # Ends when there may have been no request for QUIET seconds; set in the same way.
+        # Ends when QUIET seconds may have passed without a request; set in the same way.
         self._quiet, self._quiet_set = Timer(), False
         self._activity, self._last = activity, 0.0
 
     def serve(self) -> None:
-        """Work until ``stop``, and then until every launcher that had connected has its answer."""
+        """Work until ``stop``, then until every launcher that has connected has its answer."""
         with self._lock:
             for _ in range(THREADS):
                 self._start_thread()
         while not self._stopping:
-            self._look_after()
+            self._wait()
         self._epoll.unregister(self._listener)
         while waiting := Connection.accept(self._listener):  # guard: answers-the-queue
             self._watch(waiting)
-        # Each thread that ends rings the bell, and then the next one is woken.
+        # Each thread that ends rings the bell; then wake the next one.
         while self._count:
             os.eventfd_write(self._end, 1)
-            self._look_after()
+            self._wait()
         self._drop_old(older_than=0)
 
     def __enter__(self) -> Self:
@@ -129,31 +146,31 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self._epoll.close()
-        with self._lock:  # the last thread has released it, so it has rung the bell before
+        with self._lock:  # the last thread has released it after ringing the bell
             for fd in (self._rung, self.bell, self._end):
                 os.close(fd)
             for timer in (self._stall, self._overdue, self._quiet):
                 timer.close()
 
     def stop(self) -> None:
-        """Take nothing new.  Safe in a signal's handler, and again after the end."""
+        """Accept nothing new.  Safe in a signal handler, and after the end."""
         if not self._stopping:
             self._stopping = True
             self._ring()
 
     def _ring(self) -> None:
-        with suppress(BlockingIOError):  # the pipe is full of rings: one more makes no difference
+        with suppress(BlockingIOError):  # the pipe is full of rings already
             os.write(self.bell, b"\0")
 
-    def _look_after(self) -> None:
-        """Wait for a timer or the bell, and act on it: threads that stall, silent connections, quiet."""
+    def _wait(self) -> None:
+        """Wait for a timer or the bell, and handle stalled threads, silent connections and quiet."""
         watched = [self._rung, self._stall.fd, self._overdue.fd, self._quiet.fd]
         rung, _, _ = select.select(watched, [], [])
         if self._rung in rung:
             os.read(self._rung, PIECE)
         if self._stall.fd in rung:
             with self._lock:
-                # A thread that was idle in between set the timer anew: then it has not ended.
+                # If a thread was idle in between, it has set the timer again, so that has not ended.
                 # guard below: threads-most (THREADS_MOST), made-up-for
                 if self._stall.has_ended() and not self._idle and self._count < THREADS_MOST:
                     self._start_thread()
@@ -163,7 +180,7 @@ class Server:
             self._note_quiet()
 
     def _note_quiet(self) -> None:
-        """Say that there was no request for QUIET seconds; if there was one, set the timer for the rest of them."""
+        """Signal QUIET seconds without a request; after a later request, set the timer for the rest of them."""
         with self._lock:
             left = QUIET if self._idle < self._count else self._last + QUIET - time.monotonic()
             self._quiet_set = left > 0
@@ -173,7 +190,7 @@ class Server:
                 (self._activity.goes_on if self._quiet_set else self._activity.ended)()
 
     def _note_request(self) -> None:
-        """With the lock held."""
+        """Record the time of a request; the caller holds the lock."""
         if not self._activity:
             return
         self._last = time.monotonic()
@@ -193,7 +210,7 @@ class Server:
         while self._stays(events):
             events = self._epoll.poll(ENDING if self._stopping else None, 1)
             for fd, _ in events:
-                # None: a newcomer that is gone already, is another's, or may not be here; or the end.
+                # None: a connection that is closed, accepted by another thread or refused; or the end.
                 is_new = fd == self._listener.fileno()
                 connection = Connection.accept(self._listener) if is_new else self._connections.get(fd)
                 if connection:
@@ -202,11 +219,11 @@ class Server:
     def _stays(self, events: list[tuple[int, int]] | None) -> bool:
         """Whether this thread is still needed.
 
-        It decides this directly after its work: a connection wakes all threads that wait, one after the other, until
-        it is accepted.  Threads decide one at a time, because two could each rely on the other to stay.
+        It decides directly after its work, because a connection wakes waiting threads one after the other until one
+        accepts it.  Threads decide one at a time, because two could each rely on the other to stay.
         """
         with self._lock:
-            # An empty list: the thread waited ENDING seconds, and nothing came.
+            # An empty list: the thread waited ENDING seconds without an event.
             if self._idle <= THREADS and not (self._stopping and events == []):
                 return True
             self._idle -= 1
@@ -215,7 +232,7 @@ class Server:
             return False
 
     def _watch(self, connection: Connection) -> None:
-        """Let any one thread go on when more comes.  Not sooner: the connection's end would be an event for another."""
+        """Let one thread continue when more data arrives.  Arm it only now, or another thread could see its end."""
         if connection.watched:
             self._epoll.modify(connection.sock, _ONCE)
             return
@@ -228,13 +245,13 @@ class Server:
         self._epoll.register(connection.sock, _ONCE)
 
     def _read(self, connection: Connection) -> None:
-        """Read what has come; do the work once the request is whole."""
+        """Read the available data; do the work once the request is whole."""
         try:
             whole = connection.receive()
         except BlockingIOError:
             self._watch(connection)
             return
-        except (OSError, ValueError):  # it is gone, or no launcher of ours
+        except (OSError, ValueError):  # closed, or no launcher of ours
             self._forget(connection)
             return
         with self._lock:
@@ -251,11 +268,11 @@ class Server:
                 self._idle += 1
 
     def _serve(self, connection: Connection, header: Header) -> None:
-        with suppress(OSError):  # a launcher that is gone needs no answer
+        with suppress(OSError):  # a launcher that has gone needs no answer
             if header.version != self._version:  # guard: version
                 connection.sock.send(REFUSED)
                 return
-            # This fails if the launcher has given up on us: then it does the work itself.
+            # This fails if the launcher has hung up; then it does the work itself.
             connection.sock.send(TAKEN)  # guard: taken-first
             connection.send(self._answer(header.ipam, connection.request(header)))
 
@@ -266,7 +283,7 @@ class Server:
         connection.close()
 
     def _drop_old(self, older_than: float) -> None:
-        """Close connections whose request does not come; one that is served has sent its whole request."""
+        """Shut down connections older than ``older_than`` seconds without a whole request."""
         limit = time.monotonic() - older_than
         with self._lock:
             # guard below: served-are-not = [*self._connections.values()]
@@ -277,6 +294,6 @@ class Server:
             if younger:
                 self._overdue.set(min(younger))
         for connection in old:
-            # Not closed: a thread may be about to read from it, and sees its end then.
+            # Not closed, because a thread may be about to read from it; that thread then sees its end.
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)  # guard: silent-are-dropped

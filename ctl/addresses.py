@@ -16,8 +16,7 @@ from ctl.screen import moment, text
 from ipam import sandboxes
 from ipam.inventory import STATES, networks, pools, state
 from ipam.stores import access
-from ipam.stores.contents import Contents, Listed
-from ipam.stores.holdings import Kept, Lease, Lost
+from ipam.stores.holdings import Contents, Kept, Lease, Listed, Lost
 
 _BAR: Final = 30
 _ID_DIGITS: Final = 12  # of a container's id: so many are shown, and so many name it

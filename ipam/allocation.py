@@ -1,6 +1,6 @@
-"""Addresses for one attachment: chosen from a pool under the store's lock, and held.
+"""Allocate addresses for one attachment: choose them from a pool under the store's lock, and hold them.
 
-Those of a pool that the nodes of a cluster share are allocated in ipam/cluster/allocate.py.
+ipam/cluster/allocate.py allocates from a pool that the nodes of a cluster share.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from ipam.stores import Book, Choose, Owner, Ranges, Store
 
 @dataclass
 class Allocation:
-    """What one ADD asks for: an address of each set of the pool, or of the rail with that place, for the owner.
+    """The request of one ADD: for the owner, an address of each set of the pool, or of the pool's rail number ``rail``.
 
-    ``ranges`` are those that the store keeps for people.
+    The store records ``ranges`` for people.
     """
 
     request: Request
@@ -35,23 +35,23 @@ class Allocation:
         return self.pool.sets if self.rail is None else self.pool.rails[self.rail].sets
 
     def hold(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
-        """Hold the addresses; called again, it answers the same.
+        """Hold the addresses and return them; a repeated call returns the same.
 
-        The answer is empty, and nothing is held, if they have to be probed for.  Called again, it holds them.
+        Return nothing, and hold nothing, if the caller must probe for them first.  The next call holds them.
         """
         return self.reserve(requested)
 
     def hold_unprobed(self, _why: str, requested: Sequence[Address]) -> tuple[Ip, ...]:
-        """Hold addresses where nobody on the link can be asked, for that reason."""
+        """Hold addresses that cannot be probed for, for the reason given."""
         return self.reserve(requested)
 
     def note_probed(self, _ips: Sequence[Ip]) -> None:
-        """Note that nobody else on the link has these."""
+        """Record that no other host on the link uses these."""
 
     def reserve(self, requested: Sequence[Address]) -> tuple[Ip, ...]:
-        """What the store holds for the owner; if addresses are short, after the provably dead leases were released.
+        """Reserve addresses in the store; if they are short, release the provably dead leases first.
 
-        Raises what ``choose`` and Store.reserve do.
+        Raises what ``choose`` and Store.reserve raise.
         """
         choose = partial(self.choose, requested)
         try:
@@ -76,13 +76,13 @@ def chosen(pool: Pool, rail: int | None, requested: Sequence[Address], book: Boo
 
 
 def newcomers(pool: Pool, book: Book) -> tuple[Ip, ...]:
-    """What a container would get that has nothing yet, on all rails."""
+    """The addresses of a new container, on all rails."""
     places = range(len(pool.rails)) if pool.rails else (None,)
     return tuple(ip for rail in places for ip in chosen(pool, rail, (), book))
 
 
 def rehearse(store: Store, pool: Pool, choose: Choose, log: list[str]) -> None:
-    """See that an ADD would be served, if need be after the provably dead leases were released."""
+    """Check that the store would serve an ADD; if addresses are short, release the provably dead leases first."""
     try:
         store.rehearse(choose)
     except (PoolExhausted, AddressHeld):
@@ -92,7 +92,7 @@ def rehearse(store: Store, pool: Pool, choose: Choose, log: list[str]) -> None:
 
 
 def _release_dead(store: Store, pool: Pool, log: list[str]) -> int:
-    """How many leases that was.  Only where addresses are short, because it looks at every lease."""
+    """Release dead leases and return their number.  This reads every lease, so call it only if addresses are short."""
     freed = store.collect(None, probing=bool(pool.probe))  # guard: the-deads = 0
     if freed:
         log.append(f"released {freed} leases: of an older boot, of namespaces that are gone, or kept back long enough")

@@ -1,6 +1,6 @@
-"""The IPAM part of a network configuration, from decoded JSON to a pool.
+"""Parse the IPAM part of a network configuration into a pool.
 
-The keys of ipam are in models.py.  The key ``strict`` beside it is ours too: false tolerates unknown keys in ipam.
+models.py has the keys of ``ipam``.  The key ``strict`` beside it is ours too: false tolerates unknown keys in ipam.
 """
 
 import json
@@ -12,20 +12,23 @@ from pydantic_core import ErrorDetails
 
 from base.protocol import arguments
 from base.protocol.errors import BadEnvironment, CniError, InvalidConfig, UnsupportedField, combine
+from base.protocol.location import is_absolute
 from base.protocol.result import Address
 from base.protocol.spec import Config, Json
-from ipam import resolv_conf
+from base.state import node
 from ipam.models import Conf, address_of, listed
 from ipam.pool import Cluster, Pool, Rail, Range, RangeSet, rails_of, range_sets
 
+_RESOLV_CONF_MOST = 1 << 16  # bytes of a resolv.conf
+
 
 def load(conf: Config, args: Mapping[str, str]) -> Pool:
-    """The pool that a configuration and its CNI_ARGS describe.
+    """The pool of a configuration and its CNI_ARGS.
 
-    Raises InvalidConfig, UnsupportedField, BadEnvironment; the message is the first problem, details the rest.
+    Raises InvalidConfig, UnsupportedField, BadEnvironment: the message is the first problem, the details are the rest.
     """
     runtime = conf.get("runtimeConfig")
-    if isinstance(runtime, dict):  # its other keys differ between attachments
+    if isinstance(runtime, dict):  # the other keys differ between attachments
         runtime = {"ipRanges": runtime.get("ipRanges")}
     # All attachments of a node share this part, so it is parsed once.
     shared: Json = {"runtimeConfig": runtime, **{key: conf[key] for key in ("ipam", "strict") if key in conf}}
@@ -34,7 +37,7 @@ def load(conf: Config, args: Mapping[str, str]) -> Pool:
         sets,
         _requested(conf, args),
         tuple(route.route() for route in parsed.ipam.routes or ()),
-        resolv_conf.dns(parsed.ipam.resolv_conf) if parsed.ipam.resolv_conf else {},
+        _dns(parsed.ipam.resolv_conf) if parsed.ipam.resolv_conf else {},
         parsed.ipam.release_cooldown or 0,
         parsed.ipam.sticky or 0,
         _sticky_name(conf, args) if parsed.ipam.sticky else "",
@@ -51,14 +54,15 @@ def _parsed(text: str) -> tuple[Conf, tuple[Rail, ...], tuple[RangeSet, ...], Cl
     conf = _parse(json.loads(text))
     rails = _rails(conf)
     sets = tuple(s for rail in rails for s in rail.sets) or range_sets(list(_written(conf)))
-    if not (cluster := _cluster(conf)):
+    if not (keys := conf.ipam.cluster):
         return conf, rails, sets, None, None
+    cluster = Cluster(keys.store, keys.block_size, keys.sticky or "")
     from ipam.cluster.rules import block_math  # noqa: PLC0415  # only where nodes share the pool
 
     pool, aside = Pool(sets, rails=rails, align=bool(conf.ipam.align)), None
     if cluster.sticky:
         if not conf.ipam.sticky:
-            raise InvalidConfig("ipam.cluster.sticky: of no effect without ipam.sticky, which says for how long")
+            raise InvalidConfig("ipam.cluster.sticky: of no effect without ipam.sticky; set that too, in seconds")
         pool, aside = block_math.divided(pool, cluster.sticky)
     block_math.refuse(pool.sets, cluster.size)
     return conf, pool.rails, pool.sets, cluster, aside
@@ -89,14 +93,14 @@ def _problem(error: ErrorDetails) -> CniError:
 
 
 def _written(conf: Conf) -> Iterator[tuple[str, list[Range]]]:
-    """The ranges of every set, under its key, in the order the sets are served."""
+    """The key and the ranges of every set, in the order of allocation."""
     ipam, runtime = conf.ipam, conf.runtime
     yield from listed("runtimeConfig.ipRanges", (runtime and runtime.ip_ranges) or [])
     yield from ipam.written("ipam")
 
 
 def _rails(conf: Conf) -> tuple[Rail, ...]:
-    """The rails.  With rails an attachment gets what its rail has, so ranges elsewhere are refused."""
+    """The rails.  With rails an attachment's addresses come from its rail, so refuse ranges elsewhere."""
     ipam, runtime = conf.ipam, conf.runtime
     if ipam.rails is None:
         if ipam.align:
@@ -113,13 +117,8 @@ def _rails(conf: Conf) -> tuple[Rail, ...]:
     return rails_of(written, align=bool(ipam.align))
 
 
-def _cluster(conf: Conf) -> Cluster | None:
-    keys = conf.ipam.cluster
-    return Cluster(keys.store, keys.block_size, keys.sticky or "") if keys else None
-
-
 def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:
-    """The requested addresses, each once; their prefix length is the subnet's, as with host-local."""
+    """The requested addresses without duplicates.  The subnet defines their prefix length, as in host-local."""
     wrong: type[CniError] = InvalidConfig
     where, asked = "ips of runtimeConfig or args.cni", arguments.requested(conf, {}, "ips", "IP")
     if asked is None:
@@ -135,8 +134,33 @@ def _requested(conf: Config, args: Mapping[str, str]) -> tuple[Address, ...]:
 
 
 def _sticky_name(conf: Config, args: Mapping[str, str]) -> str:
-    """The sticky name that the attachment asks for; empty if it asks for none, and then the pod's name counts."""
+    """The sticky name that the attachment requests; empty if none, and then the pod's name applies."""
     name = arguments.sticky_name(conf, args) or ""
     if not isinstance(name, str):
-        raise InvalidConfig(f"sticky {name!r} names nobody; give a string")
+        raise InvalidConfig(f"sticky {name!r} is not a string; set a name")
     return name
+
+
+def _dns(path: str) -> Json:
+    """The ``dns`` of a result, from a resolv.conf(5).  Raises InvalidConfig, also if the node forbids the path."""
+    label = "ipam.resolvConf"
+    if not is_absolute(path):
+        raise InvalidConfig(f"{label} {json.dumps(path)} must be an absolute path")
+    place = node.place(label, path, node.allowed_paths("resolvConf"))
+    try:
+        lines = place.read(_RESOLV_CONF_MOST).decode().splitlines()
+    except (OSError, ValueError) as e:
+        why = getattr(e, "strerror", None) or e
+        raise InvalidConfig(f"{label} {json.dumps(path)} cannot be read ({why}); correct or remove it") from e
+    found: Json = {}
+    for line in lines:
+        match line.split():
+            case ["nameserver", server, *_]:
+                found.setdefault("nameservers", []).append(server)
+            case ["domain", domain, *_]:
+                found["domain"] = domain
+            case ["search" | "options" as keyword, *words]:
+                found.setdefault(keyword, []).extend(words)
+            case _:
+                pass  # a comment, or an option that a result cannot hold
+    return found

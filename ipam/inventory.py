@@ -1,4 +1,4 @@
-"""What the networks of this node hold, counted and named for people."""
+"""List and count the holdings of this node's networks for people."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,15 @@ from base.protocol.result import Address
 from base.protocol.spec import Json
 from ipam.ranges import count
 from ipam.stores import Gone, access
-from ipam.stores.contents import Contents, Listed
-from ipam.stores.holdings import Kept, Lease, Lost
+from ipam.stores.holdings import Contents, Kept, Lease, Listed, Lost
 
-# Every state in which an address is not free: a pod's; a dead pod's; kept back after its release, from everybody or
-# from everybody but one; another host's on the link; perhaps still used by the pod that had it; nobody knows whose.
+# The states of an address that is not free: a pod's; a dead pod's; reserved after its release, from everybody or for
+# one name; another host's on the link; perhaps still used by its last pod; of an unreadable lease.
 STATES: Final = ("held", "dead", "cooling", "sticky", "conflict", "doubtful", "unreadable")
 
 
 def networks(data_dir: Path, gone: Gone, names: Sequence[str] = ()) -> list[Contents]:
-    """The networks of these names, without names all.  Raises IoFailure."""
+    """The networks with these names, without names all.  Raises IoFailure."""
     try:
         found = access.networks(data_dir)
     except OSError as e:
@@ -30,7 +29,7 @@ def networks(data_dir: Path, gone: Gone, names: Sequence[str] = ()) -> list[Cont
 
 
 def state(one: Listed) -> str:
-    """In a word: one of STATES, or free."""
+    """One of STATES, or "free"."""
     match one.holding:
         case Lost():
             return "unreadable"
@@ -43,16 +42,16 @@ def state(one: Listed) -> str:
 
 
 def pools(network: Contents) -> list[Json]:
-    """Of each range set the addresses by state, and at last what is held outside of all sets; sizes may be huge."""
+    """For each range set the number of addresses by state, and last those outside of all sets; sizes may be huge."""
     rest = {address: state(one) for one in network.listed for address in one.holding.ips}
     found = list[Json]()
     for spans in network.sets:
-        inside = {address: word for address, word in rest.items() if any(address in span for span in spans)}
-        rest = {address: word for address, word in rest.items() if address not in inside}
-        size, free = count(spans), sum(word == "free" for word in inside.values())
+        inside = {address: of for address, of in rest.items() if any(address in span for span in spans)}
+        rest = {address: of for address, of in rest.items() if address not in inside}
+        size, free = count(spans), sum(of == "free" for of in inside.values())
         about: Json = {"ranges": [str(span) for span in spans], "size": size, **_counted(inside)}
         found.append(about | {"free": size - len(inside) + free})
-    rest = {address: word for address, word in rest.items() if word != "free"}
+    rest = {address: of for address, of in rest.items() if of != "free"}
     if rest or not network.sets:
         found.append({"ranges": [], "size": None, **_counted(rest), "free": None})
     return found
@@ -60,4 +59,4 @@ def pools(network: Contents) -> list[Json]:
 
 def _counted(states: Mapping[Address, str]) -> Json:
     counts = Counter(states.values())
-    return {word: counts[word] for word in STATES}
+    return {name: counts[name] for name in STATES}

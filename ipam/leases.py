@@ -1,5 +1,5 @@
-"""Who gets which address: the requested one, else the one that the attachment has, else the next free one; and whose it
-is after its release.  Pure."""
+"""Choose an attachment's addresses: the requested one, else the one it holds, else the next free one; and the terms
+after their release.  Pure."""
 
 import json
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from ipam.pool import Pool, RangeSet
 from ipam.ranges import count, next_free
 from ipam.stores import Book, Terms
 
-# A pod's namespace and name are 63 and 253 at most; a line of the store has room for this.
+# A pod's namespace and name have at most 63 and 253 characters; a line of the store has room for this many.
 STICKY_MAX = 400
 
 
 def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
     """One address from each set, in their order.
 
-    The attachment keeps what it holds where that still fits, so that a repeated ADD answers the same.
+    The attachment keeps an address that still fits, so that a repeated ADD returns the same.
     Raises AddressUnavailable for a requested address, PoolExhausted for a set.
     """
     asked = asked_for(sets, requested, book)
@@ -26,7 +26,7 @@ def choose(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -
 
 
 def asked_for(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book) -> dict[str, Address]:
-    """By the key of a set, the requested address that it has to give.  Raises AddressUnavailable."""
+    """Map the key of each set to the address requested from it.  Raises AddressUnavailable."""
     asked = dict[str, Address]()
     for address in requested:
         range_set = next((s for s in sets if address in s), None)
@@ -34,8 +34,8 @@ def asked_for(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book
             raise AddressUnavailable(f"requested address {address} {why_not(sets, address)}; request another")
         if range_set.key in asked:  # guard: one-of-a-set
             raise AddressUnavailable(
-                f"requested address {address} is of {range_set.key} as {asked[range_set.key]} is, "
-                "and a range set gives one address; request one of each set"
+                f"requested addresses {asked[range_set.key]} and {address} are both in {range_set.key}, "
+                "and a range set provides one address; request one of each set"
             )
         if address not in book.mine and (owner := book.holder(address)):  # guard: held, own-may-be-asked-for (mine)
             raise AddressHeld(f"requested address {address} is held by {owner}; request another or delete that")
@@ -44,7 +44,7 @@ def asked_for(sets: Sequence[RangeSet], requested: Sequence[Address], book: Book
 
 
 def why_not(sets: Sequence[RangeSet], address: Address) -> str:
-    """Why no set gives the address; the most particular reason there is."""
+    """Why no set has the address; the most specific reason."""
     ranges = [r for s in sets for r in s.ranges]
     for r in ranges:
         if address == r.gateway:
@@ -59,7 +59,7 @@ def why_not(sets: Sequence[RangeSet], address: Address) -> str:
 
 
 def kept(range_set: RangeSet, book: Book) -> Address | None:
-    """What the attachment has of the set already."""
+    """The set's address that the attachment holds already."""
     return next((address for address in book.mine if address in range_set), None)
 
 
@@ -70,20 +70,20 @@ def _next(range_set: RangeSet, book: Book) -> Address:
         subnets = ", ".join(str(r.subnet) for r in range_set.ranges)
         raise PoolExhausted(
             f"{range_set.key} ({subnets}): all {count(range_set.spans)} addresses are held; "
-            "widen the range, or release what no container uses any more (GC), or wait for what is kept back",
+            "widen the range, release unused addresses (GC), or wait for those that are kept back",
             range_set.key,
         )
     return address
 
 
 def terms(pool: Pool, pod: str, place: str) -> Terms:
-    """What happens to the addresses after their release.  Raises BadEnvironment if nothing names a sticky owner."""
+    """The terms after the addresses' release.  Raises BadEnvironment if ``sticky`` is set and no name is known."""
     if not pool.sticky:
         return Terms(pool.cooldown)
     name = pool.sticky_name or pod
     if not name:  # guard: sticky-needs-a-name
         raise BadEnvironment(
-            "ipam.sticky: CNI_ARGS has no K8S_POD_NAME and no STICKY, and args.cni no sticky; name whose address it is"
+            "ipam.sticky: CNI_ARGS has no K8S_POD_NAME and no STICKY, and args.cni no sticky; set one of them"
         )
     name = f"{name}:{place}" if place else name
     if len(json.dumps(name)) > STICKY_MAX:  # guard: sticky-fits-a-line

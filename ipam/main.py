@@ -1,4 +1,4 @@
-"""The IPAM plugin's commands.  ADD answers without interfaces (SPEC 1.1.0, section 4, "Plugin Delegation")."""
+"""The IPAM plugin's commands.  ADD's result has no interfaces (SPEC 1.1.0, section 4, "Plugin Delegation")."""
 
 import os
 import time
@@ -40,7 +40,7 @@ def run(request: Request) -> Reply:
 
 
 def ask(request: Request, log: list[str]) -> Result | None:
-    """The same for a caller in this process that has checked the environment; raises errors and returns no JSON."""
+    """Like ``run``, for a caller in this process that has checked the environment; raises errors."""
     conf = spec.configuration(request)
     return (
         add(request, conf, log, again=not request.is_last)
@@ -50,36 +50,36 @@ def ask(request: Request, log: list[str]) -> Result | None:
 
 
 def add(request: Request, conf: Config, log: list[str], *, again: bool = False) -> Result:
-    """Hold one address of each range set for this attachment, all or none; a repeated ADD answers the same.
+    """Hold one address of each range set for this attachment, all or none; a repeated ADD returns the same.
 
-    ``again``: a caller that is told that there is no interface yet asks again when there is one.
+    ``again``: if the interface does not exist yet, the caller repeats the call once it does.
 
     Raises InvalidConfig, UnsupportedField, BadEnvironment, AddressUnavailable, PoolExhausted, RecordUnreadable,
-    IoFailure, TryAgain; AddressConflict, and LinkUnavailable where the interface is needed and not there (yet);
-    StoreRefused where the nodes of a cluster share the addresses.
+    IoFailure, TryAgain; AddressConflict, and LinkUnavailable if a necessary interface does not exist (yet);
+    StoreRefused for a pool that nodes share.
     """
     wanted = _allocation(request, conf, log)
     pool = wanted.pool
     ips = () if pool.needs_link else wanted.hold(pool.requested)
     if not ips:
-        from ipam import link  # noqa: PLC0415  # few ask for it
+        from ipam import link  # noqa: PLC0415  # few configurations need it
 
         ips = link.hold(wanted, again=again)
     return Result(ips=ips, routes=pool.routes, dns=pool.dns)
 
 
 def delete(request: Request, conf: Config, log: list[str]) -> None:
-    """Release what this attachment holds, whatever ranges are configured by now.
+    """Release all addresses of this attachment, whatever ranges the configuration has by now.
 
     Raises IoFailure, TryAgain and, once, RecordUnreadable.
     """
     _store(conf, log).release(request.key, in_use=request.in_use)  # guard: in-use-is-kept-back (request)
-    # What goes to names goes to the next node when hpn node has heard of this.
+    # A number reserved for a name goes to the next node once hpn node receives this.
     report.send_freed(lambda: _may_free_number(request, conf))  # guard: tells (send_freed)
 
 
 def check(request: Request, conf: Config, log: list[str]) -> None:
-    """See that the lease stands, and that the runtime's previous result has its addresses.  Raises CheckFailed."""
+    """Check that the lease exists, and that prevResult has its addresses.  Raises CheckFailed."""
     held = _store(conf, log).check(request.key)
     if conf.get("prevResult") is None:
         return
@@ -89,13 +89,14 @@ def check(request: Request, conf: Config, log: list[str]) -> None:
         raise InvalidConfig(f"prevResult: {e}") from e
     if missing := set(held) - {ip.address.ip for ip in previous.ips}:  # guard: check-the-result
         names = ", ".join(map(str, missing))
-        whose = request.key.of(arguments.pod_name(arguments.cni_args(request.var("CNI_ARGS"))), spec.network_of(conf))
-        raise CheckFailed(f"{names}: held by {whose}, and not in prevResult.ips; delete the attachment and add it")
+        title = request.key.of(arguments.pod_name(arguments.cni_args(request.var("CNI_ARGS"))), spec.network_of(conf))
+        raise CheckFailed(f"{names}: held by {title}, and not in prevResult.ips; delete the attachment and add it")
 
 
 def status(_request: Request, conf: Config, log: list[str]) -> None:
-    """See that an ADD without requests would be served.  Raises NotAvailable, InvalidConfig, UnsupportedField."""
-    if _says_nothing(conf):
+    """Check that an ADD without requested addresses would succeed.  Raises NotAvailable, InvalidConfig,
+    UnsupportedField."""
+    if _is_stripped(conf):
         return
     pool = _pool(conf, {})
     _refuse_without_ipv6(pool)
@@ -112,7 +113,7 @@ def status(_request: Request, conf: Config, log: list[str]) -> None:
 
 
 def _refuse_without_ipv6(pool: Pool) -> None:
-    """Raise NotAvailable where the kernel has no IPv6, which the ranges give.  Where /proc is hidden nobody knows."""
+    """Raise NotAvailable if a range is IPv6 and the kernel has none.  A hidden /proc counts as IPv6."""
     if not os.path.exists("/proc/sys/net") or os.path.exists("/proc/sys/net/ipv6"):
         return
     if of_ipv6 := [s.key for s in pool.sets if s.ranges[0].subnet.version == 6]:
@@ -122,9 +123,9 @@ def _refuse_without_ipv6(pool: Pool) -> None:
         )
 
 
-def _says_nothing(conf: Config) -> bool:
-    """Whether the configuration says nothing but ipam.type: Multus (4.3) strips a network to that which it has from a
-    file.  No ADD comes like that, and an error here would take the node down."""
+def _is_stripped(conf: Config) -> bool:
+    """Whether ``ipam`` has no key but ``type``: Multus 4.3 reduces a network that it has from a file to that.  No ADD
+    comes like this, and an error here would take the node down."""
     ipam, runtime = conf.get("ipam"), conf.get("runtimeConfig")
     return (
         isinstance(ipam, dict) and ipam.keys() <= {"type"} and not (isinstance(runtime, dict) and "ipRanges" in runtime)
@@ -132,16 +133,16 @@ def _says_nothing(conf: Config) -> bool:
 
 
 def collect(request: Request, conf: Config, log: list[str]) -> None:
-    """Release the leases that the runtime's list does not name; without a list, those that are provably dead."""
+    """Release the leases that are not in the runtime's list; without a list, those that are provably dead."""
     store = _store(conf, log)
 
     def attached() -> Collection[Key]:
-        # Asked here, because the caller may have been killed while this waited for the store.
+        # Checked here, because the caller may have been killed while this waited for the store.
         request.refuse_if_abandoned()
         return request.attached()  # guard: attached-is-spared = ()
 
     store.collect(spec.valid_attachments(conf), attached)
-    # An address that another host had is free again: whoever gets it next probes for it.
+    # Addresses that other hosts used become free too: the next ADD probes for them.
     store.release_conflicts()  # guard: release_conflicts
 
 
@@ -155,10 +156,11 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def _if_permitted(command: Command, request: Request, conf: Config, log: list[str]) -> Result | None:
-    """The command of another main plugin, which does not ask what the node allows.  ``ask``'s caller does."""
+    """Check the node's policy, which another main plugin does not, and run the command.  The caller of ``ask`` has
+    checked it."""
     from base.state import permitted  # noqa: PLC0415  # neither DEL nor VERSION needs it
 
-    if not _says_nothing(conf):
+    if not _is_stripped(conf):
         permits = permitted.read()
         permits.refuse_choices(request, conf, ("ips", "sticky"))  # guard: choices-of-a-pod
         permits.refuse_names(request, conf, (), has_leases=True)
@@ -166,7 +168,7 @@ def _if_permitted(command: Command, request: Request, conf: Config, log: list[st
 
 
 def _may_free_number(request: Request, conf: Config) -> bool:
-    """Whether this node has numbers that go to names, and the attachment may have had one."""
+    """Whether this node has numbers reserved for names, and the attachment may have had one."""
     with suppress(CniError):
         args = arguments.cni_args(request.var("CNI_ARGS"))
         name = arguments.requested(conf, args, "sticky", "STICKY")
@@ -175,14 +177,8 @@ def _may_free_number(request: Request, conf: Config) -> bool:
     return False
 
 
-# pydantic and filelock take most of this program's start.  VERSION needs neither.  DEL needs filelock only, and must
-# work under a configuration that is no longer valid.
-
-
-def _sandbox(request: Request) -> Sandbox | None:
-    from ipam import sandboxes  # noqa: PLC0415
-
-    return sandboxes.of(request)
+# The imports below are deferred: pydantic and filelock take most of this program's start.  VERSION needs neither.  DEL
+# needs only filelock, and must work with a configuration that is no longer valid.
 
 
 def _gone(boxes: Collection[Sandbox]) -> Collection[Sandbox]:
@@ -192,23 +188,25 @@ def _gone(boxes: Collection[Sandbox]) -> Collection[Sandbox]:
 
 
 def _rail(pool: Pool, conf: Config) -> int | None:
-    """The place of the rail that the attachment is on; None if there are no rails.  Raises InvalidConfig."""
+    """The index of the attachment's rail; None without rails.  Raises InvalidConfig."""
     if not pool.rails:
         return None
-    from ipam import device, rails  # noqa: PLC0415
+    from ipam import rails  # noqa: PLC0415
 
-    return rails.rail_of(pool.rails, device.of(conf))
+    return rails.rail_of(pool.rails, rails.device_of(conf))
 
 
 def _allocation(request: Request, conf: Config, log: list[str]) -> Allocation:
-    """What the attachment asks for."""
+    """The attachment's request.  Raises InvalidConfig, UnsupportedField, BadEnvironment."""
+    from ipam import sandboxes  # noqa: PLC0415
+
     args = arguments.cni_args(request.var("CNI_ARGS"))
     pool, pod = _pool(conf, args), arguments.pod_name(args)
     rail = _rail(pool, conf)
     has_number = bool(pool.aside and not pool.requested and (pool.sticky_name or arguments.is_ordinal(pod)))
-    # All that a container has on rails that are aligned is one number's.
+    # With aligned rails, one number covers all addresses of a container.
     place = "" if has_number and pool.align else request.key.ifname if rail is None else str(pool.rails[rail])
-    owner = Owner(request.key, pod, request.netns, _sandbox(request), leases.terms(pool, pod, place))
+    owner = Owner(request.key, pod, request.netns, sandboxes.of(request), leases.terms(pool, pod, place))
     ranges = tuple(s.all_spans for s in pool.sets)
     alone = Allocation(request, pool, rail, owner, ranges, _store(conf, log), log)
     if not pool.cluster:

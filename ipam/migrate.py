@@ -1,9 +1,12 @@
-"""Other IPAMs' state as leases, and leases as host-local's state.  Decides nothing; writes host-local's files only."""
+"""Read the state of other IPAMs as leases, and write leases as host-local's state.
+
+Decides nothing, and writes only host-local's files.
+"""
 
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
 from pathlib import Path
@@ -21,18 +24,20 @@ from ipam.stores.holdings import Lease
 # host-local: plugins/ipam/host-local/backend/disk/backend.go
 _LAST = "last_reserved_ip."
 _LINE = "\r\n"
-# In the network's directory, where that is host-local's too: its files whose leases were taken over.
+# A folder in host-local's directory of a network, for the files of imported leases.
 ASIDE = "host-local"
 NV_IPAM = "/var/lib/cni/nv-ipam/store"
 _IPPOOLS = "/apis/whereabouts.cni.cncf.io/v1alpha1/ippools"
 DUMP = "kubectl get ippools.whereabouts.cni.cncf.io -A -o json"
 
-Given = dict[Key, tuple[str, list[IPv4Interface | IPv6Interface]]]
+Interface = IPv4Interface | IPv6Interface
+# One address of another IPAM's: its title in messages, its attachment, the pod if known, the address.
+Entry = tuple[str, Key, str, Interface]
 
 
 @contextmanager
 def lock_host_local(directory: Path) -> Iterator[None]:
-    """Hold the lock of a network's directory, as host-local does."""
+    """Hold host-local's lock of a network's directory."""
     try:
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as e:
@@ -45,30 +50,29 @@ def lock_host_local(directory: Path) -> Iterator[None]:
 
 
 def from_host_local(directory: Path, ifname: str = "") -> list[Lease]:
-    """A network's directory: a file per address, with container id and interface; very old ones have no interface.
+    """The leases in a network's directory: a file per address, with container id and interface.  Very old files have no
+    interface; ``ifname`` replaces it.
 
     Raises IoFailure, InvalidConfig.
     """
-    given, wrong = Given(), list[str]()
-    for path in _addresses(directory):
-        try:
-            container_id, _, named = path.read_text().strip().partition("\n")
-        except (OSError, ValueError) as e:
-            raise IoFailure(f"reading {path}: {e}") from e
-        key = Key(container_id.strip(), named.strip() or ifname)
-        if why := _bad(key):
-            wrong.append(f"{path}: {why}")
-        given.setdefault(key, ("", []))[1].append(ip_interface(path.name))
-    return _leases(given, wrong)
+    return _leases(_of_host_local(path, ifname) for path in _addresses(directory))
+
+
+def _of_host_local(path: Path, ifname: str) -> Entry:
+    try:
+        container_id, _, named = path.read_text().strip().partition("\n")
+    except (OSError, ValueError) as e:
+        raise IoFailure(f"reading {path}: {e}") from e
+    return f"{path}", Key(container_id.strip(), named.strip() or ifname), "", ip_interface(path.name)
 
 
 def set_aside(directory: Path, taken: Sequence[Lease], ifname: str) -> None:
-    """Move the files that the leases were read from where host-local looks for none.  Raises IoFailure, InvalidConfig;
-    TryAgain if host-local has given or released an address meanwhile."""
+    """Move the files of imported leases to a folder that host-local does not read.  Raises IoFailure, InvalidConfig;
+    TryAgain if host-local has allocated or released an address meanwhile."""
     with lock_host_local(directory):
         now = {one.owner.key: one.ips for one in from_host_local(directory, ifname)}
         if now != {one.owner.key: one.ips for one in taken}:  # guard: aside-as-read
-            raise TryAgain(f"host-local has given or released addresses of {directory} meanwhile; repeat the import")
+            raise TryAgain(f"host-local has changed the addresses of {directory} meanwhile; repeat the import")
         try:
             for path in [*_addresses(directory)]:
                 path.rename(durable.directory(directory / ASIDE) / path.name)
@@ -78,14 +82,14 @@ def set_aside(directory: Path, taken: Sequence[Lease], ifname: str) -> None:
 
 
 def whereabouts_pools(kubeconfig: Path) -> Json:
-    """The IPPools of all namespaces in the cluster that the kubeconfig names, as kubectl's dump of them has them.
+    """The IPPools of all namespaces in the kubeconfig's cluster, in the form of kubectl's dump.
 
     Raises InvalidConfig, StoreRefused, Unreachable.
     """
-    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, and few ask
+    from ipam.cluster.backends import credentials, http, kubernetes  # noqa: PLC0415  # they load TLS, which few need
 
-    whom = credentials.read(f"{kubeconfig.absolute()}")
-    server = http.Http([whom.server], whom.tls, whom.headers, is_patient=True)
+    admin = credentials.read(f"{kubeconfig.absolute()}")
+    server = http.Http([admin.server], admin.tls, admin.headers, is_patient=True)
     try:
         return {
             "items": list(kubernetes.listed_objects(server, _IPPOOLS, "the cluster has no IPPools of whereabouts'"))
@@ -97,14 +101,14 @@ def whereabouts_pools(kubeconfig: Path) -> Json:
 def from_whereabouts(
     document: Any, file: Path, pods: frozenset[str] | None, ifname: str = "", wanted: Sequence[str] = ()
 ) -> list[Lease]:
-    """IPPools as ``kubectl get ippools -A -o json`` shows them: the pools of these names, or all; of these pods, where
-    they are given.
+    """The leases in the output of ``kubectl get ippools -A -o json``: of all pools or the ``wanted`` ones, and of all
+    pods or these.
 
-    A key of ``allocations`` counts from the address that ``range`` names (whereabouts: ippool_types.go, and
-    toIPReservationList in pkg/storage/kubernetes/ipam.go).  Its versions of before June 2024 do not record the
-    interface.
+    A key of ``allocations`` is an offset to the address in ``range`` (whereabouts: ippool_types.go, and
+    toIPReservationList in pkg/storage/kubernetes/ipam.go).  Versions before June 2024 do not record the interface;
+    ``ifname`` replaces it.
 
-    Raises InvalidConfig, which names the ``file`` that the document is from.
+    Raises InvalidConfig, which names the document's ``file``.
     """
     try:
         pools = document.get("items", [document])
@@ -112,56 +116,55 @@ def from_whereabouts(
             named = [(pool["metadata"]["name"], pool) for pool in pools]
             _refuse_missing(file, wanted, [name for name, _ in named])
             pools = [pool for name, pool in named if name in wanted]
-        entries = [(ip_interface(pool["spec"]["range"]), pool["spec"].get("allocations") or {}) for pool in pools]
-        given, wrong = Given(), list[str]()
-        for subnet, allocations in entries:
-            for offset, one in sorted(allocations.items(), key=lambda item: int(item[0])):
-                pod, key = str(one["podref"]), Key(str(one["id"]), str(one.get("ifname") or ifname))
-                if pods is not None and pod not in pods:
-                    continue
-                address = ip_interface(f"{subnet.ip + int(offset)}/{subnet.network.prefixlen}")
-                if why := _bad(key):
-                    wrong.append(f"{address.ip} of {pod}: {why}")
-                given.setdefault(key, (pod, []))[1].append(address)
+        return _leases(_of_whereabouts(pools, pods, ifname))
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         raise InvalidConfig(f"{file} is no dump of IPPools ({type(e).__name__}: {e}); make it with: {DUMP}") from e
-    return _leases(given, wrong)
+
+
+def _of_whereabouts(pools: Any, pods: frozenset[str] | None, ifname: str) -> Iterator[Entry]:
+    for pool in pools:
+        subnet, allocations = ip_interface(pool["spec"]["range"]), pool["spec"].get("allocations") or {}
+        for offset, one in sorted(allocations.items(), key=lambda item: int(item[0])):
+            pod, key = str(one["podref"]), Key(str(one["id"]), str(one.get("ifname") or ifname))
+            if pods is None or pod in pods:
+                address = ip_interface(f"{subnet.ip + int(offset)}/{subnet.network.prefixlen}")
+                yield f"{address.ip} of {pod}", key, pod, address
 
 
 def from_nv_ipam(document: Any, file: Path, wanted: Sequence[str]) -> list[Lease]:
-    """The store of nv-ipam's node daemon, by default /var/lib/cni/nv-ipam/store: the entries of these pools, or of all.
+    """The leases in the store of nv-ipam's node daemon, by default /var/lib/cni/nv-ipam/store, of all pools or the
+    ``wanted`` ones.
 
-    An entry has the address; its subnet is in the pool's configuration, which was kept with the entry as JSON in a
-    string (nvidia-k8s-ipam: pkg/ipam-node/types/types.go, pkg/pool/manager.go).
+    An entry has the address.  Its subnet is in the pool's configuration, which the entry holds as JSON in a string
+    (nvidia-k8s-ipam: pkg/ipam-node/types/types.go, pkg/pool/manager.go).
 
-    Raises InvalidConfig, which names the ``file`` that the document is from.
+    Raises InvalidConfig, which names the document's ``file``.
     """
     try:
         pools = document["pools"]
         _refuse_missing(file, wanted, list(pools))
-        given, wrong = Given(), list[str]()
-        for entry in (one for name in wanted or pools for one in (pools[name].get("entries") or {}).values()):
-            about = entry["metadata"]
-            subnet = ip_network(json.loads(about["pool_config_snapshot"])["subnet"])
-            address = ip_interface(f"{entry['ip_address']}/{subnet.prefixlen}")
-            pod = "/".join(filter(None, (about.get("pod_namespace"), about.get("pod_name"))))
-            key = Key(str(entry["container_id"]), str(entry["interface_name"]))
-            if why := _bad(key):
-                wrong.append(f"{address.ip} of {pod}: {why}")
-            given.setdefault(key, (pod, []))[1].append(address)
+        entries = (one for name in wanted or pools for one in (pools[name].get("entries") or {}).values())
+        return _leases(map(_of_nv_ipam, entries))
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         why = f"{type(e).__name__}: {e}"
         raise InvalidConfig(f"{file} is no store of nv-ipam's node daemon ({why}); give {NV_IPAM}") from e
-    return _leases(given, wrong)
+
+
+def _of_nv_ipam(entry: Any) -> Entry:
+    about = entry["metadata"]
+    subnet = ip_network(json.loads(about["pool_config_snapshot"])["subnet"])
+    address = ip_interface(f"{entry['ip_address']}/{subnet.prefixlen}")
+    pod = "/".join(filter(None, (about.get("pod_namespace"), about.get("pod_name"))))
+    return f"{address.ip} of {pod}", Key(str(entry["container_id"]), str(entry["interface_name"])), pod, address
 
 
 def to_host_local(directory: Path, leases: Sequence[Lease], last: Sequence[Address], *, dry_run: bool) -> list[str]:
-    """Write the files; in words, what is in their way, and then nothing was written.  Raises IoFailure."""
+    """Write the files; return a description of each collision, and then nothing is written.  Raises IoFailure."""
     files = {directory / str(ip): _content(lease) for lease in leases for ip in lease.ips}
     there = {path: path.read_bytes() for path in files if path.exists()} if directory.exists() else {}
     foreign = [path for path in _addresses(directory) if path not in files] if directory.exists() else []
-    collisions = [f"{path.name} is {_words(text)} there" for path, text in there.items() if text != files[path]]
-    collisions += [f"{path.name} is {_words(path.read_bytes())} there, and free here" for path in foreign]
+    collisions = [f"{path.name} is {_text(text)} there" for path, text in there.items() if text != files[path]]
+    collisions += [f"{path.name} is {_text(path.read_bytes())} there, and free here" for path in foreign]
     if collisions or dry_run:
         return collisions
     durable.directory(directory)
@@ -199,12 +202,12 @@ def _content(lease: Lease) -> bytes:
     return f"{lease.owner.key.container_id}{_LINE}{lease.owner.key.ifname}".encode()
 
 
-def _words(content: bytes) -> str:
+def _text(content: bytes) -> str:
     return content.decode(errors="replace").replace(_LINE, ":")
 
 
 def _bad(key: Key) -> str:
-    """Why no CNI request could ever name this key; empty if one could."""
+    """Why no CNI request can have this key; empty if one can."""
     environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": key.container_id, "CNI_IFNAME": key.ifname}
     try:
         spec.check_environment(spec.Request(environ))
@@ -213,12 +216,17 @@ def _bad(key: Key) -> str:
     return ""
 
 
-def _leases(given: Given, wrong: list[str]) -> list[Lease]:
+def _leases(entries: Iterable[Entry]) -> list[Lease]:
+    given, wrong = dict[Key, tuple[str, list[Interface]]](), list[str]()
+    for title, key, pod, address in entries:
+        if why := _bad(key):
+            wrong.append(f"{title}: {why}")
+        given.setdefault(key, (pod, []))[1].append(address)
     if wrong:
         raise InvalidConfig(
             f"{len(wrong)} entries name no attachment; remove them, or give --ifname where that is missing: "
             + "; ".join(wrong)
         )
-    # Of this boot: these files do not tell their age, and a living pod must not count as dead.
+    # This boot: these files have no boot id, and a living pod must not count as dead.
     now, boot = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), durable.boot_id()
     return [Lease(Owner(key, pod), tuple(addresses), boot, now) for key, (pod, addresses) in given.items()]

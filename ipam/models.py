@@ -1,8 +1,8 @@
-"""The keys of a configuration's ipam section: a pydantic model for each object, its keys in camelCase as in JSON.
+"""The keys of a configuration's ipam section: a pydantic model per object, with the keys in camelCase as in JSON.
 
 The keys and the order of the sets (runtimeConfig's, subnet's, ranges') are host-local's; ``exclude``, ``reserved``,
 ``eui64``, ``"gateway": null``, ``rails``, ``align``, ``releaseCooldown``, ``sticky``, ``probe`` and ``cluster`` are
-ours.  ipam.type and ipam.dataDir are for others to read.
+ours.  Other modules read ipam.type and ipam.dataDir.
 """
 
 import re
@@ -21,12 +21,12 @@ from base.protocol.spec import Json
 from ipam.pool import Range
 from ipam.ranges import Span, default_gateway, whole
 
-# Seconds to listen for who has an address: by default, at least, at most.
+# Seconds to listen for another host that uses an address: default, least, most.
 PROBE, PROBE_LEAST, PROBE_MOST = 0.3, 0.03, 10.0
 
 
 def address_of(value: object) -> Address:
-    text = str(value)  # ip_address takes every number below 2**32 for an IPv4 address
+    text = str(value)  # ip_address would make every number below 2**32 an IPv4 address
     with suppress(ValueError):
         address = ip_address(text)
         if "%" not in text:  # a scope names an interface
@@ -75,7 +75,7 @@ _PciAddress = Annotated[str, PlainValidator(_pci_address)]
 
 
 def _listening(value: object) -> float:
-    """Seconds; a text that looks like a number is refused."""
+    """The value of ``probe`` in seconds.  Raises ValueError, also for a number in a string."""
     if isinstance(value, bool):
         return PROBE if value else 0.0
     if not isinstance(value, int | float) or not (value == 0 or PROBE_LEAST <= value <= PROBE_MOST):
@@ -92,9 +92,9 @@ _U32 = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
 
 
 class Section(BaseModel):
-    """An object of ours.  It refuses unknown keys, so that a misspelled key is not ignored in silence."""
+    """An object that refuses unknown keys, so that no misspelled key is ignored."""
 
-    # Deferred, so that it is built once, as part of the whole.
+    # Deferred, so that it is built once, as part of Conf.
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, defer_build=True)
 
     @model_validator(mode="before")
@@ -110,28 +110,28 @@ class Section(BaseModel):
 
 class Bounds(Section):
     range_start: _Address | None = None
-    """The first address to give.
+    """The first address to allocate.
     Default: the subnet's second; of a /31, /32, /127 or /128 its first
     Refused: 7: outside the subnet, above `rangeEnd`"""
     range_end: _Address | None = None
-    """The last address to give.
+    """The last address to allocate.
     Default: the subnet's last; of IPv4 its last but one, or of a /31 or /32 its last
     Refused: 7: outside the subnet"""
     gateway: _Address | None = None
-    """In the result, and never given to a pod; `null`: there is none.
+    """The gateway in the result, which no pod gets; `null` for no gateway.
     Default: the subnet's first host address; of a /31, /32, /127 or /128 none
     Refused: 7: outside the subnet"""
     exclude: list[_Excluded] | None = None
-    """Addresses, CIDRs or `first-last`, which are never given.
+    """Addresses, CIDRs or `first-last` that are never allocated.
     Default: none
     Refused: 7: outside the subnet, nothing left"""
     reserved: list[_Excluded] | None = None
-    """Addresses, CIDRs or `first-last`, which only get who requests them.
+    """Addresses, CIDRs or `first-last` that are allocated only on request.
     Default: none
     Refused: 7: outside the subnet"""
     eui64: Annotated[bool, Field(strict=True)] | None = None
-    """Make the address of the subnet, and the modified EUI-64 of the interface's MAC or of the InfiniBand port's GUID.
-    For sites whose firewalls and DNS know a device's address before a pod has it.
+    """Derive the address from the subnet and the modified EUI-64 of the interface's MAC or the InfiniBand port's GUID.
+    For sites where firewalls and DNS need a device's address before a pod has it.
     Default: `false`
     Refused: 7: not an IPv6 /64, with `rangeStart`, `rangeEnd`, `exclude`, `reserved` or `align`, another range in its
     set; 101: no such interface; 102: held by another attachment"""
@@ -155,19 +155,19 @@ def listed(key: str, sets: list[list[RangeKeys]]) -> Iterator[tuple[str, list[Ra
 
 
 class Sets(Bounds):
-    """A range written in place, and sets of ranges."""
+    """One range in place, and sets of ranges."""
 
     subnet: _Subnet | None = None
-    """One range, as the first set; the other keys of a range may stand beside it.
+    """One range, as the first set; the other keys of a range can stand beside it.
     Default: none
     Refused: 7: as of a range; those keys without it"""
     ranges: list[list[RangeKeys]] | None = None
-    """Range sets, each a list of ranges.  One address comes from each set; in a set the ranges are used in order.
+    """Range sets, each a list of ranges.  An attachment gets one address from each set, from its ranges in order.
     Default: none
     Refused: 7: empty, two families in a set, overlaps anywhere"""
 
     def written(self, key: str) -> Iterator[tuple[str, list[Range]]]:
-        """The ranges of every set, under its key."""
+        """The key and the ranges of every set."""
         if self.subnet is not None:
             yield key, [self.range(key, self.subnet)]
         elif stray := self.model_fields_set & Bounds.model_fields.keys():
@@ -180,22 +180,22 @@ class Sets(Bounds):
 
 class RailKeys(Sets):
     pf: _Name | None = None
-    """The device is this PF, a VF of it, or a master whose packets leave by it (its VLAN too).
+    """The device is this PF, a VF of it, or a master that sends through it, such as its VLAN.
     Value: interface
     Refused: 7: no interface's name"""
     master: _Name | None = None
-    """The device is over this `master`.
+    """The device is a child of this `master`.
     Value: interface
     Refused: 7: no interface's name"""
     pci_address: _PciAddress | None = None
-    """The device is, or leaves by, this function or a VF of it: `0000:3b:00.2`.
+    """The device is, or sends through, this function or a VF of it: `0000:3b:00.2`.
     Value: PCI address
     Refused: 7: malformed"""
     numa_node: Annotated[int, Field(strict=True, ge=0)] | None = None
-    """The device is, or leaves by, a function of this NUMA node."""
+    """The device is, or sends through, a function of this NUMA node."""
 
     def device(self) -> dict[str, str | int | None]:
-        """The properties that the rail may be known by."""
+        """The properties that can identify the rail's devices."""
         return {"pf": self.pf, "master": self.master, "pciAddress": self.pci_address, "numaNode": self.numa_node}
 
 
@@ -207,7 +207,7 @@ class RouteKeys(Section):
     """The gateway.
     Default: that of the first address of its family, unless `scope` is 253 (on-link)"""
     mtu: _U32 | None = None
-    """Of the route, in bytes.
+    """The route's MTU, in bytes.
     Default: none"""
     advmss: _U32 | None = None
     """The MSS to advertise.
@@ -228,16 +228,15 @@ class RouteKeys(Section):
 
 class ClusterKeys(Section):
     store: Literal["kubernetes", "etcd"]
-    """Where the nodes agree on who has which block: the cluster's API server, or an etcd.  The
-    [policy file](node.md#the-policy-file) says where that is, and with which credentials.
+    """The backend that records the owner of each block: the cluster's API server, or an etcd.  The
+    [policy file](node.md#the-policy-file) has its address and the credentials.
     Refused: 7: this node has blocks of another store"""
     block_size: Annotated[int, Field(strict=True, ge=1, le=4096)] = 16
-    """How many host numbers a block has.  The first node to give an address decides, and it never changes.
+    """The host numbers per block.  The first node that allocates an address fixes it for ever.
     Refused: 7: another than the network's, more than a range set has"""
     sticky: str | None = None
-    """Host numbers that are set aside, as in `"256-511"`: a StatefulSet's pod has one of them on whichever node it runs
-    ([rules](addresses.md#sticky-addresses-on-all-nodes)).  The first node to give an address decides, and it never
-    changes.
+    """Host numbers that are reserved for names, as in `"256-511"`: a StatefulSet's pod has the same one on every node
+    ([sticky.md](sticky.md#on-all-nodes)).  The first node that allocates an address fixes this for ever.
     Default: none
     Refused: 7: another than the network's, malformed, no number that all range sets have, without `ipam.sticky`"""
 
@@ -248,42 +247,41 @@ class IpamKeys(Sets):
     Value: text
     Default: required"""
     data_dir: Any = None
-    """Absolute path; leases are in `<dataDir>/<name>`.
+    """Absolute path.  The leases are in `<dataDir>/<name>`.
     Value: text
     Default: `<stateDir>/ipam`, else `/var/lib/cni/hpn/ipam`
     Refused: 7: relative, not safe; 5: cannot be written"""
     rails: list[RailKeys] | None = None
-    """Rails instead of `ranges` and `subnet`: an attachment gets what its device's rail has ([rails.md](rails.md)).
+    """Rails instead of `ranges` and `subnet`: the device's rail provides the addresses ([rails.md](rails.md)).
     Default: none
     Refused: 7: empty, beside `ranges`, `subnet` or `ipRanges`"""
     align: Annotated[bool, Field(strict=True)] | None = None
-    """With `rails`: a container's addresses have the same host number on all of them ([rails.md](rails.md)).
+    """With `rails`: a container's addresses have the same host number on all rails ([rails.md](rails.md)).
     Default: `false`
     Refused: 7: without `rails`, or with rails that cannot be aligned"""
     routes: list[RouteKeys] | None = None
     """Routes for the result: below.
     Default: none"""
     resolv_conf: str | None = None
-    """A resolv.conf whose contents become the result's `dns`, where the [node](node.md#the-policy-file) allows it.
+    """A resolv.conf for the result's `dns`, if the [policy file](node.md#the-policy-file) allows its path.
     Default: none
     Refused: 7: not allowed, unreadable, longer than 64 KiB"""
     release_cooldown: _Seconds | None = None
-    """Seconds for which nobody gets an address after its release ([rules](addresses.md#sticky-and-releasecooldown)).
+    """Seconds for which no attachment gets an address after its release ([sticky.md](sticky.md)).
     Default: 0"""
     sticky: _Seconds | None = None
-    """Seconds for which nobody but the same pod's interface gets an address after its release
-    ([rules](addresses.md#sticky-and-releasecooldown)).
+    """Seconds for which only the same pod's interface gets an address after its release ([sticky.md](sticky.md)).
     Default: 0
     Refused: 4: no name of a pod"""
     probe: _Listening | None = None
-    """Ask the link whether others have an address before it is given ([rules](addresses.md#probe)); a number is for how
-    many seconds to listen, `true` is 0.3.
+    """Probe whether other hosts on the link use an address before its allocation ([probe.md](probe.md)).  A number is
+    the seconds to listen; `true` is 0.3.
     Value: `true`, `false`, 0.03 to 10
     Default: `false`
     Refused: 7: InfiniBand, ipvlan, or what has no ARP; 101: no such interface, no carrier"""
     cluster: ClusterKeys | None = None
-    """One pool for all nodes of a cluster ([below](#cluster)): each gives from blocks that it has claimed.
-    Default: none: the node has all addresses to itself
+    """One pool for all nodes of a cluster ([below](#cluster)): each node allocates from blocks that it has claimed.
+    Default: none: the node does not share its addresses
     Refused: 7: subnets that overlap and begin apart"""
 
 
@@ -294,7 +292,7 @@ class RuntimeKeys(BaseModel):
 
 
 class Conf(BaseModel):
-    """The part of a configuration that is ours."""
+    """The keys of a configuration that hpn-ipam reads."""
 
     model_config = ConfigDict(defer_build=True)
 

@@ -1,9 +1,9 @@
-"""The pool of a network: its ranges as they are written, checked, and the addresses they have to give.  Pure."""
+"""The pool of a network: its ranges, checked, and their usable addresses.  Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from ipaddress import IPv4Interface, IPv6Interface
+from ipaddress import IPv4Interface, IPv6Address, IPv6Interface
 from itertools import islice, pairwise
 
 from base.protocol.errors import InvalidConfig, combine
@@ -11,19 +11,21 @@ from base.protocol.result import Address, Ip, Network, Route
 from base.protocol.spec import Json
 from ipam.ranges import Span, assignable, subtract, whole
 
+_UNIVERSAL = 0x02
+
 
 @dataclass(frozen=True)
 class Range:
-    """A subnet and the part of it to give addresses from, as written; the default gateway is filled in."""
+    """A subnet and its usable part, as configured, with the default gateway."""
 
-    key: str  # where the configuration has it: ipam.ranges[0][1]
+    key: str  # its place in the configuration: ipam.ranges[0][1]
     subnet: Network
     start: Address | None = None
     end: Address | None = None
     gateway: Address | None = None
     exclude: tuple[Span, ...] = ()
     reserved: tuple[Span, ...] = ()
-    # Whether the address is made of the interface's MAC.
+    # Whether the address is derived from the interface's MAC.
     eui64: bool = False
 
     @property
@@ -33,16 +35,16 @@ class Range:
         return Span(default.version, first, default.last if self.end is None else int(self.end))
 
     def ip(self, address: Address) -> Ip:
-        # By number, because of an address ipaddress makes a text first, and parses that.
+        # By number: given an address, ipaddress would format and parse it.
         interface = IPv4Interface if address.version == 4 else IPv6Interface
         return Ip(interface((int(address), self.subnet.prefixlen)), self.gateway)
 
 
 @dataclass(frozen=True)
 class RangeSet:
-    """Ranges that together give an attachment one address; ``usable`` are the addresses each of them has to give.
+    """Ranges that together provide one address per attachment; ``usable`` are the usable spans of each range.
 
-    ``all_spans`` is all of that, and ``spans`` is that without the addresses that are given on request only.
+    ``all_spans`` joins these, and ``spans`` leaves out the addresses reserved for requests.
     """
 
     key: str
@@ -61,20 +63,21 @@ class RangeSet:
 
     @cached_property
     def subnets(self) -> tuple[str, ...]:
-        """As text, for a pool that nodes share: an ADD compares them, and writing them takes as long as the choice."""
+        """As text, for a pool that nodes share.  Cached: each ADD compares them, and formatting takes as long as the
+        choice."""
         return tuple(str(r.subnet) for r in self.ranges if not r.eui64)
 
     def __contains__(self, address: Address) -> bool:
         return any(address in span for span in self.all_spans)
 
     def ip(self, address: Address) -> Ip:
-        """The address as the result has it: with its subnet's prefix length and its range's gateway."""
+        """The address with its subnet's prefix length and its range's gateway, for a result."""
         return next(r.ip(address) for r in self.ranges if address in r.span)
 
 
 @dataclass(frozen=True)
 class Rail:
-    """The sets of attachments whose device has this property; ``by`` is pf, master, pciAddress or numaNode."""
+    """The range sets of devices with this property; ``by`` is pf, master, pciAddress or numaNode."""
 
     key: str
     by: str
@@ -85,15 +88,15 @@ class Rail:
         return f"{self.by} {self.value}"
 
 
-# A rail as it is written: its key, the properties it may be known by, and its sets.
+# A rail as configured: its key, its device's properties (one is set), and its sets.
 Device = Mapping[str, str | int | None]
 Written = tuple[str, Device, Sequence[tuple[str, Sequence[Range]]]]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A pool that all nodes of a cluster share: the kind of the store, how many host numbers a block has, and which are
-    in no block, because they go to names ("256-511"; empty if none do)."""
+    """The sharing of a pool by all nodes of a cluster: the kind of store, the host numbers per block, and the numbers
+    reserved for names, which are in no block ("256-511", or empty)."""
 
     store: str
     size: int
@@ -102,40 +105,40 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Pool:
-    """What an ADD may give, which addresses it requests, and what it passes on in the result.
+    """The usable addresses, the addresses that an ADD requests, and what it copies into the result.
 
-    With rails an ADD gives from one rail's sets only, and ``sets`` are those of all rails.
+    With rails an ADD allocates from one rail's sets, and ``sets`` are those of all rails.
     """
 
     sets: tuple[RangeSet, ...]
     requested: tuple[Address, ...] = ()
     routes: tuple[Route, ...] = ()
     dns: Json = field(default_factory=dict)
-    # Seconds; and the owner of the addresses if the request names one.
+    # Seconds, and the sticky name if the request has one.
     cooldown: int = 0
     sticky: int = 0
     sticky_name: str = ""
     rails: tuple[Rail, ...] = ()
     align: bool = False
-    # Seconds to listen for others on the link that have an address.
+    # Seconds to listen for other hosts on the link that use an address.
     probe: float = 0.0
-    # None where the node has all of it to itself.
+    # None for a pool that this node does not share.
     cluster: Cluster | None = None
-    # The sets, with rails or without, as names have them that get one number on all nodes; ``sets`` lack these numbers.
+    # The numbers reserved for names, as a pool of their own; ``sets`` lack them.
     aside: "Pool | None" = None
 
     @property
     def needs_link(self) -> bool:
-        """Whether the interface must be there."""
+        """Whether allocation needs the interface."""
         return bool(self.probe) or any(r.eui64 for s in self.sets for r in s.ranges)
 
 
 def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet, ...]:
-    """The sets, each with its key, ready to give from.  Raises InvalidConfig, with all that is wrong."""
+    """Check the sets, each with its key, and compute the usable addresses.  Raises InvalidConfig with all problems."""
     ranges = [r for _, members in written for r in members]
-    # Ranges can be compared only when each is right by itself.
+    # Comparing ranges requires that each is valid by itself.
     _refuse([why for r in ranges for why in _misplaced(r)] or list(_at_odds(written)))
-    # A gateway is no pod's address, whichever range of its subnet names it.
+    # No pod gets a gateway, even if another range of the subnet names it.
     gateways = [Span.of(r.gateway, r.gateway) for r in ranges if r.gateway is not None]
     sets = [
         # guard below: gateways (gateways), excluded (exclude)
@@ -153,13 +156,13 @@ def range_sets(written: Sequence[tuple[str, Sequence[Range]]]) -> tuple[RangeSet
 
 
 def rails_of(written: Sequence[Written], *, align: bool) -> tuple[Rail, ...]:
-    """The rails, their sets ready to give from.  Raises InvalidConfig, with all that is wrong."""
+    """Check the rails and compute their usable addresses.  Raises InvalidConfig with all problems."""
     _refuse([why for one in written for why in _misnamed(*one)])
     rails, fit = dict[tuple[str, str | int], Rail](), iter(range_sets([s for *_, sets in written for s in sets]))
     for key, device, sets in written:
         ((by, value),) = ((by, value) for by, value in device.items() if value is not None)
         if other := rails.get((by, value)):  # guard: rails-once
-            _refuse([f"{key} and {other.key} are both of {other}; make them one, or correct one"])
+            _refuse([f"{key} and {other.key} are both for {other}; merge them, or correct one"])
         rails[by, value] = Rail(key, by, value, tuple(islice(fit, len(sets))))
     _refuse(list(_unalignable(list(rails.values()))) if align else ())
     return tuple(rails.values())
@@ -169,18 +172,18 @@ def _misnamed(key: str, device: Device, sets: Sequence[object]) -> Iterator[str]
     given = [name for name, value in device.items() if value is not None]
     if len(given) != 1:
         names = " and ".join(given) or "none"
-        yield f"{key} has {names} of {', '.join(device)}; give one, by which to know its devices"
+        yield f"{key} has {names} of {', '.join(device)}; set exactly one"
     if not sets:
         yield f"{key} has no range; set its subnet or ranges"
 
 
 def _unalignable(rails: Sequence[Rail]) -> Iterator[str]:
-    """Why rails cannot be aligned: a host number must mean one address on each rail, another on every rail."""
+    """Why rails cannot be aligned: a host number must stand for one address on each rail, all different."""
     for s in (s for rail in rails for s in rail.sets):
         if len(s.ranges) > 1:
-            yield f"ipam.align: {s.key} has {len(s.ranges)} ranges; a set gives aligned addresses of one range only"
+            yield f"ipam.align: {s.key} has {len(s.ranges)} ranges; an aligned set has one range; remove the others"
         elif s.ranges[0].eui64:
-            yield f"ipam.align: {s.key} has eui64, and each rail's interface its own MAC; remove one"
+            yield f"ipam.align: {s.key} has eui64, but each rail's interface has its own MAC; remove one"
     first, families = rails[0], [[s.ranges[0].subnet.version for s in rail.sets] for rail in rails]
     for rail, versions in zip(rails, families, strict=True):
         if versions != families[0]:
@@ -201,7 +204,7 @@ def _refuse(wrong: Sequence[str]) -> None:
 
 
 def _misplaced(r: Range) -> Iterator[str]:
-    """The parts of a range that are outside its subnet, and ranges that contradict themselves."""
+    """Describe parts of a range that are outside its subnet, and contradictions within it."""
     parts = {"rangeStart": r.start, "rangeEnd": r.end, "gateway": r.gateway}
     spans = {name: Span.of(address, address) for name, address in parts.items() if address is not None}
     spans |= {f"exclude[{i}]": span for i, span in enumerate(r.exclude)}
@@ -214,13 +217,13 @@ def _misplaced(r: Range) -> Iterator[str]:
         name = "rangeStart" if r.start is not None else "rangeEnd"
         yield f"{r.key}.{name} leaves {r.span}, which is no range; rangeStart must not be above rangeEnd"
     if r.eui64 and (r.subnet.version, r.subnet.prefixlen) != (6, 64):
-        yield f"{r.key}.eui64 true with subnet {r.subnet}: an address made of a MAC is of an IPv6 /64; remove one"
+        yield f"{r.key}.eui64 true with subnet {r.subnet}, which is no IPv6 /64; change the subnet, or remove eui64"
     if r.eui64 and (r.start or r.end or r.exclude or r.reserved):
-        yield f"{r.key}.eui64 true: the MAC says which address; remove rangeStart, rangeEnd, exclude and reserved"
+        yield f"{r.key}.eui64 true: the MAC determines the address; remove rangeStart, rangeEnd, exclude and reserved"
 
 
 def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
-    """What is wrong between ranges that are each right."""
+    """Describe conflicts between ranges that are valid by themselves."""
     if not written:
         yield "ipam has no range; set ipam.subnet or ipam.ranges"
     for key, members in written:
@@ -228,11 +231,28 @@ def _at_odds(written: Sequence[tuple[str, Sequence[Range]]]) -> Iterator[str]:
             yield f"{key} [] has no range; add one or remove the set"
         if len({r.subnet.version for r in members}) > 1:  # guard: one-family
             subnets = ", ".join(str(r.subnet) for r in members)
-            yield f"{key} mixes IPv4 and IPv6 ({subnets}); a set gives one address: make it two sets"
+            yield f"{key} mixes IPv4 and IPv6 ({subnets}); a set provides one address; make it two sets"
         if len(members) > 1 and any(r.eui64 for r in members):
-            yield f"{key} has {len(members)} ranges, one with eui64; a set gives one address: make them sets"
-    # In ascending order, whatever overlaps anything overlaps a neighbour.
+            yield f"{key} has {len(members)} ranges, one with eui64; a set provides one address; make each range a set"
+    # In ascending order, a range that overlaps any other overlaps a neighbour.
     ordered = sorted((r for _, members in written for r in members), key=lambda r: r.span)
     for low, high in pairwise(ordered):
         if low.span.overlaps(high.span):  # guard: overlap
             yield f"{high.key} {high.span} overlaps {low.key} {low.span}; set rangeStart and rangeEnd apart"
+
+
+def interface_id(mac: str) -> bytes:
+    """The modified EUI-64 of an interface, as in the kernel's link-local addresses (RFC 4291, appendix A; RFC 4391,
+    section 8): of a MAC of 6 bytes, or of IPoIB's 20 bytes, which end with the port's GUID."""
+    link_layer = bytes.fromhex(mac.replace(":", ""))
+    if len(link_layer) == 6:
+        return bytes([link_layer[0] ^ _UNIVERSAL]) + link_layer[1:3] + b"\xff\xfe" + link_layer[3:]
+    guid = link_layer[-8:]
+    # Set, not inverted as for a MAC, because some GUIDs have the bit already (RFC 4391, section 8).
+    return bytes([guid[0] | _UNIVERSAL]) + guid[1:]
+
+
+def eui64_addresses(sets: Sequence[RangeSet], mac: str) -> tuple[Address, ...]:
+    """The interface's address in each set with ``eui64``."""
+    subnets = [r.subnet for s in sets for r in s.ranges if r.eui64]
+    return tuple(IPv6Address(subnet.network_address.packed[:8] + interface_id(mac)) for subnet in subnets)

@@ -1,24 +1,73 @@
-"""Which rail an attachment is on, and addresses that have the same host number on all rails.  Pure.
+"""Find an attachment's rail by its device in /sys, and allocate addresses with the same host number on all rails.
 
 A host number is an address minus its subnet's first address.  With ``align`` a number belongs to one container on every
 rail from its first attachment on, so the later attachments find their address free.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from base.kernel import sysfs
+from base.protocol import arguments, spec
 from base.protocol.errors import AddressHeld, AddressUnavailable, InvalidConfig, PoolExhausted
 from base.protocol.result import Address, Ip
+from base.protocol.spec import Config
 from ipam import leases
 from ipam.pool import Pool, Rail, RangeSet
 from ipam.ranges import Span, common, next_free, whole
 from ipam.stores import Book
 
-# What is known of an attachment's device: for each key of a rail, the values that match.
+# An attachment's device: for each property of a rail, the matching values.
 Device = Mapping[str, Sequence[str | int]]
+# Plugins with a master, by default the one of the default route.  They ignore the device that Multus adds.
+_OVER_A_MASTER = {"macvlan", "ipvlan"}
+
+
+def device_of(conf: Config, root: Path = sysfs.SYS) -> Device:
+    """The attachment's device; empty if the configuration names none.  Raises InvalidConfig.
+
+    Its sources are the main plugin's configuration, of whichever plugin, and /sys.
+    """
+    # host-device moves a device, other kinds keep a master; a rail names either.
+    named = "device" if "host-device" in (conf.get("kind"), conf.get("type")) else "master"
+    master, pf = _interface(conf.get(named)), _interface(conf.get("pf"))
+    if master:
+        under = [] if conf.get("linkInContainer") else sysfs.functions_under(master, root)
+        # A bond's packets leave by several devices, so only its name identifies the rail.
+        return {"master": [master], **(_behind(under[0], root) if len(under) == 1 else {})}
+    device = arguments.chosen_device(conf, "deviceID", "pciBusID")
+    if isinstance(device, str) and device and not _defaults_to_a_master(conf):
+        # A subfunction is a part of a PCI function.
+        function = sysfs.function(sysfs.pci_of(device, root) or device.lower(), root)
+        return _behind(function, root) if function else {"pciAddress": [device.lower()]}
+    if pf:
+        function = sysfs.function(sysfs.address_of(pf, root), root)
+        return {**(_behind(function, root) if function else {}), "pf": [pf]}
+    return {}
+
+
+def _behind(function: sysfs.Function, root: Path) -> Device:
+    """The properties of a function; a VF has those of its PF too."""
+    pf = sysfs.function(function.pf, root) if function.pf else function
+    node = sysfs.numa_node(function.address, root)
+    return {
+        **({"pf": pf.netdevs} if pf and pf.netdevs else {}),
+        "pciAddress": [function.address, *([function.pf] if function.pf else [])],
+        **({"numaNode": [node]} if node >= 0 else {}),
+    }
+
+
+def _defaults_to_a_master(conf: Config) -> bool:
+    return not _OVER_A_MASTER.isdisjoint(str(conf.get(key)) for key in ("kind", "type")) or "mode" in conf
+
+
+def _interface(name: Any) -> str:
+    return name if isinstance(name, str) and not spec.bad_ifname(name) else ""
 
 
 def rail_of(rails: Sequence[Rail], device: Device) -> int:
-    """The place of the one rail that the attachment is on.  Raises InvalidConfig."""
+    """The index of the one rail that has the device.  Raises InvalidConfig."""
     found = [at for at, rail in enumerate(rails) if rail.value in device.get(rail.by, ())]
     if len(found) == 1:  # guard: one-rail = found
         return found[0]
@@ -35,14 +84,14 @@ def rail_of(rails: Sequence[Rail], device: Device) -> int:
 
 
 def choose(pool: Pool, at: int, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
-    """The addresses of an attachment on that rail."""
+    """Choose the addresses of an attachment on the rail at this index."""
     if pool.align:
         return _aligned(pool.rails, at, requested, book)
     return leases.choose(pool.rails[at].sets, requested, book)
 
 
 def _aligned(rails: Sequence[Rail], at: int, requested: Sequence[Address], book: Book) -> tuple[Ip, ...]:
-    """As leases.choose.  Raises AddressUnavailable if the address with the container's number cannot be given."""
+    """Like leases.choose.  Raises AddressUnavailable if the address with the container's number is not available."""
     own = rails[at].sets
     asked = leases.asked_for(own, requested, book)
     columns = zip(*(rail.sets for rail in rails), strict=True)
@@ -50,16 +99,18 @@ def _aligned(rails: Sequence[Rail], at: int, requested: Sequence[Address], book:
 
 
 def _pick(own: RangeSet, column: Sequence[RangeSet], asked: Address | None, book: Book) -> Address:
-    """An address of the set ``own``; ``column`` are the sets of all rails that are aligned with it."""
+    """An address of the set ``own``; ``column`` are the aligned sets of all rails."""
     sibling, number = next(_numbers(column, book.siblings), (None, 0))
     if sibling is None:
         if asked is not None:
-            _refuse_anothers(own, column, asked, book)  # guard: anothers-number
+            _refuse_foreign(own, column, asked, book)  # guard: anothers-number
         return asked or leases.kept(own, book) or _next(own, column, book)
     address = _address(own, number)
     because = f"ipam.align: this container has {sibling}, host number {number}"
     if asked not in (None, address):  # guard: same-number
-        raise AddressUnavailable(f"requested address {asked} is not what it gets here, {address}; {because}")
+        raise AddressUnavailable(
+            f"requested address {asked} differs from {address}, which has its host number; {because}"
+        )
     if address is None:
         raise AddressUnavailable(f"{because}, which is outside of {own.key}; {_REMEDY}")
     if address not in own:  # guard: in-range
@@ -74,7 +125,7 @@ _REMEDY = f"give all rails the same host numbers, or {_AGAIN}"
 
 
 def _numbers(column: Sequence[RangeSet], addresses: Sequence[Address]) -> Iterator[tuple[Address, int]]:
-    """The addresses in the subnets of those sets, with their host numbers."""
+    """Those of the addresses in the sets' subnets, with their host numbers."""
     for address in addresses:
         for s in column:
             if address in s.ranges[0].subnet:
@@ -86,13 +137,13 @@ def _base(s: RangeSet) -> int:
 
 
 def _address(s: RangeSet, number: int) -> Address | None:
-    """The address with that host number; None if the subnet has none."""
+    """The address with the host number; None if the subnet is too small."""
     subnet = whole(s.ranges[0].subnet)
     return subnet.address(subnet.first + number) if number <= subnet.last - subnet.first else None
 
 
-def _refuse_anothers(own: RangeSet, column: Sequence[RangeSet], asked: Address, book: Book) -> None:
-    """Refuse a number that another container has on any rail: here it would stand in that container's way."""
+def _refuse_foreign(own: RangeSet, column: Sequence[RangeSet], asked: Address, book: Book) -> None:
+    """Refuse a number that another container has on any rail: that container may need it here."""
     if asked in book.mine:
         return
     number = int(asked) - _base(own)
@@ -100,13 +151,13 @@ def _refuse_anothers(own: RangeSet, column: Sequence[RangeSet], asked: Address, 
         there = _address(s, number)
         if there and (owner := book.holder(there)):
             raise AddressHeld(
-                f"requested address {asked}: host number {number} is another's (ipam.align), "
+                f"requested address {asked}: host number {number} belongs to another container (ipam.align): "
                 f"{there} is held by {owner}; request another or delete that"
             )
 
 
 def _next(own: RangeSet, column: Sequence[RangeSet], book: Book) -> Address:
-    """The next number that is free on all rails, as an address of the set ``own``."""
+    """The address of the set ``own`` with the next number that is free on all rails."""
     shifts = [_base(s) - _base(own) for s in column]
     spans: Sequence[Span] = own.spans
     for s, shift in zip(column, shifts, strict=True):
@@ -130,7 +181,7 @@ def _next(own: RangeSet, column: Sequence[RangeSet], book: Book) -> Address:
         subnets = ", ".join(str(s.ranges[0].subnet) for s in column)
         raise PoolExhausted(
             f"{own.key}: no host number is free on all of {subnets} (ipam.align); widen the ranges of all rails, "
-            "or release what no container uses any more (GC), or wait for what is kept back",
+            "release unused addresses (GC), or wait for those that are kept back",
             *(s.key for s in column),
         )
     return address

@@ -1,4 +1,4 @@
-"""Arithmetic over intervals of addresses, as integers: a /8 or a /64 costs what a /24 does.  Pure."""
+"""Arithmetic with spans of addresses, as integers: the cost is independent of the size.  Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Span:
         return str(first) if first == last else f"{first}-{last}"
 
     def address(self, number: int) -> Address:
-        # Not ip_address(): it takes every number below 2**32 for an IPv4 address.
+        # ip_address() would make every number below 2**32 an IPv4 address.
         return IPv4Address(number) if self.version == 4 else IPv6Address(number)
 
     def covers(self, other: "Span") -> bool:
@@ -43,9 +43,9 @@ def whole(subnet: Network) -> Span:
 
 
 def assignable(subnet: Network) -> Span:
-    """What hosts may have: not the subnet's first address (RFC 4291, 2.6.1 for IPv6), not IPv4's broadcast.
+    """The addresses for hosts: without the subnet's first one (RFC 4291, 2.6.1 for IPv6) and IPv4's broadcast.
 
-    On a point-to-point link both (RFC 3021, RFC 6164); of a host route the one.
+    Both addresses of a point-to-point link (RFC 3021, RFC 6164); the one of a host route.
     """
     span = whole(subnet)
     if _is_tiny(subnet):
@@ -54,7 +54,7 @@ def assignable(subnet: Network) -> Span:
 
 
 def default_gateway(subnet: Network) -> Address | None:
-    """The first assignable address, as in host-local; none if that would be half of the subnet."""
+    """The first assignable address, as in host-local; None for a subnet of one or two addresses."""
     return None if _is_tiny(subnet) else subnet.network_address + 1
 
 
@@ -63,7 +63,7 @@ def _is_tiny(subnet: Network) -> bool:
 
 
 def subtract(span: Span, holes: Iterable[Span]) -> tuple[Span, ...]:
-    """What is left of the span, in ascending order."""
+    """The rest of the span without the holes, in ascending order."""
     left, first = list[Span](), span.first
     for hole in sorted(hole for hole in holes if hole.overlaps(span)):
         if first < hole.first:
@@ -75,15 +75,15 @@ def subtract(span: Span, holes: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def common(spans: Iterable[Span], others: Sequence[Span]) -> tuple[Span, ...]:
-    """What is in both."""
+    """The intersection."""
     pairs = ((one, other) for one in spans for other in others if one.overlaps(other))
     return tuple(Span(a.version, max(a.first, b.first), min(a.last, b.last)) for a, b in pairs)
 
 
 def elsewhere(addresses: Iterable[Address], sets: Iterable[Sequence[Span]], given: Sequence[Address]) -> list[Address]:
-    """The addresses that are in no set from which one was given."""
-    giving = [span for spans in sets if any(one in span for one in given for span in spans) for span in spans]
-    return [address for address in addresses if not any(address in span for span in giving)]
+    """Those of the addresses that are in none of the sets that ``given`` came from."""
+    used = [span for spans in sets if any(one in span for one in given for span in spans) for span in spans]
+    return [address for address in addresses if not any(address in span for span in used)]
 
 
 def count(spans: Iterable[Span]) -> int:
@@ -93,9 +93,9 @@ def count(spans: Iterable[Span]) -> int:
 def next_free(
     spans: Sequence[Span], after: Address | None, first_free: Callable[[Span], Address | None]
 ) -> Address | None:
-    """The first address nobody holds, round robin from the one following ``after``; None if all are held.
+    """The first free address, round robin from the one after ``after``; None if all are held.
 
-    The round is in the order of the spans.  Where ``after`` is in none, it starts at the beginning.
+    The order is that of the spans.  If ``after`` is in none, the search starts at the beginning.
     """
     return next((found for span in _round(spans, after) if (found := first_free(span))), None)
 
@@ -105,7 +105,7 @@ def _round(spans: Sequence[Span], after: Address | None) -> Iterator[Span]:
     if at is None or after is None:
         yield from spans
         return
-    # The span of ``after`` is met twice: first what follows, at the end what leads up to it.
+    # The span of ``after`` comes twice: first the part behind it, last the part up to it.
     here, number = spans[at], int(after)
     if number < here.last:
         yield Span(here.version, number + 1, here.last)

@@ -1,7 +1,7 @@
-"""The namespace that a lease is for: how it is known again, and whether it is provably gone.
+"""Identify the namespace of a lease, and find namespaces that are provably gone.
 
-Nothing is recorded of a namespace that could not be looked for later, nor before Linux 5.14, which has no cookies: the
-kernel gives an inode's number to another namespace.
+Namespaces that could not be found again are not recorded.  Neither are any before Linux 5.14, which has no cookies: the
+kernel reuses inode numbers.
 """
 
 import socket
@@ -13,7 +13,7 @@ from ipam.stores import Sandbox
 
 
 def of(request: Request) -> Sandbox | None:
-    """The namespace of CNI_NETNS, if it can be known again."""
+    """The namespace of CNI_NETNS; None if it could not be identified later."""
     try:
         if request.inside is None:
             with netns.hold_open(request.netns) as fd:
@@ -24,7 +24,7 @@ def of(request: Request) -> Sandbox | None:
             return _seen(request.netns, fd, netns.cookie(sock))
         finally:
             sock.detach()
-    except OSError:  # whoever attaches will say so
+    except OSError:  # the main plugin reports it
         return None
 
 

@@ -16,7 +16,7 @@ from ipam.cluster.state.node_blocks import NodeBlocks, OwnedBlock
 from ipam.inventory import state
 from ipam.ranges import Span, common, count
 from ipam.stores import access
-from ipam.stores.contents import Contents
+from ipam.stores.holdings import Contents
 
 
 @dataclass(frozen=True)

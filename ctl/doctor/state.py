@@ -18,7 +18,7 @@ from ctl.doctor import cluster
 from ctl.doctor.model import Attachment, Pool, State
 from ctl.doctor.reading import Reader
 from ipam import inventory, sandboxes
-from ipam.stores.contents import Contents
+from ipam.stores.holdings import Contents
 
 Listing = Iterable[tuple[Path, Record | None]]
 

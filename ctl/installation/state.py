@@ -17,8 +17,7 @@ from ipam.cluster.state import node_blocks as blocks
 from ipam.inventory import networks
 from ipam.inventory import state as state_of
 from ipam.stores import access
-from ipam.stores.contents import Contents, Listed
-from ipam.stores.holdings import Lease, Lost
+from ipam.stores.holdings import Contents, Lease, Listed, Lost
 
 
 def below(root: Path, path: str) -> Path:

@@ -18,7 +18,7 @@ from base.state import journal, places
 from base.state.record import Record
 from hardware import ports
 from hardware.ports import Owner, Port, every
-from ipam.eui64 import interface_id
+from ipam.pool import interface_id
 
 # Of received and of sent octets: names that drivers use, and the octets in one of what they count.
 _BYTES: Final = (

@@ -1,11 +1,10 @@
-"""Where the leases of a network are kept: what every store must do (Store).  access.py opens one.
+"""The interface that every store of leases implements (Store); access.py opens one.
 
-A store holds the leases of one network.  Who gets which address is never its decision: it is handed a function, runs it
-on a consistent view and commits what the function returns.  So a store that has to try again (compare and swap) may
-call the function again.
+A store holds the leases of one network and chooses no address.  It calls the caller's function on a consistent view and
+commits the result, so a store that uses compare-and-swap may call the function again.
 
-Each store is a folder in here, and nobody outside imports from it.  What a second one would need is in
-docs/develop/leases.md; what it has to do is in tests/unit/ipam/stores/test_store_contract.py.
+Each store is a folder in here that no module outside imports.  docs/develop/leases.md lists what a second store needs;
+tests/unit/ipam/stores/test_store_contract.py tests it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,8 +17,7 @@ from ipam.ranges import Span
 
 if TYPE_CHECKING:
     # VERSION needs no lease.
-    from ipam.stores.contents import Contents
-    from ipam.stores.holdings import Lease
+    from ipam.stores.holdings import Contents, Lease
 
 T = TypeVar("T")
 
@@ -29,7 +27,7 @@ LOCK_TIMEOUT: Final = 10.0
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A network namespace: its inode, its cookie, and the namespaces of mounts and processes it was seen from."""
+    """A network namespace: its inode, its cookie, and the mount and PID namespaces from which it was seen."""
 
     inode: int
     cookie: int
@@ -37,14 +35,14 @@ class Sandbox:
     processes: int
 
 
-# Picks those namespaces that are provably gone; a namespace that cannot be looked for counts as alive.
+# Returns those of the namespaces that are provably gone.  A namespace that cannot be searched for counts as alive.
 Gone = Callable[[Collection[Sandbox]], Collection[Sandbox]]
 
 
 @dataclass(frozen=True)
 class Terms:
-    """After its release nobody gets an address for ``cooldown`` seconds, and for ``ttl`` seconds only the same
-    ``sticky`` name gets it."""
+    """How long a released address stays reserved: ``cooldown`` seconds from everybody, ``ttl`` seconds for the
+    ``sticky`` name."""
 
     cooldown: int = 0
     sticky: str = ""
@@ -53,8 +51,8 @@ class Terms:
 
 @dataclass(frozen=True)
 class Owner:
-    """Whom a lease is for: the attachment's key, its pod ("namespace/name") and CNI_NETNS for people, the namespace
-    that CNI_NETNS was, and what happens to the addresses after their release."""
+    """The attachment that owns a lease.  ``pod`` ("namespace/name") and ``netns`` (CNI_NETNS) are for people,
+    ``sandbox`` is the namespace behind CNI_NETNS, ``terms`` apply after the release."""
 
     key: Key
     pod: str = ""
@@ -64,74 +62,74 @@ class Owner:
 
 
 class Book(Protocol):
-    """The view a choice is made from."""
+    """The view from which a caller chooses addresses."""
 
     @property
     def mine(self) -> tuple[Address, ...]:
-        """What this owner holds already."""
+        """The addresses that this owner holds already."""
 
     @property
     def last(self) -> tuple[Address, ...]:
-        """The addresses given last: a hint to start after, and possibly of no use."""
+        """The addresses allocated last, after which a search may start; only a hint."""
 
     @property
     def siblings(self) -> tuple[Address, ...]:
-        """What other attachments of this owner's container hold; asking costs a search through all leases."""
+        """The addresses of the container's other attachments.  Each access searches all leases."""
 
     def holder(self, address: Address) -> str:
-        """In words, who holds the address; empty if nobody does."""
+        """Describe the address's holder for a message; empty if the address is free."""
 
     def first_free(self, span: Span) -> Address | None:
-        """The span's lowest address that nobody holds."""
+        """The span's lowest free address."""
 
     def count(self, span: Span) -> int:
-        """How many addresses of the span are not free: held, or kept back."""
+        """The number of the span's addresses that are not free: held, or kept back."""
 
 
-# The addresses that each range set has to give.
+# The spans of each range set.
 Ranges = tuple[tuple[Span, ...], ...]
 Choose = Callable[[Book], tuple[Ip, ...]]
-# Picks from the addresses that other hosts answer for those to keep back.  It is given these and what is kept back
-# already, each with MACs.
+# Picks the addresses to keep back, from those that other hosts use.  Both arguments map addresses to MACs: those in use
+# now, and those kept back already.
 KeepBack = Callable[[Mapping[Address, str], Mapping[Address, str]], Collection[Address]]
 
 
 class Store(Protocol):
-    """The leases of one network.  Every method raises IoFailure, and TryAgain if others keep it busy."""
+    """The leases of one network.  Every method raises IoFailure, and TryAgain while others keep the store busy."""
 
     def reserve(self, owner: Owner, choose: Choose, ranges: Ranges = ()) -> tuple[Ip, ...]:
-        """Hold the addresses that ``choose`` picks for the owner, and nothing else; permanent when this returns.
+        """Hold exactly the addresses that ``choose`` returns for the owner; durable on return.
 
-        ``choose`` sees what the owner's sticky name had before as the owner's own.  ``ranges`` are the ranges that it
-        picks from; they are kept for people.
+        ``choose`` sees the earlier addresses of the owner's sticky name as the owner's own.  The store records
+        ``ranges``, from which it chooses, for people.
 
-        What ``choose`` raises passes through, and nothing has changed.  Raises RecordUnreadable if the owner has a
-        lease that cannot be read.
+        An exception of ``choose`` passes through, and nothing has changed.  Raises RecordUnreadable if the owner's
+        lease cannot be read.
         """
 
     def decline(
         self, key: Key, taken: Mapping[Address, str], seconds: int, keep_back: KeepBack
     ) -> Mapping[Address, str]:
-        """Take from the key the addresses that other hosts have, with their MACs, as a client declines them in DHCP.
-        Those that ``keep_back`` picks go to nobody for so many seconds.
+        """Remove from the key the addresses that other hosts use (with their MACs), like a decline in DHCP.  Reserve
+        those that ``keep_back`` picks for so many seconds.
 
-        All addresses that are kept back like this then, with the MACs.
+        Return all addresses that are kept back for this reason, with the MACs.
         """
 
     def release_conflicts(self) -> int:
-        """Free the addresses that were kept back because other hosts had them; how many."""
+        """Free the addresses that are kept back because other hosts use them; return their number."""
 
     def release(self, key: Key, *, unused: bool = False, in_use: bool = False) -> None:
-        """Free whatever the key holds; it is fine if that is nothing.
+        """Free what the key holds, if anything.
 
         ``unused`` addresses do not cool down.  Addresses that may be ``in_use`` are kept back until the next boot, or
-        until ``collect`` is told that they are probed for before anybody gets them.
+        until a ``collect`` with ``probing``.
 
-        Raises RecordUnreadable, once and after the release, if the lease could not be read.
+        Raises RecordUnreadable once, after the release, if the lease could not be read.
         """
 
     def check(self, key: Key) -> tuple[Address, ...]:
-        """The addresses the key holds.  Raises CheckFailed if there are none, or if its lease cannot be read."""
+        """The addresses that the key holds.  Raises CheckFailed if there are none, or if its lease is unreadable."""
 
     def collect(
         self,
@@ -140,40 +138,38 @@ class Store(Protocol):
         *,
         probing: bool = False,
     ) -> int:
-        """Free the leases of all keys that are not in ``valid``; if that is None, free the leases of an older boot and
-        those whose namespace is gone.
+        """Free the leases of all keys that are not in ``valid``; return their number.  If ``valid`` is None, free the
+        leases of an older boot and those of namespaces that are gone.
 
-        With a list, the keys of ``attached`` are spared too.  That is called after the leases were read, because an
-        attachment has a record before it has a lease.  Addresses that were kept back for long enough go as well.  With
-        ``probing``, when every address is probed for before it is given, those go too that may still be in use.
+        With a list, spare the keys of ``attached`` too.  It is called after the leases were read, because an attachment
+        has a record before it has a lease.  Also free addresses that were kept back for long enough; with ``probing``
+        (every address is probed before use) those that may still be in use.
 
-        How many leases.  Goes on after errors and raises them as one at the end.
+        Continues after errors and raises them as one at the end.
         """
 
     def rehearse(self, choose: Choose) -> None:
-        """See that ``reserve`` would serve a newcomer: the store can be written and ``choose`` does not raise."""
+        """Check that ``reserve`` would serve a new owner: the store is writable and ``choose`` does not raise."""
 
     def look(self, look: Callable[[Book], T]) -> T:
-        """What ``look`` returns, which sees what is held and may act by that: nothing changes before it returns.
-
-        What it raises passes through.
-        """
+        """Return what ``look`` returns.  While it runs, nothing in the store changes.  Its exceptions pass through."""
 
     def adopt(self, leases: "Sequence[Lease]", *, dry_run: bool = False) -> list[str]:
-        """Hold what another IPAM gave, all or nothing; a lease that is here already is fine.
+        """Hold leases that another IPAM gave, all or none; a lease that is here already is no error.
 
-        In words, what collides with leases here or among the new ones; if anything does, nothing has changed.
+        Return a description of each collision, with leases here or among the new ones.  If there is any, nothing has
+        changed.
         """
 
     def contents(self) -> "Contents":
-        """All that the network holds, read without a lock and without changing anything.
+        """All that the network holds, read without a lock and without a change.
 
-        A store that cannot be read is no error: ``Contents.problem`` says why."""
+        If the store cannot be read, ``Contents.problem`` gives the reason."""
 
     def verify(self) -> list[str]:
-        """In words, what is wrong with the store; nothing is changed."""
+        """Describe each inconsistency of the store; change nothing."""
 
 
 def none_gone(_boxes: Collection[Sandbox]) -> Collection[Sandbox]:
-    """For callers that collect nothing."""
+    """A ``Gone`` for callers that collect nothing."""
     return ()

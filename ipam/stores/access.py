@@ -1,6 +1,6 @@
-"""The one place where a store is opened, by a configuration or by where it is.
+"""Open a store (ipam/stores/__init__.py), by a configuration or by its directory.
 
-What a store does is in ipam/stores/__init__.py.  Each store is imported here when it is opened: VERSION needs none.
+A function here imports a store only when it opens one, because VERSION needs none.
 """
 
 from pathlib import Path
@@ -14,7 +14,8 @@ from ipam.stores import Gone, Store, none_gone
 
 
 def open_store(conf: Config, log: list[str], gone: Gone) -> Store:
-    """The store of a configuration's network; ``log`` gets what an operator should look at, ``gone`` says who is dead.
+    """The store of a configuration's network.  It appends messages for an operator to ``log``; ``gone`` finds dead
+    namespaces.
 
     Raises InvalidConfig.
     """
@@ -22,7 +23,7 @@ def open_store(conf: Config, log: list[str], gone: Gone) -> Store:
 
 
 def directory(conf: Config) -> str:
-    """Where all is kept that this node has of a configuration's network.  Raises InvalidConfig."""
+    """The directory of this node's state of a configuration's network.  Raises InvalidConfig."""
     return f"{_data_dir(conf)}/{spec.network_of(conf)}"
 
 
@@ -38,31 +39,31 @@ def _data_dir(conf: Config) -> str:
 
 
 def open_in(data_dir: Path | str, network: str, log: list[str], gone: Gone = none_gone) -> Store:
-    """The store of a network in a data directory, for whoever has no configuration at hand."""
+    """The store of a network in a data directory, without a configuration."""
     from ipam.stores.files.store import FileStore  # noqa: PLC0415
 
     return FileStore(path_of(f"{data_dir}/{network}"), log, gone)
 
 
 def networks(data_dir: Path) -> list[str]:
-    """The names of the networks that have a store in a data directory.  Raises OSError."""
-    from ipam.stores.files.listing import networks as listed  # noqa: PLC0415
+    """The names of the networks with a store in a data directory.  Raises OSError."""
+    from ipam.stores.files.administration import networks as listed  # noqa: PLC0415
 
     return listed(data_dir)
 
 
 def unknown(data_dir: Path, network: str) -> str:
-    """In words, what another version of hpn has written there that this one does not understand; empty if nothing.
+    """Describe data of a network that only another version of hpn understands; empty if there is none.
 
-    Damage is not meant.
+    Damaged data does not count.
     """
-    from ipam.stores.files.listing import unknown as looked_for  # noqa: PLC0415
+    from ipam.stores.files.administration import unknown as unknown_lines  # noqa: PLC0415
 
-    return looked_for(data_dir / network)
+    return unknown_lines(data_dir / network)
 
 
 def preload() -> None:
-    """Import every store now, so that no request to a warm process has to."""
+    """Import every store, so that no request to a warm process does."""
     from ipam.stores.files import store  # noqa: F401, PLC0415
 
 

@@ -1,6 +1,6 @@
-"""What a network holds: leases, addresses kept back after a release, and what is left of leases that were damaged.
+"""The holdings of a network: leases, addresses kept back after a release, and remains of damaged leases.
 
-Every store speaks of these, whatever it keeps them in.  Pure; the caller says what time it is and which boot.
+All stores share these types.  Pure: the caller passes the time and the boot id.
 """
 
 from dataclasses import dataclass, field
@@ -8,12 +8,13 @@ from ipaddress import IPv4Interface, IPv6Interface
 
 from base.protocol.result import Address
 from base.protocol.spec import Json
+from ipam.ranges import Span
 from ipam.stores import Owner
 
 
 @dataclass(frozen=True)
 class Lease:
-    """What an attachment holds; two are equal where only the time differs."""
+    """The addresses of an attachment.  Equality ignores the time."""
 
     owner: Owner
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
@@ -40,12 +41,12 @@ class Lease:
 
 @dataclass(frozen=True)
 class Lost:
-    """What is known of a lease that could not be read: its addresses stay held until its key is deleted."""
+    """The remains of an unreadable lease: its addresses stay held until its key is deleted."""
 
-    digest: bytes  # of the key, which nobody can read any more
+    digest: bytes  # of the key, which is no longer readable
     ips: tuple[Address, ...]
     boot: str
-    kept: str  # where the damaged lease is, for people
+    kept: str  # the file with the damaged lease, for people
 
     def to_json(self) -> Json:
         return {
@@ -58,11 +59,11 @@ class Lost:
 
 @dataclass(frozen=True)
 class Kept:
-    """Addresses kept back after their release: from everybody until ``cool``, and until ``until`` from everybody but
-    their sticky name.
+    """Addresses reserved after their release: until ``cool`` from everybody, then until ``until`` for their sticky
+    name.  Times are in seconds since the epoch.
 
-    With ``mac`` another host on the link was found to have the address, so it is not ours to give.  With ``boot`` the
-    pod that had it may still use it, and nobody gets it in that boot without a probe.
+    With ``mac``, a probe found another host on the link that uses the address.  With ``boot``, its last pod may still
+    use it, so in that boot it is not allocated without a probe.
     """
 
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
@@ -76,11 +77,11 @@ class Kept:
 
     @classmethod
     def of(cls, lease: Lease, now: int, boot: str, *, unused: bool = False, in_use: bool = False) -> "Kept | None":
-        """What is kept back of a lease that is released now; None where its addresses are free at once."""
+        """What to keep back of a lease released now; None if its addresses are free at once."""
         if in_use and lease.addresses:
             return cls(lease.addresses, lease.owner.pod, now, now, until=now, boot=boot)
         terms = lease.owner.terms
-        # A lease of an older boot does not cool down: by now nobody on the link remembers its address.
+        # A lease of an older boot does not cool down: by now no host on the link has its address cached.
         # guard below: cool (unused else 0), unused (unused)
         cool = now + (terms.cooldown if lease.boot == boot and not unused else 0)
         kept = cls(lease.addresses, lease.owner.pod, now, cool, terms.sticky, max(cool, now + terms.ttl))
@@ -93,7 +94,7 @@ class Kept:
     def is_over(self, now: int, boot: str) -> bool:
         if self.boot:
             return self.boot != boot
-        # A clock that was set back must not keep the addresses for years.
+        # If the clock was set back, the addresses must not stay reserved for years.
         return not self.released <= now < self.until  # guard: clock-set-back (released), kept-until = True
 
     def to_json(self) -> Json:
@@ -110,3 +111,28 @@ class Kept:
 
 
 Holding = Lease | Lost | Kept
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A holding as read from the store, at that ``line``.  ``is_over``: its owner is provably dead, or its reservation
+    has expired."""
+
+    line: int
+    holding: Holding
+    is_over: bool
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All that a network holds, for people and for migration; read without a lock."""
+
+    name: str
+    place: str
+    listed: tuple[Listed, ...] = ()
+    # The ranges of each set at the latest ADD; empty if unknown.
+    sets: tuple[tuple[Span, ...], ...] = ()
+    # The unreadable lines, and the files in quarantine.
+    unreadable: tuple[int, ...] = ()
+    quarantined: tuple[str, ...] = ()
+    problem: str = ""  # why the leases could not be read

@@ -86,7 +86,7 @@ def test_what_is_no_socket_is_not_removed(hpn: Path, public: Path, what: str) ->
             path.symlink_to(public / "stale")
     before = path.lstat()
     done = started(hpn, public, "--socket", path)
-    assert (done.returncode, f"{path} is there and is no socket; remove it" in done.stderr) == (1, True)
+    assert (done.returncode, f"{path} exists and is not a socket; remove it" in done.stderr) == (1, True)
     assert path.lstat().st_ino == before.st_ino
     assert what != "file" or path.read_text() == "precious"
 

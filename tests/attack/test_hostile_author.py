@@ -12,8 +12,8 @@ from base.protocol.spec import Request
 from base.state import permitted
 from cni import config
 from cni.main import run as hpn
-from ipam import device as ipam_device
 from ipam import main as hpn_ipam
+from ipam.rails import device_of
 
 GUID = "00:11:22:33:44:55:66:77"
 # What the author of the definition and kubelet have decided.
@@ -89,9 +89,9 @@ def test_the_device_is_kubelets_choice() -> None:
     for keys in ({"deviceID": "0000:3b:00.2"}, {"runtimeConfig": {"deviceID": "0000:3b:00.2"}}):
         for kind in ("sriov", "host-device"):
             assert config.load(named | keys | {"kind": kind}, "").attach.deviceID == "0000:3b:00.2"
-        assert ipam_device.of(named | keys) == {"pciAddress": ["0000:3b:00.2"]}
+        assert device_of(named | keys) == {"pciAddress": ["0000:3b:00.2"]}
     assert config.load(named, "").attach.kind == "macvlan"
-    assert ipam_device.of(named) == {}
+    assert device_of(named) == {}
 
 
 def test_what_other_plugins_take_too(host: Host, pod: Pod) -> None:

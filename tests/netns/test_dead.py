@@ -174,7 +174,7 @@ def test_leases_under_other_main_plugins(host: Host, make_pod: MakePod) -> None:
     for pod in (*dead, *living):
         host.record(pod).unlink()
     said = list(idle.undo_dead([host.state], host.tmp_path / "no"))
-    assert said == ["released 2 leases of rail0, whose pods are gone"]
+    assert said == ["released 2 leases of rail0: their pods are gone"]
     assert len(host.leases()) == 4
 
 

@@ -11,8 +11,7 @@ from ipam.cluster.state.node_blocks import HELD, NodeBlocks
 from ipam.pool import Pool, Range, RangeSet
 from ipam.ranges import Span, common, count, whole
 from ipam.stores import Ranges
-from ipam.stores.contents import Contents
-from ipam.stores.holdings import Kept
+from ipam.stores.holdings import Contents, Kept
 
 # How many addresses of a span are not free.
 CountHeld = Callable[[Span], int]

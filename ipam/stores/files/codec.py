@@ -1,15 +1,15 @@
-"""Between a holding and its lines of JSON in the file ``leases``.  Pure.
+"""Encode a holding as lines of JSON in the file ``leases``, and decode them.  Pure.
 
     {"containerID":"...","ifname":"hpn0","addresses":["10.0.0.2/24"],"pod":"ns/p",...,"crc":"0a1b2c3d"}
 
-padded with spaces to a sector.  What does not fit continues in other lines, and each line names the next.  The first
-line alone makes it a lease, so the others are on disk before it.
+A line is padded with spaces to a sector.  A longer lease continues in other lines, and each line names the next.  Only
+the first line makes it a lease, so the others are on disk before it.
 
     {"containerID":"...",...,"next":7,"crc":"..."}       {"of":3,"addresses":["fd00::2/64"],...,"crc":"..."}
 """
 
 import json
-from functools import lru_cache
+from collections.abc import Sequence
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import Any, Final
@@ -19,7 +19,7 @@ from base.protocol.spec import Json, Key
 from ipam.stores import Owner, Sandbox, Terms
 from ipam.stores.holdings import Holding, Kept, Lease, Lost
 
-# A sector: what a disk writes whole or not at all.
+# A sector: a disk writes it whole or not at all.
 LINE: Final = 512
 BLANK: Final = b" " * (LINE - 1) + b"\n"
 DIGEST: Final = 12
@@ -27,8 +27,8 @@ DIGEST: Final = 12
 _SEAL: Final = b',"crc":"%08x"}'
 _ROOM: Final = LINE - len(_SEAL % 0) - 1
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
-_LINKS: Final = 32  # for "of" and "next" where there are several lines
-_TEXT: Final = 320  # text for people only is cut to this
+_LINKS: Final = 32  # bytes for "of" and "next" where there are several lines
+_TEXT: Final = 320  # the longest text that is for people only
 
 
 class Unreadable(ValueError):
@@ -40,12 +40,12 @@ def digest(key: Key) -> bytes:
 
 
 def sticky_digest(name: str) -> bytes:
-    """The digest of what is kept for a sticky name.  No key begins with a space."""
+    """The digest of the addresses kept for a sticky name.  No key begins with a space."""
     return _hash(f" sticky {name}")
 
 
 def digest_of(holding: Holding) -> bytes:
-    """The digest by which the index finds a holding."""
+    """The digest under which the index finds a holding."""
     if isinstance(holding, Lease):
         return digest(holding.owner.key)
     if isinstance(holding, Lost):
@@ -53,19 +53,18 @@ def digest_of(holding: Holding) -> bytes:
     return sticky_digest(holding.sticky) if holding.sticky else _hash(f" cooling {holding.addresses[0].ip}")
 
 
-@lru_cache(16)
 def _hash(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=DIGEST).digest()
 
 
 def encode(holding: Holding) -> Json:
-    """The body of a holding's line; text for people only is cut short."""
+    """The body of a holding's line; long text for people is truncated."""
     body = holding.to_json()
     return body | {name: _short(body[name]) for name in ("pod", "netns") if name in body}
 
 
 def decode(body: Json) -> Holding:
-    """Raises Unreadable."""
+    """The holding in a body.  Raises Unreadable."""
     try:
         if "unreadable" in body:
             ips = tuple(ip_address(address) for address in body["addresses"])
@@ -84,7 +83,7 @@ def decode(body: Json) -> Holding:
 
 
 def sandbox(body: Json) -> Sandbox | None:
-    """The namespace, where it is known.  Raises Unreadable."""
+    """The namespace of a lease's body, None if it has none.  Raises Unreadable."""
     try:
         return Sandbox(**body["sandbox"]) if "sandbox" in body else None
     except TypeError as e:
@@ -92,7 +91,7 @@ def sandbox(body: Json) -> Sandbox | None:
 
 
 def outline(body: Json) -> tuple[bytes, list[tuple[int, int]]]:
-    """The digest and the addresses as (version, number), without the cost of a Holding.  Raises Unreadable."""
+    """The digest and the addresses as (version, number); cheaper than ``decode``.  Raises Unreadable."""
     try:
         numbers = [_number(address.partition("/")[0]) for address in body.get("addresses", ())]
         if "containerID" in body:
@@ -117,13 +116,22 @@ def to_line(body: Json) -> bytes:
     raise ValueError(f"it does not fit into a line: {body!r}")
 
 
+def to_lines(parts: Sequence[Json], lines: Sequence[int]) -> list[bytes]:
+    """The parts of a body as lines with these numbers.  Each names the next; all but the first name the first."""
+    following = zip(lines, parts, [*lines[1:], 0], strict=True)
+    return [
+        to_line(({} if at == lines[0] else {"of": lines[0]}) | part | ({"next": after} if after else {}))
+        for at, part, after in following
+    ]
+
+
 def from_line(data: bytes) -> Json | None:
     """The body of a line; None if it is blank.  Raises Unreadable."""
     if data == BLANK:
         return None
     text, _, end = data.rpartition(b',"crc":"')
     if len(data) != LINE or (_SEAL % crc32(text))[8:] != end.rstrip(b" \n"):  # guard: checksum (_SEAL)
-        # Zeros are what a file system shows where nothing was ever written.
+        # A file system returns zeros for a part that was never written.
         if not data.strip(b"\0 \n"):
             return None
         raise Unreadable("checksum does not match")
@@ -135,7 +143,7 @@ def from_line(data: bytes) -> Json | None:
 
 
 def link(body: Json, name: str, otherwise: int) -> int:
-    """The number of the line that "of" or "next" names.  Raises Unreadable."""
+    """The line number in "of" or "next".  Raises Unreadable."""
     at = body.get(name, otherwise)
     if type(at) is not int or at < 0:
         raise Unreadable(f"{name} {at!r} is not a line's number")
@@ -143,7 +151,7 @@ def link(body: Json, name: str, otherwise: int) -> int:
 
 
 def split(body: Json) -> list[Json]:
-    """The body in parts; each fits into a line together with "of" and "next"."""
+    """Divide a body into parts that each fit into a line with "of" and "next"."""
     parts: list[Json] = [{}]
     for key, value in ((k, v) for k, values in body.items() for v in _each(values)):
         grown = joined([parts[-1], {key: value}])
@@ -155,7 +163,7 @@ def split(body: Json) -> list[Json]:
 
 
 def joined(parts: list[Json]) -> Json:
-    """What ``split`` took apart."""
+    """The inverse of ``split``."""
     whole: Json = {}
     for part in parts:
         for key, value in part.items():
@@ -173,7 +181,7 @@ def _text(body: Json) -> bytes:
 
 def _short(text: str) -> str:
     if len(text) <= _TEXT // 2 and text.isascii() and text.isprintable():
-        return text  # as nearly always; escapes make it twice as long at most
+        return text  # the common case; escapes at most double the length
     while len(json.dumps(text)) > _TEXT:
         text = text[: len(text) * 3 // 4]
     return text

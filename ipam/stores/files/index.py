@@ -1,25 +1,24 @@
-"""Where things are in ``leases``: a binary file that is only a copy, rebuilt whenever it may be wrong.
+"""The index of ``leases``: a binary file derived from it, and rebuilt whenever it may be wrong.
 
-    0         header     the mark, and the leases it is for; counts; the addresses given last; a checksum
-    4096      heads      by the hash of a key: the first of the lines that may be its lease
-    + 256 K   pages      by the hash of a block of 4096 addresses: the first of the pages that may be the block's
-    + 64 K    records    one per line: the key's digest and the next line of the same hash, or the next free line;
-                         and a checksum of the lease, so that no other line is taken for it
-    + 32 M    a page for every block that was ever given from: for each address the line of its lease, or 0 (pages.py)
+    0         header     the mark and the identity of leases; counts; the addresses allocated last; a checksum
+    4096      heads      a hash table of keys: the first line of each chain
+    + 256 K   pages      a hash table of pages: the first page of each chain
+    + 64 K    records    one per line: the key's digest and the chain's next line, or the next free line;
+                         and a checksum of the lease, so that no other line can replace it unnoticed
+    + 32 M    a page for every 4096 addresses of which any was ever allocated (pages.py)
 
-Heads, pages and records have a checksum after every 256 bytes (blocks.py); the sizes above leave them out.
-Each question takes one or two reads, however much is held.  The tables never grow: with 60,000 leases a chain has one
-link, with ten times as many it has ten.
+Heads, pages and records have a checksum after every 256 bytes (pages.py); the sizes above do not count them.
+A lookup takes one or two reads, for any number of leases.  The tables never grow: with 60,000 leases a chain has one
+link, with 600,000 it has ten.
 
-It is marked clean only for the leases file as it was when the mark was set (inode, size, time), in one boot, and not
-while a change is under way: then it is dirty.  So it is never synced, and the next call finds a crash at any point.
-Whoever reads what is damaged finds that too (IndexCorrupt).  Then the index is marked suspect: it was complete once.
+The mark is "clean" only for one state of the leases file (inode, size, time) and one boot, and "dirty" during a change.
+So the index is never synced, and the next call detects a crash at any point.  A reader of a damaged part raises
+IndexCorrupt, and the store marks the index "suspect": it was complete once.
 """
 
 import os
 from array import array
 from collections.abc import Iterable, Sequence
-from functools import cache
 from struct import Struct
 from typing import Final
 from zlib import crc32
@@ -27,20 +26,18 @@ from zlib import crc32
 from base.protocol.result import Address
 from base.state import durable
 from ipam.ranges import Span
-from ipam.stores.files import blocks
-from ipam.stores.files.blocks import SIZE, Blocks, IndexCorrupt
 from ipam.stores.files.codec import DIGEST
 from ipam.stores.files.lines import MOST_LINES
-from ipam.stores.files.pages import HEADS_SIZE, Pages
+from ipam.stores.files.pages import HEADS_SIZE, SIZE, Blocks, IndexCorrupt, Pages, stored_size
 
 MAGIC: Final = b"HPNIDX\0\3"
 HEADS: Final = 1 << 16
 HEADER: Final = 4096
 
-# Magic, boot, the mark, a checksum of the rest.
+# Magic, boot id, mark, checksum of the rest.
 _PREFIX: Final = Struct("<8s16sB3xI")
-# How many addresses given last; inode, size and time of leases; lines, first free line, leases, pages; the generation
-# of this file, another after each rebuild; how many leases were ever written; of which ranges the file ``ranges`` is.
+# The number of addresses allocated last; inode, size and time of leases; lines, first free line, leases, pages; the
+# file's generation, new after each rebuild; the number of leases ever written; the digest of the file ``ranges``.
 _HEADER: Final = Struct("<B7xQQQIIIII4xQ8s")
 _LAST: Final = Struct("<B16s")
 _LASTS: Final = 24
@@ -49,34 +46,31 @@ _DIRTY, _CLEAN, _SUSPECT = range(3)
 _RECORD: Final = Struct(f"<{DIGEST}sII12x")
 _U32: Final = Struct("<I")
 
-# Places in the blocks.
+# Offsets in the blocks.
 _PAGES_AT: Final = 4 * HEADS
 _RECORDS_AT: Final = _PAGES_AT + HEADS_SIZE
-# In the file.
-_END: Final = HEADER + -(-blocks.size(_RECORDS_AT + _RECORD.size * MOST_LINES) // 4096) * 4096
+# Offset of the pages in the file.
+_END: Final = HEADER + -(-stored_size(_RECORDS_AT + _RECORD.size * MOST_LINES) // 4096) * 4096
 
 
 class Index:
-    """The open file; the caller has the lock, and closes.  What reads or writes raises IndexCorrupt, OSError."""
+    """The open file; the caller holds the lock, and closes it.  Reads and writes raise IndexCorrupt, OSError."""
 
     def __init__(self, fd: int = -1) -> None:
-        """Without a file, an index in memory that only this call uses."""
+        """Without a file, create an index in memory for this call only."""
         self.fd = fd if fd >= 0 else os.memfd_create("index")
-        try:
-            data = os.pread(self.fd, _PREFIX.size + _HEADER.size + _LASTS * _LAST.size, 0)
-        except OSError:  # it is no file
-            data = b""
-        magic, boot, self._mark, said = _PREFIX.unpack(data[: _PREFIX.size].ljust(_PREFIX.size, b"\0"))
+        data = os.pread(self.fd, _PREFIX.size + _HEADER.size + _LASTS * _LAST.size, 0)
+        magic, boot, self._mark, checksum = _PREFIX.unpack(data[: _PREFIX.size].ljust(_PREFIX.size, b"\0"))
         body = data[_PREFIX.size :].ljust(_HEADER.size, b"\0")
         body = body[: _HEADER.size + _LAST.size * body[0]]
-        self.readable = magic == MAGIC and crc32(body) == said  # guard: checksum (body)
-        if not self.readable:
+        is_readable = magic == MAGIC and crc32(body) == checksum  # guard: checksum (body)
+        if not is_readable:
             body = bytes(_HEADER.size)
         _, *numbers, ranges = _HEADER.unpack_from(body)
         self.ranges: bytes = ranges
         self._of = tuple[int, ...](numbers[:3])
         self.lines, self.free, self.leases, pages, self._generation, self.written = map(int, numbers[3:])
-        self.of_this_boot = self.readable and boot == _boot()  # guard: boot (_boot)
+        self.of_this_boot = is_readable and boot == _boot()  # guard: boot (_boot)
         self._last = body[_HEADER.size :]
         self._blocks = Blocks(self.fd, HEADER, self._generation)
         self.pages = Pages(self.fd, self._blocks, _PAGES_AT, _END, self._generation, pages)
@@ -86,7 +80,7 @@ class Index:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it once had all leases of this boot, whatever became of them since."""
+        """Whether it was once clean in this boot, though it or the leases may be damaged since."""
         return self.of_this_boot and self._mark in (_CLEAN, _SUSPECT)
 
     def is_clean(self, leases: os.stat_result) -> bool:
@@ -94,11 +88,11 @@ class Index:
         return self.of_this_boot and self._mark == _CLEAN and self._of == _identity(leases)
 
     def mark_dirty(self) -> None:
-        """To be called before a change."""
+        """Call before a change."""
         self._set_mark(_DIRTY)
 
     def mark_suspect(self) -> None:
-        """To be called where the index, or the leases, turn out to be damaged."""
+        """Call when the index or the leases prove damaged."""
         if self._mark == _CLEAN:
             self._set_mark(_SUSPECT)
 
@@ -107,7 +101,7 @@ class Index:
         os.pwrite(self.fd, bytes([mark]), _MARK_AT)
 
     def mark_clean(self, leases: os.stat_result) -> None:
-        """To be called after a change."""
+        """Call after a change."""
         counts = (self.lines, self.free, self.leases, self.pages.count, self._generation, self.written)
         lasts = len(self._last) // _LAST.size
         body = _HEADER.pack(lasts, *_identity(leases), *counts, self.ranges) + self._last
@@ -116,7 +110,8 @@ class Index:
 
     @property
     def last(self) -> tuple[Address, ...]:
-        """The addresses given last, after which the search goes on.  They outlive the boot if they reached the disk."""
+        """The addresses allocated last, after which the next search starts.  They survive a reboot if they reached the
+        disk."""
         whole = len(self._last) // _LAST.size * _LAST.size
         numbers = [(version, int.from_bytes(n)) for version, n in _LAST.iter_unpack(self._last[:whole])]
         return tuple(Span(v, n, n).address(n) for v, n in numbers if v == 6 or (v == 4 and n < 1 << 32))
@@ -126,11 +121,10 @@ class Index:
         self._last = b"".join(_LAST.pack(a.version, int(a).to_bytes(16)) for a in addresses[:_LASTS])
 
     def rebuild(self, lines: int, held: Iterable[tuple[int, bytes, int, Iterable[tuple[int, int]]]]) -> None:
-        """Write the index for so many lines.  ``held`` are those in use: line, digest of the key, the lease's checksum,
-        its addresses as version and number.
+        """Write the index for a file of ``lines`` lines.  ``held`` are the lines in use: line, digest of the key, the
+        lease's checksum, its addresses as version and number.  A continuation has an empty digest.
 
-        It is built in memory and written at once: 60,000 leases take a third of a second, nearly all of it for reading
-        them.
+        The index is built in memory and written at once.  60,000 leases take a third of a second, mostly to read them.
         """
         heads = array("I", bytes(4 * HEADS))
         entries = list[tuple[int, int, int]]()
@@ -151,7 +145,7 @@ class Index:
             if not taken[line]:
                 _U32.pack_into(records, line * _RECORD.size + DIGEST, self.free)
                 self.free = line
-        os.ftruncate(self.fd, 0)  # without a header it is not clean
+        os.ftruncate(self.fd, 0)  # an index without a header is not clean
         self._mark, self._generation = _DIRTY, int.from_bytes(os.urandom(4))  # guard: making = _DIRTY, 7
         self._blocks = Blocks(self.fd, HEADER, self._generation)
         os.ftruncate(self.fd, _END)
@@ -163,7 +157,7 @@ class Index:
     # Keys
 
     def find(self, digest: bytes) -> int:
-        """The line of the key's lease, 0 if it has none."""
+        """The line of the key's lease; 0 if it has none."""
         line, left = self._head(digest), self.lines
         while line:
             found, after, _ = self._record(line)
@@ -175,7 +169,7 @@ class Index:
         return 0
 
     def digest(self, line: int) -> bytes:
-        """The digest of the key whose lease begins at the line; zeros if none does."""
+        """The key's digest of the lease that begins at the line; zeros if none does."""
         return self._record(line)[0]
 
     def is_head(self, line: int) -> bool:
@@ -192,18 +186,18 @@ class Index:
         self.leases += 1
 
     def rename(self, old: bytes, new: bytes, line: int, checksum: int) -> None:
-        """Give the line to another key."""
+        """Move the line to another key."""
         self._unlink(old, line)
         self._set_record(line, new, self._head(new), checksum)
         self._set_head(new, line)
 
     def set_checksum(self, line: int, checksum: int) -> None:
-        """Note that the same key's lease says something else."""
+        """Record that the lease of the same key has changed."""
         digest, after, _ = self._record(line)
         self._set_record(line, digest, after, checksum)
 
     def remove(self, digest: bytes, line: int) -> None:
-        """Forget the lease, and count its line as free."""
+        """Remove the lease, and add its line to the free ones."""
         self._unlink(digest, line)
         self.leases -= 1
         self.push(line)
@@ -229,10 +223,10 @@ class Index:
         self.free = line
 
     def push_all(self, first: int, lines: int) -> None:
-        """Count the lines from the first up to ``lines`` as free; they are new."""
+        """Add the new lines from ``first`` up to ``lines`` to the free ones."""
         chain = [_RECORD.pack(bytes(DIGEST), line + 1, 0) for line in range(first, lines - 1)]
         chain.append(_RECORD.pack(bytes(DIGEST), self.free, 0))
-        # The first of them may be in a block that has other lines already.
+        # The first of them may share a block with other lines.
         begun = -first % (SIZE // _RECORD.size)
         for line, record in zip(range(first, first + begun), chain, strict=False):
             self._blocks.write(_record_at(line), record)
@@ -241,7 +235,7 @@ class Index:
         self.free, self.lines = first, lines
 
     def pop(self) -> int:
-        """Take a free line; there must be one."""
+        """Take a free line; one must exist."""
         line = self.free
         digest, self.free, _ = self._record(line)
         if any(digest):
@@ -249,7 +243,7 @@ class Index:
         return line
 
     def free_lines(self) -> list[int]:
-        """All free lines, in the order in which they will be taken."""
+        """All free lines, in the order of ``pop``."""
         lines, line = list[int](), self.free
         while line and len(lines) < self.lines:
             lines.append(line)
@@ -280,6 +274,5 @@ def _identity(file: os.stat_result) -> tuple[int, ...]:
     return file.st_ino, file.st_size, file.st_mtime_ns
 
 
-@cache
 def _boot() -> bytes:
     return bytes.fromhex(durable.boot_id().replace("-", ""))

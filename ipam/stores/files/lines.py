@@ -3,12 +3,12 @@
     line 0      {"schema": 1, ...}
     line n      a lease, a continuation of one, or blank
 
-    jq . leases          shows all of it: to JSON, blank lines are white space
-    grep 10.0.0.7 leases shows who has an address
+    jq . leases          shows all leases: blank lines are white space in JSON
+    grep 10.0.0.7 leases shows the owner of an address
 
-A disk writes a sector whole or not at all, so replacing a line is a commit.  Nothing has to be allocated for it, so a
-lease can be freed on a full disk.  The file grows by many lines at once and never gets smaller.  Locks, and what the
-lines mean, are for others.
+A disk writes a sector whole or not at all, so replacing a line is a commit.  It needs no new block, so a lease can be
+freed on a full disk.  The file grows by many lines at once and never shrinks.  This module knows neither locks nor
+leases.
 """
 
 import errno
@@ -23,23 +23,23 @@ from base.state import durable
 from ipam.stores.files.codec import BLANK, LINE, to_line
 
 SCHEMA: Final = 1
-# So many lines a file may have.
+# The most lines of a file.
 MOST_LINES: Final = 1 << 20
-# So many lines it grows by.
+# The file's length is a multiple of this many lines.
 GROWTH: Final = 128
-# So many lines are read at once.
+# Lines per read.
 READ: Final = 2048
 
 QUARANTINE: Final = "quarantine"
-# A FIFO or a device must not make us wait.
+# O_NONBLOCK: opening a FIFO or a device must not wait.
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # guard: no-link (O_NOFOLLOW)
 
 HEAD: Final = to_line({"schema": SCHEMA, "about": "hpn-ipam: a lease per line of 512 bytes; jq . shows them"})
 
 
 class Lines:
-    """The open file.  Whoever writes has the lock, and whoever opened it closes it.  A new file is empty until
-    ``repair`` gives it its first line."""
+    """The open file.  A writer holds the lock; whoever opened the file closes it.  A new file is empty until ``repair``
+    writes its first line."""
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
@@ -54,25 +54,22 @@ class Lines:
     def write(self, line: int, data: bytes) -> None:
         _write(self.fd, data, line * LINE)
 
-    def write_head(self) -> None:
-        self.write(0, HEAD)
-
     def sync(self) -> None:
         os.fdatasync(self.fd)  # guard: sync
 
     def count(self) -> int:
-        """How many lines; the last may be cut off.  What lies behind MOST_LINES is not ours."""
+        """The number of lines, at most MOST_LINES; the last may be incomplete."""
         return min(-(-os.fstat(self.fd).st_size // LINE), MOST_LINES)
 
     def each(self, lines: int) -> Iterator[tuple[int, bytes]]:
-        """So many lines with their numbers, from the first on; shorter data where the file ends."""
+        """The first ``lines`` lines with their numbers; data is shorter where the file ends."""
         for start in range(0, lines, READ):
             data = os.pread(self.fd, READ * LINE, start * LINE)
             for i in range(min(READ, lines - start)):
                 yield start + i, data[i * LINE : (i + 1) * LINE]
 
     def containing(self, text: bytes, lines: int) -> Iterator[int]:
-        """Which of so many lines contain the text; faster than to look at each line."""
+        """The numbers of the first ``lines`` lines that contain the text; faster than checking each line."""
         for start in range(0, lines, READ):
             data = os.pread(self.fd, READ * LINE, start * LINE)
             at = data.find(text)
@@ -81,7 +78,10 @@ class Lines:
                 at = data.find(text, (at // LINE + 1) * LINE)
 
     def grow(self, lines: int) -> int:
-        """Add blank lines to a file of so many, on disk; how many it has then.  Raises OSError, and then adds none."""
+        """Add blank lines to a file with ``lines`` lines, durably; return the new number.
+
+        Raises OSError, and then the file is unchanged.
+        """
         more = GROWTH - lines % GROWTH
         try:
             _write(self.fd, BLANK * more, lines * LINE)
@@ -93,7 +93,7 @@ class Lines:
         return lines + more
 
     def copy(self, lines: Sequence[bytes], to: Path) -> Path:
-        """Write the lines to a new file in that directory, on disk, for people.  Raises OSError, IoFailure."""
+        """Write the lines to a new file in a directory, durably, for people.  Raises OSError, IoFailure."""
         target = place(to, "leases")
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -105,64 +105,51 @@ class Lines:
         return target
 
 
+def read_lines(path: str) -> Iterator[tuple[int, bytes]]:
+    """All lines of a file with their numbers, without a lock.  Raises OSError."""
+    file = Lines(path, reading(path))
+    try:
+        yield from file.each(file.count())
+    finally:
+        file.close()
+
+
 def place(quarantine: Path, name: str) -> Path:
-    """A path in quarantine that is free for a file of that name.  Raises OSError, IoFailure."""
+    """An unused path in quarantine for a file of that name.  Raises OSError, IoFailure."""
     if not stat.S_ISDIR(_mode(quarantine) or stat.S_IFDIR):
         quarantine.rename(_unused(quarantine))
     return _unused(durable.directory(quarantine) / name)
 
 
 def open_file(path: str, log: list[str] | None = None) -> int:
-    """Open the file, and make it if there is none.  Raises OSError, IoFailure.
+    """Open a regular file, and create it if it does not exist.  Raises OSError, IoFailure.
 
-    With ``log``, what cannot be opened because it is no file is moved to quarantine, and ``log`` says so.
+    With ``log``, move anything else in its place to quarantine, and append a message to ``log``.
     """
     try:
-        return os.open(path, _FLAGS, 0o600)  # guard: mode (0o600 -> 0o666)
+        return _regular(os.open(path, _FLAGS, 0o600), path)  # guard: mode (0o600 -> 0o666)
     except OSError:
         if log is None or stat.S_ISREG(_mode(Path(path)) or stat.S_IFREG):
             raise
-    return _in_place_of(path, log)
-
-
-def ensure_file(fd: int, path: str, log: list[str] | None = None) -> int:
-    """The descriptor if it is a file's.  If not, closes it; the descriptor of a new file in its place.
-
-    Raises OSError, IoFailure; then the given one is still open.
-    """
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    if log is None:
-        raise _no_file(path)
-    instead = _in_place_of(path, log)
-    os.close(fd)
-    return instead
-
-
-def _in_place_of(path: str, log: list[str]) -> int:
     there = Path(path)
     kept = place(there.parent / QUARANTINE, there.name)
     there.rename(kept)
-    log.append(f"{path} was no file; moved to {kept}, look at it")
+    log.append(f"{path} was not a regular file; moved to {kept}; check it")
     return os.open(path, _FLAGS, 0o600)
 
 
 def reading(path: Path | str) -> int:
-    """Open the file for reading.  Raises OSError if it is no file."""
+    """Open a regular file for reading.  Raises OSError."""
     # guard below: reading-no-link (O_NOFOLLOW)
-    return regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), path)
+    return _regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), path)
 
 
-def regular(fd: int, path: Path | str) -> int:
-    """The descriptor.  If it is not a file's, closes it and raises OSError."""
-    if stat.S_ISREG(os.fstat(fd).st_mode):
+def _regular(fd: int, path: Path | str) -> int:
+    """The descriptor.  If it is not a regular file's, close it and raise OSError."""
+    if stat.S_ISREG(os.fstat(fd).st_mode):  # guard: no-others = True
         return fd
     os.close(fd)
-    raise _no_file(path)
-
-
-def _no_file(path: Path | str) -> OSError:
-    return OSError(errno.EINVAL, "not a file; move it away", str(path))
+    raise OSError(errno.EINVAL, "not a file; move it away", str(path))
 
 
 def _mode(path: Path) -> int:
@@ -177,7 +164,7 @@ def _unused(path: Path) -> Path:
 
 
 def _write(fd: int, data: bytes, at: int) -> None:
-    # A full disk may take a part, and fails only when it is given the rest.
+    # A full disk may accept a part, and fail only for the rest.
     while data:
         done = os.pwrite(fd, data, at)
         data, at = data[done:], at + done  # guard: all-of-it = b"", at

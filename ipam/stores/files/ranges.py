@@ -1,4 +1,4 @@
-"""The file ``ranges``: what addresses a network had to give when the latest ADD asked, for people (hpn ipam show)."""
+"""The file ``ranges``: a network's ranges at the latest ADD, for people (hpn ipam show)."""
 
 import json
 import os
@@ -11,43 +11,42 @@ from typing import Final
 from base.protocol.errors import IoFailure
 from ipam.ranges import Span
 from ipam.stores import Ranges
-from ipam.stores.files.lines import ensure_file, open_file, reading
+from ipam.stores.files.lines import open_file, reading
 from ipam.stores.files.table import Table
 
 RANGES: Final = "ranges"
-# Bytes; more than any configuration has.
+# Bytes to read at most; more than any configuration has.
 _MOST: Final = 1 << 22
 
 
 def record(table: Table, ranges: Ranges) -> None:
-    """Write the ranges down if they have changed; whatever is held stays held.  The table must be clean."""
+    """Write the ranges if they have changed; held addresses stay held.  The table must be clean."""
     numbers = [[(span.version, span.first, span.last) for span in spans] for spans in ranges]
-    said = blake2b(repr(numbers).encode(), digest_size=8).digest()
-    if table.index.ranges == said:
+    digest = blake2b(repr(numbers).encode(), digest_size=8).digest()
+    if table.index.ranges == digest:
         return
     path = table.directory / RANGES
     now, before = [[str(span) for span in spans] for spans in ranges], read(table.directory)
     if before and before != now:
         table.log.append(
-            f"{table.directory.name}: its ranges were {_words(before)} and are {_words(now)} now; "
-            "leases outside them are kept until they are released"
+            f"{table.directory.name}: its ranges changed from {_text(before)} to {_text(now)}; "
+            "leases outside them stay until their release"
         )
-    # Only people read it.  So it is not synced, and a full disk does not refuse an ADD for it.
+    # Only people read the file, so it is not synced, and a full disk fails no ADD.
     with suppress(OSError, IoFailure):
         if before != now:
             fd = open_file(f"{path}", table.log)
             try:
-                fd = ensure_file(fd, f"{path}", table.log)
                 os.ftruncate(fd, 0)
                 os.write(fd, json.dumps({"sets": now}).encode() + b"\n")
             finally:
                 os.close(fd)
-        table.index.ranges = said
+        table.index.ranges = digest
         table.mark_clean()
 
 
 def read(directory: Path) -> list[list[str]]:
-    """What each range set had, as "first-last"; empty where it is not known."""
+    """The spans of each range set, as "first-last"; empty if unknown."""
     sets = list[list[str]]()
     try:
         fd = reading(directory / RANGES)
@@ -57,12 +56,12 @@ def read(directory: Path) -> list[list[str]]:
             os.close(fd)
         right = all([parsed(text) for text in spans] for spans in sets)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        right = False  # cut off by a crash, or damaged; the next ADD with other ranges writes it again
+        right = False  # truncated by a crash, or damaged; the next ADD with other ranges rewrites it
     return sets if right else []
 
 
 def parsed(text: str) -> Span:
-    """Raises ValueError, TypeError, AttributeError."""
+    """The span of "first-last", or of one address.  Raises ValueError, TypeError, AttributeError."""
     first, _, last = text.partition("-")
     low, high = ip_address(first), ip_address(last or first)
     if low.version != high.version or int(low) > int(high):
@@ -70,5 +69,5 @@ def parsed(text: str) -> Span:
     return Span.of(low, high)
 
 
-def _words(sets: list[list[str]]) -> str:
+def _text(sets: list[list[str]]) -> str:
     return "; ".join(", ".join(spans) for spans in sets)

@@ -1,8 +1,8 @@
-"""Rebuild the index of a network from its leases, and set aside the lines that cannot be read.
+"""Rebuild the index of a network from its leases, and move unreadable lines to quarantine.
 
-This is needed after a crash in the middle of a change, after every boot, and after others wrote to the files.  The
-leases are the truth, but an index of this boot that was complete knows what they said last.  If a line says something
-else by now, its addresses stay held as the index has them: nobody else gets them until their key is deleted.
+This is necessary after a crash during a change, after every boot, and after another program wrote to the files.  The
+leases are authoritative, but a complete index of this boot holds their last state.  If a line differs from it, the
+addresses in the index stay held until their key is deleted.
 """
 
 import os
@@ -15,7 +15,6 @@ from base.protocol.errors import RecordUnreadable
 from base.protocol.spec import Json
 from base.state import durable
 from ipam.ranges import Span
-from ipam.stores.files.blocks import IndexCorrupt
 from ipam.stores.files.codec import (
     BLANK,
     LINE,
@@ -26,11 +25,12 @@ from ipam.stores.files.codec import (
     link,
     outline,
     split,
-    to_line,
     to_line_if_it_fits,
+    to_lines,
 )
 from ipam.stores.files.index import Index
 from ipam.stores.files.lines import HEAD, MOST_LINES, SCHEMA, Lines, open_file, place
+from ipam.stores.files.pages import IndexCorrupt
 from ipam.stores.files.table import LEASES, Table
 from ipam.stores.holdings import Lost
 
@@ -39,7 +39,7 @@ _Addresses = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class _Claim:
-    """What the index says of a line: whose it is, which addresses it has, and the checksum of the lease."""
+    """The index's data about a line: the key's digest, the addresses, and the checksum of the lease."""
 
     digest: bytes
     addresses: _Addresses
@@ -51,34 +51,34 @@ class _Claim:
 
 @dataclass
 class _Found:
-    """What the lines say, by the line each lease begins at."""
+    """The contents of the lines, by the first line of each lease."""
 
     leases: dict[int, tuple[bytes, _Addresses]] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
-    age: dict[int, int] = field(default_factory=dict)  # the lease's number, which counts all that were written
+    age: dict[int, int] = field(default_factory=dict)  # the lease's number among all that were ever written
     old: set[int] = field(default_factory=set)  # of an older boot
     rest: set[int] = field(default_factory=set)  # continuations
     damaged: set[int] = field(default_factory=set)
-    dead: set[int] = field(default_factory=set)  # of an older boot, with addresses that another has by now
-    parts: dict[int, Json] = field(default_factory=dict)  # continuations that no lease has claimed yet
-    long: dict[int, Json] = field(default_factory=dict)  # leases that have some
-    held: dict[int, _Claim] = field(default_factory=dict)  # to be held though no line says so
+    dead: set[int] = field(default_factory=set)  # of an older boot, and its key or addresses now belong to another
+    parts: dict[int, Json] = field(default_factory=dict)  # all continuations, by line
+    long: dict[int, Json] = field(default_factory=dict)  # first lines with continuations
+    held: dict[int, _Claim] = field(default_factory=dict)  # to hold, though no line does
 
 
 def repair(table: Table) -> None:
-    """Leave the table clean.  Raises OSError, IoFailure; RecordUnreadable where the whole file had to be set aside."""
-    # A process that was killed may not have synced what it wrote.  It must last, since decisions here rest on it.
+    """Make the table clean.  Raises OSError, IoFailure; RecordUnreadable after moving the whole file to quarantine."""
+    # A killed process may not have synced its writes.  They must be durable, because the decisions here use them.
     table.lines.sync()  # guard: sync-first
     known = _known(table.index) if table.index.of_this_boot else {}  # guard: known ((table.index))
     complete = table.index.is_complete
-    with suppress(OSError):  # no room for a header: then nobody believes this index anyway
-        # If this process is killed in the middle, the next one finds all as it was.
+    with suppress(OSError):  # no room for a header: then this index counts for nothing anyway
+        # If this process is killed half way, the next one starts from the same state.
         (table.index.mark_suspect if complete else table.index.mark_dirty)()
     _cut(table)
     why = _foreign(table.lines)
     if why:  # guard: foreign
         _start_again(table, known, why)
-    found = _look(table.lines, known)
+    found = _read(table.lines, known)
     _resolve(table, found, known if complete else {})  # guard: index-knows-better (known)
     # guard below: newer-leases (written)
     _hold(found, known, complete=complete and max(found.age.values(), default=0) <= table.index.written)
@@ -87,7 +87,7 @@ def repair(table: Table) -> None:
 
 
 def _known(index: Index) -> dict[int, _Claim]:
-    """What an index that may be wrong says of every lease."""
+    """The data of every lease in an index that may be wrong."""
     addresses, known = dict[int, _Addresses](), dict[int, _Claim]()
     for version, number, line in index.pages.held():
         addresses.setdefault(line, []).append((version, number))
@@ -99,14 +99,14 @@ def _known(index: Index) -> dict[int, _Claim]:
 
 
 def _cut(table: Table) -> None:
-    """Cut off what lies behind the last possible line: it is not ours, and would take for ever to read."""
+    """Truncate the file after the last possible line: the rest is not ours, and may take very long to read."""
     if (size := os.fstat(table.lines.fd).st_size) > MOST_LINES * LINE:
         os.ftruncate(table.lines.fd, MOST_LINES * LINE)  # guard: cut
-        table.log.append(f"{table.lines.path} had {size} bytes, cut to {MOST_LINES * LINE}: no more can be of ours")
+        table.log.append(f"{table.lines.path} had {size} bytes, truncated to the largest size, {MOST_LINES * LINE}")
 
 
 def _foreign(file: Lines) -> str:
-    """Why the file must not be read; empty if it is ours, or was before it was damaged."""
+    """Why the file must not be read; empty for a file of leases, even a damaged one."""
     try:
         head = from_line(file.read(0))
     except Unreadable:
@@ -114,14 +114,14 @@ def _foreign(file: Lines) -> str:
     if head is not None and "schema" in head:
         schema = head["schema"]
         return "" if schema == SCHEMA else f"has schema {schema!r}, this version reads {SCHEMA}: a newer one wrote it"
-    stranger = False
+    is_foreign = False
     for line, data in file.each(file.count()):
         try:
             if from_line(data) is not None:
                 return ""
         except Unreadable:
-            stranger |= line > 0 or not HEAD.startswith(data)
-    return "is not a file of leases" if stranger else ""
+            is_foreign |= line > 0 or not HEAD.startswith(data)
+    return "is not a file of leases" if is_foreign else ""
 
 
 def _start_again(table: Table, known: dict[int, _Claim], why: str) -> None:
@@ -135,12 +135,12 @@ def _start_again(table: Table, known: dict[int, _Claim], why: str) -> None:
     _rebuild(table, _Found())
     for one in known.values():
         table.put(None, one.lost(one.addresses, f"{table.quarantine.name}/{kept.name}"))
-    held = f", {len(known)} leases that it had stay held" if known else ""
+    held = f", its {len(known)} leases stay held" if known else ""
     table.log.append(f"{path} {why}; moved to {kept}{held}")
-    raise RecordUnreadable(f"{path} {why}; moved to {kept}{held}; look at that, then repeat the call")
+    raise RecordUnreadable(f"{path} {why}; moved to {kept}{held}; check that, then repeat the call")
 
 
-def _look(file: Lines, known: dict[int, _Claim]) -> _Found:
+def _read(file: Lines, known: dict[int, _Claim]) -> _Found:
     found, boot, zeros = _Found(), durable.boot_id(), bytes(LINE)
     for line, data in file.each(max([file.count() - 1, *known]) + 1):
         if data == BLANK or not line:
@@ -148,7 +148,7 @@ def _look(file: Lines, known: dict[int, _Claim]) -> _Found:
         try:
             body = None if data == zeros else from_line(data)
             if body is None:
-                # The line was cut off or zeroed.  Releasing a lease leaves neither.
+                # The line is truncated or zeros.  A release leaves neither.
                 if line in known:  # guard: cut-off
                     found.damaged.add(line)
             elif "of" in body:
@@ -188,14 +188,13 @@ def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
     claimed = {claim.digest: (claim.checksum, line) for line, claim in known.items()}
 
     def order(line: int) -> tuple[bool, bool, bool, int, int]:
-        """The lease that was given last comes first: one that a complete index has, and the original before a copy."""
+        """The newest lease first: one that a complete index has, and the original before a copy."""
         checksum, at = claimed.get(found.leases[line][0], (None, 0))
         # guard below: the-old-give-way (line in found.old -> False)
         return line in found.old, checksum != found.checksums[line], at != line, -found.age[line], line
 
-    # If the power went while one lease was released and its address given to another, the disk may have both; both pods
-    # are gone.  Within one boot only somebody who copies a line, or restores an old one, can bring that about, and even
-    # then no address may be given twice.
+    # If the power fails while an address moves from one lease to another, the disk may have both; both pods are gone.
+    # Within one boot only a copied or restored line causes this, and even then no address may have two owners.
     keys, addresses_ = set[bytes](), set[tuple[int, int]]()
     for line in sorted(found.leases, key=order):
         digest, held = found.leases[line]
@@ -209,8 +208,8 @@ def _resolve(table: Table, found: _Found, known: dict[int, _Claim]) -> None:
 
 
 def _hold(found: _Found, known: dict[int, _Claim], *, complete: bool) -> None:
-    """Hold what the index has and no line says: for damaged lines and, if the index was complete and no lease is
-    newer, for every line that differs from it."""
+    """Hold the index's leases that no line has: those of damaged lines and, if the index was complete and no lease is
+    newer, those of every line that differs."""
     stands = {digest: found.checksums[line] for line, (digest, _) in found.leases.items()}
     for line, claim in known.items():
         if (complete and stands.get(claim.digest) != claim.checksum) or (
@@ -228,7 +227,7 @@ def _hold(found: _Found, known: dict[int, _Claim], *, complete: bool) -> None:
 
 
 def _keep(table: Table, found: _Found) -> None:
-    """Copy what cannot be read to quarantine, then write in its place what the index knew, or blanks."""
+    """Copy unreadable lines to quarantine, then replace them by the index's data, or by blanks."""
     file, damaged = table.lines, sorted(found.damaged)
     size = os.fstat(file.fd).st_size
     lines = [file.read(line) for line in damaged]
@@ -236,23 +235,23 @@ def _keep(table: Table, found: _Found) -> None:
     stay = _put_held(table, found, f"{table.quarantine.name}/{kept.name}" if kept else "nowhere")
     for line in (found.damaged | found.dead) - found.leases.keys() - found.rest:
         file.write(line, BLANK)
-    # Only now, so that until here every line that was cut off can be told.
+    # Only now, because until here a truncated line must stay recognizable.
     for line in {*range(size // LINE, file.count())} - found.damaged - found.leases.keys() - found.rest:
         file.write(line, BLANK)
-    file.write_head()
+    file.write(0, HEAD)
     file.sync()
     durable.sync_directory(table.directory)
     if damaged or found.held:
         names = ", ".join(map(str, sorted({*damaged, *found.held})[:10]))
         table.log.append(
-            f"{len({*damaged, *found.held})} lines of {file.path} could not be read, or were not as they were written "
-            f"({names}); kept in {kept or 'nothing, for they were cut off'}; "
-            f"{stay} addresses stay held until what has them is deleted"
+            f"{len({*damaged, *found.held})} lines of {file.path} could not be read, or differed from what was written "
+            f"({names}); {f'copied to {kept}' if kept else 'not copied, because they were truncated'}; "
+            f"{stay} addresses stay held until their attachments are deleted"
         )
 
 
 def _put_held(table: Table, found: _Found, kept: str) -> int:
-    """Write lines for what is held though no line says so; how many addresses."""
+    """Write lines for the leases that only the index has; return the number of addresses."""
     given = {address for _, held in found.leases.values() for address in held}
     used, stay = {*found.leases, *found.rest, *found.held}, 0
     free = (line for line in range(1, MOST_LINES) if line not in used)
@@ -262,11 +261,11 @@ def _put_held(table: Table, found: _Found, kept: str) -> int:
         at = next(free) if line in found.leases or line in found.rest else line
         parts = [body] if to_line_if_it_fits(body := encode(claim.lost(ips, kept))) else split(body)
         more = [next(free) for _ in parts[1:]]
-        for number, part, after in reversed(list(zip([at, *more], parts, [*more, 0], strict=True))):
-            of, next_ = {"of": at} if number != at else {}, {"next": after} if after else {}
-            table.lines.write(number, to_line(of | part | next_))
+        lines = [at, *more]
+        for number, data in reversed([*zip(lines, to_lines(parts, lines), strict=True)]):
+            table.lines.write(number, data)
         found.leases[at] = claim.digest, ips
-        found.checksums[at] = crc32(b"".join(map(table.lines.read, (at, *more))))
+        found.checksums[at] = crc32(b"".join(map(table.lines.read, lines)))
         found.rest.update(more)
         stay += len(ips)
     return stay
@@ -287,7 +286,7 @@ def _rebuild(table: Table, found: _Found) -> None:
         index.rebuild(file.count(), held())
         table.mark_clean()
     except OSError:
-        # No room on disk.  Leases can be freed all the same, with an index of this call's own in memory.
+        # The disk is full.  With an index in memory, this call can still free leases.
         index.close()  # guard: in-memory-if-need-be = raise
         table.index = Index()
         table.index.written, table.index.last = index.written, index.last

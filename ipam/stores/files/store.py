@@ -2,12 +2,12 @@
 
     <network>/
       lock            flock
-      leases          the truth: a line of JSON per attachment, with all its addresses (lines.py, codec.py)
-      index           where in it things are; rebuilt whenever it may be wrong (index.py, repair.py)
-      ranges          what addresses there are, as the latest ADD had it, for people
-      quarantine/     lines of leases that could not be read
+      leases          authoritative: a line of JSON per attachment, with all its addresses (lines.py, codec.py)
+      index           of leases; rebuilt whenever it may be wrong (index.py, repair.py)
+      ranges          the ranges of the latest ADD, for people
+      quarantine/     unreadable lines of leases
 
-A call reads and writes a line and a few entries of the index, however much is held, and syncs once.
+A call reads and writes one line and a few entries of the index, for any number of leases, and syncs once.
 """
 
 import errno
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from base.protocol.errors import CheckFailed, CniError, InvalidConfig, IoFailure, RecordUnreadable, combine
 from base.protocol.result import Address, Ip
@@ -26,29 +26,25 @@ from base.state.locks import Lock
 from ipam.ranges import elsewhere
 from ipam.stores import LOCK_TIMEOUT, Book, Choose, Gone, KeepBack, Owner, Ranges, none_gone
 from ipam.stores.files import ranges as ranges_file
-from ipam.stores.files import sticky
-from ipam.stores.files.blocks import IndexCorrupt
-from ipam.stores.files.book import TableBook
+from ipam.stores.files import releases
 from ipam.stores.files.codec import digest
 from ipam.stores.files.index import HEADER
+from ipam.stores.files.pages import IndexCorrupt
+from ipam.stores.files.releases import Rule, find_stale
 from ipam.stores.files.repair import repair
-from ipam.stores.files.stale import Rule, find_stale
-from ipam.stores.files.table import INDEX, LEASES, Table
-from ipam.stores.holdings import Lease, Lost
-
-if TYPE_CHECKING:
-    from ipam.stores.contents import Contents
+from ipam.stores.files.table import INDEX, LEASES, Table, TableBook
+from ipam.stores.holdings import Contents, Lease, Lost
 
 T = TypeVar("T")
 
-# So many leases GC releases under one lock, while others wait.
+# The most leases that GC releases per lock, while others wait.
 BATCH = 256
-# What a file's name has that host-local has named by an address; no name of ours is of these only.
+# The characters of host-local's file names for addresses; each of our names has another one too.
 _OF_ADDRESSES = "0123456789abcdefABCDEF.:"
 
 
 class FileStore:
-    """A stores.Store in one directory; ``log`` gets what an operator should look at, ``gone`` says who is dead."""
+    """A stores.Store in one directory.  Messages for an operator go to ``log``; ``gone`` finds dead namespaces."""
 
     def __init__(self, directory: Path, log: list[str], gone: Gone = none_gone, timeout: float = LOCK_TIMEOUT) -> None:
         self._directory = directory
@@ -60,21 +56,22 @@ class FileStore:
         def work(table: Table) -> tuple[Ip, ...]:
             held = table.find(digest(owner.key))
             if held is None and owner.terms.sticky:
-                held = sticky.find_held(table, owner.terms.sticky, self._gone)
+                held = releases.find_held(table, owner.terms.sticky, self._gone)
             old = held.holding if held else None
             if isinstance(old, Lost):  # guard: lost-is-held
                 raise self._unreadable(owner.key, old, "held until it is deleted: delete the attachment, then add it")
             ips = choose(TableBook(table, old.ips if old else (), owner.key))
-            new = Lease(owner, tuple(ip.address for ip in ips), durable.boot_id(), _now())
+            now = time.strftime("%FT%TZ", time.gmtime())
+            new = Lease(owner, tuple(ip.address for ip in ips), durable.boot_id(), now)
             if ranges:
                 ranges_file.record(table, ranges)
             if new != old:
-                # On rails one ADD gives of some sets only, and each set goes on where it was.
+                # With rails an ADD uses some sets only; the search of each other set continues where it was.
                 rest = elsewhere(table.index.last, ranges, new.ips) if len(ranges) > len(ips) else ()
                 table.put(held, new, rest, late=held is None)
             else:
                 # guard below: killed-before-its-sync
-                table.lines.sync()  # whoever wrote it may have been killed before its sync
+                table.lines.sync()  # the process that wrote the lease may have been killed before its sync
             return ips
 
         return self._with_table(work, make=True)
@@ -82,11 +79,11 @@ class FileStore:
     def decline(
         self, key: Key, taken: Mapping[Address, str], seconds: int, keep_back: KeepBack
     ) -> Mapping[Address, str]:
-        return self._with_table(lambda t: sticky.decline(t, t.find(digest(key)), taken, seconds, keep_back))
+        return self._with_table(lambda t: releases.decline(t, t.find(digest(key)), taken, seconds, keep_back))
 
     def release_conflicts(self) -> int:
         def work(table: Table) -> int:
-            found = sticky.conflicts(table)
+            found = releases.conflicts(table)
             table.drop([held for held, _ in found])
             return sum(len(one.ips) for _, one in found)
 
@@ -97,23 +94,19 @@ class FileStore:
             held = table.find(digest(key))
             if held is None:
                 return
-            sticky.release(table, [held], unused=unused, in_use=in_use)
+            releases.release(table, [held], unused=unused, in_use=in_use)
             if lost := held.lost:
-                what = "kept back, for they may be in use" if in_use else "released"
+                what = "kept back, because they may be in use" if in_use else "released"
                 raise self._unreadable(key, lost, f"{what}; repeat the call, it will succeed")
 
         if self._is_there():
             self._with_table(work)
 
     def check(self, key: Key) -> tuple[Address, ...]:
-        if not self._is_there():
-            raise CheckFailed(
-                f"{self._whose(key)}, holds no address: no {self._directory}/{LEASES}; delete the attachment, add it"
-            )
-        held = self._with_table(lambda table: table.find(digest(key)))
+        held = self._with_table(lambda table: table.find(digest(key))) if self._is_there() else None
         if held is None:
             raise CheckFailed(
-                f"{self._whose(key)}, holds no address in {self._directory}; delete the attachment and add it"
+                f"{self._title(key)}, holds no address in {self._directory}; delete the attachment and add it"
             )
         if isinstance(lost := held.holding, Lost):  # guard: check-lost
             raise CheckFailed(self._unreadable(key, lost, "delete the attachment and add it").msg)
@@ -128,8 +121,8 @@ class FileStore:
     ) -> int:
         if not self._is_there():
             return 0
-        # Stale leases are looked for without the lock, so that others do not wait for it, and checked again under it.
-        self._with_table(lambda _: None)  # rebuilds the index if need be
+        # Find stale leases without the lock, so that others need not wait, and check them again under it.
+        self._with_table(lambda _: None)  # rebuilds the index if necessary
         try:
             rule, lines = find_stale(f"{self._directory}/{LEASES}", Rule.of(valid, probing=probing), self._gone)
         except OSError as e:
@@ -146,48 +139,48 @@ class FileStore:
         return freed
 
     def adopt(self, leases: Sequence[Lease], *, dry_run: bool = False) -> list[str]:
-        from ipam.stores.files import adoption  # noqa: PLC0415  # for hpn ipam import only
+        from ipam.stores.files import administration  # noqa: PLC0415  # for hpn ipam import only
 
         if dry_run and not self._is_there():
-            return list(adoption.given_twice(leases))
+            return list(administration.given_twice(leases))
         durable.directory(self._directory)
-        return self._with_table(lambda table: adoption.adopt(table, leases, dry_run=dry_run))
+        return self._with_table(lambda table: administration.adopt(table, leases, dry_run=dry_run))
 
     def rehearse(self, choose: Choose) -> None:
         def work(table: Table) -> None:
             choose(TableBook(table, ()))
             table.rehearse()
             if kept := len(os.listdir(table.quarantine)) if table.quarantine.is_dir() else 0:
-                self._log.append(f"{table.quarantine} has {kept} files of leases that could not be read; look at them")
+                self._log.append(f"{table.quarantine} has {kept} files of unreadable leases; check and remove them")
 
         self._with_table(work, make=True)
 
     def look(self, look: Callable[[Book], T]) -> T:
         return self._with_table(lambda table: look(TableBook(table, ())), make=True)
 
-    def contents(self) -> "Contents":
-        from ipam.stores.files import listing  # noqa: PLC0415  # for people only
+    def contents(self) -> Contents:
+        from ipam.stores.files import administration  # noqa: PLC0415  # for people only
 
         try:
-            return listing.contents(self._directory, self._gone)
+            return administration.contents(self._directory, self._gone)
         except OSError as e:
             raise IoFailure(f"reading {e.filename or self._directory}: {e.strerror}; it is for root") from e
 
     def verify(self) -> list[str]:
-        from ipam.stores.files import verify  # noqa: PLC0415  # for hpn ipam verify only
+        from ipam.stores.files import administration  # noqa: PLC0415  # for hpn ipam verify only
 
         with self._table(mend=False) as table:
-            return [*verify.problems(table), *verify.quarantined(self._directory)]
+            return [*administration.problems(table), *administration.quarantined(self._directory)]
 
     def _lock(self) -> Lock:
         return Lock(f"{self._directory}/lock", self._timeout)
 
     def _first_lock(self) -> Lock:
-        """``_lock``, for who gives addresses; makes the directory of a network that is new."""
+        """``_lock`` for allocating: creates a new network's directory, and refuses one with host-local's leases."""
         try:
             lock = durable.with_directory(f"{self._directory}/lock", self._lock)
         except InvalidConfig:
-            self._refuse_host_locals()  # whose directory has mode 755
+            self._refuse_host_locals()  # host-local's directory has mode 755, which the lock refuses
             raise
         try:
             self._refuse_host_locals()  # guard: host-local-gave
@@ -197,15 +190,15 @@ class FileStore:
         return lock
 
     def _refuse_host_locals(self) -> None:
-        """Raise InvalidConfig if host-local, with the same dataDir, has given addresses that were not imported."""
+        """Raise InvalidConfig if host-local has allocated addresses here that were not imported."""
         try:
             there = os.listdir(self._directory)
         except FileNotFoundError:
             return
         if names := [name for name in there if not name.strip(_OF_ADDRESSES)]:
-            from ipam.stores.files import adoption  # noqa: PLC0415  # until the import only
+            from ipam.stores.files import administration  # noqa: PLC0415  # until the import only
 
-            adoption.refuse_host_locals(self._directory, names)
+            administration.refuse_host_locals(self._directory, names)
 
     def _sync(self, table: Table) -> None:
         try:
@@ -217,11 +210,11 @@ class FileStore:
 
     def _collect(self, lines: Sequence[tuple[int, int]], rule: Rule, problems: list[CniError]) -> int:
         def work(table: Table) -> tuple[int, list[Lost]]:
-            said = [(line, was) for line, was in lines if line < table.index.lines and table.index.is_head(line)]
+            heads = [(line, was) for line, was in lines if line < table.index.lines and table.index.is_head(line)]
             # guard below: collected-as-seen (== was)
-            same = [line for line, was in said if hash(table.lines.read(line)) == was]
+            same = [line for line, was in heads if hash(table.lines.read(line)) == was]
             stale = [held for held in map(table.at, same) if rule.applies(held.body)]
-            sticky.release(table, stale)
+            releases.release(table, stale)
             return len(stale), [held.lost for held in stale if held.lost]
 
         count, lost = self._with_table(work)
@@ -230,16 +223,16 @@ class FileStore:
 
     def _unreadable(self, key: Key | str, lost: Lost, what: str) -> RecordUnreadable:
         names = ", ".join(map(str, lost.ips)) or "no address"
-        whose = self._whose(key) if isinstance(key, Key) else key
+        title = self._title(key) if isinstance(key, Key) else key
         return RecordUnreadable(
-            f"the lease of {whose} could not be read and is kept in {self._directory}/{lost.kept}; {names} {what}"
+            f"the lease of {title} could not be read and is kept in {self._directory}/{lost.kept}; {names} {what}"
         )
 
-    def _whose(self, key: Key) -> str:
+    def _title(self, key: Key) -> str:
         return key.of("", self._directory.name)
 
     def _is_there(self) -> bool:
-        """Whether anything may be held.  Empty files hold nothing; a first ADD on a full disk leaves such files."""
+        """Whether anything may be held.  A first ADD on a full disk leaves empty files, which hold nothing."""
         try:
             return bool(
                 os.lstat(f"{self._directory}/{LEASES}").st_size
@@ -249,7 +242,7 @@ class FileStore:
             return False
 
     def _with_table(self, work: Callable[[Table], T], *, make: bool = False) -> T:
-        """Do the work; once more with a rebuilt index if the index or a line was not what it should be."""
+        """Call ``work``; if the index or a line is damaged, once more with a rebuilt index."""
         try:
             with self._table(make=make) as table:
                 return work(table)
@@ -259,27 +252,25 @@ class FileStore:
             with self._table(make=make) as table:
                 return work(table)
         except IndexCorrupt as e:
-            raise IoFailure(f"{e}, and again after its index had been rebuilt; see to the disk, and try again") from e
+            raise IoFailure(f"{e}, also after a rebuild of the index; check the disk, then try again") from e
 
     @contextmanager
     def _table(self, *, make: bool = False, mend: bool = True) -> Iterator[Table]:
-        """The files, locked; with ``mend`` the index is clean."""
+        """Lock and open the files; with ``mend`` the index is clean."""
         try:
             locked = self._first_lock if make else self._lock
             # guard below: lock (locked() -> Lock(f"{self._directory}/lock", 0))
             with locked() as lock, Table(self._directory, self._log, mend=mend) as table:
-                if not table.is_clean:
-                    table.ensure_files()  # guard: no-others
-                    if mend:  # guard: mended
-                        repair(table)
+                if mend and not table.is_clean:  # guard: mended
+                    repair(table)
                 try:
                     yield table
                 except IndexCorrupt:
                     table.index.mark_suspect()  # guard: corrupt-marks-suspect
                     raise
                 if table.is_late:
-                    # The sync takes longer than all the rest, so others need not wait for it.  They may decide by lines
-                    # that are not on disk yet: a sync is of the whole file, so theirs puts these lines on disk too.
+                    # The sync takes longer than all the rest, so others need not wait for it.  Their decisions may use
+                    # lines that are not on disk yet: a sync covers the whole file, so theirs includes these lines.
                     lock.release()  # guard: without-the-lock
                     self._sync(table)  # guard: synced-late
         except OSError as e:
@@ -287,13 +278,9 @@ class FileStore:
 
 
 def _refusal(directory: Path, e: OSError) -> IoFailure:
-    """The error of the file system as ours, with the file's name."""
+    """The file system's error as IoFailure, with the file's name."""
     if isinstance(e, IsADirectoryError) or e.errno == errno.ELOOP:
         what = "is a directory" if isinstance(e, IsADirectoryError) else "is a symbolic link"
         return IoFailure(f"{e.filename} {what} and should be a file; remove it, or move it away")
     file = e.filename2 or e.filename or directory / LEASES
     return IoFailure(f"{file}: {e.strerror}; {directory} must be writable and have room")
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,6 +1,8 @@
-"""``leases`` and its index together: which lease is whose, who has an address, and the one commit of a change."""
+"""``leases`` and its index together: lookups by key and address, the one commit of a change, the view for choices."""
 
+import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -10,8 +12,8 @@ from typing import Self
 from zlib import crc32
 
 from base.protocol.result import Address
-from base.protocol.spec import Json
-from ipam.stores.files.blocks import IndexCorrupt
+from base.protocol.spec import Json, Key
+from ipam.ranges import Span
 from ipam.stores.files.codec import (
     BLANK,
     Unreadable,
@@ -23,19 +25,20 @@ from ipam.stores.files.codec import (
     link,
     outline,
     split,
-    to_line,
     to_line_if_it_fits,
+    to_lines,
 )  # fmt: skip
 from ipam.stores.files.index import Index
-from ipam.stores.files.lines import MOST_LINES, QUARANTINE, Lines, ensure_file, open_file
-from ipam.stores.holdings import Holding, Kept, Lost
+from ipam.stores.files.lines import MOST_LINES, QUARANTINE, Lines, open_file
+from ipam.stores.files.pages import IndexCorrupt
+from ipam.stores.holdings import Holding, Kept, Lease, Lost
 
 LEASES, INDEX = "leases", "index"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A holding where it is stored: its lines and what they say."""
+    """A holding with its lines in the file."""
 
     lines: tuple[int, ...]
     body: Json
@@ -47,7 +50,7 @@ class Stored:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a lease that leaves nothing to keep back, as nearly all; then nobody needs ``holding``."""
+        """Whether it is a lease that keeps nothing back on release, the common case; saves decoding it."""
         return "containerID" in self.body and "cooldown" not in self.body and "sticky" not in self.body
 
     @cached_property
@@ -56,34 +59,37 @@ class Stored:
 
     @property
     def lost(self) -> Lost | None:
-        """The holding, if it is what is left of a lease that could not be read."""
+        """The holding, if it is the remains of an unreadable lease."""
         found = None if self.is_plain else self.holding
         return found if isinstance(found, Lost) else None
 
     @cached_property
     def outline(self) -> tuple[bytes, list[tuple[int, int]]]:
-        """The digest of its key, and its addresses as version and number."""
+        """The key's digest, and the addresses as version and number."""
         return outline(self.body)
 
 
 class Table:
-    """The open files of a network; the caller has the lock.
+    """The open files of a network; the caller holds the lock.
 
-    ``log`` gets what an operator should look at.  A method that raises OSError or IoFailure has changed no lease, or
-    the next rebuild of the index undoes the change.  After IndexCorrupt the caller must have the index rebuilt.
+    Messages for an operator go to ``log``.  A method that raises OSError or IoFailure has changed no lease, or the next
+    rebuild of the index undoes the change.  After IndexCorrupt the caller must rebuild the index.
     """
 
     def __init__(self, directory: Path, log: list[str], *, mend: bool = True) -> None:
-        """With ``mend``, whatever is in a file's place and is no file is set aside: at once, or by ``ensure_files``."""
+        """With ``mend``, move whatever is in a file's place and is no regular file to quarantine.
+
+        Raises OSError, IoFailure.
+        """
         self.directory = directory
         self.log = log
         self._is_spoilt = False
         self._late = list[tuple[int, bytes]]()
         # Not Path's "/", which takes longer than opening the file.
-        leases, self._aside = f"{directory}/{LEASES}", log if mend else None
-        self.lines = Lines(leases, open_file(leases, self._aside))
+        leases, aside = f"{directory}/{LEASES}", log if mend else None
+        self.lines = Lines(leases, open_file(leases, aside))
         try:
-            self.index = Index(open_file(f"{directory}/{INDEX}", self._aside))
+            self.index = Index(open_file(f"{directory}/{INDEX}", aside))
         except BaseException:
             self.lines.close()
             raise
@@ -98,16 +104,9 @@ class Table:
         self.lines.close()
         self.index.close()
 
-    def ensure_files(self) -> None:
-        """See that both are files; with a clean index they are.  Raises OSError, IoFailure."""
-        self.lines.fd = ensure_file(self.lines.fd, self.lines.path, self._aside)
-        index = ensure_file(self.index.fd, f"{self.directory}/{INDEX}", self._aside)
-        if index != self.index.fd or not self.index.readable:
-            self.index = Index(index)
-
     @property
     def is_clean(self) -> bool:
-        """Whether the index is clean; until it is, only ``repair`` may be called."""
+        """Whether the index is clean.  If not, only ``repair`` may use this table."""
         return self.index.is_clean(os.fstat(self.lines.fd))
 
     @property
@@ -136,15 +135,21 @@ class Table:
         return self.at(line) if line else None
 
     def head(self, line: int) -> int:
-        """The first line of the lease that this line belongs to; 0 if it belongs to none."""
+        """The first line of this line's lease; 0 if the line belongs to none."""
         try:
             head = link(from_line(self.lines.read(line)) or {}, "of", line)
         except Unreadable:
             return 0
         return head if 0 < head < self.index.lines and self.index.is_head(head) else 0  # guard: head-in-range (0 <)
 
+    def containing(self, text: bytes) -> Iterator[Stored]:
+        """The leases with a line that contains the text.  Scans the file, because the index holds no text."""
+        for line in self.lines.containing(text, self.index.lines):
+            if head := self.head(line):
+                yield self.at(head)
+
     def at(self, line: int) -> Stored:
-        """The lease that the index has at the line.  Raises IndexCorrupt if the line says something else."""
+        """The lease that begins at the line.  Raises IndexCorrupt if the index has another one there."""
         try:
             held = self.read(line)
         except Unreadable as e:
@@ -154,10 +159,10 @@ class Table:
         return held
 
     def put(self, old: Stored | None, new: Holding, last: Sequence[Address] = (), *, late: bool = False) -> None:
-        """Commit the lease, in the place of the old one if there is one.  Its addresses are the ones given last from
-        now on, and ``last`` follows them.
+        """Commit the lease, in place of the old one if there is one.  Its addresses, then ``last``, become the ones
+        allocated last.
 
-        ``late`` is for a new lease.  It leaves the sync to the caller, who needs no lock for it; see ``take_back``.
+        With ``late``, for a new lease, the caller syncs, without the lock; see ``take_back``.
         """
         before, digest = old.outline[1] if old else [], digest_of(new)
         after = [(address.version, int(address)) for address in new.ips]
@@ -181,11 +186,11 @@ class Table:
 
     @property
     def is_late(self) -> bool:
-        """Whether something was put or dropped and not synced."""
+        """Whether a change still needs a sync."""
         return bool(self._late)
 
     def take_back(self) -> None:
-        """Blank the lines that were put late and could not be synced, under the lock again.  Raises OSError."""
+        """Blank the lines of late changes after a failed sync; the caller holds the lock again.  Raises OSError."""
         self.index.mark_dirty()
         for line, data in self._late:
             if self.lines.read(line) == data:  # guard: taken-back-is-ours = True
@@ -193,11 +198,11 @@ class Table:
         self.lines.sync()
 
     def drop(self, leases: Sequence[Stored], *, late: bool = False) -> None:
-        """Free the leases; on disk when this returns, but ``late`` leaves the sync to the caller, as in ``put``."""
+        """Free the leases, durably; with ``late`` the caller syncs, as for ``put``."""
         self.index.mark_dirty()  # guard: drop-marks-dirty
         for held in leases:
             self.lines.write(held.line, BLANK)
-        # A continuation's line may go to another lease before the disk knows that its own first line is free.
+        # Another lease may reuse a continuation's line before the blank first line is on disk.
         if late and not any(held.lines[1:] for held in leases):  # guard: drop-long-at-once (leases)
             self._late += [(held.line, BLANK) for held in leases]
         else:
@@ -212,7 +217,7 @@ class Table:
             self.mark_clean()
 
     def rehearse(self) -> None:
-        """Write and sync as a change would, and change nothing.  Raises OSError."""
+        """Write and sync like a change, without changing a lease.  Raises OSError."""
         (line,) = self._lines(1)
         self.index.mark_dirty()
         self.lines.write(line, BLANK)
@@ -226,45 +231,43 @@ class Table:
 
     @contextmanager
     def _indexing(self) -> Iterator[None]:
-        """The commit stands.  An error in here spoils the index only, and the next call rebuilds that."""
+        """After a commit: an error in here spoils only the index, which the next call rebuilds."""
         try:
             yield
         except (OSError, IndexCorrupt):
             self._is_spoilt = True
 
     def _write(self, line: int, body: Json, *, late: bool = False) -> tuple[int, int]:
-        """Commit the lease at that line, for 0 at a free one; its line and checksum.  Leaves the index dirty."""
+        """Commit the lease at the line, or at a free line for 0; return line and checksum.  The index stays dirty."""
         self.index.written += 1
         body["n"] = self.index.written
-        whole, rest = to_line_if_it_fits(body), b""
+        whole = to_line_if_it_fits(body)
         parts = [body] if whole else split(body)
         fresh = self._lines(len(parts) - bool(line))
         lines = [line, *fresh] if line else fresh
         old = self.lines.read(line) if line else BLANK
+        stored = [whole] if whole else to_lines(parts, lines)
         self.index.mark_dirty()  # guard: write-marks-dirty
         try:
-            if fresh[1:] or (line and fresh):
-                for at, part, after in zip(lines[1:], parts[1:], [*lines[2:], 0], strict=True):
-                    rest += (data := to_line({"of": lines[0], **part} | ({"next": after} if after else {})))
+            if lines[1:]:
+                for at, data in zip(lines[1:], stored[1:], strict=True):
                     self.lines.write(at, data)
                 self.lines.sync()  # guard: continuations-first
-                parts[0]["next"] = lines[1]
-            data = whole or to_line(parts[0])
-            self.lines.write(lines[0], data)
+            self.lines.write(lines[0], stored[0])
             if late:
-                self._late.append((lines[0], data))
+                self._late.append((lines[0], stored[0]))
             else:
                 self.lines.sync()  # guard: write-sync
         except OSError:
-            # The line may have reached the disk all the same.
+            # The line may be on disk despite the error.
             with suppress(OSError):
                 self.lines.write(lines[0], old)  # guard: write-failed
                 self.lines.sync()  # guard: write-failed
             raise
-        return lines[0], crc32(data + rest)
+        return lines[0], crc32(b"".join(stored))
 
     def _lines(self, count: int) -> list[int]:
-        """So many free lines.  Raises OSError if there is no room for more."""
+        """Take ``count`` free lines.  Raises OSError if there is no room."""
         taken = list[int]()
         try:
             while len(taken) < count:
@@ -274,7 +277,7 @@ class Table:
                 if self.lines.read(taken[-1]).strip(b"\0 \n"):  # guard: free-is-free
                     raise IndexCorrupt(f"line {taken[-1]} of {self.lines.path} counts as free and is not")
         except OSError:
-            # Only the time of the file has changed.
+            # Growing has changed only the file's time.
             for line in reversed(taken):  # guard: lines-given-back
                 self.index.push(line)
             self.mark_clean()  # guard: lines-given-back
@@ -287,7 +290,64 @@ class Table:
         self.index.push_all(self.index.lines, self.lines.grow(self.index.lines))
 
     def _free(self, lines: Sequence[int]) -> None:
-        # Not synced, because a line that no lease names is free, whatever it says.
+        # Not synced: a continuation that no lease names is free, whatever it holds.
         for line in lines:
             self.lines.write(line, BLANK)
             self.index.push(line)
+
+
+@dataclass
+class TableBook:
+    """The view of the table for one choice (stores.Book)."""
+
+    table: Table
+    mine: tuple[Address, ...]
+    key: Key | None = None
+
+    @property
+    def siblings(self) -> tuple[Address, ...]:
+        # This scans the file; only networks with aligned addresses need it.
+        return _siblings(self.table, self.key) if self.key else ()
+
+    @property
+    def last(self) -> tuple[Address, ...]:
+        return self.table.index.last
+
+    def holder(self, address: Address) -> str:
+        line = self.table.index.pages.holder(address.version, int(address))
+        if not line:
+            return ""
+        found = self.table.at(line).holding
+        if isinstance(found, Lease):
+            return found.owner.key.of(found.owner.pod, self.table.directory.name)
+        if isinstance(found, Lost):
+            return f"an unreadable lease ({found.kept})"
+        if found.boot:
+            return f"the store, kept back until the next boot: its last pod{_named(found.pod)} may still use it"
+        until = time.strftime("%F %TZ", time.gmtime(found.until))
+        if found.mac:
+            return f"another host on the link (MAC {found.mac}), found by a probe: kept back until {until}"
+        purpose = f"for {found.sticky}" if found.sticky else "after its release"
+        return f"the store, kept back {purpose} until {until}"
+
+    def first_free(self, span: Span) -> Address | None:
+        return self.table.index.pages.first_free(span)
+
+    def count(self, span: Span) -> int:
+        return self.table.index.pages.count_held(span)
+
+
+def _siblings(table: Table, key: Key) -> tuple[Address, ...]:
+    """The addresses of all other attachments of the key's container."""
+    # The quotes exclude longer names; inside a JSON string a quote follows a backslash.
+    # guard below: the-whole-name = f'{key.container_id}'.encode()
+    text = f'"containerID":{json.dumps(key.container_id)}'.encode()
+    found = list[Address]()
+    for lease in (held.holding for held in table.containing(text)):
+        if isinstance(lease, Lease) and lease.owner.key != key:  # guard: not-its-own (owner)
+            found += lease.ips
+    return tuple(found)
+
+
+def _named(pod: str) -> str:
+    return f" ({pod})" if pod else ""

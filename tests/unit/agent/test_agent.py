@@ -1,4 +1,4 @@
-"""The agent's server: whatever comes in, and whatever breaks off, the next request is answered."""
+"""The agent's server: after any bad or broken request it answers the next one."""
 
 import os
 import socket
@@ -42,7 +42,7 @@ def test_descriptors_come_along_and_are_closed(agent: Agent) -> None:
 
 
 def test_descriptors_that_are_none_of_a_pod_are_closed_too(agent: Agent) -> None:
-    """The netlink socket is duplicated, and what was passed is none."""
+    """Duplicating the netlink socket fails, because the passed descriptor is no socket."""
     with Path("/dev/null").open() as file:
         agent.ask(b"pod", fds=(file.fileno(), file.fileno()))
         before = descriptors()
@@ -53,7 +53,7 @@ def test_descriptors_that_are_none_of_a_pod_are_closed_too(agent: Agent) -> None
 
 @pytest.mark.parametrize("many", [3, 5, 200])
 def test_more_descriptors_than_a_launcher_passes_end_the_connection(agent: Agent, many: int) -> None:
-    """Some of them are lost on the way, and nobody knows which; before it was taken, so a launcher does it itself."""
+    """The kernel drops some descriptors.  The request was not taken yet, so the launcher does the work itself."""
     before = descriptors()
     with Path("/dev/null").open() as file, agent.connect() as sock:
         socket.send_fds(sock, [request(b"{}")], [file.fileno()] * many)
@@ -92,7 +92,7 @@ def test_what_is_no_request_ends_the_connection(agent: Agent, frame: bytes) -> N
 
 @pytest.mark.parametrize(("environment", "stdin"), [(1, 0), (0, 1)])
 def test_a_request_that_is_too_long(environment: int, stdin: int) -> None:
-    """Its header says so: nothing is kept in memory for it."""
+    """The header has the length, so the server buffers nothing."""
     most = connection.ENVIRONMENT_MOST, connection.STDIN_MOST
     assert connection.decode_header(HEADER.pack(MAGIC, VERSION.encode(), 0, *most)).end == HEADER.size + sum(most)
     with pytest.raises(ValueError, match="not a request"):
@@ -100,7 +100,7 @@ def test_a_request_that_is_too_long(environment: int, stdin: int) -> None:
 
 
 def test_a_launcher_that_gave_up_is_not_served(tmp_path: Path) -> None:
-    """It does the work itself, so nobody else may."""
+    """The launcher does the work itself, so the server must not."""
     served = list[bytes]()
 
     def noting(as_ipam: bool, request: Request) -> Reply:
@@ -118,7 +118,7 @@ def test_a_launcher_that_gave_up_is_not_served(tmp_path: Path) -> None:
 
 
 def test_another_user_is_not_served() -> None:
-    """Whatever the socket's permissions are: the kernel tells who connected (man 7 unix, SO_PEERCRED)."""
+    """For any permissions of the socket: the kernel reports the peer's user (man 7 unix, SO_PEERCRED)."""
     if os.geteuid():
         require("unit", "may not become another user; run as root")
     # An abstract name: no directory's permissions keep the other user away, so the agent itself has to.
@@ -141,5 +141,5 @@ def test_another_user_is_not_served() -> None:
 
 
 def test_a_log_that_is_no_text() -> None:
-    """It names an interface of a pod's, which may have any name."""
+    """It contains the name of a pod's interface, which may be any bytes."""
     assert connection.encode(Reply(log=("no \udcff",))).endswith(b"no \\udcff\n")

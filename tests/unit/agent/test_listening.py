@@ -1,4 +1,4 @@
-"""The agent's socket: root's alone, whose it is, and when it may be made."""
+"""The agent's socket: its permissions, its owner, and the conditions for creating it."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ def listener(path: Path) -> Iterator[socket.socket]:
 
 
 def test_root_alone_may_connect(path: Path, listener: socket.socket) -> None:
-    """Whatever umask the agent was started with."""
+    """With any umask of the agent."""
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
     before = os.umask(0)
@@ -51,7 +51,7 @@ def test_one_that_was_killed_is_in_nobodys_way(path: Path) -> None:
 
 
 def test_the_workers_of_one_that_was_killed_are_waited_for(path: Path) -> None:
-    """They have its socket, and end a little later than it does."""
+    """Its workers share its socket, and end a little later."""
     theirs, ours = os.pipe()
     agent = os.fork()
     if not agent:
@@ -70,7 +70,7 @@ def test_the_workers_of_one_that_was_killed_are_waited_for(path: Path) -> None:
 
 @pytest.mark.parametrize("environ", [{}, {"LISTEN_FDS": "1", "LISTEN_PID": "1"}, {"LISTEN_FDS": "1"}], ids=str)
 def test_a_descriptor_that_is_another_programs(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment is inherited, and what systemd passed is for one process (man 3 sd_listen_fds)."""
+    """Children inherit the environment, but systemd's socket is for one process (man 3 sd_listen_fds)."""
     for name in ("LISTEN_FDS", "LISTEN_PID"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
@@ -87,7 +87,7 @@ def test_nothing_but_a_socket_is_removed(path: Path, what: str) -> None:
         path.symlink_to(other)
     else:
         path.write_text("precious")
-    with pytest.raises(Unusable, match="is no socket"):
+    with pytest.raises(Unusable, match="exists and is not a socket"):
         listening.bind(path)
     assert path.is_symlink() or path.read_text() == "precious"
 

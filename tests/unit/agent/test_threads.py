@@ -1,4 +1,4 @@
-"""The agent's threads: connections that wait for nothing, requests that take their time, and the end."""
+"""The agent's threads: idle connections, slow requests, and the end."""
 
 import threading
 from pathlib import Path
@@ -14,7 +14,7 @@ agent = pytest.fixture(ended, name="agent")
 
 
 class Together:
-    """Answers when so many ask at once, and not before."""
+    """Answers only once this many requests wait."""
 
     def __init__(self, many: int) -> None:
         self._all = threading.Barrier(many)
@@ -43,7 +43,7 @@ def test_they_are_dropped_in_time(agent: Agent, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_one_that_is_served_is_not_dropped(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long that takes, and also where its request came late enough to be waited for."""
+    """For any duration, and also if its request arrived in several pieces."""
     monkeypatch.setattr("agent.server.REQUEST_TIMEOUT", 0.2)
     assert answered(agent.ask(b"slow", pieces=2)) == "False value slow False"
 
@@ -83,7 +83,7 @@ def test_stopping_answers_what_has_connected(tmp_path: Path) -> None:
 
 
 def test_stopping_answers_also_what_nobody_had_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They wait in the listener's queue, which no event tells of any more."""
+    """They wait in the listener's queue, which causes no more events."""
     monkeypatch.setattr("agent.server.STALL", 60)  # no other thread takes them
     agent = Agent(tmp_path / "s")
     with agent.connect() as working:

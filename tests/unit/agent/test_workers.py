@@ -1,4 +1,4 @@
-"""The agent's processes: who answers, who is replaced, and how they end."""
+"""The agent's processes: answers, replacement and end."""
 
 import os
 import signal
@@ -66,10 +66,10 @@ def test_all_work(agent: Agent) -> None:
 
 
 def test_one_is_woken(tmp_path: Path) -> None:
-    """And in it not the thread that looks after the others, which may be due later."""
+    """In that process the supervising thread stays asleep; it may wake later."""
 
     def asleep() -> tuple[list[int], list[int]]:
-        """How often each worker was woken, once all sleep: the thread that looks after the others, and all."""
+        """For each worker, once all sleep: the wakeups of the supervising thread, and of all threads."""
         until(lambda: all(states(pid) == {"S"} for pid in pids))
         return (
             [woken([Path(f"/proc/{pid}/task/{pid}")]) for pid in pids],
@@ -92,7 +92,7 @@ def test_one_is_woken(tmp_path: Path) -> None:
 
 
 def test_threads_share_their_memory(agent: Agent) -> None:
-    """glibc's malloc would set 64 MiB of addresses aside for each thread (arena.c, HEAP_MAX_SIZE)."""
+    """Otherwise glibc's malloc reserves 64 MiB of addresses per thread (arena.c, HEAP_MAX_SIZE)."""
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(agent.ask, [b"slow"] * 8))
     for pid in agent.workers():
@@ -125,7 +125,7 @@ def test_one_that_is_killed_is_replaced(agent: Agent) -> None:
 
 
 def test_where_they_die_at_once_the_machine_is_not_kept_busy(agent: Agent) -> None:
-    """The second in one place may come at once; from then on there is a pause before each."""
+    """The second worker of a place may start at once; each later one starts after a pause."""
     seen, started = set[int](), time.monotonic()
 
     def four_in_each_place() -> bool:
@@ -153,7 +153,7 @@ def test_killed_it_leaves_none(agent: Agent) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("send", [os.kill, os.killpg])
 def test_ending(agent: Agent, send: Callable[[int, int], None], number: int, tmp_path: Path) -> None:
-    """To the one that was started, or as systemd and a terminal may, to all: what was there is answered first."""
+    """A signal to the first process, or to all like systemd and a terminal: pending requests get answers first."""
     left = agent.workers()
     gate = tmp_path / "gate"
     working = [agent.connect(bytes(gate)) for _ in range(6)]

@@ -1,4 +1,4 @@
-"""The agent's processes while there are no requests: they sleep, or work."""
+"""The agent's processes without requests: they sleep, or do idle work."""
 
 import os
 import select
@@ -38,7 +38,7 @@ def test_idle_it_sleeps(agent: Agent) -> None:
 
 @pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
 def test_work_in_idle_time(agent: Agent) -> None:
-    """Once after each time that something was asked, and not before that is over."""
+    """Once after each run of requests, and not before its end."""
     workers = agent.workers()
     agent.slow()  # what the fixture asked
     for _ in range(2):
@@ -54,7 +54,7 @@ def test_work_in_idle_time(agent: Agent) -> None:
 
 
 def asked_often(agent: Agent) -> bool:
-    """Ask again and again; whether we were too slow for that once, and the agent has worked."""
+    """Send requests in a row; return whether the agent did idle work, because this process was once too slow."""
     gap, last = 0.0, time.monotonic()
     end = last + 3 * QUIET
     while last < end:
@@ -70,7 +70,7 @@ def asked_often(agent: Agent) -> bool:
 
 @pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
 def test_a_signal_that_comes_late_is_of_before(agent: Agent) -> None:
-    """Workers may signal more than once before the work begins, and none had a request since."""
+    """Workers may signal more than once before the work begins, without a request since."""
     agent.slow()
     os.kill(agent.process.pid, signal.SIGUSR1)
     assert not agent.written(3 * QUIET)
@@ -78,7 +78,7 @@ def test_a_signal_that_comes_late_is_of_before(agent: Agent) -> None:
 
 @pytest.mark.parametrize("agent", [["0", "0", "0"]], indirect=True)
 def test_no_work_in_idle_time_while_a_request_is_served(agent: Agent) -> None:
-    """Also where the other worker has had a request meanwhile, and says that it is idle again."""
+    """Also if the other worker has had a request meanwhile, and reports that it is idle again."""
     agent.slow()
     assert SLOW > 2 * QUIET
     until(lambda: len(agent.workers()) == WORKERS)
@@ -104,7 +104,7 @@ def test_work_in_idle_time_that_does_not_end(agent: Agent) -> None:
     until(lambda: not states(pid))  # the agent has heard of it: an agent that stops says nothing
     agent.process.terminate()
     assert agent.process.wait(60) == 0
-    assert agent.said() == "hpn agent: work in idle time ended by signal 14\n"
+    assert agent.said() == "hpn agent: idle work ended by signal 14\n"
 
 
 @pytest.mark.parametrize("agent", [["3600", "0", "0"]], indirect=True)
@@ -125,7 +125,7 @@ def test_work_in_idle_time_is_in_nobodys_way(agent: Agent) -> None:
 
 @pytest.mark.parametrize("agent", [["0", "2", "0"]], indirect=True)
 def test_requests_that_leave_no_idle_time(agent: Agent) -> None:
-    """As a runtime's that asks for STATUS every few seconds: the work is done all the same, again and again."""
+    """Like a runtime that sends STATUS every few seconds: the idle work still runs, again and again."""
     agent.slow()
     for _ in range(2):
         end, workers = time.monotonic() + 60, agent.workers()
@@ -153,19 +153,19 @@ def test_workers_that_are_idle_one_after_the_other(agent: Agent) -> None:
     ("agent", "is_said"), [(["0", "0", "0.5"], False), (["0", "0", "0.5", "3"], True)], indirect=["agent"]
 )
 def test_work_that_is_done_again_though_nobody_asks(agent: Agent, is_said: bool) -> None:
-    """If it says so, or failed."""
+    """If its result demands it, or it failed."""
     began = time.monotonic()
     found = [agent.slow() for _ in range(4)]
     assert len({*found}) == 4
     assert time.monotonic() - began > 2 * 0.5
     agent.process.terminate()
     assert agent.process.wait(60) == 0
-    assert ("work in idle time ended by status 3" in agent.said()) == is_said
+    assert ("idle work ended by status 3" in agent.said()) == is_said
 
 
 @pytest.mark.parametrize("agent", [["0", "0", "0.1"]], indirect=True)
 def test_it_sleeps_though_work_is_due(agent: Agent, tmp_path: Path) -> None:
-    """A request is served, and that work waits for its end."""
+    """While a worker serves a request, idle work waits for its end."""
     everybody = agent.workers()
     gate = tmp_path / "gate"
     with agent.connect(bytes(gate)) as slow:

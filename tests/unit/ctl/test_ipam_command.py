@@ -130,7 +130,7 @@ def test_two_configurations_of_one_name(net):
     assert {address.rpartition(".")[0] for key, (address,) in given.items() if key[1] in "024"} == {"10.0.0"}
     assert {address.rpartition(".")[0] for key, (address,) in given.items() if key[1] in "135"} == {"10.1.0"}
     net.ipam = one
-    assert any("its ranges were 10.1.0.2" in text for text in net.reply("ADD", "c9").log)
+    assert any("its ranges changed from 10.1.0.2" in text for text in net.reply("ADD", "c9").log)
     assert net.call("CHECK", "c1") == {}, "another's, and its own configuration is not asked"
     assert net.call("DEL", "c1") == {}
     assert net.gc(*((key.split(":")[0], key.split(":")[1]) for key in given if key != "c1:net1")) == {}
@@ -279,7 +279,7 @@ def test_verify_reports_damage_and_quarantine(hpn, net):
     net.call("ADD", "b")
     said = hpn("verify", status=1)
     assert "checksum" not in said
-    assert f"{net.dir}/quarantine/leases.0 holds leases that could not be read" in said
+    assert f"{net.dir}/quarantine/leases.0 holds unreadable leases" in said
 
 
 def test_verify_finds_an_address_given_twice(hpn, net):

@@ -101,7 +101,7 @@ def test_import_of_what_is_kept_back(hpn, net, host_local):
     net.call("DEL", "x")
     before = net.file.read_bytes()
     said = hpn("import", "--from", "host-local", host_local, status=1)
-    assert "10.0.0.2 is held by nobody and kept back after its release" in said
+    assert "10.0.0.2 is held by the store, kept back after its release" in said
     assert "net: nothing was imported" in said
     assert net.file.read_bytes() == before
 

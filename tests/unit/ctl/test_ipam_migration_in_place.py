@@ -42,7 +42,7 @@ def test_what_host_local_gave_is_given_to_nobody(net, shared):
         for command in ("ADD", "STATUS"):
             answer = net.call(command, "new")
             assert answer["code"] == 7
-            assert "files of 4 addresses that host-local has given (10.0.0.2, 10.0.0.7, fd00::2, ...)" in answer["msg"]
+            assert "files of host-local for 4 addresses (10.0.0.2, 10.0.0.7, fd00::2, ...)" in answer["msg"]
             assert f"hpn ipam import --from host-local {shared} --data-dir {shared.parent}" in answer["msg"]
         assert net.call("DEL", "new") == {}, "a pod must be deletable"
     assert net.leases() == {}

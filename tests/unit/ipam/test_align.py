@@ -25,7 +25,7 @@ def test_the_same_number(net):
 
 
 def test_the_same_number_of_every_set(net):
-    """Of unlike subnets, of several sets each by itself."""
+    """For subnets of different sizes, and for each of several sets."""
     a = {"master": "eth1", "subnet": "10.1.0.0/24", "ranges": [[{"subnet": "fd00:1::/64"}]]}
     b = {"master": "eth2", "subnet": "10.2.4.0/22", "ranges": [[{"subnet": "fd00:2::/120", "rangeStart": "fd00:2::7"}]]}
     net = net(b, a, align=True)
@@ -67,19 +67,19 @@ def test_a_request_that_is_another_number(net):
     on(net, "eth1")
     answer = refused(net, "eth2", args="IP=10.2.0.9")
     assert answer["code"] == 102
-    assert "requested address 10.2.0.9 is not what it gets here, 10.2.0.2" in answer["msg"]
+    assert "requested address 10.2.0.9 differs from 10.2.0.2" in answer["msg"]
     assert "this container has 10.1.0.2, host number 2" in answer["msg"]
 
 
 def test_a_request_for_anothers_number(net):
-    """It would be in the way of who has it on another rail."""
+    """Another container has this number on another rail, and may need it here."""
     net = net(align=True)
     on(net, "eth1")
     answer = refused(net, "eth2", "d", args="IP=10.2.0.2")
     assert answer["code"] == 102
     assert (
-        "host number 2 is another's (ipam.align), 10.1.0.2 is held by net-eth1 of container c, network net"
-        in answer["msg"]
+        "host number 2 belongs to another container (ipam.align): 10.1.0.2 is held by net-eth1 of container c, "
+        "network net" in answer["msg"]
     )
 
 
@@ -101,7 +101,7 @@ def test_a_number_that_another_holds(net):
 
 
 def test_a_number_that_is_free_on_all_rails(net):
-    """What is free on each rail by itself may be held on the other."""
+    """An address that is free on one rail may be held on the other."""
     net = net(few(A, 2, 9), few(B, 2, 9))
     for cid, master, address in (("d", "eth2", "10.2.0.3"), ("e", "eth1", "10.1.0.2"), ("f", "eth1", "10.1.0.4")):
         assert on(net, master, cid, args=f"IP={address}") == (address,)
@@ -137,7 +137,7 @@ def test_two_attachments_of_one_rail(net):
 
 
 def test_names_that_are_alike(net):
-    """A container is its whole id, and what is only for people is none."""
+    """The whole id identifies a container; the fields for people do not."""
     net = net(align=True)
     on(net, "eth1", "c1")
     on(net, "eth1", "xc", args="IgnoreUnknown=1;K8S_POD_NAME=c")
@@ -165,7 +165,7 @@ def test_many_at_once(net):
 
 
 def test_first_add_killed_at_every_step(net):
-    """Whatever it came to, the container's next attachment is aligned with it, or with nothing."""
+    """In any case the container's next attachment is aligned with it, or with nothing."""
     net = net(align=True)
     for step in range(1, 99):
         killed = killed_at(step, lambda: net.reply("ADD", "c", "net-eth1", master="eth1"))

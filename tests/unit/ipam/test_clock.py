@@ -1,5 +1,5 @@
-"""What is kept back after its release, under a clock that jumps and a machine that boots: any sequence of calls against
-a model that knows who was told what, and when."""
+"""Addresses kept back after their release, with clock jumps and reboots: random calls against a model of all answers
+and their times."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 @dataclass(frozen=True)
 class Lease:
-    """Who was told an address, on which terms."""
+    """The answer to an ADD, and its terms."""
 
     address: str
     name: str
@@ -31,7 +31,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class Kept:
-    """What nobody gets from ``released`` until ``cool``, and nobody but the name until ``until``."""
+    """Addresses reserved from everybody from ``released`` until ``cool``, and for the name until ``until``."""
 
     address: str
     name: str
@@ -44,7 +44,7 @@ class Kept:
 
 
 class Clock(RuleBasedStateMachine):
-    """The program on a real directory beside the model."""
+    """The program with a real directory, next to the model."""
 
     keys = st.sampled_from([f"c{i}" for i in range(5)])
     pods = st.sampled_from(["p", "q", "r"])
@@ -71,7 +71,7 @@ class Clock(RuleBasedStateMachine):
         return sorted(self.held, key=self.net.line)
 
     def had_by(self, cid, name):
-        """Of whom the address is that the ADD has already: a lease's key, something kept, or nobody's."""
+        """The source of an address that the ADD has already: a lease's key, a reservation, or none."""
         if cid in self.held:
             return cid
         if not name:
@@ -139,7 +139,7 @@ class Clock(RuleBasedStateMachine):
 
     @rule(cid=keys, pod=pods, terms=terms, step=steps)
     def add_killed(self, cid, pod, terms, step):
-        """Where it need not make room first: how much of that was done is not for the model to know."""
+        """Only if no room has to be made first, because the model does not know how much was freed."""
         had = self.had_by(cid, self.name(pod, terms))
         if self.to_choose_from(had, ""):
             killed_at(step, lambda: self.net.reply("ADD", cid, **self.config(pod, terms)))
@@ -177,7 +177,7 @@ class Clock(RuleBasedStateMachine):
 
     @rule(when=st.sampled_from([0, 30, 1_800_000_000, 4_000_000_000]))
     def the_clock_is_another(self, when):
-        """As of a machine whose hardware clock has no battery, before an NTP client has set it, and after that."""
+        """Like a machine without a clock battery, before and after an NTP client sets the clock."""
         self.now = when
 
     @rule()

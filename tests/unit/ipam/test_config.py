@@ -1,4 +1,4 @@
-"""The configuration, judged through the program: what is taken, and what a refusal says."""
+"""The configuration, through the program: accepted values, and the messages of refusals."""
 
 import pytest
 from support.ipam_calls import Net

@@ -1,12 +1,12 @@
-"""Addresses made of a MAC, without an interface that has it."""
+"""Addresses derived from a MAC, without an interface."""
 
 from ipaddress import IPv6Address, ip_address
 
 import pytest
 
 from base.protocol.errors import InvalidConfig
-from ipam import eui64
 from ipam.config import load
+from ipam.pool import eui64_addresses, interface_id
 
 SMALL = {"subnet": "10.0.0.0/24", "rangeEnd": "10.0.0.9"}
 EUI = {"subnet": "fd00:56::/64", "eui64": True}
@@ -27,13 +27,13 @@ def pool(**ipam):
     ],
 )
 def test_interface_id(mac, expected):
-    assert IPv6Address(bytes(8) + eui64.interface_id(mac)) == IPv6Address(f"::{expected}")
+    assert IPv6Address(bytes(8) + interface_id(mac)) == IPv6Address(f"::{expected}")
 
 
 def test_addresses_of_a_mac():
     sets = pool(ranges=[[SMALL], [EUI], [{"subnet": "fd00:57::/64"}], [EUI | {"subnet": "fd00:58::/64"}]]).sets
     expected = ("fd00:56::ff:fe00:99", "fd00:58::ff:fe00:99")
-    assert eui64.addresses(sets, "02:00:00:00:00:99") == tuple(map(ip_address, expected))
+    assert eui64_addresses(sets, "02:00:00:00:00:99") == tuple(map(ip_address, expected))
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_addresses_of_a_mac():
     [
         ({"subnet": "10.0.0.0/24", "eui64": True}, "ipam.eui64 true with subnet 10.0.0.0/24"),
         ({"ranges": [[{"subnet": "fd00::/48", "eui64": True}]]}, "ipam.ranges[0][0].eui64 true with subnet fd00::/48"),
-        ({"ranges": [[EUI | {"rangeEnd": "fd00:56::9"}]]}, "the MAC says which address"),
-        ({"ranges": [[EUI | {"exclude": ["fd00:56::9"]}]]}, "the MAC says which address"),
-        ({"ranges": [[EUI | {"reserved": ["fd00:56::9"]}]]}, "the MAC says which address"),
+        ({"ranges": [[EUI | {"rangeEnd": "fd00:56::9"}]]}, "the MAC determines the address"),
+        ({"ranges": [[EUI | {"exclude": ["fd00:56::9"]}]]}, "the MAC determines the address"),
+        ({"ranges": [[EUI | {"reserved": ["fd00:56::9"]}]]}, "the MAC determines the address"),
         ({"ranges": [[EUI, {"subnet": "fd00:57::/64"}]]}, "ipam.ranges[0] has 2 ranges, one with eui64"),
         ({"eui64": True, "ranges": [[SMALL]]}, "of no effect without ipam.subnet"),
         ({"subnet": "fd00::/64", "eui64": "yes"}, 'ipam.eui64 "yes"'),

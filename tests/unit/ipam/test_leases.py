@@ -1,4 +1,4 @@
-"""Who gets which address, decided on a book in memory."""
+"""The choice of addresses, with a book in memory."""
 
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
@@ -70,7 +70,7 @@ def test_gateway_is_the_ranges():
         (("10.0.0.11",), {}, "is excluded by r4.exclude"),
         (("10.0.0.14",), {}, "is outside 10.0.0.10-10.0.0.13"),  # in the subnet, not in the range
         (("fd00::5",), {"fd00::5": "c:net1"}, "is held by c:net1"),
-        (("10.0.0.10", "10.0.0.13"), {}, "gives one address"),  # two of one set
+        (("10.0.0.10", "10.0.0.13"), {}, "provides one address"),  # two of one set
     ],
 )
 def test_refused_request_says_why(requested, held, reason):

@@ -1,4 +1,4 @@
-"""Addresses that depend on the interface, decided without one: who is asked, what becomes of a taken one."""
+"""Addresses that depend on the interface, tested without one: the probes, and addresses in use."""
 
 import subprocess
 import sys
@@ -14,7 +14,8 @@ from base.kernel.links import IFF_NOARP, Link
 from base.protocol.errors import AddressConflict, InvalidConfig, IoFailure, PoolExhausted
 from base.protocol.spec import Key
 from ctl.main import main
-from ipam import conflicts, leases
+from ipam import leases
+from ipam import link as links
 from ipam.config import load
 from ipam.link import refuse_unless_probeable
 from ipam.stores import Owner, Terms
@@ -54,11 +55,11 @@ def test_how_long_to_listen(given, seconds):
 
 
 def test_off_it_costs_nothing(tmp_path):
-    """Neither the module nor what it asks the kernel with is imported."""
+    """Neither the module nor its kernel modules are imported."""
     program = (
         "import sys; sys.path.insert(0, 'tests'); from pathlib import Path; from support.ipam_calls import Net\n"
         f"net = Net(Path({str(tmp_path)!r}), {SMALL}); net.add('a')\n"
-        "print({'ipam.link', 'ipam.conflicts', 'ipam.eui64', 'base.kernel.probe', 'base.state.pod'}"
+        "print({'ipam.link', 'base.kernel.probe', 'base.state.pod'}"
         " & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -83,7 +84,7 @@ def test_links_that_nobody_can_be_asked_on(link, why):
 
 
 class Network:
-    """A store, and a link on which others have some addresses."""
+    """A store, and a link with hosts that use some addresses."""
 
     def __init__(self, directory, *others, **ipam):
         self.net = Net(directory, {**SMALL, **ipam})
@@ -94,8 +95,8 @@ class Network:
         sets, owner = pool(**self.net.ipam).sets, Owner(Key(cid, "net1"), terms=terms)
         asked = tuple(map(ip_address, requested))
         reserve = partial(self.store.reserve, owner, partial(leases.choose, sets, asked))
-        link = conflicts.Link(self.ask, "the link of net1 (master rail0)", [s.all_spans for s in sets])
-        ips = conflicts.resolve(self.store, owner.key, asked, reserve, link, self.log)
+        prober = links.Prober(self.ask, "the link of net1 (master rail0)", [s.all_spans for s in sets])
+        ips = links.resolve(self.store, owner.key, asked, reserve, prober, self.log)
         return tuple(str(ip.address.ip) for ip in ips)
 
     def ask(self, addresses):
@@ -112,7 +113,7 @@ def test_the_next_is_given(tmp_path):
     assert network.net.leases() == {"c:net1": ("10.0.0.4", "fd00::2")}
     # Who was found to be alone is not asked about again.
     assert network.asked == [{"10.0.0.2", "fd00::2"}, {"10.0.0.3"}, {"10.0.0.4"}]
-    assert network.log[0] == f"10.0.0.2 is in use by another host on the link (MAC {MAC}); nobody is given it for 600 s"
+    assert network.log[0] == f"10.0.0.2 is in use by another host on the link (MAC {MAC}); not allocated for 600 s"
     assert network.net.held() == {"10.0.0.2", "10.0.0.3", "10.0.0.4", "fd00::2"}
     assert network.net.agrees()
     # The round goes on where it was, with nobody asking for what is known to be taken.
@@ -127,7 +128,7 @@ def test_kept_back_for_a_while(tmp_path, clock):
     assert network.store.collect(None) == 0
     answer = network.net.call("ADD", "d", args="IP=10.0.0.2")
     assert answer["code"] == 102
-    assert f"held by another host on the link (MAC {MAC}), as a probe found" in answer["msg"]
+    assert f"held by another host on the link (MAC {MAC}), found by a probe" in answer["msg"]
     clock[0] += 1
     assert network.net.add("d", args="IP=10.0.0.2") == ("10.0.0.2",)
 
@@ -150,7 +151,7 @@ def test_one_of_two_is_requested(tmp_path):
 
 
 def test_one_that_answers_for_everything(tmp_path):
-    """It has a quarter kept back at the most; the others are given as soon as it is quiet."""
+    """At most a quarter is kept back because of it; the others are available once it is silent."""
     network = Network(tmp_path, *(f"10.0.0.{n}" for n in range(2, 10)))
     for _ in range(5):
         with pytest.raises(
@@ -171,7 +172,7 @@ def test_one_that_answers_for_everything(tmp_path):
 
 
 def test_one_that_has_many(tmp_path):
-    """Of one MAC few are kept back, and the round goes on behind the others: so an honest host's are passed."""
+    """Few are kept back per MAC, and the search continues behind the others, past an honest host's addresses."""
     network = Network(tmp_path, *(f"10.0.0.{n}" for n in range(2, 12)), rangeEnd="10.0.0.200")
     for _ in range(2):
         with pytest.raises(AddressConflict):
@@ -184,7 +185,7 @@ def test_many_that_have_one_each(tmp_path):
     network = Network(tmp_path, rangeEnd="10.0.0.41")
     network.others = {ip_address(f"10.0.0.{n}"): f"02:00:00:00:01:{n:02x}" for n in range(2, 42)}
     for _ in range(10):
-        with pytest.raises(AddressConflict, match="exclude what others have"):
+        with pytest.raises(AddressConflict, match="exclude the addresses of others"):
             network.add()
     assert len(network.net.held()) == 10, "a quarter of forty"
 
@@ -200,7 +201,7 @@ def test_the_only_one_there_is(tmp_path):
 def test_a_slow_one_is_not_waited_for_again_and_again(tmp_path, monkeypatch):
     network = Network(tmp_path, *(f"10.0.0.{n}" for n in range(2, 10)))
     now = iter(range(0, 1000, 3))
-    monkeypatch.setattr("ipam.conflicts.monotonic", lambda: next(now))
+    monkeypatch.setattr("ipam.link.monotonic", lambda: next(now))
     with pytest.raises(AddressConflict):
         network.add()
     assert len(network.asked) == 2
@@ -236,7 +237,7 @@ def test_cooldown_of_a_lease_that_lost_all(tmp_path):
 
 @pytest.mark.parametrize("then", ["ADD", "DEL"])
 def test_killed_at_every_step(tmp_path, then):
-    """An address is in one line, whatever happens; and the lease is there until its DEL."""
+    """After any failure an address is in one line, and the lease exists until its DEL."""
     network = Network(tmp_path / "warm", "10.0.0.2", "10.0.0.3", **BOTH)
     network.add()
     for step in drawn.steps(1):

@@ -1,4 +1,4 @@
-"""What becomes of an address after its release: cooled down, kept for its pod, or free at once; and reserved ones."""
+"""Addresses after their release: cooling down, kept for the pod, or free at once; and reserved ones."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ def test_cooldown(network, clock, booted):
     assert net.call("STATUS")["code"] == 50
     answer = net.call("ADD", "b", args="IP=10.0.0.5")
     assert answer["code"] == 102
-    assert "held by nobody and kept back after its release, until 2027-01-15 08:01:00Z" in answer["msg"]
+    assert "held by the store, kept back after its release until 2027-01-15 08:01:00Z" in answer["msg"]
     assert net.gc() == {}
     assert net.call("ADD", "b")["code"] == 103, "no list has it, and it stays"
     clock[0] += 1
@@ -37,7 +37,7 @@ def test_cooldown(network, clock, booted):
 
 
 def test_cooldown_is_of_the_lease(network, clock):
-    """As it was when the address was given: DEL has to work under any configuration."""
+    """The terms of the allocation apply, because DEL must work with any configuration."""
     one = network(**ONE, releaseCooldown=60)
     one.add("a")
     one.ipam = None
@@ -127,7 +127,7 @@ def test_shown(network, clock, capsys):
 
 
 def test_what_the_index_missed_stays_known(network, monkeypatch):
-    """Of two changes in one go the first fails half-way through the index; the second must not call that true."""
+    """The first of two changes fails half way through the index; the second must not mark the index clean."""
     net = network(**FEW, sticky=600)
     for pod in ("a", "b"):
         net.add(pod, *of(pod))
@@ -151,7 +151,7 @@ def test_what_the_index_missed_stays_known(network, monkeypatch):
 
 
 def released_in_doubt(net, cid):
-    """DEL, by a main plugin that could not see the interface go."""
+    """DEL by a main plugin that could not confirm the interface's removal."""
     return program.run(replace(net.request("DEL", cid), in_use=True)).stdout
 
 
@@ -166,7 +166,7 @@ def test_in_use_until_the_next_boot(network, clock, policy, capsys):
         assert net.call("ADD", "b", *of("p"))["code"] == 103
         answer = net.call("ADD", "b", "net1", f"{of('p')[1]};IP=10.0.0.5")
         assert answer["code"] == 102
-        assert "held by nobody and kept back until the next boot: its last pod" in answer["msg"]
+        assert "held by the store, kept back until the next boot: its last pod" in answer["msg"]
         clock[0] += 1e7
     assert net.gc() == {}
     where = ["--data-dir", str(net.state / "ipam")]

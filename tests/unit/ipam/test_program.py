@@ -1,4 +1,4 @@
-"""The program as a process: python -m ipam, and what it loads for which command."""
+"""The program as a process: python -m ipam, and its imports per command."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Rails: which one an attachment is on, and what it gets there."""
+"""Rails: an attachment's rail, and its addresses there."""
 
 import json
 from functools import partial
@@ -8,7 +8,7 @@ from support.ipam_calls import Net
 from support.rails import A, B, few, network, on, refused
 
 from ctl.main import main
-from ipam import device
+from ipam import rails
 
 PF, VF, SF = "0000:3b:00.0", "0000:3b:02.1", "mlx5_core.sf.4"
 
@@ -23,7 +23,7 @@ def net(tmp_path):
 
 @pytest.fixture
 def sys(tmp_path):
-    """A PF eth1 with a VF and a scalable function, of node 1; eth1.7 is a VLAN over it, bond0 a bond with another."""
+    """A PF eth1 on NUMA node 1 with a VF and a subfunction; eth1.7 is a VLAN over it, bond0 a bond with another PF."""
     root = tmp_path / "sys"
     for address, name, node in ((PF, "eth1", 1), (VF, "eth1v1", 1), ("0000:5e:00.0", "eth2", -1)):
         function = root / "bus/pci/devices" / address
@@ -76,7 +76,7 @@ OF_VF = OF_PF | {"pciAddress": [VF, PF]}
     ],
 )
 def test_device(sys, conf, expected):
-    assert dict(device.of(conf, sys)) == expected
+    assert dict(rails.device_of(conf, sys)) == expected
 
 
 # The rail
@@ -92,7 +92,7 @@ def test_each_its_own_ranges(net):
 
 
 def test_round_robin_on_each_rail(net):
-    """An address is not given again at once for an ADD on another rail in between."""
+    """An ADD on another rail in between does not make an address available again at once."""
     net = net()
     for number in range(2, 6):
         assert on(net, "eth1") == (f"10.1.0.{number}",)
@@ -147,7 +147,7 @@ def test_shown(net, capsys):
     net = net(few(A, 5, 6), few(B, 5, 8))
     on(net, "eth2")
     log = net.reply("ADD", "d", "net-eth1", master="eth1").log
-    assert not any("its ranges were" in line for line in log), "they are the same on every rail"
+    assert not any("its ranges changed" in line for line in log), "they are the same on every rail"
     assert main(["hpn", "ipam", "show", "--data-dir", str(net.state / "ipam"), "--json"]) == 0
     (network,) = json.loads(capsys.readouterr().out)["networks"]
     assert [(pool["held"], pool["size"]) for pool in network["pools"]] == [(1, 2), (1, 4)]
@@ -169,7 +169,7 @@ def test_no_rail(net, more, parts):
 
 
 def test_two_rails(net, sys, monkeypatch):
-    monkeypatch.setattr(device.of, "__defaults__", (sys,))
+    monkeypatch.setattr(rails.device_of, "__defaults__", (sys,))
     net = net({"numaNode": 1, "subnet": "10.1.0.0/24"}, {"pf": "eth1", "subnet": "10.2.0.0/24"})
     answer = net.call("ADD", deviceID=VF)
     assert answer["code"] == 7
@@ -233,7 +233,7 @@ def of(pod):
 
 @pytest.mark.parametrize("align", [False, True])
 def test_sticky_is_by_rail(net, align):
-    """Which of a pod's interfaces comes to which rail is the device plugin's pick, each time another."""
+    """The device plugin chooses the rail of each of a pod's interfaces, each time another."""
     net = net(sticky=3600, align=align)
     on(net, "eth1", "x", args=of("x"))
     first = on(net, "eth1", "c1", "net1", of("db-0")), on(net, "eth2", "c1", "net2", of("db-0"))

@@ -1,4 +1,4 @@
-"""Interval arithmetic against counting on fingers, in both families."""
+"""Arithmetic with spans against plain enumeration, in both families."""
 
 from ipaddress import ip_address, ip_network
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Addresses that are kept for the name of whoever had them: ipam.sticky."""
+"""Addresses that are kept for a name after DEL: ipam.sticky."""
 
 import pytest
 from support.ipam_calls import FEW, ONE, killed_at, of
@@ -36,7 +36,7 @@ def test_sticky_after_a_reboot_without_a_delete(network, clock):
 
 
 def test_the_living_keep_theirs(network, clock):
-    """Two of a name at once: the second gets another, and what is kept is what was released last."""
+    """Two attachments of one name at once: the second gets another address, and the one released last is kept."""
     net = network(**FEW, sticky=3600, releaseCooldown=60)
     first, second = net.add("c1", *of("db-0")), net.add("c2", *of("db-0"))
     assert first != second
@@ -86,7 +86,7 @@ def test_a_request_for_what_is_kept_for_another(network, clock):
 
 
 def test_what_was_kept_is_lost(network, clock):
-    """A damaged line keeps its addresses from others, but not its pod from coming back."""
+    """A damaged line reserves its addresses, but its pod can return."""
     net = network(**FEW, sticky=3600)
     first = net.add("c1", *of("db-0"))
     net.call("DEL", "c1")
@@ -111,7 +111,7 @@ def test_names_longer_than_a_line(network, clock):
 
 
 def test_delete_killed_at_every_step(network, clock, tmp_path):
-    """Stored, or kept: never free, never both."""
+    """An address is leased or kept back: never free, never both."""
     net = network(**ONE, sticky=3600)
     for step in range(1, 99):
         first = net.add("c1", *of("db-0"))
@@ -137,7 +137,7 @@ def test_the_longest_name(network, clock, name):
 @pytest.mark.parametrize(
     ("ipam", "args", "code", "part"),
     [
-        ({"sticky": 60}, "", 4, "name whose address it is"),
+        ({"sticky": 60}, "", 4, "and args.cni no sticky; set one of them"),
         ({"sticky": -1}, "", 7, "ipam.sticky -1"),
         ({"sticky": True}, "", 7, "ipam.sticky true"),
         ({"sticky": 60}, "STICKY=" + "x" * 394, 4, "longer than 400"),

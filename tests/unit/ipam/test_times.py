@@ -1,4 +1,4 @@
-"""A lease that was changed in a file with the time and size that the index knows: it is looked at all the same."""
+"""A lease changed in a file with the same time and size as in the index: the change is detected."""
 
 import json
 import os

@@ -121,7 +121,7 @@ def test_leases_of_another_schema(root: Path, tmp_path: Path, data_dir: str) -> 
 
 def test_a_line_of_a_newer_version(root: Path, tmp_path: Path) -> None:
     path = leases(root, '{"schema": 1}', '{"block":"10.0.0.0/26","node":"n1"}')
-    refused(root, tmp_path, path, ": line 1 is of another version (not a lease (KeyError: 'addresses'))")
+    refused(root, tmp_path, path, ": line 1 was written by another version (not a lease (KeyError: 'addresses'))")
 
 
 def test_all_that_are_unknown_are_counted(root: Path, tmp_path: Path) -> None:

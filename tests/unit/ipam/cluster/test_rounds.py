@@ -239,5 +239,5 @@ def test_the_agent_does_it_when_it_is_due(cluster: Cluster, clock: list[float]) 
     clock[0] += HEARTBEAT
     cluster.store.faults = every("", Fault.UNREACHABLE)
     (said,) = idle.keep_blocks([node.dir.parent])
-    assert "could not be looked after" in said
+    assert "could not be reconciled" in said
     assert list(idle.keep_blocks([node.dir.parent / "none"])) == []

@@ -1,4 +1,4 @@
-"""Killed at every step: no address twice, none lost, nothing left; and any sequence of calls against a dict."""
+"""Kills at every step: no address twice, none lost, nothing left; and random calls against a dict."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ SIX = {"fd00::1", "fd00::4", "fd00::5", "fd00::6", "fd00::7"}
 
 
 def each_step(net, prepare, work):
-    """Prepare a fresh store and kill the work before one step after the other, until it is done."""
+    """For each step: prepare a new store, and kill the work before that step."""
     for step in drawn.steps(1):
         shutil.rmtree(net.state, ignore_errors=True)
         prepare()
@@ -84,7 +84,7 @@ def test_add_killed_at_every_step(net, then, first, args):
 
 
 def test_add_killed_within_one_tick_of_the_files_clock(net, args):
-    """Two changes in one tick leave the file with one time: only the index itself can say that it lacks the second."""
+    """Two changes in one tick leave one file time, so only the index's mark shows that it lacks the second."""
 
     def prepare():
         net.add("other")
@@ -170,7 +170,7 @@ def test_a_foreign_file_set_aside_killed_at_every_step(net):
 
 
 class Attachments(RuleBasedStateMachine):
-    """The program on a real directory beside a dictionary of who was told what."""
+    """The program with a real directory, next to a dictionary of its answers."""
 
     long = st.sampled_from(["", "K8S_POD_NAMESPACE=" + "n" * 250 + ";K8S_POD_NAME=" + "p" * 60])
     keys = st.sampled_from([f"c{i}" for i in range(7)])
@@ -189,7 +189,7 @@ class Attachments(RuleBasedStateMachine):
         return {a for other, held in self.held.items() if other != cid for a in held}
 
     def _learn(self, cid, answer, request=None):
-        """Judge an ADD's answer by the model, and take it over."""
+        """Check an ADD's answer against the model, and record it."""
         taken = self._taken(cid)
         if request in taken:
             assert answer["code"] == 102
@@ -233,7 +233,7 @@ class Attachments(RuleBasedStateMachine):
 
     @rule(cid=keys, command=st.sampled_from(["ADD", "DEL"]), step=steps, args=long, random=st.randoms())
     def power_cut(self, cid, command, step, args, random):
-        """In the middle of a command: of what was not synced every sector is there or not."""
+        """During a command: each sector that was not synced is on disk or not."""
         synced = Path(self.state) / "synced"
         if self.net.file.exists():
             shutil.copy(self.net.file, synced)
@@ -254,7 +254,7 @@ class Attachments(RuleBasedStateMachine):
         self.repeat(cid, command, args)
 
     def repeat(self, cid, command, args):
-        """What a runtime does that got no answer."""
+        """The calls of a runtime that got no answer."""
         if command == "ADD":
             self._learn(cid, self.net.call("ADD", cid, args=args))
         else:

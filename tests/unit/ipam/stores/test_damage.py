@@ -1,4 +1,4 @@
-"""A store that something else wrote to: nothing is dropped in silence, given twice, or held for ever."""
+"""A store with foreign writes: no lease is dropped silently, no address has two owners or stays held for ever."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def test_a_lease_that_cannot_be_read(net, damage, first):
 
 
 def test_one_that_cannot_be_read_and_may_be_in_use(net):
-    """Two things went wrong at once: nobody can read the lease, nor say that its interface is gone."""
+    """Two failures at once: the lease is unreadable, and its interface's removal is unconfirmed."""
     a = net.add("a")
     net.overwrite(net.line("a"), b"#")
     request = replace(net.request("DEL", "a"), in_use=True)
@@ -175,7 +175,7 @@ def test_only_the_first_line_is_damaged(net):
 
 @pytest.mark.parametrize("how", ["gone", "an old copy", "another's place"])
 def test_a_file_that_the_index_knows_better(net, how):
-    """Whoever removes it means to forget, or does not: nobody can tell, so the living keep what they have."""
+    """The intent of a removal is unknown, so living pods keep their addresses."""
     a = net.add("a")
     before = net.file.read_bytes()
     b = net.add("b")
@@ -202,7 +202,7 @@ def test_all_that_is_gone_is_forgotten(net):
 @pytest.mark.parametrize("times", ["kept", "new"])
 @pytest.mark.parametrize("how", ["blanked", "another's", "swapped", "before it", "its own before"])
 def test_a_line_that_is_an_old_one(net, how, times):
-    """Whatever is in its place: who lives keeps the address, though nobody may know that it is his."""
+    """For any content in its place: a living pod keeps its address, even if its key is unknown."""
     net.add("other")
     net.call("DEL", "other")
     net.add("a", args="IP=10.0.0.9")

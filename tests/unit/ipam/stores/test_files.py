@@ -1,4 +1,4 @@
-"""A network's files: what is in them, who may read them, and what happens where they cannot be written."""
+"""A network's files: their contents, their permissions, and failing writes."""
 
 import json
 import os
@@ -159,7 +159,7 @@ def test_subnets_of_any_size(tmp_path, subnet):
 
 
 def test_gc_leaves_a_line_that_says_something_else_by_now(net):
-    """It is looked at without the lock: what it said then proves nothing of whoever has been given the line since."""
+    """GC reads it without the lock, so the data proves nothing about the line's present lease."""
     net.add("c")
     line = net.line("c")
 

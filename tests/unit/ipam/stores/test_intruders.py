@@ -1,4 +1,4 @@
-"""What stands in the place of a store's file and is none: set aside, and nobody waits for it."""
+"""Anything but a regular file in the place of a store's file: it goes to quarantine, and no call blocks on it."""
 
 import json
 import os
@@ -25,7 +25,7 @@ WHAT = ["directory", "fifo", "link", "socket"]
 
 
 def put(what, path):
-    """In its place."""
+    """Put something else in a file's place."""
     if path.exists():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     match what:
@@ -45,7 +45,7 @@ def put(what, path):
 @pytest.mark.parametrize("name", ["leases", "index", "ranges", "quarantine"])
 @pytest.mark.parametrize("command", ["ADD", "DEL", "GC", "STATUS", "CHECK"])
 def test_no_file(net, name, what, command):
-    """It is moved away and kept, and what is known stays held."""
+    """It goes to quarantine, and known leases stay held."""
     if (name, what) == ("quarantine", "directory"):
         return  # as it should be
     a, b = net.add("a"), net.add("b")
@@ -88,7 +88,7 @@ def test_a_file_that_is_said_to_be_huge(net, size):
 
 
 def test_verify_of_what_is_no_file(net):
-    """It is said, and nothing is closed twice: by then the number may be of another thread's file."""
+    """It reports this and closes nothing twice, because another thread may already use the descriptor's number."""
     net.add("c")
     net.file.unlink()
     os.mkfifo(net.file)

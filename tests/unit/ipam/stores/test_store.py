@@ -1,4 +1,4 @@
-"""What the commands do to a network's leases on disk, in order and out of order."""
+"""The commands' effects on a network's leases on disk, in order and out of order."""
 
 import json
 
@@ -15,7 +15,7 @@ def net(tmp_path):
 
 
 def of_another_boot(net, cid):
-    """Make a lease an older boot's."""
+    """Give a lease an older boot id."""
     net.rewrite(cid, boot="another")
 
 

@@ -1,6 +1,6 @@
-"""What every store must do, whatever it keeps leases in.
+"""The contract of every store, for any kind of storage.
 
-A new store gets a row in STORES and passes all of this.  Nothing here may know of files, lines or locks.
+A new store gets a row in STORES and passes all of these tests.  Nothing here may use files, lines or locks.
 """
 
 import time
@@ -32,7 +32,7 @@ ANOTHER = Sandbox(inode=1, cookie=9, mounts=3, processes=4)
 
 
 class Network:
-    """A network in the store, and which namespaces are gone."""
+    """A network in the store, and the set of dead namespaces."""
 
     def __init__(self, opened: Callable[[Gone], Store]) -> None:
         self._opened = opened
@@ -43,22 +43,22 @@ class Network:
         return self._opened(self.gone.intersection)
 
     def reserve(self, key: Key, choose: Choose, pod: str = "", sandbox: Sandbox | None = None, **terms: object) -> str:
-        """The addresses that are given, in words."""
+        """The allocated addresses, as text."""
         owner = Owner(key, pod, "/run/netns/p", sandbox, Terms(**terms))  # type: ignore[arg-type]
         return words(ip.address.ip for ip in self.store.reserve(owner, choose))
 
     def held(self) -> dict[str, str]:
-        """By its key what each attachment holds."""
+        """Each attachment's addresses, by key."""
         holdings = [one.holding for one in self.store.contents().listed]
         return {str(one.owner.key): words(one.ips) for one in holdings if isinstance(one, Lease)}
 
     def kept(self) -> str:
-        """What is kept back."""
+        """The addresses kept back."""
         holdings = [one.holding for one in self.store.contents().listed if not one.is_over]
         return words(ip for one in holdings if isinstance(one, Kept) for ip in one.ips)
 
     def holder(self, address: str) -> str:
-        """What the store says to whoever asks for that address."""
+        """The store's description of the address's holder."""
         said = list[str]()
 
         def look(book: Book) -> tuple[Ip, ...]:
@@ -80,12 +80,12 @@ def words(addresses: Collection[Address] | object) -> str:
 
 
 def these(*addresses: str) -> Choose:
-    """A choice of just these."""
+    """Choose exactly these."""
     return lambda _: tuple(Ip(ip_interface(address), None) for address in addresses)
 
 
 def lowest(book: Book) -> tuple[Ip, ...]:
-    """A choice of what the owner has, else the lowest free address of ten."""
+    """Choose the owner's address, else the lowest free one of ten."""
     free = book.first_free(TEN) if not book.mine else book.mine[0]
     if free is None:
         raise PoolExhausted("all ten are held")
@@ -142,7 +142,7 @@ def test_the_view_of_a_choice(network: Network) -> None:
 
 
 def test_all_ten_and_no_more(network: Network) -> None:
-    """Together, as containers come."""
+    """Concurrently, like containers."""
     with ThreadPoolExecutor(10) as pool:
         given = list(pool.map(lambda i: network.reserve(Key(f"c{i}", "net1"), lowest), range(10)))
     assert len(set(given)) == 10
@@ -224,7 +224,7 @@ def test_collect_by_a_list(network: Network) -> None:
 
 
 def test_collect_asks_for_attachments_after_it_has_read(network: Network) -> None:
-    """Whoever came meanwhile has a record by then, or is not among the leases that were read."""
+    """An attachment added meanwhile has a record by then, or is not among the leases that were read."""
     network.reserve(A, lowest)
 
     def attached() -> tuple[Key, ...]:

@@ -1,4 +1,4 @@
-"""Calls wait for the disk without the lock: others go on meanwhile, and a disk that fails keeps nothing of it."""
+"""Calls sync without the lock: others continue meanwhile, and a failing disk keeps no part of the change."""
 
 import errno
 import os
@@ -29,7 +29,7 @@ def net(tmp_path: Path) -> Net:
 
 @pytest.fixture
 def at_the_sync(monkeypatch: pytest.MonkeyPatch) -> Iterator[AtTheSync]:
-    """Have something done before the next sync."""
+    """Call a function before the next sync."""
     waiting, sync = list[Callable[[], object]](), os.fdatasync
 
     def fdatasync(fd: int) -> None:
@@ -76,7 +76,7 @@ def locked(net: Net) -> None:
 
 
 def test_a_lease_of_several_lines_is_released_alone(net: Net, at_the_sync: AtTheSync) -> None:
-    """Its continuations may be another's only when the disk knows that it is gone."""
+    """Its continuations become available only once its end is on disk."""
     net.add("c", args=LONG)
     assert b'"next"' in net.lines()[net.line("c")]
     at_the_sync(partial(locked, net))
@@ -85,7 +85,7 @@ def test_a_lease_of_several_lines_is_released_alone(net: Net, at_the_sync: AtThe
 
 
 def test_a_lease_changes_alone(net: Net, at_the_sync: AtTheSync) -> None:
-    """What it had may be another's only when the disk knows what it has now."""
+    """Its old addresses become available only once its new state is on disk."""
     net.add("c", args="IP=10.0.0.20")
     at_the_sync(partial(locked, net))
     assert net.add("c", args="IP=10.0.0.21")[0] == "10.0.0.21"
@@ -105,7 +105,7 @@ def test_continuations_are_on_disk_before_the_line_that_names_them(net: Net, at_
 
 @pytest.mark.parametrize("args", ["", f";{LONG}"], ids=["short", "long"])
 def test_the_power_goes_while_an_address_changes_hands(net: Net, at_the_sync: AtTheSync, args: str) -> None:
-    """The disk may have what was given and not what was released: both end with the boot, and nobody is alarmed."""
+    """The disk may have the allocation and not the release: both end with the boot, without a warning."""
     address, _ = given = net.add("c")
     before, line = net.lines(), net.line("c")
     at_the_sync(lambda: (net.add("other"), net.add("another", args=f"IP={address}{args}")))
@@ -127,7 +127,7 @@ def test_the_power_goes_while_an_address_changes_hands(net: Net, at_the_sync: At
 
 
 def test_one_of_this_boot_stands_before_one_of_an_older(net: Net) -> None:
-    """Also where the older one says that it was written later: the count begins anew where the index was removed."""
+    """Also if the older one has the higher number, because the count restarts with a removed index."""
     given = net.add("c")
     old, line = net.lines()[net.line("c")], net.line("c")
     net.call("DEL", "c")
@@ -205,7 +205,7 @@ def test_the_disk_fails_when_a_lease_changes(net: Net, at_the_sync: AtTheSync) -
 
 @pytest.mark.parametrize("args", ["", LONG], ids=["short", "long"])
 def test_what_a_killed_one_wrote_is_synced(net: Net, at_the_sync: AtTheSync, args: str) -> None:
-    """Also where its lease is that of the same second, and there is nothing to write."""
+    """Also if its lease is equal, of the same second, so that nothing needs writing."""
     found = 0
     for step in range(1, 200):
         net.call("DEL", "c")
