@@ -82,9 +82,9 @@ def keep_blocks(data_dirs: list[Path]) -> Iterator[str]:
     """Look after the blocks of the networks there, where that is due; a line for what an operator should know."""
     if not _with_blocks(data_dirs):
         return
-    from ipam.cluster.reconcile import reconcile_all  # noqa: PLC0415  # for this process, which ends
+    from ipam.cluster.reconcile import reconcile  # noqa: PLC0415  # for this process, which ends
 
-    for one in reconcile_all.rounds(reconcile_all.directories(data_dirs), sandboxes.gone, due_only=True):
+    for one in reconcile.rounds(reconcile.directories(data_dirs), sandboxes.gone, due_only=True):
         yield from one.said
         if one.problem:
             yield f"network {one.network}: its blocks could not be looked after: {one.problem}"

@@ -27,7 +27,7 @@ from bench import write
 from ctl.cluster import release
 from ipam.cluster import BLOCK, Documents
 from ipam.cluster.backends import kv, objects
-from ipam.cluster.reconcile.reconcile_all import rounds as rounds_of_networks
+from ipam.cluster.reconcile.reconcile import rounds as rounds_of_networks
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.state import node_blocks as node_has
 

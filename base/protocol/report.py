@@ -6,7 +6,7 @@ And at another socket, that this node has little room in a network whose address
 
     1 LOW\\n
 
-or that an attachment is gone whose number other nodes may wait for (ipam/cluster/reconcile/release.py):
+or that an attachment is gone whose number other nodes may wait for (ipam/cluster/reconcile/reconcile.py):
 
     1 FREED\\n
 

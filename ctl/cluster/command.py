@@ -1,20 +1,25 @@
-"""hpn ipam with --cluster, and its commands blocks and release-node: what the cluster's store has, for people."""
+"""hpn ipam with --cluster, and its commands blocks and release-node: the cluster's store as lines, tables and JSON."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from base.protocol.errors import InvalidConfig, IoFailure
+from ctl.cluster import release
+from ctl.cluster.own import Own, networks, owned
 from ctl.command_line import as_document, word
-from ctl.screen import text
+from ctl.screen import Table, moment, text
 from ipam.cluster import BLOCK, GRID, Document, Documents
+from ipam.cluster.rules.documents import SAID, Block, block_name
+from ipam.cluster.rules.overview import Overview, named, overviews
+from ipam.cluster.state.node_blocks import LOST, RETURNING, NodeBlocks
+from ipam.ranges import Span
 
-if TYPE_CHECKING:
-    from ipam.cluster.rules.overview import Overview
-    from ipam.cluster.state.node_blocks import NodeBlocks
+_BAR: Final = 30
+_SPANS: Final = 3  # so many spans of a node's addresses are shown, and how many more there are
 
-Networks = Mapping[str, "NodeBlocks"]
+Networks = Mapping[str, NodeBlocks]
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
@@ -47,11 +52,9 @@ def _add_store(command: argparse.ArgumentParser) -> None:
 
 def answer(options: argparse.Namespace) -> tuple[str, int]:
     """What the command prints, and its exit status.  Raises CniError."""
-    from ctl.cluster import own  # noqa: PLC0415
-
     if options.command == "blocks" and not options.cluster:
         return _own_blocks(options)
-    has = own.networks(options.data_dir)
+    has = networks(options.data_dir)
     kinds = {one.store for one in has.values()}
     of_node = kinds.pop() if len(kinds) == 1 and not options.kubeconfig else "kubernetes"
     kind = options.store or of_node
@@ -60,43 +63,35 @@ def answer(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _show(options: argparse.Namespace, documents: Documents, own: Networks) -> tuple[str, int]:
-    from ctl.cluster import drawing  # noqa: PLC0415
-
     found, blocks = _surveyed(documents, options.network)
     lost = {one.network: _lost(own.get(one.network), blocks) for one in found}
     status = 1 if any(lost.values()) or any(one.wrong for one in found) else 0
     if options.json:
         of_all = [one.to_json() | {"lost": sorted(lost[one.network])} for one in found]
         return as_document({"store": documents.identity(), "networks": of_all}), status
-    lines = [part for one in found for part in drawing.pictured(one, lost[one.network])]
+    lines = [part for one in found for part in pictured(one, lost[one.network])]
     return text(lines or ["no network has a pool in the cluster's store"]), status
 
 
 def _all_blocks(options: argparse.Namespace, documents: Documents, _own: Networks) -> tuple[str, int]:
-    from ctl.cluster import drawing  # noqa: PLC0415
-
     found, _ = _surveyed(documents, options.network)
     if options.json:
-        listed = [one.described(block) for one in found for block in one.blocks]
-        return as_document({"store": documents.identity(), "blocks": listed}), 0
-    return text([drawing.listed(found)]), 0
+        blocks = [one.described(block) for one in found for block in one.blocks]
+        return as_document({"store": documents.identity(), "blocks": blocks}), 0
+    return text([listed(found)]), 0
 
 
 def _own_blocks(options: argparse.Namespace) -> tuple[str, int]:
-    from ctl.cluster import drawing, own  # noqa: PLC0415
-
-    networks = own.networks(options.data_dir, options.network)
-    of_node = [one for name, has in networks.items() for one in own.owned(options.data_dir, name, has)]
-    status = 1 if any(one.block.state == "lost" for one in of_node) else 0
+    found = networks(options.data_dir, options.network)
+    blocks = [one for name, has in found.items() for one in owned(options.data_dir, name, has)]
+    status = 1 if any(one.block.state == LOST for one in blocks) else 0
     if options.json:
-        return as_document({"dataDir": str(options.data_dir), "blocks": [one.to_json() for one in of_node]}), status
+        return as_document({"dataDir": str(options.data_dir), "blocks": [one.to_json() for one in blocks]}), status
     nothing = f"this node has no block of a shared pool, says {options.data_dir}"
-    return text([drawing.of_node(of_node) if of_node else nothing]), status
+    return text([of_node(blocks) if blocks else nothing]), status
 
 
 def _collect(options: argparse.Namespace, documents: Documents, _own: Networks) -> tuple[str, int]:
-    from ctl.cluster import release  # noqa: PLC0415
-
     names = [one.network for one in _surveyed(documents, options.network)[0]] if options.network else [""]
     done = [one for name in names for one in release.collect(documents, name, dry_run=options.dry_run)]
     status = 1 if any(one.what == release.FAILED for one in done) else 0
@@ -108,8 +103,6 @@ def _collect(options: argparse.Namespace, documents: Documents, _own: Networks) 
 
 
 def _release_node(options: argparse.Namespace, documents: Documents, _own: Networks) -> tuple[str, int]:
-    from ctl.cluster import release  # noqa: PLC0415
-
     found = release.blocks_of(documents, options.node, options.network)
     machine = documents.machine(options.node)
     lives = "" if options.force else release.why_not(machine, documents.now())
@@ -135,11 +128,9 @@ def _release_node(options: argparse.Namespace, documents: Documents, _own: Netwo
     return text(lines), status
 
 
-def _surveyed(documents: Documents, names: Sequence[str]) -> "tuple[list[Overview], list[Document]]":
+def _surveyed(documents: Documents, names: Sequence[str]) -> tuple[list[Overview], list[Document]]:
     """The networks of these names, without names all, and the documents of blocks.  Raises IoFailure for a name that
     nobody has."""
-    from ipam.cluster.rules.overview import named, overviews  # noqa: PLC0415
-
     blocks = documents.listed(BLOCK)
     found = overviews(documents.listed(GRID), blocks)
     if not names:
@@ -150,13 +141,10 @@ def _surveyed(documents: Documents, names: Sequence[str]) -> "tuple[list[Overvie
     return [one for one in wanted.values() if one], list(blocks)
 
 
-def _lost(has: "NodeBlocks | None", blocks: Sequence[Document]) -> Mapping[int, str]:
+def _lost(has: NodeBlocks | None, blocks: Sequence[Document]) -> Mapping[int, str]:
     """The blocks that this node has in its file and not in the store, each with why."""
     if has is None:
         return {}
-    from ipam.cluster.rules.documents import block_name  # noqa: PLC0415
-    from ipam.cluster.state.node_blocks import RETURNING  # noqa: PLC0415
-
     there, lost = {document.name: document for document in blocks}, dict[int, str]()
     for block in has.blocks:
         document = there.get(block_name(has.network, block.index))
@@ -178,6 +166,91 @@ def _opened(kind: str, kubeconfig: Path | None) -> Documents:
     from ipam.cluster.backends.kubernetes import opened  # noqa: PLC0415
 
     return opened({"kubeconfig": f"{kubeconfig.absolute()}"}, "")[0]
+
+
+def pictured(survey: Overview, lost: Mapping[int, str]) -> Iterator[Table | str]:
+    """A bar, and a row for each node.  ``lost`` are blocks that only this node's file says it has, each with why."""
+    yield _head(survey)
+    if survey.count is not None:
+        yield f"  {_bar(survey.count, len(survey.blocks), len(survey.suspects))}"
+    if survey.blocks:
+        rows = [_of_node(survey, node, blocks) for node, blocks in survey.nodes.items()]
+        yield Table(("  NODE", "BLOCKS", "ADDRESSES", "STATE"), rows)
+    yield from (f"  lost: block {index} of this node: {why}" for index, why in lost.items())
+    yield from (f"  wrong: {why}" for why in survey.wrong)
+    yield ""
+
+
+def listed(overviews: Sequence[Overview]) -> Table:
+    """A row for each block."""
+    rows = [
+        (f"{one.network}.{b.index}", b.node or "-", _addresses(one, [b]), _state([b]), _taken(b), b.whose or "-")
+        for one in overviews
+        for b in one.blocks
+    ]
+    header = ("BLOCK", "NODE", "ADDRESSES", "STATE", "TAKEN", "WHOSE")
+    named = any(b.whose for one in overviews for b in one.blocks)
+    return Table(header, rows) if named else Table(header[:-1], [row[:-1] for row in rows])
+
+
+def of_node(blocks: Sequence[Own]) -> Table:
+    """A row for each block of this node."""
+    rows = [
+        (
+            f"{one.network}.{one.block.index}",
+            _some(one.spans),
+            one.block.state,
+            f"{one.held}",
+            "-" if one.free is None else f"{one.free}",
+            "yes" if one.block.taken else "-",
+        )
+        for one in blocks
+    ]
+    return Table(("BLOCK", "ADDRESSES", "STATE", "HELD", "FREE", "TAKEN"), rows)
+
+
+def _head(survey: Overview) -> str:
+    if survey.grid is None:
+        return f"{survey.network}: no grid, so nobody knows which addresses its blocks are"
+    return (
+        f"{survey.network}: blocks of {survey.grid.size} host numbers in {', '.join(survey.grid.subnets) or 'nothing'}"
+    )
+
+
+def _bar(count: int, held: int, suspects: int) -> str:
+    filled, doubted = -(-_BAR * held // max(count, 1)), -(-_BAR * suspects // max(count, 1))
+    bar = "#" * (filled - doubted) + "?" * doubted
+    free = count - held if count < 10**9 else f"2^{(count - held).bit_length() - 1}"
+    words = ", ".join(filter(None, (f"{held} held", f"{suspects} of them suspect" if suspects else "", f"{free} free")))
+    return f"[{bar[:_BAR]:.<{_BAR}}] {words}"
+
+
+def _of_node(survey: Overview, node: str, blocks: Sequence[Block]) -> tuple[str, ...]:
+    return f"  {node or '(none)'}", f"{len(blocks)}", _addresses(survey, blocks), _state(blocks)
+
+
+def _addresses(survey: Overview, blocks: Sequence[Block]) -> str:
+    return _some(survey.shown(blocks))
+
+
+def _some(spans: Sequence[Span]) -> str:
+    more = f" and {len(spans) - _SPANS} more" if len(spans) > _SPANS else ""
+    return ", ".join(map(str, spans[:_SPANS])) + more or "-"
+
+
+def _state(blocks: Sequence[Block]) -> str:
+    suspects = [block.suspect for block in blocks if block.suspect]
+    if blocks and not blocks[0].node:
+        return f"free since {moment(blocks[0].free)}" if len(blocks) == 1 else "free"
+    if not suspects:
+        return "held"
+    some = f"{len(suspects)} of {len(blocks)} " if len(suspects) < len(blocks) else ""
+    since = [when for when in suspects if when != SAID]
+    return f"{some}suspect" + (f" since {moment(min(since))}" if since else "")
+
+
+def _taken(block: Block) -> str:
+    return "yes" if block.taken else "-"
 
 
 # Of each command what answers it: its options, the store that all nodes share, and what this node has of that.

@@ -10,8 +10,8 @@ from base.protocol.location import path_of
 from base.protocol.result import Address
 from base.protocol.spec import Json, Key, network_of
 from ipam import config
-from ipam.cluster.reconcile import import_export
-from ipam.cluster.reconcile.import_export import Moved
+from ipam.cluster.reconcile import adopt
+from ipam.cluster.reconcile.adopt import Moved
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Network
 from ipam.cluster.rules.overview import spans_in
@@ -40,19 +40,19 @@ def enter(
     into: Network, store: Store, leases: Sequence[Lease], others: Sequence[Lease], log: list[str], *, dry_run: bool
 ) -> Moved:
     """Hold the leases, and have the blocks that these and whatever is held already are in.  ``others`` are leases of
-    other nodes.  Raises what ipam.cluster.reconcile.import_export.enter does."""
+    other nodes.  Raises what ipam.cluster.reconcile.adopt.enter does."""
     listed = store.contents().listed
     given = {ip: "a lease that is here" for one in listed if state(one) != "free" for ip in one.holding.ips}
     given |= _named(leases)
-    wrong = [*store.adopt(leases, dry_run=True), *import_export.conflicts(into, given, _named(others))]
+    wrong = [*store.adopt(leases, dry_run=True), *adopt.conflicts(into, given, _named(others))]
     if wrong or dry_run:
-        return Moved((), tuple(wrong)) if wrong else import_export.enter(into, given, log, dry_run=True)
+        return Moved((), tuple(wrong)) if wrong else adopt.enter(into, given, log, dry_run=True)
     before = {one.holding.owner.key for one in listed if isinstance(one.holding, Lease)}
     # The leases first: of a block that is this node's, what no lease has is given.
     if wrong := store.adopt(leases):
         return Moved((), tuple(wrong))
     try:
-        moved = import_export.enter(into, given, log, dry_run=False)
+        moved = adopt.enter(into, given, log, dry_run=False)
     except BaseException:
         _release(store, leases, before)  # guard: leases-back
         raise
@@ -76,7 +76,7 @@ def leave(data_dir: Path, name: str, *, dry_run: bool) -> list[str]:
 
     Raises RecordUnreadable, IoFailure, TryAgain.
     """
-    has = import_export.leave(path_of(f"{data_dir}/{name}"), name, dry_run=dry_run)
+    has = adopt.leave(path_of(f"{data_dir}/{name}"), name, dry_run=dry_run)
     blocks = [Block(name, one.index, has.size, one.node, "", "") for one in has.blocks if one.state == HELD]
     lost = [one.index for one in has.blocks if one.state != HELD]
     kept = (

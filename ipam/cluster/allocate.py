@@ -274,9 +274,9 @@ class Shared(Allocation):
     def _give_up(self) -> None:
         """Give up, after a heartbeat, the numbers that no pod has here any more: it may be that nobody else does."""
         if isinstance(self.view, NumberView):
-            from ipam.cluster.reconcile import release  # noqa: PLC0415
+            from ipam.cluster.reconcile import reconcile  # noqa: PLC0415
 
-            release.give_up(self.view.network, self.log)
+            reconcile.give_up(self.view.network, self.log)
 
 
 def shared(alone: Allocation, network: Network, *, has_number: bool) -> Shared:

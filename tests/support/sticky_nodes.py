@@ -6,7 +6,7 @@ from support.cluster_nodes import SHARED, Cluster, Node
 from support.ipam_calls import of
 
 from ipam.cluster import BLOCK
-from ipam.cluster.reconcile.reconcile_all import Report, directories, rounds
+from ipam.cluster.reconcile.reconcile import Report, directories, rounds
 from ipam.cluster.state import node_blocks
 from ipam.cluster.state.node_blocks import NodeBlocks
 from ipam.stores import none_gone

@@ -20,8 +20,7 @@ from base.protocol.spec import Json
 from ipam.cluster import Document, Machine
 from ipam.cluster.backends import kv
 from ipam.cluster.backends.gateway import Answer, Gateway, Settings
-from ipam.cluster.rules.documents import layout_name
-from ipam.cluster.rules.validate import shown
+from ipam.cluster.rules.documents import layout_name, shown
 
 # The documents of one answer: some hundred kilobytes of blocks.
 PAGE: Final = 1000
@@ -53,7 +52,6 @@ class Etcd:
         self._leases = dict[str, str]()
 
     def create(self, kind: str, name: str, network: str, body: Json) -> Document | None:  # noqa: ARG002  # in the body
-        """Make the document; None if there is one of that kind and name."""
         key, value = self._key(kind, name), _encoded(body)
         made = [kv.put(key, value), *self._owned(kind, name, {}, body)]
         # guard below: only-if-absent (absent(key))
@@ -67,13 +65,11 @@ class Etcd:
         return self._document(kind, there, answer) if answer.again and there and there.value == value else None
 
     def read(self, kind: str, name: str) -> Document | None:
-        """The document; None if there is none."""
         key = self._key(kind, name)
         answer = self._asked(_RANGE, {"key": kv.base64(key)}, f"read {key}")
         return next((self._document(kind, pair, answer) for pair in kv.pairs(answer.body)), None)
 
     def listed(self, kind: str, network: str | None = None, node: str | None = None) -> Sequence[Document]:
-        """The documents of that kind: those of a network, or those whose body has this ``node``, or all."""
         beginning = layout_name(network) if network is not None else ""
         found = self._below(kind, beginning) if node is None else self._of(node, kind, beginning)
         asked = {"network": network, "node": node}
@@ -82,7 +78,6 @@ class Etcd:
         ]
 
     def replace(self, document: Document, body: Json) -> Document | None:
-        """Give the document that body; None if it has changed since it was read, or is gone."""
         kind, name = document.kind, document.name
         key, value = self._key(kind, name), _encoded(body)
         made = [kv.put(key, value), *self._owned(kind, name, document.body, body)]
@@ -97,7 +92,6 @@ class Etcd:
         return found if found.uid == document.uid else None
 
     def remove(self, document: Document) -> bool:
-        """Remove the document; False if it has changed since it was read, or is gone."""
         kind, name = document.kind, document.name
         key = self._key(kind, name)
         gone = [kv.delete(key), *self._owned(kind, name, document.body, {})]
@@ -126,7 +120,6 @@ class Etcd:
         return {*names} & (told - alive)
 
     def keep_alive(self, name: str, seconds: int) -> None:
-        """Tell that the node lives, for so long."""
         lease = self._leases.get(name) or self._lease_of(name)
         if not lease or self._renewed(lease) < seconds:
             lease = self._granted(name, seconds)
@@ -153,7 +146,6 @@ class Etcd:
         return self._gateway.date
 
     def revision(self, known: int) -> int:  # noqa: ARG002  # no range that we ask for is of a member's memory
-        """How many changes the store had counted when it answered last."""
         return self._revision
 
     def _key(self, kind: str, name: str) -> str:

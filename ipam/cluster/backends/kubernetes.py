@@ -46,7 +46,6 @@ class Kubernetes:
         self._clock, self._revision = 0.0, 0
 
     def create(self, kind: str, name: str, network: str, body: Json) -> Document | None:
-        """Make the document; None if there is one of that kind and name."""
         labels = {"network": network, **({"node": body["node"]} if body.get("node") else {})}
         answer = self._ask("POST", _path(kind, changes=True), objects.made(kind, {"name": name}, labels, body))
         if answer.status == 409:
@@ -56,12 +55,10 @@ class Kubernetes:
         return self._document(answer, "create", kind)
 
     def read(self, kind: str, name: str) -> Document | None:
-        """The document; None if there is none."""
         answer = self._ask("GET", _path(kind, name))
         return None if objects.is_absent(answer) else self._document(answer, "get", kind)
 
     def listed(self, kind: str, network: str | None = None, node: str | None = None) -> Sequence[Document]:
-        """The documents of that kind: those of a network, or those whose body has this ``node``, or all."""
         asked = {key: value for key, value in (("network", network), ("node", node)) if value is not None}
         selector = objects.selector(asked)
         for _ in range(_RESTARTS):
@@ -74,7 +71,6 @@ class Kubernetes:
         raise Unreachable(f"{self._http.server} does not keep the {kind}s for as long as it takes to read all of them")
 
     def replace(self, document: Document, body: Json) -> Document | None:
-        """Give the document that body; None if it has changed since it was read, or is gone."""
         kind, name = document.kind, document.name
         labels = {key: str(body[key]) for key in ("network", "node") if body.get(key)}
         # guard below: as-it-was-read (resourceVersion)
@@ -86,7 +82,6 @@ class Kubernetes:
         return self._document(answer, "update", kind)
 
     def remove(self, document: Document) -> bool:
-        """Remove the document; False if it has changed since it was read, or is gone."""
         preconditions = {"uid": document.uid, "resourceVersion": document.version}
         # guard below: removed-as-read (preconditions)
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
@@ -99,7 +94,6 @@ class Kubernetes:
         return True
 
     def machine(self, name: str) -> Machine:
-        """What the store knows of the node of that name."""
         found = self._ask("GET", f"{_NODES}/{quote(name, safe='')}")
         uid = "" if objects.is_absent(found) else self._uid(found, "node")
         lease = self._ask("GET", f"{_LEASES}/{quote(name, safe='')}")

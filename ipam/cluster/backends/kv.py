@@ -11,7 +11,7 @@ from typing import Final
 
 from base.protocol.errors import RecordUnreadable
 from base.protocol.spec import Json
-from ipam.cluster.rules.validate import shown, text
+from ipam.cluster.rules.documents import shown, text
 
 MOST: Final = (1 << 64) - 1  # of a number: cluster ids have 64 bits
 

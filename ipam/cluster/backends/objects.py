@@ -13,8 +13,8 @@ from typing import Final
 from base.protocol.spec import Json
 from ipam.cluster import BLOCK, GRID, Document
 from ipam.cluster.backends.http import Answer
-from ipam.cluster.rules import restored
-from ipam.cluster.rules.validate import shown, text
+from ipam.cluster.rules import ownership
+from ipam.cluster.rules.documents import shown, text
 
 GROUP: Final = "hpn-cni.io"
 VERSION: Final = f"{GROUP}/v1"
@@ -68,7 +68,7 @@ def page(kind: str, found: Json, before: str) -> tuple[list[Document], str]:
 def revision(found: Json) -> int:
     """How far the store was when it answered with that list; 0 if it does not say so in a number."""
     metadata = found.get("metadata")
-    return restored.number(metadata.get("resourceVersion")) if isinstance(metadata, dict) else 0
+    return ownership.change_count(metadata.get("resourceVersion")) if isinstance(metadata, dict) else 0
 
 
 def _items(found: Json) -> list[Json]:

@@ -31,10 +31,10 @@ from base.protocol.errors import (
 )
 from ipam.cluster import BLOCK, Document, Machine
 from ipam.cluster.backends.backend import Shared, opened
-from ipam.cluster.reconcile import adopt, pool_layout, reclaim
+from ipam.cluster.reconcile import pool_layout, reclaim
 from ipam.cluster.reconcile.heartbeat import found, is_anothers
-from ipam.cluster.reconcile.sync import known, settled
-from ipam.cluster.rules import block_math, ownership, restored
+from ipam.cluster.reconcile.sync import known, refuse_uncovered, settled
+from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block, block_name
 from ipam.cluster.rules.network import Need, Network
 from ipam.cluster.state import node_blocks
@@ -116,7 +116,7 @@ class Claimer:
         """Claim for an attachment what it needs."""
         is_first = not self.mine.blocks
         if is_first:  # guard: given-before
-            adopt.refuse_uncovered(self.network, self.mine)
+            refuse_uncovered(self.network, self.mine)
         self.claim(need)
         if is_first and self.mine.blocks:  # hpn node may know of no such network yet
             report.send_low(lambda: True)
@@ -162,7 +162,7 @@ class Claimer:
     def _claim_of(self, wanted: Sequence[Span]) -> bool:
         """Claim a block of those; False if all are taken.  Raises TryAgain if others are faster all the time."""
         # guard below: none-of-no-use
-        if self.is_sparing and restored.is_in_doubt(self.mine, self.shared.documents.now()):
+        if self.is_sparing and ownership.is_in_doubt(self.mine, self.shared.documents.now()):
             return False  # it would be one more that nothing is given from
         begin = int.from_bytes(hashlib.sha256(self.mine.node.encode()).digest()[:8])
         near = dict.fromkeys(block_math.nth(wanted, begin + n) for n in range(len(self.mine.blocks) + _CONFLICTS))
@@ -237,7 +237,7 @@ class Claimer:
 
     def _have(self, document: Document) -> None:
         """Note that this node has that block."""
-        self._note(restored.claimed(self.mine, document, self.shared.documents.now(), self.log))
+        self._note(ownership.claimed(self.mine, document, self.shared.documents.now(), self.log))
 
     def _claim_this(self, need: Need, index: int) -> None:
         """Claim the one block that has the requested address, or take it from a node that is dead.

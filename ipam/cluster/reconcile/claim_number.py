@@ -13,10 +13,10 @@ from typing import Final
 from base.protocol.errors import PoolExhausted, TryAgain
 from ipam.cluster import BLOCK, Document, Machine
 from ipam.cluster.backends.backend import Shared, opened
-from ipam.cluster.reconcile import adopt, reclaim
+from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.heartbeat import Found, found
-from ipam.cluster.reconcile.sync import known, settled
-from ipam.cluster.rules import block_math, restored
+from ipam.cluster.reconcile.sync import known, refuse_uncovered, settled
+from ipam.cluster.rules import block_math, ownership
 from ipam.cluster.rules.documents import Block
 from ipam.cluster.rules.network import Need, Numbers
 from ipam.cluster.state import node_blocks
@@ -46,7 +46,7 @@ class Claimer:
         whole = settled(parent, shared, known(parent), log)
         mine = settled(network, shared, known(network), log)
         if not whole.blocks:
-            adopt.refuse_uncovered(parent, whole)  # guard: before
+            refuse_uncovered(parent, whole)  # guard: before
         return cls(network, shared, mine, log, mine.number_of(network.owner) is not None)
 
     def serve(self, _need: Need) -> None:
@@ -133,7 +133,7 @@ class Claimer:
         if made is None:  # or it has, and an answer was lost: then the claim says so when all are looked through again
             return False
         block = Block.of(made)
-        self._note(restored.claimed(self.mine, made, self.shared.documents.now(), self.log))
+        self._note(ownership.claimed(self.mine, made, self.shared.documents.now(), self.log))
         self.log.append(f"host number {block.index} of network {self.network.parent.name} is {block.whose}'s, here")
         return True
 

@@ -11,7 +11,7 @@ from typing import Final
 from base.protocol.errors import RecordUnreadable, StoreRefused, TryAgain
 from base.state import durable
 from ipam.cluster import BLOCK, Document, Documents, Machine
-from ipam.cluster.rules import ownership, restored
+from ipam.cluster.rules import ownership
 from ipam.cluster.rules.documents import Block, block_name
 from ipam.cluster.state.node_blocks import HELD, LOST, NodeBlocks, OwnedBlock
 
@@ -50,9 +50,9 @@ class Heartbeat:
     def _noticed(self, mine: NodeBlocks) -> NodeBlocks:
         """With whether the store was restored to an older state."""
         now = self._documents.now()
-        mine = restored.noticed(mine, self._documents.revision(mine.revision), now, self._said)
+        mine = ownership.note_revision(mine, self._documents.revision(mine.revision), now, self._said)
         # guard below: gone-with-a-restore (documents)
-        return restored.doubted(mine, "documents were gone", now, self._said) if self._made_again else mine
+        return ownership.doubt(mine, "documents were gone", now, self._said) if self._made_again else mine
 
     def _read(self, mine: NodeBlocks, index: int) -> Found | None:
         document = self._documents.read(BLOCK, block_name(mine.network, index))

@@ -1,31 +1,35 @@
-"""What a node does about its blocks while nobody waits: one round for one network.
+"""Reconcile this node's blocks and numbers with the store, one round for each network, when no command waits.
 
-It tells the store that the node lives, answers for its blocks and sees what became of them (heartbeat.py), gives back
-what stays empty and what another machine of its name has left, and claims a block before there is no room.
+A round keeps the node alive in the store, sends a heartbeat (heartbeat.py), returns blocks that stay empty and blocks
+that another machine of this name left, and claims a block before room runs out.  For numbers it returns each one that
+no attachment here uses, so that the pod's name can have it on another node.
 
-A block is given back in two steps.  Under the lock of the leases it is noted that nothing is given from it any more.
-Then its document is removed, and after that it is forgotten.  Whatever stops this in between, the next round goes on.
+A return takes two steps.  Under the lock of the leases the node's file marks the block, so nothing is allocated from it
+any more.  Then the node changes the document and forgets the block.  The next round completes an interrupted return.
 """
 
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from base.protocol.errors import InvalidConfig, PoolExhausted
+from base.kernel import budget
+from base.protocol.errors import CniError, InvalidConfig, PoolExhausted, Unreachable
 from ipam.cluster import BLOCK, Document
-from ipam.cluster.backends.backend import Shared
+from ipam.cluster.backends.backend import Shared, opened
 from ipam.cluster.reconcile import reclaim
 from ipam.cluster.reconcile.claim_block import Claimer
 from ipam.cluster.reconcile.heartbeat import Heartbeat, found, is_anothers
 from ipam.cluster.rules import ownership
-from ipam.cluster.rules.counting import counted, pool, short
+from ipam.cluster.rules.counting import counted, pool, short, spans
 from ipam.cluster.rules.documents import Block, block_name
-from ipam.cluster.rules.network import Need, Network
+from ipam.cluster.rules.network import Need, Network, Numbers, directory_in
 from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import GRACE, RETURNING, NodeBlocks, OwnedBlock, heartbeat_is_due
+from ipam.cluster.state.node_blocks import GRACE, HELD, LOST, RETURNING, NodeBlocks, OwnedBlock, heartbeat_is_due
 from ipam.pool import Cluster, Pool
-from ipam.stores import LOCK_TIMEOUT, Book, Store
+from ipam.stores import LOCK_TIMEOUT, Book, Gone, Store
+from ipam.stores.access import open_in
 
 
 class Round:
@@ -119,8 +123,122 @@ class Round:
         with suppress(PoolExhausted):
             Claimer(some, self._shared, mine, self.said).claim(Need("there is little room", tuple(s.key for s in sets)))
 
+    @staticmethod
+    def is_due(mine: NodeBlocks, store: Store) -> bool:
+        """Whether a round has something to do: a heartbeat is due, or there is little room."""
+        known = pool(mine, store.contents().sets)
+        return heartbeat_is_due(mine) or bool(mine.blocks and store.look(lambda book: short(mine, known, book.count)))
 
-def is_due(mine: NodeBlocks, store: Store) -> bool:
-    """Whether a round has something to do: the last look is long ago, or there is little room."""
-    known = pool(mine, store.contents().sets)
-    return heartbeat_is_due(mine) or bool(mine.blocks and store.look(lambda book: short(mine, known, book.count)))
+
+class NumberRound(Round):
+    """A round for the numbers that are set aside; its directory is theirs (network.py), its store the network's."""
+
+    def give_up(self, mine: NodeBlocks) -> None:
+        """Give up the numbers that no attachment here has; the caller has ``blocks.lock``, and has looked."""
+        self._given_back(self._store.look(lambda book: self._settled(mine, Pool(()), book)))
+
+    def _settled(self, mine: NodeBlocks, _known: Pool, book: Book) -> NodeBlocks:
+        for block in mine.blocks:
+            if _is_used(mine, block, book):  # guard: number-in-use
+                continue
+            if block.state == HELD and block.node == mine.node:
+                mine = mine.having(replace(block, state=RETURNING))
+            elif block.state == LOST:
+                mine = mine.without(block.index)
+        node_blocks.write(self._directory, mine)
+        return mine
+
+    def _let_go(self, mine: NodeBlocks, block: OwnedBlock, document: Document, known: Block) -> bool:
+        """Write into the number's document that no node has it; false if that has changed meanwhile."""
+        # An address that was never proven to be nobody's is probed for by the next node.
+        # guard below: unproven (_is_doubtful(mine, block) -> False)
+        new = replace(known.freed(int(self._shared.documents.now())), taken=_is_doubtful(mine, block))
+        return bool(self._shared.documents.replace(document, new.to_json()))
+
+    def _claim_ahead(self, _mine: NodeBlocks, _known: Pool) -> None:
+        """Nobody knows which name is next."""
+
+    @staticmethod
+    def is_due(mine: NodeBlocks, store: Store) -> bool:
+        """Whether a round has something to do: a heartbeat is due, or a number is unused."""
+        unused = lambda book: any(not _is_used(mine, block, book) for block in mine.blocks)  # noqa: E731
+        return heartbeat_is_due(mine) or store.look(unused)
+
+
+def give_up(network: Numbers, log: list[str]) -> None:
+    """Give up what no attachment has here, after a look; it is fine if the store is not there, or others are at it."""
+    store = open_in(Path(network.parent.directory).parent, network.parent.name, log)
+    try:
+        with node_blocks.lock(network.directory, 0):
+            mine = node_blocks.read(network.directory)
+            if mine and not heartbeat_is_due(mine) and mine.looked >= mine.asked:
+                NumberRound(Path(network.directory), store, opened(network.cluster.store)).give_up(mine)
+    except CniError as e:
+        log.append(f"network {network.name}: numbers that no pod has here could not be given up: {e.msg}")
+
+
+def _is_used(mine: NodeBlocks, block: OwnedBlock, book: Book) -> bool:
+    return any(book.count(span) for span in spans(mine, block.index))
+
+
+def _is_doubtful(mine: NodeBlocks, block: OwnedBlock) -> bool:
+    """Whether the number had another owner that may use it still, and was not proven for every subnet."""
+    return block.taken and len(block.tried) < len(list(spans(mine, block.index)))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a round found: how many of the node's blocks others took for a dead node's, what an operator should know,
+    and why the round could not be done; empty if it could."""
+
+    network: str
+    suspected: int = 0
+    said: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def directories(data_dirs: Iterable[Path]) -> list[Path]:
+    """The networks' directories in which there are blocks of this node; a data directory that is not there has none."""
+    return sorted(path.parent for folder in data_dirs for path in folder.glob(f"*/{node_blocks.FILE}"))
+
+
+def rounds(networks: Iterable[Path], gone: Gone, *, due_only: bool = False, kubeconfig: str = "") -> Iterator[Report]:
+    """Do a round for each of these; with ``due_only`` for those only whose last is long ago, or that have little room.
+
+    A network that has set numbers aside for names has a second one, for these.  A store that does not answer is asked
+    once.  ``kubeconfig`` is as ``backend.opened`` has it.
+    """
+    stores, silent = dict[str, Shared](), dict[str, str]()
+    for directory, folder, work in _each(networks):
+        said, suspected, problem, kind = list[str](), 0, "", ""
+        store = open_in(directory.parent, directory.name, said, gone)
+        # Each may wait as long as a request: nobody waits for this.
+        budget.begin()
+        try:
+            mine = node_blocks.read(folder)
+            if mine is None or (due_only and not work.is_due(mine, store)):  # guard: due (due_only and not work)
+                continue
+            kind = mine.store
+            if kind not in silent:  # guard: silent = True
+                stores[kind] = stores.get(kind) or opened(kind, kubeconfig)
+                one = work(folder, store, stores[kind])
+                try:
+                    one.keep()
+                finally:
+                    said += one.said
+                    suspected = one.suspected
+        except CniError as e:
+            problem = e.msg
+            if isinstance(e, Unreachable):
+                silent[kind] = e.msg
+        name = str(folder.relative_to(directory.parent))
+        yield Report(name, suspected, tuple(said), problem or silent.get(kind, ""))
+
+
+def _each(networks: Iterable[Path]) -> Iterator[tuple[Path, Path, type[Round]]]:
+    """Yield each round: the network's directory, the directory of its blocks or numbers, and the class."""
+    for directory in networks:
+        yield directory, directory, Round
+        aside = Path(directory_in(directory))
+        if (aside / node_blocks.FILE).exists():
+            yield directory, aside, NumberRound

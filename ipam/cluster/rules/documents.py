@@ -9,7 +9,7 @@ from typing import Final
 from base.protocol.errors import RecordUnreadable
 from base.protocol.spec import Json
 from ipam.cluster import Document
-from ipam.cluster.rules.validate import items, number, text, truth
+from ipam.cluster.rules.block_math import MOST
 
 # How many host numbers a block has if the configuration does not say.
 SIZE: Final = 16
@@ -19,6 +19,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[
 # A name in Kubernetes is 253 characters at most, and the block's number takes some of them.
 _LONGEST: Final = 200
 _DIGEST: Final = 16
+_SHOWN: Final = 100  # characters of an invalid value
 
 
 def layout_name(network: str) -> str:
@@ -152,3 +153,38 @@ def _unreadable(kind: str, document: Document, why: ValueError) -> RecordUnreada
     return RecordUnreadable(
         f"{kind} {document.name} in the cluster's store cannot be read: its {why}; remove or mend it"
     )
+
+
+def shown(value: object) -> str:
+    """What is strange, for a message."""
+    text = ascii(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def text(found: Json, key: str) -> str:
+    """The text of that key, which can be in a request or a path.  Raises ValueError, which says what it is."""
+    value = found.get(key)
+    if not isinstance(value, str) or "\0" in value or any("\ud800" <= one <= "\udfff" for one in value):
+        raise ValueError(f"{key} is {shown(value)}, which is no text")
+    return value
+
+
+def items(body: Json, key: str) -> list[object]:
+    value = body.get(key)
+    if not isinstance(value, list):
+        raise ValueError(f"{key} is {shown(value)}, which is no list")
+    return value
+
+
+def truth(body: Json, key: str) -> bool:
+    value = body.get(key)
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} is {shown(value)}, which is neither true nor false")
+    return value
+
+
+def number(body: Json, key: str, least: int = 0) -> int:
+    value = body.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
+        raise ValueError(f"{key} is {shown(value)}, which is no number from {least} to {MOST}")
+    return value

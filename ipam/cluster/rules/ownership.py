@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ipam.cluster import Machine
+from ipam.cluster import Document, Machine
 from ipam.cluster.rules.documents import SAID, Block
 from ipam.cluster.state import node_blocks
-from ipam.cluster.state.node_blocks import HELD, OwnedBlock
+from ipam.cluster.state.node_blocks import HELD, NodeBlocks, OwnedBlock
 
 # Seconds for which a node is waited for.
 GRACE: Final = node_blocks.GRACE
@@ -27,6 +27,8 @@ HEARTBEAT: Final = node_blocks.HEARTBEAT
 IDLE: Final = 900
 # Host numbers that a node has in reserve.
 _RESERVE: Final = 8
+# Digits of a count of changes: it has 64 bits.
+_DIGITS = 20
 
 
 def is_dead(block: Block, owner: Machine, now: float) -> bool:
@@ -113,3 +115,47 @@ def to_return(blocks: Sequence[OwnedBlock], free: Free, size: int, now: int) -> 
 def short(free: Free, blocks: Iterable[int], size: int) -> list[int]:
     """The places of the sets of which the blocks have too little to wait until somebody asks."""
     return [place for place, of in enumerate(free) if room([of], blocks) < reserve(size)]
+
+
+def change_count(version: object) -> int:
+    """The version as a count of changes; 0 if it is none, and then nothing is noticed by it."""
+    if isinstance(version, str) and version.isascii() and version.isdecimal() and len(version) <= _DIGITS:
+        return int(version)
+    return 0
+
+
+def note_revision(mine: NodeBlocks, revision: int, now: float, log: list[str], own: int = 0) -> NodeBlocks:
+    """With how many changes the store has counted, as it says at this time of its clock; 0 if it does not say.  ``own``
+    of them this node has made since it noted that last."""
+    if not revision:
+        return mine
+    after = replace(mine, revision=revision)
+    if revision >= mine.revision + own:  # guard: fewer-than-before = True
+        return after
+    return doubt(after, f"it has counted {revision} changes, and had counted {mine.revision} before", now, log)
+
+
+def doubt(mine: NodeBlocks, why: str, now: float, log: list[str]) -> NodeBlocks:
+    """With the store restored to an older state, for the reason in words; ``log`` gets that once."""
+    if not is_in_doubt(mine, now):
+        log.append(
+            f"network {mine.network}: the cluster's store was restored to an older state ({why}), and others' blocks "
+            f"may be missing there: for {GRACE // 60} minutes this node probes for addresses of blocks that it claims"
+        )
+    return replace(mine, restored=int(now))
+
+
+def is_in_doubt(mine: NodeBlocks, now: float) -> bool:
+    """Whether the blocks that this node claims may be others' still."""
+    return bool(mine.restored) and now - mine.restored < GRACE  # guard: for-the-grace (GRACE)
+
+
+def claimed(mine: NodeBlocks, document: Document, now: float, log: list[str]) -> NodeBlocks:
+    """With the block that the document has made this node's just now."""
+    block = Block.of(document)
+    had = mine.block(block.index)
+    mine = note_revision(mine, change_count(document.version), now, log, own=1)  # guard: own-are-more (own)
+    # guard below: in-doubt (mine), still-taken (had and had)
+    taken = block.taken or bool(had and had.taken) or is_in_doubt(mine, now)
+    one = OwnedBlock(block.index, document.uid, block.node, taken=taken, whose=block.whose)
+    return replace(mine.having(one), claim=None, exhausted=None)

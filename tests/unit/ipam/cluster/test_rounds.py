@@ -13,8 +13,8 @@ from agent import idle
 from base.protocol import report
 from ipam.cluster import Machine
 from ipam.cluster.backends import backend
-from ipam.cluster.reconcile import reconcile_all
-from ipam.cluster.reconcile.reconcile_all import Report
+from ipam.cluster.reconcile import reconcile
+from ipam.cluster.reconcile.reconcile import Report
 from ipam.cluster.state.node_blocks import GRACE, HEARTBEAT
 from ipam.stores import none_gone
 
@@ -32,7 +32,7 @@ def hears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.so
 def kept(node: Node, *, due_only: bool = False) -> list[Report]:
     """A round of all networks of that node."""
     node.enter()
-    return list(reconcile_all.rounds(reconcile_all.directories([node.dir.parent]), none_gone, due_only=due_only))
+    return list(reconcile.rounds(reconcile.directories([node.dir.parent]), none_gone, due_only=due_only))
 
 
 def test_an_add_tells_when_there_is_little_room(cluster: Cluster, hears: socket.socket) -> None:
